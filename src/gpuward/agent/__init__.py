@@ -1,0 +1,1 @@
+"""The agent daemon on a GPU host."""

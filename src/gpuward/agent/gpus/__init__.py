@@ -1,0 +1,1 @@
+"""What reads the GPUs: NVML in a child process, or a simulated host."""

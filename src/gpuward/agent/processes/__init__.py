@@ -1,0 +1,1 @@
+"""Spawn, adopt, probe, drain, kill and log the model servers."""

@@ -1,0 +1,1 @@
+"""The gpuward command: daemons and client verbs."""

@@ -1,0 +1,1 @@
+"""The hub: agents' connections, command delivery, report intake."""

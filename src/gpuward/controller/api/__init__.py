@@ -1,0 +1,1 @@
+"""HTTP API: one handler file per resource; validate, write intent, return."""

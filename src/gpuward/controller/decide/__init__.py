@@ -1,0 +1,1 @@
+"""Snapshot and now in, plan out; one file per kind. Pure."""

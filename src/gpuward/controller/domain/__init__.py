@@ -1,0 +1,1 @@
+"""Frozen snapshots and phase tables. Pure: no I/O, no clock."""

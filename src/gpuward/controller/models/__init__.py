@@ -1,0 +1,1 @@
+"""Readers of model metadata; bounded, run in the killable child."""

@@ -1,0 +1,1 @@
+"""Observe, decide, apply: one file per kind."""

@@ -1,0 +1,1 @@
+"""Which GPUs: inventory arrays, compatibility, feasibility, ranking, explanation. Pure."""

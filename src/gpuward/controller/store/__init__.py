@@ -1,0 +1,1 @@
+"""PostgreSQL: private tables, one consistent read per kind, guarded writes, migrations, embedded server."""
