@@ -1,0 +1,106 @@
+"""Sizes and durations as people write them: `20GiB`, `5m`. Internally MiB and seconds, always whole units named so."""
+
+import re
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BeforeValidator, Field, PlainSerializer
+
+_SIZE: Final = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*(KiB|MiB|GiB|TiB|KB|MB|GB|TB)\s*$", re.IGNORECASE)
+_SIZE_BYTES: Final = {
+    "kib": 2**10,
+    "mib": 2**20,
+    "gib": 2**30,
+    "tib": 2**40,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "tb": 10**12,
+}
+_DURATION_PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_DURATION_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_MIB: Final = 2**20
+_MAX_MIB: Final = 2**40  # an EiB: beyond any machine, and far inside a bigint
+_MAX_DURATION_S: Final = 10 * 365 * 86400.0
+
+
+def parse_size_mib(value: object) -> int:
+    """Reads a size such as `20GiB` or `512 MB`.
+
+    Args:
+        value: text with a unit. A bare number is refused, since nobody can know its unit.
+
+    Returns:
+        Whole MiB, rounded up, so that a claim is never smaller than what was asked.
+
+    Raises:
+        ValueError: if it is no size; the message shows the form.
+    """
+    match = _SIZE.match(value) if isinstance(value, str) else None
+    if match is None:
+        raise ValueError(f"{value!r} is not a size; write a number with a unit, such as 20GiB or 512MiB")
+    exact = float(match[1]) * _SIZE_BYTES[match[2].lower()] / _MIB
+    if not 0 <= exact <= _MAX_MIB:
+        raise ValueError(f"{value!r} is larger than any machine; write a size such as 20GiB")
+    return int(exact) if exact == int(exact) else int(exact) + 1
+
+
+def parse_duration_s(value: object) -> float:
+    """Reads a duration: `30s`, `5m`, `1h30m`, or a number of seconds.
+
+    Raises:
+        ValueError: if it is no duration; the message shows the form.
+    """
+    wrong = f"{value!r} is not a duration; write seconds or a text such as 30s, 5m or 1h30m"
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise ValueError(wrong)
+    if isinstance(value, str):
+        text = value.strip().lower()
+        if _DURATION_PART.sub("", text) or not text:
+            seconds = _plain_number(text, wrong)
+        else:
+            seconds = sum(float(n) * _DURATION_S[unit] for n, unit in _DURATION_PART.findall(text))
+    else:
+        seconds = float(value)
+    if not 0 <= seconds <= _MAX_DURATION_S:
+        raise ValueError(wrong)
+    return seconds
+
+
+def _plain_number(text: str, wrong: str) -> float:
+    if not re.fullmatch(r"\d+(\.\d+)?", text):
+        raise ValueError(wrong)
+    return float(text)
+
+
+def _size_or_word(*words: str) -> Any:
+    def parse(value: object) -> object:
+        if value in words:
+            return value
+        try:
+            return parse_size_mib(value)
+        except ValueError as error:
+            raise ValueError(f"{error}, or one of: {', '.join(words)}") from None
+
+    return BeforeValidator(parse)
+
+
+def _write_size(value: int | str) -> str:
+    return value if isinstance(value, str) else f"{value}MiB"
+
+
+def _write_seconds(value: float) -> float | int:
+    return int(value) if value == int(value) else value
+
+
+_as_size = PlainSerializer(_write_size, return_type=str)
+Seconds = Annotated[
+    float,
+    BeforeValidator(parse_duration_s),
+    PlainSerializer(_write_seconds),
+    Field(json_schema_extra={"description": "seconds, or a text such as 30s, 5m, 1h30m"}),
+]
+SizeMib = Annotated[
+    int, BeforeValidator(parse_size_mib), _as_size, Field(json_schema_extra={"description": "such as 20GiB"})
+]
+SizeMibOrAuto = Annotated[int | Literal["auto"], _size_or_word("auto"), _as_size]
+SizeMibOrAutoOrAll = Annotated[int | Literal["auto", "all"], _size_or_word("auto", "all"), _as_size]

@@ -1,0 +1,49 @@
+"""Simulated hosts: the file that `--simulate` reads."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from gpuward.schemas.base import Wire
+from gpuward.schemas.manifest import MAX_GPUS, Name, ScalarText, Text
+from gpuward.schemas.quantities import SizeMib
+
+
+class SimulatedGpu(Wire):
+    """`count` equal GPUs of a simulated host."""
+
+    model: Text
+    memory: SizeMib
+    count: Annotated[int, Field(ge=1, le=MAX_GPUS)] = 1
+    compute_capability: Annotated[str, Field(pattern=r"^\d+\.\d+$")] = "9.0"
+
+
+class SimulatedWorker(Wire):
+    """A simulated host; `count` above 1 makes name-0, name-1, ..."""
+
+    name: Name
+    count: Annotated[int, Field(ge=1, le=10_000)] = 1
+    os: Literal["linux", "darwin", "windows"] = "linux"
+    arch: Text = "x86_64"
+    driver: Text = "580.95"
+    host_memory: SizeMib = 1_048_576
+    cpus: Annotated[int, Field(ge=1, le=65536)] = 64
+    labels: dict[Text, ScalarText] = {}
+    gpus: Annotated[tuple[SimulatedGpu, ...], Field(max_length=64)] = ()
+
+
+class SimulatedHosts(Wire):
+    """The whole file."""
+
+    workers: Annotated[tuple[SimulatedWorker, ...], Field(min_length=1)]
+
+    def expanded(self) -> dict[str, SimulatedWorker]:
+        """Every host by its own name."""
+        hosts: dict[str, SimulatedWorker] = {}
+        for worker in self.workers:
+            names = [worker.name] if worker.count == 1 else [f"{worker.name}-{i}" for i in range(worker.count)]
+            for name in names:
+                if name in hosts:
+                    raise ValueError(f"workers: two simulated hosts are named {name!r}; rename one")
+                hosts[name] = worker.model_copy(update={"name": name, "count": 1})
+        return hosts
