@@ -160,9 +160,7 @@ class DeploymentSpec(Wire):
         if self.engine == "custom" and not self.command:
             raise ValueError("command: engine custom needs a command; write it as a list, such as [python, serve.py]")
         if self.command and self.engine not in ("custom", "auto"):
-            raise ValueError(
-                f"command: only engine custom runs a command; remove it or set engine: custom (is {self.engine})"
-            )
+            raise ValueError(f"command: engine {self.engine} runs no command; remove it or set engine: custom")
         if self.engine == "transformers" and self.model is None:
             raise ValueError("model: engine transformers needs a model; write model: path:/dir or hf:org/name")
         if self.engine == "auto" and self.model is None and not self.command:
@@ -172,9 +170,9 @@ class DeploymentSpec(Wire):
         if self.image is not None and self.runtime != "docker":
             raise ValueError("image: goes with runtime: docker only; remove it or set the runtime")
         world, gpus = self.parallel.world, self.resources.gpus
-        if world is not None and gpus != "auto" and world != gpus:
+        if world is not None and gpus not in ("auto", world):
             raise ValueError(
-                f"parallel: tp x pp x dp is {world}, resources.gpus is {gpus}; make them equal (count_mismatch)"
+                f"parallel: tp x pp x dp is {world}, resources.gpus {gpus}: count_mismatch; make them equal"
             )
         return self
 
