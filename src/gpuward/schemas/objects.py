@@ -1,0 +1,352 @@
+"""What the API returns: objects `{kind, name, uid, generation, created_at, deleted_at, spec, status}` and envelopes."""
+
+from datetime import datetime
+from typing import Any, Generic, Literal, TypeVar
+
+from pydantic import Field
+
+from gpuward.schemas.base import View
+from gpuward.schemas.manifest import DeploymentSpec
+
+DeploymentPhaseName = Literal[
+    "pending", "progressing", "running", "degraded", "stopped", "succeeded", "failed", "deleting"
+]
+InstancePhaseName = Literal[
+    "pending", "analyzing", "scheduled", "starting", "running", "unhealthy", "backoff", "succeeded", "failed",
+    "unreachable", "replaced", "stopping",
+]  # fmt: skip
+WorkerPhaseName = Literal["joining", "ready", "unreachable", "lost"]
+Role = Literal["admin", "operator", "viewer", "inference"]
+
+
+class Condition(View):
+    """An independent fact about an object, with its reason."""
+
+    type: str
+    status: Literal["true", "false", "unknown"]
+    reason: str = ""
+    message: str = ""
+    since: datetime | None = None
+
+
+class IntentView(View):
+    """A limit on the wanted replicas, by its source."""
+
+    source: Literal["user", "policy", "autoscaler"]
+    max_replicas: int
+    reason: str = ""
+    message: str = ""
+    created_at: datetime
+
+
+class NearestMiss(View):
+    """The worker that came closest, in numbers (GiB, two decimals)."""
+
+    worker: str
+    code: str
+    need_gib: float | None = None
+    free_gib: float | None = None
+    message: str = ""
+
+
+class Explain(View):
+    """Why an instance waits: workers looked at, how many fit, how many fell to which reason, the nearest miss."""
+
+    workers: int
+    fit: int = 0
+    rejected: dict[str, int] = {}
+    nearest: NearestMiss | None = None
+    gpus: int = 0
+    message: str = ""  # one line: `0/12 fit: 8 need_gt_free (need 38 GiB, best free 22.1 on gpu-7), 3 not_ready`
+
+
+class DeploymentStatus(View):
+    """Derived by the reconciler. `ready` counts running instances."""
+
+    phase: DeploymentPhaseName
+    reason: str = ""
+    message: str = ""
+    ready: int = 0
+    wanted: int = 0
+    observed_generation: int = 0
+    revision: int = 1
+    conditions: list[Condition] = []
+    intents: list[IntentView] = []
+
+
+class DeploymentView(View):
+    """A deployment."""
+
+    kind: Literal["Deployment"] = "Deployment"
+    name: str
+    uid: str
+    generation: int
+    created_at: datetime
+    deleted_at: datetime | None = None
+    spec: DeploymentSpec
+    status: DeploymentStatus
+
+
+class ClaimView(View):
+    """One claim of an instance, seen from the instance."""
+
+    device: str
+    worker: str
+    memory_mib: int
+    exclusive: bool
+    epoch: int
+    rank: int = 0
+    kind: Literal["gpu", "host"] = "gpu"
+
+
+class InstanceSpecView(View):
+    """What an instance is of."""
+
+    deployment: str
+    deployment_uid: str
+    revision: int
+    engine: str
+    model: str | None = None
+
+
+class InstanceStatus(View):
+    """Where an instance stands."""
+
+    phase: InstancePhaseName
+    reason: str = ""
+    message: str = ""
+    worker: str | None = None
+    workers: list[str] = []
+    gpus: list[str] = []
+    claims: list[ClaimView] = []
+    restarts: int = 0
+    epoch: int = 0
+    phase_since: datetime
+    not_before: datetime | None = None
+    explain: Explain | None = None
+
+
+class InstanceView(View):
+    """An instance; its name is its id."""
+
+    kind: Literal["Instance"] = "Instance"
+    name: str
+    uid: str
+    generation: int
+    created_at: datetime
+    deleted_at: datetime | None = None
+    spec: InstanceSpecView
+    status: InstanceStatus
+
+
+class WorkerSpecView(View):
+    """What the operator decided about a worker."""
+
+    cordoned: bool = False
+    draining: bool = False
+
+
+class WorkerStatus(View):
+    """What is known of a worker. `state` is what an operator reads: drained, draining, cordoned or the phase."""
+
+    phase: WorkerPhaseName
+    state: str
+    reason: str = ""
+    conditions: list[Condition] = []
+    connected: bool = False
+    last_seen: datetime | None = None
+    os: str = ""
+    arch: str = ""
+    driver: str | None = None
+    hostname: str = ""
+    agent_version: str = ""
+    simulated: bool = False
+    labels: dict[str, str] = {}
+    gpus: int = 0
+    gpus_known: bool = False
+    memory_mib: int = 0
+    free_mib: int = 0
+    cpu_milli: int = 0
+    free_cpu_milli: int = 0
+    instances: int = 0
+    proxy_address: str = ""
+    fence_until: datetime | None = None
+
+
+class WorkerView(View):
+    """A worker."""
+
+    kind: Literal["Worker"] = "Worker"
+    name: str
+    uid: str
+    generation: int = 1
+    created_at: datetime
+    deleted_at: datetime | None = None
+    spec: WorkerSpecView
+    status: WorkerStatus
+
+
+class GpuClaimView(View):
+    """One claim on a GPU, seen from the GPU."""
+
+    instance: str
+    deployment: str
+    memory_mib: int
+    exclusive: bool
+    epoch: int
+
+
+class GpuStatus(View):
+    """What is known of a GPU. `utilization` in percent; None is unknown."""
+
+    worker: str
+    index: int
+    model: str
+    memory_mib: int
+    free_mib: int
+    health: Literal["ok", "unhealthy", "unknown"]
+    health_reason: str = ""
+    compute_capability: str | None = None
+    mig_mode: bool = False
+    present: bool = True
+    used_mib: int | None = None
+    utilization: float | None = None
+    claims: list[GpuClaimView] = []
+
+
+class GpuView(View):
+    """A GPU; its name is its UUID."""
+
+    kind: Literal["Gpu"] = "Gpu"
+    name: str
+    uid: str
+    generation: int = 1
+    created_at: datetime | None = None
+    deleted_at: datetime | None = None
+    spec: dict[str, Any] = {}
+    status: GpuStatus
+
+
+class EventView(View):
+    """An append-only fact."""
+
+    id: int
+    at: datetime
+    reason: str
+    message: str
+    evidence: dict[str, Any] = {}
+    objects: list[str] = []
+
+
+class KeyView(View):
+    """An API key without its secret."""
+
+    id: str
+    name: str
+    role: Role
+    created_at: datetime
+    revoked_at: datetime | None = None
+
+
+class KeyCreated(KeyView):
+    """The one answer that holds the key itself."""
+
+    key: str
+
+
+class TokenView(View):
+    """A join token without its secret."""
+
+    id: str
+    created_at: datetime
+    expires_at: datetime
+    used_at: datetime | None = None
+    used_by: str | None = None
+    revoked_at: datetime | None = None
+
+
+class TokenCreated(TokenView):
+    """The one answer that holds the token itself."""
+
+    token: str
+
+
+class LeaderView(View):
+    """Who leads. `leader` is this controller's view of the lease row."""
+
+    holder: str
+    term: int
+    renewed_at: datetime | None
+    leading: bool  # the controller that answers is the leader
+
+
+class AuditViolation(View):
+    """One row that breaks an invariant."""
+
+    invariant: str
+    message: str
+    evidence: dict[str, Any] = {}
+
+
+class AuditView(View):
+    """The invariants, run as SQL. Empty is well."""
+
+    ok: bool
+    checked: list[str]
+    violations: list[AuditViolation] = []
+
+
+class PlanItem(View):
+    """What would happen to one manifest's instances."""
+
+    deployment: str
+    instance: int
+    fits: bool
+    worker: str | None = None
+    gpus: list[str] = []
+    memory_mib_per_gpu: int | None = None
+    explain: Explain | None = None
+
+
+class PlanView(View):
+    """The answer to `plan`; nothing was written."""
+
+    items: list[PlanItem]
+    changes: dict[str, Literal["create", "replace", "update", "unchanged"]] = {}
+
+
+class ErrorBody(View):
+    """`code` is for programs, `message` for people, `details` for both."""
+
+    code: str
+    message: str
+    details: dict[str, Any] = {}
+
+
+class ErrorView(View):
+    """Every refusal looks like this."""
+
+    error: ErrorBody
+
+
+T = TypeVar("T")
+
+
+class Page(View, Generic[T]):
+    """A page of a list; `next` is the cursor of the following one."""
+
+    items: list[T]
+    next: str | None = None
+
+
+class WatchEvent(View):
+    """One server-sent event: `snapshot` first, then `changed` or `gone` objects."""
+
+    type: Literal["snapshot", "changed", "gone"]
+    object: DeploymentView | InstanceView | WorkerView | dict[str, Any]
+
+
+class ScaleRequest(View):
+    """Body of `POST /deployments/{name}/scale`."""
+
+    replicas: int = Field(ge=0, le=100_000)
