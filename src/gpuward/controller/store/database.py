@@ -1,0 +1,137 @@
+"""The one place that opens connections: an asyncpg pool for set-based work, SQLAlchemy sessions for single rows."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Final
+from urllib.parse import parse_qsl, urlsplit, urlunsplit
+
+import asyncpg
+import orjson
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
+
+POOL_SIZE: Final = 16
+ORM_POOL_SIZE: Final = 8
+COMMAND_TIMEOUT_S: Final = 15.0
+ACQUIRE_TIMEOUT_S: Final = 10.0
+# A statement that waits for a lock longer than this is better tried again than waited for.
+SERVER_SETTINGS: Final = {
+    "application_name": "gpuward",
+    "lock_timeout": "8000",
+    "statement_timeout": "14000",
+    "idle_in_transaction_session_timeout": "20000",
+    "jit": "off",
+}
+
+
+class DatabaseUrlError(ValueError):
+    """The database URL cannot be used; the message names the fix."""
+
+
+def normalise_dsn(url: str) -> str:
+    """Checks an external server's URL and returns it in the form that asyncpg takes.
+
+    Raises:
+        DatabaseUrlError: if it is no PostgreSQL URL.
+    """
+    parts = urlsplit(url)
+    scheme = parts.scheme.split("+", 1)[0]
+    if scheme not in ("postgres", "postgresql"):
+        raise DatabaseUrlError(
+            "GPUWARD_DATABASE_URL is not a PostgreSQL URL; write postgresql://user:password@host:5432/db"
+        )
+    return urlunsplit(("postgresql", *parts[1:]))
+
+
+async def prepare_connection(connection: asyncpg.Connection[Any]) -> None:
+    """Teaches a raw connection JSON: jsonb columns come and go as Python values."""
+    for kind in ("json", "jsonb"):
+        await connection.set_type_codec(
+            kind, encoder=lambda value: orjson.dumps(value).decode(), decoder=orjson.loads, schema="pg_catalog"
+        )
+
+
+class Database:
+    """An asyncpg pool and an ORM engine over one PostgreSQL database."""
+
+    def __init__(self, dsn: str, pool: "asyncpg.Pool[Any]", orm: AsyncEngine) -> None:
+        self.dsn = dsn
+        self.pool = pool
+        self._orm = orm
+        self._sessions = async_sessionmaker(orm, expire_on_commit=False)
+
+    @classmethod
+    async def open(cls, dsn: str, *, pool_size: int = POOL_SIZE) -> "Database":
+        """Connects; the first connection is made at once, so that a wrong URL fails here."""
+        pool = await asyncpg.create_pool(
+            dsn,
+            min_size=1,
+            max_size=pool_size,
+            command_timeout=COMMAND_TIMEOUT_S,
+            timeout=ACQUIRE_TIMEOUT_S,
+            init=prepare_connection,
+            server_settings=SERVER_SETTINGS,
+        )
+
+        async def connect() -> "asyncpg.Connection[Any]":
+            return await asyncpg.connect(
+                dsn, timeout=ACQUIRE_TIMEOUT_S, command_timeout=COMMAND_TIMEOUT_S, server_settings=SERVER_SETTINGS
+            )
+
+        orm = create_async_engine(
+            "postgresql+asyncpg://",
+            async_creator=connect,
+            pool_size=ORM_POOL_SIZE,
+            max_overflow=0,
+            pool_timeout=ACQUIRE_TIMEOUT_S,
+            pool_pre_ping=True,
+            json_serializer=lambda value: orjson.dumps(value).decode(),
+            json_deserializer=orjson.loads,
+        )
+        return cls(dsn, pool, orm)
+
+    @asynccontextmanager
+    async def connection(self) -> "AsyncIterator[asyncpg.pool.PoolConnectionProxy[Any]]":
+        """A pooled raw connection, waited for no longer than `ACQUIRE_TIMEOUT_S`."""
+        async with self.pool.acquire(timeout=ACQUIRE_TIMEOUT_S) as connection:
+            yield connection
+
+    @asynccontextmanager
+    async def transaction(self) -> "AsyncIterator[asyncpg.pool.PoolConnectionProxy[Any]]":
+        """A raw connection inside a READ COMMITTED transaction."""
+        async with self.connection() as connection, connection.transaction():
+            yield connection
+
+    @asynccontextmanager
+    async def snapshot(self) -> "AsyncIterator[asyncpg.pool.PoolConnectionProxy[Any]]":
+        """A raw connection inside a read-only REPEATABLE READ transaction: several reads, one moment."""
+        async with self.connection() as connection, connection.transaction(isolation="repeatable_read", readonly=True):
+            yield connection
+
+    @asynccontextmanager
+    async def session(self) -> AsyncIterator[AsyncSession]:
+        """An ORM session inside a transaction, committed at the end."""
+        async with self._sessions.begin() as session:
+            yield session
+
+    async def listen_connection(self) -> "asyncpg.Connection[Any]":
+        """A connection of its own, never pooled, for LISTEN and for the lease."""
+        return await asyncpg.connect(
+            self.dsn, timeout=ACQUIRE_TIMEOUT_S, command_timeout=COMMAND_TIMEOUT_S, server_settings=SERVER_SETTINGS
+        )
+
+    async def close(self) -> None:
+        """Closes both pools; connections still in use are cut after a moment."""
+        await self._orm.dispose()
+        try:
+            async with asyncio.timeout(5.0):
+                await self.pool.close()
+        except TimeoutError:
+            self.pool.terminate()
+
+
+def describe_dsn(dsn: str) -> str:
+    """The URL without its password, for logs and messages."""
+    parts = urlsplit(dsn)
+    where = parts.hostname or dict(parse_qsl(parts.query)).get("host", "local socket")
+    return f"{where}{parts.path}"
