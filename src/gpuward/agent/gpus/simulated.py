@@ -1,0 +1,105 @@
+"""A host's GPUs made up from a file. What they report follows the processes that the agent really runs."""
+
+import uuid
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Final
+
+import yaml
+from pydantic import ValidationError
+
+from gpuward.agent.clock import Clock
+from gpuward.agent.errors import AgentError
+from gpuward.agent.records import ProcessRecord
+from gpuward.schemas.simulated import SimulatedHosts, SimulatedWorker
+from gpuward.schemas.wire import DeviceFacts, SimulatedLoad
+
+_NAMESPACE: Final = uuid.UUID("5c6b4c52-3b7e-5d39-9a53-7d1d52a3a9f4")
+_FULL_PERCENT: Final = 100.0
+
+
+def load_host(file: Path, name: str | None) -> SimulatedWorker:
+    """Reads one host from a file of simulated hosts. `name` None: the file's only one.
+
+    Raises:
+        AgentError: the file cannot be read or holds no such host; the message names what it holds.
+    """
+    try:
+        hosts = SimulatedHosts.model_validate(yaml.safe_load(file.read_text(encoding="utf-8"))).expanded()
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, ValidationError, ValueError) as error:
+        raise AgentError(f"--simulate {file}: {error}") from error
+    if name is None and len(hosts) == 1:
+        return next(iter(hosts.values()))
+    if name is None or name not in hosts:
+        known = ", ".join(sorted(hosts)[:20])
+        raise AgentError(f"--simulate {file}: no host is named {name!r}; set --name to one of: {known}")
+    return hosts[name]
+
+
+def gpu_uuid(worker: str, index: int) -> str:
+    """The same GPU has the same UUID for ever: it is derived from the host's name and the GPU's index."""
+    return f"GPU-{uuid.uuid5(_NAMESPACE, f'{worker}/{index}')}"
+
+
+def utilization_at(load: SimulatedLoad, since_ready_s: float) -> float:
+    """Percent at a time after the engine was ready: each step lasts its seconds, the last for ever."""
+    percent = 0.0
+    for lasts_s, percent in load.utilization:  # noqa: B007 - the last step's value is used after the loop
+        if since_ready_s < lasts_s:
+            break
+        since_ready_s -= lasts_s
+    return percent
+
+
+class SimulatedReader:
+    """Reads a made-up host. `live` gives the processes that run now."""
+
+    def __init__(self, worker: SimulatedWorker, live: Callable[[], Iterable[ProcessRecord]], clock: Clock) -> None:
+        self._worker = worker
+        self._live = live
+        self._clock = clock
+
+    async def open(self) -> None:
+        """Nothing to do."""
+
+    async def aclose(self) -> None:
+        """Nothing to do."""
+
+    async def driver(self) -> str | None:
+        """As the file says."""
+        return self._worker.driver
+
+    async def read(self) -> tuple[DeviceFacts, ...] | None:
+        """The file's GPUs, with the load of the live processes on them."""
+        memory: dict[str, int] = {}
+        percent: dict[str, float] = {}
+        for record in self._live():
+            for claim in record.order.claims if record.order else ():
+                load = record.order.simulated_load if record.order else None
+                used_mib = claim.memory_mib if load is None or load.memory_mib is None else load.memory_mib
+                memory[claim.device] = memory.get(claim.device, 0) + used_mib
+                if load is not None and record.ready_s is not None:
+                    now = utilization_at(load, self._clock() - record.ready_s)
+                    percent[claim.device] = percent.get(claim.device, 0.0) + now
+        return tuple(
+            gpu.model_copy(
+                update={
+                    "used_mib": min(memory.get(gpu.uuid, 0), gpu.memory_mib),
+                    "utilization": min(percent.get(gpu.uuid, 0.0), _FULL_PERCENT),
+                }
+            )
+            for gpu in self._idle()
+        )
+
+    def _idle(self) -> tuple[DeviceFacts, ...]:
+        kinds = [kind for kind in self._worker.gpus for _ in range(kind.count)]
+        return tuple(
+            DeviceFacts(
+                uuid=gpu_uuid(self._worker.name, index),
+                index=index,
+                model=kind.model,
+                memory_mib=kind.memory,
+                compute_capability=kind.compute_capability,
+            )
+            for index, kind in enumerate(kinds)
+        )
