@@ -26,7 +26,8 @@ create table deployments (
     message             text not null default '',
     ready               integer not null default 0,
     observed_generation bigint not null default 0,
-    conditions          jsonb not null default '[]'
+    conditions          jsonb not null default '[]',
+    version             bigint not null default 0                     -- rises whenever instances are made or removed
 )
 --;;
 create unique index deployments_live_name on deployments (name) where deleted_at is null

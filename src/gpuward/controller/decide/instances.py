@@ -1,0 +1,215 @@
+"""What a deployment's instances do next: how many there shall be, of which revision, and each one's own step. Pure."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+
+from gpuward.controller.decide.backoff import RestartSettings
+from gpuward.controller.decide.draft import Draft
+from gpuward.controller.decide.instance import advance
+from gpuward.controller.decide.liveness import host, is_lost
+from gpuward.controller.decide.rollup import roll_up
+from gpuward.controller.decide.stopping import stop
+from gpuward.controller.domain.instances import DeploymentFacts, InstanceFacts, NeedError, RevisionFacts
+from gpuward.controller.domain.phases import InstancePhase
+from gpuward.controller.domain.placement import Need
+from gpuward.controller.domain.plans import Create, DeploymentPlan, Fact, StoreNeed
+from gpuward.schemas.reasons import Reason
+
+P = InstancePhase
+_NO_HOLD = frozenset({P.PENDING, P.ANALYZING, P.SUCCEEDED, P.FAILED})
+_GOING = frozenset({P.STOPPING, P.REPLACED})
+_MAX_CREATED_AT_ONCE = 2_000  # a step stays short; the next one goes on
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The end of an analysis: a need, or what went wrong."""
+
+    input_hash: str
+    need: Need | None = None
+    error: str = ""
+    retryable: bool = False
+
+
+def wanted_replicas(facts: DeploymentFacts) -> int:
+    """Replicas of the spec, limited by the intents."""
+    if facts.deleted_at is not None:
+        return 0
+    return min([facts.spec.replicas, *(i.max_replicas for i in facts.intents)])
+
+
+def decide(
+    facts: DeploymentFacts, settings: RestartSettings, finished: Finished | None = None, known: Need | None = None
+) -> DeploymentPlan:
+    """The next step of one deployment.
+
+    Args:
+        facts: the deployment as read at one moment.
+        settings: back-off and retries.
+        finished: an analysis that ended since the last step, if any.
+        known: the newest revision's need, where it can be told without an analysis.
+    """
+    draft = Draft()
+    wanted = wanted_replicas(facts)
+    for instance in facts.instances:
+        if instance.phase is P.STOPPING:
+            stop(facts, instance, draft, instance.stop_reason or instance.reason, instance.message)
+    leaving = _let_go(facts, wanted, draft)
+    staying = [i for i in facts.instances if i.id not in leaving and i.phase is not P.STOPPING]
+    for instance in staying:
+        advance(facts, instance, draft, settings)
+    if facts.deleted_at is None:
+        need_known = _settle_need(facts, finished, known, draft, settings)
+        _analyse(facts, staying, wanted, need_known, draft)
+        _fill_up(facts, staying, wanted, draft)
+    elif not facts.instances:
+        draft.finish = True
+    if need_waits(facts, draft):
+        draft.wake_placement = True
+    roll_up(facts, wanted, draft)
+    return draft.done()
+
+
+def need_waits(facts: DeploymentFacts, draft: Draft) -> bool:
+    """Whether an instance of the newest revision can be placed as soon as this plan is committed."""
+    revision = facts.revisions.get(facts.revision)
+    has_need = (revision is not None and revision.need is not None) or (
+        draft.store_need is not None and draft.store_need.need is not None
+    )
+    waiting = any(i.phase in (P.PENDING, P.ANALYZING) for i in facts.instances)
+    return has_need and (bool(draft.creates) or (draft.store_need is not None and waiting))
+
+
+def _let_go(facts: DeploymentFacts, wanted: int, draft: Draft) -> set[str]:
+    """Stops what shall no longer be: all of a deleted deployment, drained, outdated and surplus instances."""
+    leaving: set[str] = set()
+
+    def let_go(instance: InstanceFacts, reason: str, message: str) -> None:
+        leaving.add(instance.id)
+        stop(facts, instance, draft, reason, message)
+
+    here = [i for i in facts.instances if i.phase is not P.STOPPING]
+    if facts.deleted_at is not None:
+        for instance in here:
+            let_go(instance, "deleted", "the deployment was deleted")
+        return leaving
+    for instance in here:
+        homes = [host(facts, instance, rank) for rank in instance.ranks]
+        if any(h is not None and h.draining for h in homes) and instance.phase not in _GOING:
+            let_go(instance, "drained", "its worker is drained")
+    _let_outdated_go(facts, [i for i in here if i.id not in leaving], let_go)
+    count = [i for i in here if i.id not in leaving and _counts(facts, i)]
+    stop_reason = next((i.reason for i in facts.intents if i.max_replicas <= wanted and i.reason), "scaled_down")
+    for instance in sorted(count, key=_worth)[: max(len(count) - wanted, 0)]:
+        let_go(instance, stop_reason if wanted < facts.spec.replicas else "scaled_down", "")
+    if wanted == 0:
+        for instance in here:
+            if instance.id not in leaving and instance.phase is P.UNREACHABLE:
+                let_go(instance, stop_reason, "")
+    return leaving
+
+
+def _let_outdated_go(
+    facts: DeploymentFacts, here: list[InstanceFacts], let_go: Callable[[InstanceFacts, str, str], None]
+) -> None:
+    """`update: recreate`: one live instance at a time makes room for its successor; what holds nothing goes at once."""
+    outdated = [i for i in here if i.revision != facts.revision and i.phase not in _GOING]
+    for instance in outdated:
+        if instance.phase in _NO_HOLD or instance.phase in (P.BACKOFF, P.UNHEALTHY):
+            let_go(instance, "new_revision", "its spec was changed")
+    serving = [i for i in outdated if i.phase not in _NO_HOLD and i.phase not in (P.BACKOFF, P.UNHEALTHY)]
+    in_transition = any(
+        i.phase is P.STOPPING
+        or (i.revision == facts.revision and i.phase not in (P.RUNNING, P.SUCCEEDED, P.UNREACHABLE))
+        for i in facts.instances
+    )
+    missing = len([i for i in here if i.revision == facts.revision]) + len(outdated) < wanted_replicas(facts)
+    if serving and not in_transition and not missing:
+        first = min(serving, key=lambda i: (i.phase is P.RUNNING, i.created_at, i.id))
+        let_go(first, "new_revision", "its spec was changed")
+
+
+def _counts(facts: DeploymentFacts, instance: InstanceFacts) -> bool:
+    """Whether it fills one of the wanted places. One given up with its worker does not; its substitute does."""
+    if instance.phase in _GOING:
+        return False
+    if instance.phase is P.UNREACHABLE and is_lost(facts, instance):
+        return facts.revisions[instance.revision].spec.restart == "never"  # it may still work; never twice
+    return True
+
+
+def _worth(instance: InstanceFacts) -> tuple[int, float]:
+    """Order in which instances are given up: what holds nothing first, then what does not run, then the youngest."""
+    rank = {P.PENDING: 0, P.ANALYZING: 0, P.FAILED: 1, P.BACKOFF: 2, P.SCHEDULED: 3, P.UNREACHABLE: 3, P.STARTING: 4}
+    return (rank.get(instance.phase, 9), -instance.created_at.timestamp())
+
+
+def _settle_need(
+    facts: DeploymentFacts, finished: Finished | None, known: Need | None, draft: Draft, settings: RestartSettings
+) -> bool:
+    """Keeps what became known of the newest revision's need; True where the need is known now."""
+    revision = facts.revisions[facts.revision]
+    if revision.need is not None:
+        return True
+    if known is not None:
+        draft.store_need = StoreNeed(revision.generation, known, None)
+        return True
+    if finished is None or finished.input_hash != revision.input_hash:
+        return False
+    if finished.need is not None:
+        draft.store_need = StoreNeed(revision.generation, finished.need, None)
+        draft.facts.append(Fact("analyzed", "its need is known", (), {"memory_mib": finished.need.memory_mib}))
+        return True
+    attempts = (revision.need_error.attempts if revision.need_error else 0) + 1
+    wait = timedelta(seconds=settings.delay_s(attempts))
+    error = NeedError(finished.error, finished.retryable, attempts, facts.now + wait if finished.retryable else None)
+    draft.store_need = StoreNeed(revision.generation, None, error)
+    evidence = {"attempts": attempts, "retryable": finished.retryable}
+    draft.facts.append(Fact(Reason.METADATA_UNKNOWN, finished.error, (), evidence))
+    return False
+
+
+def _analyse(facts: DeploymentFacts, staying: list[InstanceFacts], wanted: int, need_known: bool, draft: Draft) -> None:
+    """Moves waiting instances along while their need is worked out, and says whether the work shall go on."""
+    revision = facts.revisions[facts.revision]
+    waiting = [i for i in staying if i.phase in (P.PENDING, P.ANALYZING) and i.revision == facts.revision]
+    error = draft.store_need.error if draft.store_need else revision.need_error
+    if need_known or (not waiting and not draft.creates and wanted == 0):
+        return
+    if error is not None and not error.retryable:
+        for instance in waiting:
+            draft.move(instance, P.FAILED, Reason.METADATA_UNKNOWN, error.message)
+        return
+    if error is not None and error.retry_at is not None and error.retry_at > facts.now:
+        for instance in waiting:
+            if instance.phase is P.ANALYZING:
+                draft.move(instance, P.PENDING, Reason.METADATA_UNKNOWN, error.message)
+        draft.again((error.retry_at - facts.now).total_seconds())
+        return
+    draft.analyse = facts.revision
+    for instance in waiting:
+        if instance.phase is P.PENDING:
+            draft.move(instance, P.ANALYZING, "", "its need is worked out")
+
+
+def _fill_up(facts: DeploymentFacts, staying: list[InstanceFacts], wanted: int, draft: Draft) -> None:
+    """Creates what is missing; while an instance is being replaced in place by revision, its stop comes first."""
+    counted = [i for i in staying if _counts(facts, i)]
+    leaving = [i for i in facts.instances if i.phase is P.STOPPING and i.stop_reason == "new_revision"]
+    about_to = [m for m in draft.moves if m.stop_reason == "new_revision"]
+    missing = wanted - len(counted) - len(leaving) - len(about_to)
+    given_up = [
+        i for i in staying
+        if i.phase is P.UNREACHABLE and not _counts(facts, i) and not any(s.replaces == i.id for s in facts.instances)
+    ]  # fmt: skip
+    for n in range(min(max(missing, 0), _MAX_CREATED_AT_ONCE)):
+        replaces = given_up[n].id if n < len(given_up) else None
+        draft.creates.append(Create(facts.revision, replaces))
+    if missing > _MAX_CREATED_AT_ONCE:
+        draft.again(0.0)
+
+
+def current_revision(facts: DeploymentFacts) -> RevisionFacts:
+    """The newest revision, which new instances run."""
+    return facts.revisions[facts.revision]

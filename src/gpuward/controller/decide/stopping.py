@@ -1,0 +1,39 @@
+"""Taking an instance down: orders never sent are withdrawn, processes are stopped, and only the dead are let go."""
+
+from gpuward.controller.decide.draft import Draft
+from gpuward.controller.decide.liveness import host_is_dead, may_run, unsent_start
+from gpuward.controller.domain.instances import DeploymentFacts, InstanceFacts
+from gpuward.controller.domain.phases import InstancePhase
+from gpuward.controller.domain.plans import Fact, StopOrderPlan, Withdraw
+
+P = InstancePhase
+
+
+def stop(facts: DeploymentFacts, instance: InstanceFacts, draft: Draft, reason: str, message: str) -> None:
+    """Begins or continues the stop of an instance; what is proven dead is removed at once."""
+    running: list[int] = []
+    for rank in instance.ranks:
+        order = unsent_start(instance, rank)
+        if order is not None:
+            draft.withdrawals.append(Withdraw(order))
+        elif may_run(facts, instance, rank):
+            running.append(rank)
+    if not running:
+        draft.remove(instance)
+        draft.facts.append(Fact("removed", message or f"removed: {reason}", _objects(instance), {"reason": reason}))
+        return
+    if instance.phase is not P.STOPPING:
+        draft.move(instance, P.STOPPING, reason, message, stop_reason=reason)
+        draft.facts.append(Fact("stopping", message or f"stopping: {reason}", _objects(instance), {"reason": reason}))
+    for rank in running:
+        worker = instance.host_of(rank)
+        if worker is None or host_is_dead(facts, worker) or instance.command("stop", rank) is not None:
+            continue
+        drain_time_s = facts.revisions[instance.revision].spec.drain_time
+        draft.stops.append(StopOrderPlan(instance.id, instance.epoch, rank, worker, drain_time_s, reason))
+
+
+def _objects(instance: InstanceFacts) -> tuple[str, ...]:
+    devices = sorted({c.device for c in instance.claims if c.kind == "gpu"})
+    workers = sorted({c.worker_id for c in instance.claims})
+    return (f"instance:{instance.id}", *(f"worker:{w}" for w in workers), *(f"gpu:{d}" for d in devices))
