@@ -102,6 +102,7 @@ create table workers (
     proxy_address   text not null default '',                         -- HOST:PORT
     gpus_known      boolean not null default false,                   -- false: the GPUs could not be read
     reported_at     timestamptz,                                      -- last full report
+    highest_term    bigint not null default 0,                        -- that the agent has seen at its last hello
     changed         xid8 not null default pg_current_xact_id()
 )
 --;;
@@ -115,7 +116,8 @@ create table worker_liveness (                                        -- (hub) f
     worker_id uuid primary key references workers (id) on delete cascade,
     session   bigint not null,
     connected boolean not null,
-    last_seen timestamptz not null
+    last_seen timestamptz not null,
+    clean     boolean not null default false                          -- it said goodbye before it went
 ) with (fillfactor = 50)
 --;;
 create table devices (
