@@ -59,7 +59,9 @@ class Journal:
             self._db = _open_database(folder / "journal.sqlite")
         except (sqlite3.Error, OSError) as error:
             os.close(self._lock)
-            raise DataFolderError(f"{folder}: the journal cannot be opened ({error}); use another --data-dir") from error
+            raise DataFolderError(
+                f"{folder}: the journal cannot be opened ({error}); use another --data-dir"
+            ) from error
         try:
             self._facts = self._read_facts()
             self._processes = self._read_processes()

@@ -6,14 +6,13 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
-import orjson
 import structlog
-from pydantic import ValidationError
 
 from gpuward.agent.clock import Clock, boot_clock
 from gpuward.agent.errors import NoGpusError
+from gpuward.schemas.base import Wire
 from gpuward.schemas.wire import DeviceFacts
 
 READ_LIMIT_S: Final = 2.0
@@ -25,12 +24,23 @@ _REAP_LIMIT_S: Final = 1.0
 log = structlog.get_logger()
 
 
+class _Broken(Wire):
+    index: int
+    error: str
+
+
+class _Answer(Wire):
+    """A line of the child: `fatal`, or driver and GPUs."""
+
+    fatal: str | None = None
+    driver: str | None = None
+    gpus: tuple[DeviceFacts | _Broken, ...] = ()
+
+
 class ChildReader:
     """Asks a child that speaks JSON lines. A hung or dead one is killed and started again after a while."""
 
-    def __init__(
-        self, argv: Sequence[str] = (), *, limit_s: float = READ_LIMIT_S, clock: Clock = boot_clock
-    ) -> None:
+    def __init__(self, argv: Sequence[str] = (), *, limit_s: float = READ_LIMIT_S, clock: Clock = boot_clock) -> None:
         """`argv` of the child; empty: the NVML reader of this package."""
         self._argv = tuple(argv) or (sys.executable, "-m", "gpuward.agent.gpus.nvml", str(os.getpid()))
         self._limit_s = limit_s
@@ -49,20 +59,20 @@ class ChildReader:
             NoGpusError: NVML does not load. A child that hangs is no such proof: its GPUs are unknown for now.
         """
         answer = await self._ask(max(self._limit_s, _FIRST_LIMIT_S))
-        if answer is not None and "fatal" in answer:
+        if answer is not None and answer.fatal is not None:
             await self.aclose()
             raise NoGpusError(
-                f"no GPUs can be read: NVML does not load ({answer['fatal']}). Install the NVIDIA driver on this host,"
+                f"no GPUs can be read: NVML does not load ({answer.fatal}). Install the NVIDIA driver on this host,"
                 " or play a simulated one with --simulate FILE"
             )
 
     async def read(self) -> tuple[DeviceFacts, ...] | None:
         """Every GPU now; None where the child hangs, is dead, or NVML fails as a whole."""
         answer = await self._ask(self._limit_s)
-        if answer is None or "fatal" in answer:
+        if answer is None or answer.fatal is not None:
             return None
-        self._driver = answer["driver"]
-        return tuple(facts for gpu in answer["gpus"] if (facts := self._facts(gpu)) is not None)
+        self._driver = answer.driver
+        return tuple(facts for gpu in answer.gpus if (facts := self._facts(gpu)) is not None)
 
     async def driver(self) -> str | None:
         """As of the last reading that succeeded."""
@@ -80,28 +90,27 @@ class ChildReader:
             async with asyncio.timeout(_REAP_LIMIT_S):
                 await child.wait()
 
-    def _facts(self, gpu: dict[str, Any]) -> DeviceFacts | None:
+    def _facts(self, gpu: DeviceFacts | _Broken) -> DeviceFacts | None:
         """A GPU that errors is told as unhealthy with what was last known of it, not dropped."""
-        index = gpu["index"]
-        if "error" not in gpu:
-            self._known[index] = DeviceFacts(**gpu)
-            return self._known[index]
-        known = self._known.get(index)
+        if isinstance(gpu, DeviceFacts):
+            self._known[gpu.index] = gpu
+            return gpu
+        known = self._known.get(gpu.index)
         if known is None:
-            log.warning("a GPU cannot be read and was never known", index=index, error=gpu["error"])
+            log.warning("a GPU cannot be read and was never known", index=gpu.index, error=gpu.error)
             return None
         return known.model_copy(
-            update={"health": "unhealthy", "health_reason": gpu["error"], "used_mib": None, "utilization": None}
+            update={"health": "unhealthy", "health_reason": gpu.error, "used_mib": None, "utilization": None}
         )
 
-    async def _ask(self, limit_s: float) -> dict[str, Any] | None:
+    async def _ask(self, limit_s: float) -> _Answer | None:
         async with self._asking:
             if self._clock() < self._not_before_s:
                 return None
             try:
                 async with asyncio.timeout(limit_s):
                     answer = await self._exchange()
-            except (TimeoutError, OSError, ValueError, KeyError, ValidationError) as error:
+            except (TimeoutError, OSError, EOFError, ValueError) as error:
                 await self._failed(error)
                 return None
             except asyncio.CancelledError:
@@ -110,7 +119,7 @@ class ChildReader:
             self._failures = 0
             return answer
 
-    async def _exchange(self) -> dict[str, Any]:
+    async def _exchange(self) -> _Answer:
         if self._child is None:
             self._child = await asyncio.create_subprocess_exec(
                 *self._argv,
@@ -127,10 +136,7 @@ class ChildReader:
         line = await self._child.stdout.readline()
         if not line:
             raise EOFError("the child has ended")
-        answer = orjson.loads(line)
-        if not isinstance(answer, dict) or not ("fatal" in answer or {"driver", "gpus"} <= answer.keys()):
-            raise ValueError("the child's answer is not understood")
-        return answer
+        return _Answer.model_validate_json(line)
 
     async def _failed(self, error: Exception) -> None:
         delay_s = _BACKOFF_S[min(self._failures, len(_BACKOFF_S) - 1)]

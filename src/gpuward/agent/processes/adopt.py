@@ -53,9 +53,7 @@ def plan_adoption(live: Iterable[ProcessRecord], boot_id: str, seen: Sequence[Se
     return Adoption(tuple(adopt), tuple(clear), tuple(bury), strays)
 
 
-def _leader(
-    record: ProcessRecord, boot_id: str, by_pid: dict[int, Seen], leaders: dict[Key, Seen]
-) -> Seen | None:
+def _leader(record: ProcessRecord, boot_id: str, by_pid: dict[int, Seen], leaders: dict[Key, Seen]) -> Seen | None:
     if record.boot_id != boot_id:
         return None
     if record.pid is None:

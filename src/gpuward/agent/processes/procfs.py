@@ -54,7 +54,9 @@ def mark(pid: int, folder: str) -> Key | None:
         return None
     if MARK_DIR.encode() not in text:
         return None
-    found = dict(part.split("=", 1) for part in os.fsdecode(text).split("\0") if part.startswith(_MARKS) and "=" in part)
+    found = dict(
+        part.split("=", 1) for part in os.fsdecode(text).split("\0") if part.startswith(_MARKS) and "=" in part
+    )
     if found.get(MARK_DIR) != folder:
         return None
     try:
@@ -65,9 +67,7 @@ def mark(pid: int, folder: str) -> Key | None:
 
 def marked_scan(folder: str) -> tuple[Seen, ...]:
     """Every process with the marker of this data folder, where it carries one."""
-    return tuple(
-        Seen(s.pid, s.group, s.session, s.start_ticks, s.zombie, mark(s.pid, folder)) for s in scan()
-    )
+    return tuple(Seen(s.pid, s.group, s.session, s.start_ticks, s.zombie, mark(s.pid, folder)) for s in scan())
 
 
 def members(leader: int, key: Key, folder: str, *, trust_session: bool) -> tuple[int, ...]:

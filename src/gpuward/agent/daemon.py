@@ -1,0 +1,199 @@
+"""The agent's composition root: settings, journal, GPUs, processes, proxy, link; and a clean end."""
+
+import asyncio
+import contextlib
+import logging
+import signal
+import sys
+from collections.abc import Callable
+from typing import Final
+
+import aiohttp
+import structlog
+import uvloop
+
+from gpuward.agent.clock import boot_clock
+from gpuward.agent.contact import Contact
+from gpuward.agent.errors import AgentError, DataFolderError, NoGpusError
+from gpuward.agent.gpus.child_reader import ChildReader
+from gpuward.agent.gpus.reader import GpuReader
+from gpuward.agent.gpus.simulated import SimulatedReader, load_host
+from gpuward.agent.host import read_boot_id, real_host, simulated_host
+from gpuward.agent.inventory import InventoryWatch
+from gpuward.agent.journal import Journal
+from gpuward.agent.link import Link
+from gpuward.agent.outbox import Outbox
+from gpuward.agent.processes.engine import Tools
+from gpuward.agent.processes.folders import Folders
+from gpuward.agent.processes.ports import PortBook
+from gpuward.agent.processes.probe import Prober
+from gpuward.agent.processes.supervisor import Supervisor
+from gpuward.agent.proxy import Proxy
+from gpuward.agent.settings import AgentSettings, host_label
+from gpuward.agent.traffic import Traffic
+from gpuward.schemas.wire import HostFacts
+
+EXIT_DRAIN_CAP_S: Final = 4.0
+_EXIT_STOP_LIMIT_S: Final = 5.0
+_EXIT_ACK_LIMIT_S: Final = 2.0
+
+log = structlog.get_logger()
+
+
+def main(settings: AgentSettings) -> int:
+    """Runs an agent until SIGTERM or SIGINT; returns the exit code."""
+    _configure_logs(settings)
+
+    async def serve() -> int:
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+        return await run_agent(settings, stop=stop)
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(serve())
+
+
+async def run_agent(settings: AgentSettings, *, stop: asyncio.Event, on_ready: Callable[[], None] | None = None) -> int:
+    """Runs an agent until `stop` is set. Several may run in one loop. Installs no signal handlers.
+
+    Cancelling it is like a crash: engines run on, and the next agent on the same data folder adopts them.
+
+    Args:
+        settings: validated settings.
+        stop: set it for a clean shutdown; what becomes of the engines is said by `settings.on_exit`.
+        on_ready: called once, when the controller has welcomed the agent for the first time.
+
+    Returns:
+        0 after a clean shutdown; 1 where the agent cannot run or was refused (logged, and said on stderr).
+    """
+    try:
+        await _Agent(settings, stop, on_ready).run()
+    except AgentError as error:
+        log.error("agent ended", error=str(error))  # noqa: TRY400 - the message says what to do; a trace would hide it
+        return 1
+    return 0
+
+
+async def count_real_gpus() -> int:
+    """How many GPUs NVML finds on this host; 0 where it does not load. Takes seconds at most."""
+    reader = ChildReader()
+    try:
+        await reader.open()
+        return len(await reader.read() or ())
+    except NoGpusError:
+        return 0
+    finally:
+        await reader.aclose()
+
+
+class _Agent:
+    """One agent's parts, put together."""
+
+    def __init__(self, settings: AgentSettings, stop: asyncio.Event, on_ready: Callable[[], None] | None) -> None:
+        self._settings = settings
+        self._stop = stop
+        self._on_ready = on_ready
+
+    async def run(self) -> None:
+        settings = self._settings
+        async with contextlib.AsyncExitStack() as stack:
+            journal = Journal(settings.data_dir)
+            stack.callback(journal.close)
+            name, host, reader = self._host(journal)
+            await reader.open()
+            stack.push_async_callback(reader.aclose)
+            session = await stack.enter_async_context(_engine_session())
+            boot_id = read_boot_id()
+            folders, traffic, outbox = Folders(settings.data_dir), Traffic(), Outbox()
+            inventory = InventoryWatch(reader, host)
+            await inventory.read()
+            contact = Contact(journal, boot_clock, boot_id)
+            proxy = await stack.enter_async_context(
+                Proxy(journal, folders, traffic, session, host=settings.proxy_host, port=settings.proxy_port)
+            )
+            tools = Tools(
+                journal=journal,
+                folders=folders,
+                ports=PortBook(),
+                prober=Prober(session),
+                traffic=traffic,
+                clock=boot_clock,
+                boot_id=boot_id,
+                emit=lambda record: outbox.report(record.report()),
+            )
+            supervisor = await stack.enter_async_context(Supervisor(tools, inventory, contact))
+            link = Link(
+                settings,
+                name=name,
+                boot_id=boot_id,
+                proxy_port=proxy.port,
+                session=await stack.enter_async_context(aiohttp.ClientSession()),
+                journal=journal,
+                outbox=outbox,
+                supervisor=supervisor,
+                inventory=inventory,
+                contact=contact,
+                on_ready=self._on_ready,
+            )
+            log.info("agent started", worker=name, data_dir=str(settings.data_dir), proxy_port=proxy.port)
+            await self._serve(link, supervisor)
+            log.info("agent stopped", worker=name)
+
+    def _host(self, journal: Journal) -> tuple[str, HostFacts, GpuReader]:
+        settings, known = self._settings, journal.facts.worker
+        if known is not None and settings.name is not None and settings.name != known:
+            raise DataFolderError(
+                f"{settings.data_dir}: belongs to worker {known!r}; use --name {known} or another --data-dir"
+            )
+        name = settings.name or known
+        if settings.simulate is None:
+            return name or host_label(), real_host(None, settings.labels), ChildReader()
+        worker = load_host(settings.simulate, name)
+        return worker.name, simulated_host(worker, settings.labels), SimulatedReader(worker, journal.live, boot_clock)
+
+    async def _serve(self, link: Link, supervisor: Supervisor) -> None:
+        """Serves until told to stop, or refused; then ends the engines in order, unless they shall stay."""
+        linked = asyncio.create_task(link.run(), name="link")
+        stopped = asyncio.create_task(self._stop.wait(), name="stop")
+        try:
+            await asyncio.wait({linked, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            supervisor.refuse_starts()
+            if self._settings.on_exit == "stop":
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_EXIT_STOP_LIMIT_S):
+                        await supervisor.stop_all(EXIT_DRAIN_CAP_S)
+                await link.settle(_EXIT_ACK_LIMIT_S)
+            await link.goodbye()
+        finally:
+            for task in (linked, stopped):
+                task.cancel()
+            await asyncio.gather(linked, stopped, return_exceptions=True)
+        if not linked.cancelled() and (error := linked.exception()) is not None:
+            raise error
+
+
+def _engine_session() -> aiohttp.ClientSession:
+    """For probes and proxied requests: any number at once, nothing decoded, no proxy of the environment."""
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0),
+        auto_decompress=False,
+        cookie_jar=aiohttp.DummyCookieJar(),
+        trust_env=False,
+    )
+
+
+def _configure_logs(settings: AgentSettings) -> None:
+    json = settings.log_format == "json"
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer() if json else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
