@@ -1,0 +1,159 @@
+"""What is wrong with what a user wrote: the field's path, what it is, and the fix. Parses nothing."""
+
+import difflib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Union, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+
+# Pydantic's own words for these would show a pattern or a type that says nothing to whoever wrote the file.
+_FIXES: Final[Mapping[str, str]] = {
+    "name": "is no DNS label; write lower case letters, digits and '-', at most 63, such as qwen3-32b",
+    "model": "is no model reference; write hf:org/name[@revision], path:/folder/on/the/worker or gguf:/file",
+    "secret": "is no secret's name; write lower case letters, digits and '-'",
+    "path": "is no URL path; write one that starts with '/', such as /health",
+}
+_SECRETIVE: Final = "env"  # values below it may be secrets and are never repeated
+_SHOWN_CHARS: Final = 80
+
+
+@dataclass(frozen=True, slots=True)
+class FieldProblem:
+    """One thing to mend.
+
+    Attributes:
+        path: where, such as `resources.gpus` or `[1].placement.gpus[0]`; empty for the whole document.
+        message: what is wrong and what to write instead.
+    """
+
+    path: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.message}" if self.path else self.message
+
+
+class ManifestError(ValueError):
+    """What was written cannot be used; `problems` names every field that is wrong."""
+
+    def __init__(self, problems: Sequence[FieldProblem]) -> None:
+        super().__init__("; ".join(str(problem) for problem in problems))
+        self.problems = tuple(problems)
+
+
+def join_path(base: str, step: str | int) -> str:
+    """One step deeper: `a.b`, `a[0]`."""
+    if isinstance(step, int):
+        return f"{base}[{step}]"
+    return f"{base}.{step}" if base else step
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """The advice for an unknown word: the nearest known one, else all of them."""
+    words = sorted(known)
+    close = difflib.get_close_matches(word.lower(), words, n=1, cutoff=0.5)
+    return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(words)}"
+
+
+def unknown_keys(model: type[BaseModel], data: object, base: str = "") -> Iterator[FieldProblem]:
+    """Finds keys that `model` does not know, at any depth, each with the nearest known one."""
+    if not isinstance(data, dict):
+        return
+    fields = model.model_fields
+    for key, value in data.items():
+        path = join_path(base, str(key))
+        if key not in fields:
+            yield FieldProblem(path, f"unknown key; {nearest(str(key), fields)}")
+            continue
+        yield from _unknown_within(fields[key].annotation, value, path)
+
+
+def _unknown_within(annotation: Any, value: object, path: str) -> Iterator[FieldProblem]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield from unknown_keys(annotation, value, path)
+        return
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        yield from _unknown_within(arguments[0], value, path)
+    elif origin is dict and isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _unknown_within(arguments[1], inner, join_path(path, str(key)))
+    elif origin in (list, tuple) and isinstance(value, list):
+        for index, inner in enumerate(value):
+            yield from _unknown_within(arguments[0], inner, join_path(path, index))
+    elif origin is Union or type(annotation).__name__ == "UnionType":
+        for choice in arguments:
+            yield from _unknown_within(choice, value, path)
+
+
+def from_validation(error: ValidationError, data: object, base: str = "") -> list[FieldProblem]:
+    """Turns pydantic's findings into problems; those of one field's alternatives become one."""
+    found: dict[str, list[str]] = {}
+    for item in error.errors(include_url=False, include_context=False):
+        if item["type"] == "extra_forbidden":  # said better by `unknown_keys`
+            continue
+        path = base
+        for step in _written_steps(item["loc"], data, missing=item["type"] == "missing"):
+            path = join_path(path, step)
+        message = _message(item)
+        if item["type"] == "value_error" and not item["loc"]:
+            # A rule between fields speaks of one of them first: `command: engine custom needs ...`.
+            field, _, rest = message.partition(": ")
+            if rest and field.isidentifier():
+                path, message = join_path(base, field), rest
+        messages = found.setdefault(path, [])
+        if message not in messages:
+            messages.append(message)
+    return [FieldProblem(path, _alternatives(messages)) for path, messages in found.items()]
+
+
+def most_specific(problems: Sequence[FieldProblem]) -> list[FieldProblem]:
+    """Leaves out what is said of a field as a whole where something inside it is named, too."""
+    paths = [problem.path for problem in problems]
+
+    def is_outer(path: str) -> bool:
+        return bool(path) and any(other.startswith((f"{path}.", f"{path}[")) for other in paths)
+
+    return [problem for problem in problems if not is_outer(problem.path)]
+
+
+def _written_steps(location: tuple[str | int, ...], data: Any, *, missing: bool) -> Iterator[str | int]:
+    """The steps of a location that exist in what was written; pydantic puts names of alternatives between them."""
+    for position, step in enumerate(location):
+        in_list = isinstance(data, list) and isinstance(step, int) and step < len(data)
+        if in_list or (isinstance(data, dict) and step in data):
+            data = data[step]
+        elif not (missing and position == len(location) - 1):
+            continue
+        yield step
+
+
+def _message(item: Any) -> str:
+    kind, location = item["type"], item["loc"]
+    if kind == "missing":
+        return "is missing; add it"
+    text: str = item["msg"].removeprefix("Value error, ")
+    if kind == "value_error":
+        return text
+    secretive = _SECRETIVE in location
+    if secretive and kind in ("string_type", "model_type"):
+        return "must be text, or {secret: NAME} for a stored secret"
+    given = "" if secretive else f"{_shown(item['input'])} "
+    if kind == "string_pattern_mismatch" and location and location[-1] in _FIXES:
+        return given + _FIXES[str(location[-1])]
+    text = text[0].lower() + text[1:]
+    return text.replace("input should", "must") + ("" if secretive else f", not {_shown(item['input'])}")
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN_CHARS else text[: _SHOWN_CHARS - 3] + "..."
+
+
+def _alternatives(messages: list[str]) -> str:
+    """Joins what each alternative of a field says, without repeating what was given after each."""
+    if len(messages) == 1:
+        return messages[0]
+    heads = [message.rpartition(", not ")[0] or message for message in messages[:-1]]
+    return " or ".join([*heads, messages[-1].removeprefix("must ")]) if heads else messages[-1]
