@@ -7,7 +7,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol
 
 import structlog
 
@@ -26,8 +26,6 @@ from gpuward.controller.runtime.outcome import (
 from gpuward.controller.runtime.queue import K, KeyedQueue
 
 log = structlog.get_logger(__name__)
-
-_Answer = TypeVar("_Answer")
 
 
 class Reconciler(Protocol[K]):

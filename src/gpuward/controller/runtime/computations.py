@@ -1,0 +1,319 @@
+"""Cancellable long work: shared between those who ask for the same, run in killable children, fair to the quick ones.
+
+Knows neither what is computed nor for what; who asked, and whether the result still counts, is the caller's to know.
+"""
+
+import asyncio
+import os
+from collections.abc import Callable, Coroutine, Hashable
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import Enum
+from functools import partial
+from itertools import count
+from typing import Any, Literal, Protocol, TypeAlias
+
+import structlog
+
+from gpuward.controller.runtime.child import run_child
+from gpuward.controller.runtime.clock import Clock
+from gpuward.controller.runtime.outcome import RetryableError
+from gpuward.controller.runtime.tasks import end_tasks
+from gpuward.controller.runtime.waiting_line import WaitingLine
+
+log = structlog.get_logger(__name__)
+
+EXPRESS_SLICE_S = 0.75
+_CLOSE_LIMIT_S = 15.0
+
+CountOutcome: TypeAlias = Literal["started", "completed", "cancelled", "failed"]
+OnDone: TypeAlias = Callable[[Hashable, str, Any], None]
+Runner: TypeAlias = Callable[..., Coroutine[Any, Any, Any]]
+
+
+class ComputationMetrics(Protocol):
+    """What is counted; at rest started equals completed + cancelled + failed."""
+
+    def in_flight(self, n: int) -> None:
+        """`n` children exist now."""
+
+    def count(self, purpose: str, outcome: CountOutcome) -> None:
+        """One computation was admitted (started) or has ended."""
+
+    def cancel_seconds(self, seconds: float) -> None:
+        """A cancelled computation was gone `seconds` after the commit that made it needless."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What to compute.
+
+    Attributes:
+        purpose: a short fixed word for metrics.
+        input_hash: names the input wholly: equal hashes are computed once.
+        target: "module:function", run in a child.
+        payload: JSON value, its argument.
+        deadline_s: seconds from the child's start.
+        memory_bytes: address space of the child.
+    """
+
+    purpose: str
+    input_hash: str
+    target: str
+    payload: Any
+    deadline_s: float
+    memory_bytes: int
+
+
+class _Lane(Enum):
+    ORDINARY = "ordinary"
+    EXPRESS = "express"
+
+
+@dataclass(slots=True, eq=False)
+class _Computation:
+    """One computation from its admission to its end; `task` is set while it has a child."""
+
+    work: Work
+    arrival: int
+    owners: dict[Hashable, None]
+    lane: _Lane = _Lane.ORDINARY
+    task: asyncio.Task[Any] | None = None
+    slice_timer: asyncio.TimerHandle | None = None
+    slice_over: bool = False
+    put_back: bool = False
+    committed_at: datetime | None = None
+
+
+@dataclass(slots=True)
+class _Slots:
+    """Who holds the slots: at most `size` children, of which at most one in the express lane."""
+
+    size: int
+    held: set[_Computation] = field(default_factory=set)
+    # With one slot there is no lane to keep free, so the lanes take turns.
+    express_turn: bool = False
+
+    @property
+    def express(self) -> _Computation | None:
+        return next((held for held in self.held if held.lane is _Lane.EXPRESS), None)
+
+    def free_lane(self) -> _Lane | None:
+        """Return the lane in which a slot is free, the ordinary one first; None if there is none."""
+        if len(self.held) >= self.size:
+            return None
+        if self.size == 1:
+            return _Lane.EXPRESS if self.express_turn else _Lane.ORDINARY
+        ordinary = len(self.held) - (self.express is not None)
+        return _Lane.ORDINARY if ordinary < self.size - 1 else _Lane.EXPRESS
+
+
+class Computations:
+    """Runs computations for owners, each in a child, at most `pool_size` at once.
+
+    Slots but one go by order of arrival. The remaining one is the express lane: it takes the newest that was never
+    tried and gives it a slice of time; one that needs longer while others were not tried yet is killed and goes back to
+    its own place in the order. So one quick computation behind a hundred slow ones is done within seconds.
+
+    All methods are called from the loop's thread.
+
+    Args:
+        on_done: `(owner, input_hash, result or exception)`, called once for every owner that still waits. An exception
+            has `retryable`, as ChildFailure has. It must not raise, nor start or cancel anything itself.
+        clock: for measuring cancels.
+        metrics: what is counted.
+        pool_size: children at once; by default twice the cores that we may use.
+        max_waiting: bound on those that wait for a slot; beyond it `on_done` gets a RetryableError at once.
+        slice_s: the express lane's slice, in seconds.
+        runner: runs one computation until it is done or cancelled; called as `run_child` is.
+    """
+
+    def __init__(
+        self,
+        on_done: OnDone,
+        *,
+        clock: Clock,
+        metrics: ComputationMetrics,
+        pool_size: int | None = None,
+        max_waiting: int = 100_000,
+        slice_s: float = EXPRESS_SLICE_S,
+        runner: Runner = run_child,
+    ) -> None:
+        size = 2 * len(os.sched_getaffinity(0)) if pool_size is None else pool_size
+        if size < 1:
+            raise ValueError(f"pool_size must be at least 1, got {size}")
+        self._on_done = on_done
+        self._clock = clock
+        self._metrics = metrics
+        self._max_waiting = max_waiting
+        self._slice_s = slice_s
+        self._runner = runner
+        self._arrivals = count()
+        self._slots = _Slots(size)
+        self._line: WaitingLine[_Computation] = WaitingLine()
+        self._by_hash: dict[str, _Computation] = {}
+        self._by_owner: dict[Hashable, _Computation] = {}
+        self._closed = False
+
+    @property
+    def in_flight(self) -> int:
+        """How many children exist, those being killed included."""
+        return len(self._slots.held)
+
+    @property
+    def waiting(self) -> int:
+        """How many computations wait for a slot."""
+        return len(self._line)
+
+    def start(self, owner: Hashable, work: Work) -> None:
+        """Have `work` computed for `owner`; nothing happens if that is so already.
+
+        An owner has one computation: another one of its own is cancelled. `on_done` is called within this call, with a
+        RetryableError, if too many wait already or `aclose` was called.
+        """
+        current = self._by_owner.get(owner)
+        if current is not None:
+            if current.work.input_hash == work.input_hash:
+                return
+            self.cancel(owner)
+        computation = self._by_hash.get(work.input_hash)
+        if computation is None:
+            refusal = self._refusal()
+            if refusal is not None:
+                self._on_done(owner, work.input_hash, refusal)
+                return
+            computation = _Computation(work, next(self._arrivals), owners={})
+            self._by_hash[work.input_hash] = computation
+            self._line.join(computation.arrival, computation)
+            self._metrics.count(work.purpose, "started")
+        computation.owners[owner] = None
+        self._by_owner[owner] = computation
+        self._fill()
+
+    def cancel(self, owner: Hashable, *, committed_at: datetime | None = None) -> None:
+        """Drop `owner`'s wish; the last owner's cancel kills the child. Nothing happens if it has no computation.
+
+        Args:
+            owner: as given to `start`.
+            committed_at: when the change that made it needless was committed, for the metric.
+        """
+        computation = self._by_owner.pop(owner, None)
+        if computation is None:
+            return
+        del computation.owners[owner]
+        if computation.owners:
+            return
+        # From here on the same hash is a new computation: this one must not be joined any more.
+        del self._by_hash[computation.work.input_hash]
+        computation.committed_at = committed_at
+        if computation.task is None:
+            self._line.leave(computation.arrival)
+            self._count_cancelled(computation)
+        else:
+            computation.task.cancel()
+
+    async def aclose(self) -> None:
+        """Cancel everything and wait until all children are gone; `on_done` is not called."""
+        self._closed = True
+        for owner in list(self._by_owner):
+            self.cancel(owner)
+        await end_tasks([held.task for held in self._slots.held if held.task is not None], limit_s=_CLOSE_LIMIT_S)
+        # The tasks' callbacks, which count, run one turn of the loop after the tasks themselves.
+        await asyncio.sleep(0)
+
+    def _refusal(self) -> RetryableError | None:
+        if self._closed:
+            return RetryableError("computations are closed: the controller is stopping")
+        if len(self._line) >= self._max_waiting:
+            return RetryableError(f"{self._max_waiting} computations wait already, which is the most that are taken")
+        return None
+
+    def _fill(self) -> None:
+        """Give free slots to those who wait, and make room in the express lane if its holder has had its slice."""
+        while len(self._line) and (lane := self._slots.free_lane()) is not None:
+            oldest = self._line.oldest()
+            express = self._slots.express
+            if lane is _Lane.ORDINARY:
+                if express is not None and not express.put_back and oldest is not None and express.arrival < oldest:
+                    # It would be next anyway: it keeps its child, and the express lane becomes free instead.
+                    self._leave_express(express)
+                    continue
+                arrival = oldest
+            else:
+                newest = self._line.newest_untried()
+                arrival = oldest if newest is None else newest
+            if arrival is not None:
+                self._launch(self._line[arrival], lane)
+        express = self._slots.express
+        if express is not None and express.slice_over and self._line.untried and not express.put_back:
+            express.put_back = True
+            if express.task is not None:
+                express.task.cancel()
+
+    def _launch(self, computation: _Computation, lane: _Lane) -> None:
+        self._line.leave(computation.arrival)
+        work = computation.work
+        computation.lane = lane
+        computation.put_back = computation.slice_over = False
+        computation.task = asyncio.create_task(
+            self._runner(work.target, work.payload, deadline_s=work.deadline_s, memory_bytes=work.memory_bytes),
+            name=f"computation-{work.purpose}-{work.input_hash}",
+        )
+        if lane is _Lane.EXPRESS:
+            loop = asyncio.get_running_loop()
+            computation.slice_timer = loop.call_later(self._slice_s, self._end_slice, computation)
+        self._slots.held.add(computation)
+        self._slots.express_turn = lane is _Lane.ORDINARY
+        # A callback, because a task that is cancelled before its first step never runs a line of its own.
+        computation.task.add_done_callback(partial(self._ended, computation))
+        self._metrics.in_flight(len(self._slots.held))
+
+    def _end_slice(self, computation: _Computation) -> None:
+        computation.slice_over = True
+        self._fill()
+
+    @staticmethod
+    def _leave_express(computation: _Computation) -> None:
+        computation.lane = _Lane.ORDINARY
+        if computation.slice_timer is not None:
+            computation.slice_timer.cancel()
+            computation.slice_timer = None
+
+    def _ended(self, computation: _Computation, task: asyncio.Task[Any]) -> None:
+        """A child is gone: give its slot away and tell those who wait what came of it."""
+        self._leave_express(computation)
+        computation.task = None
+        self._slots.held.discard(computation)
+        self._metrics.in_flight(len(self._slots.held))
+        owners = list(computation.owners)
+        if not owners:
+            self._count_cancelled(computation)
+        elif task.cancelled() and computation.put_back and not self._closed:
+            self._line.put_back(computation.arrival, computation)
+            owners = []
+        else:
+            self._forget(computation)
+            if task.cancelled():  # by somebody else: the loop itself is being shut down, there is nobody to tell
+                self._count_cancelled(computation)
+                owners = []
+        self._fill()
+        if owners:
+            self._tell(computation.work, owners, task)
+
+    def _tell(self, work: Work, owners: list[Hashable], task: asyncio.Task[Any]) -> None:
+        error = task.exception()
+        self._metrics.count(work.purpose, "completed" if error is None else "failed")
+        if error is not None:
+            log.info("computation failed", purpose=work.purpose, input_hash=work.input_hash, error=str(error))
+        for owner in owners:
+            self._on_done(owner, work.input_hash, task.result() if error is None else error)
+
+    def _forget(self, computation: _Computation) -> None:
+        del self._by_hash[computation.work.input_hash]
+        for owner in computation.owners:
+            del self._by_owner[owner]
+
+    def _count_cancelled(self, computation: _Computation) -> None:
+        self._metrics.count(computation.work.purpose, "cancelled")
+        if computation.committed_at is not None:
+            self._metrics.cancel_seconds((self._clock.now() - computation.committed_at).total_seconds())

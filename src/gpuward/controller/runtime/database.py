@@ -1,0 +1,18 @@
+"""What the runtime takes from the database driver: how a connection is got, and which errors mean that it failed."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeAlias
+
+import asyncpg
+
+# Opens a dedicated connection, never one of a pool: a pool would make a lease or a listener wait behind ordinary work.
+# Any, because the driver brings no types.
+Connect: TypeAlias = Callable[[], Awaitable[Any]]
+
+DATABASE_ERRORS: tuple[type[Exception], ...] = (
+    OSError,
+    TimeoutError,
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+)
