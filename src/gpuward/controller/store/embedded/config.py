@@ -34,6 +34,7 @@ def _settings(layout: Layout) -> dict[str, str]:
     return {
         "data_directory": str(layout.cluster),
         "hba_file": str(layout.config / "pg_hba.conf"),
+        "cluster_name": layout.cluster_name,
         "ident_file": str(layout.config / "pg_ident.conf"),
         # Reached through the socket alone, and that by its folder's owner and root alone.
         "listen_addresses": "",

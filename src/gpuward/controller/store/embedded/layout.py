@@ -6,6 +6,7 @@ controller never writes into the latter, so the database's account cannot lead r
 """
 
 import fcntl
+import hashlib
 import os
 import urllib.parse
 from dataclasses import dataclass
@@ -36,6 +37,11 @@ class Layout:
     def cluster(self) -> Path:
         """PostgreSQL's own data folder."""
         return self.home / "cluster"
+
+    @property
+    def cluster_name(self) -> str:
+        """Stands in the titles of the server's processes, so that they can be told from other servers'."""
+        return f"gpuward-{hashlib.sha256(os.fsencode(self.cluster)).hexdigest()[:12]}"
 
     @property
     def draft_cluster(self) -> Path:

@@ -14,6 +14,7 @@ import psutil
 
 from gpuward.controller.store.embedded.accounts import Account
 from gpuward.controller.store.embedded.errors import EmbeddedPostgresError
+from gpuward.controller.store.embedded.layout import Layout
 
 _LAUNCHER = Path(__file__).with_name("launch.py")
 _LEFTOVER_STEPS: tuple[tuple[float, signal.Signals], ...] = ((1.0, signal.SIGQUIT), (6.0, signal.SIGKILL))
@@ -21,15 +22,30 @@ _LEFTOVER_STEPS: tuple[tuple[float, signal.Signals], ...] = ((1.0, signal.SIGQUI
 _LEFTOVER_DEADLINE_S = 10.0
 
 
-def _launch_argv(account: Account, death_signal: signal.Signals, order: dict[str, Any]) -> list[str]:
+async def _spawn(
+    account: Account,
+    order: dict[str, Any],
+    *,
+    stdin: int,
+    stdout: int | IO[bytes],
+    stderr: int | IO[bytes],
+) -> asyncio.subprocess.Process:
     switch = None if account.is_ours else {"uid": account.uid, "gid": account.gid, "groups": account.groups}
-    order = {"parent": os.getpid(), "account": switch, "death_signal": death_signal.value} | order
-    return [sys.executable, "-I", "-S", str(_LAUNCHER), json.dumps(order)]
-
-
-def _environment() -> dict[str, str]:
-    # None of our own: a PGPORT or PGOPTIONS meant for some other server must not reach this one.
-    return {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C", "TZ": "UTC"}
+    order |= {"parent": os.getpid(), "account": switch}
+    # None of our own variables: a PGPORT or PGOPTIONS meant for some other server must not reach this one.
+    environment = {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C", "TZ": "UTC"}
+    try:
+        return await asyncio.create_subprocess_exec(
+            *(sys.executable, "-I", "-S", str(_LAUNCHER), json.dumps(order)),
+            env=environment,
+            cwd="/",
+            start_new_session=True,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+        )
+    except OSError as error:
+        raise EmbeddedPostgresError(f"the interpreter {sys.executable} cannot be started: {error}") from error
 
 
 async def start_server(account: Account, argv: list[str], output: IO[bytes]) -> asyncio.subprocess.Process:
@@ -37,15 +53,8 @@ async def start_server(account: Account, argv: list[str], output: IO[bytes]) -> 
 
     It has a session of its own, so that a Ctrl-C at our terminal does not reach it before we have decided to stop it.
     """
-    return await asyncio.create_subprocess_exec(
-        *_launch_argv(account, signal.SIGQUIT, {"argv": argv}),
-        stdin=subprocess.DEVNULL,
-        stdout=output,
-        stderr=output,
-        env=_environment(),
-        cwd="/",
-        start_new_session=True,
-    )
+    order = {"argv": argv, "death_signal": signal.SIGQUIT.value}
+    return await _spawn(account, order, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
 
 
 async def run_program(account: Account, argv: list[str], *, stdin: bytes = b"", timeout_s: float) -> str:
@@ -68,15 +77,9 @@ async def first_blocked(account: Account, paths: list[Path], *, timeout_s: float
 
 
 async def _run(account: Account, order: dict[str, Any], *, what: str, stdin: bytes = b"", timeout_s: float) -> str:
-    process = await asyncio.create_subprocess_exec(
-        *_launch_argv(account, signal.SIGKILL, order),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        env=_environment(),
-        cwd="/",
-        start_new_session=True,
-    )
+    order |= {"death_signal": signal.SIGKILL.value}
+    pipe = subprocess.PIPE
+    process = await _spawn(account, order, stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT)
     try:
         async with asyncio.timeout(timeout_s):
             output, _ = await process.communicate(stdin)
@@ -100,8 +103,8 @@ def _kill_group(process: asyncio.subprocess.Process) -> None:
             return
 
 
-async def clear_leftovers(folders: list[Path]) -> None:
-    """Waits until no PostgreSQL process of an earlier run works in the folders, and ends those that stay.
+async def clear_leftovers(layout: Layout) -> None:
+    """Waits until no PostgreSQL process of an earlier run works in the data folder, and ends those that stay.
 
     The caller holds the data folder's lock, so whatever works there has lost its controller. Both a dying server and
     the backends of a killed one usually go by themselves within moments; a backend in the middle of a computation
@@ -112,7 +115,7 @@ async def clear_leftovers(folders: list[Path]) -> None:
     """
     begin = time.monotonic()
     steps = list(_LEFTOVER_STEPS)
-    while leftovers := await asyncio.to_thread(_working_in, folders):
+    while leftovers := await asyncio.to_thread(_working_in, layout):
         elapsed_s = time.monotonic() - begin
         if elapsed_s > _LEFTOVER_DEADLINE_S:
             pids = ", ".join(str(process.pid) for process in leftovers)
@@ -124,18 +127,21 @@ async def clear_leftovers(folders: list[Path]) -> None:
         await asyncio.sleep(0.02)
 
 
-def _working_in(folders: list[Path]) -> list[psutil.Process]:
-    # Every process of a server has its cluster as working folder; names alone would also match other servers.
-    wanted = {str(folder) for folder in folders}
+def _working_in(layout: Layout) -> list[psutil.Process]:
+    # Known by what the process list shows to everybody: the working folder of another account's process is hidden
+    # from a root without CAP_SYS_PTRACE, which is what most containers have.
+    title = f"postgres: {layout.cluster_name}:"
+    folders = {str(layout.cluster), str(layout.draft_cluster)}
     found = []
     for process in psutil.process_iter(["name"]):
         if process.info["name"] != "postgres":
             continue
         try:
-            if process.cwd() in wanted:
-                found.append(process)
-        except psutil.Error:  # gone, a zombie, or another user's: none of them works in a folder of ours
+            argv = process.cmdline()
+        except psutil.Error:  # gone meanwhile, or a zombie
             continue
+        if " ".join(argv).startswith(title) or not folders.isdisjoint(argv):
+            found.append(process)
     return found
 
 

@@ -146,7 +146,7 @@ class EmbeddedPostgres:
         await prepare_folders(layout, account)
         if self._lock is None:
             self._lock = layout.take_lock()
-        await clear_leftovers([layout.cluster, layout.draft_cluster])
+        await clear_leftovers(layout)
         binaries = await reachable_binaries(layout, account)
         if not layout.has_cluster():
             await make_cluster(layout, account, binaries)
@@ -176,7 +176,7 @@ class EmbeddedPostgres:
     async def _launch(self, account: Account, binaries: Installation) -> None:
         """Starts the server and waits until it answers; where it does not, none is left."""
         layout = self._layout
-        await clear_leftovers([layout.cluster])
+        await clear_leftovers(layout)
         # Nothing lives here now, so these files can only mislead: where process ids come round again (containers),
         # PostgreSQL would take any process that got the old number for its own.
         for stale in (layout.cluster / "postmaster.pid", *layout.sockets.iterdir()):
@@ -215,7 +215,7 @@ class EmbeddedPostgres:
             self._process = None
         if self._lock is not None:
             # The log writer outlives its server for a moment.
-            await clear_leftovers([self._layout.cluster])
+            await clear_leftovers(self._layout)
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:

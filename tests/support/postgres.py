@@ -1,0 +1,190 @@
+"""The PostgreSQL that tests run against: one server for a whole run, one fresh database for each test that asks."""
+
+import asyncio
+import json
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import urllib.parse
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import asyncpg
+
+from gpuward.controller.store.embedded import EmbeddedPostgres
+
+URL_VARIABLE = "GPUWARD_TEST_DATABASE_URL"
+_STATEMENT_TIMEOUT_S = 30.0
+_START_TIMEOUT_S = 180.0
+
+# Tests throw their data away, so nothing need reach the disk.
+_FOR_SPEED = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "max_connections": "200"}
+
+
+@dataclass(frozen=True)
+class PostgresServer:
+    """A running server; `dsn` leads to a database of it from which others can be made."""
+
+    dsn: str
+
+    def database_dsn(self, name: str) -> str:
+        parts = urllib.parse.urlsplit(self.dsn)
+        # Put together by hand: without a host in it, `geturl` would drop the empty authority.
+        query = f"?{parts.query}" if parts.query else ""
+        return f"{parts.scheme}://{parts.netloc}/{name}{query}"
+
+
+@contextmanager
+def reachable_folder() -> Iterator[Path]:
+    """A new folder that the database's account can pass through, which pytest's own temporary folders do not allow."""
+    folder = Path(tempfile.mkdtemp(prefix="gpuward-test-"))
+    folder.chmod(0o711)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder)
+
+
+@contextmanager
+def running_server() -> Iterator[PostgresServer]:
+    """The server named by `GPUWARD_TEST_DATABASE_URL`, else an embedded one that lives as long as the context."""
+    url = os.environ.get(URL_VARIABLE)
+    if url:
+        yield PostgresServer(url)
+        return
+    with reachable_folder() as folder, _served(folder) as dsn:
+        yield PostgresServer(dsn)
+
+
+@contextmanager
+def _served(folder: Path) -> Iterator[str]:
+    """Runs the embedded server in a thread with its own loop, since every test has a loop of its own."""
+    started: Future[tuple[str, asyncio.AbstractEventLoop, asyncio.Event]] = Future()
+
+    async def serve() -> None:
+        done = asyncio.Event()
+        async with EmbeddedPostgres(folder, extra_settings=_FOR_SPEED) as server:
+            started.set_result((server.dsn, asyncio.get_running_loop(), done))
+            await done.wait()
+
+    def run() -> None:
+        try:
+            asyncio.run(serve())
+        except BaseException as error:
+            if started.done():
+                raise
+            started.set_exception(error)
+
+    thread = threading.Thread(target=run, name="test-postgres")
+    thread.start()
+    try:
+        dsn, loop, done = started.result(timeout=_START_TIMEOUT_S)
+        try:
+            yield dsn
+        finally:
+            loop.call_soon_threadsafe(done.set)
+    finally:
+        thread.join()
+
+
+async def create_database(server: PostgresServer, template: str | None = None) -> str:
+    """Makes a database with a name of its own and returns its dsn.
+
+    Args:
+        server: where.
+        template: the database to copy, which nobody may be connected to; by default an empty one.
+    """
+    name = f"test_{secrets.token_hex(6)}"
+    source = f' TEMPLATE "{template}"' if template else ""
+    await _execute(server.dsn, f'CREATE DATABASE "{name}"{source}')
+    return server.database_dsn(name)
+
+
+async def drop_database(server: PostgresServer, dsn: str) -> None:
+    """Removes a database that `create_database` made, whoever is still connected to it."""
+    name = urllib.parse.urlsplit(dsn).path.removeprefix("/")
+    await _execute(server.dsn, f'DROP DATABASE "{name}" WITH (FORCE)')
+
+
+async def _execute(dsn: str, statement: str) -> None:
+    async with asyncio.timeout(_STATEMENT_TIMEOUT_S):
+        connection = await asyncpg.connect(dsn)
+        try:
+            await connection.execute(statement)
+        finally:
+            await connection.close()
+
+
+@dataclass(frozen=True)
+class Holder:
+    """Another process that holds an embedded server: `pid` is the server's."""
+
+    process: subprocess.Popen[str]
+    pid: int
+    dsn: str
+
+    def kill(self) -> None:
+        """Kills the holding process, not the server, as a crash would."""
+        self.process.kill()
+        self.process.wait()
+
+
+@contextmanager
+def holding(data_dir: Path, uid: int | None = None, python: str = sys.executable) -> Iterator[Holder]:
+    """Holds an embedded server in a process of its own, as the given user where there is one."""
+    script = Path(__file__).with_name("postgres_holder.py")
+    with subprocess.Popen(
+        [python, str(script), str(data_dir)],
+        user=uid,
+        group=uid,
+        extra_groups=None if uid is None else [],
+        env=_with_our_modules(),
+        cwd="/",
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            answer = json.loads(process.stdout.readline())  # type: ignore[union-attr]  # it is a pipe
+            if "error" in answer:
+                raise RuntimeError(answer["error"])
+            yield Holder(process, answer["pid"], answer["dsn"])
+            process.stdin.close()  # type: ignore[union-attr]  # as above
+            process.wait(timeout=30)
+        finally:
+            process.kill()
+
+
+def python_for(uid: int) -> str | None:
+    """An interpreter of this version that the user can run with our modules; this one may lie below /root."""
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    trial = f"import sys, gpuward.controller.store.embedded; sys.exit(sys.version_info[:2] != {sys.version_info[:2]})"
+    for python in (sys.executable, f"/usr/bin/python{version}", f"/usr/local/bin/python{version}"):
+        with suppress(OSError):
+            run = subprocess.run(
+                [python, "-c", trial],
+                user=uid,
+                group=uid,
+                extra_groups=[],
+                env=_with_our_modules(),
+                cwd="/",
+                stderr=subprocess.DEVNULL,
+                timeout=60,
+                check=False,
+            )
+            if run.returncode == 0:
+                return python
+    return None
+
+
+def _with_our_modules() -> dict[str, str]:
+    # Not the standard library: another interpreter has its own.
+    ours = [path for path in sys.path if path and not Path(path).is_relative_to(sys.base_prefix)]
+    return os.environ | {"PYTHONPATH": os.pathsep.join(ours)}
