@@ -1,0 +1,100 @@
+# Everything a developer or a CI machine runs. It needs make and Python 3.11 or newer with its venv module; whatever
+# else is needed goes into .venv (and .venv-engines for real model servers), nothing goes outside this folder.
+#
+#   make run DATA_DIR=/tmp/gw PORT=9000   both variables are optional
+
+PYTHON ?= python3
+VENV := .venv
+ENGINES := .venv-engines
+BUILD := build
+BIN := $(VENV)/bin
+
+PIP_INSTALL := -m pip --disable-pip-version-check --no-input install --quiet --no-cache-dir
+LOCKED := $(PIP_INSTALL) --require-hashes --no-deps --only-binary=:all: --requirement
+
+.PHONY: help setup run test check test-engines lock clean
+.DELETE_ON_ERROR:
+
+help:
+	@echo 'make setup         install everything into $(VENV)'
+	@echo 'make run           database, controller, two simulated 8-GPU hosts and an example deployment'
+	@echo 'make test          check, then all tests but those of real engines'
+	@echo 'make check         lint, format, types, import rules'
+	@echo 'make test-engines  tests with real model servers (installs $(ENGINES) first)'
+	@echo 'make lock          resolve the dependencies anew'
+	@echo 'make clean         remove what the other targets made'
+
+setup: $(VENV)/.ready
+
+run: $(VENV)/.ready
+	@exec $(BIN)/gpuward up --example $(if $(DATA_DIR),--data-dir '$(DATA_DIR)') $(if $(PORT),--port '$(PORT)')
+
+test: check
+	$(BIN)/python -m pytest --ignore=tests/engines
+
+check: $(VENV)/.ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+# The engines' own environment is only put on the search path: an agent finds `transformers` as it would on a GPU host.
+test-engines: $(VENV)/.ready $(ENGINES)/.ready
+	PATH="$(CURDIR)/$(ENGINES)/bin:$$PATH" $(BIN)/python -m pytest tests/engines
+
+# An environment is made from nothing and marked as ready last, so an interrupted installation is simply done again.
+$(VENV)/.ready: requirements.lock pyproject.toml
+	@$(call check_python)
+	@echo "Installing $$(grep -c '^[a-z]' requirements.lock) packages into $(VENV): about a minute ..."
+	@$(PYTHON) -m venv --clear $(VENV)
+	@$(BIN)/python $(LOCKED) requirements.lock
+	@$(BIN)/python $(PIP_INSTALL) --no-deps --no-build-isolation --editable .
+	@touch $@
+	@echo '$(VENV) is ready.'
+
+$(ENGINES)/.ready: requirements-engines.lock requirements-engines-cuda.lock
+	@$(call check_python)
+	@echo 'Installing PyTorch and Transformers into $(ENGINES): a minute or more ...'
+	@$(PYTHON) -m venv --clear $(ENGINES)
+	@$(ENGINES)/bin/python $(LOCKED) requirements-engines.lock
+	@if $(ENGINES)/bin/python -c '$(TORCH_WANTS_CUDA)'; then \
+	    echo "This build of PyTorch needs CUDA's libraries: installing them too ..."; \
+	    $(ENGINES)/bin/python $(LOCKED) requirements-engines-cuda.lock; \
+	fi
+	@$(ENGINES)/bin/python -m pip --disable-pip-version-check check
+	@touch $@
+
+TORCH_WANTS_CUDA := import importlib.metadata as m, sys; \
+	sys.exit(not any(r.startswith("nvidia-") for r in m.requires("torch")))
+
+define check_python
+$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
+    { echo 'Python 3.11 or newer is needed, and "$(PYTHON)" is none: name one, as in make PYTHON=python3.12 $(MAKECMDGOALS)' >&2; exit 1; }; \
+$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || \
+    { echo '"$(PYTHON)" lacks its venv module: install it (Debian and Ubuntu: apt-get install python3-venv)' >&2; exit 1; }
+endef
+
+# The locks hold for x86_64 and aarch64 and for every supported Python. The engines' one is cut in two, because the
+# CPU build of PyTorch (where a machine offers it) needs none of the gigabytes of CUDA's libraries.
+UV := $(BUILD)/lock-venv/bin/uv
+COMPILE = $(UV) --no-config --cache-dir $(BUILD)/uv-cache pip compile --quiet --upgrade --universal --python-version 3.11 \
+    --generate-hashes --no-emit-index-url --no-header --no-annotate
+TORCH := torch==2.13.0
+# PyTorch's own CPU build of that version for Python 3.11 on x86_64, which the index does not list.
+TORCH_CPU_HASH := sha256:6746dbcbeb526eb61330b76b41ff1b4eb848951103a892eeb080dfa2b264667b
+
+lock: $(UV)
+	printf '%s\n' hatchling editables | $(COMPILE) pyproject.toml - --extra dev --output-file requirements.lock >/dev/null
+	printf '%s\n' '$(TORCH)' 'transformers[serving]' safetensors | $(COMPILE) - --output-file $(BUILD)/engines.lock >/dev/null
+	awk '/^[a-z]/ {cuda = /^(nvidia-|cuda-|triton)/} {print > ("requirements-engines" (cuda ? "-cuda" : "") ".lock")}' \
+	    $(BUILD)/engines.lock
+	sed -i 's/^$(TORCH) \\$$/&\n    --hash=$(TORCH_CPU_HASH) \\/' requirements-engines.lock
+
+$(UV):
+	@$(call check_python)
+	$(PYTHON) -m venv --clear $(BUILD)/lock-venv
+	$(BUILD)/lock-venv/bin/python $(PIP_INSTALL) uv
+
+clean:
+	rm -rf $(VENV) $(ENGINES) $(BUILD) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
