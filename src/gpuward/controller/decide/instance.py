@@ -169,7 +169,8 @@ def _end_backoff(facts: DeploymentFacts, instance: InstanceFacts, draft: Draft, 
         draft.again(wait_s)
         return
     home = host(facts, instance)
-    if home is None or home.phase != "ready" or home.draining or settings.gives_worker_up(instance.failures):
+    unfit = home is None or home.phase != "ready" or home.draining or not all(c.healthy for c in instance.claims)
+    if unfit or settings.gives_worker_up(instance.failures):
         _leave_worker(instance, draft, instance.reason)
         return
     draft.restarts.append(Restart(instance.id, instance.phase, instance.epoch))

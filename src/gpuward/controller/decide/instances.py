@@ -63,7 +63,7 @@ def decide(
         need_known = _settle_need(facts, finished, known, draft, settings)
         _analyse(facts, staying, wanted, need_known, draft)
         _fill_up(facts, staying, wanted, draft)
-    elif not facts.instances:
+    elif len(draft.removals) == len(facts.instances):
         draft.finish = True
     if need_waits(facts, draft):
         draft.wake_placement = True

@@ -1,6 +1,6 @@
 """A deployment's phase and conditions, derived from its instances. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpuward.controller.decide.draft import Draft
@@ -52,7 +52,7 @@ def _phase(facts: DeploymentFacts, wanted: int, phases: list[InstancePhase], rea
     return D.DEGRADED if ready else D.PENDING
 
 
-def _settled(wanted: int, staying: list[InstancePhase], ready: int) -> DeploymentPhase | None:
+def _settled(wanted: int, staying: Sequence[InstancePhase], ready: int) -> DeploymentPhase | None:
     """The phase of a deployment whose instances are all where they shall be; None while any is not."""
     if staying and all(p is P.SUCCEEDED for p in staying) and len(staying) >= wanted:
         return D.SUCCEEDED

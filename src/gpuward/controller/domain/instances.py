@@ -54,6 +54,7 @@ class ClaimFacts:
     cpu_milli: int
     exclusive: bool
     position: int
+    healthy: bool = True  # the device is present and well
 
 
 @dataclass(frozen=True, slots=True)

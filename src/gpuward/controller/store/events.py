@@ -16,14 +16,22 @@ class NewEvent:
 
 
 class _Connection(Protocol):
-    async def executemany(self, command: str, args: Iterable[Any]) -> None:
-        """Runs one statement for many rows."""
+    async def execute(self, query: str, *args: Any) -> Any:
+        """Runs one statement."""
 
 
 async def write_events(connection: _Connection, events: Iterable[NewEvent]) -> None:
-    """Appends events in order."""
-    rows = [(e.reason, e.message, dict(e.evidence), list(e.objects)) for e in events]
+    """Appends events in order, in one statement."""
+    rows = list(events)
     if rows:
-        await connection.executemany(
-            "insert into events (reason, message, evidence, objects) values ($1, $2, $3, $4)", rows
+        await connection.execute(
+            """insert into events (reason, message, evidence, objects)
+               select reason, message, evidence, array(select jsonb_array_elements_text(objects))
+                 from unnest($1::text[], $2::text[], $3::jsonb[], $4::jsonb[]) with ordinality
+                      as x (reason, message, evidence, objects, n)
+                order by n""",
+            [e.reason for e in rows],
+            [e.message for e in rows],
+            [dict(e.evidence) for e in rows],
+            [list(e.objects) for e in rows],
         )

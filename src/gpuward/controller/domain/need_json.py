@@ -1,0 +1,52 @@
+"""Needs and analysis errors as JSON, as the store keeps them with a revision."""
+
+from datetime import datetime
+from typing import Any
+
+from gpuward.controller.domain.instances import NeedError
+from gpuward.controller.domain.placement import Need
+
+
+def need_to_json(need: Need) -> dict[str, Any]:
+    """A need as JSON."""
+    return {
+        "memory_mib": need.memory_mib,
+        "host_memory_mib": need.host_memory_mib,
+        "parts": dict(need.parts),
+        "heads": need.heads,
+        "vocab": need.vocab,
+        "notes": list(need.notes),
+    }
+
+
+def need_from_json(value: dict[str, Any]) -> Need:
+    """The need that `need_to_json` wrote."""
+    return Need(
+        memory_mib=value["memory_mib"],
+        host_memory_mib=value["host_memory_mib"],
+        parts=value["parts"],
+        heads=value["heads"],
+        vocab=value["vocab"],
+        notes=tuple(value["notes"]),
+    )
+
+
+def need_error_to_json(error: NeedError) -> dict[str, Any]:
+    """An analysis error as JSON."""
+    return {
+        "message": error.message,
+        "retryable": error.retryable,
+        "attempts": error.attempts,
+        "retry_at": error.retry_at.isoformat() if error.retry_at else None,
+    }
+
+
+def need_error_from_json(value: dict[str, Any]) -> NeedError:
+    """The error that `need_error_to_json` wrote."""
+    retry_at = value["retry_at"]
+    return NeedError(
+        message=value["message"],
+        retryable=value["retryable"],
+        attempts=value["attempts"],
+        retry_at=datetime.fromisoformat(retry_at) if retry_at else None,
+    )

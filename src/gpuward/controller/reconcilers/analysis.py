@@ -1,0 +1,94 @@
+"""Working out what a revision needs: at once where the engine can tell, else as a cancellable computation."""
+
+from collections.abc import Callable, Hashable
+from datetime import datetime
+from typing import Any
+
+from gpuward.controller.decide.instances import Finished
+from gpuward.controller.domain.instances import RevisionFacts
+from gpuward.controller.domain.placement import Need
+from gpuward.controller.engines.registry import EngineUnsupportedError, engine_for
+from gpuward.controller.runtime.clock import Clock
+from gpuward.controller.runtime.computations import ComputationMetrics, Computations, Work
+from gpuward.controller.runtime.outcome import RetryableError
+
+PURPOSE = "analysis"
+
+
+class Analyses:
+    """One reign's analyses: at most one per deployment, equal inputs shared; results wait here for the next step."""
+
+    def __init__(self, *, clock: Clock, metrics: ComputationMetrics, hint: Callable[[str], None]) -> None:
+        self._hint = hint
+        self._computations = Computations(self._done, clock=clock, metrics=metrics)
+        self._running: dict[str, RevisionFacts] = {}
+        self._finished: dict[str, Finished] = {}
+
+    def running(self, uid: str) -> bool:
+        """Whether something is being worked out for this deployment."""
+        return uid in self._running
+
+    def finished(self, uid: str) -> Finished | None:
+        """What ended since it was last kept; stays until `forget` or another start."""
+        return self._finished.get(uid)
+
+    def start(self, uid: str, revision: RevisionFacts) -> None:
+        """Has the revision's need worked out; nothing happens where that is under way."""
+        analysis = engine_for(revision.spec).analysis(revision.spec)
+        if analysis is None:
+            return
+        self._finished.pop(uid, None)
+        self._running[uid] = revision
+        self._computations.start(
+            uid,
+            Work(
+                purpose=PURPOSE,
+                input_hash=revision.input_hash,
+                target=analysis.target,
+                payload=analysis.payload,
+                deadline_s=analysis.deadline_s,
+                memory_bytes=analysis.memory_bytes,
+            ),
+        )
+
+    def cancel(self, uid: str, *, committed_at: datetime | None) -> None:
+        """Ends what is under way for this deployment, its child process included, and drops any result."""
+        self._finished.pop(uid, None)
+        if self._running.pop(uid, None) is not None:
+            self._computations.cancel(uid, committed_at=committed_at)
+
+    def forget(self, uid: str) -> None:
+        """The result was kept."""
+        self._finished.pop(uid, None)
+
+    async def aclose(self) -> None:
+        """Ends everything."""
+        await self._computations.aclose()
+
+    def _done(self, owner: Hashable, input_hash: str, result: Any) -> None:
+        uid = str(owner)
+        revision = self._running.pop(uid, None)
+        if revision is None or revision.input_hash != input_hash:
+            return
+        self._finished[uid] = _finish(revision, result)
+        self._hint(uid)
+
+
+def _finish(revision: RevisionFacts, result: Any) -> Finished:
+    if isinstance(result, BaseException):
+        retryable = bool(getattr(result, "retryable", isinstance(result, RetryableError)))
+        return Finished(revision.input_hash, error=str(result) or type(result).__name__, retryable=retryable)
+    return Finished(revision.input_hash, need=engine_for(revision.spec).need(revision.spec, result))
+
+
+def known_need(revision: RevisionFacts) -> tuple[Need | None, Finished | None]:
+    """The need where it can be told at once, or the terminal error of an engine that this version lacks."""
+    if revision.need is not None:
+        return None, None
+    try:
+        engine = engine_for(revision.spec)
+    except EngineUnsupportedError as error:
+        return None, Finished(revision.input_hash, error=str(error), retryable=False)
+    if engine.analysis(revision.spec) is None:
+        return engine.need(revision.spec, None), None
+    return None, None

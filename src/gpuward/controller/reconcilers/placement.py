@@ -1,0 +1,166 @@
+"""Placement, the batched apply step of the instances: everybody who waits, one pass over the inventory, one commit.
+
+The inventory here is a cache: the commit checks every row again under lock, and what lost a race is placed again.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Final, Protocol
+
+from gpuward.controller.decide.backoff import RestartSettings
+from gpuward.controller.decide.orders import start_payload
+from gpuward.controller.domain.placement import Ask, Need, Placed, Unplaced
+from gpuward.controller.runtime.clock import Clock
+from gpuward.controller.runtime.lease import check_term
+from gpuward.controller.runtime.outcome import Again, Done, Outcome
+from gpuward.controller.scheduling.estimate import asks_for
+from gpuward.controller.scheduling.place import place
+from gpuward.controller.store.database import Database
+from gpuward.controller.store.inventory import InventoryCache
+from gpuward.controller.store.placement import (
+    PlacedStart,
+    RevisionKey,
+    WaitingInstance,
+    commit_placements,
+    read_revisions,
+    read_waiting,
+    store_explanations,
+)
+from gpuward.schemas.manifest import DeploymentSpec
+
+EVERYTHING: Final = "all"  # the one key: whoever waits is looked at together, in order
+_MAX_WAITING: Final = 20_000  # looked at in one pass; those behind them wait for the next
+_MAX_COMMITTED: Final = 2_000  # starts in one transaction, so that it stays well under its deadline
+_MAX_REVISIONS_KEPT: Final = 20_000
+
+
+class PlacementMetrics(Protocol):
+    """What placement counts."""
+
+    def placed(self, outcome: str, n: int) -> None:
+        """`n` instances were `placed`, `unplaced` or `lost` (a race, and are placed again)."""
+
+    def placement_seconds(self, seconds: float) -> None:
+        """One instance had its claims committed so long after it began to wait."""
+
+
+class PlacementReconciler:
+    """One key, so never two passes at once. Lives as long as one term."""
+
+    kind = "placement"
+
+    def __init__(
+        self,
+        database: Database,
+        term: int,
+        settings: RestartSettings,
+        *,
+        clock: Clock,
+        metrics: PlacementMetrics,
+        hint: Callable[[str], None],
+    ) -> None:
+        self._database = database
+        self._term = term
+        self._settings = settings
+        self._clock = clock
+        self._metrics = metrics
+        self._hint = hint
+        self._cache = InventoryCache()
+        self._revisions: OrderedDict[RevisionKey, tuple[DeploymentSpec, Need]] = OrderedDict()
+
+    async def list_keys(self) -> Collection[str]:
+        """The one key."""
+        return (EVERYTHING,)
+
+    async def step(self, keys: Sequence[str]) -> Mapping[str, Outcome]:
+        """One pass: who waits, where they fit, and the commit of it."""
+        began = self._clock.monotonic()
+        waiting, next_due_s = await self._observe()
+        inventory = self._cache.inventory
+        inventory.begin_pass()
+        try:
+            placed, unplaced = self._decide(waiting)
+            lost = 0
+            for first in range(0, len(placed), _MAX_COMMITTED):
+                lost += await self._commit(placed[first : first + _MAX_COMMITTED], began)
+        except BaseException:
+            inventory.rollback()  # whatever was committed all the same is read at the next refresh
+            raise
+        await self._explain(unplaced)
+        self._metrics.placed("unplaced", len(unplaced))
+        outcome: Outcome = Done()
+        if lost:
+            outcome = Again(0.0)
+        elif next_due_s is not None:
+            outcome = Again(max(next_due_s, 0.01))
+        return dict.fromkeys(keys, outcome)
+
+    async def _observe(self) -> tuple[list[WaitingInstance], float | None]:
+        async with self._database.snapshot() as connection:
+            waiting, next_due_s = await read_waiting(
+                connection, _MAX_WAITING, failures_per_worker=self._settings.failures_per_worker
+            )
+            if waiting:
+                await self._cache.refresh(connection)
+            missing = {(w.deployment_uid, w.revision) for w in waiting} - self._revisions.keys()
+            if missing:
+                self._revisions |= await read_revisions(connection, sorted(missing))
+        while len(self._revisions) > max(_MAX_REVISIONS_KEPT, len(waiting)):
+            self._revisions.popitem(last=False)
+        return waiting, next_due_s
+
+    def _ask(self, waiting: WaitingInstance) -> Ask:
+        spec, need = self._revisions[waiting.deployment_uid, waiting.revision]
+        avoid = frozenset({waiting.avoid_worker}) if waiting.avoid_worker else frozenset[str]()
+        return asks_for(spec, need, instance=waiting.id, deployment_uid=waiting.deployment_uid, avoid_workers=avoid)
+
+    def _decide(
+        self, waiting: Sequence[WaitingInstance]
+    ) -> tuple[list[PlacedStart], list[tuple[WaitingInstance, Unplaced]]]:
+        decisions = place(self._cache.inventory, [self._ask(w) for w in waiting])
+        placed: list[PlacedStart] = []
+        unplaced: list[tuple[WaitingInstance, Unplaced]] = []
+        for one, decision in zip(waiting, decisions, strict=True):
+            if isinstance(decision, Placed):
+                placed.append(self._start(one, decision))
+            else:
+                unplaced.append((one, decision))
+        return placed, unplaced
+
+    def _start(self, waiting: WaitingInstance, placed: Placed) -> PlacedStart:
+        spec, _ = self._revisions[waiting.deployment_uid, waiting.revision]
+        gpus = sorted(
+            (c for c in placed.claims if self._cache.inventory.gpu_row(c.device) is not None), key=lambda c: c.position
+        )
+        payload = start_payload(spec, deployment=waiting.deployment, deployment_uid=waiting.deployment_uid, gpus=gpus)
+        return PlacedStart(waiting, placed, payload)
+
+    async def _commit(self, starts: Sequence[PlacedStart], began: float) -> int:
+        """Commits what holds; returns how many lost a race and are to be placed again."""
+        async with self._database.transaction() as connection:
+            await check_term(connection, self._term)
+            kept = await commit_placements(connection, starts)
+        done = {s.waiting.id for s in kept}
+        lost = [s for s in starts if s.waiting.id not in done]
+        for start in lost:
+            self._cache.inventory.unreserve(start.placed)
+        elapsed = self._clock.monotonic() - began
+        for start in kept:
+            self._metrics.placement_seconds(start.waiting.waited_s + elapsed)
+        self._metrics.placed("placed", len(kept))
+        self._metrics.placed("lost", len(lost))
+        self._hint_all(s.waiting.deployment_uid for s in kept)
+        return len(lost)
+
+    async def _explain(self, unplaced: Sequence[tuple[WaitingInstance, Unplaced]]) -> None:
+        changed = [(w, u) for w, u in unplaced if w.phase != "pending" or w.message != u.explain.message]
+        if not changed:
+            return
+        async with self._database.transaction() as connection:
+            await check_term(connection, self._term)
+            await store_explanations(connection, changed)
+        self._hint_all(w.deployment_uid for w, _ in changed)
+
+    def _hint_all(self, uids: Iterable[str]) -> None:
+        for uid in set(uids):
+            self._hint(uid)

@@ -1,0 +1,317 @@
+"""Carries out plans for many deployments in one transaction: set-based statements, each guarded by what was read.
+
+The caller has checked its term in the same transaction. A lost guard raises and undoes all of it.
+"""
+
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from gpuward.controller.domain.instances import DeploymentFacts
+from gpuward.controller.domain.need_json import need_error_to_json, need_to_json
+from gpuward.controller.domain.plans import DeploymentPlan, Restart
+from gpuward.controller.store.errors import LostGuardError
+from gpuward.controller.store.events import NewEvent, write_events
+from gpuward.controller.store.notify import notify
+
+_ID_ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"  # no vowels: no words; no look-alikes
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedStep:
+    """A plan with the facts it was made from, and the start payloads of its restarts by instance."""
+
+    facts: DeploymentFacts
+    plan: DeploymentPlan
+    payloads: Mapping[str, dict[str, Any]]
+
+
+def new_instance_id(deployment: str) -> str:
+    """A name for an instance: the deployment's, shortened where needed, and a random tail."""
+    return f"{deployment[:50]}-{''.join(secrets.choice(_ID_ALPHABET) for _ in range(8))}"
+
+
+async def carry_out(connection: Any, steps: Sequence[PlannedStep]) -> None:
+    """Applies all plans or none.
+
+    Raises:
+        LostGuardError: if a row is no longer as it was read.
+    """
+    await _bump_versions(connection, steps)
+    await _withdraw(connection, steps)
+    await _move(connection, steps)
+    await _release(connection, steps)
+    await _restart(connection, steps)
+    await _create(connection, steps)
+    await _order_stops(connection, steps)
+    await _remove(connection, steps)
+    await _store_needs(connection, steps)
+    await _update_deployments(connection, steps)
+    await _finish(connection, steps)
+    await write_events(connection, _events(steps))
+    woken = {s.worker_id for step in steps for s in step.plan.stops}
+    woken |= {w for step in steps for r in step.plan.restarts if (w := _worker_of(step.facts, r))}
+    await notify(connection, "command", woken)
+    await notify(connection, "status", [s.facts.uid for s in steps])
+
+
+async def _expect(connection: Any, query: str, count: int, *args: Any) -> None:
+    rows = await connection.fetch(query, *args)
+    if len(rows) != count:
+        raise LostGuardError(query.split("\n", 1)[0].strip())
+
+
+async def _bump_versions(connection: Any, steps: Sequence[PlannedStep]) -> None:
+    """Instances are made and removed one step after another, and none is made once the deployment is deleted."""
+    touched = [s for s in steps if s.plan.creates or s.plan.removals or s.plan.finish]
+    if touched:
+        await _expect(
+            connection,
+            """update deployments d set version = d.version + 1
+                 from unnest($1::uuid[], $2::bigint[], $3::boolean[]) as x (uid, version, creates)
+                where d.uid = x.uid and d.version = x.version and (not x.creates or d.deleted_at is null)
+            returning d.uid""",
+            len(touched),
+            [s.facts.uid for s in touched],
+            [s.facts.version for s in touched],
+            [bool(s.plan.creates) for s in touched],
+        )
+
+
+async def _withdraw(connection: Any, steps: Sequence[PlannedStep]) -> None:
+    ids = [w.command_id for s in steps for w in s.plan.withdrawals]
+    if ids:
+        await _expect(
+            connection,
+            """update commands set state = 'withdrawn'
+                where id = any($1::bigint[]) and state = 'open' and sent_at is null
+            returning id""",
+            len(ids),
+            ids,
+        )
+
+
+async def _move(connection: Any, steps: Sequence[PlannedStep]) -> None:
+    moves = [m for s in steps for m in s.plan.moves]
+    if moves:
+        await _expect(
+            connection,
+            """update instances i
+                  set phase = x.phase, phase_since = clock_timestamp(), reason = x.reason, message = x.message,
+                      failures = coalesce(x.failures, i.failures), restarts = coalesce(x.restarts, i.restarts),
+                      not_before = x.not_before, stop_reason = coalesce(x.stop_reason, i.stop_reason)
+                 from unnest($1::text[], $2::text[], $3::int[], $4::text[], $5::text[], $6::text[], $7::int[],
+                             $8::int[], $9::timestamptz[], $10::text[])
+                      as x (id, expected, epoch, phase, reason, message, failures, restarts, not_before, stop_reason)
+                where i.id = x.id and i.phase = x.expected and i.epoch = x.epoch
+            returning i.id""",
+            len(moves),
+            [m.instance for m in moves],
+            [m.expected.value for m in moves],
+            [m.epoch for m in moves],
+            [m.to.value for m in moves],
+            [str(m.reason) for m in moves],
+            [m.message for m in moves],
+            [m.failures for m in moves],
+            [m.restarts for m in moves],
+            [m.not_before for m in moves],
+            [m.stop_reason for m in moves],
+        )
+    stable = [i for s in steps for i in s.plan.forget_failures]
+    if stable:
+        await connection.execute("update instances set failures = 0 where id = any($1) and phase = 'running'", stable)
+
+
+async def _release(connection: Any, steps: Sequence[PlannedStep]) -> None:
+    releases = [r for s in steps for r in s.plan.releases]
+    if releases:
+        await connection.execute(
+            """delete from claims c using unnest($1::text[], $2::int[]) as x (id, epoch)
+                where c.instance_id = x.id and c.epoch <= x.epoch""",
+            [r.instance for r in releases],
+            [r.epoch for r in releases],
+        )
+
+
+def _worker_of(facts: DeploymentFacts, restart: Restart) -> str | None:
+    return next((i.host_of(0) for i in facts.instances if i.id == restart.instance), None)
+
+
+async def _restart(connection: Any, steps: Sequence[PlannedStep]) -> None:
+    """The claims of a dead epoch become those of the next: gone and back within the transaction, rows locked."""
+    restarts = [(s, r) for s in steps for r in s.plan.restarts]
+    if not restarts:
+        return
+    ids, epochs = [r.instance for _, r in restarts], [r.epoch for _, r in restarts]
+    workers = sorted({w for s, r in restarts if (w := _worker_of(s.facts, r))})
+    await _expect(
+        connection,
+        """select id from workers
+            where id = any($1::uuid[]) and phase = 'ready' and not draining and deleted_at is null
+            order by id for share""",
+        len(workers),
+        workers,
+    )
+    await _expect(
+        connection,
+        """update instances i
+              set phase = 'starting', phase_since = clock_timestamp(), epoch = i.epoch + 1, not_before = null,
+                  reason = '', message = ''
+             from unnest($1::text[], $2::text[], $3::int[]) as x (id, expected, epoch)
+            where i.id = x.id and i.phase = x.expected and i.epoch = x.epoch
+        returning i.id""",
+        len(restarts),
+        ids,
+        [r.expected.value for _, r in restarts],
+        epochs,
+    )
+    rows = await connection.fetch(
+        """delete from claims c using unnest($1::text[], $2::int[]) as x (id, epoch)
+            where c.instance_id = x.id and c.epoch = x.epoch
+        returning c.device, c.instance_id, c.rank, c.memory_mib, c.cpu_milli, c.exclusive, c.position""",
+        ids,
+        epochs,
+    )
+    held = {c.device for s, r in restarts for i in s.facts.instances if i.id == r.instance for c in i.claims}
+    if {row["device"] for row in rows} != held:
+        raise LostGuardError("claims of a restart")
+    epoch_of = dict(zip(ids, epochs, strict=True))
+    await connection.execute(
+        """insert into claims (device, instance_id, epoch, rank, memory_mib, cpu_milli, exclusive, position)
+           select * from unnest($1::text[], $2::text[], $3::int[], $4::int[], $5::bigint[], $6::bigint[],
+                                $7::boolean[], $8::int[])""",
+        [r["device"] for r in rows],
+        [r["instance_id"] for r in rows],
+        [epoch_of[r["instance_id"]] + 1 for r in rows],
+        [r["rank"] for r in rows],
+        [r["memory_mib"] for r in rows],
+        [r["cpu_milli"] for r in rows],
+        [r["exclusive"] for r in rows],
+        [r["position"] for r in rows],
+    )
+    await order_starts(
+        connection,
+        [(_worker_of(s.facts, r) or "", r.instance, r.epoch + 1, s.payloads[r.instance]) for s, r in restarts],
+    )
+
+
+async def order_starts(connection: Any, orders: Sequence[tuple[str, str, int, dict[str, Any]]]) -> None:
+    """Writes start orders of rank 0: (worker id, instance, epoch, payload)."""
+    await connection.execute(
+        """insert into commands (worker_id, instance_id, epoch, rank, verb, payload)
+           select worker_id, instance_id, epoch, 0, 'start', payload
+             from unnest($1::uuid[], $2::text[], $3::int[], $4::jsonb[])
+                  as x (worker_id, instance_id, epoch, payload)""",
+        [o[0] for o in orders],
+        [o[1] for o in orders],
+        [o[2] for o in orders],
+        [o[3] for o in orders],
+    )
+
+
+async def _create(connection: Any, steps: Sequence[PlannedStep]) -> None:
+    rows = [(new_instance_id(s.facts.name), s.facts.uid, c.revision, c.replaces) for s in steps for c in s.plan.creates]
+    if rows:
+        await connection.execute(
+            """insert into instances (id, deployment_uid, revision, phase, replaces)
+               select id, uid, revision, 'pending', replaces
+                 from unnest($1::text[], $2::uuid[], $3::bigint[], $4::text[]) as x (id, uid, revision, replaces)""",
+            *(list(column) for column in zip(*rows, strict=True)),
+        )
+
+
+async def _order_stops(connection: Any, steps: Sequence[PlannedStep]) -> None:
+    stops = [o for s in steps for o in s.plan.stops]
+    if stops:
+        await connection.execute(
+            """insert into commands (worker_id, instance_id, epoch, rank, verb, payload)
+               select worker_id, instance_id, epoch, rank, 'stop', payload
+                 from unnest($1::uuid[], $2::text[], $3::int[], $4::int[], $5::jsonb[])
+                      as x (worker_id, instance_id, epoch, rank, payload)
+               on conflict (instance_id, epoch, rank, verb) do nothing""",
+            [o.worker_id for o in stops],
+            [o.instance for o in stops],
+            [o.epoch for o in stops],
+            [o.rank for o in stops],
+            [{"drain_time_s": o.drain_time_s, "reason": str(o.reason)} for o in stops],
+        )
+
+
+async def _remove(connection: Any, steps: Sequence[PlannedStep]) -> None:
+    removals = [r for s in steps for r in s.plan.removals]
+    if removals:
+        await _expect(
+            connection,
+            """delete from instances i using unnest($1::text[], $2::text[], $3::int[]) as x (id, expected, epoch)
+                where i.id = x.id and i.phase = x.expected and i.epoch = x.epoch
+            returning i.id""",
+            len(removals),
+            [r.instance for r in removals],
+            [r.expected.value for r in removals],
+            [r.epoch for r in removals],
+        )
+
+
+async def _store_needs(connection: Any, steps: Sequence[PlannedStep]) -> None:
+    found = [(s.facts.uid, n) for s in steps if (n := s.plan.store_need) is not None]
+    if found:
+        await connection.execute(
+            """update revisions r set need = x.need, need_error = x.error
+                 from unnest($1::uuid[], $2::bigint[], $3::jsonb[], $4::jsonb[]) as x (uid, generation, need, error),
+                      deployments d
+                where r.deployment_uid = x.uid and r.generation = x.generation and r.need is null
+                  and d.uid = x.uid and d.deleted_at is null""",
+            [uid for uid, _ in found],
+            [n.generation for _, n in found],
+            [need_to_json(n.need) if n.need is not None else None for _, n in found],
+            [need_error_to_json(n.error) if n.error is not None else None for _, n in found],
+        )
+
+
+async def _update_deployments(connection: Any, steps: Sequence[PlannedStep]) -> None:
+    updates = [(s.facts.uid, u) for s in steps if (u := s.plan.update) is not None]
+    if updates:
+        await connection.execute(
+            """update deployments d
+                  set phase = x.phase, reason = x.reason, message = x.message, ready = x.ready,
+                      observed_generation = x.observed, conditions = x.conditions,
+                      phase_since = case when d.phase = x.phase then d.phase_since else clock_timestamp() end
+                 from unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::int[], $6::bigint[], $7::jsonb[])
+                      as x (uid, phase, reason, message, ready, observed, conditions)
+                where d.uid = x.uid""",
+            [uid for uid, _ in updates],
+            [str(u.phase) for _, u in updates],
+            [str(u.reason) for _, u in updates],
+            [u.message for _, u in updates],
+            [u.ready for _, u in updates],
+            [u.observed_generation for _, u in updates],
+            [[dict(c) for c in u.conditions] for _, u in updates],
+        )
+
+
+async def _finish(connection: Any, steps: Sequence[PlannedStep]) -> None:
+    uids = [s.facts.uid for s in steps if s.plan.finish]
+    if uids:
+        await _expect(
+            connection,
+            """delete from deployments d
+                where d.uid = any($1::uuid[]) and d.deleted_at is not null
+                  and not exists (select 1 from instances i where i.deployment_uid = d.uid)
+            returning d.uid""",
+            len(uids),
+            uids,
+        )
+
+
+def _events(steps: Iterable[PlannedStep]) -> list[NewEvent]:
+    events: list[NewEvent] = []
+    for step in steps:
+        own = f"deployment:{step.facts.uid}"
+        name = {"deployment": step.facts.name}
+        events += [
+            NewEvent(str(f.reason), f.message, (own, *f.objects), {**name, **f.evidence}) for f in step.plan.facts
+        ]
+        if step.plan.finish:
+            events.append(NewEvent("finished", "the deleted deployment is gone", (own,), name))
+    return events

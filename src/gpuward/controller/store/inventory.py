@@ -1,0 +1,128 @@
+"""The inventory as the ledger has it: read whole once, then only what changed.
+
+Each row of workers and devices carries the transaction that last wrote it. A refresh reads the rows written by
+transactions that the snapshot before could not yet see as finished, so none is missed however commits interleave.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from gpuward.controller.domain.placement import DeviceState, WorkerFacts
+from gpuward.controller.scheduling.inventory import Inventory
+from gpuward.controller.scheduling.load import InstanceLoad
+
+_HORIZON: Final = "select pg_snapshot_xmin(pg_current_snapshot())::text"
+_WORKERS: Final = """
+    select id, name, phase, cordoned, draining, deleted_at, os, arch, driver, simulated, labels, gpus_known
+      from workers where changed >= $1::text::xid8"""
+_DEVICES: Final = """
+    select d.*, w.deleted_at is not null as orphaned from devices d join workers w on w.id = d.worker_id
+     where d.changed >= $1::text::xid8"""
+_LOADS: Final = """
+    select c.instance_id, i.deployment_uid, c.device, d.worker_id, d.kind
+      from claims c join instances i on i.id = c.instance_id join devices d on d.uuid = c.device
+     where c.instance_id in (select instance_id from claims where device = any($1))"""
+_ALL_LOADS: Final = """
+    select c.instance_id, i.deployment_uid, c.device, d.worker_id, d.kind
+      from claims c join instances i on i.id = c.instance_id join devices d on d.uuid = c.device"""
+_FROM_THE_START: Final = "0"
+
+Row = Mapping[str, Any]
+
+
+class InventoryCache:
+    """An `Inventory` kept up to date by reading changes. For one reader at a time."""
+
+    def __init__(self) -> None:
+        self.inventory = Inventory()
+        self._horizon = _FROM_THE_START
+        self._on_device: defaultdict[str, set[str]] = defaultdict(set)
+        self._devices_of: dict[str, tuple[str, ...]] = {}
+
+    async def refresh(self, connection: Any) -> None:
+        """Takes over what changed. The connection must be in one REPEATABLE READ transaction."""
+        horizon = await connection.fetchval(_HORIZON)
+        workers = await connection.fetch(_WORKERS, self._horizon)
+        devices = await connection.fetch(_DEVICES, self._horizon)
+        if devices:
+            first = self._horizon == _FROM_THE_START
+            uuids = [row["uuid"] for row in devices]
+            loads = await (connection.fetch(_ALL_LOADS) if first else connection.fetch(_LOADS, uuids))
+            self._take_loads(uuids, loads)
+        self.inventory.upsert_workers(_worker(row) for row in workers if row["deleted_at"] is None)
+        self.inventory.remove_workers(str(row["id"]) for row in workers if row["deleted_at"] is not None)
+        self.inventory.upsert_devices(_device(row) for row in devices if not row["orphaned"])
+        self.inventory.remove_devices(row["uuid"] for row in devices if row["orphaned"])
+        self._horizon = horizon
+
+    def _take_loads(self, changed: Iterable[str], rows: Iterable[Row]) -> None:
+        """All claims of an instance come and go together, so each instance on a changed device is read whole."""
+        fresh: defaultdict[str, list[Row]] = defaultdict(list)
+        for row in rows:
+            fresh[row["instance_id"]].append(row)
+        before = {instance for uuid in changed for instance in self._on_device.get(uuid, ())}
+        for instance in before:
+            for uuid in self._devices_of.pop(instance, ()):
+                self._on_device[uuid].discard(instance)
+        self.inventory.remove_load(before - fresh.keys())
+        for instance, claims in fresh.items():
+            self._devices_of[instance] = tuple(c["device"] for c in claims)
+            for claim in claims:
+                self._on_device[claim["device"]].add(instance)
+        self.inventory.upsert_load(_load(instance, claims) for instance, claims in fresh.items())
+
+
+async def read_inventory(connection: Any) -> Inventory:
+    """A fresh inventory of this moment, for who plans without writing."""
+    cache = InventoryCache()
+    await cache.refresh(connection)
+    return cache.inventory
+
+
+def _load(instance: str, claims: list[Row]) -> InstanceLoad:
+    return InstanceLoad(
+        instance=instance,
+        deployment_uid=str(claims[0]["deployment_uid"]),
+        workers=tuple(sorted({str(c["worker_id"]) for c in claims})),
+        gpus=tuple(c["device"] for c in claims if c["kind"] == "gpu"),
+    )
+
+
+def _worker(row: Row) -> WorkerFacts:
+    return WorkerFacts(
+        id=str(row["id"]),
+        name=row["name"],
+        ready=row["phase"] == "ready" and row["gpus_known"],
+        schedulable=not row["cordoned"] and not row["draining"],
+        os=row["os"],
+        arch=row["arch"],
+        driver=row["driver"],
+        simulated=row["simulated"],
+        labels=row["labels"],
+    )
+
+
+def _device(row: Row) -> DeviceState:
+    capability = row["compute_capability"]
+    return DeviceState(
+        uuid=row["uuid"],
+        worker_id=str(row["worker_id"]),
+        kind=row["kind"],
+        index=row["index"],
+        model=row["model"],
+        compute_capability=_capability(capability) if capability else None,
+        memory_mib=row["memory_mib"],
+        cpu_milli=row["cpu_milli"],
+        claimed_mib=row["claimed_mib"],
+        claimed_cpu_milli=row["claimed_cpu_milli"],
+        claims=row["claims"],
+        exclusive_claims=row["exclusive_claims"],
+        healthy=row["health"] == "ok" and row["present"],
+        mig_mode=row["mig_mode"],
+    )
+
+
+def _capability(text: str) -> tuple[int, int]:
+    major, _, minor = text.partition(".")
+    return int(major), int(minor or 0)
