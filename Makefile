@@ -9,7 +9,7 @@ ENGINES := .venv-engines
 BUILD := build
 BIN := $(VENV)/bin
 
-PIP_INSTALL := -m pip --disable-pip-version-check --no-input install --quiet --no-cache-dir
+PIP_INSTALL := -m pip --disable-pip-version-check --no-input install -qq --no-cache-dir
 LOCKED := $(PIP_INSTALL) --require-hashes --no-deps --only-binary=:all: --requirement
 
 .PHONY: help setup run test check test-engines lock clean
