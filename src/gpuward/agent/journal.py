@@ -69,8 +69,8 @@ class Journal:
         except (sqlite3.Error, ValueError) as error:
             self.close()
             raise DataFolderError(
-                f"{folder}: the journal cannot be read ({error}); it may be a newer agent's: run that one, or use another"
-                " --data-dir"
+                f"{folder}: the journal cannot be read ({error}); if a newer agent wrote it, run that one,"
+                " else use another --data-dir"
             ) from error
 
     @property

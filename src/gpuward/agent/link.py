@@ -248,6 +248,8 @@ class Link:
                     self._acknowledged.set()
                 case Rejected():
                     self._rejected(message)
+                case _:
+                    pass  # dealt with where it was read, or a welcome that was said already
             await asyncio.sleep(0)  # a burst that is already buffered must not hold the loop
 
     async def _receive_one(self, ws: aiohttp.ClientWebSocketResponse) -> Any:

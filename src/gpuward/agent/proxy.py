@@ -5,7 +5,7 @@
 
 import asyncio
 import hmac
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Final, Self
 
 import aiohttp
@@ -81,6 +81,7 @@ class Proxy:
         """
         await self._runner.setup()
         last = self._journal.facts.proxy_port or 0
+        failure: OSError | None = None
         choices = [self._wanted_port] if self._wanted_port else [last, 0] if last else [0]
         for choice in choices:
             try:
@@ -92,7 +93,7 @@ class Proxy:
             self._journal.remember(proxy_port=self.port)
             return self
         await self._runner.cleanup()
-        raise AgentError(f"the proxy cannot listen on {self._host}:{choices[0]} ({failure.strerror}); set --proxy-port")
+        raise AgentError(f"the proxy cannot listen on {self._host}:{choices[0]} ({failure}); set --proxy-port")
 
     async def __aexit__(self, *error: object) -> None:
         """Closes; what is still on its way is cut after a moment."""
@@ -162,7 +163,7 @@ def _serving(journal: Journal, instance: str) -> ProcessRecord | None:
 
 
 def _passed_on(
-    headers: "CIMultiDict[str] | aiohttp.typedefs.LooseHeaders", dropped: frozenset[str]
+    headers: "Mapping[str, str]", dropped: frozenset[str]
 ) -> CIMultiDict[str]:
     kept = CIMultiDict(headers)
     named = {name.strip().lower() for value in kept.getall("Connection", []) for name in value.split(",")}

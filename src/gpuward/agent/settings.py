@@ -35,7 +35,7 @@ class AgentSettings(BaseSettings):
         name: the worker's name. None: as the journal says, else the host's name.
         simulate: file of simulated hosts; the agent plays the one of its name.
         data_dir: journal, logs and engines' working folders; one agent per folder.
-        advertise: HOST or HOST:PORT where the controller reaches the proxy. None: the address that the agent dials from.
+        advertise: HOST or HOST:PORT where the controller reaches the proxy. None: the address it dials from.
         proxy_host: address that the proxy binds.
         proxy_port: port that the proxy binds; 0: the one it had last time, else any free one.
         on_exit: what a clean shutdown does with the engines.

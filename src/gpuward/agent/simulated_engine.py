@@ -15,7 +15,7 @@ from typing import Any
 
 from aiohttp import web
 
-_WORDS = ["The", "quick", "brown", "fox", "jumps", "over", "the", "lazy", "dog", "while", "simulated", "tokens", "keep", "flowing", "."]
+_WORDS = ("The", "quick", "brown", "fox", "jumps", "over", "the", "lazy", "dog", ",", "token", "by", "token", ".")
 _DEFAULT_TOKENS = 16
 _MAX_TOKENS = 100_000
 

@@ -28,7 +28,7 @@ class Traffic:
 
     def count(self, instance: str) -> int:
         """Requests in flight to an instance."""
-        return self._in_flight[instance] if instance in self._in_flight else 0
+        return self._in_flight.get(instance, 0)
 
     async def idle(self, instance: str) -> None:
         """Returns when no request is in flight; the caller sets the limit."""

@@ -1,4 +1,4 @@
-"""After the agent's own restart: which of the journal's processes still run, which are dead, what is left over. Pure."""
+"""After the agent's own restart: which processes still run, which are dead, what is left over. Pure."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

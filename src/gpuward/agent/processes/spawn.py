@@ -1,5 +1,6 @@
 """Starts one engine: its argv, its environment, its log, in a session of its own. Outlives the agent."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -30,6 +31,8 @@ def engine_env(
 ) -> dict[str, str]:
     """The engine's environment: the agent's without what is Gpuward's own (secrets too), the order's, our markers."""
     env = {name: value for name, value in base.items() if not name.startswith("GPUWARD_")}
+    if "PYTHONPATH" in env:  # relative folders in it are meant from here, not from the engine's folder
+        env["PYTHONPATH"] = os.pathsep.join(os.path.abspath(part) for part in env["PYTHONPATH"].split(os.pathsep))
     env.setdefault("PYTHONUNBUFFERED", "1")  # the log's growth is how progress is seen
     if "HF_HUB_CACHE" not in env:
         env.setdefault("HF_HOME", str(data_dir / "cache" / "huggingface"))

@@ -13,7 +13,7 @@ async def first_of(*ways: Coroutine[Any, Any, Any], limit_s: float | None = None
     Raises:
         Exception: what one of those that ended first raised.
     """
-    tasks = [asyncio.create_task(way, name=way.__qualname__) for way in ways]
+    tasks = [asyncio.create_task(way) for way in ways]
     try:
         done, _ = await asyncio.wait(tasks, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
         for task in done:

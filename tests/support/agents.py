@@ -1,0 +1,63 @@
+"""Agents under test, in this process: started, stopped cleanly, or cancelled as in a crash."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from support.controller_double import TOKEN, WAIT_S, ControllerDouble
+
+from gpuward.agent.daemon import run_agent
+from gpuward.agent.gpus.simulated import gpu_uuid
+from gpuward.agent.settings import AgentSettings
+
+HOSTS = """
+workers:
+  - {name: sim-1, host_memory: 64GiB, labels: {zone: a}, gpus: [{model: H100, memory: 8GiB, count: 2}]}
+"""
+GPU0, GPU1 = gpu_uuid("sim-1", 0), gpu_uuid("sim-1", 1)
+
+
+class AgentUnderTest:
+    """One agent's task."""
+
+    def __init__(self, settings: AgentSettings) -> None:
+        self.settings = settings
+        self.ready = asyncio.Event()
+        self._stop = asyncio.Event()
+        self.task = asyncio.create_task(run_agent(settings, stop=self._stop, on_ready=self.ready.set))
+
+    async def stop(self) -> int:
+        """A clean shutdown; returns the exit code."""
+        self._stop.set()
+        async with asyncio.timeout(WAIT_S):
+            return await self.task
+
+    async def crash(self) -> None:
+        """Ends at once, without a word and without touching the engines."""
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)
+
+
+def settings_for(controller: ControllerDouble, folder: Path, **fields: Any) -> AgentSettings:
+    """Settings of a simulated agent that can join."""
+    hosts = folder / "hosts.yaml"
+    if not hosts.exists():
+        hosts.write_text(HOSTS)
+    given = {"join_token": TOKEN, "simulate": hosts, "data_dir": folder / "data", "proxy_host": "127.0.0.1"}
+    return AgentSettings(controller_url=controller.url, **{**given, **fields})
+
+
+@asynccontextmanager
+async def running_agent(controller: ControllerDouble, folder: Path, **fields: Any) -> AsyncIterator[AgentUnderTest]:
+    """A connected agent; ends with all of its engines."""
+    agent = AgentUnderTest(settings_for(controller, folder, **fields))
+    try:
+        async with asyncio.timeout(WAIT_S):
+            await asyncio.wait({agent.task, asyncio.create_task(agent.ready.wait())}, return_when="FIRST_COMPLETED")
+        assert not agent.task.done(), "the agent ended instead of connecting"
+        yield agent
+    finally:
+        if not agent.task.done():
+            await agent.stop()

@@ -1,0 +1,224 @@
+"""The controller's side of the agent protocol, small and real: an aiohttp server whose answers a test decides."""
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from aiohttp import WSMsgType, web
+
+from gpuward.schemas.wire import (
+    CONNECT_PATH,
+    JOIN_PATH,
+    ClaimOrder,
+    Command,
+    CommandResult,
+    Goodbye,
+    Heartbeat,
+    Hello,
+    InventoryChanged,
+    JoinRequest,
+    JoinResponse,
+    ProbeOrder,
+    ProcessReport,
+    Rejected,
+    ReportAck,
+    SimulatedLoad,
+    StartOrder,
+    StopOrder,
+    Welcome,
+    agent_message,
+)
+
+TOKEN = "join-me"
+CREDENTIAL = "worker-credential"
+SECRET = "proxy-secret"
+WAIT_S = 15.0
+
+
+class ControllerDouble:
+    """Takes one agent at a time. Everything that it says is kept; `until` waits for what a test expects."""
+
+    def __init__(self) -> None:
+        self.term = 1
+        self.auto_ack = True
+        self.credentials = {CREDENTIAL}
+        self.reject: Rejected | None = None
+        self.hellos: list[Hello] = []
+        self.reports: list[ProcessReport] = []
+        self.results: dict[int, CommandResult] = {}
+        self.heartbeats: list[Heartbeat] = []
+        self.inventories: list[InventoryChanged] = []
+        self.goodbyes = 0
+        self.joins: list[JoinRequest] = []
+        self.url = ""
+        self.heartbeat_s = 0.2
+        self._ws: web.WebSocketResponse | None = None
+        self._news = asyncio.Condition()
+        self._numbers = itertools.count(1)
+        self._runner: web.AppRunner | None = None
+        self._port = 0
+
+    async def start(self) -> None:
+        """Listens; after a stop on the same port again."""
+        app = web.Application()
+        app.router.add_post(JOIN_PATH, self._join)
+        app.router.add_get(CONNECT_PATH, self._connect)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", self._port, reuse_address=True).start()
+        self._port = self._runner.addresses[0][1]
+        self.url = f"http://127.0.0.1:{self._port}"
+
+    async def stop(self) -> None:
+        """Is gone, connection and port."""
+        await self.drop()
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+
+    async def drop(self) -> None:
+        """Breaks the connection, if there is one."""
+        if self._ws is not None:
+            await self._ws.close()
+
+    async def send(self, message: Any) -> None:
+        assert self._ws is not None, "no agent is connected"
+        await self._ws.send_str(message if isinstance(message, str) else message.model_dump_json())
+
+    async def order(self, **fields: Any) -> CommandResult:
+        """Sends a command (`term` is the present one unless given) and waits for its result."""
+        command = Command(command_id=next(self._numbers), **{"term": self.term, **fields})
+        await self.send(command)
+        await self.until(lambda: command.command_id in self.results)
+        return self.results[command.command_id]
+
+    async def start_order(self, instance: str, order: StartOrder, *, epoch: int = 1, **fields: Any) -> CommandResult:
+        return await self.order(instance=instance, epoch=epoch, verb="start", start=order, **fields)
+
+    async def stop_order(self, instance: str, *, epoch: int = 1, drain_s: float = 2.0, **fields: Any) -> CommandResult:
+        stop = StopOrder(drain_time_s=drain_s)
+        return await self.order(instance=instance, epoch=epoch, verb="stop", stop=stop, **fields)
+
+    def latest(self, instance: str, *, epoch: int = 1, rank: int = 0) -> ProcessReport | None:
+        """The newest report of a process, hello's included."""
+        told = [*(process for hello in self.hellos for process in hello.processes), *self.reports]
+        mine = [r for r in told if (r.instance, r.epoch, r.rank) == (instance, epoch, rank)]
+        return max(mine, key=lambda report: report.seq, default=None)
+
+    async def state(self, instance: str, *states: str, epoch: int = 1) -> ProcessReport:
+        """Waits until a process is in one of these states."""
+
+        def there() -> bool:
+            report = self.latest(instance, epoch=epoch)
+            return report is not None and report.state in states
+
+        await self.until(there)
+        report = self.latest(instance, epoch=epoch)
+        assert report is not None
+        return report
+
+    async def until(self, condition: Callable[[], bool], limit_s: float = WAIT_S) -> None:
+        """Waits until something that the agent says makes the condition true."""
+        async with asyncio.timeout(limit_s), self._news:
+            await self._news.wait_for(condition)
+
+    async def connected(self, count: int = 1) -> None:
+        """Waits for the n-th hello."""
+        await self.until(lambda: len(self.hellos) >= count)
+
+    async def _join(self, request: web.Request) -> web.Response:
+        wanted = JoinRequest.model_validate_json(await request.read())
+        self.joins.append(wanted)
+        if wanted.token != TOKEN:
+            message = "the join token is unknown or used"
+            return web.json_response({"error": {"code": "refused", "message": message, "details": {}}}, status=403)
+        answer = JoinResponse(worker=wanted.name, worker_uid="uid-1", credential=CREDENTIAL)
+        return web.json_response(answer.model_dump())
+
+    async def _connect(self, request: web.Request) -> web.StreamResponse:
+        if request.headers.get("Authorization", "").removeprefix("Bearer ") not in self.credentials:
+            return web.Response(status=401)
+        ws = web.WebSocketResponse()
+        await ws.prepare(request)
+        self._ws = ws
+        try:
+            async for frame in ws:
+                if frame.type is WSMsgType.TEXT:
+                    await self._take(ws, agent_message.validate_json(frame.data))
+        finally:
+            if self._ws is ws:
+                self._ws = None
+        return ws
+
+    async def _take(self, ws: web.WebSocketResponse, message: Any) -> None:
+        match message:
+            case Hello():
+                if self.reject is not None:
+                    await ws.send_str(self.reject.model_dump_json())
+                    await ws.close()
+                    return
+                welcome = Welcome(
+                    worker="sim-1", session=1, term=self.term, heartbeat_s=self.heartbeat_s, proxy_secret=SECRET
+                )
+                await ws.send_str(welcome.model_dump_json())
+                self.hellos.append(message)
+                if message.processes and self.auto_ack:
+                    await ws.send_str(ReportAck(seq=max(p.seq for p in message.processes)).model_dump_json())
+            case ProcessReport():
+                self.reports.append(message)
+                if self.auto_ack:
+                    await ws.send_str(ReportAck(seq=message.seq).model_dump_json())
+            case CommandResult():
+                self.results[message.command_id] = message
+            case Heartbeat():
+                self.heartbeats.append(message)
+            case InventoryChanged():
+                self.inventories.append(message)
+            case Goodbye():
+                self.goodbyes += 1
+        async with self._news:
+            self._news.notify_all()
+
+
+@asynccontextmanager
+async def controller_double() -> AsyncIterator[ControllerDouble]:
+    """A running double."""
+    double = ControllerDouble()
+    await double.start()
+    try:
+        yield double
+    finally:
+        await double.stop()
+
+
+def start_order(
+    *argv: str,
+    gpus: tuple[str, ...] = (),
+    memory_mib: int = 1024,
+    exclusive: bool = False,
+    port: bool = False,
+    probe: ProbeOrder | None = None,
+    **fields: Any,
+) -> StartOrder:
+    """An order with short times, as tests want them."""
+    times = {"start_timeout_s": 20.0, "drain_time_s": 2.0}
+    claims = tuple(ClaimOrder(device=gpu, memory_mib=memory_mib, exclusive=exclusive) for gpu in gpus)
+    return StartOrder(
+        deployment="demo",
+        deployment_uid="demo-uid",
+        argv=argv,
+        claims=claims,
+        needs_port=port,
+        probe=probe,
+        **{**times, **fields},
+    )
+
+
+def simulated_order(*extra: str, utilization: float = 50.0, **fields: Any) -> StartOrder:
+    """The simulated engine, with its probe."""
+    argv = ("{python}", "-m", "gpuward.agent.simulated_engine", "--port", "{port}", "--model", "demo", *extra)
+    probe = ProbeOrder(path="/health", period_s=0.2, timeout_s=1.0, failures=2)
+    load = SimulatedLoad(utilization=((0.0, utilization),))
+    return start_order(*argv, port=True, probe=probe, simulated_load=load, **fields)
