@@ -52,10 +52,14 @@ $(VENV)/.ready: requirements.lock pyproject.toml
 	@touch $@
 	@echo '$(VENV) is ready.'
 
+# A PyTorch that the machine itself holds (pip's find-links) is tried first: the index offers the CUDA build alone, and
+# pip would prefer that. Whichever it is, its hash stands in the lock.
 $(ENGINES)/.ready: requirements-engines.lock requirements-engines-cuda.lock
 	@$(call check_python)
 	@echo 'Installing PyTorch and Transformers into $(ENGINES): a minute or more ...'
 	@$(PYTHON) -m venv --clear $(ENGINES)
+	@sed -n '/^torch==/,/[^\]$$/p' requirements-engines.lock > $(ENGINES)/torch.lock
+	@$(ENGINES)/bin/python $(LOCKED) $(ENGINES)/torch.lock --no-index 2>/dev/null || true
 	@$(ENGINES)/bin/python $(LOCKED) requirements-engines.lock
 	@if $(ENGINES)/bin/python -c '$(TORCH_WANTS_CUDA)'; then \
 	    echo "This build of PyTorch needs CUDA's libraries: installing them too ..."; \
