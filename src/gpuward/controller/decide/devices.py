@@ -75,9 +75,7 @@ def plan_inventory(worker_id: str, inventory: Inventory, known: Iterable[KnownDe
     return replace(gpus, rows=(*_changed([host], by_uuid, worker_id), *gpus.rows))
 
 
-def plan_gpus(
-    worker_id: str, reported: Iterable[DeviceFacts] | None, by_uuid: Mapping[str, KnownDevice]
-) -> DevicePlan:
+def plan_gpus(worker_id: str, reported: Iterable[DeviceFacts] | None, by_uuid: Mapping[str, KnownDevice]) -> DevicePlan:
     """Compares the reported GPUs (None: unreadable) with the stored ones; leaves the host alone."""
     own = [d for d in by_uuid.values() if d.worker_id == worker_id and d.row.kind == "gpu"]
     if reported is None:
@@ -99,9 +97,7 @@ def plan_gpus(
     return DevicePlan(_changed(rows, by_uuid, worker_id), tuple(refused), missing, gpus_known=True)
 
 
-def _changed(
-    rows: Iterable[DeviceRow], by_uuid: Mapping[str, KnownDevice], worker_id: str
-) -> tuple[DeviceRow, ...]:
+def _changed(rows: Iterable[DeviceRow], by_uuid: Mapping[str, KnownDevice], worker_id: str) -> tuple[DeviceRow, ...]:
     """Rows that differ from what is stored, in uuid order: the order in which devices are locked."""
     stored = {d.row.uuid: d.row for d in by_uuid.values() if d.worker_id == worker_id}
     return tuple(sorted((row for row in rows if stored.get(row.uuid) != row), key=lambda row: row.uuid))

@@ -4,6 +4,7 @@ Silence is counted from the latest of last message, start of the reign and retur
 is not their death. Many silent at once are taken for our fault, too: the breaker keeps them from being given up.
 """
 
+import math
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -32,7 +33,7 @@ class _Hearing:
     worker: WorkerState
     silence_s: float
     limit_s: float  # of silence, then it is unreachable
-    fresh: bool  # it is connected and its own words are new: no benefit of the doubt
+    fresh: bool  # connected, with new words of its own: no benefit of the doubt
 
     @property
     def silent(self) -> bool:
@@ -65,17 +66,17 @@ def decide(snapshot: WorkersSnapshot, db_healthy_since: datetime, settings: Work
 
 def _hear(worker: WorkerState, now: datetime, floor: datetime, settings: WorkerSettings) -> _Hearing:
     since = floor if worker.last_seen is None else max(worker.last_seen, floor)
-    silence_s = (now - since).total_seconds()
     if worker.connected:
         limit_s = settings.unreachable_after_s
     else:
         limit_s = 0.0 if worker.clean else settings.disconnected_after_s
-    own_silence = now - worker.last_seen if worker.last_seen is not None else None
-    fresh = (
-        worker.connected and own_silence is not None and own_silence.total_seconds() < settings.unreachable_after_s
+    age_s = math.inf if worker.last_seen is None else (now - worker.last_seen).total_seconds()
+    return _Hearing(
+        worker,
+        silence_s=max(0.0, (now - since).total_seconds()),
+        limit_s=limit_s,
+        fresh=worker.connected and worker.reported and age_s < settings.unreachable_after_s,
     )
-    # A goodbye needs no benefit of the doubt either.
-    return _Hearing(worker, silence_s if limit_s else max(silence_s, 0.0), limit_s, fresh)
 
 
 def _breaker(heard: list[_Hearing], was_open: bool, settings: WorkerSettings) -> bool:
@@ -86,9 +87,7 @@ def _breaker(heard: list[_Hearing], was_open: bool, settings: WorkerSettings) ->
     """
     live = sum(1 for h in heard if h.worker.phase is not W.JOINING)
     silent = sum(
-        1
-        for h in heard
-        if h.worker.phase in (W.READY, W.UNREACHABLE) and h.silent and not _known_gone(h.worker)
+        1 for h in heard if h.worker.phase in (W.READY, W.UNREACHABLE) and h.silent and not _known_gone(h.worker)
     )
     if silent < settings.breaker_least:
         return False
@@ -105,21 +104,23 @@ def _next(hearing: _Hearing, term: int, breaker_open: bool, settings: WorkerSett
     worker = hearing.worker
     if worker.phase is W.JOINING and not worker.reported:
         return W.JOINING, worker.reason
-    if hearing.fresh and worker.reported and not hearing.silent:
-        if worker.highest_term > term:
-            # Its agent has obeyed a later term than ours, as after a restore from a backup: it would refuse all orders.
-            return (W.JOINING if worker.phase is W.JOINING else W.UNREACHABLE), TERM_AHEAD
-        return W.READY, ""
+    if hearing.fresh:
+        # An agent that has obeyed a later term than ours, as after a restore from a backup, would refuse all orders.
+        return (_held_back(worker.phase), TERM_AHEAD) if worker.highest_term > term else (W.READY, "")
     if worker.phase is W.LOST:
         return W.LOST, worker.reason
-    if worker.confirmed_dead and not hearing.fresh and worker.phase is W.UNREACHABLE:
-        return W.LOST, CONFIRMED_DEAD
     if not hearing.silent and not worker.confirmed_dead:
         return worker.phase, worker.reason
-    if worker.phase is W.UNREACHABLE and hearing.silence_s >= settings.lost_after_s and not breaker_open:
+    given_up = worker.confirmed_dead or (hearing.silence_s >= settings.lost_after_s and not breaker_open)
+    if worker.phase is W.UNREACHABLE and given_up:
         return W.LOST, _why_silent(worker)
     held_back = breaker_open and not _known_gone(worker)
     return W.UNREACHABLE, BREAKER_OPEN if held_back else _why_silent(worker)
+
+
+def _held_back(phase: WorkerPhase) -> WorkerPhase:
+    """The phase of a worker that is heard but cannot be used."""
+    return W.UNREACHABLE if phase is W.READY else phase
 
 
 def _why_silent(worker: WorkerState) -> str:
@@ -138,9 +139,7 @@ def _change(
         return None
     if new is not worker.phase:
         check_worker_edge(worker.name, worker.phase, new)
-    fence = None
-    if new is W.LOST:
-        fence = now if worker.confirmed_dead else _fence(worker, settings)
+    fence_until = _fence(hearing, now, settings) if new is W.LOST and not hearing.fresh else None
     return WorkerChange(
         worker.id,
         worker.name,
@@ -148,16 +147,19 @@ def _change(
         worker.phase,
         new,
         reason,
-        fence,
+        fence_until,
         {"silence_s": round(hearing.silence_s, 1), "connected": worker.connected, "session": worker.session},
     )
 
 
-def _fence(worker: WorkerState, settings: WorkerSettings) -> datetime | None:
+def _fence(hearing: _Hearing, now: datetime, settings: WorkerSettings) -> datetime | None:
     """After it nothing of the worker runs; None: its processes do not end by themselves, so it must return first."""
-    if worker.stops_within_s is None or worker.last_seen is None:
+    if hearing.worker.confirmed_dead:
+        return now
+    if hearing.worker.stops_within_s is None:
         return None
-    return worker.last_seen + timedelta(seconds=worker.stops_within_s + settings.fence_margin_s)
+    ends_in_s = hearing.worker.stops_within_s + settings.fence_margin_s - hearing.silence_s
+    return now + timedelta(seconds=ends_in_s)
 
 
 def _waits(hearing: _Hearing, new: WorkerPhase, breaker_open: bool, settings: WorkerSettings) -> list[float]:
@@ -165,10 +167,8 @@ def _waits(hearing: _Hearing, new: WorkerPhase, breaker_open: bool, settings: Wo
     worker = hearing.worker
     if new is W.LOST or (new is W.JOINING and not worker.reported):
         return []
-    if new is W.UNREACHABLE:
-        if not hearing.silent:
-            return [hearing.limit_s - hearing.silence_s]
-        if breaker_open:
-            return []
-        return [max(0.0, settings.lost_after_s - hearing.silence_s)]
+    if worker.confirmed_dead and not hearing.fresh:
+        return [0.0]
+    if new is W.UNREACHABLE and hearing.silent:
+        return [] if breaker_open else [max(0.0, settings.lost_after_s - hearing.silence_s)]
     return [max(0.0, hearing.limit_s - hearing.silence_s)]

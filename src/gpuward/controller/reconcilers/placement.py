@@ -105,6 +105,8 @@ class PlacementReconciler:
             missing = {(w.deployment_uid, w.revision) for w in waiting} - self._revisions.keys()
             if missing:
                 self._revisions |= await read_revisions(connection, sorted(missing))
+        for one in waiting:
+            self._revisions.move_to_end((one.deployment_uid, one.revision))
         while len(self._revisions) > max(_MAX_REVISIONS_KEPT, len(waiting)):
             self._revisions.popitem(last=False)
         return waiting, next_due_s

@@ -13,6 +13,7 @@ from gpuward.controller.domain.need_json import need_error_to_json, need_to_json
 from gpuward.controller.domain.plans import DeploymentPlan, Restart
 from gpuward.controller.store.errors import LostGuardError
 from gpuward.controller.store.events import NewEvent, write_events
+from gpuward.controller.store.locks import lock_rows
 from gpuward.controller.store.notify import notify
 
 _ID_ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"  # no vowels: no words; no look-alikes
@@ -38,6 +39,7 @@ async def carry_out(connection: Any, steps: Sequence[PlannedStep]) -> None:
     Raises:
         LostGuardError: if a row is no longer as it was read.
     """
+    await _lock(connection, steps)
     await _bump_versions(connection, steps)
     await _withdraw(connection, steps)
     await _move(connection, steps)
@@ -54,6 +56,23 @@ async def carry_out(connection: Any, steps: Sequence[PlannedStep]) -> None:
     woken |= {w for step in steps for r in step.plan.restarts if (w := _worker_of(step.facts, r))}
     await notify(connection, "command", woken)
     await notify(connection, "status", [s.facts.uid for s in steps])
+
+
+async def _lock(connection: Any, steps: Sequence[PlannedStep]) -> None:
+    touched: set[str] = set()
+    losing: set[str] = set()  # instances whose claims go or are renewed
+    for step in steps:
+        plan = step.plan
+        losing |= {r.instance for r in plan.releases} | {r.instance for r in plan.restarts}
+        touched |= {m.instance for m in plan.moves} | {r.instance for r in plan.removals} | losing
+    claims = [c for s in steps for i in s.facts.instances if i.id in losing for c in i.claims]
+    await lock_rows(
+        connection,
+        deployments={s.facts.uid for s in steps},
+        instances=touched,
+        workers={c.worker_id for c in claims},
+        devices={c.device for c in claims},
+    )
 
 
 async def _expect(connection: Any, query: str, count: int, *args: Any) -> None:

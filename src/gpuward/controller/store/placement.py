@@ -10,6 +10,7 @@ from gpuward.controller.scheduling.explain import headline
 from gpuward.controller.store.events import NewEvent, write_events
 from gpuward.controller.store.instance_writes import order_starts
 from gpuward.controller.store.instances import spec_from_json
+from gpuward.controller.store.locks import lock_rows
 from gpuward.controller.store.notify import notify
 from gpuward.schemas.manifest import DeploymentSpec
 
@@ -105,6 +106,7 @@ async def commit_placements(connection: Any, starts: Sequence[PlacedStart]) -> l
     Returns:
         The starts that were written.
     """
+    await lock_rows(connection, instances=[s.waiting.id for s in starts])
     workers = await _usable_workers(connection, {s.placed.worker_id for s in starts})
     devices = await _usable_devices(connection, {c.device for s in starts for c in s.placed.claims})
     kept = [s for s in starts if s.placed.worker_id in workers and _fits(s, devices)]

@@ -1,0 +1,204 @@
+"""What users want, written: applies, deletes, stops, starts, scales. Each is one transaction with its event and wake-up.
+
+Writes only the columns that are the API's; what follows from them is the reconciler's.
+"""
+
+import uuid
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import asyncpg
+from tenacity import retry, retry_if_exception_type, stop_after_attempt
+
+from gpuward.controller.scheduling.estimate import input_hash
+from gpuward.controller.store.database import Database
+from gpuward.controller.store.events import NewEvent, write_events
+from gpuward.controller.store.notify import notify
+from gpuward.controller.store.refusals import GenerationConflictError, NotFoundError
+from gpuward.controller.store.views.deployments import deployment_by_uid
+from gpuward.schemas.manifest import IN_PLACE_FIELDS, DeploymentSpec
+from gpuward.schemas.objects import DeploymentView
+
+ApplyOutcome = Literal["created", "unchanged", "updated", "replaced"]
+Change = Literal["unchanged", "updated", "replaced"]
+_LIVE: Final = "select * from deployments where name = $1 and deleted_at is null for no key update"
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What an apply did. `replaced`: a new revision, so instances are replaced; `updated`: changed in place."""
+
+    view: DeploymentView
+    outcome: ApplyOutcome
+
+
+def change_between(old: DeploymentSpec, new: DeploymentSpec) -> Change:
+    """What becomes of the instances when `old` becomes `new`."""
+    before, after = old.model_dump(mode="json"), new.model_dump(mode="json")
+    changed = {field for field in after if after[field] != before[field]}
+    if not changed:
+        return "unchanged"
+    return "updated" if changed <= IN_PLACE_FIELDS else "replaced"
+
+
+# Two that create the same name at once: the second waits for the first, fails on the name, and finds it there.
+@retry(retry=retry_if_exception_type(asyncpg.UniqueViolationError), stop=stop_after_attempt(3), reraise=True)
+async def apply(database: Database, name: str, spec: DeploymentSpec, *, if_match: int | None = None) -> Applied:
+    """Makes `spec` what is wanted under `name`; a deleted name makes a new uid at once.
+
+    Args:
+        database: where.
+        name: of the deployment.
+        spec: what is wanted.
+        if_match: the generation that must be the present one.
+
+    Raises:
+        GenerationConflictError: if it is not.
+    """
+    async with database.transaction() as connection:
+        row = await connection.fetchrow(_LIVE, name)
+        if if_match is not None and (row is None or row["generation"] != if_match):
+            raise GenerationConflictError(name, wanted=if_match, found=row["generation"] if row else None)
+        if row is None:
+            uid, outcome = await _create(connection, name, spec), "created"
+        else:
+            uid, outcome = row["uid"], await _change(connection, row, spec, "applied")
+        return Applied(await deployment_by_uid(connection, str(uid)), outcome)
+
+
+async def scale(database: Database, name: str, replicas: int, *, if_match: int | None = None) -> DeploymentView:
+    """Changes the number of replicas, in place.
+
+    Raises:
+        NotFoundError: if no live deployment has that name.
+        GenerationConflictError: if it is not at generation `if_match`.
+    """
+    async with database.transaction() as connection:
+        row = await _live(connection, name)
+        if if_match is not None and row["generation"] != if_match:
+            raise GenerationConflictError(name, wanted=if_match, found=row["generation"])
+        spec = DeploymentSpec.model_validate({**row["spec"], "replicas": replicas})
+        await _change(connection, row, spec, "scaled")
+        return await deployment_by_uid(connection, str(row["uid"]))
+
+
+async def stop(database: Database, name: str) -> DeploymentView:
+    """Keeps the deployment at no replicas until it is started or its spec changes.
+
+    Raises:
+        NotFoundError: if no live deployment has that name.
+    """
+    async with database.transaction() as connection:
+        row = await _live(connection, name)
+        status = await connection.execute(
+            """insert into intents (deployment_uid, source, max_replicas, reason) values ($1, 'user', 0, 'stopped')
+               on conflict (deployment_uid, source) do update set max_replicas = 0, created_at = now()
+               where intents.max_replicas <> 0""",
+            row["uid"],
+        )
+        if status != "INSERT 0 0":
+            await _tell(connection, row["uid"], "stopped", f"deployment {name} was stopped by its user")
+        return await deployment_by_uid(connection, str(row["uid"]))
+
+
+async def start(database: Database, name: str) -> DeploymentView:
+    """Takes back what `stop` or a policy limited.
+
+    Raises:
+        NotFoundError: if no live deployment has that name.
+    """
+    async with database.transaction() as connection:
+        row = await _live(connection, name)
+        if await _clear_intents(connection, row["uid"]):
+            await _tell(connection, row["uid"], "started", f"deployment {name} was started by its user")
+        return await deployment_by_uid(connection, str(row["uid"]))
+
+
+async def delete(database: Database, name: str) -> DeploymentView:
+    """Sets the tombstone; the row goes once everything that ran is confirmed gone. Repeating it changes nothing.
+
+    Raises:
+        NotFoundError: if no deployment of that name is left.
+    """
+    async with database.transaction() as connection:
+        row = await connection.fetchrow(_LIVE, name)
+        if row is None:
+            query = "select uid from deployments where name = $1 order by deleted_at desc limit 1"
+            uid = await connection.fetchval(query, name)
+            if uid is None:
+                raise _missing(name)
+        else:
+            uid = row["uid"]
+            await connection.execute("update deployments set deleted_at = clock_timestamp() where uid = $1", uid)
+            await _tell(connection, uid, "deleted", f"deployment {name} was deleted by its user")
+        return await deployment_by_uid(connection, str(uid))
+
+
+async def _create(connection: Any, name: str, spec: DeploymentSpec) -> uuid.UUID:
+    uid = uuid.uuid4()
+    await connection.execute(
+        "insert into deployments (uid, name, generation, revision, spec) values ($1, $2, 1, 1, $3)",
+        uid,
+        name,
+        spec.model_dump(mode="json"),
+    )
+    await _write_revision(connection, uid, 1, spec)
+    await _tell(connection, uid, "applied", f"deployment {name} was created", old=None, new=1)
+    return uid
+
+
+async def _change(connection: Any, row: Any, spec: DeploymentSpec, reason: str) -> Change:
+    """Makes `spec` that of the locked `row`, and takes back what limited the old one."""
+    change = change_between(DeploymentSpec.model_validate(row["spec"]), spec)
+    if change == "unchanged":
+        return change
+    uid, old = row["uid"], row["generation"]
+    new = old + 1
+    if change == "replaced":
+        await _write_revision(connection, uid, new, spec)
+    await connection.execute(
+        "update deployments set generation = $2, revision = $3, spec = $4 where uid = $1",
+        uid,
+        new,
+        new if change == "replaced" else row["revision"],
+        spec.model_dump(mode="json"),
+    )
+    await _clear_intents(connection, uid)
+    await _tell(connection, uid, reason, f"deployment {row['name']} was {change}", old=old, new=new)
+    return change
+
+
+async def _write_revision(connection: Any, uid: uuid.UUID, generation: int, spec: DeploymentSpec) -> None:
+    await connection.execute(
+        "insert into revisions (deployment_uid, generation, spec, input_hash) values ($1, $2, $3, $4)",
+        uid,
+        generation,
+        spec.model_dump(mode="json"),
+        input_hash(spec),
+    )
+
+
+async def _clear_intents(connection: Any, uid: uuid.UUID) -> bool:
+    query = "delete from intents where deployment_uid = $1 and source in ('user', 'policy')"
+    status: str = await connection.execute(query, uid)
+    return status != "DELETE 0"
+
+
+async def _live(connection: Any, name: str) -> Any:
+    row = await connection.fetchrow(_LIVE, name)
+    if row is None:
+        raise _missing(name)
+    return row
+
+
+def _missing(name: str) -> NotFoundError:
+    return NotFoundError(f"no deployment is named {name!r}; `gpuward get deployments` lists those there are")
+
+
+async def _tell(
+    connection: Any, uid: uuid.UUID, reason: str, message: str, *, old: int | None = None, new: int | None = None
+) -> None:
+    """The event and the wake-up of one change."""
+    evidence = {} if new is None else {"old_generation": old, "generation": new}
+    await write_events(connection, [NewEvent(reason, message, (f"deployment:{uid}",), evidence)])
+    await notify(connection, "deployment", [str(uid)])

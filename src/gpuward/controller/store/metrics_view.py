@@ -1,0 +1,47 @@
+"""The figures that are read from the rows at each scrape, in one moment."""
+
+from dataclasses import dataclass
+
+from gpuward.controller.store.views.gpus import READING_GOOD_FOR_S
+from gpuward.controller.store.views.paging import Reader
+
+_MIB = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What the rows say. Memory in bytes, utilization from 0 to 1; unknown readings are left out."""
+
+    instances: dict[str, int]  # by phase
+    workers: dict[str, int]  # by phase
+    claimed_bytes: dict[tuple[str, str, str], int]  # by worker, GPU and deployment
+    utilization: dict[tuple[str, str], float]  # by worker and GPU
+
+
+async def read_figures(connection: Reader) -> Figures:
+    """Reads all figures; the connection must be in one REPEATABLE READ transaction."""
+    instances = await connection.fetch("select phase, count(*) as n from instances group by phase")
+    workers = await connection.fetch("select phase, count(*) as n from workers where deleted_at is null group by phase")
+    claimed = await connection.fetch(
+        """select w.name as worker, d.uuid, p.name as deployment, sum(c.memory_mib)::bigint as mib
+             from claims c
+             join devices d on d.uuid = c.device and d.kind = 'gpu'
+             join workers w on w.id = d.worker_id
+             join instances i on i.id = c.instance_id
+             join deployments p on p.uid = i.deployment_uid
+            group by w.name, d.uuid, p.name"""
+    )
+    readings = await connection.fetch(
+        """select w.name as worker, d.uuid, r.utilization
+             from device_readings r
+             join devices d on d.uuid = r.device and d.kind = 'gpu'
+             join workers w on w.id = d.worker_id and w.deleted_at is null
+            where r.utilization is not null and r.read_at > now() - $1 * interval '1 s'""",
+        READING_GOOD_FOR_S,
+    )
+    return Figures(
+        instances={row["phase"]: row["n"] for row in instances},
+        workers={row["phase"]: row["n"] for row in workers},
+        claimed_bytes={(row["worker"], row["uuid"], row["deployment"]): row["mib"] * _MIB for row in claimed},
+        utilization={(row["worker"], row["uuid"]): row["utilization"] / 100 for row in readings},
+    )

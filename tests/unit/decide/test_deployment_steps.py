@@ -1,0 +1,219 @@
+"""A deployment's steps: how many instances, of which revision; stops; analysis; deletion; the roll-up."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from support.facts import NOW, deployment, host, instance, intent, process, spec, start
+
+from gpuward.controller.decide.backoff import RestartSettings
+from gpuward.controller.decide.instances import Finished, decide
+from gpuward.controller.domain.instances import NeedError, RevisionFacts
+from gpuward.controller.domain.placement import Need
+
+SETTINGS = RestartSettings()
+RUNNING = (process("running"),)
+
+
+def plan_of(*instances, finished=None, known=None, **fields):
+    return decide(deployment(*instances, **fields), SETTINGS, finished, known)
+
+
+def running(name: str, **fields):
+    return instance(name, "running", processes=RUNNING, **fields)
+
+
+def test_creates_what_is_missing() -> None:
+    assert len(plan_of(spec=spec(replicas=3)).creates) == 3
+    assert len(plan_of(running("a"), spec=spec(replicas=3)).creates) == 2
+    assert plan_of(running("a")).creates == ()
+
+
+def test_gives_up_what_holds_least_first() -> None:
+    some = (running("old", age_s=90), running("new", age_s=10), instance("waits", "pending"))
+    plan = plan_of(*some, spec=spec(replicas=2))
+    assert [r.instance for r in plan.removals] == ["waits"]
+    plan = plan_of(*some, spec=spec(replicas=1))
+    assert [r.instance for r in plan.removals] == ["waits"]
+    assert [s.instance for s in plan.stops] == ["new"]
+
+
+def test_an_intent_limits_and_says_so() -> None:
+    plan = plan_of(running("a"), running("b"), spec=spec(replicas=2), intents=(intent(),))
+    assert {s.instance for s in plan.stops} == {"a", "b"}
+    assert {m.stop_reason for m in plan.moves} == {"stopped"}
+
+
+def test_a_stop_orders_once_and_waits_for_the_agents_word() -> None:
+    stopping = instance("a", "stopping", stop_reason="deleted", processes=RUNNING)
+    gone = {"deleted_at": NOW}
+    assert len(plan_of(stopping, **gone).stops) == 1
+    ordered = replace(stopping, commands=(start(), start(verb="stop")))
+    plan = plan_of(ordered, **gone)
+    assert (plan.stops, plan.releases, plan.removals) == ((), (), ())
+    dead = replace(ordered, processes=(process("exited", "stopped", 0),))
+    plan = plan_of(dead, **gone)
+    assert plan.releases
+    assert [r.instance for r in plan.removals] == ["a"]
+    assert plan.finish
+
+
+def test_an_order_that_nobody_saw_is_withdrawn() -> None:
+    unsent = instance("a", "scheduled", commands=(start("open", sent=False),))
+    plan = plan_of(unsent, deleted_at=NOW)
+    assert [w.command_id for w in plan.withdrawals] == [7]
+    assert plan.releases
+    assert plan.removals
+    maybe_seen = instance("a", "scheduled", commands=(start("open", sent=True),))
+    plan = plan_of(maybe_seen, deleted_at=NOW)
+    assert plan.withdrawals == plan.releases == plan.removals == ()
+    assert len(plan.stops) == 1
+
+
+def test_a_stop_on_a_silent_host_waits_for_proof() -> None:
+    one = instance("a", "unreachable", processes=RUNNING)
+    plan = plan_of(one, deleted_at=NOW, hosts=(host(phase="lost"),))
+    assert plan.releases == plan.removals == ()
+    plan = plan_of(one, deleted_at=NOW, hosts=(host(phase="lost", confirmed_dead=True),))
+    assert plan.releases
+    assert plan.finish
+
+
+def test_deletion_of_what_holds_nothing_is_done_at_once() -> None:
+    plan = plan_of(instance("a", "analyzing"), need=None, deleted_at=NOW)
+    assert [r.instance for r in plan.removals] == ["a"]
+    assert plan.finish
+    assert plan.analyse is None
+
+
+def test_drained_instances_go_and_new_ones_come() -> None:
+    plan = plan_of(running("a"), hosts=(host(draining=True),))
+    assert [s.reason for s in plan.stops] == ["drained"]
+    assert len(plan.creates) == 1
+
+
+def test_a_new_revision_replaces_one_at_a_time_old_stopped_first() -> None:
+    two = (running("a", age_s=20), running("b", age_s=10))
+    both = {"spec": spec(replicas=2), "revision": 2}
+    plan = plan_of(*two, **both)
+    assert [s.instance for s in plan.stops] == ["a"]
+    assert plan.creates == ()
+    stopping = replace(two[0], phase=instance("x", "stopping").phase, stop_reason="new_revision")
+    plan = plan_of(stopping, two[1], **both)
+    assert [s.instance for s in plan.stops] == ["a"]
+    assert plan.creates == ()
+    plan = plan_of(two[1], **both)
+    assert plan.stops == ()
+    assert [c.revision for c in plan.creates] == [2]
+    coming = instance("c", "starting", revision=2)
+    assert plan_of(coming, two[1], **both).stops == ()
+    arrived = running("c", revision=2)
+    assert [s.instance for s in plan_of(arrived, two[1], **both).stops] == ["b"]
+
+
+def test_a_failing_new_revision_halts_the_replacement() -> None:
+    plan = plan_of(
+        instance("c", "failed", revision=2), running("b"), spec=spec(replicas=2, restart="never"), revision=2
+    )
+    assert plan.stops == ()
+
+
+def test_what_waits_with_an_old_spec_is_replaced_at_once() -> None:
+    plan = plan_of(instance("a", "pending"), revision=2)
+    assert [r.instance for r in plan.removals] == ["a"]
+    assert [c.revision for c in plan.creates] == [2]
+
+
+def test_analysis_runs_while_somebody_waits() -> None:
+    plan = plan_of(instance("a", "pending"), need=None)
+    assert plan.analyse == 1
+    assert [m.to.value for m in plan.moves] == ["analyzing"]
+    again = plan_of(instance("a", "analyzing"), need=None)
+    assert again.analyse == 1
+    assert again.moves == ()
+    assert plan_of(instance("a", "analyzing"), need=None, intents=(intent(),)).analyse is None
+
+
+def test_a_known_need_is_stored_and_wakes_placement() -> None:
+    plan = plan_of(need=None, known=Need(memory_mib=1))
+    assert plan.store_need is not None
+    assert plan.creates
+    assert plan.wake_placement
+    assert plan.analyse is None
+
+
+def test_a_finished_analysis_is_stored_if_it_is_of_this_input() -> None:
+    waits = instance("a", "analyzing")
+    plan = plan_of(waits, need=None, finished=Finished("hash-1", need=Need(memory_mib=5)))
+    assert plan.store_need is not None
+    assert plan.store_need.need == Need(memory_mib=5)
+    assert plan.wake_placement
+    assert plan.analyse is None
+    stale = plan_of(waits, need=None, finished=Finished("another", need=Need(memory_mib=5)))
+    assert stale.store_need is None
+    assert stale.analyse == 1
+
+
+def test_an_unreachable_source_is_tried_again_and_an_unreadable_one_is_not() -> None:
+    waits = instance("a", "analyzing")
+    plan = plan_of(waits, need=None, finished=Finished("hash-1", error="no route", retryable=True))
+    assert [m.to.value for m in plan.moves] == ["pending"]
+    assert plan.moves[0].reason == "metadata_unknown"
+    assert plan.again_after_s == 10
+    plan = plan_of(waits, need=None, finished=Finished("hash-1", error="corrupt", retryable=False))
+    assert [m.to.value for m in plan.moves] == ["failed"]
+
+
+def _with_error(retry_in_s: float):
+    error = NeedError("no route", True, 1, NOW + timedelta(seconds=retry_in_s))
+    return {1: RevisionFacts(1, spec(), "hash-1", NOW, need=None, need_error=error)}
+
+
+def test_the_next_try_comes_in_its_time() -> None:
+    waits = instance("a", "pending")
+    early = plan_of(waits, revisions=_with_error(4))
+    assert (early.analyse, early.again_after_s) == (None, 4)
+    assert plan_of(waits, revisions=_with_error(-1)).analyse == 1
+
+
+@pytest.mark.parametrize(
+    ("phases", "replicas", "restart", "expected"),
+    [
+        ([], 1, "always", "pending"),
+        ([], 0, "always", "stopped"),
+        (["pending"], 1, "always", "pending"),
+        (["starting"], 1, "always", "progressing"),
+        (["running"], 1, "always", "running"),
+        (["running", "pending"], 2, "always", "degraded"),
+        (["running", "starting"], 2, "always", "progressing"),
+        (["running", "backoff"], 2, "always", "degraded"),
+        (["succeeded"], 1, "never", "succeeded"),
+        (["failed"], 1, "never", "failed"),
+        (["failed", "running"], 2, "never", "degraded"),
+        (["running", "succeeded"], 2, "never", "running"),
+    ],
+)
+def test_the_deployments_phase(phases, replicas, restart, expected) -> None:
+    far = NOW + timedelta(hours=1)
+    some = [
+        instance(f"i{n}", p, processes=RUNNING if p == "running" else (), not_before=far if p == "backoff" else None)
+        for n, p in enumerate(phases)
+    ]
+    plan = plan_of(*some, spec=spec(replicas=replicas, restart=restart), phase="unset")
+    assert plan.update is not None
+    assert plan.update.phase == expected
+
+
+def test_nothing_new_writes_nothing() -> None:
+    first = deployment(running("a"))
+    update = decide(first, SETTINGS).update
+    assert update is not None
+    settled = replace(
+        first,
+        phase=update.phase,
+        ready=update.ready,
+        conditions=update.conditions,
+        reason=update.reason,
+        message=update.message,
+    )
+    assert not decide(settled, SETTINGS).writes
