@@ -63,8 +63,8 @@ class WorkerSettings:
         unreachable_after_s: silence of a connected worker.
         disconnected_after_s: silence of one whose connection has dropped.
         lost_after_s: silence after which its instances are replaced.
-        fence_margin_s: added to the time in which its processes end by themselves: for the connection's own deadlines
-            (the agent may have heard us later than we heard it), the kill and clocks that drift.
+        fence_margin_s: added to the time in which its processes end by themselves: the agent may have heard us later
+            than we wrote that we heard it (the hub cuts what it cannot write for 20 s), and a kill takes its time.
         breaker_one_in: more than one in so many workers silent at once is taken for our own fault ...
         breaker_least: ... if they are at least so many.
     """
@@ -72,7 +72,7 @@ class WorkerSettings:
     unreachable_after_s: float = 15.0
     disconnected_after_s: float = 5.0
     lost_after_s: float = 60.0
-    fence_margin_s: float = 30.0
+    fence_margin_s: float = 45.0
     breaker_one_in: int = 3
     breaker_least: int = 2
 
