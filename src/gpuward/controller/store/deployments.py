@@ -1,4 +1,4 @@
-"""What users want, written: applies, deletes, stops, starts, scales. Each is one transaction with its event and wake-up.
+"""What users want, written: apply, delete, stop, start, scale. Each is one transaction with its event and wake-up.
 
 Writes only the columns that are the API's; what follows from them is the reconciler's.
 """
@@ -10,6 +10,7 @@ from typing import Any, Final, Literal
 import asyncpg
 from tenacity import retry, retry_if_exception_type, stop_after_attempt
 
+from gpuward.controller.engines.registry import engine_for
 from gpuward.controller.scheduling.estimate import input_hash
 from gpuward.controller.store.database import Database
 from gpuward.controller.store.events import NewEvent, write_events
@@ -49,20 +50,23 @@ async def apply(database: Database, name: str, spec: DeploymentSpec, *, if_match
     Args:
         database: where.
         name: of the deployment.
-        spec: what is wanted.
+        spec: what is wanted; the engine's checks have passed.
         if_match: the generation that must be the present one.
 
     Raises:
         GenerationConflictError: if it is not.
     """
     async with database.transaction() as connection:
+        outcome: ApplyOutcome
         row = await connection.fetchrow(_LIVE, name)
         if if_match is not None and (row is None or row["generation"] != if_match):
             raise GenerationConflictError(name, wanted=if_match, found=row["generation"] if row else None)
         if row is None:
-            uid, outcome = await _create(connection, name, spec), "created"
+            uid = await _create(connection, name, spec)
+            outcome = "created"
         else:
-            uid, outcome = row["uid"], await _change(connection, row, spec, "applied")
+            uid = row["uid"]
+            outcome = await _change(connection, row, spec, "applied")
         return Applied(await deployment_by_uid(connection, str(uid)), outcome)
 
 
@@ -174,7 +178,7 @@ async def _write_revision(connection: Any, uid: uuid.UUID, generation: int, spec
         uid,
         generation,
         spec.model_dump(mode="json"),
-        input_hash(spec),
+        input_hash(spec, engine_for(spec)),
     )
 
 

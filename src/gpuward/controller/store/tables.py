@@ -4,7 +4,7 @@ Constraints, indexes and triggers live in the migration alone: these classes nev
 the database's to fill in where nothing is given.
 """
 
-import uuid
+import uuid as uuids
 from datetime import datetime
 from typing import Any
 
@@ -62,7 +62,7 @@ class DeploymentRow(SQLModel, table=True):
     """What a user wants, and what the reconciler derived."""
 
     __tablename__ = "deployments"
-    uid: uuid.UUID = _key(Uuid)
+    uid: uuids.UUID = _key(Uuid)
     name: str = _given(Text)
     generation: int = _given(BigInteger)
     revision: int = _given(BigInteger)
@@ -83,7 +83,7 @@ class RevisionRow(SQLModel, table=True):
     """An immutable spec."""
 
     __tablename__ = "revisions"
-    deployment_uid: uuid.UUID = _key(Uuid)
+    deployment_uid: uuids.UUID = _key(Uuid)
     generation: int = _key(BigInteger)
     spec: dict[str, Any] = _given(JSONB)
     input_hash: str = _given(Text)
@@ -96,7 +96,7 @@ class IntentRow(SQLModel, table=True):
     """A limit on the wanted replicas."""
 
     __tablename__ = "intents"
-    deployment_uid: uuid.UUID = _key(Uuid)
+    deployment_uid: uuids.UUID = _key(Uuid)
     source: str = _key(Text)
     max_replicas: int = _given(Integer)
     reason: str = _filled(Text)
@@ -109,7 +109,7 @@ class InstanceRow(SQLModel, table=True):
 
     __tablename__ = "instances"
     id: str = _key(Text)
-    deployment_uid: uuid.UUID = _given(Uuid)
+    deployment_uid: uuids.UUID = _given(Uuid)
     revision: int = _given(BigInteger)
     phase: str = _given(Text)
     phase_since: datetime = _filled(_TIME)
@@ -129,7 +129,7 @@ class WorkerRow(SQLModel, table=True):
     """A GPU host."""
 
     __tablename__ = "workers"
-    id: uuid.UUID = _key(Uuid)
+    id: uuids.UUID = _key(Uuid)
     name: str = _given(Text)
     credential_hash: bytes = _given(LargeBinary)
     proxy_secret: str = _given(Text)
@@ -162,7 +162,7 @@ class LivenessRow(SQLModel, table=True):
     """When a worker was last heard of."""
 
     __tablename__ = "worker_liveness"
-    worker_id: uuid.UUID = _key(Uuid)
+    worker_id: uuids.UUID = _key(Uuid)
     session: int = _given(BigInteger)
     connected: bool = _given(Boolean)
     last_seen: datetime = _given(_TIME)
@@ -174,7 +174,7 @@ class DeviceRow(SQLModel, table=True):
 
     __tablename__ = "devices"
     uuid: str = _key(Text)
-    worker_id: uuid.UUID = _given(Uuid)
+    worker_id: uuids.UUID = _given(Uuid)
     kind: str = _given(Text)
     index: int = _given(Integer)
     model: str = _filled(Text)
@@ -225,7 +225,7 @@ class ProcessRow(SQLModel, table=True):
     instance_id: str = _key(Text)
     epoch: int = _key(Integer)
     rank: int = _key(Integer)
-    worker_id: uuid.UUID = _given(Uuid)
+    worker_id: uuids.UUID = _given(Uuid)
     state: str = _given(Text)
     reason: str | None = _maybe(Text)
     exit_code: int | None = _maybe(Integer)
@@ -242,7 +242,7 @@ class CommandRow(SQLModel, table=True):
 
     __tablename__ = "commands"
     id: int = _filled(BigInteger, key=True)
-    worker_id: uuid.UUID = _given(Uuid)
+    worker_id: uuids.UUID = _given(Uuid)
     instance_id: str = _given(Text)
     epoch: int = _given(Integer)
     rank: int = _given(Integer)
@@ -272,7 +272,7 @@ class KeyRow(SQLModel, table=True):
     """An API key, by its hash."""
 
     __tablename__ = "api_keys"
-    id: uuid.UUID = _key(Uuid)
+    id: uuids.UUID = _key(Uuid)
     name: str = _given(Text)
     role: str = _given(Text)
     hash: bytes = _given(LargeBinary)
@@ -284,7 +284,7 @@ class TokenRow(SQLModel, table=True):
     """A join token, by its hash."""
 
     __tablename__ = "join_tokens"
-    id: uuid.UUID = _key(Uuid)
+    id: uuids.UUID = _key(Uuid)
     hash: bytes = _given(LargeBinary)
     created_at: datetime = _filled(_TIME)
     expires_at: datetime = _given(_TIME)

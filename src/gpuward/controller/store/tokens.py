@@ -18,7 +18,7 @@ from gpuward.controller.store.tables import TokenRow
 from gpuward.schemas.objects import TokenCreated, TokenView
 from gpuward.schemas.wire import JoinResponse
 
-TOKEN_PREFIX: Final = "gpj_"
+TOKEN_PREFIX: Final = "gpj_"  # noqa: S105 - what every token begins with is no secret
 DEFAULT_TTL_S: Final = 3600.0
 MAX_TTL_S: Final = 30 * 86400.0
 

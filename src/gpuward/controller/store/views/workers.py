@@ -35,7 +35,7 @@ async def list_workers(connection: Reader, *, limit: int, cursor: str | None = N
     """
     after = open_cursor(cursor, (str, str)) or ["", "00000000-0000-0000-0000-000000000000"]
     query = f"""{_WORKERS} where (w.name, w.id) > ($1::text, ($2::text)::uuid) and {_SHOWN}
-                order by w.name, w.id limit $3"""  # noqa: S608 - constants, no input
+                order by w.name, w.id limit $3"""
     rows = await connection.fetch(query, *after, limit + 1)
     return page_of([_view(row) for row in rows], limit, lambda view: (view.name, view.uid))
 
@@ -56,7 +56,7 @@ async def worker_by_name(connection: Reader, name: str) -> WorkerView:
         NotFoundError: if there is neither.
     """
     query = f"""{_WORKERS} where w.name = $1 and {_SHOWN}
-                order by w.deleted_at is null desc, w.deleted_at desc limit 1"""  # noqa: S608 - constants, no input
+                order by w.deleted_at is null desc, w.deleted_at desc limit 1"""
     rows = await connection.fetch(query, name)
     if not rows:
         raise NotFoundError(f"no worker is named {name!r}; `gpuward get workers` lists those there are")
