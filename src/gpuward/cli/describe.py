@@ -1,0 +1,190 @@
+"""All facts of one object as text: its fields, conditions, claims, and what lately happened to it. Pure."""
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import Final
+
+import yaml
+
+from gpuward.cli.figures import age, gib, or_nothing, percent, printable, when
+from gpuward.cli.kinds import EVENTS, GPUS, INSTANCES, outlook, table_of
+from gpuward.schemas.base import View
+from gpuward.schemas.objects import (
+    Condition,
+    DeploymentView,
+    EventView,
+    Explain,
+    GpuView,
+    InstanceView,
+    WorkerView,
+)
+
+Fields = Sequence[tuple[str, str]]
+_INDENT: Final = "  "
+
+
+def describe(
+    view: View,
+    *,
+    instances: Sequence[InstanceView],
+    gpus: Sequence[GpuView],
+    events: Sequence[EventView],
+    now: datetime,
+) -> str:
+    """Everything about `view`, followed by its instances, GPUs and events, where there are any."""
+    match view:
+        case DeploymentView():
+            lines = list(_deployment(view, now))
+        case InstanceView():
+            lines = list(_instance(view, now))
+        case WorkerView():
+            lines = list(_worker(view, now))
+        case GpuView():
+            lines = list(_gpu(view))
+        case _:
+            raise TypeError(f"no description of a {type(view).__name__}")
+    lines += _section("Instances", _aligned(*table_of(INSTANCES, instances, now)))
+    lines += _section("GPUs", _aligned(*table_of(GPUS, gpus, now)))
+    lines += _section("Events (newest last)", _aligned(*table_of(EVENTS, events, now)))
+    return "\n".join(lines)
+
+
+def _deployment(view: DeploymentView, now: datetime) -> Iterator[str]:
+    status = view.status
+    yield from _fields(
+        [
+            ("Deployment", view.name),
+            ("UID", view.uid),
+            ("Phase", status.phase),
+            ("Reason", or_nothing(status.reason)),
+            ("Message", or_nothing(status.message)),
+            ("Ready", f"{status.ready} of {status.wanted}"),
+            ("Generation", f"{view.generation} (acted on: {status.observed_generation}, revision {status.revision})"),
+            ("Created", when(view.created_at, now)),
+            *([("Deleted", when(view.deleted_at, now))] if view.deleted_at else []),
+        ]
+    )
+    spec = view.spec.model_dump(mode="json", exclude_defaults=True)
+    spec = {"engine": view.spec.engine, "replicas": view.spec.replicas, **spec}
+    yield from _section("Spec (defaults left out)", yaml.safe_dump(spec, sort_keys=False).splitlines())
+    intents = [
+        f"{i.source}: at most {i.max_replicas} replicas, for {age(i.created_at, now)}  {i.message or i.reason}".rstrip()
+        for i in status.intents
+    ]
+    yield from _section("Limits on the replicas", intents)
+    yield from _conditions(status.conditions, now)
+
+
+def _instance(view: InstanceView, now: datetime) -> Iterator[str]:
+    status = view.status
+    yield from _fields(
+        [
+            ("Instance", view.name),
+            ("Deployment", f"{view.spec.deployment} (uid {view.spec.deployment_uid}, revision {view.spec.revision})"),
+            ("Engine", view.spec.engine),
+            ("Model", or_nothing(view.spec.model)),
+            ("Phase", f"{status.phase} since {age(status.phase_since, now)}"),
+            ("Reason", or_nothing(status.reason)),
+            ("Message", or_nothing(outlook(status))),
+            ("Worker", or_nothing(", ".join(status.workers) or status.worker)),
+            ("Restarts", f"{status.restarts} (epoch {status.epoch})"),
+            *([("Not before", when(status.not_before, now))] if status.not_before else []),
+            ("Created", when(view.created_at, now)),
+        ]
+    )
+    if status.explain is not None:
+        yield from _section("Why it waits", _explain(status.explain))
+    claims = [
+        [c.kind, c.device, c.worker, gib(c.memory_mib), "yes" if c.exclusive else "no", str(c.epoch), str(c.rank)]
+        for c in status.claims
+    ]
+    titles = ["KIND", "DEVICE", "WORKER", "MEMORY", "EXCLUSIVE", "EPOCH", "RANK"]
+    yield from _section("Claims", _aligned(titles, claims))
+
+
+def _worker(view: WorkerView, now: datetime) -> Iterator[str]:
+    status = view.status
+    yield from _fields(
+        [
+            ("Worker", view.name),
+            ("UID", view.uid),
+            ("State", f"{status.state} (phase {status.phase})"),
+            ("Reason", or_nothing(status.reason)),
+            ("Connected", "yes" if status.connected else "no"),
+            ("Last seen", when(status.last_seen, now)),
+            ("Host", f"{or_nothing(status.hostname)}, {status.os}/{status.arch}"),
+            ("Simulated", "yes" if status.simulated else "no"),
+            ("Driver", or_nothing(status.driver)),
+            ("Agent", or_nothing(status.agent_version)),
+            ("Address", or_nothing(status.proxy_address)),
+            ("Labels", or_nothing(", ".join(f"{k}={v}" for k, v in sorted(status.labels.items())))),
+            ("GPUs", str(status.gpus) if status.gpus_known else "unknown"),
+            ("Memory", f"{gib(status.free_mib)} of {gib(status.memory_mib)} free"),
+            ("CPUs", f"{status.free_cpu_milli / 1000:g} of {status.cpu_milli / 1000:g} free"),
+            ("Instances", str(status.instances)),
+            *([("Fenced until", when(status.fence_until, now))] if status.fence_until else []),
+            ("Joined", when(view.created_at, now)),
+        ]
+    )
+    yield from _conditions(status.conditions, now)
+
+
+def _gpu(view: GpuView) -> Iterator[str]:
+    status = view.status
+    yield from _fields(
+        [
+            ("GPU", view.name),
+            ("Worker", f"{status.worker}, index {status.index}"),
+            ("Model", status.model),
+            ("Capability", or_nothing(status.compute_capability)),
+            ("Health", f"{status.health} {status.health_reason}".rstrip()),
+            ("Present", "yes" if status.present else "no"),
+            ("MIG mode", "on" if status.mig_mode else "off"),
+            ("Memory", f"{gib(status.free_mib)} of {gib(status.memory_mib)} not claimed"),
+            ("In use", gib(status.used_mib)),
+            ("Utilization", percent(status.utilization)),
+        ]
+    )
+    claims = [
+        [c.instance, c.deployment, gib(c.memory_mib), "yes" if c.exclusive else "no", str(c.epoch)]
+        for c in status.claims
+    ]
+    yield from _section("Claims", _aligned(["INSTANCE", "DEPLOYMENT", "MEMORY", "EXCLUSIVE", "EPOCH"], claims))
+
+
+def _explain(explain: Explain) -> list[str]:
+    lines = [f"{explain.fit} of {explain.workers} workers fit ({explain.gpus} GPUs looked at)"]
+    lines += [f"{count} x {code}" for code, count in sorted(explain.rejected.items(), key=lambda item: -item[1])]
+    nearest = explain.nearest
+    if nearest is not None:
+        figures = [
+            f"{what} {value:g} GiB"
+            for what, value in (("needs", nearest.need_gib), ("free", nearest.free_gib))
+            if value
+        ]
+        told = ", ".join([nearest.code, *figures, *([nearest.message] if nearest.message else [])])
+        lines.append(f"nearest: {nearest.worker} ({told})")
+    return lines
+
+
+def _conditions(conditions: Sequence[Condition], now: datetime) -> list[str]:
+    rows = [[c.type, c.status, age(c.since, now), or_nothing(c.reason), c.message] for c in conditions]
+    return _section("Conditions", _aligned(["TYPE", "STATUS", "SINCE", "REASON", "MESSAGE"], rows))
+
+
+def _fields(fields: Fields) -> list[str]:
+    width = max(len(name) for name, _ in fields) + 1
+    return [f"{name + ':':<{width}} {printable(value)}" for name, value in fields]
+
+
+def _section(title: str, lines: Sequence[str]) -> list[str]:
+    return ["", f"{title}:", *(_INDENT + line for line in lines)] if lines else []
+
+
+def _aligned(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """A table as lines, cells padded to their column; no lines where there are no rows."""
+    if not rows:
+        return []
+    cells = [[printable(cell) for cell in row] for row in (titles, *rows)]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(titles))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]

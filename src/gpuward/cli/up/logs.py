@@ -1,0 +1,37 @@
+"""Logs of `up`: all of them in a rotating file, errors on the terminal too."""
+
+import logging
+import sys
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+_MAX_BYTES: Final = 16 * 1024 * 1024
+_KEPT: Final = 3
+
+
+def log_to(file: Path) -> None:
+    """Sends this process's logs to `file`, which is kept below 16 MiB with three older ones beside it.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    to_file = RotatingFileHandler(file, maxBytes=_MAX_BYTES, backupCount=_KEPT, encoding="utf-8")
+    to_terminal = logging.StreamHandler(sys.stderr)
+    to_terminal.setLevel(logging.ERROR)
+    logging.basicConfig(level=logging.INFO, handlers=[to_file, to_terminal], format="%(message)s", force=True)
+    logging.getLogger("aiohttp.access").setLevel(logging.WARNING)
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.stdlib.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            structlog.dev.ConsoleRenderer(colors=False),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        cache_logger_on_first_use=False,
+    )

@@ -1,0 +1,180 @@
+"""Verbs that change deployments: apply, plan, scale, stop, start, delete."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from gpuward.cli.answers import Json, parse, path_of
+from gpuward.cli.errors import CliError, UsageError
+from gpuward.cli.figures import gib, or_nothing, short_gpus
+from gpuward.cli.kinds import DEPLOYMENTS, WORKERS, kind_named
+from gpuward.cli.output import Format, print_data, print_table
+from gpuward.cli.verb import OutputOption, TimeoutOption, run
+from gpuward.cli.waiting import Narrator, Target, until_gone, until_running
+from gpuward.schemas.manifest import DeploymentManifest
+from gpuward.schemas.objects import DeploymentView, PlanView
+from gpuward.schemas.parse import ManifestError, parse_manifests
+
+if TYPE_CHECKING:  # slow to import
+    from gpuward.cli.client import Api
+
+app = typer.Typer()
+_STDIN: Final = "-"
+_DEFAULT_TIMEOUT_S: Final = 600.0
+FileOption = Annotated[str, typer.Option("--file", "-f", help="A manifest, YAML or JSON; `-` reads stdin.")]
+NameArgument = Annotated[str, typer.Argument(help="The deployment's name.")]
+WaitOption = Annotated[bool, typer.Option("--wait", help="Wait until it is done, and tell the progress.")]
+
+
+@app.command()
+def apply(
+    ctx: typer.Context, file: FileOption, wait: WaitOption = False, timeout_s: TimeoutOption = _DEFAULT_TIMEOUT_S
+) -> None:
+    """Make deployments as a file says. An unchanged file changes nothing."""
+
+    async def work(api: "Api") -> None:
+        manifests = read_manifests(file)
+        targets = [await _apply_one(api, manifest) for manifest in manifests]
+        if wait:
+            await until_running(api, targets, timeout_s, Narrator())
+
+    run(ctx, work)
+
+
+@app.command()
+def plan(ctx: typer.Context, file: FileOption, output: OutputOption = Format.TABLE) -> None:
+    """Show where deployments would go; change nothing. Ends with 1 if some do not fit."""
+
+    async def work(api: "Api") -> None:
+        manifests = [_as_json(manifest) for manifest in read_manifests(file)]
+        raw = await api.post(path_of("plan"), {"manifests": manifests})
+        view = parse(PlanView, raw)
+        if output.for_programs:
+            print_data(raw, output)
+        else:
+            _print_plan(view)
+        misfits = sum(not item.fits for item in view.items)
+        if misfits:
+            raise CliError(f"{misfits} of {len(view.items)} instances would have to wait")
+
+    run(ctx, work)
+
+
+@app.command()
+def scale(
+    ctx: typer.Context,
+    name: NameArgument,
+    replicas: Annotated[int, typer.Argument(min=0, help="How many instances are wanted.")],
+) -> None:
+    """Change the number of replicas."""
+
+    async def work(api: "Api") -> None:
+        await api.post(path_of("deployments", name, "scale"), {"replicas": replicas})
+        print(f"deployment/{name} scaled to {replicas}")
+
+    run(ctx, work)
+
+
+@app.command()
+def stop(ctx: typer.Context, name: NameArgument) -> None:
+    """Stop a deployment. It stays stopped until `start` or a changed apply."""
+
+    async def work(api: "Api") -> None:
+        await api.post(path_of("deployments", name, "stop"))
+        print(f"deployment/{name} stopped")
+
+    run(ctx, work)
+
+
+@app.command()
+def start(ctx: typer.Context, name: NameArgument) -> None:
+    """Start a deployment that was stopped."""
+
+    async def work(api: "Api") -> None:
+        await api.post(path_of("deployments", name, "start"))
+        print(f"deployment/{name} started")
+
+    run(ctx, work)
+
+
+@app.command()
+def delete(
+    ctx: typer.Context,
+    words: Annotated[list[str], typer.Argument(metavar="[KIND] NAME", help="deployment (the default) or worker.")],
+    wait: WaitOption = False,
+    timeout_s: TimeoutOption = _DEFAULT_TIMEOUT_S,
+    confirm_dead: Annotated[
+        bool, typer.Option("--confirm-dead", help="Workers: you know that nothing runs there any more.")
+    ] = False,
+) -> None:
+    """Delete a deployment or a worker."""
+
+    async def work(api: "Api") -> None:
+        if len(words) not in (1, 2):
+            raise UsageError("write `gpuward delete NAME` or `gpuward delete KIND NAME`")
+        kind = kind_named(words[0], (DEPLOYMENTS, WORKERS)) if len(words) > 1 else DEPLOYMENTS
+        if confirm_dead and kind is not WORKERS:
+            raise UsageError("--confirm-dead goes with `gpuward delete worker NAME` only")
+        path = path_of(kind.path, words[-1])
+        uid = (await api.get(path))["uid"] if wait else ""
+        await api.delete(path, confirm_dead="true" if confirm_dead else None)
+        if wait:
+            await until_gone(api, path, words[-1], uid, timeout_s, Narrator())
+        print(f"{kind.singular}/{words[-1]} deleted" if wait else f"{kind.singular}/{words[-1]} is being deleted")
+
+    run(ctx, work)
+
+
+def read_manifests(file: str) -> list[DeploymentManifest]:
+    """The deployments of a file, or of stdin.
+
+    Raises:
+        UsageError: the file cannot be read.
+        CliError: it holds no valid manifests; every problem is named with its path.
+    """
+    try:
+        text = sys.stdin.read() if file == _STDIN else Path(file).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--file: {file} cannot be read: {error}") from error
+    try:
+        return parse_manifests(text)
+    except ManifestError as error:
+        lines = [f"  {problem}" for problem in error.problems]
+        raise CliError("\n".join([f"{file} is refused; nothing was changed:", *lines])) from error
+
+
+async def _apply_one(api: "Api", manifest: DeploymentManifest) -> Target:
+    path = path_of("deployments", manifest.name)
+    before = await api.find(path)
+    body = _as_json(manifest)
+    del body["kind"], body["name"]
+    view = parse(DeploymentView, await api.put(path, body))
+    if before is None or before["uid"] != view.uid:
+        outcome = "created"
+    else:
+        outcome = "unchanged" if before["generation"] == view.generation else "changed"
+    print(f"deployment/{view.name} {outcome}", flush=True)
+    return Target(view.name, view.uid, view.generation)
+
+
+def _as_json(manifest: DeploymentManifest) -> Json:
+    """What the user wrote, without defaults: those are the server's to choose."""
+    written = manifest.model_dump(mode="json", exclude_unset=True)
+    return {"kind": manifest.kind, "name": manifest.name, **written}
+
+
+def _print_plan(view: PlanView) -> None:
+    changes = [[f"deployment/{name}", change] for name, change in view.changes.items()]
+    print_table(["DEPLOYMENT", "CHANGE"], changes, empty="no deployment would change")
+    print()
+    rows = []
+    for item in view.items:
+        why = item.explain.message if item.explain is not None else ""
+        memory = gib(item.memory_mib_per_gpu)
+        fits = "yes" if item.fits else "no"
+        rows.append(
+            [f"{item.deployment}#{item.instance}", fits, or_nothing(item.worker), short_gpus(item.gpus), memory, why]
+        )
+    print_table(["INSTANCE", "FITS", "WORKER", "GPUS", "PER GPU", "WHY"], rows, empty="no instance would be started")

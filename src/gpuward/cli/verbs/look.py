@@ -1,0 +1,161 @@
+"""Verbs that read: get, ps, describe, top."""
+
+import asyncio
+import sys
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from gpuward.cli.answers import Json, parse, path_of
+from gpuward.cli.describe import describe as describe_view
+from gpuward.cli.errors import CliError, NotFoundError
+from gpuward.cli.kinds import (
+    DEPLOYMENTS,
+    EVENTS,
+    GPUS,
+    INSTANCES,
+    POLICIES,
+    WORKERS,
+    Kind,
+    kind_named,
+    object_key,
+    table_of,
+)
+from gpuward.cli.output import Format, build_table, console, print_data, print_table
+from gpuward.cli.verb import OutputOption, run
+from gpuward.schemas.objects import EventView, GpuView, InstanceView
+
+if TYPE_CHECKING:  # slow to import, and `--help` needs none of it
+    from rich.console import Group
+
+    from gpuward.cli.client import Api
+
+app = typer.Typer()
+_LATEST_EVENTS: Final = 100
+_DESCRIBED_EVENTS: Final = 15
+_TOP_PERIOD_S: Final = 2.0
+
+
+@app.command()
+def get(
+    ctx: typer.Context,
+    kind: Annotated[str, typer.Argument(help="deployments, instances, workers, gpus, events, keys or tokens.")],
+    name: Annotated[str | None, typer.Argument(help="Only this one.")] = None,
+    output: OutputOption = Format.TABLE,
+) -> None:
+    """Print objects of a kind, or one of them."""
+
+    async def work(api: "Api") -> None:
+        if kind.lower() in POLICIES:
+            raise CliError("this version has no utilization policies: deployments run until somebody stops them")
+        wanted = kind_named(kind)
+        if name is not None:
+            show(wanted, [await _one(api, wanted, name)], output, single=True)
+        elif wanted is EVENTS:
+            newest_first = await api.items(path_of(EVENTS.path), limit=_LATEST_EVENTS)
+            show(wanted, newest_first[::-1], output)
+        else:
+            show(wanted, await api.items(path_of(wanted.path)), output)
+
+    run(ctx, work)
+
+
+@app.command()
+def ps(
+    ctx: typer.Context,
+    deployment: Annotated[str | None, typer.Argument(help="Only instances of this deployment.")] = None,
+    output: OutputOption = Format.TABLE,
+) -> None:
+    """Print the instances: where they run, or why they do not."""
+
+    async def work(api: "Api") -> None:
+        show(INSTANCES, await api.items(path_of(INSTANCES.path), deployment=deployment), output)
+
+    run(ctx, work)
+
+
+@app.command()
+def describe(
+    ctx: typer.Context,
+    kind: Annotated[str, typer.Argument(help="deployment, instance, worker or gpu.")],
+    name: Annotated[str, typer.Argument(help="Its name; an instance's id, a GPU's UUID.")],
+    output: OutputOption = Format.TABLE,
+) -> None:
+    """Print all facts of one object, and its last events."""
+
+    async def work(api: "Api") -> None:
+        wanted = kind_named(kind, (DEPLOYMENTS, INSTANCES, WORKERS, GPUS))
+        raw = await _one(api, wanted, name)
+        if output.for_programs:
+            print_data(raw, output)
+        else:
+            print(await _description(api, wanted, raw))
+
+    run(ctx, work)
+
+
+@app.command()
+def top(
+    ctx: typer.Context,
+    once: Annotated[bool, typer.Option("--once", "-n", help="Print once and end.")] = False,
+) -> None:
+    """Watch workers and GPUs. Ctrl-C ends it."""
+
+    async def work(api: "Api") -> None:
+        from rich.live import Live  # noqa: PLC0415 - slow to import
+
+        out = console()
+        if once or not sys.stdout.isatty():
+            out.print(await _top_view(api))
+            return
+        with Live(await _top_view(api), console=out, screen=True, auto_refresh=False) as live:
+            while True:
+                await asyncio.sleep(_TOP_PERIOD_S)
+                live.update(await _top_view(api), refresh=True)
+
+    run(ctx, work, endless=not once)
+
+
+def show(kind: Kind, raws: list[Json], output: Format, *, single: bool = False) -> None:
+    """Prints objects in the wanted form; a `single` one without the envelope of a list."""
+    if output.for_programs:
+        print_data(raws[0] if single else {"items": raws}, output)
+        return
+    views = [parse(kind.model, raw) for raw in raws]
+    titles, rows = table_of(kind, views, datetime.now(UTC), wide=output is Format.WIDE)
+    print_table(titles, rows, empty=f"there are no {kind.plural}")
+
+
+async def _one(api: "Api", kind: Kind, name: str) -> Json:
+    if kind.by_name:
+        return await api.get(path_of(kind.path, name))
+    for raw in await api.items(path_of(kind.path)):
+        if name in (str(raw.get("id")), raw.get("name")):
+            return raw
+    raise NotFoundError(f"there is no {kind.singular} {name!r}")
+
+
+async def _description(api: "Api", kind: Kind, raw: Json) -> str:
+    name = raw["name"]
+    instances = await api.items(path_of(INSTANCES.path), deployment=name) if kind is DEPLOYMENTS else []
+    gpus = await api.items(path_of(GPUS.path), worker=name) if kind is WORKERS else []
+    events = await api.items(path_of(EVENTS.path), limit=_DESCRIBED_EVENTS, object=object_key(kind, raw))
+    return describe_view(
+        parse(kind.model, raw),
+        instances=[parse(InstanceView, item) for item in instances],
+        gpus=[parse(GpuView, item) for item in gpus],
+        events=[parse(EventView, item) for item in reversed(events)],
+        now=datetime.now(UTC),
+    )
+
+
+async def _top_view(api: "Api") -> "Group":
+    from rich.console import Group  # noqa: PLC0415 - slow to import
+
+    now = datetime.now(UTC)
+    tables = []
+    for kind in (WORKERS, GPUS):
+        views = [parse(kind.model, raw) for raw in await api.items(path_of(kind.path))]
+        tables.append(build_table(*table_of(kind, views, now)))
+    return Group(f"{api.url}  {now.astimezone():%H:%M:%S}", "", tables[0], "", tables[1])
