@@ -45,6 +45,7 @@ class ControllerDouble:
         self.auto_ack = True
         self.credentials = {CREDENTIAL}
         self.reject: Rejected | None = None
+        self.rejections = 0
         self.hellos: list[Hello] = []
         self.reports: list[ProcessReport] = []
         self.results: dict[int, CommandResult] = {}
@@ -152,20 +153,21 @@ class ControllerDouble:
                 self._ws = None
         return ws
 
+    async def _welcome(self, ws: web.WebSocketResponse, hello: Hello) -> None:
+        welcome = Welcome(worker="sim-1", session=1, term=self.term, heartbeat_s=self.heartbeat_s, proxy_secret=SECRET)
+        await ws.send_str(welcome.model_dump_json())
+        self.hellos.append(hello)
+        if hello.processes and self.auto_ack:
+            await ws.send_str(ReportAck(seq=max(p.seq for p in hello.processes)).model_dump_json())
+
     async def _take(self, ws: web.WebSocketResponse, message: Any) -> None:
         match message:
             case Hello():
                 if self.reject is not None:
                     await ws.send_str(self.reject.model_dump_json())
-                    await ws.close()
-                    return
-                welcome = Welcome(
-                    worker="sim-1", session=1, term=self.term, heartbeat_s=self.heartbeat_s, proxy_secret=SECRET
-                )
-                await ws.send_str(welcome.model_dump_json())
-                self.hellos.append(message)
-                if message.processes and self.auto_ack:
-                    await ws.send_str(ReportAck(seq=max(p.seq for p in message.processes)).model_dump_json())
+                    self.rejections += 1
+                else:
+                    await self._welcome(ws, message)
             case ProcessReport():
                 self.reports.append(message)
                 if self.auto_ack:

@@ -1,0 +1,177 @@
+"""The proxy: who may, where to, and that bytes pass as they are."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import aiohttp
+import pytest
+from support.agents import GPU0, AgentUnderTest
+from support.controller_double import SECRET, ControllerDouble, simulated_order, start_order
+
+AUTH = {"Authorization": f"Bearer {SECRET}"}
+# Writes down what it is asked, streams pieces, and says when its client has gone.
+ENGINE = """
+import asyncio, sys
+from aiohttp import web
+
+async def echo(request):
+    body = await request.read()
+    head = f"{request.method} {request.raw_path} auth={request.headers.get('Authorization')} te={request.headers.get('TE')}"
+    return web.Response(body=head.encode() + b"|" + body, headers={"X-Engine": "yes", "Content-Type": "application/x-odd"})
+
+async def stream(request):
+    response = web.StreamResponse(headers={"Content-Encoding": "gzip"})
+    await response.prepare(request)
+    try:
+        for piece in (b"\\x1f\\x8bnot", b"really", b"gzip"):
+            await response.write(piece)
+            await asyncio.sleep(0.05)
+    finally:
+        print("stream over", flush=True)
+    return response
+
+async def endless(request):
+    response = web.StreamResponse()
+    await response.prepare(request)
+    try:
+        while True:
+            await response.write(b"tick")
+            await asyncio.sleep(0.02)
+    finally:
+        print("endless cancelled", flush=True)
+
+async def cut(request):
+    response = web.StreamResponse(headers={"Content-Length": "100"})
+    await response.prepare(request)
+    await response.write(b"half")
+    request.transport.close()
+    return response
+
+app = web.Application()
+app.router.add_get("/stream", stream)
+app.router.add_get("/endless", endless)
+app.router.add_get("/cut", cut)
+app.router.add_route("*", "/{path:.*}", echo)
+web.run_app(app, host="127.0.0.1", port=int(sys.argv[1]), handler_cancellation=True, print=None, access_log=None)
+"""
+
+
+@pytest.fixture
+async def base(controller: ControllerDouble, agent: AgentUnderTest) -> str:
+    await controller.start_order("i-1", start_order("{python}", "-c", ENGINE, "{port}", port=True))
+    await controller.state("i-1", "running")
+    return f"http://127.0.0.1:{controller.hellos[0].proxy_port}"
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[aiohttp.ClientSession]:
+    async with aiohttp.ClientSession(auto_decompress=False, timeout=aiohttp.ClientTimeout(total=20)) as session:
+        yield session
+
+
+@pytest.mark.parametrize("given", [None, "Bearer wrong", SECRET, "Bearer \xff"])
+@pytest.mark.parametrize("path", ["/engines/i-1/v1/models", "/logs/i-1", "/nowhere"])
+async def test_nothing_without_the_secret(
+    given: str | None, path: str, controller: ControllerDouble, agent: AgentUnderTest, client: aiohttp.ClientSession
+) -> None:
+    headers = {} if given is None else {"Authorization": given}
+    async with client.get(f"http://127.0.0.1:{controller.hellos[0].proxy_port}{path}", headers=headers) as answer:
+        assert answer.status == 401
+
+
+async def test_requests_and_answers_pass_untouched(base: str, client: aiohttp.ClientSession) -> None:
+    body = bytes(range(256)) * 3000
+    async with client.put(f"{base}/engines/i-1/a%2Fb/%C3%A4?q=1&q=%20x", data=body, headers={**AUTH, "TE": "trailers"}) as answer:
+        assert answer.status == 200
+        assert (answer.headers["X-Engine"], answer.headers["Content-Type"]) == ("yes", "application/x-odd")
+        head, _, echoed = (await answer.read()).partition(b"|")
+    assert head == b"PUT /a%2Fb/%C3%A4?q=1&q=%20x auth=None te=None"
+    assert echoed == body
+
+
+async def test_streams_pass_piece_by_piece_and_undecoded(base: str, client: aiohttp.ClientSession) -> None:
+    async with client.get(f"{base}/engines/i-1/stream", headers=AUTH) as answer:
+        assert answer.headers["Content-Encoding"] == "gzip"
+        first = await answer.content.readany()
+        assert first == b"\x1f\x8bnot"
+        assert first + await answer.read() == b"\x1f\x8bnotreallygzip"
+
+
+async def test_the_engine_learns_that_the_client_has_gone(base: str, client: aiohttp.ClientSession) -> None:
+    answer = await client.get(f"{base}/engines/i-1/endless", headers=AUTH)
+    await answer.content.readany()
+    answer.close()
+    async with asyncio.timeout(10):
+        while "endless cancelled" not in await _log(base, client):  # noqa: ASYNC110 - the log is read by requests
+            await asyncio.sleep(0.05)
+
+
+async def test_half_an_answer_is_not_passed_off_as_a_whole(base: str, client: aiohttp.ClientSession) -> None:
+    with pytest.raises(aiohttp.ClientError):
+        async with client.get(f"{base}/engines/i-1/cut", headers=AUTH) as answer:
+            await answer.read()
+
+
+async def test_who_is_not_there_or_not_running(
+    base: str, client: aiohttp.ClientSession, controller: ControllerDouble
+) -> None:
+    async with client.get(f"{base}/engines/i-9/", headers=AUTH) as answer:
+        assert (answer.status, (await answer.json())["error"]["code"]) == (404, "not_found")
+    await controller.start_order("i-2", simulated_order("--load-seconds", "600"))
+    await controller.state("i-2", "starting")
+    async with client.get(f"{base}/engines/i-2/health", headers=AUTH) as answer:
+        assert (answer.status, (await answer.json())["error"]["code"]) == (503, "not_running")
+
+
+async def test_a_stop_lets_requests_end_and_takes_no_new_ones(
+    base: str, client: aiohttp.ClientSession, controller: ControllerDouble
+) -> None:
+    await controller.start_order("i-3", simulated_order("--token-seconds", "0.05", gpus=(GPU0,), drain_time_s=20.0))
+    await controller.state("i-3", "running")
+    ask = {"model": "demo", "prompt": "hello", "max_tokens": 20, "stream": True}
+    async with client.post(f"{base}/engines/i-3/v1/completions", json=ask, headers=AUTH) as answer:
+        await answer.content.readany()
+        await controller.stop_order("i-3", drain_s=20.0)
+        await controller.state("i-3", "stopping")
+        async with client.get(f"{base}/engines/i-3/health", headers=AUTH) as late:
+            assert late.status == 503
+        assert (await answer.read()).endswith(b"data: [DONE]\n\n")
+    ended = await controller.state("i-3", "exited")
+    assert (ended.reason, ended.exit_code) == ("stopped", 0)
+
+
+async def test_a_stop_does_not_wait_for_requests_for_ever(
+    base: str, client: aiohttp.ClientSession, controller: ControllerDouble
+) -> None:
+    async with client.get(f"{base}/engines/i-1/endless", headers=AUTH) as answer:
+        await answer.content.readany()
+        await controller.stop_order("i-1", drain_s=1.0)
+        assert (await controller.state("i-1", "exited")).reason == "stopped"
+
+
+async def test_logs_tail_follow_and_previous(
+    base: str, client: aiohttp.ClientSession, controller: ControllerDouble
+) -> None:
+    first = "for i in 1 2 3; do echo first $i; done"
+    await controller.start_order("i-4", start_order("sh", "-c", first))
+    await controller.state("i-4", "exited")
+    second = "echo second; while [ ! -e go ]; do sleep 0.05; done; echo last words"
+    await controller.start_order("i-4", start_order("sh", "-c", second), epoch=2)
+    await controller.state("i-4", "running", epoch=2)
+    assert await _log(base, client, "i-4", previous="1", tail="2") == "first 2\nfirst 3\n"
+    async with client.get(f"{base}/logs/i-4", params={"follow": "1"}, headers=AUTH) as answer:
+        assert await answer.content.readany() == b"second\n"
+        await controller.order(instance="i-5", epoch=1, verb="start", start=start_order("touch", "../../i-4/work/go"))
+        assert await answer.read() == b"last words\n"
+    assert (await controller.state("i-4", "exited", epoch=2)).exit_code == 0
+    async with client.get(f"{base}/logs/i-4", params={"tail": "x"}, headers=AUTH) as answer:
+        assert answer.status == 400
+    for nobody in ("i-9", "%2e%2e", "..%2f..%2fdata"):
+        async with client.get(f"{base}/logs/{nobody}", headers=AUTH) as answer:
+            assert answer.status == 404
+
+
+async def _log(base: str, client: aiohttp.ClientSession, instance: str = "i-1", **params: str) -> str:
+    async with client.get(f"{base}/logs/{instance}", params=params, headers=AUTH) as answer:
+        assert answer.status == 200
+        return await answer.text()
