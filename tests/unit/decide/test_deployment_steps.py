@@ -4,12 +4,12 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from support.facts import NOW, deployment, host, instance, intent, process, spec, start
 
 from gpuward.controller.decide.backoff import RestartSettings
 from gpuward.controller.decide.instances import Finished, decide
 from gpuward.controller.domain.instances import NeedError, RevisionFacts
 from gpuward.controller.domain.placement import Need
+from support.facts import NOW, deployment, host, instance, intent, process, spec, start
 
 SETTINGS = RestartSettings()
 RUNNING = (process("running"),)

@@ -3,11 +3,11 @@
 from datetime import timedelta
 
 import pytest
-from support.facts import NOW, deployment, host, instance, process, spec, start
 
 from gpuward.controller.decide.backoff import RestartSettings
 from gpuward.controller.decide.instances import decide
 from gpuward.controller.domain.plans import DeploymentPlan
+from support.facts import NOW, deployment, host, instance, process, spec, start
 
 SETTINGS = RestartSettings()
 

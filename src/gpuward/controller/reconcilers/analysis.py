@@ -7,7 +7,8 @@ from typing import Any
 from gpuward.controller.decide.instances import Finished
 from gpuward.controller.domain.instances import RevisionFacts
 from gpuward.controller.domain.placement import Need
-from gpuward.controller.engines.registry import EngineUnsupportedError, engine_for
+from gpuward.controller.engines.base import EngineUnsupportedError
+from gpuward.controller.engines.registry import engine_for
 from gpuward.controller.runtime.clock import Clock
 from gpuward.controller.runtime.computations import ComputationMetrics, Computations, Work
 from gpuward.controller.runtime.outcome import RetryableError

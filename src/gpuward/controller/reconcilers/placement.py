@@ -10,6 +10,7 @@ from typing import Final, Protocol
 from gpuward.controller.decide.backoff import RestartSettings
 from gpuward.controller.decide.orders import start_payload
 from gpuward.controller.domain.placement import Ask, Need, Placed, Unplaced
+from gpuward.controller.engines.registry import engine_for
 from gpuward.controller.runtime.clock import Clock
 from gpuward.controller.runtime.lease import check_term
 from gpuward.controller.runtime.outcome import Again, Done, Outcome
@@ -114,7 +115,14 @@ class PlacementReconciler:
     def _ask(self, waiting: WaitingInstance) -> Ask:
         spec, need = self._revisions[waiting.deployment_uid, waiting.revision]
         avoid = frozenset({waiting.avoid_worker}) if waiting.avoid_worker else frozenset[str]()
-        return asks_for(spec, need, instance=waiting.id, deployment_uid=waiting.deployment_uid, avoid_workers=avoid)
+        return asks_for(
+            spec,
+            need,
+            engine_for(spec),
+            instance=waiting.id,
+            deployment_uid=waiting.deployment_uid,
+            avoid_workers=avoid,
+        )
 
     def _decide(
         self, waiting: Sequence[WaitingInstance]

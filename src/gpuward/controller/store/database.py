@@ -43,7 +43,7 @@ def normalise_dsn(url: str) -> str:
     return urlunsplit(("postgresql", *parts[1:]))
 
 
-async def prepare_connection(connection: asyncpg.Connection[Any]) -> None:
+async def prepare_connection(connection: "asyncpg.Connection[Any]") -> None:
     """Teaches a raw connection JSON: jsonb columns come and go as Python values."""
     for kind in ("json", "jsonb"):
         await connection.set_type_codec(

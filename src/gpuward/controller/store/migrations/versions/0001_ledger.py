@@ -15,7 +15,7 @@ depends_on = None
 
 def upgrade() -> None:
     """Creates everything."""
-    for statement in Path(__file__).with_suffix(".sql").read_text(encoding="utf-8").split("--;;"):
+    for statement in Path(__file__).with_suffix(".sql").read_text(encoding="utf-8").split("\n--;;\n"):
         op.execute(statement)
 
 
