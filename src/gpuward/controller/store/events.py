@@ -26,12 +26,12 @@ async def write_events(connection: _Connection, events: Iterable[NewEvent]) -> N
     if rows:
         await connection.execute(
             """insert into events (reason, message, evidence, objects)
-               select reason, message, evidence, array(select jsonb_array_elements_text(objects))
-                 from unnest($1::text[], $2::text[], $3::jsonb[], $4::jsonb[]) with ordinality
+               select reason, message, evidence, string_to_array(objects, E'\n')
+                 from unnest($1::text[], $2::text[], $3::jsonb[], $4::text[]) with ordinality
                       as x (reason, message, evidence, objects, n)
                 order by n""",
             [e.reason for e in rows],
             [e.message for e in rows],
             [dict(e.evidence) for e in rows],
-            [list(e.objects) for e in rows],
+            ["\n".join(e.objects) for e in rows],
         )

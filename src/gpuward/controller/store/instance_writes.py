@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import orjson
+
 from gpuward.controller.domain.instances import DeploymentFacts
 from gpuward.controller.domain.need_json import need_error_to_json, need_to_json
 from gpuward.controller.domain.plans import DeploymentPlan, Restart
@@ -294,9 +296,9 @@ async def _update_deployments(connection: Any, steps: Sequence[PlannedStep]) -> 
         await connection.execute(
             """update deployments d
                   set phase = x.phase, reason = x.reason, message = x.message, ready = x.ready,
-                      observed_generation = x.observed, conditions = x.conditions,
+                      observed_generation = x.observed, conditions = x.conditions::jsonb,
                       phase_since = case when d.phase = x.phase then d.phase_since else clock_timestamp() end
-                 from unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::int[], $6::bigint[], $7::jsonb[])
+                 from unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::int[], $6::bigint[], $7::text[])
                       as x (uid, phase, reason, message, ready, observed, conditions)
                 where d.uid = x.uid""",
             [uid for uid, _ in updates],
@@ -305,7 +307,7 @@ async def _update_deployments(connection: Any, steps: Sequence[PlannedStep]) -> 
             [u.message for _, u in updates],
             [u.ready for _, u in updates],
             [u.observed_generation for _, u in updates],
-            [[dict(c) for c in u.conditions] for _, u in updates],
+            [orjson.dumps([dict(c) for c in u.conditions]).decode() for _, u in updates],
         )
 
 

@@ -1,0 +1,223 @@
+"""The road of a deployment through reconcilers, placement and the ledger, with the agent's word written by hand."""
+
+import asyncio
+
+import pytest
+
+from gpuward.controller.decide.backoff import RestartSettings
+from gpuward.controller.runtime.outcome import StaleError
+from gpuward.controller.store.database import Database
+from support.ledger import GIB, add_deployment, add_host, report, rows
+from support.reign import Reign
+
+
+async def sql(db: Database, statement: str, *args: object) -> None:
+    async with db.transaction() as c:
+        await c.execute(statement, *args)
+
+
+async def one(reign: Reign) -> dict:
+    (only,) = await reign.picture()
+    return only
+
+
+async def test_from_wanted_to_running_to_gone(db: Database, reign: Reign) -> None:
+    await add_host(db, "w")
+    uid = await add_deployment(db, "d", resources={"gpus": 2})
+    await reign.settle()
+    placed = await one(reign)
+    assert placed["phase"] == "scheduled"
+    assert placed["epoch"] == 1
+    assert placed["orders"] == ["start1"]
+    assert placed["devices"][:2] == ["GPU-w-0", "GPU-w-1"]
+    await report(db, placed["id"], "running")
+    await reign.settle()
+    assert await reign.phases() == ["running"]
+    (status,) = await rows(db, "select phase, ready from deployments")
+    assert status == {"phase": "running", "ready": 1}
+    await sql(db, "update deployments set deleted_at = now() where uid = $1", uid)
+    await reign.settle()
+    stopping = await one(reign)
+    assert stopping["phase"] == "stopping"
+    assert stopping["devices"] == placed["devices"]  # asked to stop is not dead
+    assert stopping["orders"] == ["start1", "stop1"]
+    await report(db, placed["id"], "exited", reason="stopped", code=0)
+    await reign.settle()
+    assert await reign.picture() == []
+    assert await rows(db, "select 1 from deployments") == []
+    assert await rows(db, "select 1 from devices where claims > 0 or claimed_mib > 0") == []
+
+
+async def test_a_restart_in_place_takes_a_new_epoch_and_the_same_gpus(db: Database, reign: Reign) -> None:
+    await add_host(db, "w")
+    await add_deployment(db, "d", resources={"gpus": 1})
+    await reign.settle()
+    before = await one(reign)
+    await report(db, before["id"], "exited", reason="exit", code=1)
+    await reign.settle()
+    after = await one(reign)
+    assert (after["phase"], after["epoch"]) == ("starting", 2)
+    assert after["devices"] == before["devices"]
+    assert after["orders"] == ["start1", "start2"]
+    (claims,) = await rows(db, "select count(*) as n from claims where epoch = 2")
+    assert claims["n"] == 2
+
+
+async def test_the_third_failure_moves_it_to_another_worker(db: Database, reign: Reign) -> None:
+    first, second = await add_host(db, "w1"), await add_host(db, "w2")
+    await add_deployment(db, "d", resources={"gpus": 1})
+    await reign.settle()
+    home = (await one(reign))["devices"][0]
+    for _ in range(3):
+        await report(db, (await one(reign))["id"], "exited", reason="exit", code=1)
+        await reign.settle()
+    moved = await one(reign)
+    assert moved["epoch"] == 4
+    elsewhere = second if home in first.gpus else first
+    assert moved["devices"][0] in elsewhere.gpus
+
+
+async def test_whole_and_shared_asks_get_distinct_gpus_and_the_ninth_waits(db: Database, reign: Reign) -> None:
+    await add_host(db, "w", gpus=8, gib=40)
+    await add_deployment(db, "a", replicas=2, resources={"gpus": 1})
+    await add_deployment(db, "b", replicas=2, resources={"gpus": 1, "gpu_memory": "36GiB"})
+    await reign.settle()
+    await reign.aclose()
+    successor = await Reign.begin(db)
+    await add_deployment(db, "c", replicas=4, resources={"gpus": 1})
+    await successor.settle()
+    used = [d for i in await successor.picture() for d in i["devices"] if d.startswith("GPU-")]
+    assert len(used) == len(set(used)) == 8
+    late = await add_deployment(db, "late", resources={"gpus": 1})
+    await successor.settle()
+    (waits,) = await rows(db, "select phase, reason, message from instances where deployment_uid = $1", late)
+    assert waits["phase"] == "pending"
+    assert waits["reason"] in ("exclusive_conflict", "need_gt_free")
+    assert waits["message"].startswith("0/1 fit")
+    freed = (await successor.picture())[0]["id"]
+    await report(db, freed, "running")
+    await sql(db, "update deployments set spec = jsonb_set(spec, '{replicas}', '1') where name = 'a'")
+    await successor.settle()
+    (stopping,) = await rows(db, "select id from instances where phase = 'stopping'")
+    await report(db, stopping["id"], "exited", reason="stopped", code=0)
+    await successor.settle()
+    (waits,) = await rows(db, "select phase from instances where deployment_uid = $1", late)
+    assert waits["phase"] == "scheduled"
+    await successor.aclose()
+
+
+async def test_a_deposed_leader_writes_nothing(db: Database, reign: Reign) -> None:
+    await add_host(db, "w")
+    await add_deployment(db, "d", resources={"gpus": 1})
+    await Reign.begin(db)
+    with pytest.raises(StaleError):
+        await reign.step()
+    assert await reign.picture() == []
+
+
+async def test_a_worker_cordoned_after_the_look_is_not_used(db: Database, reign: Reign) -> None:
+    await add_host(db, "w")
+    await add_deployment(db, "d", resources={"gpus": 1})
+    await reign.instances.step(list(await reign.instances.list_keys()))
+    waiting, _ = await reign.placement._observe()
+    placed, _ = reign.placement._decide(waiting)
+    await sql(db, "update workers set cordoned = true")
+    assert await reign.placement._commit(placed, 0.0) == 1
+    await reign.settle()
+    waits = await one(reign)
+    assert (waits["phase"], waits["reason"], waits["devices"]) == ("pending", "cordoned", [])
+
+
+async def test_a_deployment_deleted_after_the_look_gets_nothing(db: Database, reign: Reign) -> None:
+    await add_host(db, "w")
+    uid = await add_deployment(db, "d", resources={"gpus": 1})
+    await reign.instances.step([uid])
+    waiting, _ = await reign.placement._observe()
+    placed, _ = reign.placement._decide(waiting)
+    await sql(db, "update deployments set deleted_at = now()")
+    assert await reign.placement._commit(placed, 0.0) == 1
+    assert await rows(db, "select 1 from claims") == []
+    await reign.settle()
+    assert await rows(db, "select 1 from deployments") == []
+
+
+async def test_two_deciders_one_gpu(db: Database) -> None:
+    """Both saw the same free GPU; exactly one commit holds, and the other is told."""
+    await add_host(db, "w", gpus=1)
+    await add_deployment(db, "d", replicas=2, resources={"gpus": 1})
+    reign = await Reign.begin(db)
+    await reign.instances.step(list(await reign.instances.list_keys()))
+    other = Reign(db, reign.placement._term)
+    plans = []
+    for decider, pick in ((reign, 0), (other, 1)):
+        waiting, _ = await decider.placement._observe()
+        placed, _ = decider.placement._decide([waiting[pick]])
+        plans.append((decider.placement, placed))
+    lost = await asyncio.gather(*(p._commit(placed, 0.0) for p, placed in plans))
+    assert sorted(lost) == [0, 1]
+    (device,) = await rows(db, "select claims, exclusive_claims from devices where uuid = 'GPU-w-0'")
+    assert device == {"claims": 1, "exclusive_claims": 1}
+    await reign.aclose()
+    await other.aclose()
+
+
+async def test_analysis_runs_in_a_child_and_its_result_places_the_instance(db: Database, reign: Reign) -> None:
+    await add_host(db, "w")
+    await add_deployment(db, "d", args={"analysis_seconds": 0.2, "memory": "10GiB"})
+    await reign.instances.step(list(await reign.instances.list_keys()))
+    await reign.instances.step(list(await reign.instances.list_keys()))
+    assert await reign.phases() == ["analyzing"]
+    async with asyncio.timeout(20):
+        while not (await one(reign))["devices"]:
+            await reign.step()
+            await asyncio.sleep(0.02)
+    (claim,) = await rows(db, "select memory_mib, exclusive from claims where device like 'GPU-%'")
+    assert claim == {"memory_mib": 10 * GIB, "exclusive": False}
+
+
+async def test_deletion_cancels_the_analysis(db: Database, reign: Reign) -> None:
+    await add_host(db, "w")
+    uid = await add_deployment(db, "d", args={"analysis_seconds": 30, "memory": "10GiB"})
+    await reign.instances.step([uid])
+    assert reign.analyses.running(uid)
+    await sql(db, "update deployments set deleted_at = now()")
+    await reign.settle()
+    assert not reign.analyses.running(uid)
+    assert await rows(db, "select 1 from deployments") == []
+
+
+async def test_a_silent_workers_instance_is_replaced_and_fenced(db: Database, reign: Reign) -> None:
+    await add_host(db, "w1")
+    await add_deployment(db, "d", resources={"gpus": 1})
+    await reign.settle()
+    old = await one(reign)
+    await report(db, old["id"], "running")
+    await reign.settle()
+    await add_host(db, "w2")
+    await sql(db, "update workers set phase = 'lost' where name = 'w1'")
+    await reign.settle()
+    first, second = await reign.picture()
+    assert (first["phase"], second["phase"]) == ("replaced", "scheduled")
+    assert first["devices"] == old["devices"]
+    assert second["devices"][0] == "GPU-w2-0"
+    await report(db, second["id"], "running")
+    await sql(db, "update workers set phase = 'ready' where name = 'w1'")
+    await reign.settle()
+    back = (await reign.picture())[0]
+    assert (back["phase"], back["orders"]) == ("stopping", ["start1", "stop1"])
+    await report(db, back["id"], "exited", reason="stopped", code=0)
+    await reign.settle()
+    assert [i["id"] for i in await reign.picture()] == [second["id"]]
+
+
+async def test_a_back_off_is_kept(db: Database) -> None:
+    reign = await Reign.begin(db, settings=RestartSettings(base_s=100))
+    await add_host(db, "w")
+    await add_deployment(db, "d", resources={"gpus": 1})
+    await reign.settle()
+    await report(db, (await one(reign))["id"], "exited", reason="exit", code=1)
+    await reign.settle()
+    waits = await one(reign)
+    assert (waits["phase"], waits["epoch"]) == ("backoff", 1)
+    assert waits["devices"]
+    await reign.aclose()
