@@ -23,6 +23,9 @@ class FeedLostError(Exception):
     """The listening connection ended or no longer answers."""
 
 
+_LOST: tuple[type[Exception], ...] = (*DATABASE_ERRORS, FeedLostError)
+
+
 def parse_hint(payload: str) -> list[tuple[str, str | None]] | None:
     """Return the hints in a notification: "kind id id" names objects, "kind *" all of the kind; None if malformed.
 
@@ -95,7 +98,7 @@ class ChangeFeed:
         while True:
             try:
                 await self._listen()
-            except (*DATABASE_ERRORS, FeedLostError) as error:
+            except _LOST as error:
                 log.warning("change feed lost", error=str(error) or type(error).__name__, attempt=self._failures + 1)
             self._failures += 1
             await self._clock.sleep(self._backoff.delay_s(self._failures, self._rng))

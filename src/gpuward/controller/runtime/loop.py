@@ -131,6 +131,7 @@ class ReconcileLoop(Generic[K]):
         self._settings = settings or LoopSettings()
         self._queue: KeyedQueue[K] = KeyedQueue(max_keys=self._settings.max_keys)
         self._trouble: dict[K, _Trouble] = {}
+        self._room = asyncio.Event()
         self._resync_now = asyncio.Event()
         self._resync_all = True
 
@@ -171,8 +172,10 @@ class ReconcileLoop(Generic[K]):
             finally:
                 for key in left:
                     self._queue.done(key)
-            if self._queue.overflow and len(self._queue) <= self._queue.max_keys // 2:
-                self.add_all()
+            if len(self._queue) <= self._queue.max_keys // 2:
+                self._room.set()
+                if self._queue.overflow:
+                    self.add_all()
 
     async def _reconcile(self, keys: Sequence[K], left: set[K], *, last_resort: bool) -> bool:
         """Step `keys` and act on the answers, taking each answered key out of `left`; False: the batch failed."""
@@ -289,10 +292,11 @@ class ReconcileLoop(Generic[K]):
             self._resync_all = self._resync_all or everything
             return False
         self._queue.overflow = False
-        if len(keys) > self._queue.max_keys:
-            # Not all fit: another choice each time, or the last of the list would never get their turn.
-            self._rng.shuffle(keys)
         for key in keys:
+            while len(self._queue) >= self._queue.max_keys:
+                # More than fits: the workers make room. Adding all the same would overflow, and listing begin anew.
+                self._room.clear()
+                await self._room.wait()
             if everything or key not in self._trouble:
                 self._queue.add(key)
         self._forget(set(keys))

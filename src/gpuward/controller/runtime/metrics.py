@@ -1,0 +1,80 @@
+"""What the controller counts while it works, under the contract's names. Figures that rows hold are not kept here."""
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+_STEP_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+_CANCEL_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
+_PLACEMENT_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
+
+
+class Metrics:
+    """Counters and histograms of one controller; satisfies what loops, computations and placement count by.
+
+    Args:
+        registry: where they are registered; one for each controller, so that several can live in one process.
+    """
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._reconcile_seconds = Histogram(
+            "gpuward_reconcile_seconds",
+            "Time of one reconcile step, per key and outcome.",
+            ["kind", "outcome"],
+            registry=registry,
+            buckets=_STEP_BUCKETS,
+        )
+        self._queue_depth = Gauge(
+            "gpuward_queue_depth", "Keys that are ready and wait for a worker.", ["kind"], registry=registry
+        )
+        self._in_flight = Gauge(
+            "gpuward_computations_in_flight", "Child processes that compute now.", registry=registry
+        )
+        self._computations = Counter(
+            "gpuward_computations_total",
+            "Computations; at rest started equals completed + cancelled + failed.",
+            ["purpose", "outcome"],
+            registry=registry,
+        )
+        self._cancel_seconds = Histogram(
+            "gpuward_computation_cancel_seconds",
+            "From the commit that made a computation needless until it was gone.",
+            registry=registry,
+            buckets=_CANCEL_BUCKETS,
+        )
+        self._placements = Counter(
+            "gpuward_placements_total", "Answers to instances that waited to be placed.", ["outcome"], registry=registry
+        )
+        self._placement_seconds = Histogram(
+            "gpuward_placement_seconds",
+            "From pending to committed claims.",
+            registry=registry,
+            buckets=_PLACEMENT_BUCKETS,
+        )
+
+    def observed(self, kind: str, outcome: str, seconds: float) -> None:
+        """One key of `kind` was answered `outcome` by a step that took `seconds`."""
+        self._reconcile_seconds.labels(kind, outcome).observe(seconds)
+
+    def depth(self, kind: str, n: int) -> None:
+        """`n` keys of `kind` are ready and wait."""
+        self._queue_depth.labels(kind).set(n)
+
+    def in_flight(self, n: int) -> None:
+        """`n` computations have a child now."""
+        self._in_flight.set(n)
+
+    def count(self, purpose: str, outcome: str) -> None:
+        """A computation was admitted (`started`), or has ended."""
+        self._computations.labels(purpose, outcome).inc()
+
+    def cancel_seconds(self, seconds: float) -> None:
+        """A cancelled computation was gone `seconds` after the commit that made it needless."""
+        self._cancel_seconds.observe(max(seconds, 0.0))
+
+    def placed(self, outcome: str, n: int) -> None:
+        """`n` instances were `placed`, `unplaced` or `lost` to a race."""
+        if n:
+            self._placements.labels(outcome).inc(n)
+
+    def placement_seconds(self, seconds: float) -> None:
+        """An instance had its claims committed `seconds` after it began to wait."""
+        self._placement_seconds.observe(max(seconds, 0.0))
