@@ -6,11 +6,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from support.controller_double import TOKEN, WAIT_S, ControllerDouble
-
 from gpuward.agent.daemon import run_agent
 from gpuward.agent.gpus.simulated import gpu_uuid
 from gpuward.agent.settings import AgentSettings
+from support.controller_double import TOKEN, WAIT_S, ControllerDouble
 
 HOSTS = """
 workers:

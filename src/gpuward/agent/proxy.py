@@ -162,9 +162,7 @@ def _serving(journal: Journal, instance: str) -> ProcessRecord | None:
     return max(found, key=lambda record: (record.alive, record.epoch, -record.rank), default=None)
 
 
-def _passed_on(
-    headers: "Mapping[str, str]", dropped: frozenset[str]
-) -> CIMultiDict[str]:
+def _passed_on(headers: "Mapping[str, str]", dropped: frozenset[str]) -> CIMultiDict[str]:
     kept = CIMultiDict(headers)
     named = {name.strip().lower() for value in kept.getall("Connection", []) for name in value.split(",")}
     for name in {name for name in kept if name.lower() in dropped or name.lower() in named}:

@@ -2,6 +2,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+
 from support.agents import AgentUnderTest, running_agent
 from support.controller_double import ControllerDouble, controller_double
 

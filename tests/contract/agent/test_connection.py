@@ -6,6 +6,9 @@ from pathlib import Path
 
 import psutil
 import pytest
+
+from gpuward.agent.journal import Journal
+from gpuward.schemas.wire import Rejected
 from support.agents import GPU0, AgentUnderTest, running_agent, settings_for
 from support.controller_double import (
     CREDENTIAL,
@@ -16,9 +19,6 @@ from support.controller_double import (
     start_order,
 )
 
-from gpuward.agent.journal import Journal
-from gpuward.schemas.wire import Rejected
-
 SLEEP = ("sleep", "1000")
 
 
@@ -28,19 +28,24 @@ async def _exit_code(controller: ControllerDouble, folder: Path, **fields: objec
         return await agent.task
 
 
-async def test_hello_tells_host_gpus_and_proxy(controller: ControllerDouble, agent: AgentUnderTest) -> None:
+@pytest.mark.usefixtures("agent")
+async def test_hello_tells_host_gpus_and_proxy(controller: ControllerDouble) -> None:
     hello = controller.hellos[0]
     assert hello.inventory.host.simulated
     assert (hello.inventory.host.os, hello.inventory.host.arch) == ("linux", "x86_64")
     assert hello.inventory.host.labels == {"zone": "a"}
     assert hello.inventory.gpus is not None
-    assert [(gpu.index, gpu.memory_mib, gpu.model) for gpu in hello.inventory.gpus] == [(0, 8192, "H100"), (1, 8192, "H100")]
+    assert [(gpu.index, gpu.memory_mib, gpu.model) for gpu in hello.inventory.gpus] == [
+        (0, 8192, "H100"),
+        (1, 8192, "H100"),
+    ]
     assert hello.advertise is None
     assert hello.proxy_port > 0
     assert hello.processes == ()
 
 
-async def test_heartbeats_carry_the_load_of_what_runs(controller: ControllerDouble, agent: AgentUnderTest) -> None:
+@pytest.mark.usefixtures("agent")
+async def test_heartbeats_carry_the_load_of_what_runs(controller: ControllerDouble) -> None:
     await controller.start_order("i-1", simulated_order(gpus=(GPU0,), memory_mib=2048, utilization=70.0))
     await controller.state("i-1", "running")
     seen = len(controller.heartbeats)
@@ -82,7 +87,8 @@ async def test_a_rejection_that_is_not_final_is_dialled_again(controller: Contro
     assert await agent.stop() == 0
 
 
-async def test_engines_run_on_while_the_controller_is_away(controller: ControllerDouble, agent: AgentUnderTest) -> None:
+@pytest.mark.usefixtures("agent")
+async def test_engines_run_on_while_the_controller_is_away(controller: ControllerDouble) -> None:
     await controller.start_order("i-1", simulated_order(gpus=(GPU0,)))
     before = await controller.state("i-1", "running")
     await controller.start_order("i-2", start_order("sleep", "0.6"))
@@ -99,7 +105,8 @@ async def test_engines_run_on_while_the_controller_is_away(controller: Controlle
     assert len(controller.joins) == 1
 
 
-async def test_ends_are_told_until_they_are_acknowledged(controller: ControllerDouble, agent: AgentUnderTest) -> None:
+@pytest.mark.usefixtures("agent")
+async def test_ends_are_told_until_they_are_acknowledged(controller: ControllerDouble) -> None:
     controller.auto_ack = False
     await controller.start_order("i-1", start_order("true"))
     ended = await controller.state("i-1", "exited")
@@ -127,7 +134,8 @@ async def test_sequence_numbers_rise_over_restarts(controller: ControllerDouble,
             highest = ended.seq
 
 
-async def test_an_old_leader_is_not_obeyed(controller: ControllerDouble, agent: AgentUnderTest) -> None:
+@pytest.mark.usefixtures("agent")
+async def test_an_old_leader_is_not_obeyed(controller: ControllerDouble) -> None:
     controller.term = 9
     await controller.start_order("i-1", start_order(*SLEEP))
     controller.term = 8
@@ -168,7 +176,9 @@ async def test_engines_outlive_the_agent_and_are_adopted(
     async with running_agent(controller, tmp_path, join_token=None):
         hello = controller.hellos[-1]
         assert hello.proxy_port == port
-        assert [(p.instance, p.state, p.pid, p.ready) for p in hello.processes] == [("i-1", "running", before.pid, True)]
+        assert [(p.instance, p.state, p.pid, p.ready) for p in hello.processes] == [
+            ("i-1", "running", before.pid, True)
+        ]
         conflict = await controller.start_order("i-2", start_order(*SLEEP, gpus=(GPU0,), exclusive=True))
         assert conflict.code == "claim_conflict"
         await controller.stop_order("i-1")
@@ -232,9 +242,8 @@ async def test_another_name_on_the_same_folder_is_refused(controller: Controller
     assert await _exit_code(controller, tmp_path, name="other") == 1
 
 
-async def test_silence_of_the_controller_kills_what_must_not_outlive_it(
-    controller: ControllerDouble, agent: AgentUnderTest
-) -> None:
+@pytest.mark.usefixtures("agent")
+async def test_silence_of_the_controller_kills_what_must_not_outlive_it(controller: ControllerDouble) -> None:
     await controller.start_order("i-1", start_order(*SLEEP, stop_on_disconnect_after_s=1.0))
     await controller.start_order("i-2", start_order(*SLEEP))
     fenced = (await controller.state("i-1", "running")).pid or 0
@@ -246,7 +255,8 @@ async def test_silence_of_the_controller_kills_what_must_not_outlive_it(
     assert (await controller.state("i-1", "exited")).reason == "disconnected"
 
 
-async def test_the_credential_is_kept_from_others(controller: ControllerDouble, agent: AgentUnderTest) -> None:
+@pytest.mark.usefixtures("controller")
+async def test_the_credential_is_kept_from_others(agent: AgentUnderTest) -> None:
     folder = agent.settings.data_dir
     assert folder.stat().st_mode & 0o077 == 0
     assert (folder / "journal.sqlite").stat().st_mode & 0o077 == 0

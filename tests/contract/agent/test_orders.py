@@ -4,13 +4,15 @@ import asyncio
 
 import psutil
 import pytest
-from support.agents import GPU0, GPU1, AgentUnderTest
+
+from support.agents import GPU0, GPU1
 from support.controller_double import ControllerDouble, simulated_order, start_order
 
 SLEEP = ("sleep", "1000")
 
 
-async def test_an_engine_starts_runs_and_stops(controller: ControllerDouble, agent: AgentUnderTest) -> None:
+@pytest.mark.usefixtures("agent")
+async def test_an_engine_starts_runs_and_stops(controller: ControllerDouble) -> None:
     assert (await controller.start_order("i-1", simulated_order(gpus=(GPU0,)))).outcome == "accepted"
     running = await controller.state("i-1", "running")
     assert running.ready
@@ -22,7 +24,8 @@ async def test_an_engine_starts_runs_and_stops(controller: ControllerDouble, age
     assert not psutil.pid_exists(running.pid)
 
 
-async def test_a_repeated_start_changes_nothing(controller: ControllerDouble, agent: AgentUnderTest) -> None:
+@pytest.mark.usefixtures("agent")
+async def test_a_repeated_start_changes_nothing(controller: ControllerDouble) -> None:
     order = start_order(*SLEEP)
     await controller.start_order("i-1", order)
     first = await controller.state("i-1", "running")
@@ -32,7 +35,8 @@ async def test_a_repeated_start_changes_nothing(controller: ControllerDouble, ag
     assert controller.reports[-1] == first
 
 
-async def test_a_start_after_its_stop_starts_nothing(controller: ControllerDouble, agent: AgentUnderTest) -> None:
+@pytest.mark.usefixtures("agent")
+async def test_a_start_after_its_stop_starts_nothing(controller: ControllerDouble) -> None:
     assert (await controller.stop_order("i-1", epoch=3)).outcome == "accepted"
     gone = await controller.state("i-1", "exited", epoch=3)
     assert gone.reason == "gone"
@@ -42,7 +46,8 @@ async def test_a_start_after_its_stop_starts_nothing(controller: ControllerDoubl
     assert controller.latest("i-1", epoch=3) == gone
 
 
-async def test_an_exit_is_repeated_as_it_was(controller: ControllerDouble, agent: AgentUnderTest) -> None:
+@pytest.mark.usefixtures("agent")
+async def test_an_exit_is_repeated_as_it_was(controller: ControllerDouble) -> None:
     order = start_order("sh", "-c", "exit 7")
     await controller.start_order("i-1", order)
     ended = await controller.state("i-1", "exited")
@@ -53,7 +58,8 @@ async def test_an_exit_is_repeated_as_it_was(controller: ControllerDouble, agent
     assert controller.reports[-1] == ended
 
 
-async def test_an_old_term_is_refused(controller: ControllerDouble, agent: AgentUnderTest) -> None:
+@pytest.mark.usefixtures("agent")
+async def test_an_old_term_is_refused(controller: ControllerDouble) -> None:
     controller.term = 5
     await controller.start_order("i-1", start_order(*SLEEP))
     for late in (
@@ -64,7 +70,8 @@ async def test_an_old_term_is_refused(controller: ControllerDouble, agent: Agent
     assert (await controller.state("i-1", "running")).state == "running"
 
 
-async def test_conflicting_claims_are_refused(controller: ControllerDouble, agent: AgentUnderTest) -> None:
+@pytest.mark.usefixtures("agent")
+async def test_conflicting_claims_are_refused(controller: ControllerDouble) -> None:
     shared = start_order(*SLEEP, gpus=(GPU0,), memory_mib=5000)
     assert (await controller.start_order("i-1", shared)).outcome == "accepted"
     assert (await controller.start_order("i-2", shared)).code == "claim_conflict"
@@ -78,9 +85,8 @@ async def test_conflicting_claims_are_refused(controller: ControllerDouble, agen
     assert (await controller.start_order("i-6", fits)).outcome == "accepted"
 
 
-async def test_a_higher_epoch_waits_for_the_lower_ones_death(
-    controller: ControllerDouble, agent: AgentUnderTest
-) -> None:
+@pytest.mark.usefixtures("agent")
+async def test_a_higher_epoch_waits_for_the_lower_ones_death(controller: ControllerDouble) -> None:
     await controller.start_order("i-1", start_order(*SLEEP))
     assert (await controller.start_order("i-1", start_order(*SLEEP), epoch=2)).code == "claim_conflict"
     await controller.stop_order("i-1")
@@ -88,23 +94,24 @@ async def test_a_higher_epoch_waits_for_the_lower_ones_death(
     assert (await controller.start_order("i-1", start_order(*SLEEP), epoch=2)).outcome == "accepted"
 
 
-async def test_an_order_that_cannot_be_read_is_refused_by_its_number(
-    controller: ControllerDouble, agent: AgentUnderTest
-) -> None:
+@pytest.mark.usefixtures("agent")
+async def test_an_order_that_cannot_be_read_is_refused_by_its_number(controller: ControllerDouble) -> None:
     await controller.send('{"type":"command","command_id":77,"term":1,"instance":"i","epoch":1,"verb":"dance"}')
     await controller.until(lambda: 77 in controller.results)
     assert controller.results[77].code == "bad_command"
     assert "verb" in controller.results[77].message
 
 
-async def test_a_program_that_is_not_there_fails_at_once(controller: ControllerDouble, agent: AgentUnderTest) -> None:
+@pytest.mark.usefixtures("agent")
+async def test_a_program_that_is_not_there_fails_at_once(controller: ControllerDouble) -> None:
     await controller.start_order("i-1", start_order("no-such-program", port=True))
     failed = await controller.state("i-1", "exited")
     assert failed.reason == "spawn_failed"
     assert "no-such-program" in failed.message
 
 
-async def test_ranks_of_one_instance_live_side_by_side(controller: ControllerDouble, agent: AgentUnderTest) -> None:
+@pytest.mark.usefixtures("agent")
+async def test_ranks_of_one_instance_live_side_by_side(controller: ControllerDouble) -> None:
     for rank in (0, 1):
         assert (await controller.start_order("i-1", start_order(*SLEEP), rank=rank)).outcome == "accepted"
     await controller.until(lambda: all(_state(controller, rank) == "running" for rank in (0, 1)))
@@ -118,8 +125,9 @@ def _state(controller: ControllerDouble, rank: int) -> str:
     return report.state if report else ""
 
 
+@pytest.mark.usefixtures("agent")
 async def test_the_engine_sees_its_gpus_its_port_and_no_secret(
-    controller: ControllerDouble, agent: AgentUnderTest, monkeypatch: pytest.MonkeyPatch
+    controller: ControllerDouble, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GPUWARD_JOIN_TOKEN", "secret")
     await controller.start_order("i-1", simulated_order(gpus=(GPU1, GPU0), env={"MINE": "yes"}))
@@ -128,7 +136,7 @@ async def test_the_engine_sees_its_gpus_its_port_and_no_secret(
     assert env["CUDA_VISIBLE_DEVICES"] == f"{GPU1},{GPU0}"
     assert (env["GPUWARD_INSTANCE"], env["GPUWARD_EPOCH"], env["GPUWARD_RANK"]) == ("i-1", "1", "0")
     assert env["MINE"] == "yes"
-    assert set(name for name in env if name.startswith("GPUWARD_")) == {
+    assert {name for name in env if name.startswith("GPUWARD_")} == {
         "GPUWARD_INSTANCE",
         "GPUWARD_EPOCH",
         "GPUWARD_RANK",

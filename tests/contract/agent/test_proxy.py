@@ -5,7 +5,8 @@ from collections.abc import AsyncIterator
 
 import aiohttp
 import pytest
-from support.agents import GPU0, AgentUnderTest
+
+from support.agents import GPU0
 from support.controller_double import SECRET, ControllerDouble, simulated_order, start_order
 
 AUTH = {"Authorization": f"Bearer {SECRET}"}
@@ -16,8 +17,10 @@ from aiohttp import web
 
 async def echo(request):
     body = await request.read()
-    head = f"{request.method} {request.raw_path} auth={request.headers.get('Authorization')} te={request.headers.get('TE')}"
-    return web.Response(body=head.encode() + b"|" + body, headers={"X-Engine": "yes", "Content-Type": "application/x-odd"})
+    auth, te = request.headers.get("Authorization"), request.headers.get("TE")
+    head = f"{request.method} {request.raw_path} auth={auth} te={te}"
+    headers = {"X-Engine": "yes", "Content-Type": "application/x-odd"}
+    return web.Response(body=head.encode() + b"|" + body, headers=headers)
 
 async def stream(request):
     response = web.StreamResponse(headers={"Content-Encoding": "gzip"})
@@ -58,6 +61,7 @@ web.run_app(app, host="127.0.0.1", port=int(sys.argv[1]), handler_cancellation=T
 
 @pytest.fixture
 async def base(controller: ControllerDouble, agent: AgentUnderTest) -> str:
+    assert not agent.task.done()
     await controller.start_order("i-1", start_order("{python}", "-c", ENGINE, "{port}", port=True))
     await controller.state("i-1", "running")
     return f"http://127.0.0.1:{controller.hellos[0].proxy_port}"
@@ -69,10 +73,11 @@ async def client() -> AsyncIterator[aiohttp.ClientSession]:
         yield session
 
 
+@pytest.mark.usefixtures("agent")
 @pytest.mark.parametrize("given", [None, "Bearer wrong", SECRET, "Bearer \xff"])
 @pytest.mark.parametrize("path", ["/engines/i-1/v1/models", "/logs/i-1", "/nowhere"])
 async def test_nothing_without_the_secret(
-    given: str | None, path: str, controller: ControllerDouble, agent: AgentUnderTest, client: aiohttp.ClientSession
+    given: str | None, path: str, controller: ControllerDouble, client: aiohttp.ClientSession
 ) -> None:
     headers = {} if given is None else {"Authorization": given}
     async with client.get(f"http://127.0.0.1:{controller.hellos[0].proxy_port}{path}", headers=headers) as answer:
@@ -81,7 +86,9 @@ async def test_nothing_without_the_secret(
 
 async def test_requests_and_answers_pass_untouched(base: str, client: aiohttp.ClientSession) -> None:
     body = bytes(range(256)) * 3000
-    async with client.put(f"{base}/engines/i-1/a%2Fb/%C3%A4?q=1&q=%20x", data=body, headers={**AUTH, "TE": "trailers"}) as answer:
+    async with client.put(
+        f"{base}/engines/i-1/a%2Fb/%C3%A4?q=1&q=%20x", data=body, headers={**AUTH, "TE": "trailers"}
+    ) as answer:
         assert answer.status == 200
         assert (answer.headers["X-Engine"], answer.headers["Content-Type"]) == ("yes", "application/x-odd")
         head, _, echoed = (await answer.read()).partition(b"|")

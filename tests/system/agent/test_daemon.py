@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import psutil
+
 from support.agents import GPU0, HOSTS
 from support.controller_double import TOKEN, WAIT_S, ControllerDouble, simulated_order
 

@@ -6,12 +6,13 @@ import signal
 from pathlib import Path
 
 import psutil
-from support.agents import GPU0, AgentUnderTest
-from support.controller_double import ControllerDouble, simulated_order, start_order
+import pytest
 
 from gpuward.agent.processes.folders import Folders
 from gpuward.agent.records import Key
 from gpuward.schemas.wire import ProbeOrder
+from support.agents import GPU0, AgentUnderTest
+from support.controller_double import ControllerDouble, simulated_order, start_order
 
 PROBE = ProbeOrder(path="/health", period_s=0.2, timeout_s=0.5, failures=2)
 
@@ -29,9 +30,8 @@ def _living(pids: list[int]) -> list[int]:
     return [pid for pid in pids if psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE]
 
 
-async def test_who_ignores_sigterm_is_killed_when_the_drain_time_is_over(
-    controller: ControllerDouble, agent: AgentUnderTest
-) -> None:
+@pytest.mark.usefixtures("agent")
+async def test_who_ignores_sigterm_is_killed_when_the_drain_time_is_over(controller: ControllerDouble) -> None:
     await controller.start_order("i-1", simulated_order("--ignore-sigterm", gpus=(GPU0,)))
     await controller.state("i-1", "running")
     await controller.stop_order("i-1", drain_s=0.5)
@@ -39,7 +39,8 @@ async def test_who_ignores_sigterm_is_killed_when_the_drain_time_is_over(
     assert (ended.reason, ended.exit_code) == ("stopped", -signal.SIGKILL)
 
 
-async def test_a_second_stop_can_only_hurry(controller: ControllerDouble, agent: AgentUnderTest) -> None:
+@pytest.mark.usefixtures("agent")
+async def test_a_second_stop_can_only_hurry(controller: ControllerDouble) -> None:
     await controller.start_order("i-1", simulated_order("--ignore-sigterm"))
     await controller.state("i-1", "running")
     await controller.stop_order("i-1", drain_s=300)
@@ -48,9 +49,8 @@ async def test_a_second_stop_can_only_hurry(controller: ControllerDouble, agent:
     assert (await controller.state("i-1", "exited")).exit_code == -signal.SIGKILL
 
 
-async def test_the_whole_group_is_gone_before_it_counts_as_exited(
-    controller: ControllerDouble, agent: AgentUnderTest
-) -> None:
+@pytest.mark.usefixtures("agent")
+async def test_the_whole_group_is_gone_before_it_counts_as_exited(controller: ControllerDouble) -> None:
     script = "trap '' TERM; (sleep 1000 & sleep 1000) & setsid sleep 1000 & while :; do sleep 0.1; done"
     await controller.start_order("i-1", start_order("bash", "-c", script))
     family = await _family(controller, "i-1", 4)
@@ -59,9 +59,8 @@ async def test_the_whole_group_is_gone_before_it_counts_as_exited(
     assert _living(family) == []
 
 
-async def test_children_do_not_outlive_a_leader_that_ends_by_itself(
-    controller: ControllerDouble, agent: AgentUnderTest
-) -> None:
+@pytest.mark.usefixtures("agent")
+async def test_children_do_not_outlive_a_leader_that_ends_by_itself(controller: ControllerDouble) -> None:
     await controller.start_order("i-1", start_order("sh", "-c", "sleep 1000 & sleep 0.6; exit 3"))
     family = await _family(controller, "i-1", 3)
     ended = await controller.state("i-1", "exited")
@@ -69,9 +68,8 @@ async def test_children_do_not_outlive_a_leader_that_ends_by_itself(
     assert _living(family) == []
 
 
-async def test_a_hung_engine_is_unhealthy_and_killed_in_the_end(
-    controller: ControllerDouble, agent: AgentUnderTest
-) -> None:
+@pytest.mark.usefixtures("agent")
+async def test_a_hung_engine_is_unhealthy_and_killed_in_the_end(controller: ControllerDouble) -> None:
     await controller.start_order("i-1", simulated_order(liveness_timeout_s=1.0))
     report = await controller.state("i-1", "running")
     os.kill(report.pid or 0, signal.SIGSTOP)
@@ -80,7 +78,8 @@ async def test_a_hung_engine_is_unhealthy_and_killed_in_the_end(
     assert ended.reason == "liveness"
 
 
-async def test_a_hung_engine_that_comes_back_runs_again(controller: ControllerDouble, agent: AgentUnderTest) -> None:
+@pytest.mark.usefixtures("agent")
+async def test_a_hung_engine_that_comes_back_runs_again(controller: ControllerDouble) -> None:
     await controller.start_order("i-1", simulated_order(liveness_timeout_s=60.0))
     report = await controller.state("i-1", "running")
     os.kill(report.pid or 0, signal.SIGSTOP)
@@ -101,15 +100,15 @@ async def test_the_start_timeout_counts_from_the_last_progress(
     assert "loading 8" in log  # 2.4 s of progress were no reason to kill it
 
 
-async def test_a_port_without_a_probe_is_asked_by_connecting(
-    controller: ControllerDouble, agent: AgentUnderTest
-) -> None:
+@pytest.mark.usefixtures("agent")
+async def test_a_port_without_a_probe_is_asked_by_connecting(controller: ControllerDouble) -> None:
     listen = "import socket,sys,time; s=socket.create_server(('127.0.0.1', int(sys.argv[1]))); time.sleep(1000)"
     await controller.start_order("i-1", start_order("{python}", "-c", listen, "{port}", port=True))
     assert (await controller.state("i-1", "running")).ready
 
 
-async def test_a_killed_engine_says_which_signal(controller: ControllerDouble, agent: AgentUnderTest) -> None:
+@pytest.mark.usefixtures("agent")
+async def test_a_killed_engine_says_which_signal(controller: ControllerDouble) -> None:
     await controller.start_order("i-1", start_order("sleep", "1000"))
     report = await controller.state("i-1", "running")
     os.kill(report.pid or 0, signal.SIGKILL)

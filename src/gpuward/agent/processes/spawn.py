@@ -32,7 +32,7 @@ def engine_env(
     """The engine's environment: the agent's without what is Gpuward's own (secrets too), the order's, our markers."""
     env = {name: value for name, value in base.items() if not name.startswith("GPUWARD_")}
     if "PYTHONPATH" in env:  # relative folders in it are meant from here, not from the engine's folder
-        env["PYTHONPATH"] = os.pathsep.join(os.path.abspath(part) for part in env["PYTHONPATH"].split(os.pathsep))
+        env["PYTHONPATH"] = os.pathsep.join(str(Path(p).absolute()) for p in env["PYTHONPATH"].split(os.pathsep))
     env.setdefault("PYTHONUNBUFFERED", "1")  # the log's growth is how progress is seen
     if "HF_HUB_CACHE" not in env:
         env.setdefault("HF_HOME", str(data_dir / "cache" / "huggingface"))

@@ -1,0 +1,152 @@
+"""The NVML reader as it runs: a child process, here with a stand-in for the driver's library."""
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from gpuward.agent.errors import NoGpusError
+from gpuward.agent.gpus.child_reader import ChildReader
+from gpuward.agent.inventory import InventoryWatch
+from gpuward.schemas.wire import HostFacts
+
+STAND_IN = """
+import os, time
+from collections import namedtuple
+
+class NVMLError(Exception): pass
+class NVMLError_NotSupported(NVMLError): pass
+class NVMLError_FunctionNotFound(NVMLError): pass
+class NVMLError_NoPermission(NVMLError): pass
+class NVMLError_GpuIsLost(NVMLError): pass
+NVML_DEVICE_MIG_ENABLE = 1
+Memory = namedtuple("Memory", "total used")
+Rates = namedtuple("Rates", "gpu")
+
+def fault():
+    try:
+        return open(os.environ["FAULT"]).read()
+    except FileNotFoundError:
+        return ""
+
+def nvmlInit():
+    if fault() == "no driver":
+        raise NVMLError("Driver Not Loaded")
+def nvmlSystemGetDriverVersion(): return "580.95"
+def nvmlDeviceGetCount():
+    if fault() == "hang":
+        time.sleep(1000)
+    if fault() == "die":
+        os._exit(9)
+    return 3
+def nvmlDeviceGetHandleByIndex(index):
+    if fault() == "lost" and index == 1:
+        raise NVMLError_GpuIsLost("GPU is lost")
+    return index
+def nvmlDeviceGetUUID(index): return f"GPU-{index}"
+def nvmlDeviceGetName(index): return b"NVIDIA H100"
+def nvmlDeviceGetMemoryInfo(index): return Memory(80 * 2**30, index * 2**30)
+def nvmlDeviceGetCudaComputeCapability(index): return (9, 0)
+def nvmlDeviceGetMigMode(index):
+    if index == 0:
+        raise NVMLError_NotSupported("Not Supported")
+    return (int(index == 2), 0)
+def nvmlDeviceGetUtilizationRates(index):
+    if index == 2:
+        raise NVMLError_NotSupported("Not Supported")
+    return Rates(10 * index)
+def nvmlDeviceGetRemappedRows(index): return (0, 0, 0, int(fault() == "rows" and index == 0))
+"""
+
+
+Fault = Callable[[str], object]
+
+
+class Clock:
+    now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def _readers() -> list[psutil.Process]:
+    """The children that read GPUs; other tests' dead ones may be about."""
+    living = (child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE)
+    return [child for child in living if "gpuward.agent.gpus.nvml" in child.cmdline()]
+
+
+@pytest.fixture
+def fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fault:
+    """Sets what is wrong with the driver; "" is nothing."""
+    (tmp_path / "pynvml.py").write_text(STAND_IN)
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    monkeypatch.setenv("PYTHONPATH", path)
+    monkeypatch.setenv("FAULT", str(tmp_path / "fault"))
+    return lambda what: (tmp_path / "fault").write_text(what)
+
+
+async def test_facts_and_what_is_unknown(fault: Fault) -> None:
+    reader = ChildReader(limit_s=10)
+    await reader.open()
+    first, second, third = await reader.read() or ()
+    assert (first.uuid, first.model, first.memory_mib) == ("GPU-0", "NVIDIA H100", 81920)
+    assert (first.compute_capability, first.mig_mode, first.utilization, first.used_mib) == ("9.0", False, 0.0, 0)
+    assert (second.utilization, second.used_mib, second.health) == (10.0, 1024, "ok")
+    assert (third.mig_mode, third.utilization) == (True, None)
+    assert await reader.driver() == "580.95"
+    fault("rows")
+    first, *_ = await reader.read() or ()
+    assert (first.health, "row" in first.health_reason) == ("unhealthy", True)
+    await reader.aclose()
+
+
+async def test_a_lost_gpu_is_told_and_not_dropped(fault: Fault) -> None:
+    reader = ChildReader(limit_s=10)
+    await reader.open()
+    await reader.read()
+    fault("lost")
+    first, second, third = await reader.read() or ()
+    assert (second.uuid, second.health, second.health_reason) == ("GPU-1", "unhealthy", "GPU is lost")
+    assert (second.used_mib, second.utilization) == (None, None)
+    assert (first.health, third.health) == ("ok", "ok")
+    await reader.aclose()
+
+
+@pytest.mark.parametrize("how", ["hang", "die"])
+async def test_a_hung_or_dead_driver_costs_a_reading_and_never_more(how: str, fault: Fault) -> None:
+    clock = Clock()
+    reader = ChildReader(limit_s=10, clock=clock)
+    await reader.open()
+    inventory = InventoryWatch(reader, HostFacts(os="linux", arch="x", hostname="h", memory_mib=1, cpu_milli=1))
+    assert len(await inventory.read() or ()) == 3
+    (child,) = _readers()
+    fault(how)
+    reader._limit_s = 0.3
+    assert await inventory.read() is None
+    assert not child.is_running()
+    assert len(inventory.devices) == 3  # what was known stays known
+    fault("")
+    reader._limit_s = 10
+    assert await inventory.read() is None  # it waits before it tries again
+    assert _readers() == []
+    clock.now_s = 60.0
+    assert len(await inventory.read() or ()) == 3
+    await reader.aclose()
+
+
+async def test_no_driver_refuses_and_leaves_no_child(fault: Fault) -> None:
+    fault("no driver")
+    reader = ChildReader()
+    with pytest.raises(NoGpusError, match="--simulate"):
+        await reader.open()
+    assert _readers() == []
+
+
+async def test_a_child_that_talks_nonsense_is_unknown() -> None:
+    reader = ChildReader((sys.executable, "-c", "print('hello'); import time; time.sleep(100)"), limit_s=10)
+    await reader.open()
+    assert await reader.read() is None
+    await reader.aclose()

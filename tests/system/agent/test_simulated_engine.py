@@ -1,0 +1,106 @@
+"""The simulated engine, as a process."""
+
+import asyncio
+import json
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import aiohttp
+import pytest
+
+from gpuward.agent.processes.ports import PortBook
+
+
+@asynccontextmanager
+async def engine(*args: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, aiohttp.ClientSession]]:
+    ports = PortBook()
+    port = ports.take()
+    argv = ("-m", "gpuward.agent.simulated_engine", "--port", str(port), "--model", "demo", *args)
+    process = await asyncio.create_subprocess_exec(sys.executable, *argv, stdout=asyncio.subprocess.PIPE)
+    assert process.stdout is not None
+    try:
+        async with asyncio.timeout(20), aiohttp.ClientSession(f"http://127.0.0.1:{port}") as client:
+            assert b"serving demo" in await process.stdout.readline()
+            yield process, client
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+        ports.close()
+
+
+async def test_it_loads_then_answers() -> None:
+    async with engine("--load-seconds", "0.8") as (_, client):
+        async with client.get("/health") as answer:
+            assert answer.status == 503
+        status = 503
+        while status == 503:
+            await asyncio.sleep(0.05)
+            async with client.get("/health") as answer:
+                status = answer.status
+        assert status == 200
+        async with client.get("/v1/models") as answer:
+            assert [card["id"] for card in (await answer.json())["data"]] == ["demo"]
+
+
+async def test_completions_whole_and_streamed() -> None:
+    chat = {"model": "demo", "messages": [{"role": "user", "content": "one two three"}], "max_tokens": 5}
+    async with engine() as (_, client):
+        async with client.post("/v1/chat/completions", json=chat) as answer:
+            whole = await answer.json()
+        assert whole["usage"] == {"prompt_tokens": 3, "completion_tokens": 5, "total_tokens": 8}
+        assert whole["choices"][0]["message"]["content"] == "The quick brown fox jumps"
+        streamed = {**chat, "stream": True, "stream_options": {"include_usage": True}}
+        async with client.post("/v1/chat/completions", json=streamed) as answer:
+            assert answer.headers["Content-Type"].startswith("text/event-stream")
+            events = [line.removeprefix("data: ") for line in (await answer.text()).split("\n\n") if line]
+        assert events[-1] == "[DONE]"
+        chunks = [json.loads(event) for event in events[:-1]]
+        assert "".join(c["choices"][0]["delta"]["content"] for c in chunks[:-1]) == "The quick brown fox jumps"
+        assert chunks[-1]["usage"] == whole["usage"]
+        async with client.post("/v1/completions", json={"model": "demo", "prompt": "hi", "max_tokens": 2}) as answer:
+            assert (await answer.json())["choices"][0]["text"] == "The quick"
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("chat/completions", {"model": "demo"}, "messages"),
+        ("chat/completions", {"model": "demo", "messages": [1]}, "messages"),
+        ("chat/completions", {"messages": [{"role": "user", "content": "x"}]}, "model"),
+        ("completions", {"model": "demo", "prompt": 1}, "prompt"),
+        ("completions", {"model": "demo", "prompt": "x", "max_tokens": 0}, "max_tokens"),
+        ("completions", {"model": "demo", "prompt": "x", "stream": "yes"}, "stream"),
+        ("completions", [], "body"),
+    ],
+)
+async def test_wrong_requests_name_their_field(path: str, body: object, param: str) -> None:
+    async with engine() as (_, client), client.post(f"/v1/{path}", json=body) as answer:
+        error = (await answer.json())["error"]
+        assert (answer.status, error["type"], error["param"]) == (400, "invalid_request_error", param)
+
+
+async def test_it_ends_as_ordered() -> None:
+    async with engine("--exit-after", "0.3", "--exit-code", "7") as (process, _):
+        assert await process.wait() == 7
+    async with engine() as (process, _):
+        process.send_signal(signal.SIGTERM)
+        assert await process.wait() == 0
+    async with engine("--ignore-sigterm") as (process, client):
+        process.send_signal(signal.SIGTERM)
+        async with client.get("/health") as answer:
+            assert answer.status == 200
+        process.kill()
+        assert await process.wait() == -signal.SIGKILL
+
+
+async def test_tokens_take_their_time() -> None:
+    ask = {"model": "demo", "prompt": "x", "max_tokens": 10}
+    async with engine("--token-seconds", "0.05") as (_, client):
+        began = time.monotonic()
+        async with client.post("/v1/completions", json=ask) as answer:
+            assert answer.status == 200
+        assert time.monotonic() - began >= 0.45

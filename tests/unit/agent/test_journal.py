@@ -1,0 +1,98 @@
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpuward.agent import journal as journal_module
+from gpuward.agent.errors import DataFolderError
+from gpuward.agent.journal import Journal
+from gpuward.agent.records import ProcessRecord
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[Journal]:
+    opened = Journal(tmp_path / "data")
+    yield opened
+    opened.close()
+
+
+def _record(instance: str, epoch: int = 1, **fields: object) -> ProcessRecord:
+    return ProcessRecord.model_validate(
+        {"instance": instance, "epoch": epoch, "rank": 0, "state": "running", "boot_id": "b", **fields}
+    )
+
+
+def test_what_was_written_is_there_again(tmp_path: Path) -> None:
+    first = Journal(tmp_path)
+    first.remember(worker="w", credential="c", highest_term=7)
+    kept = first.record(_record("i-1", 4, pid=12, port=900))
+    first.amend(kept.model_copy(update={"pid": 13}))
+    first.close()
+    again = Journal(tmp_path)
+    assert again.facts == first.facts
+    assert again.facts.highest_term == 7
+    assert again.live() == (kept.model_copy(update={"pid": 13}),)
+    assert again.epochs == {"i-1": 4}
+    again.close()
+
+
+def test_the_database_is_durable_at_every_write(journal: Journal) -> None:
+    assert journal._db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    assert journal._db.execute("PRAGMA synchronous").fetchone() == (2,)
+
+
+def test_sequence_rises_and_epochs_only_rise(journal: Journal) -> None:
+    numbers = [journal.record(_record(name, epoch)).seq for name, epoch in (("a", 5), ("a", 3), ("b", 1))]
+    assert numbers == [1, 2, 3]
+    assert journal.epochs == {"a": 5, "b": 1}
+
+
+def test_only_ends_are_forgotten_and_only_up_to_the_number(journal: Journal) -> None:
+    live = journal.record(_record("live"))
+    old = journal.record(_record("old", state="exited", reason="exit"))
+    new = journal.record(_record("new", state="exited", reason="exit"))
+    journal.acknowledge(old.seq)
+    assert journal.unacknowledged() == (live, new)
+    assert journal.processes[old.key].acked
+
+
+def test_tombstones_are_bounded_and_their_epochs_stay(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal_module, "TOMBSTONES_KEPT", 3)
+    for number in range(6):
+        ended = journal.record(_record(f"i-{number}", state="exited", reason="exit"))
+        journal.acknowledge(ended.seq)
+    assert [record.instance for record in journal.processes.values()] == ["i-3", "i-4", "i-5"]
+    assert len(journal.epochs) == 6
+    rows = journal._db.execute("SELECT count(*) FROM processes").fetchone()
+    assert rows == (3,)
+
+
+def test_a_failed_write_changes_nothing(journal: Journal) -> None:
+    before = journal.record(_record("i-1"))
+    journal._db.execute("CREATE TRIGGER full BEFORE INSERT ON processes BEGIN SELECT RAISE(ABORT, 'disk full'); END")
+    with pytest.raises(sqlite3.IntegrityError, match="disk full"):
+        journal.record(before.model_copy(update={"state": "unhealthy"}))
+    assert journal.live() == (before,)
+    assert journal.facts.report_seq == before.seq
+
+
+@pytest.mark.usefixtures("journal")
+def test_one_agent_per_folder(tmp_path: Path) -> None:
+    with pytest.raises(DataFolderError, match="another agent"):
+        Journal(tmp_path / "data")
+
+
+def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DataFolderError, match="--data-dir"):
+        Journal(tmp_path / "file")
+
+
+def test_a_newer_agents_journal_is_not_misread(tmp_path: Path) -> None:
+    first = Journal(tmp_path)
+    first.record(_record("i-1"))
+    first._db.execute("""UPDATE processes SET body = '{"from_the_future": 1}'""")
+    first.close()
+    with pytest.raises(DataFolderError, match="newer"):
+        Journal(tmp_path)

@@ -1,0 +1,63 @@
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from gpuward.agent.settings import AgentSettings, host_label
+
+
+def _settings(**fields: object) -> AgentSettings:
+    return AgentSettings.model_validate({"controller_url": "http://c:8080/", **fields})
+
+
+def test_environment_and_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPUWARD_JOIN_TOKEN", "secret-token")
+    monkeypatch.setenv("GPUWARD_AGENT_DATA_DIR", "/somewhere")
+    monkeypatch.setenv("GPUWARD_AGENT_ON_EXIT", "keep")
+    settings = _settings()
+    assert settings.controller_url == "http://c:8080"
+    assert settings.join_token is not None
+    assert settings.join_token.get_secret_value() == "secret-token"
+    assert "secret-token" not in repr(settings)
+    assert (settings.data_dir, settings.on_exit, settings.proxy_port) == (Path("/somewhere"), "keep", 0)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("controller_url", "c:8080"),
+        ("name", "Not_A_Label"),
+        ("advertise", "http://h:1"),
+        ("advertise", "h:0"),
+        ("advertise", "h:70000"),
+        ("proxy_port", -1),
+        ("on_exit", "explode"),
+        ("nonsense", 1),
+    ],
+)
+def test_wrong_values_name_their_field(field: str, value: object) -> None:
+    with pytest.raises(ValidationError, match=field):
+        _settings(**{field: value})
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (None, None),
+        ("host", "host:99"),
+        ("host:7", "host:7"),
+        ("10.0.0.1", "10.0.0.1:99"),
+        ("[fe80::1]", "[fe80::1]:99"),
+        ("[fe80::1]:7", "[fe80::1]:7"),
+    ],
+)
+def test_advertised_address(given: str | None, told: str | None) -> None:
+    assert _settings(advertise=given).advertised(99) == told
+
+
+@pytest.mark.parametrize(
+    ("hostname", "label"),
+    [("gpu-1", "gpu-1"), ("GPU_Box.example.org", "gpu-box"), ("___", "worker"), ("a" * 80, "a" * 63)],
+)
+def test_host_names_become_labels(hostname: str, label: str) -> None:
+    assert host_label(hostname) == label

@@ -1,0 +1,50 @@
+from pathlib import Path
+
+from gpuward.agent.processes.ports import PortBook
+from gpuward.agent.processes.spawn import engine_argv, engine_env
+from gpuward.agent.records import Key
+from support.controller_double import start_order
+
+KEY = Key("i-1", 2, 1)
+
+
+def test_only_our_placeholders_are_filled_in() -> None:
+    argv = engine_argv(start_order("{python}", "--x={port}", '{"a": {port}}', "{other}", "${HOME}"), 81)
+    assert argv[1:] == ["--x=81", '{"a": 81}', "{other}", "${HOME}"]
+    assert argv[0].startswith("/")
+    assert engine_argv(start_order("run", "{port}"), None) == ["run", "{port}"]
+
+
+def test_the_environment_holds_no_secret_of_ours(tmp_path: Path) -> None:
+    base = {"PATH": "/bin", "GPUWARD_JOIN_TOKEN": "t", "GPUWARD_API_KEY": "k", "CUDA_VISIBLE_DEVICES": "0"}
+    env = engine_env(base, start_order("run", env={"A": "b"}), KEY, port=None, data_dir=tmp_path)
+    assert env == {
+        "PATH": "/bin",
+        "A": "b",
+        "PYTHONUNBUFFERED": "1",
+        "HF_HOME": str(tmp_path / "cache" / "huggingface"),
+        "CUDA_VISIBLE_DEVICES": "",
+        "GPUWARD_AGENT_DIR": str(tmp_path),
+        "GPUWARD_INSTANCE": "i-1",
+        "GPUWARD_EPOCH": "2",
+        "GPUWARD_RANK": "1",
+    }
+
+
+def test_a_users_own_caches_stay(tmp_path: Path) -> None:
+    for name in ("HF_HOME", "HF_HUB_CACHE"):
+        env = engine_env({name: "/mine"}, start_order("run"), KEY, port=None, data_dir=tmp_path)
+        assert {key: value for key, value in env.items() if key.startswith("HF_")} == {name: "/mine"}
+
+
+def test_no_two_agents_of_a_host_choose_the_same_port() -> None:
+    one, other = PortBook(), PortBook()
+    try:
+        port = one.take()
+        assert not other.hold(port)
+        assert len({other.take() for _ in range(50)} | {port}) == 51
+        one.release(port)
+        assert other.hold(port)
+    finally:
+        one.close()
+        other.close()
