@@ -59,11 +59,11 @@ class Ranking:
         if self.ask.strategy == "spread":
             memory = np.minimum(gpus.claimed[rows], (1 << _MEMORY_BITS) - 1)
             instances = np.minimum(gpus.instances[rows], (1 << _INSTANCES_BITS) - 1)
-            key: Ints = ((self.on_gpus[rows] << _INSTANCES_BITS | instances) << _MEMORY_BITS) | memory
-            return key
-        left = gpus.total[rows] if self.layout.exclusive else gpus.total[rows] - gpus.claimed[rows]
-        untouched = (gpus.claims[rows] == 0).astype(np.int64)
-        return left * 2 + untouched
+            crowding: Ints = ((self.on_gpus[rows] << _INSTANCES_BITS | instances) << _MEMORY_BITS) | memory
+            return crowding
+        left: Ints = gpus.total[rows] if self.layout.exclusive else gpus.total[rows] - gpus.claimed[rows]
+        remaining: Ints = left * 2 + (gpus.claims[rows] == 0)
+        return remaining
 
     def worker_columns(self, rows: slice, first_gpu: Ints, suitable: Bools, keys: Ints) -> list[Ints]:
         """The columns to sort these workers by.

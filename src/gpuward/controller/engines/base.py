@@ -1,0 +1,87 @@
+"""What an engine is to the controller: where it runs, what it needs, how it is started and asked for its health."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from gpuward.controller.domain.placement import Compatibility, Need
+from gpuward.schemas.manifest import DeploymentSpec
+from gpuward.schemas.wire import ProbeOrder, SimulatedLoad
+
+
+class SpecError(ValueError):
+    """A spec that cannot work. The message begins with the field and says what to do."""
+
+
+class EngineUnsupportedError(SpecError):
+    """Asks for an engine or a way of running that this version does not have (reason `engine_unsupported`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """Work for the killable child; the need follows from what it returns."""
+
+    target: str  # "module:function"
+    payload: Mapping[str, Any]  # JSON
+    deadline_s: float
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class EngineProcess:
+    """How one process of an instance is started. argv leaves {port} and {python} to the agent."""
+
+    argv: tuple[str, ...]
+    needs_port: bool
+    env: Mapping[str, str] = field(default_factory=dict)  # the spec's own env goes over it
+    probe: ProbeOrder | None = None
+    simulated_load: SimulatedLoad | None = None
+    # What the server wants to read as `model` in a request; None: it takes any name, so the deployment's.
+    request_model: str | None = None
+
+
+class Engine(Protocol):
+    """One engine. All of it pure and quick; `validate` has passed before anything else is called."""
+
+    name: str
+
+    def validate(self, spec: DeploymentSpec) -> None:
+        """Raises SpecError where the engine cannot run this spec."""
+
+    def compatibility(self, spec: DeploymentSpec) -> Compatibility:
+        """What the engine runs on."""
+
+    def gpu_counts(self, spec: DeploymentSpec) -> tuple[int, ...]:
+        """The GPU counts to try, best first, where the user leaves the count to us; (0,): it wants none."""
+
+    def analysis(self, spec: DeploymentSpec) -> Analysis | None:
+        """What the child has to work out; None: the need is known at once."""
+
+    def need(self, spec: DeploymentSpec, result: Any) -> Need:
+        """The need, from what the analysis returned (None where there was none)."""
+
+    def process(self, spec: DeploymentSpec, gpu_count: int) -> EngineProcess:
+        """How to start it on that many GPUs."""
+
+
+def probe_order(spec: DeploymentSpec, default_path: str | None) -> ProbeOrder | None:
+    """The user's probe, else the engine's own, else none."""
+    if spec.probe is not None:
+        probe = spec.probe
+        return ProbeOrder(path=probe.path, period_s=probe.period, timeout_s=probe.timeout, failures=probe.failures)
+    if default_path is None:
+        return None
+    return ProbeOrder(path=default_path, period_s=5.0, timeout_s=3.0, failures=3)
+
+
+def model_reference(spec: DeploymentSpec) -> str | None:
+    """The model without its scheme: /dir of path:/dir, org/name@rev of hf:org/name@rev."""
+    return None if spec.model is None else spec.model.partition(":")[2]
+
+
+def refuse_parallel(spec: DeploymentSpec, engine: str) -> None:
+    """Raises SpecError where degrees are stated that the engine would silently ignore."""
+    if spec.parallel.world is not None:
+        raise SpecError(
+            f"parallel: engine {engine} cannot split a model by these degrees; remove them, or set resources.gpus"
+        )

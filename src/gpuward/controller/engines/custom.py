@@ -1,0 +1,55 @@
+"""The user's own command: argv, never a shell. Nobody can know what it needs unless the user says so."""
+
+from typing import Any
+
+from gpuward.controller.domain.placement import Compatibility, Need
+from gpuward.controller.engines.base import (
+    Analysis,
+    EngineProcess,
+    SpecError,
+    model_reference,
+    probe_order,
+    refuse_parallel,
+)
+from gpuward.schemas.manifest import DeploymentSpec
+
+
+class CustomEngine:
+    """Runs `command` on any platform, on no GPU unless GPUs or their memory are asked for."""
+
+    name = "custom"
+
+    def validate(self, spec: DeploymentSpec) -> None:
+        """Raises SpecError for what the command would never see."""
+        refuse_parallel(spec, self.name)
+        if spec.args:
+            raise SpecError("args: engine custom passes none; write them into command")
+        if spec.probe is not None and not _needs_port(spec):
+            raise SpecError("probe: the command has no {port} to be asked at; use {port} in it, or remove the probe")
+
+    def compatibility(self, spec: DeploymentSpec) -> Compatibility:  # noqa: ARG002 - the same for every spec
+        """Anything."""
+        return Compatibility()
+
+    def gpu_counts(self, spec: DeploymentSpec) -> tuple[int, ...]:
+        """One GPU where GPU memory or a whole GPU is asked for, else none."""
+        resources = spec.resources
+        return (1,) if resources.gpu_memory != "auto" or resources.exclusive else (0,)
+
+    def analysis(self, spec: DeploymentSpec) -> Analysis | None:  # noqa: ARG002 - the same for every spec
+        """None: there is nothing to read."""
+        return None
+
+    def need(self, spec: DeploymentSpec, result: Any) -> Need:  # noqa: ARG002 - the same for every spec
+        """Unknown, so GPUs are taken whole unless their memory is given."""
+        return Need(memory_mib=None, notes=("a command's need cannot be known",))
+
+    def process(self, spec: DeploymentSpec, gpu_count: int) -> EngineProcess:
+        """The command with {model} and {gpu_count} filled in; {port} is the agent's to choose."""
+        model = model_reference(spec) or ""
+        argv = tuple(part.replace("{gpu_count}", str(gpu_count)).replace("{model}", model) for part in spec.command)
+        return EngineProcess(argv=argv, needs_port=_needs_port(spec), probe=probe_order(spec, None))
+
+
+def _needs_port(spec: DeploymentSpec) -> bool:
+    return any("{port}" in part for part in spec.command)

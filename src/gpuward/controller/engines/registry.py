@@ -1,0 +1,66 @@
+"""Which engine runs a spec, and the checks that an apply has to pass."""
+
+from typing import Final
+
+from gpuward.controller.engines.base import Engine, EngineUnsupportedError, SpecError
+from gpuward.controller.engines.custom import CustomEngine
+from gpuward.controller.engines.simulated import SimulatedEngine
+from gpuward.controller.engines.transformers import TransformersEngine
+from gpuward.schemas.manifest import DeploymentSpec
+
+_ENGINES: Final[dict[str, Engine]] = {
+    engine.name: engine for engine in (CustomEngine(), SimulatedEngine(), TransformersEngine())
+}
+
+
+def engine_for(spec: DeploymentSpec) -> Engine:
+    """The engine of a spec; `auto` is custom where there is a command, else transformers.
+
+    Raises:
+        EngineUnsupportedError: naming the field and what to write instead.
+    """
+    name = spec.engine
+    if name == "auto":
+        name = "custom" if spec.command else "transformers"
+    if name not in _ENGINES:
+        known = ", ".join(sorted(_ENGINES))
+        raise EngineUnsupportedError(
+            f"engine: {name} is not available in this version; use one of {known} (custom runs any command)"
+        )
+    if spec.runtime == "docker":
+        raise EngineUnsupportedError("runtime: docker is not available in this version; use runtime: process")
+    if name != "custom" and spec.model is not None and spec.model.startswith("gguf:"):
+        raise EngineUnsupportedError(
+            "model: gguf is not available in this version; give a safetensors model, or a command that reads the file"
+        )
+    return _ENGINES[name]
+
+
+def validate(spec: DeploymentSpec) -> None:
+    """Checks at apply time what the schema cannot know: whether this version can run the spec at all.
+
+    Raises:
+        SpecError: naming the field and what to do; EngineUnsupportedError where a later version might.
+    """
+    engine = engine_for(spec)
+    if spec.update == "rolling":
+        raise EngineUnsupportedError("update: rolling is not available in this version; use update: recreate")
+    if spec.resources.max_workers > 1:
+        raise EngineUnsupportedError(
+            "resources.max_workers: instances over several workers are not available in this version; leave it at 1"
+        )
+    if spec.model is not None and ("{" in spec.model or "}" in spec.model):
+        raise SpecError("model: braces stand for what the agent fills in; rename the folder")
+    _check_counts(spec)
+    engine.validate(spec)
+
+
+def _check_counts(spec: DeploymentSpec) -> None:
+    resources, named = spec.resources, len(spec.placement.gpus)
+    count = spec.parallel.world if resources.gpus == "auto" else resources.gpus
+    if named and count is not None and count != named:
+        raise SpecError(
+            f"placement.gpus: names {named} GPUs, {count} are asked for: count_mismatch; name as many, or leave it out"
+        )
+    if resources.gpus == 0 and (resources.gpu_memory != "auto" or resources.exclusive):
+        raise SpecError("resources.gpus: is 0, but GPU memory or a whole GPU is asked for; remove one of them")

@@ -1,0 +1,140 @@
+"""The simulated engine: a small real HTTP server that behaves as its args say."""
+
+import difflib
+from collections.abc import Callable
+from typing import Any, Final
+
+from gpuward.controller.domain.placement import Compatibility, Need
+from gpuward.controller.engines.base import Analysis, EngineProcess, SpecError, model_reference, probe_order
+from gpuward.schemas.manifest import DeploymentSpec
+from gpuward.schemas.quantities import parse_duration_s, parse_size_mib
+from gpuward.schemas.wire import SimulatedLoad
+
+_ANALYSIS: Final = "gpuward.controller.models.analysis:simulated_need"
+_ANALYSIS_MARGIN_S: Final = 30.0  # starting the child, on a machine that is busy
+_ANALYSIS_MEMORY_BYTES: Final = 512 * 2**20
+_MAX_SECONDS: Final = 3600.0
+_MAX_EXIT_CODE: Final = 255
+_MAX_PERCENT: Final = 100.0
+_MAX_STEPS: Final = 1000
+_GPU_COUNTS: Final = (1, 2, 4, 8)
+Steps = tuple[tuple[float, float], ...]
+
+
+def _seconds(value: object) -> float:
+    seconds = parse_duration_s(value)
+    if seconds > _MAX_SECONDS:
+        raise ValueError(f"must be at most {_MAX_SECONDS:g} seconds")
+    return seconds
+
+
+def _exit_code(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MAX_EXIT_CODE:
+        raise ValueError(f"must be a whole number from 0 to {_MAX_EXIT_CODE}")
+    return value
+
+
+def _flag(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError("must be true or false")  # noqa: TRY004 - refusals of args are ValueErrors throughout
+    return value
+
+
+def _percent(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _MAX_PERCENT:
+        raise ValueError("must be a percentage from 0 to 100, or a list of [seconds, percent]")
+    return float(value)
+
+
+def _utilization(value: object) -> Steps:
+    if not isinstance(value, list):
+        return ((0.0, _percent(value)),)
+    if not 1 <= len(value) <= _MAX_STEPS:
+        raise ValueError(f"must have 1 to {_MAX_STEPS} steps of [seconds, percent]")
+    steps = []
+    for step in value:
+        if not isinstance(step, list) or len(step) != 2:  # noqa: PLR2004 - seconds and percent
+            raise ValueError("must be a percentage from 0 to 100, or a list of [seconds, percent]")
+        steps.append((_seconds(step[0]), _percent(step[1])))
+    return tuple(steps)
+
+
+_ARGS: Final[dict[str, Callable[[object], Any]]] = {
+    "analysis_seconds": _seconds,
+    "load_seconds": _seconds,
+    "exit_after": _seconds,
+    "exit_code": _exit_code,
+    "ignore_sigterm": _flag,
+    "utilization": _utilization,
+    "memory": parse_size_mib,
+    "token_seconds": _seconds,
+}
+
+
+def parse_args(spec: DeploymentSpec) -> dict[str, Any]:
+    """The args by name, checked and in their own types: seconds, percent steps, MiB.
+
+    Raises:
+        SpecError: naming the arg and what it should be.
+    """
+    parsed = {}
+    for name, value in spec.args.items():
+        if name not in _ARGS:
+            near = difflib.get_close_matches(name, _ARGS, n=1, cutoff=0.5)
+            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(_ARGS)}"
+            raise SpecError(f"args.{name}: the simulated engine does not know it; {hint}")
+        try:
+            parsed[name] = _ARGS[name](value)
+        except ValueError as error:
+            raise SpecError(f"args.{name}: {error}") from None
+    return parsed
+
+
+class SimulatedEngine:
+    """Runs anywhere. Its need is its arg `memory`; without it, unknown."""
+
+    name = "simulated"
+
+    def validate(self, spec: DeploymentSpec) -> None:
+        """Raises SpecError for args that it does not know or cannot read."""
+        parse_args(spec)
+
+    def compatibility(self, spec: DeploymentSpec) -> Compatibility:  # noqa: ARG002 - the same for every spec
+        """Anything: it is a plain process."""
+        return Compatibility()
+
+    def gpu_counts(self, spec: DeploymentSpec) -> tuple[int, ...]:
+        """The product of the stated degrees, else what commonly divides a model's heads."""
+        world = spec.parallel.world
+        return _GPU_COUNTS if world is None else (world,)
+
+    def analysis(self, spec: DeploymentSpec) -> Analysis | None:
+        """Sleeps in the child where `analysis_seconds` says so."""
+        args = parse_args(spec)
+        seconds = args.get("analysis_seconds")
+        if seconds is None:
+            return None
+        payload = {"seconds": seconds, "memory_mib": args.get("memory")}
+        return Analysis(_ANALYSIS, payload, seconds + _ANALYSIS_MARGIN_S, _ANALYSIS_MEMORY_BYTES)
+
+    def need(self, spec: DeploymentSpec, result: Any) -> Need:
+        """What `memory` says, in all."""
+        memory_mib = parse_args(spec).get("memory") if result is None else result["memory_mib"]
+        return Need(memory_mib=memory_mib, parts={} if memory_mib is None else {"simulated": memory_mib})
+
+    def process(self, spec: DeploymentSpec, gpu_count: int) -> EngineProcess:
+        """The server of `gpuward.agent.simulated_engine`, in the agent's own interpreter."""
+        args = parse_args(spec)
+        argv = ["{python}", "-m", "gpuward.agent.simulated_engine", "--port", "{port}"]
+        argv += ["--model", model_reference(spec) or "simulated"]
+        for name in ("load_seconds", "exit_after", "exit_code", "token_seconds"):
+            if name in args:
+                argv += [f"--{name.replace('_', '-')}", f"{args[name]:g}"]
+        if args.get("ignore_sigterm"):
+            argv.append("--ignore-sigterm")
+        memory = args.get("memory")
+        load = SimulatedLoad(
+            utilization=args.get("utilization", ((0.0, 0.0),)),
+            memory_mib=None if memory is None or not gpu_count else -(-memory // gpu_count),
+        )
+        return EngineProcess(argv=tuple(argv), needs_port=True, probe=probe_order(spec, "/health"), simulated_load=load)
