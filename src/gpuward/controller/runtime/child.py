@@ -109,18 +109,16 @@ async def run_child(target: str, payload: Any, *, deadline_s: float, memory_byte
         pipes = ChildPipes(process, request, max_answer_bytes=MAX_FRAME_BYTES, stderr_tail_bytes=_STDERR_TAIL_BYTES)
         async with asyncio.timeout(deadline_s):
             answer = await pipes.answer()
-        if not answer:
-            await _wait_exit(process)
+        exited = await _has_exited(process)
     except TimeoutError:
         raise ChildTimeout(f"{target} was not done within {deadline_s:g} s") from None
     finally:
-        exit_code = process.returncode
         try:
             await _end(process)
         finally:
             if pipes is not None:
                 pipes.close()
-    return _decode_answer(answer, exit_code, pipes.stderr_tail)
+    return _decode_answer(answer, process.returncode if exited else None, pipes.stderr_tail)
 
 
 def _encode_request(target: str, payload: Any) -> bytes:
@@ -173,11 +171,30 @@ def _decode_answer(answer: bytes, exit_code: int | None, stderr_tail: str) -> An
             raise ChildCrashed(exit_code, stderr_tail)
 
 
-async def _wait_exit(process: subprocess.Popen[bytes]) -> None:
+def _group_lives(pgid: int) -> bool:
+    """Whether anybody in the group still runs: the dead whom their new parent, often slow, has yet to bury do not."""
+    if not _signal_group(pgid, 0):
+        return False
+    # Reached only where the target started processes in spite of everything.
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, group = status.read_text(errors="replace").rpartition(")")[2].split()[:3]
+        except OSError:  # ended while we looked
+            continue
+        if int(group) == pgid and state not in "ZX":
+            return True
+    return False
+
+
+async def _has_exited(process: subprocess.Popen[bytes]) -> bool:
+    """Wait a little for a child that has answered to exit by itself; it is not reaped, so that its group stays ours."""
     loop = asyncio.get_running_loop()
     give_up = loop.time() + _EXIT_GRACE_S
-    while process.poll() is None and loop.time() < give_up:  # noqa: ASYNC110 - no event without a watcher
-        await asyncio.sleep(_POLL_LAST_S)
+    while os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+        if loop.time() > give_up:
+            return False
+        await asyncio.sleep(_POLL_FIRST_S)
+    return True
 
 
 async def _end(process: subprocess.Popen[bytes]) -> None:
@@ -185,14 +202,13 @@ async def _end(process: subprocess.Popen[bytes]) -> None:
 
     Cancels that arrive meanwhile wait, too: what would they free, if the process lived on? One is raised at the end.
     """
-    if process.returncode is None:
-        # Not reaped yet, so the group's number cannot belong to anybody else.
-        _signal_group(process.pid, signal.SIGKILL)
+    # Not reaped yet, be it dead, so the group's number cannot belong to anybody else.
+    _signal_group(process.pid, signal.SIGKILL)
     loop = asyncio.get_running_loop()
     give_up = loop.time() + _GONE_LIMIT_S
     pause_s = _POLL_FIRST_S
     cancelled: asyncio.CancelledError | None = None
-    while process.poll() is None or _signal_group(process.pid, 0):
+    while process.poll() is None or _group_lives(process.pid):
         if loop.time() > give_up:
             log.error("child's process group survives SIGKILL", pgid=process.pid)
             break
