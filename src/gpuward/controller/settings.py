@@ -8,6 +8,7 @@ from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from gpuward.controller.decide.backoff import RestartSettings
+from gpuward.controller.domain.workers import WorkerSettings
 
 DEFAULT_PORT = 8420
 
@@ -45,3 +46,12 @@ class ControllerSettings(BaseSettings):
     def restarts(self) -> RestartSettings:
         """Back-off and retries."""
         return RestartSettings(base_s=self.restart_backoff_s, cap_s=max(300.0, self.restart_backoff_s))
+
+    @property
+    def workers(self) -> WorkerSettings:
+        """Limits of silence."""
+        return WorkerSettings(
+            unreachable_after_s=self.unreachable_after_s,
+            disconnected_after_s=min(5.0, self.unreachable_after_s),
+            lost_after_s=self.lost_after_s,
+        )

@@ -9,9 +9,11 @@ from gpuward.controller.domain.instances import RevisionFacts
 from gpuward.controller.domain.placement import Need
 from gpuward.controller.engines.base import EngineUnsupportedError
 from gpuward.controller.engines.registry import engine_for
+from gpuward.controller.runtime.child import run_child
 from gpuward.controller.runtime.clock import Clock
 from gpuward.controller.runtime.computations import ComputationMetrics, Computations, Work
 from gpuward.controller.runtime.outcome import RetryableError
+from gpuward.schemas.manifest import DeploymentSpec
 
 PURPOSE = "analysis"
 
@@ -80,6 +82,22 @@ def _finish(revision: RevisionFacts, result: Any) -> Finished:
         retryable = bool(getattr(result, "retryable", isinstance(result, RetryableError)))
         return Finished(revision.input_hash, error=str(result) or type(result).__name__, retryable=retryable)
     return Finished(revision.input_hash, need=engine_for(revision.spec).need(revision.spec, result))
+
+
+async def analyse_now(spec: DeploymentSpec) -> Need:
+    """Works a need out for a caller who waits, as for a plan; cancelling it kills the child.
+
+    Raises:
+        ChildFailure: with `retryable`, where it cannot be worked out.
+    """
+    engine = engine_for(spec)
+    analysis = engine.analysis(spec)
+    if analysis is None:
+        return engine.need(spec, None)
+    result = await run_child(
+        analysis.target, analysis.payload, deadline_s=analysis.deadline_s, memory_bytes=analysis.memory_bytes
+    )
+    return engine.need(spec, result)
 
 
 def known_need(revision: RevisionFacts) -> tuple[Need | None, Finished | None]:

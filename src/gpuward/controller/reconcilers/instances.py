@@ -13,7 +13,8 @@ from gpuward.controller.runtime.lease import check_term
 from gpuward.controller.runtime.outcome import Again, Done, Outcome, StaleError
 from gpuward.controller.store.database import Database
 from gpuward.controller.store.errors import LostGuardError
-from gpuward.controller.store.instance_writes import PlannedStep, carry_out
+from gpuward.controller.store.guarded import PlannedStep
+from gpuward.controller.store.instance_writes import carry_out
 from gpuward.controller.store.instances import list_uids, observe
 
 

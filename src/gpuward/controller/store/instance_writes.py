@@ -4,30 +4,19 @@ The caller has checked its term in the same transaction. A lost guard raises and
 """
 
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import orjson
 
-from gpuward.controller.domain.instances import DeploymentFacts
 from gpuward.controller.domain.need_json import need_error_to_json, need_to_json
-from gpuward.controller.domain.plans import DeploymentPlan, Restart
-from gpuward.controller.store.errors import LostGuardError
 from gpuward.controller.store.events import NewEvent, write_events
+from gpuward.controller.store.guarded import PlannedStep, expect_rows, worker_of
 from gpuward.controller.store.locks import lock_rows
 from gpuward.controller.store.notify import notify
+from gpuward.controller.store.starts import restart_in_place
 
 _ID_ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"  # no vowels: no words; no look-alikes
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedStep:
-    """A plan with the facts it was made from, and the start payloads of its restarts by instance."""
-
-    facts: DeploymentFacts
-    plan: DeploymentPlan
-    payloads: Mapping[str, dict[str, Any]]
 
 
 def new_instance_id(deployment: str) -> str:
@@ -46,7 +35,7 @@ async def carry_out(connection: Any, steps: Sequence[PlannedStep]) -> None:
     await _withdraw(connection, steps)
     await _move(connection, steps)
     await _release(connection, steps)
-    await _restart(connection, steps)
+    await restart_in_place(connection, steps)
     await _create(connection, steps)
     await _order_stops(connection, steps)
     await _remove(connection, steps)
@@ -55,7 +44,7 @@ async def carry_out(connection: Any, steps: Sequence[PlannedStep]) -> None:
     await _finish(connection, steps)
     await write_events(connection, _events(steps))
     woken = {s.worker_id for step in steps for s in step.plan.stops}
-    woken |= {w for step in steps for r in step.plan.restarts if (w := _worker_of(step.facts, r))}
+    woken |= {w for step in steps for r in step.plan.restarts if (w := worker_of(step.facts, r))}
     await notify(connection, "command", woken)
     await notify(connection, "status", [s.facts.uid for s in steps])
 
@@ -77,17 +66,11 @@ async def _lock(connection: Any, steps: Sequence[PlannedStep]) -> None:
     )
 
 
-async def _expect(connection: Any, query: str, count: int, *args: Any) -> None:
-    rows = await connection.fetch(query, *args)
-    if len(rows) != count:
-        raise LostGuardError(query.split("\n", 1)[0].strip())
-
-
 async def _bump_versions(connection: Any, steps: Sequence[PlannedStep]) -> None:
     """Instances are made and removed one step after another, and none is made once the deployment is deleted."""
     touched = [s for s in steps if s.plan.creates or s.plan.removals or s.plan.finish]
     if touched:
-        await _expect(
+        await expect_rows(
             connection,
             """update deployments d set version = d.version + 1
                  from unnest($1::uuid[], $2::bigint[], $3::boolean[]) as x (uid, version, creates)
@@ -103,7 +86,7 @@ async def _bump_versions(connection: Any, steps: Sequence[PlannedStep]) -> None:
 async def _withdraw(connection: Any, steps: Sequence[PlannedStep]) -> None:
     ids = [w.command_id for s in steps for w in s.plan.withdrawals]
     if ids:
-        await _expect(
+        await expect_rows(
             connection,
             """update commands set state = 'withdrawn'
                 where id = any($1::bigint[]) and state = 'open' and sent_at is null
@@ -116,7 +99,7 @@ async def _withdraw(connection: Any, steps: Sequence[PlannedStep]) -> None:
 async def _move(connection: Any, steps: Sequence[PlannedStep]) -> None:
     moves = [m for s in steps for m in s.plan.moves]
     if moves:
-        await _expect(
+        await expect_rows(
             connection,
             """update instances i
                   set phase = x.phase, phase_since = clock_timestamp(), reason = x.reason, message = x.message,
@@ -155,82 +138,6 @@ async def _release(connection: Any, steps: Sequence[PlannedStep]) -> None:
         )
 
 
-def _worker_of(facts: DeploymentFacts, restart: Restart) -> str | None:
-    return next((i.host_of(0) for i in facts.instances if i.id == restart.instance), None)
-
-
-async def _restart(connection: Any, steps: Sequence[PlannedStep]) -> None:
-    """The claims of a dead epoch become those of the next: gone and back within the transaction, rows locked."""
-    restarts = [(s, r) for s in steps for r in s.plan.restarts]
-    if not restarts:
-        return
-    ids, epochs = [r.instance for _, r in restarts], [r.epoch for _, r in restarts]
-    workers = sorted({w for s, r in restarts if (w := _worker_of(s.facts, r))})
-    await _expect(
-        connection,
-        """select id from workers
-            where id = any($1::uuid[]) and phase = 'ready' and not draining and deleted_at is null
-            order by id for share""",
-        len(workers),
-        workers,
-    )
-    await _expect(
-        connection,
-        """update instances i
-              set phase = 'starting', phase_since = clock_timestamp(), epoch = i.epoch + 1, not_before = null,
-                  reason = '', message = ''
-             from unnest($1::text[], $2::text[], $3::int[]) as x (id, expected, epoch)
-            where i.id = x.id and i.phase = x.expected and i.epoch = x.epoch
-        returning i.id""",
-        len(restarts),
-        ids,
-        [r.expected.value for _, r in restarts],
-        epochs,
-    )
-    rows = await connection.fetch(
-        """delete from claims c using unnest($1::text[], $2::int[]) as x (id, epoch)
-            where c.instance_id = x.id and c.epoch = x.epoch
-        returning c.device, c.instance_id, c.rank, c.memory_mib, c.cpu_milli, c.exclusive, c.position""",
-        ids,
-        epochs,
-    )
-    held = {c.device for s, r in restarts for i in s.facts.instances if i.id == r.instance for c in i.claims}
-    if {row["device"] for row in rows} != held:
-        raise LostGuardError("claims of a restart")
-    epoch_of = dict(zip(ids, epochs, strict=True))
-    await connection.execute(
-        """insert into claims (device, instance_id, epoch, rank, memory_mib, cpu_milli, exclusive, position)
-           select * from unnest($1::text[], $2::text[], $3::int[], $4::int[], $5::bigint[], $6::bigint[],
-                                $7::boolean[], $8::int[])""",
-        [r["device"] for r in rows],
-        [r["instance_id"] for r in rows],
-        [epoch_of[r["instance_id"]] + 1 for r in rows],
-        [r["rank"] for r in rows],
-        [r["memory_mib"] for r in rows],
-        [r["cpu_milli"] for r in rows],
-        [r["exclusive"] for r in rows],
-        [r["position"] for r in rows],
-    )
-    await order_starts(
-        connection,
-        [(_worker_of(s.facts, r) or "", r.instance, r.epoch + 1, s.payloads[r.instance]) for s, r in restarts],
-    )
-
-
-async def order_starts(connection: Any, orders: Sequence[tuple[str, str, int, dict[str, Any]]]) -> None:
-    """Writes start orders of rank 0: (worker id, instance, epoch, payload)."""
-    await connection.execute(
-        """insert into commands (worker_id, instance_id, epoch, rank, verb, payload)
-           select worker_id, instance_id, epoch, 0, 'start', payload
-             from unnest($1::uuid[], $2::text[], $3::int[], $4::jsonb[])
-                  as x (worker_id, instance_id, epoch, payload)""",
-        [o[0] for o in orders],
-        [o[1] for o in orders],
-        [o[2] for o in orders],
-        [o[3] for o in orders],
-    )
-
-
 async def _create(connection: Any, steps: Sequence[PlannedStep]) -> None:
     rows = [(new_instance_id(s.facts.name), s.facts.uid, c.revision, c.replaces) for s in steps for c in s.plan.creates]
     if rows:
@@ -262,7 +169,7 @@ async def _order_stops(connection: Any, steps: Sequence[PlannedStep]) -> None:
 async def _remove(connection: Any, steps: Sequence[PlannedStep]) -> None:
     removals = [r for s in steps for r in s.plan.removals]
     if removals:
-        await _expect(
+        await expect_rows(
             connection,
             """delete from instances i using unnest($1::text[], $2::text[], $3::int[]) as x (id, expected, epoch)
                 where i.id = x.id and i.phase = x.expected and i.epoch = x.epoch
@@ -314,7 +221,7 @@ async def _update_deployments(connection: Any, steps: Sequence[PlannedStep]) -> 
 async def _finish(connection: Any, steps: Sequence[PlannedStep]) -> None:
     uids = [s.facts.uid for s in steps if s.plan.finish]
     if uids:
-        await _expect(
+        await expect_rows(
             connection,
             """delete from deployments d
                 where d.uid = any($1::uuid[]) and d.deleted_at is not null

@@ -8,10 +8,10 @@ from gpuward.controller.domain.need_json import need_from_json
 from gpuward.controller.domain.placement import Need, Placed, Unplaced
 from gpuward.controller.scheduling.explain import headline
 from gpuward.controller.store.events import NewEvent, write_events
-from gpuward.controller.store.instance_writes import order_starts
 from gpuward.controller.store.instances import spec_from_json
 from gpuward.controller.store.locks import lock_rows
 from gpuward.controller.store.notify import notify
+from gpuward.controller.store.starts import order_starts
 from gpuward.schemas.manifest import DeploymentSpec
 
 # Due ones only: whoever backs off waits, and is looked at again when its time has come.

@@ -1,0 +1,163 @@
+"""What only the leader runs: the reconcile loops of one term, and the house-keeping. Wires; decides nothing."""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from typing import Final
+
+import structlog
+
+from gpuward.controller.reconcilers.analysis import Analyses
+from gpuward.controller.reconcilers.housekeeping import Housekeeping
+from gpuward.controller.reconcilers.instances import InstancesReconciler
+from gpuward.controller.reconcilers.placement import EVERYTHING, PlacementReconciler
+from gpuward.controller.reconcilers.workers import WorkersReconciler
+from gpuward.controller.runtime.clock import Clock
+from gpuward.controller.runtime.loop import LoopSettings, ReconcileLoop, Reconciler
+from gpuward.controller.runtime.metrics import Metrics
+from gpuward.controller.settings import ControllerSettings
+from gpuward.controller.store.database import Database
+from gpuward.controller.store.quarantine import record_quarantine
+
+log = structlog.get_logger(__name__)
+
+_GATHER_S: Final = 0.002  # hints to placement within this time are answered by one pass
+_INSTANCES: Final = LoopSettings(workers=4, batch_size=256)
+_ONE_AT_A_TIME: Final = LoopSettings(workers=1, batch_size=1, resync_s=20.0)
+
+
+class Leading:
+    """Runs the loops of whatever term is ours, and passes hints to them.
+
+    Args:
+        database: where all is read and written.
+        clock: time.
+        metrics: what is counted.
+        settings: back-off, limits of silence, periods.
+        db_healthy_since: since when the hub's writes have succeeded without a gap, by the database's clock.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        clock: Clock,
+        metrics: Metrics,
+        settings: ControllerSettings,
+        db_healthy_since: Callable[[], datetime],
+    ) -> None:
+        self._database = database
+        self._clock = clock
+        self._metrics = metrics
+        self._settings = settings
+        self._db_healthy_since = db_healthy_since
+        self._reign: _Reign | None = None
+
+    def hint(self, kind: str, id_: str | None) -> None:
+        """Passes a wake-up on; a follower has nobody to wake."""
+        if self._reign is not None:
+            self._reign.hint(kind, id_)
+
+    async def reign(self, term: int) -> None:
+        """Runs everything that only a leader does, until cancelled."""
+        log.info("leading", term=term)
+        reign = _Reign(self._database, term, self._clock, self._metrics, self._settings, self._db_healthy_since)
+        self._reign = reign
+        try:
+            await reign.run()
+        finally:
+            self._reign = None
+            log.info("no longer leading", term=term)
+
+
+class _Reign:
+    """The loops of one term."""
+
+    def __init__(
+        self,
+        database: Database,
+        term: int,
+        clock: Clock,
+        metrics: Metrics,
+        settings: ControllerSettings,
+        db_healthy_since: Callable[[], datetime],
+    ) -> None:
+        self._database = database
+        self._term = term
+        self._analyses = Analyses(clock=clock, metrics=metrics, hint=self._look_at)
+        # Jitter only: no secret depends on it.
+        rng = random.Random()  # noqa: S311 - see above
+
+        def loop(reconciler: Reconciler[str], loop_settings: LoopSettings) -> ReconcileLoop[str]:
+            return ReconcileLoop(
+                reconciler,
+                clock=clock,
+                rng=rng,
+                metrics=metrics,
+                on_quarantine=self._quarantined(reconciler.kind),
+                on_terminal=self._failed(reconciler.kind),
+                settings=loop_settings,
+            )
+
+        self._instances: ReconcileLoop[str] = loop(
+            InstancesReconciler(database, term, self._analyses, settings.restarts, self._wake_placement), _INSTANCES
+        )
+        self._placement: ReconcileLoop[str] = loop(
+            PlacementReconciler(
+                database,
+                term,
+                settings.restarts,
+                clock=clock,
+                metrics=metrics,
+                hint=self._look_at,
+            ),
+            _ONE_AT_A_TIME,
+        )
+        self._workers: ReconcileLoop[str] = loop(
+            WorkersReconciler(database, term, settings.workers, db_healthy_since), _ONE_AT_A_TIME
+        )
+        self._housekeeping = Housekeeping(
+            database, term, clock, audit_every_s=settings.audit_every_s, keep_events_days=settings.keep_events_days
+        )
+        self._metrics = metrics
+
+    async def run(self) -> None:
+        """Runs until cancelled; every child process has ended when this returns."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._instances.run(), name="instances")
+                group.create_task(self._placement.run(), name="placement")
+                group.create_task(self._workers.run(), name="workers")
+                group.create_task(self._housekeeping.run(), name="housekeeping")
+        finally:
+            await self._analyses.aclose()
+
+    def hint(self, kind: str, id_: str | None) -> None:
+        """Adds the keys that a wake-up may concern."""
+        if kind in ("deployment", "process", "*"):
+            if id_ is None:
+                self._instances.add_all()
+            else:
+                # What computes for a deployment that changed must hear of it before anything else does.
+                self._instances.add(id_, urgent=self._analyses.running(id_))
+        if kind in ("worker", "*"):
+            self._workers.add(EVERYTHING)
+            self._wake_placement()
+
+    def _look_at(self, uid: str) -> None:
+        self._instances.add(uid)
+
+    def _wake_placement(self) -> None:
+        self._placement.add(EVERYTHING, after_s=_GATHER_S)
+
+    def _quarantined(self, kind: str) -> Callable[[str, str, int], Awaitable[None]]:
+        async def record(key: str, error: str, attempts: int) -> None:
+            await record_quarantine(self._database, kind, key, error, attempts)
+
+        return record
+
+    def _failed(self, kind: str) -> Callable[[str, str], Awaitable[None]]:
+        async def record(key: str, error: str) -> None:
+            await record_quarantine(self._database, kind, key, error, 1)
+
+        return record
