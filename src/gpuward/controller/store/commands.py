@@ -33,7 +33,7 @@ _TAKE: Final = """
        set sent_at = case when over then sent_at else clock_timestamp() end,
            state = case when over then 'refused' else state end,
            code = case when over then 'old_epoch' else code end,
-           message = case when over then 'its process has ended or its claims have left; not delivered' else message end,
+           message = case when over then 'its process has ended or its claims have left' else message end,
            answered_at = case when over then clock_timestamp() end
       from due where u.id = due.id
     returning u.*, due.sent_before, due.over"""

@@ -14,7 +14,7 @@ from gpuward.schemas.wire import ProcessReport
 Connection: TypeAlias = "PoolConnectionProxy[Any]"
 
 _FENCE: Final = """
-    select w.id from workers w join unnest($1::uuid[], $2::bigint[]) as s(id, session) on s.id = w.id
+    select w.id, w.session from workers w join unnest($1::uuid[], $2::bigint[]) as s(id, session) on s.id = w.id
      where w.session = s.session and w.deleted_at is null
      order by w.id for share of w"""
 _HOLD_INSTANCES: Final = "select id from instances where id = any($1) order by id for key share"
@@ -112,14 +112,14 @@ class _Standing:
         return self.deployment is not None and known and not self.stray
 
 
-async def hold_sessions(connection: Connection, sessions: Iterable[tuple[str, int]]) -> set[str]:
-    """Fences a transaction: locks the workers whose newest session is the given one, and returns their ids.
+async def hold_sessions(connection: Connection, sessions: Iterable[tuple[str, int]]) -> set[tuple[str, int]]:
+    """Fences a transaction: locks the workers whose newest session is the given one; returns (worker, session) of each.
 
     For the others a newer hello has come, or they are deleted: nothing of the older connection may be written.
     """
     pairs = sorted(set(sessions))
     rows = await connection.fetch(_FENCE, [worker for worker, _ in pairs], [session for _, session in pairs])
-    return {str(row["id"]) for row in rows}
+    return {(str(row["id"]), row["session"]) for row in rows}
 
 
 async def write_reports(connection: Connection, reports: Sequence[SessionReport]) -> Written:

@@ -1,4 +1,4 @@
-"""Workers: who a credential belongs to and what a hello says (the hub's columns), and their phases (the reconciler's)."""
+"""Workers: whose a credential is and what a hello says (the hub's columns), and their phases (the reconciler's)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,9 +19,10 @@ _HELLO: Final = """
     update workers w
        set session = w.session + 1, boot_id = $2, agent_version = $3, highest_term = $4, proxy_address = $5,
            reported_at = clock_timestamp()
-      from (select id, boot_id from workers where id = $1 and deleted_at is null for no key update) before
+      from (select id, boot_id, highest_term from workers where id = $1 and deleted_at is null for no key update) before
      where w.id = before.id
-    returning w.session, before.boot_id as boot_before, clock_timestamp() as at,
+    returning w.session, before.boot_id as boot_before, before.highest_term as term_before,
+              clock_timestamp() as at,
               (select term from lease where id = 1) as term"""
 _CONNECTED: Final = """
     insert into worker_liveness (worker_id, session, connected, last_seen) values ($1, $2, true, clock_timestamp())
@@ -90,6 +91,7 @@ class NewSession:
     term: int
     at: datetime
     rebooted: bool
+    term_ahead: bool  # the agent has newly obeyed a later term than the one that leads
 
 
 async def find_by_credential(connection: Connection, credential_hash: bytes) -> Identity | None:
@@ -113,7 +115,8 @@ async def begin_session(connection: Connection, worker_id: str, hello: Hello, pr
         raise WorkerGoneError(worker_id)
     await connection.execute(_CONNECTED, worker_id, row["session"])
     rebooted = row["boot_before"] not in ("", hello.boot_id)
-    return NewSession(row["session"], row["term"], row["at"], rebooted)
+    term_ahead = hello.highest_term > max(row["term"], row["term_before"])
+    return NewSession(row["session"], row["term"], row["at"], rebooted, term_ahead)
 
 
 async def write_host(connection: Connection, worker_id: str, host: HostFacts, *, gpus_known: bool) -> None:

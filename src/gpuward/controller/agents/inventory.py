@@ -1,0 +1,75 @@
+"""Changes of a worker's devices after its hello: written at once, fenced by the session, told as events."""
+
+import asyncio
+from collections.abc import Iterable
+from typing import Final
+
+from gpuward.controller.agents.session import Session
+from gpuward.controller.decide.devices import MISSING, DevicePlan
+from gpuward.controller.store import devices, processes, workers
+from gpuward.controller.store.database import Database
+from gpuward.controller.store.events import NewEvent, write_events
+from gpuward.controller.store.notify import notify
+from gpuward.schemas.wire import DeviceFacts, Inventory
+
+WRITE_LIMIT_S: Final = 20.0
+
+
+def differs(known: tuple[DeviceFacts, ...] | None, reported: tuple[DeviceFacts, ...] | None) -> bool:
+    """Whether GPUs are reported that are not as last written; mere readings make no difference."""
+    return _standing(known) != _standing(reported)
+
+
+def _standing(gpus: tuple[DeviceFacts, ...] | None) -> frozenset[DeviceFacts] | None:
+    if gpus is None:
+        return None
+    return frozenset(gpu.model_copy(update={"used_mib": None, "utilization": None}) for gpu in gpus)
+
+
+async def write_change(
+    database: Database, session: Session, report: Inventory | tuple[DeviceFacts, ...] | None
+) -> bool:
+    """Writes a changed inventory, or GPUs that changed (None: they cannot be read any more).
+
+    Returns:
+        False where the session is no longer the newest; nothing was written then.
+    """
+    worker = session.worker_id
+    async with asyncio.timeout(WRITE_LIMIT_S), database.transaction() as connection:
+        if not await processes.hold_sessions(connection, [(worker, session.number)]):
+            return False
+        if isinstance(report, Inventory):
+            plan = await devices.write_inventory(connection, worker, report)
+            await workers.write_host(connection, worker, report.host, gpus_known=plan.gpus_known)
+        else:
+            plan = await devices.write_gpus(connection, worker, report)
+            await workers.write_gpus_known(connection, worker, gpus_known=plan.gpus_known)
+        events = inventory_events(worker, session.name, plan, told=session.held_elsewhere)
+        await write_events(connection, events)
+        await notify(connection, "worker", [worker])
+    session.gpus = report.gpus if isinstance(report, Inventory) else report
+    session.held_elsewhere = frozenset(device.row.uuid for device in plan.refused)
+    return True
+
+
+def inventory_events(
+    worker_id: str, name: str, plan: DevicePlan, told: frozenset[str] = frozenset()
+) -> Iterable[NewEvent]:
+    """What an operator should hear of; `told`: GPUs of which it was said already that another worker holds them."""
+    for uuid in plan.missing:
+        yield NewEvent("gpu_missing", f"{uuid} is no longer reported by {name}", (f"gpu:{uuid}", f"worker:{worker_id}"))
+    for device in plan.refused:
+        uuid = device.row.uuid
+        if uuid in told:
+            continue
+        yield NewEvent(
+            "gpu_held_elsewhere",
+            f"{name} reports {uuid}, which another worker holds; it is not used here until that worker is deleted or "
+            "lets go of it",
+            (f"gpu:{uuid}", f"worker:{worker_id}", f"worker:{device.worker_id}"),
+        )
+    for row in plan.rows:
+        if row.kind == "gpu" and row.health == "unhealthy" and row.health_reason != MISSING:
+            message = f"{row.uuid} on {name} is unhealthy: {row.health_reason or 'no reason given'}"
+            evidence = {"memory_mib": row.memory_mib, "reported_mib": row.reported_mib}
+            yield NewEvent("gpu_unhealthy", message, (f"gpu:{row.uuid}", f"worker:{worker_id}"), evidence)
