@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import aiohttp
 import pytest
 
-from support.agents import GPU0
+from support.agents import GPU0, AgentUnderTest
 from support.controller_double import SECRET, ControllerDouble, simulated_order, start_order
 
 AUTH = {"Authorization": f"Bearer {SECRET}"}

@@ -85,7 +85,7 @@ def fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fault:
     path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
     monkeypatch.setenv("PYTHONPATH", path)
     monkeypatch.setenv("FAULT", str(tmp_path / "fault"))
-    return lambda what: (tmp_path / "fault").write_text(what)
+    return (tmp_path / "fault").write_text
 
 
 async def test_facts_and_what_is_unknown(fault: Fault) -> None:
