@@ -3,7 +3,9 @@
 import asyncio
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import structlog
 
@@ -14,6 +16,8 @@ from gpuward.controller.store.embedded.layout import DATABASE, ROLE, Layout
 from gpuward.controller.store.embedded.processes import first_blocked, run_program
 
 _log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
 
 _INITDB_DEADLINE_S = 60.0
 
@@ -54,7 +58,7 @@ async def reachable_binaries(layout: Layout, account: Account) -> Installation:
     binaries = installed()
     if account.is_ours or await first_blocked(account, binaries.must_reach()) is None:
         return binaries
-    return await asyncio.to_thread(copy_into, layout.home, binaries)
+    return await _to_its_end(lambda: copy_into(layout.home, binaries))
 
 
 async def make_cluster(layout: Layout, account: Account, binaries: Installation) -> None:
@@ -65,7 +69,7 @@ async def make_cluster(layout: Layout, account: Account, binaries: Installation)
     """
     draft = layout.draft_cluster
     if draft.exists():
-        await asyncio.to_thread(shutil.rmtree, draft)
+        await _to_its_end(lambda: shutil.rmtree(draft))
     _make_folder(draft, 0o700, account)
     # The built-in locale sorts the same on every machine: a system's own may change under the indexes.
     locale = ["--encoding=UTF8", "--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
@@ -80,6 +84,18 @@ async def make_cluster(layout: Layout, account: Account, binaries: Installation)
     draft.rename(layout.cluster)
     _sync_folder(layout.home)
     _log.info("embedded_postgres_cluster_made", folder=str(layout.cluster), account=account.name)
+
+
+async def _to_its_end(work: Callable[[], T]) -> T:
+    # A thread cannot be cancelled. Were it left behind, it would still write when the lock is free and the next
+    # start prepares the same folders. The work is local copying and deleting: a second at most.
+    running = asyncio.ensure_future(asyncio.to_thread(work))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait([running])
+        running.exception()  # seen, and of no interest to one who has given up
+        raise
 
 
 def _make_folder(folder: Path, mode: int, owner: Account | None = None) -> None:
