@@ -1,0 +1,223 @@
+"""A cluster of real processes: a controller with its embedded PostgreSQL, agents with simulated GPUs, real sockets."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import psutil
+import yaml
+
+READY_S = 60.0
+STOP_S = 20.0
+POLL_S = 0.02
+Json = dict[str, Any]
+
+
+class Cluster:
+    """Starts, kills and asks. Everything lies in one folder; `aclose` ends whatever was started."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.data_dir = folder / "controller"
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.port = 0
+        self._session: aiohttp.ClientSession | None = None
+        self._env = {
+            **{k: v for k, v in os.environ.items() if not k.startswith("GPUWARD_")},
+            "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
+        }
+
+    # Processes
+
+    def start(self, name: str, *argv: str, **env: str) -> None:
+        log = (self.folder / f"{name}.log").open("ab")
+        with log:
+            self.processes[name] = subprocess.Popen(
+                [sys.executable, "-m", "gpuward.cli", *argv],
+                env={**self._env, **env},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    async def start_controller(self, **env: str) -> None:
+        """Starts it, on the same port as before, and waits until it leads."""
+        self.start("controller", "controller", "--data-dir", str(self.data_dir), "--port", str(self.port), **env)
+        await self.until(self._leads, "the controller leads", READY_S)
+
+    async def _leads(self) -> bool:
+        if self.processes["controller"].poll() is not None:
+            raise AssertionError(f"the controller ended: {self.log('controller')}")
+        file = self.data_dir / "client.env"
+        if not file.exists():
+            return False
+        values = dict(line.split("=", 1) for line in file.read_text().splitlines())
+        if "GPUWARD_API_KEY" not in values:
+            return False
+        self.port = int(values["GPUWARD_URL"].rsplit(":", 1)[1])
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                base_url=values["GPUWARD_URL"],
+                headers={"Authorization": f"Bearer {values['GPUWARD_API_KEY']}"},
+                timeout=aiohttp.ClientTimeout(total=30),
+            )
+        try:
+            return bool((await self.get("/leader"))["leading"])
+        except (aiohttp.ClientError, AssertionError):
+            return False
+
+    async def start_agent(self, name: str, *, gpus: int = 8, memory: str = "40GiB", ready: bool = True) -> None:
+        """Starts an agent with simulated GPUs, joining where it has not yet."""
+        hosts = {"workers": [{"name": name, "gpus": [{"model": "NVIDIA A100", "memory": memory, "count": gpus}]}]}
+        file = self.folder / f"{name}.yaml"
+        file.write_text(yaml.safe_dump(hosts))
+        argv = ["agent", "--controller", self.url, "--name", name, "--simulate", str(file)]
+        folder = self.folder / f"agent-{name}"
+        if not folder.exists():
+            token = (await self.post("/join-tokens", {}))["token"]
+            argv += ["--join-token", token]
+        self.start(name, *argv, "--data-dir", str(folder))
+        if ready:
+            await self.until(lambda: self.worker_is(name, "ready"), f"{name} is ready", READY_S)
+
+    def signal(self, name: str, number: signal.Signals) -> None:
+        self.processes[name].send_signal(number)
+
+    def kill(self, name: str) -> None:
+        """SIGKILL, as a crash."""
+        process = self.processes.pop(name)
+        process.kill()
+        process.wait(STOP_S)
+
+    def log(self, name: str) -> str:
+        return (self.folder / f"{name}.log").read_text(errors="replace")[-4000:]
+
+    def engines(self) -> dict[str, psutil.Process]:
+        """Living engine processes of this cluster, by instance."""
+        found: dict[str, psutil.Process] = {}
+        for process in psutil.process_iter():
+            try:
+                env = process.environ()
+            except (psutil.Error, OSError):
+                continue
+            here = env.get("GPUWARD_AGENT_DIR", "").startswith(str(self.folder))
+            if here and "GPUWARD_INSTANCE" in env and process.status() != psutil.STATUS_ZOMBIE:
+                found[env["GPUWARD_INSTANCE"]] = process
+        return found
+
+    # API
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def session(self) -> aiohttp.ClientSession:
+        assert self._session is not None
+        return self._session
+
+    async def call(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+        async with self.session.request(method, f"/api/v1{path}", json=body) as response:
+            return response.status, await response.json(content_type=None)
+
+    async def get(self, path: str) -> Any:
+        status, body = await self.call("GET", path)
+        assert status == 200, body
+        return body
+
+    async def post(self, path: str, body: Any = None) -> Any:
+        status, answer = await self.call("POST", path, body)
+        assert status in (200, 201), answer
+        return answer
+
+    async def apply(self, name: str, **spec: Any) -> Json:
+        status, answer = await self.call("PUT", f"/deployments/{name}", {"engine": "simulated", **spec})
+        assert status in (200, 201), answer
+        return dict(answer)
+
+    async def delete(self, name: str) -> None:
+        status, answer = await self.call("DELETE", f"/deployments/{name}")
+        assert status in (200, 202, 204), answer
+
+    async def instances(self, deployment: str | None = None) -> list[Json]:
+        items = (await self.get("/instances?limit=1000"))["items"]
+        return [i for i in items if deployment is None or i["spec"]["deployment"] == deployment]
+
+    async def phases(self, deployment: str) -> list[str]:
+        return sorted(i["status"]["phase"] for i in await self.instances(deployment))
+
+    async def phase_of(self, deployment: str) -> str:
+        status, body = await self.call("GET", f"/deployments/{deployment}")
+        return body["status"]["phase"] if status == 200 else "gone"
+
+    async def phase_is(self, deployment: str, phase: str) -> bool:
+        return await self.phase_of(deployment) == phase
+
+    async def worker_is(self, name: str, phase: str) -> bool:
+        status, body = await self.call("GET", f"/workers/{name}")
+        return status == 200 and body["status"]["phase"] == phase
+
+    async def audit(self) -> None:
+        """The invariants hold."""
+        result = await self.get("/audit")
+        assert result["ok"], result["violations"]
+
+    # Waiting for what is to be seen
+
+    async def until(self, seen: Callable[[], Any], what: str, limit_s: float = 20.0) -> float:
+        """Waits until `seen()` (or what it awaits) is true; returns the seconds it took."""
+        began = time.monotonic()
+        while time.monotonic() - began < limit_s:
+            answer = seen()
+            if asyncio.iscoroutine(answer):
+                answer = await answer
+            if answer:
+                return time.monotonic() - began
+            await asyncio.sleep(POLL_S)
+        raise AssertionError(f"not within {limit_s:g} s: {what}\n{await self._picture()}")
+
+    async def running(self, deployment: str, limit_s: float = 30.0) -> float:
+        async def runs() -> bool:
+            return await self.phase_of(deployment) == "running"
+
+        return await self.until(runs, f"{deployment} runs", limit_s)
+
+    async def gone(self, deployment: str, limit_s: float = 30.0) -> float:
+        async def left() -> bool:
+            return await self.phase_of(deployment) == "gone" and not await self.instances(deployment)
+
+        return await self.until(left, f"{deployment} is gone", limit_s)
+
+    async def _picture(self) -> str:
+        logs = "\n".join(f"--- {name}\n{self.log(name)}" for name in self.processes)
+        try:
+            return f"{[(i['name'], i['status']) for i in await self.instances()]}\n{logs}"
+        except (aiohttp.ClientError, AssertionError, TimeoutError) as error:
+            return f"{error}\n{logs}"
+
+    async def aclose(self) -> None:
+        """Ends agents first, so that they end their engines, then the rest; kills what does not go."""
+        if self._session is not None:
+            await self._session.close()
+        agents = [p for n, p in self.processes.items() if n != "controller"]
+        for group in (agents, list(self.processes.values())):
+            for process in group:
+                if process.poll() is None:
+                    process.send_signal(signal.SIGCONT)
+                    process.terminate()
+            for process in group:
+                try:
+                    await asyncio.to_thread(process.wait, STOP_S)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait()
+        for process in self.engines().values():
+            process.kill()

@@ -1,0 +1,51 @@
+"""A host that is not ready is never used, whoever chose it; once it is back, those who waited start by themselves."""
+
+import signal
+
+from support.cluster import Cluster
+
+HOSTS = ("h1", "h2", "h3")
+
+
+async def test_a_silent_host_is_never_used(cluster: Cluster) -> None:
+    await cluster.start_controller()
+    for name in HOSTS:
+        await cluster.start_agent(name, gpus=2)
+    cluster.signal("h3", signal.SIGSTOP)
+    await cluster.until(lambda: cluster.worker_is("h3", "unreachable"), "h3 is unreachable", 40)
+
+    one = {"resources": {"gpus": 1}}
+    await cluster.apply("all-three", **one, placement={"workers": list(HOSTS)})
+    await cluster.apply("two", **one, placement={"workers": ["h1", "h3"]})
+    await cluster.apply("alone", **one, placement={"workers": ["h3"]})
+    silent_gpu = next(g["name"] for g in (await cluster.get("/gpus"))["items"] if g["status"]["worker"] == "h3")
+    await cluster.apply("by-gpu", **one, placement={"gpus": [silent_gpu]})
+    await cluster.apply("automatic", replicas=4, **one)
+    await cluster.running("automatic")
+
+    async def reason(name: str) -> str:
+        (only,) = await cluster.instances(name) or [{"status": {"reason": ""}}]
+        return str(only["status"]["reason"])
+
+    async def judged(name: str) -> bool:
+        return await reason(name) != ""
+
+    for name, expected in {
+        "all-three": "not_all_selected_ready",
+        "two": "not_all_selected_ready",
+        "alone": "not_ready",
+        "by-gpu": "not_ready",
+    }.items():
+        await cluster.until(lambda name=name: judged(name), f"{name} is judged")
+        assert await reason(name) == expected
+        assert await cluster.phases(name) == ["pending"]
+    on_h3 = [i for i in await cluster.instances() if "h3" in i["status"]["workers"]]
+    assert on_h3 == []
+    await cluster.audit()
+
+    await cluster.post("/deployments/automatic/scale", {"replicas": 0})
+    await cluster.until(lambda: cluster.phase_is("automatic", "stopped"), "automatic is stopped")
+    cluster.signal("h3", signal.SIGCONT)
+    for name in ("all-three", "two", "alone"):
+        assert await cluster.running(name, 5.0) <= 5.0
+    await cluster.audit()
