@@ -41,8 +41,12 @@ class Greeted:
     held_elsewhere: frozenset[str]  # GPUs that it reports and another worker holds
 
 
-class NoHelloError(Exception):
-    """The connection ended, or stayed silent, before a hello came."""
+class TurnedAwayError(Exception):
+    """The agent is not served; the text tells it why. `final`: it shall not dial again with its credential."""
+
+    def __init__(self, why: str, *, final: bool = False) -> None:
+        super().__init__(why)
+        self.final = final
 
 
 def bearer(request: web.Request) -> str | None:
@@ -63,15 +67,15 @@ async def receive_hello(socket: web.WebSocketResponse) -> Hello:
 
     Raises:
         MalformedMessageError: it is no hello.
-        NoHelloError: none came in time.
+        TurnedAwayError: none came in time.
     """
     try:
         async with asyncio.timeout(HELLO_LIMIT_S):
             message = await socket.receive()
     except TimeoutError as error:
-        raise NoHelloError(f"no hello came within {HELLO_LIMIT_S:g} s") from error
+        raise TurnedAwayError(f"no hello came within {HELLO_LIMIT_S:g} s") from error
     if message.type is not WSMsgType.TEXT:
-        raise NoHelloError("the connection ended, or brought something that is not text, before a hello came")
+        raise TurnedAwayError("the connection ended, or brought something that is not text, before a hello came")
     hello = parse_message(message.data)
     if not isinstance(hello, Hello):
         raise MalformedMessageError(f"hello: must come first, before {hello.type!r}")

@@ -13,7 +13,7 @@ from gpuward.controller.agents import greeting
 from gpuward.controller.agents.checks import MalformedMessageError
 from gpuward.controller.agents.conversation import NO_DATABASE, Conversation
 from gpuward.controller.agents.delivery import Delivery, Secrets
-from gpuward.controller.agents.greeting import Greeted, turn_away
+from gpuward.controller.agents.greeting import Greeted, TurnedAwayError, turn_away
 from gpuward.controller.agents.intake import Intake
 from gpuward.controller.agents.join import Joining, refusal
 from gpuward.controller.agents.liveness import Liveness
@@ -125,43 +125,40 @@ class Hub:
             heartbeat=PING_S, timeout=CLOSE_LIMIT_S, max_msg_size=MAX_MESSAGE_BYTES, compress=False
         )
         self._greetings += 1
+        session: Session | None = None
         try:
             identity = await greeting.identify(self._database, credential)
             await socket.prepare(request)
             session = await self._greet(request, socket, identity)
+        except TurnedAwayError as error:
+            await turn_away(request, socket, str(error), final=error.final)
         except DATABASE_ERRORS as error:
             self._log.warning("agent not served", error=str(error) or type(error).__name__)
-            return refusal(503, "database_unavailable", NO_DATABASE, retry_after_s=1.0)
+            if not socket.prepared:
+                return refusal(503, "database_unavailable", NO_DATABASE, retry_after_s=1.0)
+            await turn_away(request, socket, NO_DATABASE)
         finally:
             self._greetings -= 1
         if session is not None:
             await self._converse(session)
         return socket
 
-    async def _greet(
-        self, request: web.Request, socket: web.WebSocketResponse, identity: Identity | None
-    ) -> Session | None:
-        """From the open socket to a registered session; None where the agent was turned away."""
+    async def _greet(self, request: web.Request, socket: web.WebSocketResponse, identity: Identity | None) -> Session:
+        """From the open socket to a registered session.
+
+        Raises:
+            TurnedAwayError: the agent is not served; it says why.
+        """
         if identity is None or identity.deleted:
-            await turn_away(request, socket, _DELETED, final=True)
-            return None
+            raise TurnedAwayError(_DELETED, final=True)
         try:
             hello = await greeting.receive_hello(socket)
             greeted = await greeting.accept(self._database, identity, hello, request.remote)
         except MalformedMessageError as error:
             await greeting.note_malformed(self._database, identity.id, identity.name, error)
-            await turn_away(request, socket, str(error))
-            return None
-        except greeting.NoHelloError as error:
-            await turn_away(request, socket, str(error))
-            return None
-        except WorkerGoneError:
-            await turn_away(request, socket, _DELETED, final=True)
-            return None
-        except DATABASE_ERRORS as error:
-            self._log.warning("hello not written", worker=identity.name, error=str(error) or type(error).__name__)
-            await turn_away(request, socket, NO_DATABASE)
-            return None
+            raise TurnedAwayError(str(error)) from error
+        except WorkerGoneError as error:
+            raise TurnedAwayError(_DELETED, final=True) from error
         session = Session(
             socket,
             request.transport,
@@ -173,8 +170,7 @@ class Hub:
         )
         session.held_elsewhere = greeted.held_elsewhere
         if not self._register(session):
-            await turn_away(request, socket, _SHUTDOWN if self._closing else _TAKEN_OVER)
-            return None
+            raise TurnedAwayError(_SHUTDOWN if self._closing else _TAKEN_OVER)
         self._welcome(session, identity, hello, greeted)
         self._log.info("agent connected", worker=identity.name, session=session.number, peer=request.remote)
         return session
