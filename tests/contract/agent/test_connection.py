@@ -29,6 +29,13 @@ async def _exit_code(controller: ControllerDouble, folder: Path, **fields: objec
 
 
 @pytest.mark.usefixtures("agent")
+async def _gone(pid: int) -> None:
+    """Waits for a process's end. Not by psutil's wait, which would take the exit code from the agent."""
+    async with asyncio.timeout(WAIT_S):
+        while psutil.pid_exists(pid):  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.02)
+
+
 async def test_hello_tells_host_gpus_and_proxy(controller: ControllerDouble) -> None:
     hello = controller.hellos[0]
     assert hello.inventory.host.simulated
@@ -96,7 +103,7 @@ async def test_engines_run_on_while_the_controller_is_away(controller: Controlle
     await controller.stop()
     pid = controller.latest("i-2")
     assert pid is not None
-    await asyncio.to_thread(psutil.Process(pid.pid).wait, 10)
+    await _gone(pid.pid or 0)
     await controller.start()
     await controller.connected(2)
     told = {process.instance: process for process in controller.hellos[1].processes}
@@ -249,7 +256,7 @@ async def test_silence_of_the_controller_kills_what_must_not_outlive_it(controll
     fenced = (await controller.state("i-1", "running")).pid or 0
     other = (await controller.state("i-2", "running")).pid or 0
     await controller.stop()
-    await asyncio.to_thread(psutil.Process(fenced).wait, 10)
+    await _gone(fenced)
     assert psutil.pid_exists(other)
     await controller.start()
     assert (await controller.state("i-1", "exited")).reason == "disconnected"
