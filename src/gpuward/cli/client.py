@@ -16,7 +16,7 @@ from gpuward.schemas.objects import ErrorView
 
 CONNECT_S: Final = 5.0
 ANSWER_S: Final = 60.0
-PAGE_SIZE: Final = 500
+OUTCOME_HEADER: Final = "X-Gpuward-Outcome"
 _MAX_PAGES: Final = 10_000
 _STREAM_TIMEOUT: Final = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S)
 _CHUNK_BYTES: Final = 64 * 1024
@@ -46,8 +46,8 @@ class Api:
         found: list[Json] = []
         cursor: str | None = None
         for _ in range(_MAX_PAGES):
-            size = PAGE_SIZE if limit is None else min(PAGE_SIZE, limit - len(found))
-            page = await self._call("GET", path, query={**query, "limit": size, "cursor": cursor})
+            left = None if limit is None else limit - len(found)
+            page = await self._call("GET", path, query={**query, "limit": left, "cursor": cursor})
             found.extend(page.get("items", []))
             cursor = page.get("next")
             if not cursor or (limit is not None and len(found) >= limit):
@@ -56,7 +56,12 @@ class Api:
 
     async def put(self, path: str, body: Json) -> Json:
         """Writes an object."""
-        return await self._call("PUT", path, body=body)
+        return (await self.apply(path, body))[0]
+
+    async def apply(self, path: str, body: Json) -> tuple[Json, str]:
+        """Writes an object; returns it and what became of it, such as `created` or `unchanged`."""
+        answer, headers = await self._exchange("PUT", path, body=body)
+        return answer, headers.get(OUTCOME_HEADER, "applied")
 
     async def post(self, path: str, body: Json | None = None) -> Json:
         """Asks for an action."""
@@ -82,6 +87,11 @@ class Api:
     async def _call(
         self, method: str, path: str, *, query: Mapping[str, str | int | None] | None = None, body: Json | None = None
     ) -> Json:
+        return (await self._exchange(method, path, query=query, body=body))[0]
+
+    async def _exchange(
+        self, method: str, path: str, *, query: Mapping[str, str | int | None] | None = None, body: Json | None = None
+    ) -> tuple[Json, Mapping[str, str]]:
         try:
             async with self._session.request(
                 method, self.url + path, params=_written(query or {}), json=body, allow_redirects=False
@@ -91,7 +101,7 @@ class Api:
             raise _unreachable(self.url, error) from error
         if response.status >= 300:  # noqa: PLR2004 - only 2xx is an answer
             raise _refusal(self.url, response, content)
-        return _object(self.url, content) if content.strip() else {}
+        return (_object(self.url, content) if content.strip() else {}), response.headers
 
 
 @asynccontextmanager

@@ -126,6 +126,8 @@ async def until_gone(api: "Api", path: str, name: str, uid: str, timeout_s: floa
 async def _tell_instances(api: "Api", target: Target, narrator: Narrator) -> None:
     for raw in await api.items(path_of("instances"), deployment=target.name):
         instance = parse(InstanceView, raw)
+        if instance.spec.deployment_uid != target.uid:  # of an earlier one of the same name, on its way out
+            continue
         where = f" on {instance.status.worker}" if instance.status.worker else ""
         why = outlook(instance.status)
         line = f"  {instance.name}: {instance.status.phase}{where}" + (f" - {why}" if why else "")

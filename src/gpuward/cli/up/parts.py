@@ -4,14 +4,15 @@ Knows nothing of what a part does.
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-FIRST_STOP_S: Final = 7.8  # for all parts but the one that was started first: engines need up to five seconds
+FIRST_STOP_S: Final = 7.5  # for all parts but the one that was started first: engines need up to five seconds
 LAST_STOP_S: Final = 1.5  # for the part that all others need
 HURRIED_STOP_S: Final = 3.0
-_CANCEL_S: Final = 0.5
+_CANCEL_S: Final = 0.4
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ class Parts:
             if ended:
                 return _why(ended[0])
             if script.done() and (script.cancelled() or script.exception() is not None):
-                return "cancelled" if script.cancelled() else str(script.exception())
+                return "cancelled" if script.cancelled() else _reason(script.exception() or RuntimeError())
 
     async def stop_all(self) -> list[str]:
         """Stops all parts, the first one last, within ten seconds; returns the names of those that had to be cut."""
@@ -118,6 +119,14 @@ def _why(part: Part) -> str:
     if part.task.cancelled():
         return f"{part.name} was cancelled"
     error = part.task.exception()
-    if error is not None:
-        return f"{part.name} failed: {str(error) or type(error).__name__}"
-    return f"{part.name} ended by itself with code {part.task.result()}"
+    if error is None:
+        return f"{part.name} ended by itself with code {part.task.result()}"
+    logging.getLogger(__name__).info("%s failed", part.name, exc_info=error)  # the terminal gets the reason alone
+    return f"{part.name} failed: {_reason(error)}"
+
+
+def _reason(error: BaseException) -> str:
+    """The message of an error; of a group, those of its leaves."""
+    if isinstance(error, BaseExceptionGroup):
+        return "; ".join(_reason(inner) for inner in error.exceptions)
+    return str(error) or type(error).__name__

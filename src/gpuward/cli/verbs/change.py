@@ -147,14 +147,10 @@ def read_manifests(file: str) -> list[DeploymentManifest]:
 
 async def _apply_one(api: "Api", manifest: DeploymentManifest) -> Target:
     path = path_of("deployments", manifest.name)
-    before = await api.find(path)
     body = _as_json(manifest)
     del body["kind"], body["name"]
-    view = parse(DeploymentView, await api.put(path, body))
-    if before is None or before["uid"] != view.uid:
-        outcome = "created"
-    else:
-        outcome = "unchanged" if before["generation"] == view.generation else "changed"
+    raw, outcome = await api.apply(path, body)
+    view = parse(DeploymentView, raw)
     print(f"deployment/{view.name} {outcome}", flush=True)
     return Target(view.name, view.uid, view.generation)
 

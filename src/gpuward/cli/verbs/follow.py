@@ -10,7 +10,7 @@ import typer
 from gpuward.cli.answers import Json, parse, path_of
 from gpuward.cli.errors import CliError, NotFoundError, UnreachableError, UsageError
 from gpuward.cli.figures import printable
-from gpuward.cli.kinds import DEPLOYMENTS, EVENTS, GPUS, INSTANCES, WORKERS, kind_named, object_key
+from gpuward.cli.kinds import DEPLOYMENTS, EVENTS, GPUS, INSTANCES, WORKERS, kind_named
 from gpuward.cli.output import Format, print_data
 from gpuward.cli.verb import OutputOption, run
 from gpuward.cli.verbs.look import show
@@ -60,7 +60,7 @@ def events(
     """Print what happened, oldest first."""
 
     async def work(api: "Api") -> None:
-        key = await _object_key(api, about) if about is not None else None
+        key = _object_named(about) if about is not None else None
         path = path_of(EVENTS.path)
         found = (await api.items(path, limit=limit, object=key))[::-1]
         if not watch:
@@ -121,12 +121,12 @@ async def _copy_together(api: "Api", instances: list[str], query: dict[str, int 
         raise failures.exceptions[0] from failures
 
 
-async def _object_key(api: "Api", about: str) -> str:
+def _object_named(about: str) -> str:
+    """KIND/NAME as the API takes it; it knows deleted ones too."""
     word, slash, name = about.partition("/")
     if not slash or not name:
         raise UsageError(f"--for: {about!r} is not KIND/NAME; write for example deployment/hello")
-    kind = kind_named(word, (DEPLOYMENTS, INSTANCES, WORKERS, GPUS))
-    return object_key(kind, await api.get(path_of(kind.path, name)))
+    return f"{kind_named(word, (DEPLOYMENTS, INSTANCES, WORKERS, GPUS)).singular}/{name}"
 
 
 def _print_events(found: list[Json], output: Format) -> None:

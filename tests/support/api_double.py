@@ -1,0 +1,242 @@
+"""A controller's HTTP side in memory, in a thread of its own: what the client verbs may expect from the contract."""
+
+import asyncio
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from aiohttp import web
+
+KEY = "gpw_test"
+Json = dict[str, Any]
+Handler = Callable[[web.Request], Any]
+_START_S = 10.0
+
+
+def now_text(age_s: float = 0.0) -> str:
+    return (datetime.now(UTC) - timedelta(seconds=age_s)).isoformat()
+
+
+def deployment(
+    name: str, phase: str = "running", *, generation: int = 1, spec: Json | None = None, **status: Any
+) -> Json:
+    spec = {"engine": "simulated", "replicas": 1, **(spec or {})}
+    return {
+        "kind": "Deployment",
+        "name": name,
+        "uid": str(uuid.uuid4()),
+        "generation": generation,
+        "created_at": now_text(90),
+        "deleted_at": None,
+        "spec": spec,
+        "status": {"phase": phase, "ready": 0, "wanted": spec["replicas"], "observed_generation": generation, **status},
+    }
+
+
+def instance(of: Json, number: int = 1, phase: str = "running", **status: Any) -> Json:
+    name = f"{of['name']}-{number}"
+    return {
+        "kind": "Instance",
+        "name": name,
+        "uid": name,
+        "generation": 1,
+        "created_at": now_text(60),
+        "spec": {"deployment": of["name"], "deployment_uid": of["uid"], "revision": 1, "engine": "simulated"},
+        "status": {"phase": phase, "phase_since": now_text(50), **status},
+    }
+
+
+def worker(name: str, state: str = "ready", **status: Any) -> Json:
+    phase = state if state in ("joining", "ready", "unreachable", "lost") else "ready"
+    return {
+        "kind": "Worker",
+        "name": name,
+        "uid": str(uuid.uuid4()),
+        "created_at": now_text(3 * 86400),
+        "spec": {},
+        "status": {
+            "phase": phase,
+            "state": state,
+            "connected": True,
+            "gpus": 8,
+            "gpus_known": True,
+            "memory_mib": 655360,
+            "free_mib": 327680,
+            **status,
+        },
+    }
+
+
+def gpu(uid: str, on: str, index: int = 0, **status: Any) -> Json:
+    facts = {"worker": on, "index": index, "model": "H100", "memory_mib": 81920, "free_mib": 73728, "health": "ok"}
+    return {"kind": "Gpu", "name": uid, "uid": uid, "spec": {}, "status": {**facts, **status}}
+
+
+def refusal(status: int, code: str, message: str, **details: Any) -> web.Response:
+    body = {"error": {"code": code, "message": message, "details": details}}
+    return web.json_response(body, status=status)
+
+
+class ApiDouble:
+    """Objects by kind and name. `asked` holds what was requested; `script` runs before each read of an object."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.key = KEY
+        self.objects: dict[str, dict[str, Json]] = {
+            kind: {} for kind in ("deployments", "instances", "workers", "gpus", "events", "keys", "join-tokens")
+        }
+        self.secrets: dict[str, str] = {}
+        self.logs: dict[str, bytes] = {}
+        self.asked: list[tuple[str, str, dict[str, str], Any]] = []
+        self.script: Callable[[str, str], None] = lambda _kind, _name: None
+        self.canned: dict[str, Json] = {}
+        self.refuse: Handler | None = None  # answers everything, where it is set
+
+    def add(self, *things: Json) -> None:
+        for thing in things:
+            self.objects[thing["kind"].lower() + "s"][thing["name"]] = thing
+
+    def bodies(self, method: str, path: str) -> list[Any]:
+        return [body for m, p, _, body in self.asked if (m, p) == (method, path)]
+
+    def app(self) -> web.Application:
+        app = web.Application(middlewares=[self._guard])
+        api = "/api/v1"
+        app.router.add_get(api + "/instances/{name}/logs", self._logs)
+        app.router.add_put(api + "/deployments/{name}", self._put)
+        app.router.add_post(api + "/deployments/{name}/{action}", self._act("deployments"))
+        app.router.add_post(api + "/workers/{name}/{action}", self._act("workers"))
+        app.router.add_post(api + "/keys", self._create("keys", "key"))
+        app.router.add_post(api + "/join-tokens", self._create("join-tokens", "token"))
+        app.router.add_put(api + "/secrets/{name}", self._put_secret)
+        for path in ("/plan", "/audit"):
+            app.router.add_route("*", api + path, self._canned)
+        app.router.add_post("/v1/chat/completions", self._chat)
+        app.router.add_get(api + "/{kind}", self._list)
+        app.router.add_get(api + "/{kind}/{name}", self._get)
+        app.router.add_delete(api + "/{kind}/{name}", self._delete)
+        return app
+
+    @web.middleware
+    async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        body = await request.json() if request.can_read_body else None
+        self.asked.append((request.method, request.path, dict(request.query), body))
+        if request.headers.get("Authorization") != f"Bearer {self.key}":
+            return refusal(401, "unauthorized", "the key is missing or unknown")
+        response: web.StreamResponse = await (self.refuse or handler)(request)
+        return response
+
+    async def _list(self, request: web.Request) -> web.Response:
+        items = list(self.objects[request.match_info["kind"]].values())
+        if "deployment" in request.query:
+            items = [i for i in items if i["spec"]["deployment"] == request.query["deployment"]]
+        if about := request.query.get("object"):
+            kind, slash, name = about.partition("/")
+            if slash:
+                about = f"{kind}:{self.objects[kind + 's'][name]['uid']}"
+            items = [i for i in items if about in i["objects"]]
+        if "since" in request.query:
+            items = [i for i in items if i["id"] > int(request.query["since"])]
+        start = int(request.query.get("cursor", "0"))
+        end = start + min(int(request.query.get("limit", "100")), 100)
+        following = str(end) if end < len(items) else None
+        return web.json_response({"items": items[start:end], "next": following})
+
+    async def _get(self, request: web.Request) -> web.Response:
+        kind, name = request.match_info["kind"], request.match_info["name"]
+        self.script(kind, name)
+        found = self.objects.get(kind, {}).get(name)
+        return web.json_response(found) if found else self._unknown(request)
+
+    async def _delete(self, request: web.Request) -> web.Response:
+        kind, name = request.match_info["kind"], request.match_info["name"]
+        pool: dict[str, Any] = self.secrets if kind == "secrets" else self.objects.get(kind, {})
+        if name not in pool:
+            return self._unknown(request)
+        if kind != "deployments":
+            del pool[name]
+        else:
+            pool[name]["deleted_at"] = now_text()
+        return web.json_response({})
+
+    async def _put(self, request: web.Request) -> web.Response:
+        name, spec = request.match_info["name"], await request.json()
+        before = self.objects["deployments"].get(name)
+        outcome = "unchanged"
+        if before is None:
+            outcome = "created"
+            self.add(deployment(name, "pending", spec=spec))
+        elif before["spec"] != {"engine": "simulated", "replicas": 1, **spec}:
+            outcome = "updated"
+            before["spec"] = spec
+            before["generation"] += 1
+        status, headers = (200 if before else 201), {"X-Gpuward-Outcome": outcome}
+        return web.json_response(self.objects["deployments"][name], status=status, headers=headers)
+
+    def _act(self, kind: str) -> Handler:
+        async def act(request: web.Request) -> web.Response:
+            found = self.objects[kind].get(request.match_info["name"])
+            return web.json_response(found) if found else self._unknown(request)
+
+        return act
+
+    def _create(self, kind: str, secret: str) -> Handler:
+        async def create(request: web.Request) -> web.Response:
+            made = {"id": str(uuid.uuid4()), "name": "", "created_at": now_text(), "expires_at": now_text(-60)}
+            made |= await request.json()
+            self.objects[kind][made["id"]] = made
+            return web.json_response({**made, secret: f"{secret}-value"}, status=201)
+
+        return create
+
+    async def _put_secret(self, request: web.Request) -> web.Response:
+        self.secrets[request.match_info["name"]] = (await request.json())["value"]
+        return web.Response(status=204)
+
+    async def _canned(self, request: web.Request) -> web.Response:
+        return web.json_response(self.canned[request.path.rsplit("/", 1)[1]])
+
+    async def _chat(self, _request: web.Request) -> web.Response:
+        return web.json_response({"choices": [{"message": {"role": "assistant", "content": "Hello."}}]})
+
+    async def _logs(self, request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        for line in self.logs[request.match_info["name"]].splitlines(keepends=True):
+            await response.write(line)
+        return response
+
+    def _unknown(self, request: web.Request) -> web.Response:
+        return refusal(404, "not_found", f"{request.path} does not exist")
+
+
+@contextmanager
+def serving(double: ApiDouble) -> Iterator[ApiDouble]:
+    """Serves `double` on a free loopback port."""
+    loop = asyncio.new_event_loop()
+    stop = asyncio.Event()
+    ready = threading.Event()
+
+    async def serve() -> None:
+        runner = web.AppRunner(double.app(), shutdown_timeout=1)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        double.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        ready.set()
+        await stop.wait()
+        await runner.cleanup()
+
+    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),), name="api double")
+    thread.start()
+    try:
+        assert ready.wait(_START_S)
+        yield double
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join(_START_S)
+        loop.close()

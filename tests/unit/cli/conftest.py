@@ -1,0 +1,36 @@
+"""The command line, run in this process against the API double."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from gpuward.cli import waiting
+from gpuward.cli.main import app
+from support.api_double import KEY, ApiDouble, serving
+
+# The looptime plugin asks for the main thread's loop before every plain test. Unless told that there is none, asyncio
+# makes one, which nobody closes; verbs make their own.
+asyncio.set_event_loop(None)
+
+Gpuward = Callable[..., Result]
+
+
+@pytest.fixture
+def api() -> Iterator[ApiDouble]:
+    with serving(ApiDouble()) as double:
+        yield double
+
+
+@pytest.fixture
+def gpuward(api: ApiDouble, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Gpuward:
+    """Calls the command line with a good key, far from the user's own data folder."""
+    monkeypatch.setattr(waiting, "POLL_S", 0.01)
+    env = {"GPUWARD_URL": api.url, "GPUWARD_API_KEY": KEY, "HOME": str(tmp_path), "XDG_DATA_HOME": None}
+
+    def call(*words: str, stdin: str | None = None, **more_env: str | None) -> Result:
+        return CliRunner().invoke(app, list(words), input=stdin, env={**env, **more_env})
+
+    return call

@@ -1,0 +1,43 @@
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from gpuward.cli.figures import age, gib, percent, printable, short_gpus, when
+
+NOW = datetime(2030, 1, 2, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(-5, "0s"), (0, "0s"), (119, "119s"), (120, "2m"), (7199, "119m"), (7200, "2h"), (172799, "47h"), (172800, "2d")],
+)
+def test_ages_are_in_the_unit_that_tells_enough(seconds, text):
+    assert age(NOW - timedelta(seconds=seconds), NOW) == text
+
+
+def test_what_is_unknown_is_a_dash():
+    assert [age(None, NOW), when(None, NOW), gib(None), percent(None), short_gpus([])] == ["-"] * 5
+
+
+def test_zero_is_zero():
+    assert [gib(0), percent(0.0)] == ["0GiB", "0%"]
+
+
+@pytest.mark.parametrize(("mib", "text"), [(1024, "1GiB"), (1536, "1.5GiB"), (81920, "80GiB"), (1, "0.0GiB")])
+def test_sizes(mib, text):
+    assert gib(mib) == text.replace("0.0", "0")
+
+
+def test_moments_tell_the_distance_both_ways():
+    assert when(NOW - timedelta(minutes=5), NOW).endswith("(5m ago)")
+    assert when(NOW + timedelta(minutes=5), NOW).endswith("(in 5m)")
+
+
+def test_many_gpus_are_counted():
+    uuids = [f"GPU-{n}{n}{n}{n}{n}{n}{n}{n}-0000" for n in range(8)]
+    assert short_gpus(uuids) == "00000000,11111111 +6"
+    assert short_gpus(uuids[:2]) == "00000000,11111111"
+
+
+def test_control_characters_are_blanked():
+    assert printable("a\x1b[2J\nb\x9b") == "a [2J b "

@@ -1,0 +1,242 @@
+import asyncio
+import contextlib
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gpuward.cli.errors import CliError, UsageError
+from gpuward.cli.up import together
+from gpuward.cli.up.engines import kill_engines
+from gpuward.cli.up.greeting import Place, first_commands, program_called
+from gpuward.cli.up.hosts import HostChoice, read_host_names, simulated_hosts
+from gpuward.cli.up.progress import Progress
+from gpuward.cli.up.together import AgentStart, Daemons, Options, check_port, up
+from support.api_double import KEY, ApiDouble, deployment, serving, worker
+
+
+class House:
+    """The daemons of an `up`, played by an API double; agents make themselves ready workers."""
+
+    def __init__(self, double: ApiDouble, data_dir: Path, *, gpus: int = 0) -> None:
+        self.double = double
+        self.data_dir = data_dir
+        self.agents: list[AgentStart] = []
+        self.log: list[str] = []
+        self.on_agent: Callable[[AgentStart], None] = lambda _start: None
+        self.daemons = Daemons(self._controller, self._agent, self._count, "this-host")
+        self._gpus = gpus
+
+    async def _controller(self, stop: asyncio.Event, on_ready: Callable[[str], None]) -> int:
+        (self.data_dir / "client.env").write_text(f"GPUWARD_URL={self.double.url}\nGPUWARD_API_KEY={KEY}\n")
+        on_ready(self.double.url)
+        await stop.wait()
+        self.log.append("controller down")
+        return 0
+
+    async def _agent(self, start: AgentStart, stop: asyncio.Event) -> int:
+        self.agents.append(start)
+        self.double.add(worker(start.host.name))
+        self.on_agent(start)
+        await stop.wait()
+        self.log.append(f"{start.host.name} down")
+        return 0
+
+    async def _count(self) -> int:
+        return self._gpus
+
+    def options(self, **changes) -> Options:
+        given = {"hosts": HostChoice(), "example": False, **changes}
+        return Options(
+            data_dir=self.data_dir,
+            host="127.0.0.1",
+            port=0,
+            logs=self.data_dir / "logs",
+            program=("gpuward",),
+            **given,
+        )
+
+
+@pytest.fixture
+def house(tmp_path: Path):
+    with serving(ApiDouble()) as double:
+        yield House(double, tmp_path)
+
+
+async def up_until(house: House, said: str, capsys: pytest.CaptureFixture[str], **changes) -> tuple[int, str]:
+    """Runs `up` until it has said something, then sends the signal of Ctrl-C."""
+    text = ""
+    running = asyncio.create_task(up(house.options(**changes), house.daemons, Progress()))
+    async with asyncio.timeout(30):
+        while said not in text and not running.done():
+            await asyncio.wait({running}, timeout=0.02)
+            text += capsys.readouterr().out
+        if not running.done():
+            os.kill(os.getpid(), signal.SIGINT)
+        code = await running
+    return code, text + capsys.readouterr().out
+
+
+async def test_two_simulated_hosts_where_there_are_no_gpus(house, capsys):
+    code, text = await up_until(house, "Gpuward is ready", capsys)
+    assert code == 0
+    assert [a.host.name for a in house.agents] == ["gpu-1", "gpu-2"]
+    assert {a.join_token for a in house.agents} == {"token-value"}
+    assert len({a.data_dir for a in house.agents}) == 2
+    assert read_host_names(house.agents[0].host.simulate) == ["gpu-1", "gpu-2"]
+    assert house.double.url in text
+    assert house.log[-1] == "controller down"
+    assert len(house.log) == 3
+
+
+async def test_an_agent_that_the_controller_knows_needs_no_token(house, capsys):
+    house.double.add(worker("gpu-1"), {**worker("gpu-2"), "deleted_at": "2030-01-01T00:00:00Z"})
+    await up_until(house, "Gpuward is ready", capsys)
+    assert [a.join_token for a in house.agents] == [None, "token-value"]
+
+
+async def test_real_gpus_make_one_agent_of_this_host(tmp_path, capsys):
+    with serving(ApiDouble()) as double:
+        house = House(double, tmp_path, gpus=1)
+        await up_until(house, "Gpuward is ready", capsys)
+        assert [(a.host.name, a.host.simulate) for a in house.agents] == [("this-host", None)]
+        house.agents.clear()
+        await up_until(house, "Gpuward is ready", capsys, hosts=HostChoice(agents=1))
+        assert [a.host.name for a in house.agents] == ["gpu-1"]
+
+
+async def test_the_example_is_made_once_and_left_as_the_user_made_it(house, capsys):
+    looks = []
+
+    def runs(kind: str, name: str) -> None:
+        if name in house.double.objects.get("deployments", {}) and kind == "deployments":
+            looks.append(name)
+            house.double.objects[kind][name]["status"]["phase"] = "running"
+
+    house.double.script = runs
+    code, _ = await up_until(house, "Gpuward is ready", capsys, example=True)
+    assert code == 0
+    assert house.double.objects["deployments"]["hello"]["spec"]["engine"] == "simulated"
+    house.double.objects["deployments"]["hello"]["spec"]["replicas"] = 7
+    await up_until(house, "Gpuward is ready", capsys, example=True)
+    assert house.double.objects["deployments"]["hello"]["spec"]["replicas"] == 7
+    assert looks
+
+
+async def test_an_example_that_the_user_stopped_is_not_waited_for(house, capsys):
+    limit = {"source": "user", "max_replicas": 0, "created_at": "2030-01-01T00:00:00Z"}
+    house.double.add(deployment("hello", "stopped", intents=[limit]))
+    code, _ = await up_until(house, "Gpuward is ready", capsys, example=True)
+    assert code == 0
+
+
+async def test_an_agent_that_fails_stops_everything_with_1_and_the_reason(house, capsys):
+    def fail(start: AgentStart) -> None:
+        if start.host.name == "gpu-2":
+            raise OSError("no space left")
+
+    house.on_agent = fail
+    code, text = await up_until(house, "never said", capsys)
+    assert code == 1
+    assert "agent gpu-2 failed: no space left" in text
+    assert "controller down" in house.log
+
+
+async def test_workers_that_do_not_get_ready_are_named(house, capsys, monkeypatch):
+    monkeypatch.setattr(together, "WORKERS_WITHIN_S", 0.3)
+
+    def not_ready(start: AgentStart) -> None:
+        house.double.objects["workers"][start.host.name]["status"] |= {"phase": "joining", "reason": "no_report"}
+
+    house.on_agent = not_ready
+    code, text = await up_until(house, "never said", capsys)
+    assert code == 1
+    assert "gpu-1 (no_report)" in text
+
+
+def test_a_busy_port_names_the_flag():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(CliError, match="--port"):
+            check_port("127.0.0.1", taken.getsockname()[1])
+    with pytest.raises(UsageError, match="--host"):
+        check_port("192.0.2.1", 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("workers: []", "workers"),
+        ("workers: [{name: a, gpus: [{model: X, memory: 80}]}]", "memory"),
+        ("workers: [{name: a}, {name: a}]", "'a'"),
+        ("{", "cannot be read"),
+    ],
+)
+def test_a_bad_file_of_hosts_names_the_field(tmp_path, text, told):
+    file = tmp_path / "hosts.yaml"
+    file.write_text(text)
+    with pytest.raises(UsageError, match=told):
+        read_host_names(file)
+
+
+def test_hosts_of_a_file_are_counted_and_bounded(tmp_path):
+    file = tmp_path / "hosts.yaml"
+    file.write_text("workers: [{name: a, count: 3}, {name: b}]")
+    names = [host.name for host in simulated_hosts(HostChoice(file, 2), tmp_path)]
+    assert names == ["a-0", "a-1"]
+    with pytest.raises(UsageError, match="--agents"):
+        simulated_hosts(HostChoice(file, 5), tmp_path)
+    file.write_text("workers: [{name: a, count: 1000}]")
+    with pytest.raises(UsageError, match="--agents 256"):
+        simulated_hosts(HostChoice(file), tmp_path)
+
+
+def test_the_printed_commands_work_as_printed(tmp_path):
+    """Each alone in a fresh POSIX shell, without the variables, from a folder with a blank in its name."""
+    folder = tmp_path / "with blank"
+    folder.mkdir()
+    with serving(ApiDouble()) as double:
+        double.add(deployment("hello"))
+        (folder / "client.env").write_text(f"GPUWARD_URL={double.url}\nGPUWARD_API_KEY={KEY}\n")
+        program = program_called("/x/__main__.py", sys.executable)
+        place = Place(double.url, folder, folder, folder / "client.env", ["gpu-1"], program)
+        commands = first_commands(place, example=True) + first_commands(place, example=False)[:1]
+        env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
+        ran = [_shell(command.replace(" --wait", ""), env) for command in commands]
+        assert [done.returncode for done in ran] == [0, 0, 0, 0], [done.stderr for done in ran]
+        assert "Deployment: hello" in ran[2].stdout
+        assert double.asked[1][:2] == ("POST", "/v1/chat/completions")
+        assert double.asked[1][3]["model"] == "hello"
+
+
+def _shell(command: str, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["sh", "-c", command], env=env, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_the_program_is_named_as_it_was_called():
+    assert program_called(".venv/bin/gpuward", "/python") == [".venv/bin/gpuward"]
+    assert shlex.join(program_called("/x/__main__.py", "/python")) == "/python -m gpuward.cli"
+
+
+def test_haste_kills_engines_of_this_data_folder_and_no_others(tmp_path):
+    def engine(folder: Path) -> subprocess.Popen[bytes]:
+        env = {"PATH": os.environ["PATH"], "GPUWARD_AGENT_DIR": str(folder)}
+        return subprocess.Popen(["sleep", "60"], env=env, start_new_session=True)
+
+    ours, other = engine(tmp_path / "agents" / "gpu-1"), engine(tmp_path / "agents-2" / "gpu-1")
+    try:
+        assert kill_engines(tmp_path / "agents") == 1
+        assert ours.wait(10) == -signal.SIGKILL
+        assert other.poll() is None
+    finally:
+        for process in (ours, other):
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            process.wait(10)
