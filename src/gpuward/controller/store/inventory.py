@@ -5,7 +5,7 @@ transactions that the snapshot before could not yet see as finished, so none is 
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
 from gpuward.controller.domain.placement import DeviceState, WorkerFacts
@@ -26,6 +26,17 @@ _LOADS: Final = """
 _ALL_LOADS: Final = """
     select c.instance_id, i.deployment_uid, c.device, d.worker_id, d.kind
       from claims c join instances i on i.id = c.instance_id join devices d on d.uuid = c.device"""
+_DEVICES_WITHOUT: Final = """
+    select d.uuid, d.worker_id, d.kind, d.index, d.model, d.compute_capability, d.memory_mib, d.cpu_milli, d.health,
+           d.present, d.mig_mode, d.claimed_mib - x.mib as claimed_mib,
+           d.claimed_cpu_milli - x.cpu as claimed_cpu_milli, d.claims - x.n as claims,
+           d.exclusive_claims - x.excl as exclusive_claims, x.instances
+      from devices d
+      join workers w on w.id = d.worker_id and w.deleted_at is null
+      join (select c.device, sum(c.memory_mib)::bigint as mib, sum(c.cpu_milli)::bigint as cpu, count(*) as n,
+                   count(*) filter (where c.exclusive) as excl, array_agg(c.instance_id) as instances
+              from claims c join instances i on i.id = c.instance_id
+             where i.deployment_uid = any($1::uuid[]) group by c.device) x on x.device = d.uuid"""
 _FROM_THE_START: Final = "0"
 
 Row = Mapping[str, Any]
@@ -73,10 +84,18 @@ class InventoryCache:
         self.inventory.upsert_load(_load(instance, claims) for instance, claims in fresh.items())
 
 
-async def read_inventory(connection: Any) -> Inventory:
-    """A fresh inventory of this moment, for who plans without writing."""
+async def read_inventory(connection: Any, *, without: Collection[str] = ()) -> Inventory:
+    """A fresh inventory of this moment, for who plans without writing.
+
+    Args:
+        connection: in one REPEATABLE READ transaction.
+        without: uids of deployments whose claims are thought away, as if what they run had ended.
+    """
     cache = InventoryCache()
     await cache.refresh(connection)
+    freed = await connection.fetch(_DEVICES_WITHOUT, list(without)) if without else []
+    cache.inventory.upsert_devices(_device(row) for row in freed)
+    cache.inventory.remove_load({instance for row in freed for instance in row["instances"]})
     return cache.inventory
 
 

@@ -1,7 +1,10 @@
 """Where models are served: every running instance with its worker's proxy, in one read for the gateway."""
 
 from dataclasses import dataclass
+from typing import Any
 
+from gpuward.controller.engines.registry import engine_for
+from gpuward.controller.store.instances import spec_from_json
 from gpuward.controller.store.views.paging import Reader
 
 
@@ -13,21 +16,47 @@ class Endpoint:
     instance: str
     address: str  # HOST:PORT of the worker's proxy
     secret: str
+    request_model: str | None = None  # what its server wants to read as `model`; None: any name
 
 
 async def read_serving(connection: Reader) -> tuple[frozenset[str], list[Endpoint]]:
     """The names of all live deployments, and the endpoints of those instances of theirs that run."""
-    rows = await connection.fetch(
-        """select d.name, i.id, w.proxy_address, w.proxy_secret
-             from deployments d
-             left join instances i on i.deployment_uid = d.uid and i.phase = 'running'
-             left join processes p on p.instance_id = i.id and p.epoch = i.epoch and p.rank = 0
-             left join workers w on w.id = p.worker_id and w.proxy_address <> '' and w.deleted_at is null
-            where d.deleted_at is null order by d.name, i.id"""
+    names = await connection.fetch("select name from deployments where deleted_at is null")
+    running = await connection.fetch(
+        """select d.name, i.id, i.deployment_uid, i.revision, w.proxy_address, w.proxy_secret
+             from instances i
+             join deployments d on d.uid = i.deployment_uid and d.deleted_at is null
+             join processes p on p.instance_id = i.id and p.epoch = i.epoch and p.rank = 0
+             join workers w on w.id = p.worker_id and w.proxy_address <> '' and w.deleted_at is null
+            where i.phase = 'running' order by d.name, i.id"""
     )
+    revisions = {(row["deployment_uid"], row["revision"]) for row in running}
+    wanted = await _request_models(connection, revisions) if revisions else {}
     endpoints = [
-        Endpoint(row["name"], row["id"], row["proxy_address"], row["proxy_secret"])
-        for row in rows
-        if row["proxy_address"]
+        Endpoint(
+            model=row["name"],
+            instance=row["id"],
+            address=row["proxy_address"],
+            secret=row["proxy_secret"],
+            request_model=wanted[row["deployment_uid"], row["revision"]],
+        )
+        for row in running
     ]
-    return frozenset(row["name"] for row in rows), endpoints
+    return frozenset(row["name"] for row in names), endpoints
+
+
+async def _request_models(connection: Reader, revisions: set[tuple[Any, int]]) -> dict[tuple[Any, int], str | None]:
+    """What the servers of these revisions want to read as `model`."""
+    rows = await connection.fetch(
+        """select r.deployment_uid, r.generation, r.spec
+             from revisions r
+             join unnest($1::uuid[], $2::bigint[]) as x (uid, generation)
+               on x.uid = r.deployment_uid and x.generation = r.generation""",
+        [uid for uid, _ in revisions],
+        [generation for _, generation in revisions],
+    )
+    found: dict[tuple[Any, int], str | None] = {}
+    for row in rows:
+        spec = spec_from_json(row["spec"])
+        found[row["deployment_uid"], row["generation"]] = engine_for(spec).process(spec, 1).request_model
+    return found

@@ -7,7 +7,6 @@ from typing import Any, Final
 from gpuward.controller.store.instances import spec_from_json
 from gpuward.controller.store.refusals import NotFoundError
 from gpuward.controller.store.views.paging import Reader, open_cursor, page_of
-from gpuward.schemas.manifest import DeploymentSpec
 from gpuward.schemas.objects import Condition, DeploymentStatus, DeploymentView, IntentView, Page
 
 _INTENTS: Final = "select * from intents where deployment_uid = any($1::uuid[]) order by source"
@@ -61,11 +60,11 @@ async def deployment_by_name(connection: Reader, name: str) -> DeploymentView:
     return views[0]
 
 
-async def live_specs(connection: Reader, names: Iterable[str]) -> dict[str, tuple[str, DeploymentSpec]]:
-    """Uid and spec of the live deployments among `names`."""
-    query = "select uid, name, spec from deployments where name = any($1) and deleted_at is null"
-    rows = await connection.fetch(query, list(names))
-    return {row["name"]: (str(row["uid"]), spec_from_json(row["spec"])) for row in rows}
+async def live_by_name(connection: Reader, names: Iterable[str]) -> dict[str, DeploymentView]:
+    """The live deployments among `names`."""
+    query = "select * from deployments where name = any($1) and deleted_at is null"
+    views = await _with_intents(connection, await connection.fetch(query, list(names)))
+    return {view.name: view for view in views}
 
 
 async def _with_intents(connection: Reader, rows: Sequence[Any]) -> list[DeploymentView]:

@@ -1,0 +1,56 @@
+"""What the handlers are given: the database, the leader's standing, and the few questions that others answer."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry
+
+from gpuward.controller.api.hints import Hints
+from gpuward.controller.domain.placement import Need
+from gpuward.controller.store.database import Database
+from gpuward.controller.store.keys import KeyRing, Principal
+from gpuward.schemas.manifest import DeploymentSpec
+
+
+class AnalysisFailedError(Exception):
+    """The need of a spec could not be worked out; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One part of being ready; `message` says what is wrong, or how well it is."""
+
+    ok: bool
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ApiContext:
+    """Everything the API stands upon.
+
+    Attributes:
+        database: where all is read and written.
+        hints: wake-ups, published by whoever listens to the database.
+        leadership: whether this controller leads, and its term.
+        readiness: the checks behind /readyz, by name.
+        loop_lag: by how many seconds the event loop was late lately.
+        analyse: works out the need of a spec that nobody has analysed yet; raises AnalysisFailedError where it cannot.
+        registry: what /metrics shows beside the figures that are read from the rows.
+        version: of this program.
+    """
+
+    database: Database
+    hints: Hints
+    leadership: Callable[[], tuple[bool, int | None]]
+    readiness: Callable[[], Awaitable[Mapping[str, Check]]]
+    loop_lag: Callable[[], float]
+    analyse: Callable[[DeploymentSpec], Awaitable[Need]]
+    registry: CollectorRegistry
+    version: str
+
+
+CONTEXT: Final = web.AppKey("CONTEXT", ApiContext)
+KEYS: Final = web.AppKey("KEYS", KeyRing)
+PRINCIPAL: Final = web.RequestKey("PRINCIPAL", Principal)

@@ -1,0 +1,117 @@
+"""Deployments: read, apply, delete, start, stop, scale."""
+
+import re
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from aiohttp import web
+
+from gpuward.controller.api.context import CONTEXT
+from gpuward.controller.api.errors import ApiError, invalid
+from gpuward.controller.api.exchange import answer, known_parameters, page_limit, read_json_body, read_model
+from gpuward.controller.api.route import PAGING, Access, Route
+from gpuward.controller.engines.registry import validate
+from gpuward.controller.store import deployments as store
+from gpuward.controller.store.database import Database
+from gpuward.controller.store.views.deployments import deployment_by_name, list_deployments
+from gpuward.schemas.manifest import NAME_PATTERN, DeploymentSpec
+from gpuward.schemas.objects import DeploymentView, Page
+from gpuward.schemas.parse import parse_spec
+from gpuward.schemas.problems import FieldProblem
+from gpuward.schemas.requests import ScaleBody
+
+_OUTCOME_HEADER: Final = "X-Gpuward-Outcome"  # created, unchanged, updated or replaced
+_IF_MATCH: Final = re.compile(r'^(?:W/)?"?(\d{1,18})"?$')
+
+
+async def get_all(request: web.Request) -> web.Response:
+    """`GET /deployments`."""
+    parameters = known_parameters(request, "limit", "cursor")
+    async with request.app[CONTEXT].database.snapshot() as connection:
+        page = await list_deployments(connection, limit=page_limit(parameters), cursor=parameters.get("cursor"))
+    return answer(page)
+
+
+async def get_one(request: web.Request) -> web.Response:
+    """`GET /deployments/{name}`."""
+    async with request.app[CONTEXT].database.snapshot() as connection:
+        view = await deployment_by_name(connection, request.match_info["name"])
+    return answer(view, headers=_tagged(view))
+
+
+async def put(request: web.Request) -> web.Response:
+    """`PUT /deployments/{name}`."""
+    name = request.match_info["name"]
+    if not re.fullmatch(NAME_PATTERN, name):
+        raise invalid([FieldProblem("name", "is no DNS label; write lower case letters, digits and '-', at most 63")])
+    spec = parse_spec(await read_json_body(request))
+    validate(spec)
+    applied = await store.apply(request.app[CONTEXT].database, name, spec, if_match=_if_match(request))
+    status = 201 if applied.outcome == "created" else 200
+    headers = {**_tagged(applied.view), _OUTCOME_HEADER: applied.outcome}
+    return answer(applied.view, status=status, headers=headers)
+
+
+async def delete(request: web.Request) -> web.Response:
+    """`DELETE /deployments/{name}`."""
+    view = await store.delete(request.app[CONTEXT].database, request.match_info["name"])
+    return answer(view, status=202)
+
+
+async def scale(request: web.Request) -> web.Response:
+    """`POST /deployments/{name}/scale`."""
+    body = await read_model(request, ScaleBody)
+    database = request.app[CONTEXT].database
+    view = await store.scale(database, request.match_info["name"], body.replicas, if_match=_if_match(request))
+    return answer(view, headers=_tagged(view))
+
+
+def _verb(
+    act: Callable[[Database, str], Awaitable[DeploymentView]],
+) -> Callable[[web.Request], Awaitable[web.Response]]:
+    async def handler(request: web.Request) -> web.Response:
+        view = await act(request.app[CONTEXT].database, request.match_info["name"])
+        return answer(view, headers=_tagged(view))
+
+    return handler
+
+
+def _tagged(view: DeploymentView) -> dict[str, str]:
+    return {"ETag": f'"{view.generation}"'}
+
+
+def _if_match(request: web.Request) -> int | None:
+    text = request.headers.get("If-Match")
+    if text is None or text.strip() == "*":
+        return None
+    match = _IF_MATCH.match(text.strip())
+    if match is None:
+        raise ApiError(400, "invalid", "If-Match: is no generation; send the number that was read, or leave it out")
+    return int(match[1])
+
+
+_PATH: Final = "/api/v1/deployments"
+ROUTES: Final = (
+    Route("GET", _PATH, get_all, Access.READ, "List deployments", "deployments", Page[DeploymentView], query=PAGING),
+    Route("GET", _PATH + "/{name}", get_one, Access.READ, "Read a deployment", "deployments", DeploymentView),
+    Route(
+        "PUT", _PATH + "/{name}", put, Access.OPERATE, "Apply a deployment (If-Match: generation)", "deployments",
+        DeploymentView, DeploymentSpec,
+    ),
+    Route(
+        "DELETE", _PATH + "/{name}", delete, Access.OPERATE, "Delete a deployment", "deployments", DeploymentView,
+        status=202,
+    ),
+    Route(
+        "POST", _PATH + "/{name}/start", _verb(store.start), Access.OPERATE, "Take back stops", "deployments",
+        DeploymentView,
+    ),
+    Route(
+        "POST", _PATH + "/{name}/stop", _verb(store.stop), Access.OPERATE, "Stop all replicas", "deployments",
+        DeploymentView,
+    ),
+    Route(
+        "POST", _PATH + "/{name}/scale", scale, Access.OPERATE, "Change the number of replicas", "deployments",
+        DeploymentView, ScaleBody,
+    ),
+)  # fmt: skip

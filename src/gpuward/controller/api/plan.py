@@ -1,0 +1,114 @@
+"""`POST /plan`: what an apply would do. Validates as an apply does, reads, places in memory, writes nothing."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+from aiohttp import web
+
+from gpuward.controller.api.context import CONTEXT, AnalysisFailedError, ApiContext
+from gpuward.controller.api.errors import as_api_error, invalid
+from gpuward.controller.api.exchange import answer, read_model
+from gpuward.controller.api.planning import MAX_INSTANCES, PlanChange, Planned, plan_items
+from gpuward.controller.api.route import Access, Route
+from gpuward.controller.domain.placement import Need
+from gpuward.controller.engines.base import SpecError
+from gpuward.controller.engines.registry import engine_for, validate
+from gpuward.controller.scheduling.estimate import input_hash
+from gpuward.controller.store.deployments import change_between
+from gpuward.controller.store.inventory import read_inventory
+from gpuward.controller.store.plan_reads import known_needs, placed_counts
+from gpuward.controller.store.views.deployments import live_by_name
+from gpuward.schemas.manifest import DeploymentManifest, DeploymentSpec
+from gpuward.schemas.objects import DeploymentView, PlanView
+from gpuward.schemas.parse import parse_manifest_objects
+from gpuward.schemas.problems import FieldProblem, join_path
+from gpuward.schemas.requests import PlanBody
+
+ANALYSES_LIMIT_S: Final = 25.0
+_CHANGES: Final[dict[str, PlanChange]] = {"unchanged": "unchanged", "updated": "update", "replaced": "replace"}
+
+
+async def post(request: web.Request) -> web.Response:
+    """`POST /plan`."""
+    context = request.app[CONTEXT]
+    body = await read_model(request, PlanBody)
+    manifests = parse_manifest_objects(list(body.manifests))
+    _validate_all(manifests)
+    planned = await _observe(context, manifests)
+    replaced = [one.uid for one in planned if one.change == "replace"]
+    async with context.database.snapshot() as connection:
+        # Old instances make room for the new ones, so what they hold counts as free.
+        inventory = await read_inventory(connection, without=replaced)
+    items = await asyncio.to_thread(plan_items, inventory, planned)
+    return answer(PlanView(items=items, changes={one.name: one.change for one in planned}))
+
+
+def _validate_all(manifests: Sequence[DeploymentManifest]) -> None:
+    problems: list[FieldProblem] = []
+    for index, manifest in enumerate(manifests):
+        try:
+            validate(manifest.spec())
+        except SpecError as error:
+            if len(manifests) == 1:
+                raise
+            known = as_api_error(error)
+            for problem in known.details["problems"] if known else ():
+                path = join_path(join_path("", index), problem["path"])
+                problems.append(FieldProblem(path, problem["message"]))
+    if problems:
+        raise invalid(problems)
+
+
+async def _observe(context: ApiContext, manifests: Sequence[DeploymentManifest]) -> list[Planned]:
+    specs = {manifest.name: manifest.spec() for manifest in manifests}
+    hashes = {name: input_hash(spec, engine_for(spec)) for name, spec in specs.items()}
+    async with context.database.snapshot() as connection:
+        live = await live_by_name(connection, specs)
+        placed = await placed_counts(connection, [view.uid for view in live.values()])
+        needs = await known_needs(connection, hashes.values())
+    planned: list[Planned] = []
+    async with asyncio.timeout(ANALYSES_LIMIT_S):
+        for name, spec in specs.items():
+            view = live.get(name)
+            change = _change(view, spec)
+            to_place = _to_place(view, spec, change, placed.get(view.uid, 0) if view else 0)
+            need = await _need(context, spec, needs.get(hashes[name])) if to_place else ""
+            planned.append(Planned(name, view.uid if view else f"new {name}", spec, change, to_place, need))
+    total = sum(one.to_place for one in planned)
+    if total > MAX_INSTANCES:
+        fix = f"{total} instances together; plan at most {MAX_INSTANCES} at once"
+        raise invalid([FieldProblem("replicas", fix)])
+    return planned
+
+
+def _change(view: DeploymentView | None, spec: DeploymentSpec) -> PlanChange:
+    return "create" if view is None else _CHANGES[change_between(view.spec, spec)]
+
+
+def _to_place(view: DeploymentView | None, spec: DeploymentSpec, change: PlanChange, placed: int) -> int:
+    """Instances for which room would have to be found."""
+    if view is None or change == "replace":
+        return spec.replicas
+    wanted = view.status.wanted if change == "unchanged" else spec.replicas
+    return max(0, wanted - placed)
+
+
+async def _need(context: ApiContext, spec: DeploymentSpec, known: Need | None) -> Need | str:
+    engine = engine_for(spec)
+    if engine.analysis(spec) is None:
+        return engine.need(spec, None)
+    if known is not None:
+        return known
+    try:
+        return await context.analyse(spec)
+    except AnalysisFailedError as error:
+        return str(error)
+
+
+ROUTES: Final = (
+    Route(
+        "POST", "/api/v1/plan", post, Access.OPERATE, "What an apply would do; nothing is written", "plan", PlanView,
+        PlanBody,
+    ),
+)  # fmt: skip

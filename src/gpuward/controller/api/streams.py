@@ -1,0 +1,66 @@
+"""Answers that last: cut when the client is too slow, ended when the server stops."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from aiohttp import web
+
+SLOW_CLIENT_S: Final = 10.0
+
+
+class SlowClientError(Exception):
+    """The client did not take what was written to it in time."""
+
+
+class Streams:
+    """The tasks that serve open streams; a server that stops ends them instead of waiting for them."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[None] | asyncio.Task[web.StreamResponse]] = set()
+        self._closing = False
+
+    @contextmanager
+    def registered(self) -> Iterator[None]:
+        """Counts the calling task as a stream for as long as the context lasts; a cancel by `end` ends it quietly."""
+        task = asyncio.current_task()
+        if task is None:
+            raise RuntimeError("a stream is served by a task")
+        self._tasks.add(task)
+        try:
+            yield
+        except asyncio.CancelledError:
+            if not self._closing:
+                raise
+            task.uncancel()
+        finally:
+            self._tasks.discard(task)
+
+    async def end(self, _app: web.Application) -> None:
+        """Ends every open stream; the app's on_shutdown signal."""
+        self._closing = True
+        for task in tuple(self._tasks):
+            task.cancel()
+
+
+STREAMS: Final = web.AppKey("STREAMS", Streams)
+
+
+async def write(response: web.StreamResponse, data: bytes) -> None:
+    """Writes, and gives up on a client that does not read.
+
+    Raises:
+        SlowClientError: after `SLOW_CLIENT_S` without room in its buffer.
+    """
+    try:
+        async with asyncio.timeout(SLOW_CLIENT_S):
+            await response.write(data)
+    except TimeoutError as error:
+        raise SlowClientError from error
+
+
+def cut(request: web.Request) -> None:
+    """Ends the connection at once, so that the client sees a broken answer and not a short one."""
+    if request.transport is not None:
+        request.transport.abort()

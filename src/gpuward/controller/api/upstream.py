@@ -1,0 +1,88 @@
+"""The way to the agents' proxies: one client session for logs and models, and the routing table kept fresh."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Final
+
+import aiohttp
+import structlog
+from aiohttp import web
+
+from gpuward.controller.api.context import CONTEXT
+from gpuward.controller.api.errors import DATABASE_TROUBLE
+from gpuward.controller.api.hints import Hints
+from gpuward.controller.api.routing import RoutingTable
+from gpuward.controller.store.database import Database
+from gpuward.controller.store.serving import read_serving
+
+log = structlog.get_logger(__name__)
+
+REFRESH_S: Final = 2.0
+DEBOUNCE_S: Final = 0.05
+READ_LIMIT_S: Final = 10.0
+_CONNECT_S: Final = 5.0
+_SILENCE_S: Final = 600.0  # a model may think long before its first token
+_CONNECTIONS: Final = 4096
+_PER_WORKER: Final = 1024
+
+
+class Upstream:
+    """What the gateway and the log route share.
+
+    Attributes:
+        session: keeps connections to the proxies; knows no cookies and unpacks nothing.
+        table: who serves what.
+        refreshing: the task that keeps the table fresh; ends only by a defect, which the gateway then tells.
+    """
+
+    def __init__(self, session: aiohttp.ClientSession, table: RoutingTable, refreshing: asyncio.Task[None]) -> None:
+        self.session = session
+        self.table = table
+        self.refreshing = refreshing
+
+
+UPSTREAM: Final = web.AppKey("UPSTREAM", Upstream)
+
+
+async def upstream_context(app: web.Application) -> AsyncIterator[None]:
+    """Opens it with the app and closes it with the app."""
+    context = app[CONTEXT]
+    session = aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=_CONNECTIONS, limit_per_host=_PER_WORKER),
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=_SILENCE_S),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        auto_decompress=False,
+    )
+    table = RoutingTable()
+    async with session:
+        refreshing = asyncio.create_task(_keep_fresh(context.database, context.hints, table), name="gateway-routing")
+        app[UPSTREAM] = Upstream(session, table, refreshing)
+        try:
+            yield
+        finally:
+            refreshing.cancel()
+            await asyncio.wait([refreshing], timeout=_CONNECT_S)
+
+
+async def _keep_fresh(database: Database, hints: Hints, table: RoutingTable) -> None:
+    """Reads the table anew on hints and every `REFRESH_S`; without the database the last one goes on serving."""
+    trouble = False
+    with hints.subscribe() as subscription:
+        while True:
+            try:
+                async with asyncio.timeout(READ_LIMIT_S), database.snapshot() as connection:
+                    names, endpoints = await read_serving(connection)
+                table.update(names, endpoints)
+                if trouble:
+                    log.info("gateway routing is fresh again")
+                trouble = False
+            except (*DATABASE_TROUBLE, TimeoutError) as error:
+                if not trouble:
+                    log.warning("gateway routing cannot be read; the last one goes on serving", error=str(error))
+                trouble = True
+            try:
+                async with asyncio.timeout(REFRESH_S):
+                    await subscription.take()
+            except TimeoutError:
+                continue
+            await asyncio.sleep(DEBOUNCE_S)
