@@ -80,6 +80,24 @@ async def test_a_script_that_fails_is_a_reason_one_that_ends_is_none():
     assert await parts.stop_all() == []
 
 
+async def test_a_part_that_ends_is_the_reason_rather_than_the_script_that_it_took_along():
+    parts = Parts()
+    script_failed = asyncio.Event()
+
+    async def ends_a_little_later(_stop: asyncio.Event) -> int:
+        await script_failed.wait()
+        await asyncio.sleep(0.05)
+        return 3
+
+    async def breaks() -> None:
+        script_failed.set()
+        raise ValueError("connection refused")
+
+    parts.start("the controller", ends_a_little_later)
+    async with asyncio.timeout(10):
+        assert await parts.attend(asyncio.create_task(breaks())) == "the controller ended by itself with code 3"
+
+
 async def test_what_does_not_listen_is_cut_off_in_time(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(parts_module, "FIRST_STOP_S", 0.2)
     hurried: list[bool] = []

@@ -13,6 +13,9 @@ FIRST_STOP_S: Final = 7.5  # for all parts but the one that was started first: e
 LAST_STOP_S: Final = 1.5  # for the part that all others need
 HURRIED_STOP_S: Final = 3.0
 _CANCEL_S: Final = 0.4
+_CAUSE_S: Final = 1.0
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,18 +69,26 @@ class Parts:
             self._wake.clear()
             if self._asked.is_set():
                 return None
+            failed = script.done() and (script.cancelled() or script.exception() is not None)
+            if failed and self._parts:  # often but the consequence of a part that is about to end: that is the reason
+                tasks = [part.task for part in self._parts]
+                await asyncio.wait(tasks, timeout=_CAUSE_S, return_when=asyncio.FIRST_COMPLETED)
             ended = [part for part in self._parts if part.task.done()]
             if ended:
                 return _why(ended[0])
-            if script.done() and (script.cancelled() or script.exception() is not None):
-                return "cancelled" if script.cancelled() else _reason(script.exception() or RuntimeError())
+            if failed:
+                return _reason(script.exception() or RuntimeError("the start was cancelled"))
 
     async def stop_all(self) -> list[str]:
         """Stops all parts, the first one last, within ten seconds; returns the names of those that had to be cut."""
         self._asked.set()
         first, others = self._parts[:1], self._parts[1:]
         cut = await self._end(others, FIRST_STOP_S)
-        return cut + await self._end(first, LAST_STOP_S)
+        cut += await self._end(first, LAST_STOP_S)
+        for part in self._parts:
+            if part.task.done() and not part.task.cancelled() and part.task.exception() is not None:
+                log.info("%s failed", part.name, exc_info=part.task.exception())  # the terminal got the reason alone
+        return cut
 
     async def _end(self, parts: Sequence[Part], limit_s: float) -> list[str]:
         for part in parts:
@@ -121,7 +132,6 @@ def _why(part: Part) -> str:
     error = part.task.exception()
     if error is None:
         return f"{part.name} ended by itself with code {part.task.result()}"
-    logging.getLogger(__name__).info("%s failed", part.name, exc_info=error)  # the terminal gets the reason alone
     return f"{part.name} failed: {_reason(error)}"
 
 
