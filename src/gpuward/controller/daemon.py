@@ -167,6 +167,7 @@ class _Controller:
                 on_ready(url)
                 await stop.wait()
                 log.info("stopping")
+                await self._hub.close()
                 await runner.cleanup()
                 for task in tasks:
                     task.cancel()
@@ -189,8 +190,7 @@ class _Controller:
     def _hint(self, kind: str, id_: str | None) -> None:
         self._hints.publish(kind, id_)
         self._leading.hint(kind, id_)
-        if kind in ("command", "*"):
-            self._hub.wake("command", id_)
+        self._hub.wake(kind, id_)
         if kind in ("lease", "*"):
             self._lease.wake()
 

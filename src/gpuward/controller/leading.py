@@ -3,7 +3,6 @@
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
-from datetime import datetime
 from typing import Final
 
 import structlog
@@ -35,7 +34,7 @@ class Leading:
         clock: time.
         metrics: what is counted.
         settings: back-off, limits of silence, periods.
-        db_healthy_since: since when the hub's writes have succeeded without a gap, by the database's clock.
+        healthy_for_s: seconds for which the hub's writes have succeeded without a gap.
     """
 
     def __init__(
@@ -44,13 +43,13 @@ class Leading:
         clock: Clock,
         metrics: Metrics,
         settings: ControllerSettings,
-        db_healthy_since: Callable[[], datetime],
+        healthy_for_s: Callable[[], float],
     ) -> None:
         self._database = database
         self._clock = clock
         self._metrics = metrics
         self._settings = settings
-        self._db_healthy_since = db_healthy_since
+        self._healthy_for_s = healthy_for_s
         self._reign: _Reign | None = None
 
     def hint(self, kind: str, id_: str | None) -> None:
@@ -61,7 +60,7 @@ class Leading:
     async def reign(self, term: int) -> None:
         """Runs everything that only a leader does, until cancelled."""
         log.info("leading", term=term)
-        reign = _Reign(self._database, term, self._clock, self._metrics, self._settings, self._db_healthy_since)
+        reign = _Reign(self._database, term, self._clock, self._metrics, self._settings, self._healthy_for_s)
         self._reign = reign
         try:
             await reign.run()
@@ -80,7 +79,7 @@ class _Reign:
         clock: Clock,
         metrics: Metrics,
         settings: ControllerSettings,
-        db_healthy_since: Callable[[], datetime],
+        healthy_for_s: Callable[[], float],
     ) -> None:
         self._database = database
         self._term = term
@@ -114,7 +113,8 @@ class _Reign:
             _ONE_AT_A_TIME,
         )
         self._workers: ReconcileLoop[str] = loop(
-            WorkersReconciler(database, term, settings.workers, db_healthy_since), _ONE_AT_A_TIME
+            WorkersReconciler(database, term=lambda: term, healthy_for_s=healthy_for_s, settings=settings.workers),
+            _ONE_AT_A_TIME,
         )
         self._housekeeping = Housekeeping(
             database, term, clock, audit_every_s=settings.audit_every_s, keep_events_days=settings.keep_events_days

@@ -15,6 +15,7 @@ from gpuward.controller.store.retention import prune
 
 log = structlog.get_logger(__name__)
 
+_PUT_OFF: Final[tuple[type[Exception], ...]] = (*DATABASE_ERRORS, StaleError)
 _MAX_REPORTED: Final = 20
 
 
@@ -37,7 +38,7 @@ class Housekeeping:
             await self._clock.sleep(self._audit_every_s)
             try:
                 await self.round()
-            except (*DATABASE_ERRORS, StaleError) as error:
+            except _PUT_OFF as error:
                 log.warning("house-keeping put off", error=str(error) or type(error).__name__)
 
     async def round(self) -> None:
