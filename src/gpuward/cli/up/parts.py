@@ -77,7 +77,8 @@ class Parts:
             if ended:
                 return _why(ended[0])
             if failed:
-                return _reason(script.exception() or RuntimeError("the start was cancelled"))
+                error = None if script.cancelled() else script.exception()
+                return "the start was cancelled" if error is None else _reason(error)
 
     async def stop_all(self) -> list[str]:
         """Stops all parts, the first one last, within ten seconds; returns the names of those that had to be cut."""
