@@ -66,7 +66,7 @@ async def run_agent(settings: AgentSettings, *, stop: asyncio.Event, on_ready: C
         on_ready: called once, when the controller has welcomed the agent for the first time.
 
     Returns:
-        0 after a clean shutdown; 1 where the agent cannot run or was refused (logged, and said on stderr).
+        0 after a clean shutdown; 1 where the agent cannot run or was refused (the reason is logged).
     """
     try:
         await _Agent(settings, stop, on_ready).run()

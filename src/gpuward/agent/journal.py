@@ -65,6 +65,9 @@ class Journal:
         try:
             self._facts = self._read_facts()
             self._processes = self._read_processes()
+            self._keys: dict[str, set[Key]] = {}
+            for key in self._processes:
+                self._keys.setdefault(key.instance, set()).add(key)
             self._epochs: dict[str, int] = dict(self._db.execute("SELECT instance, epoch FROM epochs ORDER BY touched"))
         except (sqlite3.Error, ValueError) as error:
             self.close()
@@ -87,6 +90,10 @@ class Journal:
     def epochs(self) -> Mapping[str, int]:
         """Highest epoch seen, per instance."""
         return MappingProxyType(self._epochs)
+
+    def of(self, instance: str) -> tuple[ProcessRecord, ...]:
+        """The known processes of one instance."""
+        return tuple(self._processes[key] for key in self._keys.get(instance, ()))
 
     def live(self) -> tuple[ProcessRecord, ...]:
         """Processes that may still hold devices."""
@@ -114,6 +121,7 @@ class Journal:
             self._raise_epoch(record.instance, record.epoch, facts.report_seq)
         self._facts = facts
         self._processes[record.key] = record
+        self._keys.setdefault(record.instance, set()).add(record.key)
         highest = max(record.epoch, self._epochs.pop(record.instance, -1))
         self._epochs[record.instance] = highest  # popped and set: the order is that of last touch
         return record
@@ -146,6 +154,9 @@ class Journal:
         self._processes |= {record.key: record for record in marked}
         for record in surplus:
             del self._processes[record.key]
+            self._keys[record.instance].discard(record.key)
+            if not self._keys[record.instance]:
+                del self._keys[record.instance]
         for name in old_epochs:
             del self._epochs[name]
         return tuple(marked)

@@ -10,7 +10,7 @@ import aiohttp
 import orjson
 import structlog
 from pydantic import ValidationError
-from tenacity import AsyncRetrying, retry_if_exception_type, wait_random_exponential
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_random_exponential
 
 from gpuward import __version__
 from gpuward.agent.contact import Contact
@@ -43,6 +43,7 @@ BACKOFF_MAX_S: Final = 10.0
 _CONNECT_LIMIT_S: Final = 10.0
 _WELCOME_LIMIT_S: Final = 15.0
 _PING_S: Final = 3.0
+_PING_TICK_S: Final = 0.25
 _SILENCE_LIMIT_S: Final = 10.0  # three pings unanswered: the other side is dead or the way is
 _SEND_LIMIT_S: Final = 10.0
 _SHORT_SESSION_S: Final = 5.0
@@ -126,13 +127,17 @@ class Link:
         retrying = AsyncRetrying(
             retry=retry_if_exception_type(UnreachableError),
             wait=wait_random_exponential(multiplier=BACKOFF_FIRST_S, max=BACKOFF_MAX_S),
+            before_sleep=self._not_reached,
         )
         async for attempt in retrying:
             with attempt:
-                if attempt.retry_state.attempt_number > 1 and (failed := attempt.retry_state.outcome) is not None:
-                    log.debug("controller not reached", worker=self._name, error=str(failed.exception()))
                 return await self._dial()
         raise AssertionError("it is retried for ever")
+
+    def _not_reached(self, state: RetryCallState) -> None:
+        """Says it at the first failure; the later ones are the same news."""
+        if state.attempt_number == 1 and state.outcome is not None:
+            log.warning("controller not reached", worker=self._name, error=str(state.outcome.exception()))
 
     async def _dial(self) -> tuple[aiohttp.ClientWebSocketResponse, Welcome]:
         if self._journal.facts.credential is None:
@@ -220,7 +225,7 @@ class Link:
         if self._on_ready is not None:
             self._on_ready()
             self._on_ready = None
-        await first_of(self._receive(ws), self._send_all(ws), self._beat(welcome.heartbeat_s), _ping(ws))
+        await first_of(self._receive(ws), self._send_all(ws), self._beat(welcome.heartbeat_s), self._ping(ws))
 
     async def _send_all(self, ws: aiohttp.ClientWebSocketResponse) -> None:
         while True:
@@ -235,6 +240,16 @@ class Link:
                 self._outbox.say(InventoryChanged(inventory=inventory))
             seq += 1
             self._outbox.say(Heartbeat(seq=seq, gpus=inventory.gpus))
+
+    async def _ping(self, ws: aiohttp.ClientWebSocketResponse) -> None:
+        """Makes the controller say something, often enough for the process that bears its silence the shortest."""
+        waited_s = 0.0
+        while True:
+            await asyncio.sleep(_PING_TICK_S)
+            waited_s += _PING_TICK_S
+            if waited_s >= min(_PING_S, self._supervisor.shortest_fence_s / 4):
+                await _guarded(ws.ping())
+                waited_s = 0.0
 
     async def _receive(self, ws: aiohttp.ClientWebSocketResponse) -> None:
         while True:
@@ -290,12 +305,6 @@ class Link:
 
 async def _send(ws: aiohttp.ClientWebSocketResponse, message: Any) -> None:
     await _guarded(ws.send_str(message.model_dump_json()))
-
-
-async def _ping(ws: aiohttp.ClientWebSocketResponse) -> None:
-    while True:
-        await asyncio.sleep(_PING_S)
-        await _guarded(ws.ping())
 
 
 async def _guarded(sending: Any) -> None:

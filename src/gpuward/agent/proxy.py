@@ -35,7 +35,8 @@ _HOP_BY_HOP: Final = frozenset(
         "upgrade",
     }
 )
-_NOT_FORWARDED: Final = _HOP_BY_HOP | {"host", "authorization"}  # the secret is ours, not the engine's
+# The secret is ours, not the engine's; and "expect" was answered when the body was taken.
+_NOT_FORWARDED: Final = _HOP_BY_HOP | {"host", "authorization", "expect"}
 _CONNECT_LIMIT_S: Final = 5.0
 _READ_LIMIT_S: Final = 900.0  # between two pieces: a long prompt on a slow engine thinks before its first token
 _BODY_LIMIT_S: Final = 60.0
@@ -158,7 +159,7 @@ class Proxy:
 
 def _serving(journal: Journal, instance: str) -> ProcessRecord | None:
     """The process that serves an instance: the newest that has a port."""
-    found = [record for record in journal.processes.values() if record.instance == instance and record.port is not None]
+    found = [record for record in journal.of(instance) if record.port is not None]
     return max(found, key=lambda record: (record.alive, record.epoch, -record.rank), default=None)
 
 

@@ -28,7 +28,6 @@ async def _exit_code(controller: ControllerDouble, folder: Path, **fields: objec
         return await agent.task
 
 
-@pytest.mark.usefixtures("agent")
 async def _gone(pid: int) -> None:
     """Waits for a process's end. Not by psutil's wait, which would take the exit code from the agent."""
     async with asyncio.timeout(WAIT_S):
@@ -36,6 +35,7 @@ async def _gone(pid: int) -> None:
             await asyncio.sleep(0.02)
 
 
+@pytest.mark.usefixtures("agent")
 async def test_hello_tells_host_gpus_and_proxy(controller: ControllerDouble) -> None:
     hello = controller.hellos[0]
     assert hello.inventory.host.simulated
@@ -255,6 +255,8 @@ async def test_silence_of_the_controller_kills_what_must_not_outlive_it(controll
     await controller.start_order("i-2", start_order(*SLEEP))
     fenced = (await controller.state("i-1", "running")).pid or 0
     other = (await controller.state("i-2", "running")).pid or 0
+    await asyncio.sleep(1.5)  # a controller that orders nothing is not silent: it answers pings
+    assert psutil.pid_exists(fenced)
     await controller.stop()
     await _gone(fenced)
     assert psutil.pid_exists(other)

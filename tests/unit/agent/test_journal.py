@@ -63,6 +63,7 @@ def test_tombstones_are_bounded_and_their_epochs_stay(journal: Journal, monkeypa
         ended = journal.record(_record(f"i-{number}", state="exited", reason="exit"))
         journal.acknowledge(ended.seq)
     assert [record.instance for record in journal.processes.values()] == ["i-3", "i-4", "i-5"]
+    assert [journal.of(f"i-{number}") == () for number in range(6)] == [True] * 3 + [False] * 3
     assert len(journal.epochs) == 6
     rows = journal._db.execute("SELECT count(*) FROM processes").fetchone()
     assert rows == (3,)

@@ -71,11 +71,11 @@ class Engine:
         """What it was started with."""
         return self._order
 
-    def ask_stop(self, plan: StopPlan) -> None:
+    def ask_stop(self, plan: StopPlan, message: str = "") -> None:
         """Journals and starts the stop. Asked again, the earlier end counts and the first reason stays."""
         self._deadline_s = min(self._deadline_s, self._tools.clock() + plan.drain_time_s)
         if self._record.stop is None and self._record.alive:
-            self._write(state="stopping", stop=plan)
+            self._write(state="stopping", stop=plan, message=message)
         self._stop_changed.set()
 
     async def run(self) -> None:
@@ -127,10 +127,15 @@ class Engine:
                 vital = health.progressed(vital, clock())
             reason = health.sentence(vital, limits, clock())
             if reason is not None:
-                self.ask_stop(StopPlan(reason=reason, drain_time_s=0.0))
+                self.ask_stop(StopPlan(reason=reason, drain_time_s=0.0), self._accusation(reason))
                 return
             self._publish(vital)
             await asyncio.sleep(probe.period_s if vital.ready else next(quick, _FIRST_PROBES_S[-1]))
+
+    def _accusation(self, reason: str) -> str:
+        if reason == "start_timeout":
+            return f"no answer to its probe, and nothing logged for {self._order.start_timeout_s:g} s"
+        return f"unhealthy for {self._order.liveness_timeout_s:g} s"
 
     def _first_vital(self) -> health.Vital:
         record, now_s = self._record, self._tools.clock()
@@ -149,7 +154,10 @@ class Engine:
     async def _bound_log(self) -> None:
         while True:
             await asyncio.sleep(_LOG_CHECK_S)
-            await asyncio.to_thread(self._tools.folders.bound, self.key)
+            try:
+                await asyncio.to_thread(self._tools.folders.bound, self.key)
+            except OSError as error:  # a full disk is no reason to lose the engine
+                log.warning("log cannot be cut", instance=self.key.instance, error=str(error))
 
     async def _drain(self, child: Child) -> None:
         """Lets requests in flight end, then asks the group to; returns when it has, or time is up."""

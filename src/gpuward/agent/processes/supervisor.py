@@ -88,6 +88,12 @@ class Supervisor:
         while self._lives:
             await asyncio.wait(self._lives)
 
+    @property
+    def shortest_fence_s(self) -> float:
+        """The shortest silence of the controller that kills a process here, in seconds; infinite where none does."""
+        fences = (engine.order.stop_on_disconnect_after_s for engine in self._engines.values())
+        return min((fence for fence in fences if fence is not None), default=float("inf"))
+
     def refuse_starts(self) -> None:
         """The agent is about to end."""
         self._shutting_down = True
