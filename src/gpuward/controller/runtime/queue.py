@@ -56,7 +56,9 @@ class KeyedQueue(Generic[K]):
         self._order = count()
         self._held: dict[K, _Wish | None] = {}
         self._takers: deque[asyncio.Future[None]] = deque()
-        self._timer: asyncio.TimerHandle | None = None
+        # The handle does not tell its own time under every loop: uvloop answers a time that is past with a plain handle.
+        self._timer: asyncio.Handle | None = None
+        self._timer_due = 0.0
         self._closed = False
 
     @property
@@ -162,18 +164,19 @@ class KeyedQueue(Generic[K]):
             heapq.heapify(self._heap)
 
     def _set_timer(self) -> None:
-        if self._timer is not None and self._heap and self._timer.when() == self._heap[0][0]:
+        if self._timer is not None and self._heap and self._timer_due == self._heap[0][0]:
             return
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_at(self._heap[0][0], self._ripen) if self._heap else None
+        self._timer = None
+        if self._heap:
+            self._timer_due = self._heap[0][0]
+            self._timer = asyncio.get_running_loop().call_at(self._timer_due, self._ripen)
 
     def _ripen(self) -> None:
         """Move what has become due from delayed to ready."""
         # The loop runs a timer up to one clock tick early: what the timer was set for is due, whatever time() says.
-        now = asyncio.get_running_loop().time()
-        if self._timer is not None:
-            now = max(now, self._timer.when())
+        now = max(asyncio.get_running_loop().time(), self._timer_due)
         self._timer = None
         while self._heap and self._heap[0][0] <= now:
             due, _, key = heapq.heappop(self._heap)
