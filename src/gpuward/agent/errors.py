@@ -17,5 +17,9 @@ class RefusedError(AgentError):
     """The controller refused the join token or the credential for good."""
 
 
+class UnreachableError(Exception):
+    """The controller cannot be reached or cannot serve now: try again later."""
+
+
 class SpawnError(Exception):
     """A process could not be started; the message is the reason that is reported."""

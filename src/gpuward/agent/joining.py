@@ -6,7 +6,7 @@ from typing import Final
 import aiohttp
 from pydantic import ValidationError
 
-from gpuward.agent.errors import RefusedError
+from gpuward.agent.errors import RefusedError, UnreachableError
 from gpuward.schemas.base import View
 from gpuward.schemas.wire import JOIN_PATH, JoinRequest, JoinResponse
 
@@ -22,10 +22,6 @@ class _ApiError(View):
 
 class _ApiErrorBody(View):
     error: _ApiError
-
-
-class UnreachableError(Exception):
-    """The controller cannot be reached or cannot serve now: try again later."""
 
 
 def token_digest(token: str) -> str:

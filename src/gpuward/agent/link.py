@@ -4,27 +4,25 @@ import asyncio
 import contextlib
 import random
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import aiohttp
 import orjson
 import structlog
-from pydantic import ValidationError
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_random_exponential
 
 from gpuward import __version__
+from gpuward.agent.channel import Channel, Garbled, UnauthorizedError, limit
 from gpuward.agent.contact import Contact
-from gpuward.agent.errors import RefusedError
+from gpuward.agent.errors import RefusedError, UnreachableError
 from gpuward.agent.inventory import InventoryWatch
-from gpuward.agent.joining import UnreachableError, join, token_digest
+from gpuward.agent.joining import join, token_digest
 from gpuward.agent.journal import Journal
 from gpuward.agent.outbox import Outbox, OutboxFullError
 from gpuward.agent.processes.supervisor import Supervisor
 from gpuward.agent.processes.waiting import first_of
 from gpuward.agent.settings import AgentSettings
 from gpuward.schemas.wire import (
-    CONNECT_PATH,
-    MAX_MESSAGE_BYTES,
     Command,
     CommandResult,
     Goodbye,
@@ -35,19 +33,15 @@ from gpuward.schemas.wire import (
     Rejected,
     ReportAck,
     Welcome,
-    controller_message,
 )
 
 BACKOFF_FIRST_S: Final = 0.2
 BACKOFF_MAX_S: Final = 10.0
-_CONNECT_LIMIT_S: Final = 10.0
 _WELCOME_LIMIT_S: Final = 15.0
 _PING_S: Final = 3.0
 _PING_TICK_S: Final = 0.25
 _SILENCE_LIMIT_S: Final = 10.0  # three pings unanswered: the other side is dead or the way is
-_SEND_LIMIT_S: Final = 10.0
 _SHORT_SESSION_S: Final = 5.0
-_UNAUTHORIZED: Final = (401, 403)
 
 log = structlog.get_logger()
 
@@ -81,7 +75,7 @@ class Link:
         self._inventory = inventory
         self._contact = contact
         self._on_ready = on_ready
-        self._ws: aiohttp.ClientWebSocketResponse | None = None
+        self._channel: Channel | None = None
         self._acknowledged = asyncio.Event()
         self._rng = random.Random()  # noqa: S311 - spreads reconnects, keeps no secret
 
@@ -93,15 +87,15 @@ class Link:
         """
         loop = asyncio.get_running_loop()
         while True:
-            ws, welcome = await self._dial_until_welcome()
+            channel, welcome = await self._dial_until_welcome()
             began_s = loop.time()
             try:
-                await self._serve(ws, welcome)
+                await self._serve(channel, welcome)
             except (UnreachableError, OutboxFullError) as error:
                 log.warning("connection lost", worker=self._name, error=str(error))
             finally:
-                self._ws = None
-                await _close(ws)
+                self._channel = None
+                await channel.close()
             short = loop.time() - began_s < _SHORT_SESSION_S
             await asyncio.sleep(
                 self._rng.uniform(BACKOFF_FIRST_S, 1.0) if short else self._rng.uniform(0, BACKOFF_FIRST_S)
@@ -111,19 +105,19 @@ class Link:
         """Waits until the controller has acknowledged all ends, while a connection lives, or until the limit."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(limit_s):
-                while self._ws is not None and any(not r.alive for r in self._journal.unacknowledged()):
+                while self._channel is not None and any(not r.alive for r in self._journal.unacknowledged()):
                     self._acknowledged.clear()
                     await self._acknowledged.wait()
 
     async def goodbye(self) -> None:
         """Says that the end is on purpose, if there is anyone to say it to."""
-        ws = self._ws
-        if ws is not None:
+        channel = self._channel
+        if channel is not None:
             with contextlib.suppress(UnreachableError):
-                await _send(ws, Goodbye())
-            await _close(ws)
+                await channel.send(Goodbye())
+            await channel.close()
 
-    async def _dial_until_welcome(self) -> tuple[aiohttp.ClientWebSocketResponse, Welcome]:
+    async def _dial_until_welcome(self) -> tuple[Channel, Welcome]:
         retrying = AsyncRetrying(
             retry=retry_if_exception_type(UnreachableError),
             wait=wait_random_exponential(multiplier=BACKOFF_FIRST_S, max=BACKOFF_MAX_S),
@@ -139,27 +133,18 @@ class Link:
         if state.attempt_number == 1 and state.outcome is not None:
             log.warning("controller not reached", worker=self._name, error=str(state.outcome.exception()))
 
-    async def _dial(self) -> tuple[aiohttp.ClientWebSocketResponse, Welcome]:
+    async def _dial(self) -> tuple[Channel, Welcome]:
         if self._journal.facts.credential is None:
             await self._join()
+        credential = self._journal.facts.credential or ""
         try:
-            async with asyncio.timeout(_CONNECT_LIMIT_S):
-                ws = await self._session.ws_connect(
-                    self._settings.controller_url + CONNECT_PATH,
-                    headers={"Authorization": f"Bearer {self._journal.facts.credential}"},
-                    max_msg_size=MAX_MESSAGE_BYTES,
-                    autoping=False,
-                )
-        except aiohttp.WSServerHandshakeError as error:
-            if error.status in _UNAUTHORIZED:
-                self._disowned(f"the credential is refused ({error.status})")
-            raise UnreachableError(f"the controller answers {error.status}") from error
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise UnreachableError(repr(error)) from error
+            channel = await Channel.dial(self._session, self._settings.controller_url, credential, self._contact)
+        except UnauthorizedError as error:
+            self._disowned(str(error))
         try:
-            return ws, await self._greet(ws)
+            return channel, await self._greet(channel)
         except BaseException:
-            await _close(ws)
+            await channel.close()
             raise
 
     async def _join(self) -> None:
@@ -177,7 +162,7 @@ class Link:
         )
         log.info("joined", worker=answer.worker, controller=self._settings.controller_url)
 
-    def _disowned(self, why: str) -> None:
+    def _disowned(self, why: str) -> NoReturn:
         """The controller knows this credential no more. A new token means: join again; else it is the end.
 
         Raises:
@@ -192,7 +177,7 @@ class Link:
             f"{self._settings.controller_url}: {why}. If this worker was deleted, join again with a new --join-token"
         )
 
-    async def _greet(self, ws: aiohttp.ClientWebSocketResponse) -> Welcome:
+    async def _greet(self, channel: Channel) -> Welcome:
         inventory = await self._inventory.whole()
         self._inventory.tell(inventory)
         self._outbox.clear()
@@ -205,11 +190,11 @@ class Link:
             inventory=inventory,
             processes=tuple(record.report() for record in self._journal.unacknowledged()),
         )
-        await _send(ws, hello)
+        await channel.send(hello)
         answer = None
-        async with _limit(_WELCOME_LIMIT_S, "no welcome"):
+        async with limit(_WELCOME_LIMIT_S, "no welcome"):
             while answer is None:
-                answer = await self._receive_one(ws)
+                answer = await self._next(channel, _WELCOME_LIMIT_S)
         if isinstance(answer, Rejected):
             self._rejected(answer)
         if not isinstance(answer, Welcome):
@@ -219,17 +204,20 @@ class Link:
         self._journal.remember(worker=answer.worker, highest_term=answer.term, proxy_secret=answer.proxy_secret)
         return answer
 
-    async def _serve(self, ws: aiohttp.ClientWebSocketResponse, welcome: Welcome) -> None:
-        self._ws = ws
+    async def _serve(self, channel: Channel, welcome: Welcome) -> None:
+        self._channel = channel
         log.info("connected", worker=welcome.worker, term=welcome.term, session=welcome.session)
         if self._on_ready is not None:
             self._on_ready()
             self._on_ready = None
-        await first_of(self._receive(ws), self._send_all(ws), self._beat(welcome.heartbeat_s), self._ping(ws))
+        beat = self._beat(welcome.heartbeat_s)
+        await first_of(self._receive(channel), self._send_all(channel), beat, self._ping(channel))
+            self._receive(channel), self._send_all(channel), self._beat(welcome.heartbeat_s), self._ping(channel)
+        )
 
-    async def _send_all(self, ws: aiohttp.ClientWebSocketResponse) -> None:
+    async def _send_all(self, channel: Channel) -> None:
         while True:
-            await _send(ws, await self._outbox.next())
+            await channel.send(await self._outbox.next())
 
     async def _beat(self, every_s: float) -> None:
         seq = 0
@@ -241,90 +229,52 @@ class Link:
             seq += 1
             self._outbox.say(Heartbeat(seq=seq, gpus=inventory.gpus))
 
-    async def _ping(self, ws: aiohttp.ClientWebSocketResponse) -> None:
+    async def _ping(self, channel: Channel) -> None:
         """Makes the controller say something, often enough for the process that bears its silence the shortest."""
         waited_s = 0.0
         while True:
             await asyncio.sleep(_PING_TICK_S)
             waited_s += _PING_TICK_S
             if waited_s >= min(_PING_S, self._supervisor.shortest_fence_s / 4):
-                await _guarded(ws.ping())
+                await channel.ping()
                 waited_s = 0.0
 
-    async def _receive(self, ws: aiohttp.ClientWebSocketResponse) -> None:
+    async def _receive(self, channel: Channel) -> None:
         while True:
-            async with _limit(_SILENCE_LIMIT_S, "the controller is silent"):
-                message = await self._receive_one(ws)
-            match message:
-                case Command():
-                    self._outbox.say(self._supervisor.handle(message))
+            match await self._next(channel, _SILENCE_LIMIT_S):
+                case Command() as command:
+                    self._outbox.say(self._supervisor.handle(command))
                 case ReportAck(seq=seq):
                     self._supervisor.acknowledged(seq)
                     self._acknowledged.set()
-                case Rejected():
-                    self._rejected(message)
+                case Rejected() as rejected:
+                    self._rejected(rejected)
                 case _:
-                    pass  # dealt with where it was read, or a welcome that was said already
+                    pass  # a sign of life, or a welcome that was said already
             await asyncio.sleep(0)  # a burst that is already buffered must not hold the loop
 
-    async def _receive_one(self, ws: aiohttp.ClientWebSocketResponse) -> Any:
-        """The next message of the controller; None for what was dealt with here."""
-        frame = await ws.receive()
-        if frame.type in (aiohttp.WSMsgType.PING, aiohttp.WSMsgType.PONG):
-            self._contact.heard()
-            if frame.type is aiohttp.WSMsgType.PING:
-                await _guarded(ws.pong(frame.data))
-            return None
-        if frame.type not in (aiohttp.WSMsgType.TEXT, aiohttp.WSMsgType.BINARY):
-            raise UnreachableError("the controller closed the connection")
-        self._contact.heard()
+    async def _next(self, channel: Channel, limit_s: float) -> Any:
+        """The next message. A command that cannot be read is refused by its number, so that nobody waits for it."""
         try:
-            return controller_message.validate_json(frame.data)
-        except ValidationError as error:
-            self._not_understood(frame.data, error)
+            return await channel.receive(limit_s)
+        except Garbled as garbled:
+            log.warning("message not understood", worker=self._name, error=str(garbled))
+            number = _command_id(garbled.data)
+            if number is not None:
+                why = str(garbled)
+                self._outbox.say(CommandResult(command_id=number, outcome="refused", code="bad_command", message=why))
             return None
 
-    def _not_understood(self, data: str | bytes, error: ValidationError) -> None:
-        """A command that cannot be read is refused by its number, so that it does not wait for ever."""
-        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        why = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-        log.warning("message not understood", worker=self._name, error=why)
-        try:
-            body = orjson.loads(data)
-        except ValueError:
-            return
-        number = body.get("command_id") if isinstance(body, dict) else None
-        if isinstance(number, int):
-            self._outbox.say(CommandResult(command_id=number, outcome="refused", code="bad_command", message=why))
-
-    def _rejected(self, message: Rejected) -> None:
+    def _rejected(self, message: Rejected) -> NoReturn:
         if message.final:
             self._disowned(message.message)
         raise UnreachableError(f"rejected: {message.message}")
 
 
-async def _send(ws: aiohttp.ClientWebSocketResponse, message: Any) -> None:
-    await _guarded(ws.send_str(message.model_dump_json()))
-
-
-async def _guarded(sending: Any) -> None:
-    async with _limit(_SEND_LIMIT_S, "the controller takes nothing"):
-        try:
-            await sending
-        except (aiohttp.ClientError, ConnectionError, RuntimeError) as error:  # RuntimeError: it is closing
-            raise UnreachableError(repr(error)) from error
-
-
-@contextlib.asynccontextmanager
-async def _limit(seconds: float, why: str) -> Any:
+def _command_id(data: str | bytes) -> int | None:
     try:
-        async with asyncio.timeout(seconds):
-            yield
-    except TimeoutError as error:
-        raise UnreachableError(why) from error
-
-
-async def _close(ws: aiohttp.ClientWebSocketResponse) -> None:
-    with contextlib.suppress(TimeoutError, aiohttp.ClientError, ConnectionError):
-        async with asyncio.timeout(1.0):
-            await ws.close()
+        body = orjson.loads(data)
+    except ValueError:
+        return None
+    number = body.get("command_id") if isinstance(body, dict) else None
+    return number if isinstance(number, int) else None
