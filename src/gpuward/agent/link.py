@@ -212,8 +212,6 @@ class Link:
             self._on_ready = None
         beat = self._beat(welcome.heartbeat_s)
         await first_of(self._receive(channel), self._send_all(channel), beat, self._ping(channel))
-            self._receive(channel), self._send_all(channel), self._beat(welcome.heartbeat_s), self._ping(channel)
-        )
 
     async def _send_all(self, channel: Channel) -> None:
         while True:
