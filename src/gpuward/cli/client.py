@@ -1,6 +1,7 @@
 """The HTTP client: objects as the API sent them, errors as types. The only file that speaks to the network."""
 
 import json
+import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final
@@ -130,7 +131,12 @@ def _object(url: str, content: bytes) -> Json:
 
 
 def _unreachable(url: str, error: Exception) -> UnreachableError:
-    why = "no answer in time" if isinstance(error, TimeoutError) else (str(error) or type(error).__name__)
+    if isinstance(error, TimeoutError):
+        why = "no answer in time"
+    elif isinstance(error, aiohttp.ClientConnectorError) and error.os_error.errno is not None:
+        why = os.strerror(error.os_error.errno).lower() if error.os_error.errno > 0 else str(error.os_error)
+    else:
+        why = str(error) or type(error).__name__
     return UnreachableError(
         f"no controller answers at {url} ({why})\n"
         "start one with `gpuward up`, or set GPUWARD_URL (--url) to where one runs"
