@@ -1,0 +1,200 @@
+"""What placement keeps to, whatever fleet and asks come."""
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpuward.controller.domain.placement import Ask, Compatibility, Decision, Layout, Placed, Unplaced
+from gpuward.controller.scheduling.inventory import Inventory
+from gpuward.controller.scheduling.load import InstanceLoad
+from gpuward.controller.scheduling.place import place
+from support.fleet import GIB, Fleet, gpus_of
+
+SIZES = st.sampled_from([8 * GIB, 16 * GIB, 24 * GIB])
+PLATFORM = Compatibility(os=frozenset({"linux"}), min_driver=(525,), min_compute_capability=(7, 0))
+
+
+@st.composite
+def fleets(draw: st.DrawFn) -> Fleet:
+    fleet = Fleet()
+    for number in range(draw(st.integers(0, 4))):
+        name = f"w{number}"
+        fleet.add(
+            name,
+            draw(st.lists(SIZES, max_size=4)),
+            os=draw(st.sampled_from(["linux", "linux", "darwin"])),
+            driver=draw(st.sampled_from(["580.1", "580.1", "470.2", None])),
+            host_memory=draw(st.sampled_from([4 * GIB, 64 * GIB])),
+            cpus=draw(st.sampled_from([1, 8])),
+            labels={"zone": draw(st.sampled_from("ab"))},
+            ready=draw(st.integers(0, 5)) > 0,
+            schedulable=draw(st.integers(0, 5)) > 0,
+        )
+    for uuid, device in list(fleet.devices.items()):
+        if device.kind == "gpu":
+            claimed = draw(st.sampled_from([0, 0, 0, 2 * GIB, device.memory_mib, None]))
+            if claimed != 0:
+                fleet.claim(uuid, claimed)
+            fleet.set(uuid, healthy=draw(st.integers(0, 7)) > 0, mig_mode=draw(st.integers(0, 7)) == 0)
+            fleet.set(uuid, compute_capability=draw(st.sampled_from([(9, 0), (9, 0), (6, 1), None])))
+    return fleet
+
+
+LAYOUTS = st.builds(
+    Layout, gpus=st.integers(0, 3), memory_mib=st.integers(0, 26).map(lambda g: g * GIB), exclusive=st.booleans()
+).map(lambda layout: layout if layout.gpus else Layout(0, 0, False))
+
+SHAPES: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
+    {
+        "layouts": st.lists(LAYOUTS, min_size=1, max_size=3, unique=True).map(tuple),
+        "strategy": st.sampled_from(["pack", "spread", "least_fragmentation"]),
+        "host_memory_mib": st.sampled_from([0, GIB]),
+        "cpu_milli": st.sampled_from([0, 400]),
+        "deployment_uid": st.sampled_from(["d", "e"]),
+        "labels": st.sampled_from([{}, {}, {"zone": "a"}]),
+        "workers": st.sampled_from([(), (), (), ("w0",), ("w0", "w1"), ("w9",)]),
+        "gpus": st.sampled_from([(), (), (), ("w0:0",), ("w0/0", "w0:1"), ("w1:7",)]),
+        "compatibility": st.sampled_from([Compatibility(), PLATFORM]),
+        "avoid_workers": st.sampled_from([frozenset(), frozenset({"id-w0"})]),
+    }
+)
+
+
+@st.composite
+def asks(draw: st.DrawFn) -> list[Ask]:
+    """Runs of equal asks, as replicas of several deployments come."""
+    runs = draw(st.lists(st.tuples(SHAPES, st.integers(1, 6)), min_size=1, max_size=4))
+    shapes = [shape for shape, count in runs for _ in range(count)]
+    return [Ask(instance=f"i{n}", **shape) for n, shape in enumerate(shapes)]
+
+
+@given(fleets(), asks())
+def test_never_too_much_and_exclusive_is_alone(fleet: Fleet, wanted: list[Ask]) -> None:
+    claimed = {d.uuid: d.claimed_mib for d in fleet.devices.values()}
+    cpu = {d.uuid: d.claimed_cpu_milli for d in fleet.devices.values()}
+    claims = {d.uuid: d.claims for d in fleet.devices.values()}
+    exclusive = {d.uuid: d.exclusive_claims for d in fleet.devices.values()}
+    for ask, decision in zip(wanted, place(fleet.inventory(), wanted), strict=True):
+        if isinstance(decision, Unplaced):
+            continue
+        worker = next(w for w in fleet.workers.values() if w.id == decision.worker_id)
+        assert worker.ready
+        assert worker.schedulable
+        gpus = gpus_of(decision)
+        assert len(set(gpus)) == len(gpus)
+        assert any(len(gpus) == layout.gpus for layout in ask.layouts)
+        assert [c.position for c in decision.claims] == list(range(len(gpus) + 1))
+        for claim in decision.claims:
+            device = fleet.devices[claim.device]
+            assert device.worker_id == decision.worker_id
+            assert device.healthy
+            assert not device.mig_mode
+            assert not claim.exclusive or claim.memory_mib == device.memory_mib
+            claimed[claim.device] += claim.memory_mib
+            cpu[claim.device] += claim.cpu_milli
+            claims[claim.device] += 1
+            exclusive[claim.device] += claim.exclusive
+            if device.kind == "gpu":
+                assert claimed[claim.device] <= device.memory_mib
+                assert not exclusive[claim.device] or claims[claim.device] == 1
+            else:
+                assert claimed[claim.device] <= device.memory_mib
+                assert cpu[claim.device] <= device.cpu_milli
+
+
+@given(fleets(), asks(), st.integers(0, 2**16))
+def test_the_order_of_rows_changes_nothing(fleet: Fleet, wanted: list[Ask], seed: int) -> None:
+    assert place(fleet.inventory(), wanted) == place(fleet.inventory(shuffle=seed), wanted)
+
+
+@given(fleets(), asks(), st.lists(st.tuples(st.sampled_from("de"), st.integers(0, 3), st.integers(0, 3)), max_size=8))
+def test_together_as_one_by_one(fleet: Fleet, wanted: list[Ask], running: list[tuple[str, int, int]]) -> None:
+    loads = [
+        InstanceLoad(f"r{n}", uid, (f"id-w{w}",), (f"w{w}/{g}",)) for n, (uid, w, g) in enumerate(running)
+    ]  # some of workers and GPUs that are not there, as after a removal
+    together, single = fleet.inventory(), fleet.inventory()
+    together.set_load(loads)
+    single.set_load(loads)
+    assert place(together, wanted) == [place(single, [ask])[0] for ask in wanted]
+
+
+@given(fleets(), asks())
+def test_automatic_choice_named_by_hand_is_the_same_choice(fleet: Fleet, wanted: list[Ask]) -> None:
+    ask = wanted[0]
+    automatic = place(fleet.inventory(), [ask])[0]
+    if isinstance(automatic, Placed):
+        name = automatic.worker_id.removeprefix("id-")
+        count = len(automatic.claims) - 1
+        same_size = tuple(layout for layout in ask.layouts if layout.gpus == count)
+        named = replace(ask, gpus=tuple(gpus_of(automatic)), layouts=same_size)
+        assert place(fleet.inventory(), [replace(ask, workers=(*ask.workers, name))])[0] == automatic
+        assert place(fleet.inventory(), [named])[0] == automatic
+        return
+    for name in fleet.workers:  # what nobody can have automatically, nobody can have by naming it
+        if not ask.workers and not ask.gpus:
+            assert isinstance(place(fleet.inventory(), [replace(ask, workers=(name,))])[0], Unplaced)
+    for device in fleet.devices.values():
+        if device.kind == "gpu" and not ask.gpus:
+            assert isinstance(place(fleet.inventory(), [replace(ask, gpus=(device.uuid,))])[0], Unplaced)
+
+
+@given(fleets(), asks())
+def test_every_worker_has_one_reason(fleet: Fleet, wanted: list[Ask]) -> None:
+    for decision in place(fleet.inventory(), wanted):
+        if isinstance(decision, Unplaced):
+            explain = decision.explain
+            assert explain.fit == 0
+            assert sum(explain.rejected.values()) == explain.workers >= len(fleet.workers)
+            assert explain.workers == 0 or explain.nearest is None or explain.nearest.code in explain.rejected
+
+
+@given(fleets(), asks(), asks())
+def test_rollback_restores_the_inventory(fleet: Fleet, before: list[Ask], tried: list[Ask]) -> None:
+    inventory = fleet.inventory()
+    place(inventory, before)
+    mine = [replace(ask, instance=f"t{ask.instance}") for ask in tried]
+    first = place(inventory, mine)
+    inventory.rollback()
+    assert place(inventory, mine) == first
+
+
+@settings(max_examples=50)
+@given(fleets(), asks())
+def test_at_rest_nothing_feasible_waits(fleet: Fleet, wanted: list[Ask]) -> None:
+    inventory = fleet.inventory()
+    waiting = [ask for ask, d in zip(wanted, place(inventory, wanted), strict=True) if isinstance(d, Unplaced)]
+    assert all(isinstance(d, Unplaced) for d in place(inventory, waiting))
+
+
+@given(fleets(), asks())
+def test_the_cache_says_what_a_fresh_reading_says(fleet: Fleet, wanted: list[Ask]) -> None:
+    """Reserving in memory and reading the same claims back from the ledger are the same to who comes next."""
+    cached = fleet.inventory()
+    decisions = place(cached, wanted)
+    again = [replace(ask, instance=f"n{ask.instance}") for ask in wanted]
+    assert place(_committed(fleet, wanted, decisions), again) == place(cached, again)
+
+
+def _committed(fleet: Fleet, wanted: list[Ask], decisions: list[Decision]) -> Inventory:
+    loads = []
+    for ask, decision in zip(wanted, decisions, strict=True):
+        if isinstance(decision, Placed):
+            taken = Counter({c.device: 1 for c in decision.claims})
+            assert max(taken.values()) == 1
+            for claim in decision.claims:
+                device = fleet.devices[claim.device]
+                fleet.set(
+                    claim.device,
+                    claimed_mib=device.claimed_mib + claim.memory_mib,
+                    claimed_cpu_milli=device.claimed_cpu_milli + claim.cpu_milli,
+                    claims=device.claims + 1,
+                    exclusive_claims=device.exclusive_claims + claim.exclusive,
+                )
+            gpus = tuple(gpus_of(decision))
+            loads.append(InstanceLoad(ask.instance, ask.deployment_uid, (decision.worker_id,), gpus))
+    fresh = fleet.inventory()
+    fresh.set_load(loads)
+    return fresh

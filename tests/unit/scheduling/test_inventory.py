@@ -1,0 +1,110 @@
+"""The inventory as a cache: what is read in counts, what a pass reserves stands until it is read or taken back."""
+
+from dataclasses import replace
+
+from gpuward.controller.domain.placement import Ask, Layout, Placed, Unplaced
+from gpuward.controller.scheduling.inventory import Inventory
+from gpuward.controller.scheduling.load import InstanceLoad
+from gpuward.controller.scheduling.place import place
+from support.fleet import GIB, Fleet, gpus_of
+
+WHOLE = (Layout(1, 0, True),)
+
+
+def take(inventory: Inventory, instance: str = "i") -> Placed:
+    decision = place(inventory, [Ask(instance, "d", WHOLE)])[0]
+    assert isinstance(decision, Placed), decision
+    return decision
+
+
+def full(inventory: Inventory) -> bool:
+    decision = place(inventory, [Ask("probe", "d", WHOLE)])[0]
+    inventory.rollback()
+    return isinstance(decision, Unplaced)
+
+
+def test_rollback_takes_the_whole_pass_back_and_nothing_before_it() -> None:
+    inventory = Fleet().add("w", [GIB] * 3).inventory()
+    take(inventory, "kept")
+    decisions = place(inventory, [Ask("x", "d", WHOLE), Ask("y", "d", WHOLE)])
+    assert all(isinstance(d, Placed) for d in decisions)
+    assert full(inventory)
+    decisions = place(inventory, [Ask("x", "d", WHOLE)])
+    inventory.rollback()
+    assert inventory.gpus.claims.tolist() == [1, 1, 1]
+
+
+def test_one_decision_of_a_pass_can_be_taken_back() -> None:
+    inventory = Fleet().add("w", [GIB] * 2).inventory()
+    first, second = place(inventory, [Ask("x", "d", WHOLE), Ask("y", "d", WHOLE)])
+    assert isinstance(first, Placed)
+    assert isinstance(second, Placed)
+    inventory.unreserve(first)
+    assert gpus_of(take(inventory)) == gpus_of(first)
+    assert inventory.workers.instances.tolist() == [2]
+
+
+def test_a_reservation_stands_until_the_device_is_read_again() -> None:
+    fleet = Fleet().add("w", [GIB])
+    inventory = fleet.inventory()
+    take(inventory)
+    assert full(inventory)
+    fleet.add("x")
+    inventory.upsert_workers(fleet.workers.values())  # lays the arrays out anew
+    inventory.upsert_devices([fleet.devices["host-x"]])
+    assert full(inventory)
+    inventory.upsert_devices([fleet.devices["w/0"]])
+    assert not full(inventory)
+
+
+def test_rollback_leaves_a_device_alone_that_was_read_since() -> None:
+    fleet = Fleet().add("w", [GIB])
+    inventory = fleet.inventory()
+    take(inventory)
+    inventory.upsert_devices([fleet.claim("w/0").devices["w/0"]])
+    inventory.rollback()
+    assert inventory.gpus.claims.tolist() == [1]
+    assert full(inventory)
+
+
+def test_workers_come_change_and_go() -> None:
+    fleet = Fleet().add("a", [GIB]).add("b", [GIB])
+    inventory = fleet.inventory()
+    inventory.upsert_workers([replace(fleet.workers["a"], ready=False)])
+    assert gpus_of(take(inventory)) == ["b/0"]
+    inventory.upsert_workers([replace(fleet.workers["a"], labels={"zone": "z"})])
+    labelled = Ask("z", "d", WHOLE, labels={"zone": "z"})
+    assert isinstance(place(inventory, [labelled])[0], Placed)
+    inventory.rollback()
+    inventory.remove_workers(["id-a", "id-never"])
+    assert inventory.gpus.uuid == ["b/0"]
+    assert isinstance(place(inventory, [labelled])[0], Unplaced)
+    inventory.upsert_workers([fleet.workers["a"]])
+    assert inventory.gpus.uuid == ["b/0"]  # its devices went with it
+
+
+def test_a_gpu_keeps_its_identity_when_it_is_renumbered_or_moves() -> None:
+    fleet = Fleet().add("a", [GIB] * 2).add("b")
+    inventory = fleet.claim("a/0").inventory()
+    inventory.upsert_devices([replace(fleet.devices["a/0"], index=1), replace(fleet.devices["a/1"], index=0)])
+    assert inventory.gpus.uuid == ["a/1", "a/0"]
+    assert inventory.gpus.claims.tolist() == [0, 1]
+    inventory.upsert_devices([replace(fleet.devices["a/0"], worker_id="id-b")])
+    assert inventory.workers.first_gpu.tolist() == [0, 1, 2]
+    inventory.remove_devices(["a/1", "never"])
+    assert inventory.gpus.uuid == ["a/0"]
+
+
+def test_loads_count_once_however_often_they_are_told() -> None:
+    inventory = Fleet().add("w", [GIB] * 2).inventory()
+    load = InstanceLoad("1", "d", ("id-w",), ("w/0",))
+    for _ in range(3):
+        inventory.upsert_load([load])
+    assert inventory.gpus.instances.tolist() == [1, 0]
+    inventory.upsert_load([replace(load, gpus=("w/1",))])
+    assert inventory.gpus.instances.tolist() == [0, 1]
+    assert inventory.deployment_on_gpus("d").tolist() == [0, 1]
+    assert inventory.deployment_on_workers("d").tolist() == [1]
+    inventory.remove_load(["1", "never"])
+    assert inventory.workers.instances.tolist() == [0]
+    assert inventory.deployment_on_workers("d").tolist() == [0]
