@@ -5,8 +5,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import asyncpg
-import psutil
 import pytest
+
+from runtime.computation_witness import children
 
 _SETTLE_S = 2.0
 
@@ -15,18 +16,6 @@ CREATE TABLE lease (id smallint PRIMARY KEY CHECK (id = 1), term bigint NOT NULL
     acquired_at timestamptz NOT NULL, renewed_at timestamptz NOT NULL, ttl_s double precision NOT NULL);
 INSERT INTO lease VALUES (1, 0, '', '-infinity', '-infinity', 10);
 """
-
-
-def children() -> list[int]:
-    """The computations' children of this process, whoever started them."""
-    found = []
-    for process in psutil.Process().children(recursive=True):
-        try:
-            if any("child_main" in argument for argument in process.cmdline()):
-                found.append(process.pid)
-        except psutil.Error:
-            continue
-    return found
 
 
 @pytest.fixture(autouse=True)

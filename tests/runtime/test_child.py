@@ -15,20 +15,21 @@ import pytest
 import uvloop
 
 from gpuward.controller.runtime.child import ChildCrashed, ChildError, ChildTimeout, run_child
+from runtime.polling import until
 
 LOOPS = [pytest.param(asyncio.new_event_loop, id="asyncio"), pytest.param(uvloop.new_event_loop, id="uvloop")]
 MEMORY = 512 * 1024 * 1024
 
 
-def child(target: str, payload: Any, *, deadline_s: float = 30.0, memory_bytes: int = MEMORY) -> Coroutine[Any, Any, Any]:
+def child(
+    target: str, payload: Any, *, deadline_s: float = 30.0, memory_bytes: int = MEMORY
+) -> Coroutine[Any, Any, Any]:
     return run_child(f"runtime.child_targets:{target}", payload, deadline_s=deadline_s, memory_bytes=memory_bytes)
 
 
 async def appears(path: Path) -> list[int]:
     """The pids that a child writes once it runs."""
-    async with asyncio.timeout(20):
-        while not path.exists() or not path.read_text():  # noqa: ASYNC110,ASYNC240 - another process sets no event
-            await asyncio.sleep(0.002)
+    await until(lambda: path.exists() and path.read_text())
     return [int(pid) for pid in path.read_text().split()]  # noqa: ASYNC240 - a few bytes in a test
 
 
@@ -80,8 +81,11 @@ async def test_payloads_and_results_larger_than_a_pipe_arrive_whole(size: int) -
 
 @pytest.mark.parametrize(
     ("target", "type_name", "retryable"),
-    [("raise_busy", "BusyError", True), ("raise_value", "ValueError", False)]
-    + [("raise_connection", "ConnectionRefusedError", True)],
+    [
+        ("raise_busy", "BusyError", True),
+        ("raise_value", "ValueError", False),
+        ("raise_connection", "ConnectionRefusedError", True),
+    ],
 )
 async def test_what_the_target_raises_arrives_with_type_text_and_class(
     target: str, type_name: str, retryable: bool

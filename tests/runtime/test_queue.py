@@ -5,6 +5,7 @@ import random
 from collections import Counter
 
 import pytest
+import uvloop
 
 from gpuward.controller.runtime.queue import KeyedQueue, QueueClosedError
 
@@ -158,7 +159,7 @@ async def test_a_bound_below_one_is_refused() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 async def test_under_random_load_no_key_has_two_holders_and_every_add_is_followed_by_a_run(seed: int) -> None:
-    rng = random.Random(seed)
+    rng = random.Random(seed)  # noqa: S311 - a test that can be repeated
     queue: KeyedQueue[int] = KeyedQueue()
     held: Counter[int] = Counter()
     added_at: dict[int, float] = {}
@@ -188,3 +189,25 @@ async def test_under_random_load_no_key_has_two_holders_and_every_add_is_followe
             worker.cancel()
     assert len(queue) == 0
     assert all(run_at[key] >= added_at[key] for key in added_at)
+
+
+def test_delays_down_to_nothing_come_due_under_uvloop() -> None:
+    """That loop rounds times to milliseconds and treats a timer in the past differently."""
+
+    async def scenario() -> None:
+        queue: KeyedQueue[int] = KeyedQueue()
+        for n in range(200):
+            queue.add(n, after_s=n * 1e-6)
+            queue.add(n, after_s=n * 1e-5)
+        taken: set[int] = set()
+        async with asyncio.timeout(20):
+            while len(taken) < 200:
+                keys = await queue.take(7)
+                assert not taken & set(keys)
+                taken.update(keys)
+        for key in taken:
+            queue.done(key)
+        assert len(queue) == 0
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(scenario())

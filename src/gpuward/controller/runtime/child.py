@@ -28,6 +28,7 @@ _GONE_LIMIT_S = 10.0
 _POLL_FIRST_S = 0.0005
 _POLL_LAST_S = 0.01
 
+_PEEK = os.WEXITED | os.WNOHANG | os.WNOWAIT
 _CHILD_MAIN = str(Path(__file__).with_name("child_main.py"))
 # All that a child inherits of our environment: where programs and certificates are, the language, the way out.
 _INHERITED = (
@@ -190,7 +191,7 @@ async def _has_exited(process: subprocess.Popen[bytes]) -> bool:
     """Wait a little for a child that has answered to exit by itself; it is not reaped, so that its group stays ours."""
     loop = asyncio.get_running_loop()
     give_up = loop.time() + _EXIT_GRACE_S
-    while os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+    while os.waitid(os.P_PID, process.pid, _PEEK) is None:  # noqa: ASYNC222 - it looks and does not wait
         if loop.time() > give_up:
             return False
         await asyncio.sleep(_POLL_FIRST_S)

@@ -16,3 +16,15 @@ DATABASE_ERRORS: tuple[type[Exception], ...] = (
     asyncpg.InterfaceError,
     asyncpg.InternalClientError,
 )
+
+# Those that pass by themselves: the way there, a restart or a fail-over, too much at once, a deadlock. The rest of the
+# driver's errors (a wrong column, a violated check) are our own mistakes.
+TRANSIENT_ERRORS: tuple[type[Exception], ...] = (
+    OSError,
+    TimeoutError,
+    asyncpg.InterfaceError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.OperatorInterventionError,
+    asyncpg.InsufficientResourcesError,
+    asyncpg.TransactionRollbackError,
+)

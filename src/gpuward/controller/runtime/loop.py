@@ -13,6 +13,7 @@ import structlog
 
 from gpuward.controller.runtime.backoff import Backoff
 from gpuward.controller.runtime.clock import Clock
+from gpuward.controller.runtime.database import TRANSIENT_ERRORS
 from gpuward.controller.runtime.outcome import (
     Again,
     Done,
@@ -26,6 +27,8 @@ from gpuward.controller.runtime.outcome import (
 from gpuward.controller.runtime.queue import K, KeyedQueue
 
 log = structlog.get_logger(__name__)
+
+_PASSING: tuple[type[Exception], ...] = (RetryableError, *TRANSIENT_ERRORS)
 
 
 class Reconciler(Protocol[K]):
@@ -203,17 +206,16 @@ class ReconcileLoop(Generic[K]):
                 return await self._reconciler.step(keys)
         except StaleError as error:
             failure = _Stale(str(error))
-        except RetryableError as error:
-            failure = Retry(_sentence(error), type(error).__name__)
         except TerminalError as error:
             failure = Terminal(_sentence(error))
-        except Exception as error:
+        except _PASSING as error:
+            failure = Retry(_sentence(error), type(error).__name__)
             if deadline.expired():
                 failure = Retry(f"the step took longer than {self._settings.step_timeout_s:g} s", "StepTimeout")
-            else:
-                # Nobody classified it: most likely our own mistake, so the trace is wanted.
-                log.exception("reconcile step failed unexpectedly", keys=len(keys))
-                failure = Retry(_sentence(error), type(error).__name__)
+        except Exception as error:
+            # Nobody classified it: most likely our own mistake, so the trace is wanted.
+            log.exception("reconcile step failed unexpectedly", keys=len(keys))
+            failure = Retry(_sentence(error), type(error).__name__)
         return dict.fromkeys(keys, failure) if last_resort else None
 
     async def _act(self, key: K, answer: Outcome | _Stale) -> None:
@@ -287,10 +289,12 @@ class ReconcileLoop(Generic[K]):
         try:
             async with asyncio.timeout(self._settings.step_timeout_s):
                 keys = list(await self._reconciler.list_keys())
+        except _PASSING as error:
+            log.warning("listing keys for a resync failed", kind=self._kind, error=_sentence(error))
+            return self._list_again(everything=everything)
         except Exception:
-            log.exception("listing keys for a resync failed", kind=self._kind)
-            self._resync_all = self._resync_all or everything
-            return False
+            log.exception("listing keys for a resync failed unexpectedly", kind=self._kind)
+            return self._list_again(everything=everything)
         self._queue.overflow = False
         for key in keys:
             while len(self._queue) >= self._queue.max_keys:
@@ -302,6 +306,10 @@ class ReconcileLoop(Generic[K]):
         self._forget(set(keys))
         self._metrics.depth(self._kind, self._queue.depth)
         return True
+
+    def _list_again(self, *, everything: bool) -> bool:
+        self._resync_all = self._resync_all or everything
+        return False
 
     def _forget(self, existing: set[K]) -> None:
         """Drop the memory of parked keys that are gone; those that still wait for a retry end by their own Done."""

@@ -56,7 +56,7 @@ class KeyedQueue(Generic[K]):
         self._order = count()
         self._held: dict[K, _Wish | None] = {}
         self._takers: deque[asyncio.Future[None]] = deque()
-        # The handle does not tell its own time under every loop: uvloop answers a time that is past with a plain handle.
+        # Not read from the handle: for a time that is past uvloop returns one that does not know it.
         self._timer: asyncio.Handle | None = None
         self._timer_due = 0.0
         self._closed = False

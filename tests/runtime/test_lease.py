@@ -1,0 +1,270 @@
+"""The lease against a real PostgreSQL: one leader, rising terms, deposed at once, and locks that do what is claimed."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import asyncpg
+import pytest
+
+from gpuward.controller.runtime.clock import SystemClock
+from gpuward.controller.runtime.feed import ChangeFeed
+from gpuward.controller.runtime.lease import _RENEW_SQL, TERM_GUARD_SQL, Lease, TermLost, check_term
+from gpuward.controller.runtime.outcome import StaleError
+from runtime.polling import until
+
+Connect = Callable[[], Awaitable[Any]]
+EXPIRE = "UPDATE lease SET renewed_at = '-infinity'"
+TAKE_OVER = "UPDATE lease SET term = term + 1, holder = 'rival', renewed_at = clock_timestamp() RETURNING term"
+
+
+class Reigns:
+    """A reign that does nothing for ever and writes down when it began and ended."""
+
+    def __init__(self) -> None:
+        self.log: list[tuple[str, int]] = []
+        self.changed = asyncio.Event()
+        self.tidy_up_s = 0.0
+
+    async def __call__(self, term: int) -> None:
+        self._note("began", term)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(self.tidy_up_s)
+            self._note("ended", term)
+
+    def _note(self, what: str, term: int) -> None:
+        self.log.append((what, term))
+        self.changed.set()
+
+    async def until(self, entry: tuple[str, int]) -> None:
+        async with asyncio.timeout(20):
+            while entry not in self.log:
+                self.changed.clear()
+                await self.changed.wait()
+
+
+def lease_of(connect: Connect, holder: str, **more: Any) -> Lease:
+    return Lease(connect, holder, SystemClock(), **({"ttl_s": 2.0, "renew_s": 0.2, "poll_s": 0.1} | more))
+
+
+@asynccontextmanager
+async def campaigning(lease: Lease, reign: Callable[[int], Any]) -> AsyncIterator[asyncio.Task[None]]:
+    task = asyncio.create_task(lease.run(reign))
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.wait({task}, timeout=20)
+        assert task.done()
+        if not task.cancelled():
+            task.exception()
+
+
+async def test_a_free_lease_is_taken_renewed_and_given_back(connect: Connect) -> None:
+    reigns, lease, observer = Reigns(), lease_of(connect, "one"), await connect()
+    async with campaigning(lease, reigns):
+        await reigns.until(("began", 1))
+        assert lease.term == 1
+        first = await observer.fetchval("SELECT renewed_at FROM lease")
+        await asyncio.sleep(2.5)  # longer than the lease lasts
+        assert lease.term == 1
+        assert await observer.fetchval("SELECT renewed_at FROM lease") > first
+        assert await observer.fetchval("SELECT holder FROM lease") == "one"
+    assert reigns.log == [("began", 1), ("ended", 1)]
+    assert lease.term is None
+    assert await observer.fetchval("SELECT renewed_at = '-infinity' FROM lease")
+    assert await observer.fetchval("SELECT term FROM lease") == 1
+
+
+async def test_one_leads_and_the_other_follows_until_it_is_woken_by_the_release(connect: Connect) -> None:
+    one, two = Reigns(), Reigns()
+    leader, follower = lease_of(connect, "one"), lease_of(connect, "two", poll_s=60)
+    feed = ChangeFeed(connect, lambda kind, _: follower.wake() if kind == "lease" else None, SystemClock())
+    async with asyncio.TaskGroup() as group:
+        listening = group.create_task(feed.run())
+        async with campaigning(leader, one) as leading:
+            await one.until(("began", 1))
+            async with campaigning(follower, two):
+                await until(lambda: feed.connected_at is not None)
+                await asyncio.sleep(0.3)
+                assert follower.term is None
+                assert not two.log
+                leading.cancel()
+                await two.until(("began", 2))
+                assert follower.term == 2
+        listening.cancel()
+
+
+async def test_many_campaign_and_never_two_lead(connect: Connect) -> None:
+    leading: set[int] = set()
+    most = 0
+    terms: list[int] = []
+
+    async def reign(term: int) -> None:
+        nonlocal most
+        leading.add(term)
+        terms.append(term)
+        most = max(most, len(leading))
+        try:
+            await asyncio.sleep(0.1)
+        finally:
+            leading.discard(term)
+
+    async with asyncio.timeout(30):
+        await asyncio.gather(*(lease_of(connect, f"h{n}").run(reign) for n in range(6)))
+    assert most == 1
+    assert terms == [1, 2, 3, 4, 5, 6]
+
+
+async def test_a_leader_whose_term_was_taken_ends_its_reign_and_campaigns_again(connect: Connect) -> None:
+    reigns, lease, rival = Reigns(), lease_of(connect, "one"), await connect()
+    async with campaigning(lease, reigns):
+        await reigns.until(("began", 1))
+        assert await rival.fetchval(TAKE_OVER) == 2
+        await reigns.until(("ended", 1))
+        assert lease.term is None
+        assert await rival.fetchval("SELECT holder FROM lease") == "rival"
+        await rival.execute(EXPIRE)
+        await reigns.until(("began", 3))
+        assert lease.term == 3
+
+
+async def test_a_leader_that_cannot_renew_stops_before_its_lease_could_go_to_another(connect: Connect) -> None:
+    reigns, lease = Reigns(), lease_of(connect, "one", ttl_s=1.0, renew_s=0.1)
+    blocker, observer = await connect(), await connect()
+    async with campaigning(lease, reigns):
+        await reigns.until(("began", 1))
+        async with blocker.transaction():
+            await blocker.execute("SELECT 1 FROM lease FOR UPDATE")
+            await reigns.until(("ended", 1))
+            assert lease.term is None
+            expired = "SELECT renewed_at + ttl_s * interval '1 second' < clock_timestamp() FROM lease"
+            assert not await observer.fetchval(expired)
+        await reigns.until(("began", 2))
+
+
+async def test_a_leader_survives_a_short_outage(connect: Connect) -> None:
+    reigns, lease, killer = Reigns(), lease_of(connect, "one"), await connect()
+    async with campaigning(lease, reigns):
+        await reigns.until(("began", 1))
+        killed = 0
+        for _ in range(3):
+            killed += await killer.fetchval(
+                "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity"
+                " WHERE datname = current_database() AND query LIKE '%UPDATE lease%' AND pid <> pg_backend_pid()"
+            )
+            await asyncio.sleep(0.4)
+        assert killed
+        await asyncio.sleep(1)
+        assert lease.term == 1
+        assert reigns.log == [("began", 1)]
+
+
+async def test_the_term_is_gone_by_our_own_clock_even_before_anything_else_runs(connect: Connect) -> None:
+    class Frozen(SystemClock):
+        ahead_s = 0.0
+
+        def monotonic(self) -> float:
+            return super().monotonic() + self.ahead_s
+
+    clock, reigns = Frozen(), Reigns()
+    lease = Lease(connect, "one", clock, ttl_s=10, renew_s=3)
+    async with campaigning(lease, reigns):
+        await reigns.until(("began", 1))
+        assert lease.term == 1
+        clock.ahead_s = 8.5  # as after a long pause of the whole process
+        assert lease.term is None
+
+
+async def test_while_a_reign_tidies_up_the_lease_is_renewed_and_nobody_else_leads(connect: Connect) -> None:
+    one, two = Reigns(), Reigns()
+    one.tidy_up_s = 3.0  # longer than the lease lasts
+    async with campaigning(lease_of(connect, "one"), one) as leading:
+        await one.until(("began", 1))
+        async with campaigning(lease_of(connect, "two"), two):
+            leading.cancel()
+            await two.until(("began", 2))
+            assert one.log == [("began", 1), ("ended", 1)]
+
+
+async def test_a_reign_that_fails_fails_the_run_and_gives_the_lease_back(connect: Connect) -> None:
+    async def failing(_term: int) -> None:
+        raise ZeroDivisionError("a mistake in the reign")
+
+    with pytest.raises(ZeroDivisionError):
+        await lease_of(connect, "one").run(failing)
+    assert await (await connect()).fetchval("SELECT renewed_at = '-infinity' FROM lease")
+
+
+async def test_a_reign_that_does_not_end_is_an_error_and_the_lease_is_not_given_back(connect: Connect) -> None:
+    let_go = asyncio.Event()
+
+    async def stubborn(_term: int) -> None:
+        while not let_go.is_set():
+            try:
+                await let_go.wait()
+            except asyncio.CancelledError:
+                continue
+
+    observer = await connect()
+    lease = lease_of(connect, "one", reign_stop_s=0.5)
+    task = asyncio.create_task(lease.run(stubborn))
+    await until(lambda: lease.term is not None)
+    task.cancel()
+    with pytest.raises(RuntimeError, match="did not end"):
+        await task
+    assert not await observer.fetchval("SELECT renewed_at = '-infinity' FROM lease")
+    let_go.set()
+
+
+async def test_an_open_guard_holds_up_a_takeover_but_not_a_renewal(connect: Connect) -> None:
+    guarded, renewing, taking = await connect(), await connect(), await connect()
+    await guarded.execute("UPDATE lease SET term = 5, renewed_at = '-infinity'")
+    reigns = Reigns()
+    transaction = guarded.transaction()
+    await transaction.start()
+    await check_term(guarded, 5)
+    assert await renewing.fetchval(_RENEW_SQL, 5, timeout=5) == 5
+    await renewing.execute(EXPIRE)
+    with pytest.raises(asyncpg.LockNotAvailableError):
+        await taking.fetchval("SELECT 1 FROM lease WHERE id = 1 FOR UPDATE NOWAIT")
+    async with campaigning(lease_of(connect, "two"), reigns):
+        await asyncio.sleep(0.5)
+        assert not reigns.log
+        assert await guarded.fetchval("SELECT term FROM lease") == 5
+        await transaction.commit()
+        await reigns.until(("began", 6))
+
+
+async def test_a_guard_after_a_takeover_says_stale(connect: Connect) -> None:
+    connection = await connect()
+    await connection.execute("UPDATE lease SET term = 5")
+    async with connection.transaction():
+        with pytest.raises(TermLost, match="term 4 is over, term 5 leads") as caught:
+            await check_term(connection, 4)
+    assert isinstance(caught.value, StaleError)
+
+
+async def test_a_guard_that_waits_for_a_takeover_sees_the_new_term(connect: Connect) -> None:
+    taking, guarded = await connect(), await connect()
+    transaction = taking.transaction()
+    await transaction.start()
+    await taking.execute("SELECT 1 FROM lease WHERE id = 1 FOR UPDATE")
+    asked = asyncio.create_task(guarded.fetchval(TERM_GUARD_SQL))
+    await asyncio.sleep(0.2)
+    assert not asked.done()
+    await taking.execute(TAKE_OVER)
+    await transaction.commit()
+    assert await asked == 1
+
+
+@pytest.mark.parametrize("wrong", [{"renew_s": 9.0, "ttl_s": 10.0}, {"renew_s": 0.0}, {"holder": ""}])
+def test_nonsense_is_refused(wrong: dict[str, Any]) -> None:
+    async def nowhere() -> Any:
+        raise ConnectionRefusedError
+
+    with pytest.raises(ValueError, match="must"):
+        Lease(nowhere, **({"holder": "one", "clock": SystemClock()} | wrong))
