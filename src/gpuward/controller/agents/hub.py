@@ -17,7 +17,7 @@ from gpuward.controller.agents.greeting import Greeted, TurnedAwayError, turn_aw
 from gpuward.controller.agents.intake import Intake
 from gpuward.controller.agents.join import Joining, refusal
 from gpuward.controller.agents.liveness import Liveness
-from gpuward.controller.agents.session import CLOSE_LIMIT_S, SEND_LIMIT_S, Session
+from gpuward.controller.agents.session import CLOSE_LIMIT_S, Session
 from gpuward.controller.runtime.clock import Clock
 from gpuward.controller.runtime.database import DATABASE_ERRORS
 from gpuward.controller.store.database import Database
@@ -27,6 +27,7 @@ from gpuward.schemas.wire import CONNECT_PATH, JOIN_PATH, MAX_MESSAGE_BYTES, Hel
 log = structlog.get_logger(__name__)
 
 PING_S: Final = 10.0
+CLOSE_ALL_LIMIT_S: Final = 3.0
 MAX_GREETINGS: Final = 512  # connections whose hello is awaited or being written
 _SHUTDOWN: Final = "this controller is shutting down"
 _TAKEN_OVER: Final = "a newer connection of this worker has taken over"
@@ -93,19 +94,24 @@ class Hub:
                 group.create_task(self._intake.run(), name="hub-intake")
                 group.create_task(self._delivery.run(), name="hub-delivery")
         finally:
-            self._closing = True
-            self._cut_all(_SHUTDOWN)
-            await self._wait_closed()
+            await self.close()
 
-    async def _wait_closed(self) -> None:
-        """Connections are owned by their handlers, which end once their socket is closed."""
+    async def close(self) -> None:
+        """Ends all connections and takes no more; nothing is held against the agents. To be called before the server's
+        own shutdown, which would wait for them otherwise. Repeating it changes nothing.
+        """
+        self._closing = True
+        self._cut_all(_SHUTDOWN)
+        # Connections are owned by their handlers, which end once their socket is closed.
         try:
-            async with asyncio.timeout(SEND_LIMIT_S + CLOSE_LIMIT_S):
+            async with asyncio.timeout(CLOSE_ALL_LIMIT_S):
                 while self._open:
                     self._all_closed.clear()
                     await self._all_closed.wait()
         except TimeoutError:
-            self._log.warning("agents' connections left open", connections=len(self._open))
+            self._log.warning("agents' connections dropped", connections=len(self._open))
+            for session in list(self._open):
+                session.abort()
 
     def _cut_all(self, why: str) -> None:
         for session in list(self._open):
@@ -217,5 +223,9 @@ class Hub:
                     await self._conversation.read_all(session)
                 finally:
                     session.finish()
+        except asyncio.CancelledError:
+            # The server cancels us because the agent has gone, or because it is shutting down: that is not its fault.
+            session.ours = session.ours or session.open
+            raise
         finally:
             self._unregister(session)

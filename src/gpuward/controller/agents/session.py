@@ -66,6 +66,11 @@ class Session:
         self._ending: Rejected | None = None
         self._over = False
 
+    @property
+    def open(self) -> bool:
+        """Whether the connection still stands, as far as this side knows."""
+        return self._transport is not None and not self._transport.is_closing()
+
     def send(self, message: Outgoing) -> bool:
         """Queues a message; False where the connection is ending. A full queue ends it: the agent is too slow."""
         if self._over or self._ending is not None:
@@ -86,6 +91,11 @@ class Session:
         self._ending = Rejected(message=why, final=final)
         self._outgoing.clear()
         self._more.set()
+
+    def abort(self) -> None:
+        """Drops the connection without another word."""
+        if isinstance(self._transport, asyncio.WriteTransport):
+            self._transport.abort()
 
     async def receive(self) -> AgentMessage | None:
         """The next message; None at the end of the connection.

@@ -1,0 +1,18 @@
+"""A hub over a migrated database."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from gpuward.controller.store.database import Database
+from gpuward.controller.store.migrate import migrate
+from support.agent_double import HubUnderTest, serving
+
+
+@pytest.fixture
+async def hub(database: str) -> AsyncIterator[HubUnderTest]:
+    opened = await Database.open(database)
+    await migrate(opened)
+    async with serving(opened) as under_test:
+        yield under_test
+    await opened.close()

@@ -1,0 +1,199 @@
+"""Process reports: repeated, late, of an older connection, of nobody: what may be forgotten and what must stop."""
+
+import asyncpg
+import pytest
+
+from gpuward.schemas.wire import ReportAck
+from support.agent_double import Connection, HubUnderTest, eventually, gpu, hello, process
+from support.ledger import add_deployment, add_instance, claim
+
+
+async def set_up(hub: HubUnderTest, *instances: str, name: str = "gpu-1") -> str:
+    """A worker with one GPU on which every instance has a claim at epoch 1."""
+    worker = await hub.add_worker(name)
+    await hub.connect(name, hello([gpu(f"GPU-{name}")]))
+    uid = await add_deployment(hub.database, f"d-{name}")
+    for instance in instances:
+        await add_instance(hub.database, uid, instance, phase="starting", epoch=1)
+        await claim(hub.database, f"GPU-{name}", instance, 1024)
+    return worker
+
+
+async def reconnect(hub: HubUnderTest, *reports: object, name: str = "gpu-1", **fields: object) -> Connection:
+    return await hub.connect(name, hello([gpu(f"GPU-{name}")], processes=reports, **fields))  # type: ignore[arg-type]  # table data
+
+
+async def state(hub: HubUnderTest, instance: str = "i") -> tuple[object, ...] | None:
+    row = await hub.one("select state, reason, seq, session from processes where instance_id = $1", instance)
+    return tuple(row) if row else None
+
+
+async def test_the_newest_report_wins_in_whatever_order_they_come(hub: HubUnderTest) -> None:
+    await set_up(hub, "i")
+    agent = await reconnect(hub)
+    await agent.send(process("i", "running", seq=3))
+    await agent.ack(3)
+    await agent.send(process("i", "starting", seq=2))
+    await agent.ack(2)
+    await agent.send(process("i", "running", seq=3))
+    await agent.send(process("i", "unhealthy", seq=4))
+    await agent.ack(4)
+    assert await state(hub) == ("unhealthy", None, 4, 2)
+
+
+async def test_reports_wake_their_deployment(hub: HubUnderTest) -> None:
+    await set_up(hub, "i")
+    agent = await reconnect(hub)
+    heard: list[str] = []
+    listener = await hub.database.listen_connection()
+    await listener.add_listener("gpuward", lambda *args: heard.append(args[-1]))
+    await agent.send(process("i", "running", seq=3))
+    await agent.ack(3)
+    uid = await hub.value("select uid::text from deployments")
+
+    async def woken() -> bool:
+        return f"process {uid}" in heard
+
+    await eventually(woken, "the hint")
+    await listener.close()
+
+
+async def test_an_exit_is_final_and_what_lives_on_is_stopped(hub: HubUnderTest) -> None:
+    await set_up(hub, "i")
+    agent = await reconnect(hub)
+    await agent.send(process("i", "exited", seq=2, reason="exit", exit_code=0))
+    await agent.ack(2)
+    await agent.send(process("i", "running", seq=1))  # late
+    await agent.ack(1)
+    assert agent.commands == []
+    await agent.send(process("i", "running", seq=3))
+    order = await agent.command()
+    assert (order.command_id, order.verb, order.instance, order.epoch) == (0, "stop", "i", 1)
+    assert await state(hub) == ("exited", "exit", 2, 2)
+
+
+async def test_what_the_hello_lacks_is_gone(hub: HubUnderTest) -> None:
+    await set_up(hub, "kept", "dropped")
+    await reconnect(hub, process("kept", seq=1), process("dropped", seq=2))
+    agent = await reconnect(hub, process("kept", seq=1), boot_id="another")
+    assert await state(hub, "kept") == ("running", None, 1, 3)
+    assert await state(hub, "dropped") == ("exited", "gone", 2, 3)
+    assert await hub.value("select count(*) from claims") == 2, "claims are the reconciler's"
+    assert isinstance(await agent.next(), ReportAck)
+    events = await hub.value("select array_agg(reason order by id) from events")
+    assert sorted(events) == ["processes_gone", "worker_rebooted"]
+
+
+async def test_nothing_of_an_older_connection_is_written(hub: HubUnderTest) -> None:
+    await set_up(hub, "i")
+    old = await reconnect(hub, process("i", "starting", seq=1))
+    # Another controller has greeted the same agent since.
+    await hub.execute("update workers set session = session + 1")
+    await old.send(process("i", "running", seq=2))
+    said = await old.end()
+    assert said is not None
+    assert "newer connection" in said.message
+    assert await state(hub) == ("starting", None, 1, 2)
+
+
+async def test_a_process_of_no_known_instance_is_acknowledged_and_reaped(hub: HubUnderTest) -> None:
+    await set_up(hub)
+    agent = await reconnect(hub)
+    await agent.send(process("stranger", "running", seq=5, epoch=3))
+    order = await agent.command()
+    assert (order.command_id, order.instance, order.epoch, order.verb) == (0, "stranger", 3, "stop")
+    await agent.ack(5)
+    await agent.answer(order)
+    # Until it is gone it is told again, without a new event each time.
+    again = await agent.command()
+    assert again.instance == "stranger"
+    await agent.send(process("stranger", "exited", seq=6, epoch=3))
+    await agent.ack(6)
+    assert await hub.value("select count(*) from events where reason = 'stray_process'") == 1
+    assert not any(session.strays for session in hub.hub._sessions.values())
+
+
+async def test_a_process_whose_claims_were_released_is_reaped_at_the_hello(hub: HubUnderTest) -> None:
+    await set_up(hub, "i")
+    await reconnect(hub, process("i", seq=1))
+    await hub.execute("delete from claims")
+    await hub.execute("update instances set epoch = 2")
+    agent = await reconnect(hub, process("i", seq=1))
+    order = await agent.command()
+    assert (order.command_id, order.instance, order.epoch) == (0, "i", 1)
+    await agent.send(process("i", "exited", seq=2, reason="stopped"))
+    await agent.ack(2)
+    assert await state(hub) == ("exited", "stopped", 2, 3)
+
+
+async def test_a_worker_cannot_speak_for_another(hub: HubUnderTest) -> None:
+    await set_up(hub, "i")
+    await reconnect(hub, process("i", "running", seq=1))
+    await set_up(hub, name="gpu-2")
+    liar = await reconnect(hub, name="gpu-2")
+    await liar.send(process("i", "exited", seq=99, reason="exit"))
+    await liar.ack(99)
+    assert await state(hub) == ("running", None, 1, 2)
+
+
+async def test_many_reports_come_in_together(hub: HubUnderTest) -> None:
+    names = [f"i-{n:03}" for n in range(60)]
+    await set_up(hub, *names)
+    agent = await reconnect(hub)
+    for n, name in enumerate(names):
+        await agent.send(process(name, "running", seq=n + 1))
+    await agent.ack(60)
+    assert await hub.value("select count(*) from processes where state = 'running'") == 60
+
+
+async def test_reports_survive_a_database_that_is_away_for_a_moment(hub: HubUnderTest) -> None:
+    await set_up(hub, "i")
+    agent = await reconnect(hub)
+    # A lock that is held stands for it: the write fails by its lock timeout or waits, and is tried again.
+    blocker = await asyncpg.connect(hub.database.dsn)
+    transaction = blocker.transaction()
+    await transaction.start()
+    await blocker.execute("lock table processes in access exclusive mode")
+    await agent.send(process("i", "running", seq=1))
+    await agent.send(process("i", "unhealthy", seq=2))
+    others = "select pg_terminate_backend(pid) from pg_stat_activity where wait_event_type = 'Lock'"
+
+    async def waiting() -> bool:
+        return bool(await blocker.fetch(others))
+
+    await eventually(waiting, "the write waits, and its connection is killed")
+    await transaction.rollback()
+    await blocker.close()
+    await agent.ack(2)
+    assert await state(hub) == ("unhealthy", None, 2, 2)
+
+
+@pytest.mark.parametrize("text", ["last words: \x00\x00", "x" * 100_000])
+async def test_odd_last_words_are_kept_as_far_as_they_can_be(hub: HubUnderTest, text: str) -> None:
+    await set_up(hub, "i")
+    agent = await reconnect(hub)
+    await agent.send(process("i", "exited", seq=1, reason="exit", exit_code=-9, message=text))
+    await agent.ack(1)
+    kept = await hub.value("select message from processes")
+    assert 0 < len(kept) <= 4_010
+    assert kept[-1] in ("\ufffd", "x")
+
+
+async def test_heartbeats_cost_no_write_of_the_worker_or_its_devices(hub: HubUnderTest) -> None:
+    await set_up(hub)
+    agent = await reconnect(hub)
+    versions = (
+        "select (select xmin::text from workers) || (select string_agg(xmin::text, ',' order by uuid) from devices)"
+    )
+    before = await hub.value(versions)
+    seen = await hub.value("select last_seen from worker_liveness")
+    await agent.beat([gpu("GPU-gpu-1", used_mib=100, utilization=40.0)])
+    await eventually(
+        lambda: hub.value("select used_mib = 100 and utilization = 40 from device_readings"), "the reading is written"
+    )
+    assert await hub.value("select last_seen > $1 from worker_liveness", seen)
+    assert await hub.value(versions) == before
+    await agent.beat([gpu("GPU-gpu-1", health="unhealthy", health_reason="xid 79")])
+    await eventually(lambda: hub.value("select health = 'unhealthy' from devices where kind = 'gpu'"), "its health")
+    await agent.beat(None)
+    await eventually(lambda: hub.value("select used_mib is null from device_readings"), "unknown is not zero")
