@@ -91,6 +91,7 @@ def test_gpus_of_two_workers_are_not_one_instance() -> None:
 def test_gpus_must_be_on_the_named_workers() -> None:
     assert chosen(three(), ask("b", gpus=("b:1",))) == ["b/1"]
     assert explain(three(), ask("a", gpus=("b:1",))).rejected == {"count_mismatch": 1, "not_selected": 2}
+    assert explain(three(), ask("a", gpus=("a:0", "b:0"))).rejected == {"count_mismatch": 1, "not_selected": 2}
 
 
 def test_every_named_gpu_must_be_well_and_free() -> None:

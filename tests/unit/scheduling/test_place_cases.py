@@ -193,6 +193,24 @@ def test_c41_the_same_reasons_by_every_road(placement: dict[str, Any]) -> None:
     assert refused(fleet, asked) == {"os_arch": 1, "not_ready": 1}
 
 
+def test_spread_counts_its_own_instances_before_those_of_others() -> None:
+    inventory = Fleet().add("a", [W16]).add("b", [W16]).inventory()
+    inventory.set_load([load(str(n), "x", "a", "a/0") for n in range(5)])
+    batch = [Ask(f"i{n}", "d", (Layout(1, GIB, False),), strategy="spread") for n in range(4)]
+    assert [gpus_of(d) for d in place(inventory, batch) if isinstance(d, Placed)] == [
+        ["b/0"], ["a/0"], ["b/0"], ["a/0"],
+    ]  # fmt: skip
+
+
+def test_spread_counts_its_own_instances_on_gpus_too() -> None:
+    inventory = Fleet().add("a", [W16] * 2).inventory()
+    inventory.set_load([load(str(n), "x", "a", "a/0") for n in range(5)])
+    batch = [Ask(f"i{n}", "d", (Layout(1, GIB, False),), strategy="spread") for n in range(4)]
+    assert [gpus_of(d) for d in place(inventory, batch) if isinstance(d, Placed)] == [
+        ["a/1"], ["a/0"], ["a/1"], ["a/0"],
+    ]  # fmt: skip
+
+
 ORDERS = [
     [({"gpus": 2, "exclusive": True}, 2), ({"gpus": 2, "gpu_memory": "36GiB", "exclusive": True}, 2), ({"gpus": 4}, 4)],
     [({"gpus": 4}, 4), ({"gpus": 2, "gpu_memory": "all"}, 2), ({"gpus": 2, "gpu_memory": "36GiB"}, 2)],

@@ -89,9 +89,7 @@ def _selection(inventory: Inventory, ask: Ask) -> tuple[Bools, Bools, tuple[str,
     if ask.gpus:
         chosen = ~every_gpu
         chosen[[row for row in gpu_rows.values() if row is not None]] = True
-        if ask.workers:  # both named: only GPUs of the named workers count
-            chosen &= selected[gpus.worker]
-        else:
+        if not ask.workers:  # where both are named, GPUs of other workers make the count wrong
             selected[gpus.worker[chosen]] = True
     return selected, chosen, unknown
 
