@@ -83,7 +83,7 @@ def _instance(view: InstanceView, now: datetime) -> Iterator[str]:
             ("Deployment", f"{view.spec.deployment} (uid {view.spec.deployment_uid}, revision {view.spec.revision})"),
             ("Engine", view.spec.engine),
             ("Model", or_nothing(view.spec.model)),
-            ("Phase", f"{status.phase} since {age(status.phase_since, now)}"),
+            ("Phase", f"{status.phase}, for {age(status.phase_since, now)}"),
             ("Reason", or_nothing(status.reason)),
             ("Message", or_nothing(outlook(status))),
             ("Worker", or_nothing(", ".join(status.workers) or status.worker)),
@@ -157,12 +157,9 @@ def _explain(explain: Explain) -> list[str]:
     lines += [f"{count} x {code}" for code, count in sorted(explain.rejected.items(), key=lambda item: -item[1])]
     nearest = explain.nearest
     if nearest is not None:
-        figures = [
-            f"{what} {value:g} GiB"
-            for what, value in (("needs", nearest.need_gib), ("free", nearest.free_gib))
-            if value
-        ]
-        told = ", ".join([nearest.code, *figures, *([nearest.message] if nearest.message else [])])
+        figures = [f"needs {nearest.need_gib:g} GiB"] if nearest.need_gib is not None else []
+        figures += [f"has {nearest.free_gib:g} GiB"] if nearest.free_gib is not None else []
+        told = ", ".join([nearest.code, *([nearest.message] if nearest.message else figures)])
         lines.append(f"nearest: {nearest.worker} ({told})")
     return lines
 

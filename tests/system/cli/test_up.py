@@ -1,0 +1,146 @@
+"""`gpuward up` as a user meets it: real processes, from the first start to the last."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.up_process import Up, clean_env
+
+NOBODY = 65534
+STUBBORN = {
+    "kind": "Deployment",
+    "name": "stubborn",
+    "engine": "simulated",
+    "args": {"ignore_sigterm": True},
+    "resources": {"gpus": 1, "gpu_memory": "8GiB"},
+}
+
+
+def sh(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """As somebody would type it, with nothing of Gpuward in the environment."""
+    return subprocess.run(
+        ["sh", "-c", command], cwd=folder, env=clean_env(), capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def gpuward(up: Up, *words: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+    env = clean_env()
+    for line in (up.data_dir / "client.env").read_text().splitlines():
+        name, _, value = line.partition("=")
+        env[name] = value
+    argv = [sys.executable, "-m", "gpuward.cli", *words]
+    return subprocess.run(argv, env=env, input=stdin, capture_output=True, text=True, timeout=60, check=False)
+
+
+def phases(up: Up) -> list[str]:
+    found = json.loads(gpuward(up, "get", "instances", "-o", "json").stdout)
+    return [item["status"]["phase"] for item in found["items"]]
+
+
+def run_under_nobody() -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can be another user; the other variant has shown an ordinary user already")
+    probe = [sys.executable, "-c", "import gpuward.controller.daemon, gpuward.agent.daemon"]
+    done = subprocess.run(
+        probe, env=clean_env(), cwd="/", user=NOBODY, group=NOBODY, extra_groups=[], capture_output=True, check=False
+    )
+    if done.returncode != 0:
+        pytest.skip("the interpreter or the source lies where an ordinary user may not look")
+
+
+@pytest.mark.parametrize("user", [None, NOBODY])
+def test_from_nothing_to_an_answer_and_back_again(data_dir: Path, user: int | None):
+    if user is not None:
+        try:
+            run_under_nobody()
+        except PermissionError:
+            pytest.skip("the interpreter lies where an ordinary user may not look")
+        os.chown(data_dir, user, user)
+    with Up(data_dir, "--example", "--port", "0", user=user) as up:
+        up.wait_until_ready()
+        assert (data_dir / "client.env").stat().st_mode & 0o777 == 0o600
+        ps, curl, describe = up.commands()
+        for command in (ps, curl, describe):
+            done = sh(command, data_dir)
+            assert done.returncode == 0, (command, done.stdout, done.stderr)
+        assert re.findall(r"\brunning\b", sh(ps, data_dir).stdout) == ["running"] * 2
+        answer = json.loads(sh(curl, data_dir).stdout)
+        assert answer["choices"][0]["message"]["content"]
+        assert gpuward(up, "audit").returncode == 0
+        assert len(up.engines()) == 2
+        code, took_s = up.stop()
+        assert (code, up.leftovers()) == (0, [])
+        assert took_s < 10
+    with Up(data_dir, "--port", "0", user=user) as up:
+        up.wait_until_ready()
+        assert gpuward(up, "apply", "--wait", "-f", "-", stdin=json.dumps(_example())).returncode == 0
+        assert phases(up) == ["running"] * 2
+        assert gpuward(up, "get", "workers").stdout.count("gpu-") == 2
+        code, _ = up.stop(signal.SIGTERM)
+        assert (code, up.leftovers()) == (0, [])
+
+
+def _example() -> dict[str, object]:
+    resources = {"gpus": 1, "gpu_memory": "8GiB"}
+    return {"kind": "Deployment", "name": "hello", "engine": "simulated", "replicas": 2, "resources": resources}
+
+
+def test_an_engine_that_ignores_sigterm_does_not_hold_up_the_end(data_dir: Path):
+    with Up(data_dir, "--agents", "1", "--port", "0") as up:
+        up.wait_until_ready()
+        applied = gpuward(up, "apply", "--wait", "--timeout", "60s", "-f", "-", stdin=json.dumps(STUBBORN))
+        assert applied.returncode == 0, applied.stderr
+        assert len(up.engines()) == 1
+        code, took_s = up.stop()
+        assert (code, up.leftovers()) == (0, [])
+        assert took_s < 10
+
+
+def test_after_a_kill_the_next_one_adopts_the_engines(data_dir: Path):
+    with Up(data_dir, "--agents", "1", "--example", "--port", "0") as up:
+        up.wait_until_ready()
+        before = {engine.pid for engine in up.engines()}
+        up.process.kill()
+        up.wait()
+        with Up(data_dir, "--agents", "1", "--port", "0") as again:
+            again.wait_until_ready()
+            assert gpuward(again, "apply", "--wait", "-f", "-", stdin=json.dumps(_example())).returncode == 0
+            assert {engine.pid for engine in again.engines()} == before
+            assert gpuward(again, "audit").returncode == 0
+            assert again.stop()[0] == 0
+            assert again.leftovers() == []
+
+
+def test_a_busy_port_is_told_at_once_and_nothing_is_made(data_dir: Path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with Up(data_dir, "--port", str(taken.getsockname()[1])) as up:
+            assert up.wait() == 1
+            assert "--port" in up.text
+            assert list(data_dir.iterdir()) == []
+
+
+def test_a_second_one_in_the_same_folder_ends_with_the_reason_and_harms_nothing(data_dir: Path):
+    with Up(data_dir, "--agents", "1", "--port", "0") as first:
+        first.wait_until_ready()
+        with Up(data_dir, "--agents", "1", "--port", "0") as second:
+            assert second.wait() == 1
+            assert "is in use by process" in second.text
+        assert gpuward(first, "audit").returncode == 0
+        assert first.stop()[0] == 0
+
+
+def test_a_bad_file_of_hosts_is_refused_before_anything_starts(data_dir: Path):
+    hosts = data_dir / "hosts.yaml"
+    hosts.write_text("workers: [{name: a, gpus: [{model: X, memory: 80}]}]")
+    with Up(data_dir, "--simulate", str(hosts), "--port", "0") as up:
+        assert up.wait() == 2
+        assert "workers.0.gpus.0.memory" in up.text
