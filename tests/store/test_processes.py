@@ -1,0 +1,133 @@
+"""Reports against the ledger: whose word counts, what is stray, and batches that meet."""
+
+import asyncio
+import random
+
+from gpuward.controller.store.database import Database
+from gpuward.controller.store.processes import SessionReport, Written, end_missing, hold_sessions, write_reports
+from gpuward.schemas.wire import ProcessReport
+from support.agent_double import process
+from support.ledger import Host, add_deployment, add_host, add_instance, claim, rows
+
+
+async def set_up(db: Database, n: int = 1) -> tuple[Host, list[str]]:
+    host = await add_host(db, "w", gpus=1, gib=400)
+    uid = await add_deployment(db, "d")
+    names = [f"i{k:02}" for k in range(n)]
+    for name in names:
+        await add_instance(db, uid, name, phase="running", epoch=1)
+        await claim(db, host.gpus[0], name, 1024)
+    return host, names
+
+
+async def write(db: Database, host: Host, *reports: ProcessReport, session: int = 1) -> Written:
+    async with db.transaction() as c:
+        return await write_reports(c, [SessionReport(host.id, session, report) for report in reports])
+
+
+async def states(db: Database) -> list[tuple[object, ...]]:
+    return [tuple(r.values()) for r in await rows(db, "select state, seq, session from processes order by instance_id")]
+
+
+async def test_a_higher_session_wins_whatever_the_sequence(migrated: Database) -> None:
+    host, _ = await set_up(migrated)
+    assert len((await write(migrated, host, process("i00", "running", seq=50))).deployments) == 1
+    assert (await write(migrated, host, process("i00", "unhealthy", seq=50))).deployments == set()
+    assert len((await write(migrated, host, process("i00", "unhealthy", seq=3), session=2)).deployments) == 1
+    await write(migrated, host, process("i00", "running", seq=51))
+    assert await states(migrated) == [("unhealthy", 3, 2)]
+
+
+async def test_one_batch_may_tell_of_a_process_twice(migrated: Database) -> None:
+    host, _ = await set_up(migrated)
+    await write(migrated, host, process("i00", "unhealthy", seq=2), process("i00", "starting", seq=1))
+    assert await states(migrated) == [("unhealthy", 2, 1)]
+
+
+async def test_strays(migrated: Database) -> None:
+    host, _ = await set_up(migrated)
+    written = await write(
+        migrated,
+        host,
+        process("i00", "running", seq=1),
+        process("i00", "running", seq=2, epoch=2),
+        process("i00", "running", seq=3, rank=1),
+        process("nobody", "starting", seq=4),
+        process("nobody", "exited", seq=5, epoch=2),
+    )
+    assert sorted((s.instance, s.epoch, s.rank) for s in written.strays) == [
+        ("i00", 1, 1),
+        ("i00", 2, 0),
+        ("nobody", 1, 0),
+    ]
+    assert await states(migrated) == [("running", 1, 1)]
+
+
+async def test_the_end_of_a_stopped_order_is_kept_although_it_never_ran(migrated: Database) -> None:
+    host, _ = await set_up(migrated)
+    async with migrated.transaction() as c:
+        await c.execute("delete from claims")
+    exited = process("i00", "exited", seq=1, reason="gone")
+    await write(migrated, host, exited)
+    assert await states(migrated) == []
+    async with migrated.transaction() as c:
+        await c.execute(
+            """insert into commands (worker_id, instance_id, epoch, rank, verb, payload)
+               select id, 'i00', 1, 0, 'stop', '{}' from workers"""
+        )
+    await write(migrated, host, exited)
+    assert await states(migrated) == [("exited", 1, 1)]
+
+
+async def test_only_the_newest_session_is_held(migrated: Database) -> None:
+    host, _ = await set_up(migrated)
+    async with migrated.transaction() as c:
+        assert await hold_sessions(c, [(host.id, 1), (host.id, 0)]) == {(host.id, 1)}
+        await c.execute("update workers set session = 2")
+        assert await hold_sessions(c, [(host.id, 1)]) == set()
+
+
+async def test_a_hello_waits_for_a_batch_that_holds_the_session(migrated: Database) -> None:
+    host, _ = await set_up(migrated)
+
+    async def raise_session() -> None:
+        async with migrated.transaction() as c:
+            await c.execute("update workers set session = session + 1")
+
+    async with migrated.transaction() as c:
+        await hold_sessions(c, [(host.id, 1)])
+        hello = asyncio.create_task(raise_session())
+        async with migrated.connection() as other:
+            waits = "select count(*) from pg_stat_activity where wait_event_type = 'Lock'"
+            async with asyncio.timeout(10):
+                while not await other.fetchval(waits):  # noqa: ASYNC110 - a lock that is waited for tells nobody
+                    await asyncio.sleep(0.01)
+        assert not hello.done()
+        await write_reports(c, [SessionReport(host.id, 1, process("i00", seq=1))])
+    await hello
+    assert await states(migrated) == [("running", 1, 1)]
+
+
+async def test_what_is_not_held_any_more_ends(migrated: Database) -> None:
+    host, names = await set_up(migrated, 3)
+    await write(migrated, host, *(process(name, seq=n) for n, name in enumerate(names)))
+    async with migrated.transaction() as c:
+        gone = await end_missing(c, host.id, 2, [process("i01", seq=1)])
+        assert sorted(instance for _, instance, _, _ in gone) == ["i00", "i02"]
+        assert await end_missing(c, host.id, 2, []) != []
+        assert await end_missing(c, host.id, 2, []) == []
+
+
+async def test_batches_that_meet_do_not_block_one_another(migrated: Database) -> None:
+    """Eight writers with the same processes, each in an order of its own."""
+    host, names = await set_up(migrated, 24)
+    rng = random.Random(7)  # noqa: S311 - shuffles a test's rows
+
+    async def writer(n: int) -> None:
+        for k in range(10):
+            shuffled = rng.sample(names, len(names))
+            await write(migrated, host, *(process(name, seq=100 * n + k) for name in shuffled))
+
+    await asyncio.gather(*(writer(n) for n in range(8)))
+    assert {state for state, _, _ in await states(migrated)} == {"running"}
+    assert [seq for _, seq, _ in await states(migrated)] == [709] * 24

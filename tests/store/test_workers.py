@@ -1,0 +1,246 @@
+"""Workers' phases against real rows: the reconciler's whole step, its guards and whom it wakes."""
+
+import math
+import uuid
+from typing import Any
+
+import pytest
+
+from gpuward.controller.domain.workers import WorkerSettings
+from gpuward.controller.reconcilers.workers import ALL, WorkersReconciler
+from gpuward.controller.runtime.lease import TermLost
+from gpuward.controller.runtime.outcome import Again, Done, StaleError
+from gpuward.controller.store import workers
+from gpuward.controller.store.database import Database
+from support.agent_double import eventually
+from support.ledger import add_deployment, add_host, add_instance, claim, rows
+
+
+async def reconciler(db: Database, *, healthy_s: float = math.inf, term: int | None = 1) -> WorkersReconciler:
+    await execute(db, "update lease set term = 1, acquired_at = now() - interval '1 day'")
+    return WorkersReconciler(db, term=lambda: term, healthy_for_s=lambda: healthy_s)
+
+
+async def execute(db: Database, query: str, *args: Any) -> None:
+    async with db.transaction() as c:
+        await c.execute(query, *args)
+
+
+async def heard(db: Database, name: str, age_s: float, *, connected: bool = True, clean: bool = False) -> None:
+    """The worker's newest session was last heard so long ago."""
+    await execute(
+        db,
+        """insert into worker_liveness (worker_id, session, connected, clean, last_seen)
+           select id, session, $2, $3, clock_timestamp() - $4 * interval '1 second' from workers where name = $1
+               on conflict (worker_id) do update
+              set connected = excluded.connected, clean = excluded.clean, last_seen = excluded.last_seen""",
+        name,
+        connected,
+        clean,
+        age_s,
+    )
+
+
+async def phases(db: Database) -> dict[str, tuple[str, str]]:
+    return {r["name"]: (r["phase"], r["reason"]) for r in await rows(db, "select name, phase, reason from workers")}
+
+
+async def test_the_whole_way_of_a_worker(migrated: Database) -> None:
+    step = (await reconciler(migrated)).step
+    await add_host(migrated, "w", phase="joining")
+    await heard(migrated, "w", 1)
+    outcome = (await step([ALL]))[ALL]
+    assert await phases(migrated) == {"w": ("ready", "")}
+    assert isinstance(outcome, Again)
+    assert 13 < outcome.after_s <= 14
+    await heard(migrated, "w", 16)
+    await step([ALL])
+    assert await phases(migrated) == {"w": ("unreachable", "silent")}
+    await heard(migrated, "w", 61, connected=False)
+    assert (await step([ALL]))[ALL] == Done()
+    assert await phases(migrated) == {"w": ("lost", "disconnected")}
+    since = await rows(migrated, "select phase_since from workers")
+    await step([ALL])
+    assert await rows(migrated, "select phase_since from workers") == since, "repeating changes nothing"
+    await heard(migrated, "w", 1)
+    await step([ALL])
+    assert await phases(migrated) == {"w": ("ready", "")}
+    told = [r["reason"] for r in await rows(migrated, "select reason from events order by id")]
+    assert told == ["worker_ready", "worker_unreachable", "worker_lost", "worker_ready"]
+
+
+async def test_a_change_wakes_who_waits_for_the_worker_and_who_has_claims_on_it(migrated: Database) -> None:
+    step = (await reconciler(migrated)).step
+    host = await add_host(migrated, "w")
+    uid = await add_deployment(migrated, "d")
+    await add_deployment(migrated, "elsewhere")
+    await add_instance(migrated, uid, "i", phase="running", epoch=1)
+    await claim(migrated, host.gpus[0], "i", 1024)
+    await heard(migrated, "w", 16)
+    heard_hints: list[str] = []
+    listener = await migrated.listen_connection()
+    await listener.add_listener("gpuward", lambda *args: heard_hints.append(args[-1]))
+    await step([ALL])
+
+    async def both() -> bool:
+        return sorted(heard_hints) == [f"deployment {uid}", f"worker {host.id}"]
+
+    await eventually(both, "both hints")
+    await listener.close()
+
+
+@pytest.mark.parametrize(
+    ("specs", "fence_s"),
+    [
+        ([{"stop_on_disconnect_after": 60, "drain_time": 20}], 64),
+        ([{"stop_on_disconnect_after": 60, "drain_time": 20}, {"stop_on_disconnect_after": 90, "drain_time": 1}], 75),
+        ([{"stop_on_disconnect_after": 60}, {}], None),
+        ([], 45 - 61),
+    ],
+    ids=["one that stops", "the longest counts", "one that runs on", "nothing claimed"],
+)
+async def test_the_fence_is_read_from_what_holds_claims(
+    migrated: Database, specs: list[dict[str, Any]], fence_s: float | None
+) -> None:
+    step = (await reconciler(migrated)).step
+    host = await add_host(migrated, "w", phase="unreachable")
+    for n, spec in enumerate(specs):
+        uid = await add_deployment(migrated, f"d{n}", **spec)
+        await add_instance(migrated, uid, f"i{n}", phase="running", epoch=1)
+        await claim(migrated, host.gpus[n], f"i{n}", 1024)
+    await heard(migrated, "w", 61)
+    await step([ALL])
+    ((fence,),) = [tuple(r.values()) for r in await rows(migrated, "select fence_until - now() from workers")]
+    assert await phases(migrated) == {"w": ("lost", "silent")}
+    if fence_s is None:
+        assert fence is None
+    else:
+        assert fence.total_seconds() == pytest.approx(fence_s, abs=3)
+    await heard(migrated, "w", 1)
+    await step([ALL])
+    assert await rows(migrated, "select fence_until from workers") == [{"fence_until": None}]
+
+
+async def test_many_silent_at_once_open_the_breaker_and_nothing_is_lost(migrated: Database) -> None:
+    step = (await reconciler(migrated)).step
+    for name in ("a", "b", "c", "d"):
+        await add_host(migrated, name, gpus=0)
+        await heard(migrated, name, 100 if name in "ab" else 1)
+    for _ in range(3):
+        await step([ALL])
+    assert await phases(migrated) == {
+        "a": ("unreachable", "breaker_open"),
+        "b": ("unreachable", "breaker_open"),
+        "c": ("ready", ""),
+        "d": ("ready", ""),
+    }
+    await heard(migrated, "b", 1)
+    await step([ALL])
+    assert await phases(migrated) == {
+        "a": ("lost", "silent"),
+        "b": ("ready", ""),
+        "c": ("ready", ""),
+        "d": ("ready", ""),
+    }
+    told = [r["reason"] for r in await rows(migrated, "select reason from events order by id")]
+    assert [reason for reason in told if "breaker" in reason] == ["breaker_opened", "breaker_closed"]
+
+
+async def test_workers_that_the_operator_deletes_as_dead_count_no_more(migrated: Database) -> None:
+    step = (await reconciler(migrated)).step
+    for name in ("a", "b", "c", "d", "e"):
+        await add_host(migrated, name, gpus=0)
+        await heard(migrated, name, 100 if name in "ab" else 1)
+    await step([ALL])
+    assert (await phases(migrated))["a"] == ("unreachable", "breaker_open")
+    await execute(migrated, "update workers set deleted_at = now(), confirmed_dead = now() where name = 'a'")
+    await step([ALL])
+    assert (await phases(migrated))["b"] == ("lost", "silent")
+
+
+async def test_our_own_outage_and_a_new_reign_are_nobodys_silence(migrated: Database) -> None:
+    await add_host(migrated, "w")
+    await heard(migrated, "w", 600)
+    assert (await (await reconciler(migrated, healthy_s=3)).step([ALL]))[ALL] == Again(pytest.approx(12, abs=1))
+    assert await phases(migrated) == {"w": ("ready", "")}
+    step = (await reconciler(migrated)).step
+    await execute(migrated, "update lease set acquired_at = now() - interval '3 seconds'")
+    await step([ALL])
+    assert await phases(migrated) == {"w": ("ready", "")}
+
+
+async def test_only_the_leader_writes(migrated: Database) -> None:
+    await add_host(migrated, "w", phase="joining")
+    await heard(migrated, "w", 1)
+    assert (await (await reconciler(migrated, term=None)).step([ALL]))[ALL] == Done()
+    with pytest.raises(StaleError):
+        await (await reconciler(migrated, term=7)).step([ALL])
+    assert await phases(migrated) == {"w": ("joining", "")}
+
+
+async def test_a_term_lost_between_reading_and_writing_writes_nothing(
+    migrated: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = await reconciler(migrated)
+    await add_host(migrated, "w", phase="joining")
+    await heard(migrated, "w", 1)
+    read = workers.read_workers
+
+    async def read_then_lose(connection: Any) -> Any:
+        snapshot = await read(connection)
+        await execute(migrated, "update lease set term = 2")
+        return snapshot
+
+    monkeypatch.setattr(workers, "read_workers", read_then_lose)
+    with pytest.raises(TermLost):
+        await made.step([ALL])
+    assert await phases(migrated) == {"w": ("joining", "")}
+
+
+async def test_a_hello_between_reading_and_writing_makes_the_decision_stale(
+    migrated: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = await reconciler(migrated)
+    await add_host(migrated, "w", phase="unreachable")
+    await heard(migrated, "w", 100)
+    read = workers.read_workers
+
+    async def read_then_return(connection: Any) -> Any:
+        snapshot = await read(connection)
+        await execute(migrated, "update workers set session = session + 1")
+        return snapshot
+
+    monkeypatch.setattr(workers, "read_workers", read_then_return)
+    with pytest.raises(StaleError):
+        await made.step([ALL])
+    assert await phases(migrated) == {"w": ("unreachable", "")}
+    assert await rows(migrated, "select 1 from events") == []
+
+
+async def test_phases_are_judged_by_the_newest_session_only(migrated: Database) -> None:
+    step = (await reconciler(migrated)).step
+    await add_host(migrated, "w", phase="unreachable")
+    await heard(migrated, "w", 1)
+    await execute(migrated, "update workers set session = session + 1")
+    await step([ALL])
+    assert (await phases(migrated))["w"][0] == "unreachable", "what an older connection heard is no return"
+
+
+async def test_a_credential_is_found_by_its_hash_also_when_deleted(migrated: Database) -> None:
+    host = await add_host(migrated, "w")
+    hashed = uuid.UUID(host.id).bytes
+    async with migrated.connection() as c:
+        found = await workers.find_by_credential(c, hashed)
+        assert found is not None
+        assert (found.id, found.deleted) == (host.id, False)
+        assert await workers.find_by_credential(c, b"nobody") is None
+    await execute(migrated, "update workers set deleted_at = now()")
+    async with migrated.connection() as c:
+        found = await workers.find_by_credential(c, hashed)
+        assert found is not None
+        assert found.deleted
+
+
+def test_the_limits_are_those_of_the_design() -> None:
+    settings = WorkerSettings()
+    assert (settings.unreachable_after_s, settings.lost_after_s) == (15, 60)
