@@ -1,9 +1,12 @@
 import json
+import signal
+import subprocess
+import sys
 
 import pytest
 import yaml
 
-from support.api_double import ApiDouble, deployment, gpu, instance, worker
+from support.api_double import ApiDouble, deployment, gpu, instance, now_text, worker
 
 GPU_A = "GPU-aaaaaaaa-0000-0000-0000-000000000000"
 GPU_B = "GPU-bbbbbbbb-0000-0000-0000-000000000000"
@@ -210,3 +213,22 @@ def test_events_for_a_malformed_object_is_a_usage_error(gpuward):
     result = gpuward("events", "--for", "hello")
     assert result.exit_code == 2
     assert "KIND/NAME" in result.stderr
+
+
+def test_events_are_watched_until_ctrl_c(api):
+    def event(number: int):
+        return {"id": number, "at": now_text(), "reason": f"r{number}", "message": "m", "objects": []}
+
+    api.objects["events"]["1"] = event(1)
+    words = ["--url", api.url, "--api-key", api.key, "events", "-w", "-o", "json"]
+    watching = subprocess.Popen([sys.executable, "-m", "gpuward.cli", *words], stdout=subprocess.PIPE, text=True)
+    try:
+        assert json.loads(watching.stdout.readline())["id"] == 1
+        api.objects["events"] = {"3": event(3), "2": event(2), "1": event(1)}
+        assert [json.loads(watching.stdout.readline())["id"] for _ in range(2)] == [2, 3]
+        watching.send_signal(signal.SIGINT)
+        assert watching.wait(20) == 0
+    finally:
+        watching.kill()
+        watching.wait(10)
+        watching.stdout.close()
