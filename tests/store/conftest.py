@@ -1,0 +1,20 @@
+"""A migrated database, opened, for each test that asks."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from gpuward.controller.store.database import Database
+from support.migrated import migrated_database, migrated_template
+from support.postgres import PostgresServer
+
+
+@pytest.fixture(scope="session")
+def template(postgres: PostgresServer) -> str:
+    return migrated_template(postgres)
+
+
+@pytest.fixture
+async def migrated(postgres: PostgresServer, template: str) -> AsyncIterator[Database]:
+    async with migrated_database(postgres, template) as database:
+        yield database

@@ -1,0 +1,169 @@
+"""Applies, deletes, stops and starts: what each writes, tells and clears."""
+
+import asyncio
+from typing import Any
+
+import asyncpg
+import pytest
+
+from gpuward.controller.store import deployments as store
+from gpuward.controller.store.database import Database
+from gpuward.controller.store.notify import CHANNEL
+from gpuward.controller.store.refusals import GenerationConflictError, NotFoundError
+from gpuward.controller.store.views.deployments import deployment_by_name
+from gpuward.schemas.manifest import DeploymentSpec
+from gpuward.schemas.objects import DeploymentView
+from support.ledger import rows
+
+
+def spec(**fields: Any) -> DeploymentSpec:
+    return DeploymentSpec.model_validate({"engine": "simulated", **fields})
+
+
+async def read(db: Database, name: str = "a") -> DeploymentView:
+    async with db.snapshot() as connection:
+        return await deployment_by_name(connection, name)
+
+
+async def limit(db: Database, uid: str, source: str, replicas: int = 0) -> None:
+    async with db.transaction() as connection:
+        query = "insert into intents (deployment_uid, source, max_replicas) values ($1::text::uuid, $2, $3)"
+        await connection.execute(query, uid, source, replicas)
+
+
+async def reasons(db: Database) -> list[str]:
+    return [row["reason"] for row in await rows(db, "select reason from events order by id")]
+
+
+async def test_an_apply_creates_and_repeating_it_changes_nothing(migrated: Database) -> None:
+    first = await store.apply(migrated, "a", spec(replicas=2))
+    before = await rows(migrated, "select * from deployments")
+    second = await store.apply(migrated, "a", spec(replicas=2))
+    assert (first.outcome, second.outcome) == ("created", "unchanged")
+    assert first.view.uid == second.view.uid
+    assert second.view.generation == 1
+    assert await rows(migrated, "select * from deployments") == before
+    assert await reasons(migrated) == ["applied"]
+    assert len(await rows(migrated, "select * from revisions")) == 1
+
+
+@pytest.mark.parametrize(
+    ("changed", "outcome", "revision"),
+    [
+        ({"replicas": 3}, "updated", 1),
+        ({"priority": 5}, "updated", 1),
+        ({"labels": {"a": "b"}}, "updated", 1),
+        ({"env": {"A": "b"}}, "replaced", 2),
+        ({"resources": {"gpus": 2}, "replicas": 3}, "replaced", 2),
+    ],
+)
+async def test_only_what_running_instances_feel_makes_a_revision(
+    migrated: Database, changed: dict[str, Any], outcome: str, revision: int
+) -> None:
+    await store.apply(migrated, "a", spec())
+    applied = await store.apply(migrated, "a", spec(**changed))
+    assert applied.outcome == outcome
+    assert applied.view.generation == 2
+    assert applied.view.status.revision == revision
+    assert applied.view.spec == spec(**changed)
+    kept = await rows(migrated, "select generation, spec from revisions order by generation")
+    assert [row["generation"] for row in kept] == [1, 2][:revision]
+    assert DeploymentSpec.model_validate(kept[0]["spec"]) == spec()
+
+
+async def test_an_unchanged_apply_clears_no_limit_and_a_changed_one_clears_all_but_the_autoscalers(
+    migrated: Database,
+) -> None:
+    uid = (await store.apply(migrated, "a", spec(replicas=4))).view.uid
+    await store.stop(migrated, "a")
+    await limit(migrated, uid, "policy")
+    await limit(migrated, uid, "autoscaler", 3)
+    unchanged = await store.apply(migrated, "a", spec(replicas=4))
+    assert {intent.source for intent in unchanged.view.status.intents} == {"user", "policy", "autoscaler"}
+    assert unchanged.view.status.wanted == 0
+    changed = await store.apply(migrated, "a", spec(replicas=5))
+    assert {intent.source for intent in changed.view.status.intents} == {"autoscaler"}
+    assert changed.view.status.wanted == 3
+
+
+async def test_stop_and_start_are_told_once(migrated: Database) -> None:
+    await store.apply(migrated, "a", spec(replicas=2))
+    for _ in range(2):
+        assert (await store.stop(migrated, "a")).status.wanted == 0
+    await limit(migrated, (await read(migrated)).uid, "policy")
+    for _ in range(2):
+        assert (await store.start(migrated, "a")).status.wanted == 2
+    assert await reasons(migrated) == ["applied", "stopped", "started"]
+
+
+async def test_scaling_is_a_change_in_place(migrated: Database) -> None:
+    await store.apply(migrated, "a", spec(replicas=2))
+    view = await store.scale(migrated, "a", 5)
+    assert (view.spec.replicas, view.generation, view.status.revision) == (5, 2, 1)
+    assert (await store.scale(migrated, "a", 5)).generation == 2
+    assert await reasons(migrated) == ["applied", "scaled"]
+
+
+async def test_a_deleted_name_is_free_at_once(migrated: Database) -> None:
+    old = (await store.apply(migrated, "a", spec())).view.uid
+    gone = await store.delete(migrated, "a")
+    assert gone.deleted_at is not None
+    assert gone.status.phase == "deleting"
+    assert (await store.delete(migrated, "a")).deleted_at == gone.deleted_at
+    new = await store.apply(migrated, "a", spec())
+    assert new.outcome == "created"
+    assert new.view.uid != old
+    assert (await read(migrated)).uid == new.view.uid
+    assert await reasons(migrated) == ["applied", "deleted", "applied"]
+
+
+async def test_what_is_not_there_is_refused_with_the_way_to_look(migrated: Database) -> None:
+    for act in (store.stop, store.start, store.delete):
+        with pytest.raises(NotFoundError, match="no deployment is named 'x'"):
+            await act(migrated, "x")
+    with pytest.raises(NotFoundError):
+        await store.scale(migrated, "x", 1)
+
+
+async def test_a_lost_update_is_refused(migrated: Database) -> None:
+    with pytest.raises(GenerationConflictError, match="does not exist"):
+        await store.apply(migrated, "a", spec(), if_match=1)
+    await store.apply(migrated, "a", spec())
+    await store.apply(migrated, "a", spec(replicas=2), if_match=1)
+    with pytest.raises(GenerationConflictError, match="at generation 2, not 1"):
+        await store.apply(migrated, "a", spec(replicas=3), if_match=1)
+    with pytest.raises(GenerationConflictError):
+        await store.scale(migrated, "a", 3, if_match=1)
+    assert (await read(migrated)).spec.replicas == 2
+
+
+async def test_two_that_create_one_name_both_succeed_in_order(migrated: Database) -> None:
+    applied = await asyncio.gather(*(store.apply(migrated, "a", spec(replicas=n)) for n in range(1, 7)))
+    assert sorted(one.outcome for one in applied) == ["created"] + ["updated"] * 5
+    assert len({one.view.uid for one in applied}) == 1
+    assert sorted(one.view.generation for one in applied) == [1, 2, 3, 4, 5, 6]
+    newest = max(applied, key=lambda one: one.view.generation).view
+    assert (await read(migrated)).spec == newest.spec
+
+
+async def test_every_change_wakes_with_its_commit(migrated: Database) -> None:
+    heard: asyncio.Queue[str] = asyncio.Queue()
+
+    def hear(_connection: Any, _pid: int, _channel: str, payload: str) -> None:
+        heard.put_nowait(payload)
+
+    listening: asyncpg.Connection[Any] = await migrated.listen_connection()
+    try:
+        await listening.add_listener(CHANNEL, hear)
+        uid = (await store.apply(migrated, "a", spec())).view.uid
+        await store.apply(migrated, "a", spec())  # unchanged: silent
+        await store.stop(migrated, "a")
+        await store.start(migrated, "a")
+        await store.scale(migrated, "a", 3)
+        await store.delete(migrated, "a")
+        async with asyncio.timeout(10):
+            payloads = [await heard.get() for _ in range(5)]
+        assert payloads == [f"deployment {uid}"] * 5
+        assert heard.empty()
+    finally:
+        await listening.close()

@@ -1,0 +1,47 @@
+"""Migrated databases by the dozen: the migration runs once, every test gets a copy."""
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+from gpuward.controller.store.database import Database
+from gpuward.controller.store.migrate import migrate
+from support.postgres import PostgresServer, create_database, drop_database
+
+
+async def _make(server: PostgresServer) -> str:
+    dsn = await create_database(server)
+    database = await Database.open(dsn, pool_size=1)
+    try:
+        await migrate(database)
+    finally:
+        await database.close()
+    return urlsplit(dsn).path.removeprefix("/")
+
+
+def migrated_template(server: PostgresServer) -> str:
+    """The name of a migrated database that nobody is connected to. For a fixture, outside of any loop."""
+    return _outside(_make(server))
+
+
+def _outside(work: Coroutine[Any, Any, str]) -> str:
+    # In a thread: a loop of its own must not take the place of the test's.
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, work).result(timeout=60)
+
+
+@asynccontextmanager
+async def migrated_database(server: PostgresServer, template: str) -> AsyncIterator[Database]:
+    """A fresh copy, opened; gone at the end."""
+    dsn = await create_database(server, template)
+    try:
+        database = await Database.open(dsn)
+        try:
+            yield database
+        finally:
+            await database.close()
+    finally:
+        await drop_database(server, dsn)

@@ -1,0 +1,104 @@
+"""What users write: read strictly, and every refusal names the field and the fix."""
+
+import json
+
+import pytest
+
+from gpuward.schemas.parse import ManifestError, parse_manifests, parse_spec
+
+HEAD = "kind: Deployment\nname: a\nmodel: hf:a/b\n"
+
+
+def problems(text: str) -> dict[str, str]:
+    with pytest.raises(ManifestError) as caught:
+        parse_manifests(text)
+    return {problem.path: problem.message for problem in caught.value.problems}
+
+
+def test_several_documents_and_json_are_read_alike() -> None:
+    yaml = "---\nkind: Deployment\nname: a\nmodel: hf:a/b\n---\n---\nkind: Deployment\nname: b\nmodel: path:/m\n"
+    as_json = json.dumps([
+        {"kind": "Deployment", "name": "a", "model": "hf:a/b"},
+        {"kind": "Deployment", "name": "b", "model": "path:/m"},
+    ])  # fmt: skip
+    assert parse_manifests(yaml) == parse_manifests(as_json)
+    assert [manifest.name for manifest in parse_manifests(yaml)] == ["a", "b"]
+
+
+def test_scalars_stay_what_was_written() -> None:
+    text = HEAD + "args: {a: on, b: 010, c: 1:30, d: 2024-01-01, e: 1e3, f: 1.5, g: ~, h: , i: -7, j: true, k: '5'}"
+    assert parse_manifests(text)[0].args == {
+        "a": "on", "b": "010", "c": "1:30", "d": "2024-01-01", "e": 1000.0, "f": 1.5, "g": None, "h": None, "i": -7,
+        "j": True, "k": "5",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "part"),
+    [
+        (HEAD + "resorces: {gpus: 1}", "resorces", "did you mean 'resources'?"),
+        (HEAD + "resources: {gpu: 1}", "resources.gpu", "did you mean 'gpus'?"),
+        (HEAD + "env: {A: {secrt: x, secret: y}}", "env.A.secrt", "did you mean 'secret'?"),
+        (HEAD + "zzz: 1", "zzz", "known: args, command,"),
+        (HEAD + "resources: {gpus: two}", "resources.gpus", "integer"),
+        (HEAD + "resources: {gpu_memory: 20}", "resources.gpu_memory", "such as 20GiB"),
+        (HEAD + "env: {A: [1]}", "env.A", "must be text, or {secret: NAME}"),
+        (HEAD + "placement: {gpus: [x, x]}", "placement.gpus", "name each once"),
+        (HEAD + "probe: {path: x}", "probe.path", "starts with '/'"),
+        (HEAD + "replicas: -1", "replicas", "greater than or equal to 0, not -1"),
+        (HEAD + "restart: sometimes", "restart", "'always', 'on_failure' or 'never', not 'sometimes'"),
+        (HEAD + "engine: custom", "command", "needs a command"),
+        (HEAD + "parallel: {tp: 2}\nresources: {gpus: 3}", "parallel", "make them equal"),
+        (HEAD + "name: b", "", "key 'name' stands here twice"),
+        (HEAD + "labels: &x {a: b}\nargs: *x", "", "alias *x is not supported"),
+        (HEAD + "args: {a: !!binary aGVsbG8=}", "", "tag tag:yaml.org,2002:binary is not supported"),
+        (HEAD + "args: {a: !!python/object:os.system x}", "", "is not supported"),
+        (HEAD + "args: {a: 99999999999999999999}", "args.a", "beyond 64 bits"),
+        (HEAD + 'args: {a: "x\\0y"}', "args.a", "NUL"),
+        (HEAD + "1: 2", "", "key 1 is no text"),
+        (HEAD + "utilization_policy: idle", "utilization_policy", "not enforced by this version; remove it"),
+        ("kind: UtilizationPolicy\nname: x", "kind", "not enforced by this version; remove it"),
+        ("kind: Deploymnt", "kind", "did you mean 'Deployment'?"),
+        ("name: a", "kind", "write kind: Deployment"),
+        ("kind: Deployment\nmodel: hf:a/b", "name", "is missing; add it"),
+        ("kind: Deployment\nname: A_\nmodel: hf:a/b", "name", "is no DNS label"),
+        ("kind: Deployment\nname: a\nmodel: qwen", "model", "write hf:org/name[@revision]"),
+        ("a: [1, 2", "", "mend the YAML"),
+        ("", "", "holds no manifest"),
+        ("just text", "", "is no mapping"),
+        ("[" * 100, "", "nested deeper than 32"),
+        ("[" * 100_000, "", "nested deeper than 32"),
+        ("# " + "x" * 2**20, "", "the limit is 1048576"),
+        ('{"kind": "Deployment", "kind": "Deployment"}', "", "twice"),
+        ('{"kind": "Deployment", "name": "a", "args": {"x": NaN}}', "args.x", "no finite number"),
+        ('{"kind": ' + "1" * 5000 + "}", "", "beyond 64 bits"),
+    ],
+)
+def test_refusals_name_field_and_fix(text: str, path: str, part: str) -> None:
+    found = problems(text)
+    assert path in found, found
+    assert part in found[path]
+
+
+def test_all_problems_are_told_at_once_with_the_manifest_they_are_in() -> None:
+    text = HEAD + "replcas: 3\nrestart: x\n---\nkind: Deployment\nname: b\nmodel: hf:a/b\npriority: 5000\n"
+    assert set(problems(text)) == {"[0].replcas", "[0].restart", "[1].priority"}
+
+
+def test_a_name_taken_twice_is_refused() -> None:
+    assert "taken by manifest [0]" in problems(HEAD + "---\n" + HEAD)["[1].name"]
+
+
+def test_values_that_may_be_secrets_are_never_repeated() -> None:
+    found = problems(HEAD + "env: {TOKEN: [hunter2], OTHER: {secret: HUNTER2}}")
+    assert not any("hunter2" in message.lower() for message in found.values())
+
+
+def test_a_spec_is_a_manifest_without_kind_and_name() -> None:
+    manifest = parse_manifests(HEAD + "replicas: 2")[0]
+    body = manifest.spec().model_dump(mode="json")
+    assert parse_spec(body) == manifest.spec()
+    with pytest.raises(ManifestError, match="name: unknown key"):
+        parse_spec({**body, "name": "a"})
+    with pytest.raises(ManifestError, match="one JSON object"):
+        parse_spec([body])
