@@ -102,10 +102,12 @@ class Delivery:
         for session in sessions:
             self._forget_old(session)
             self._repeat_strays(session, due.term)
+        for command in due.commands:
+            # Before anything can fail: what is not sent now is due again like what was not answered.
+            by_worker[command.worker_id].unanswered[command.id] = self._clock.monotonic()
         secrets = await self._resolve(due.commands)
         for command in due.commands:
             session = by_worker[command.worker_id]
-            session.unanswered[command.id] = self._clock.monotonic()
             try:
                 order = compose(command, due.term, secrets)
             except OrderError as error:

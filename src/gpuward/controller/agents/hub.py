@@ -97,8 +97,9 @@ class Hub:
             await self.close()
 
     async def close(self) -> None:
-        """Ends all connections and takes no more; nothing is held against the agents. To be called before the server's
-        own shutdown, which would wait for them otherwise. Repeating it changes nothing.
+        """Ends all connections and takes no more; nothing is held against the agents. Repeating it changes nothing.
+
+        To be called before the server's own shutdown, which would wait for the connections otherwise.
         """
         self._closing = True
         self._cut_all(_SHUTDOWN)

@@ -1,0 +1,150 @@
+"""Agents that hang, a database that is away: the hub stays up, waits for none, blames none for its own faults."""
+
+import asyncio
+import uuid
+from typing import Any
+
+import pytest
+
+from gpuward.controller.agents import liveness, session
+from gpuward.controller.agents.checks import MalformedMessageError, proxy_address
+from gpuward.controller.store.database import Database
+from support.agent_double import HubUnderTest, eventually, gpu, hello, start_payload
+from support.ledger import add_deployment, add_instance, claim
+
+
+async def test_an_agent_that_takes_nothing_is_cut_and_the_others_are_served(
+    hub: HubUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "SEND_LIMIT_S", 0.5)
+    slow, quick = await hub.add_worker("slow"), await hub.add_worker("quick")
+    await hub.connect("slow", hello([gpu("GPU-s")]))
+    good = await hub.connect("quick", hello([gpu("GPU-q")]))
+    uid = await add_deployment(hub.database, "d")
+    for name, device in [*((f"s{n}", "GPU-s") for n in range(40)), ("q", "GPU-q")]:
+        await add_instance(hub.database, uid, name, phase="starting", epoch=1)
+        await claim(hub.database, device, name, 1)
+    big = start_payload(env={"BIG": "x" * 1_000_000})
+    for n in range(40):
+        await hub.order(slow, f"s{n}", payload=big)
+    id_ = await hub.order(quick, "q")
+    assert (await good.command()).command_id == id_
+
+    async def only_the_quick_one() -> bool:
+        return hub.hub.connected() == 1
+
+    await eventually(only_the_quick_one, "the slow agent is cut")
+    query = "select not connected from worker_liveness where worker_id = $1"
+    await eventually(lambda: hub.value(query, uuid.UUID(slow)), "and counts as disconnected")
+
+
+async def test_a_silent_agent_is_cut(hub: HubUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "SILENCE_LIMIT_S", 0.3)
+    await hub.add_worker()
+    agent = await hub.connect()
+    said = await agent.end()
+    assert said is not None
+    assert "nothing was heard" in said.message
+
+
+async def test_no_hello_in_time(hub: HubUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpuward.controller.agents.greeting.HELLO_LIMIT_S", 0.2)
+    await hub.add_worker()
+    agent = await hub.dial()
+    said = await agent.end()
+    assert said is not None
+    assert "no hello" in said.message
+    assert await hub.value("select count(*) from events") == 0
+
+
+async def test_without_its_database_the_hub_lets_agents_go_and_holds_nothing_against_them(
+    hub: HubUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await hub.add_worker()
+    agent = await hub.connect()
+
+    async def write_health() -> bool:
+        return hub.hub.healthy_for_s() > 0
+
+    await eventually(write_health, "writes succeed")
+
+    async def fails(*_: Any) -> set[str]:
+        raise OSError("no route to the database")
+
+    write = liveness.write_seen
+    monkeypatch.setattr(liveness, "write_seen", fails)
+    monkeypatch.setattr(liveness, "CUT_AFTER_S", 0.5)
+    said = await agent.end()
+    assert said is not None
+    assert "database" in said.message
+    assert hub.hub.healthy_for_s() == 0
+    monkeypatch.setattr(liveness, "write_seen", write)
+    await eventually(write_health, "writes succeed again")
+    assert await hub.value("select connected from worker_liveness"), "that was not the agent's doing"
+    await hub.connect()
+
+
+async def test_an_agent_that_dials_while_the_database_is_away_is_asked_to_come_again(
+    hub: HubUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await hub.add_worker()
+    socket = await hub.dial()
+
+    def closed(_: Database) -> Any:
+        raise OSError("no route to the database")
+
+    monkeypatch.setattr(Database, "transaction", closed)
+    await socket.send(hello())
+    said = await socket.end()
+    assert said is not None
+    assert not said.final
+    monkeypatch.undo()
+    assert await hub.value("select session from workers") == 0
+
+
+async def test_connections_that_come_and_go_leave_nothing_behind(hub: HubUnderTest) -> None:
+    await hub.add_worker()
+
+    async def come_and_go(n: int) -> None:
+        socket = await hub.dial()
+        await socket.send(hello())
+        if n % 2:
+            await socket.next()
+        await socket.drop()
+
+    await asyncio.gather(*(come_and_go(n) for n in range(12)))
+
+    async def empty() -> bool:
+        return hub.hub.connected() == 0 and not hub.hub._open and hub.hub._greetings == 0
+
+    await eventually(empty, "no connection is left")
+    last = await hub.connect()
+    await last.beat()
+    await eventually(
+        lambda: hub.value("select l.connected and l.session = w.session from worker_liveness l, workers w"),
+        "the last one is heard",
+    )
+
+
+@pytest.mark.parametrize(
+    ("advertise", "peer", "address"),
+    [
+        (None, "10.0.0.7", "10.0.0.7:7070"),
+        (None, "fd00::7", "[fd00::7]:7070"),
+        ("gpu-1.lan:80", "10.0.0.7", "gpu-1.lan:80"),
+        ("[::1]:80", None, "[::1]:80"),
+        (":80", "10.0.0.7", None),
+        ("gpu-1", "10.0.0.7", None),
+        ("gpu-1:0", "10.0.0.7", None),
+        ("user@gpu-1:80", "10.0.0.7", None),
+        ("gpu-1:80/path", "10.0.0.7", None),
+        (None, None, None),
+    ],
+)
+def test_where_the_agents_proxy_is(advertise: str | None, peer: str | None, address: str | None) -> None:
+    message = hello(advertise=advertise)
+    if address is not None:
+        assert proxy_address(message, peer) == address
+    else:
+        with pytest.raises(MalformedMessageError, match="advertise"):
+            proxy_address(message, peer)
