@@ -169,8 +169,8 @@ def test_describe_for_programs_is_the_object_itself(gpuward, api):
 @pytest.mark.usefixtures("hello")
 def test_top_once_shows_workers_and_gpus(gpuward):
     text = gpuward("top", "-n").stdout
-    assert "gpu-2" in text
-    assert GPU_B in text
+    assert "cordoned" in text
+    assert "x (exclusive)" in text
 
 
 @pytest.mark.usefixtures("hello")

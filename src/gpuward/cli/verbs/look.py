@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -155,7 +156,7 @@ async def _top_view(api: "Api") -> "Group":
 
     now = datetime.now(UTC)
     tables = []
-    for kind in (WORKERS, GPUS):
+    for kind in (WORKERS, replace(GPUS, columns=GPUS.columns[1:])):  # a UUID is wide; worker and index name it too
         views = [parse(kind.model, raw) for raw in await api.items(path_of(kind.path))]
         tables.append(build_table(*table_of(kind, views, now)))
     return Group(f"{api.url}  {now.astimezone():%H:%M:%S}", "", tables[0], "", tables[1])
