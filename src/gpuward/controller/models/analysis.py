@@ -17,7 +17,7 @@ def safetensors_need(payload: dict[str, Any]) -> dict[str, Any]:
     """Reads what a model's tensors come to.
 
     Args:
-        payload: `{"path": folder}` or `{"repo": name, "revision": revision}`.
+        payload: `{"path": folder}`, or `{"repo": name, "revision": revision}` with an optional `"endpoint": URL`.
 
     Returns:
         `tensor_bytes`, `elements` by dtype, `files`, and from the config `heads`, `kv_heads`, `vocab` (None: unknown).
@@ -30,7 +30,7 @@ def safetensors_need(payload: dict[str, Any]) -> dict[str, Any]:
         return _result(folder_totals(folder), folder_config(folder))
     from gpuward.controller.models.huggingface import hub_totals  # noqa: PLC0415 - brings TLS with it
 
-    return _result(*hub_totals(payload["repo"], payload["revision"]))
+    return _result(*hub_totals(payload["repo"], payload["revision"], payload.get("endpoint")))
 
 
 def _result(totals: TensorTotals, config: ModelConfig) -> dict[str, Any]:

@@ -18,8 +18,13 @@ if TYPE_CHECKING:
 _REQUEST_TIMEOUT_S: Final = 20.0
 
 
-def hub_totals(repo: str, revision: str) -> tuple[TensorTotals, ModelConfig]:
+def hub_totals(repo: str, revision: str, endpoint: str | None = None) -> tuple[TensorTotals, ModelConfig]:
     """Adds up the tensors of a repository on the hub, and reads its config.
+
+    Args:
+        repo: org/name.
+        revision: branch, tag or commit.
+        endpoint: URL of a mirror; None: where the library goes by itself.
 
     Raises:
         MetadataError: retryable where the hub cannot be reached, terminal where it has no such model.
@@ -43,14 +48,14 @@ def hub_totals(repo: str, revision: str) -> tuple[TensorTotals, ModelConfig]:
     name = f"hf:{repo}@{revision}"
     try:
         with tempfile.TemporaryDirectory(prefix="gpuward-hub-") as cache:
-            return _read(HfApi(), repo, revision, cache)
-    except NotASafetensorsRepoError as error:
-        raise MetadataError(f"{name} has no safetensors; give resources.gpu_memory", retryable=False) from error
+            return _read(HfApi(endpoint=endpoint), repo, revision, cache)
     except SafetensorsParsingError as error:
         raise MetadataError(f"{name} has broken safetensors: {error}", retryable=False) from error
-    except (GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError) as error:
+    except (GatedRepoError, NotASafetensorsRepoError, RepositoryNotFoundError, RevisionNotFoundError) as error:
+        # The library asks for files by name, so that a repository it may not see looks like one without such files.
         raise MetadataError(
-            f"{name} is not there, or not public; check the name, or give resources.gpu_memory", retryable=False
+            f"{name} is not there, not public, or has no safetensors; check the name, or give resources.gpu_memory",
+            retryable=False,
         ) from error
     except Exception as error:  # the library's network errors have no common base of their own
         raise MetadataError(f"{name} cannot be read: {type(error).__name__}: {error}", retryable=True) from error

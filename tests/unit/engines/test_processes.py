@@ -1,0 +1,140 @@
+"""What each engine is started with, what it needs, where it runs."""
+
+from typing import Any
+
+import pytest
+
+from gpuward.controller.engines.base import EngineProcess
+from gpuward.controller.engines.registry import engine_for
+from gpuward.controller.engines.transformers import GPU_RUNTIME_MIB, HOST_RUNTIME_MIB
+from gpuward.schemas.manifest import DeploymentSpec
+from gpuward.schemas.wire import ProbeOrder, SimulatedLoad
+
+READ = {"tensor_bytes": 1503300328, "elements": {"BF16": 751650164}, "files": 1, "heads": 16, "kv_heads": 8, "vocab": 9}
+
+
+def spec(**fields: Any) -> DeploymentSpec:
+    return DeploymentSpec.model_validate(fields)
+
+
+def process(gpus: int = 0, **fields: Any) -> EngineProcess:
+    wanted = spec(**fields)
+    return engine_for(wanted).process(wanted, gpus)
+
+
+def test_a_command_runs_as_it_is_written() -> None:
+    started = process(
+        2,
+        model="path:/m",
+        command=["serve", "{model}", "--tp={gpu_count}", "--port={port}", "{other}", "$HOME; ls"][:4],
+    )
+    assert started.argv == ("serve", "/m", "--tp=2", "--port={port}")
+    assert started.needs_port
+    assert started.probe is None
+    assert started.request_model is None
+
+
+def test_a_task_needs_no_port() -> None:
+    started = process(command=["python", "-c", "print('$HOME; ls')"], restart="never")
+    assert started.argv == ("python", "-c", "print('$HOME; ls')")
+    assert not started.needs_port
+
+
+def test_the_users_probe_goes_before_the_engines() -> None:
+    probe = {"path": "/live", "period": "1s", "timeout": 2, "failures": 5}
+    expected = ProbeOrder(path="/live", period_s=1, timeout_s=2, failures=5)
+    assert process(command=["x", "{port}"], probe=probe).probe == expected
+    assert process(engine="simulated", probe=probe).probe == expected
+    default = process(engine="simulated").probe
+    assert default is not None
+    assert default.path == "/health"
+
+
+def test_the_simulated_engine_is_a_process_of_the_agents_python() -> None:
+    args = {
+        "load_seconds": "1500ms", "exit_after": 3, "exit_code": 7, "ignore_sigterm": True, "token_seconds": 0.01,
+        "utilization": [[30, 90], ["1m", 0]], "memory": "10GiB", "analysis_seconds": 2,
+    }  # fmt: skip
+    started = process(4, engine="simulated", model="hf:org/name", args=args)
+    assert " ".join(started.argv) == (
+        "{python} -m gpuward.agent.simulated_engine --port {port} --model org/name --load-seconds 1.5 --exit-after 3"
+        " --exit-code 7 --token-seconds 0.01 --ignore-sigterm"
+    )
+    assert started.needs_port
+    assert started.simulated_load == SimulatedLoad(utilization=((30, 90), (60, 0)), memory_mib=2560)
+
+
+def test_simulated_defaults() -> None:
+    started = process(1, engine="simulated", args={"utilization": 40})
+    assert started.argv[-2:] == ("--model", "simulated")
+    assert started.simulated_load == SimulatedLoad(utilization=((0, 40),), memory_mib=None)
+
+
+def test_transformers_serve_with_flags() -> None:
+    args = {"device": "cpu", "compile": True, "trust_remote_code": False, "x": [1, "b"], "default_seed": None}
+    started = process(model="path:/models/tiny", args=args)
+    assert started.argv == (
+        "transformers", "serve", "/models/tiny", "--host", "127.0.0.1", "--port", "{port}",
+        "--device", "cpu", "--compile", "--no-trust-remote-code", "--x", "1", "--x", "b",
+    )  # fmt: skip
+    assert started.env == {"PYTHONUNBUFFERED": "1", "HF_HUB_OFFLINE": "1"}
+    assert started.request_model == "/models/tiny"
+    hub = process(model="hf:org/name@v1.0")
+    assert (hub.argv[2], hub.request_model) == ("org/name@v1.0", "org/name@v1.0")
+    assert "HF_HUB_OFFLINE" not in hub.env
+
+
+@pytest.mark.parametrize(
+    ("fields", "payload"),
+    [
+        ({"model": "path:/m"}, {"path": "/m"}),
+        ({"model": "hf:org/name"}, {"repo": "org/name", "revision": "main"}),
+        ({"model": "hf:org/name@r/1"}, {"repo": "org/name", "revision": "r/1"}),
+        ({"model": "path:/m", "resources": {"gpu_memory": "4GiB"}}, None),
+        ({"model": "path:/m", "resources": {"gpu_memory": "all"}}, None),
+        ({"model": "path:/m", "args": {"device": "cpu"}}, {"path": "/m"}),
+        ({"model": "path:/m", "args": {"device": "cpu"}, "resources": {"host_memory": "4GiB"}}, None),
+        ({"engine": "simulated", "args": {"memory": "4GiB"}}, None),
+        (
+            {"engine": "simulated", "args": {"memory": "4GiB", "analysis_seconds": 2}},
+            {"seconds": 2.0, "memory_mib": 4096},
+        ),
+        ({"command": ["x"]}, None),
+    ],
+)
+def test_what_the_child_is_asked(fields: dict[str, Any], payload: dict[str, Any] | None) -> None:
+    wanted = spec(**fields)
+    analysis = engine_for(wanted).analysis(wanted)
+    assert (None if analysis is None else dict(analysis.payload)) == payload
+
+
+def test_the_need_of_transformers_is_tensors_and_stated_overhead() -> None:
+    wanted = spec(model="path:/m")
+    need = engine_for(wanted).need(wanted, READ)
+    assert need.parts == {"tensors": 1434, "working": 287, "runtime": GPU_RUNTIME_MIB}
+    assert need.memory_mib == sum(need.parts.values())
+    assert need.memory_mib == pytest.approx(3951444041 / 2**20, abs=2)  # the case's figure for this model
+    assert need.heads is None  # layers are spread, heads are not split
+    assert need.host_memory_mib == HOST_RUNTIME_MIB
+
+
+def test_on_cpu_the_need_is_the_hosts() -> None:
+    wanted = spec(model="path:/m", args={"device": "cpu"})
+    engine = engine_for(wanted)
+    need = engine.need(wanted, READ)
+    assert (need.memory_mib, need.host_memory_mib) == (0, 1434 + 287 + HOST_RUNTIME_MIB)
+    assert engine.gpu_counts(wanted) == (0,)
+    assert not engine.compatibility(wanted).min_driver
+
+
+def test_another_dtype_is_another_need() -> None:
+    wanted = spec(model="path:/m", args={"dtype": "float32"})
+    assert engine_for(wanted).need(wanted, READ).parts["tensors"] == -(-2 * READ["tensor_bytes"] // 2**20)
+
+
+def test_the_need_of_the_simulated_engine() -> None:
+    wanted = spec(engine="simulated", args={"memory": "4GiB"})
+    engine = engine_for(wanted)
+    assert engine.need(wanted, None).memory_mib == 4096
+    assert engine.need(wanted, {"memory_mib": 5000}).memory_mib == 5000
+    assert engine.need(spec(engine="simulated"), None).memory_mib is None

@@ -1,0 +1,89 @@
+"""Which engine runs what, and what an apply refuses, naming the field and the fix."""
+
+from typing import Any
+
+import pytest
+
+from gpuward.controller.engines.base import EngineUnsupportedError, SpecError
+from gpuward.controller.engines.registry import engine_for, validate
+from gpuward.schemas.manifest import DeploymentSpec
+
+
+def spec(**fields: Any) -> DeploymentSpec:
+    return DeploymentSpec.model_validate(fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "name"),
+    [
+        ({"command": ["true"]}, "custom"),
+        ({"model": "hf:org/name"}, "transformers"),
+        ({"model": "gguf:/m.gguf", "command": ["serve", "{model}"]}, "custom"),
+        ({"engine": "simulated"}, "simulated"),
+    ],
+)
+def test_the_engine_of_a_spec(fields: dict[str, Any], name: str) -> None:
+    assert engine_for(spec(**fields)).name == name
+    validate(spec(**fields))
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"engine": "vllm", "model": "hf:a/b"}, "engine: vllm"),
+        ({"engine": "sglang", "model": "hf:a/b"}, "engine: sglang"),
+        ({"engine": "llama-cpp", "model": "gguf:/m"}, "engine: llama-cpp"),
+        ({"engine": "simulated", "runtime": "docker"}, "runtime: docker"),
+        ({"engine": "simulated", "update": "rolling"}, "update: rolling"),
+        ({"engine": "simulated", "resources": {"max_workers": 2}}, "resources.max_workers"),
+        ({"model": "gguf:/m.gguf"}, "model: gguf"),
+    ],
+)
+def test_what_this_version_does_not_have(fields: dict[str, Any], words: str) -> None:
+    with pytest.raises(EngineUnsupportedError, match="^" + words) as raised:
+        validate(spec(**fields))
+    assert "in this version" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"model": "path:/a{port}"}, "model: braces"),
+        ({"model": "path:/a@b"}, "model: .*rename"),
+        ({"model": "hf:a/b", "parallel": {"tp": 2}}, "parallel: engine transformers"),
+        ({"command": ["x"], "parallel": {"tp": 2}}, "parallel: engine custom"),
+        ({"command": ["x"], "args": {"a": 1}}, "args: engine custom"),
+        ({"command": ["x"], "probe": {"path": "/x"}}, "probe: .*{port}"),
+        ({"command": ["x"], "resources": {"gpus": 0, "gpu_memory": "1GiB"}}, "resources.gpus: is 0"),
+        ({"command": ["x"], "resources": {"gpus": 0, "exclusive": True}}, "resources.gpus: is 0"),
+        (
+            {"command": ["x"], "resources": {"gpus": 2}, "placement": {"gpus": ["a:0"]}},
+            "placement.gpus: .*mismatch",
+        ),
+        (
+            {"engine": "simulated", "parallel": {"tp": 4}, "placement": {"gpus": ["a:0"]}},
+            "placement.gpus: names 1",
+        ),
+        ({"model": "hf:a/b", "resources": {"gpus": 0}}, "resources.gpus: .*device: cpu"),
+        ({"model": "hf:a/b", "args": {"device": "cpu"}, "resources": {"gpus": 1}}, "resources: args.device is cpu"),
+        ({"model": "hf:a/b", "args": {"port": 80}}, "args.port: is set by Gpuward"),
+        ({"model": "hf:a/b", "args": {"force_model": "x"}}, "args.force_model: is set by Gpuward"),
+        ({"model": "hf:a/b", "args": {"--dtype": "x"}}, "args.--dtype: .*without dashes"),
+        ({"model": "hf:a/b", "args": {"dtype": [["x"]]}}, "args.dtype: a list"),
+        ({"engine": "simulated", "args": {"load_second": 2}}, "args.load_second: .*did you mean 'load_seconds'"),
+        ({"engine": "simulated", "args": {"zzz": 2}}, "args.zzz: .*known: analysis_seconds"),
+        ({"engine": "simulated", "args": {"load_seconds": "soon"}}, "args.load_seconds: .*not a duration"),
+        ({"engine": "simulated", "args": {"load_seconds": 4000}}, "args.load_seconds: must be at most"),
+        ({"engine": "simulated", "args": {"exit_code": 256}}, "args.exit_code: .*0 to 255"),
+        ({"engine": "simulated", "args": {"exit_code": True}}, "args.exit_code: .*0 to 255"),
+        ({"engine": "simulated", "args": {"ignore_sigterm": "yes"}}, "args.ignore_sigterm: must be true or false"),
+        ({"engine": "simulated", "args": {"memory": 20}}, "args.memory: .*with a unit"),
+        ({"engine": "simulated", "args": {"utilization": 101}}, "args.utilization: must be a percentage"),
+        ({"engine": "simulated", "args": {"utilization": []}}, "args.utilization: must have 1"),
+        ({"engine": "simulated", "args": {"utilization": [[1, 2, 3]]}}, "args.utilization: must be a percentage"),
+        ({"engine": "simulated", "args": {"utilization": [[1, "x"]]}}, "args.utilization: must be a percentage"),
+    ],
+)
+def test_what_cannot_work(fields: dict[str, Any], words: str) -> None:
+    with pytest.raises(SpecError, match="^" + words):
+        validate(spec(**fields))
