@@ -21,8 +21,10 @@ from gpuward.controller.store.quarantine import record_quarantine
 
 log = structlog.get_logger(__name__)
 
-_GATHER_S: Final = 0.002  # hints to placement within this time are answered by one pass
-_INSTANCES: Final = LoopSettings(workers=4, batch_size=256)
+# Few workers and large batches: what arrives while a step runs is taken together by the next one, so under load the
+# cost of a step is shared, and on an idle cluster nobody waits to be gathered. The second worker is for the case that
+# the first one waits for a lock.
+_INSTANCES: Final = LoopSettings(workers=2, batch_size=256)
 _ONE_AT_A_TIME: Final = LoopSettings(workers=1, batch_size=1, resync_s=20.0)
 
 
@@ -148,7 +150,7 @@ class _Reign:
         self._instances.add(uid)
 
     def _wake_placement(self) -> None:
-        self._placement.add(EVERYTHING, after_s=_GATHER_S)
+        self._placement.add(EVERYTHING)
 
     def _quarantined(self, kind: str) -> Callable[[str, str, int], Awaitable[None]]:
         async def record(key: str, error: str, attempts: int) -> None:

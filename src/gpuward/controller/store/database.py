@@ -51,6 +51,14 @@ async def prepare_connection(connection: "asyncpg.Connection[Any]") -> None:
         )
 
 
+class _StatelessConnection(asyncpg.Connection):  # type: ignore[misc]  # the driver brings no types
+    """A pooled connection on which nobody leaves session state (SET LOCAL only), so giving it back costs no query."""
+
+    def get_reset_query(self) -> str:
+        """Nothing to reset."""
+        return ""
+
+
 class Database:
     """An asyncpg pool and an ORM engine over one PostgreSQL database."""
 
@@ -70,6 +78,7 @@ class Database:
             command_timeout=COMMAND_TIMEOUT_S,
             timeout=ACQUIRE_TIMEOUT_S,
             init=prepare_connection,
+            connection_class=_StatelessConnection,
             server_settings=SERVER_SETTINGS,
         )
 

@@ -13,7 +13,7 @@ from gpuward.controller.domain.need_json import need_error_to_json, need_to_json
 from gpuward.controller.store.events import NewEvent, write_events
 from gpuward.controller.store.guarded import PlannedStep, expect_rows, worker_of
 from gpuward.controller.store.locks import lock_rows
-from gpuward.controller.store.notify import notify
+from gpuward.controller.store.notify import notify_all
 from gpuward.controller.store.starts import restart_in_place
 
 _ID_ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"  # no vowels: no words; no look-alikes
@@ -45,8 +45,7 @@ async def carry_out(connection: Any, steps: Sequence[PlannedStep]) -> None:
     await write_events(connection, _events(steps))
     woken = {s.worker_id for step in steps for s in step.plan.stops}
     woken |= {w for step in steps for r in step.plan.restarts if (w := worker_of(step.facts, r))}
-    await notify(connection, "command", woken)
-    await notify(connection, "status", [s.facts.uid for s in steps])
+    await notify_all(connection, {"command": woken, "status": [s.facts.uid for s in steps]})
 
 
 async def _lock(connection: Any, steps: Sequence[PlannedStep]) -> None:

@@ -5,7 +5,7 @@ its devices changed), `command` (orders wait; ids are workers), `status` (derive
 deployments), `lease`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, Protocol
 
 CHANNEL: Final = "gpuward"
@@ -21,10 +21,16 @@ class Executor(Protocol):
 
 async def notify(connection: Executor, kind: str, ids: Iterable[str]) -> None:
     """Sends one NOTIFY with the transaction's commit; too many ids become `*`, everything of that kind."""
-    wanted = sorted(set(ids))
-    if not wanted:
-        return
-    payload = " ".join((kind, *wanted))
-    if len(payload) > _MAX_PAYLOAD_BYTES:
-        payload = f"{kind} *"
-    await connection.execute("select pg_notify($1, $2)", CHANNEL, payload)
+    await notify_all(connection, {kind: ids})
+
+
+async def notify_all(connection: Executor, hints: Mapping[str, Iterable[str]]) -> None:
+    """`notify` for several kinds in one round trip."""
+    payloads = [_payload(kind, wanted) for kind, ids in hints.items() if (wanted := sorted(set(ids)))]
+    if payloads:
+        await connection.execute("select pg_notify($1, payload) from unnest($2::text[]) payload", CHANNEL, payloads)
+
+
+def _payload(kind: str, ids: list[str]) -> str:
+    payload = " ".join((kind, *ids))
+    return payload if len(payload) <= _MAX_PAYLOAD_BYTES else f"{kind} *"

@@ -10,7 +10,7 @@ from gpuward.controller.scheduling.explain import headline
 from gpuward.controller.store.events import NewEvent, write_events
 from gpuward.controller.store.instances import spec_from_json
 from gpuward.controller.store.locks import lock_rows
-from gpuward.controller.store.notify import notify
+from gpuward.controller.store.notify import notify, notify_all
 from gpuward.controller.store.starts import order_starts
 from gpuward.schemas.manifest import DeploymentSpec
 
@@ -117,8 +117,13 @@ async def commit_placements(connection: Any, starts: Sequence[PlacedStart]) -> l
             connection, [(s.placed.worker_id, s.waiting.id, s.waiting.epoch + 1, dict(s.payload)) for s in kept]
         )
         await write_events(connection, [_event(s) for s in kept])
-        await notify(connection, "command", {s.placed.worker_id for s in kept})
-        await notify(connection, "status", {s.waiting.deployment_uid for s in kept})
+        await notify_all(
+            connection,
+            {
+                "command": {s.placed.worker_id for s in kept},
+                "status": {s.waiting.deployment_uid for s in kept},
+            },
+        )
     return kept
 
 
@@ -211,7 +216,7 @@ def _event(start: PlacedStart) -> NewEvent:
     gpus = [c.device for c in start.placed.claims if not c.device.startswith("host-")]
     return NewEvent(
         reason="scheduled",
-        message=f"placed on {len(gpus)} GPUs",
+        message=f"{start.waiting.id} is placed on {', '.join(gpus) or 'a host without GPUs'}",
         objects=(
             f"deployment:{start.waiting.deployment_uid}",
             f"instance:{start.waiting.id}",

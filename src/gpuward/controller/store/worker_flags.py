@@ -4,7 +4,7 @@ from typing import Any, Final, Literal
 
 from gpuward.controller.store.database import Database
 from gpuward.controller.store.events import NewEvent, write_events
-from gpuward.controller.store.notify import notify
+from gpuward.controller.store.notify import notify_all
 from gpuward.controller.store.refusals import InUseError, NotFoundError
 from gpuward.controller.store.views.workers import worker_by_name
 from gpuward.schemas.objects import WorkerView
@@ -75,12 +75,6 @@ async def delete_worker(database: Database, name: str, *, confirm_dead: bool = F
         )
         reason = "confirmed_dead" if confirm_dead else "worker_deleted"
         await _tell(connection, row["id"], reason, f"worker {name} was removed by an operator")
-        holders = await connection.fetch(
-            """select distinct i.deployment_uid from claims c join instances i on i.id = c.instance_id
-                 join devices d on d.uuid = c.device where d.worker_id = $1""",
-            row["id"],
-        )
-        await notify(connection, "deployment", [str(holder["deployment_uid"]) for holder in holders])
 
 
 async def _live(connection: Any, name: str) -> Any:
@@ -101,5 +95,12 @@ async def _just_heard_of(connection: Any, worker_id: Any) -> bool:
 
 
 async def _tell(connection: Any, worker_id: Any, reason: str, message: str) -> None:
+    """Writes the event, and wakes those who look at the worker and those whose instances are on it."""
     await write_events(connection, [NewEvent(reason, message, (f"worker:{worker_id}",))])
-    await notify(connection, "worker", [str(worker_id)])
+    holders = await connection.fetch(
+        """select distinct i.deployment_uid from claims c join instances i on i.id = c.instance_id
+             join devices d on d.uuid = c.device where d.worker_id = $1""",
+        worker_id,
+    )
+    wanted = {"worker": [str(worker_id)], "deployment": [str(holder["deployment_uid"]) for holder in holders]}
+    await notify_all(connection, wanted)
