@@ -1,6 +1,7 @@
 """`/v1/*`: a request goes to a running instance of the deployment that its `model` names; bytes pass untouched."""
 
 import asyncio
+import io
 import time
 from collections.abc import Mapping
 from typing import Any, Final
@@ -10,6 +11,7 @@ import orjson
 import structlog
 from aiohttp import web
 from multidict import CIMultiDict
+from yarl import URL
 
 from gpuward.controller.api.errors import ApiError
 from gpuward.controller.api.exchange import read_body
@@ -120,11 +122,11 @@ async def _try(
         headers.popall(dropped.strip(), None)
     headers["Authorization"] = f"Bearer {endpoint.secret}"
     headers["X-Request-ID"] = request[REQUEST_ID]
-    query = f"?{request.query_string}" if request.query_string else ""
-    url = f"http://{endpoint.address}{PROXY_ENGINE_PREFIX}/{endpoint.instance}{request.path}{query}"
+    # Encoded as it came: to take it apart and put it together again would change it.
+    url = URL(f"http://{endpoint.address}{PROXY_ENGINE_PREFIX}/{endpoint.instance}{request.raw_path}", encoded=True)
     try:
         async with session.post(
-            url, data=body, headers=headers, skip_auto_headers=_OUR_HEADERS_ONLY, allow_redirects=False
+            url, data=io.BytesIO(body), headers=headers, skip_auto_headers=_OUR_HEADERS_ONLY, allow_redirects=False
         ) as answer:
             if answer.status in _NEXT_PLEASE:
                 log.info("instance refused, trying another", instance=endpoint.instance, status=answer.status)

@@ -1,0 +1,122 @@
+"""The API served on loopback, as the controller serves it, with a key of every role at hand."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+from aiohttp import web
+from prometheus_client import CollectorRegistry
+
+from gpuward.controller.api.app import build_app
+from gpuward.controller.api.context import AnalysisFailedError, ApiContext, Check
+from gpuward.controller.api.hints import Hints
+from gpuward.controller.domain.placement import Need
+from gpuward.controller.runtime.metrics import Metrics
+from gpuward.controller.store.database import Database
+from gpuward.controller.store.keys import create_key
+from gpuward.schemas.manifest import DeploymentSpec
+
+ROLES = ("admin", "operator", "viewer", "inference")
+
+
+@dataclass
+class Surroundings:
+    """What the API asks of the rest of the controller; tests change it at will."""
+
+    leading: bool = True
+    lag_s: float = 0.0
+    checks: dict[str, Check] = field(default_factory=lambda: {"database": Check(ok=True)})
+    need: Need | None = None
+    registry: CollectorRegistry = field(default_factory=CollectorRegistry)
+    analysed: list[DeploymentSpec] = field(default_factory=list)
+
+    def leadership(self) -> tuple[bool, int | None]:
+        return self.leading, 1 if self.leading else None
+
+    async def readiness(self) -> Mapping[str, Check]:
+        return self.checks
+
+    async def analyse(self, spec: DeploymentSpec) -> Need:
+        self.analysed.append(spec)
+        if self.need is None:
+            raise AnalysisFailedError("the folder cannot be read here")
+        return self.need
+
+
+@dataclass
+class Served:
+    """A running API."""
+
+    url: str
+    app: web.Application
+    keys: dict[str, str]
+    hints: Hints
+    surroundings: Surroundings
+    metrics: Metrics
+    session: aiohttp.ClientSession
+
+    def header(self, role: str = "admin") -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.keys[role]}"}
+
+    async def call(self, method: str, path: str, *, role: str = "admin", **options: Any) -> tuple[int, Any]:
+        """Status and JSON of one call."""
+        headers = {**self.header(role), **options.pop("headers", {})}
+        async with self.session.request(method, self.url + path, headers=headers, **options) as answer:
+            return answer.status, await answer.json() if answer.content_type == "application/json" else None
+
+    async def get(self, path: str, **options: Any) -> Any:
+        """JSON of a good GET."""
+        status, body = await self.call("GET", path, **options)
+        assert status == 200, body
+        return body
+
+
+@asynccontextmanager
+async def served(
+    database: Database, *, more_routes: Iterable[web.RouteDef] = (), shutdown_s: float = 5.0
+) -> AsyncIterator[Served]:
+    """Serves until the end of the context."""
+    surroundings, hints = Surroundings(), Hints()
+    context = ApiContext(
+        database=database,
+        hints=hints,
+        leadership=surroundings.leadership,
+        readiness=surroundings.readiness,
+        loop_lag=lambda: surroundings.lag_s,
+        analyse=surroundings.analyse,
+        registry=surroundings.registry,
+        version="1.2.3",
+    )
+    keys = {role: (await create_key(database, role)).key for role in ROLES}  # type: ignore[arg-type]  # of the literals
+    app = build_app(context, more_routes=more_routes)
+    async with (
+        listening(app, shutdown_s=shutdown_s) as address,
+        aiohttp.ClientSession(auto_decompress=False) as session,
+    ):
+        metrics = Metrics(surroundings.registry)
+        yield Served(f"http://{address}", app, keys, hints, surroundings, metrics, session)
+
+
+@asynccontextmanager
+async def listening(app: web.Application, *, shutdown_s: float = 1.0) -> AsyncIterator[str]:
+    """An application on a free port of loopback; yields HOST:PORT."""
+    runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=shutdown_s)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        host, port = runner.addresses[0][:2]
+        yield f"{host}:{port}"
+    finally:
+        await runner.cleanup()
+
+
+@asynccontextmanager
+async def proxy(handler: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> AsyncIterator[str]:
+    """Something that listens where an agent's proxy would; yields HOST:PORT."""
+    app = web.Application(client_max_size=2**30)
+    app.router.add_route("*", "/{path:.*}", handler)
+    async with listening(app) as address:
+        yield address

@@ -1,0 +1,27 @@
+"""The API over a real database, served on loopback."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from gpuward.controller.store.database import Database
+from support.migrated import migrated_database, migrated_template
+from support.postgres import PostgresServer
+from support.served import Served, served
+
+
+@pytest.fixture(scope="session")
+def template(postgres: PostgresServer) -> str:
+    return migrated_template(postgres)
+
+
+@pytest.fixture
+async def db(postgres: PostgresServer, template: str) -> AsyncIterator[Database]:
+    async with migrated_database(postgres, template) as database:
+        yield database
+
+
+@pytest.fixture
+async def api(db: Database) -> AsyncIterator[Served]:
+    async with served(db) as running:
+        yield running

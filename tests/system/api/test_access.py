@@ -1,0 +1,110 @@
+"""Who may call what: every route of the built application, without a key and with every role."""
+
+import re
+
+import pytest
+from aiohttp import web
+
+from gpuward.controller.api.app import RouteWithoutAccessError, all_routes
+from gpuward.controller.api.context import KEYS
+from gpuward.controller.api.route import Route
+from gpuward.controller.store.database import Database
+from gpuward.controller.store.keys import CACHE_TTL_S, revoke_key
+from gpuward.schemas.wire import CONNECT_PATH, JOIN_PATH
+from support.served import ROLES, Served, served
+
+OPEN = {("GET", "/healthz"), ("GET", "/readyz")}
+READ = {"viewer", "operator", "admin"}
+OPERATE = {"operator", "admin"}
+INFER = {"inference", "operator", "admin"}
+
+
+def concrete(path: str) -> str:
+    return re.sub(r"\{\w+\}", "nothing", path)
+
+
+def allowed(route: Route) -> set[str]:
+    """The roles as the contract says them, told from method and path and not from the table."""
+    if route.path.startswith("/v1/"):
+        return INFER
+    if any(part in route.path for part in ("/keys", "/join-tokens", "/secrets")):
+        return {"admin"}
+    if route.method == "DELETE" and "/workers" in route.path:
+        return {"admin"}
+    return READ if route.method == "GET" else OPERATE
+
+
+async def hello(_request: web.Request) -> web.Response:
+    return web.Response(text="hello")
+
+
+async def test_every_route_refuses_without_a_key(api: Served) -> None:
+    registered = {
+        (route.method, route.resource.canonical) for route in api.app.router.routes() if route.resource is not None
+    }
+    assert registered == {(route.method, route.path) for route in all_routes("x")}
+    for method, path in sorted(registered):
+        for headers in ({}, {"Authorization": "Bearer gpw_wrong"}, {"Authorization": "Basic YTpi"}):
+            async with api.session.request(method, api.url + concrete(path), headers=headers) as answer:
+                if (method, path) in OPEN:
+                    assert answer.status == 200
+                    continue
+                assert answer.status == 401, (method, path)
+                body = await answer.json()
+                assert body["error"]["code"] == "unauthenticated"
+                assert answer.headers["WWW-Authenticate"] == "Bearer"
+
+
+@pytest.mark.parametrize("role", ROLES)
+async def test_every_route_refuses_too_small_a_role(api: Served, role: str) -> None:
+    for route in all_routes("x"):
+        if (route.method, route.path) in OPEN or (route.stream and route.path.endswith("/watch")):
+            continue
+        status, body = await api.call(route.method, concrete(route.path), role=role)
+        if role in allowed(route):
+            assert status not in (401, 403), (route.method, route.path, body)
+        else:
+            assert (status, body["error"]["code"]) == (403, "forbidden"), (route.method, route.path)
+            assert role in body["error"]["message"]
+
+
+async def test_watching_needs_a_reader(api: Served) -> None:
+    status, _ = await api.call("GET", "/api/v1/watch", role="inference")
+    assert status == 403
+
+
+async def test_agents_routes_are_open_and_no_others_can_come_in(db: Database) -> None:
+    agents = [web.post(JOIN_PATH, hello), web.get(CONNECT_PATH, hello)]
+    async with served(db, more_routes=agents) as api:
+        for method, path, expected in (("POST", JOIN_PATH, 200), ("GET", CONNECT_PATH, 200), ("GET", JOIN_PATH, 401)):
+            async with api.session.request(method, api.url + path) as answer:
+                assert answer.status == expected
+    for stranger in (web.get("/api/v1/backdoor", hello), web.post(CONNECT_PATH, hello)):
+        with pytest.raises(RouteWithoutAccessError):
+            async with served(db, more_routes=[stranger]):
+                pass
+
+
+async def test_unknown_paths_and_methods_tell_strangers_nothing(api: Served) -> None:
+    for method, path, status, code in (
+        ("GET", "/api/v1/nothing", 404, "not_found"),
+        ("PATCH", "/api/v1/deployments/a", 405, "method_not_allowed"),
+        ("POST", "/healthz", 405, "method_not_allowed"),
+    ):
+        async with api.session.request(method, api.url + path) as answer:
+            assert answer.status == 401
+        got, body = await api.call(method, path, role="viewer")
+        assert (got, body["error"]["code"]) == (status, code)
+
+
+async def test_a_revoked_key_is_refused_soon(api: Served, db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    await api.get("/api/v1/deployments", role="viewer")
+    for key in (await api.get("/api/v1/keys"))["items"]:
+        if key["role"] == "viewer":
+            await revoke_key(db, key["id"])
+    assert CACHE_TTL_S <= 5
+    ring = api.app[KEYS]
+    real = ring._monotonic
+    monkeypatch.setattr(ring, "_monotonic", lambda: real() + CACHE_TTL_S)
+    status, _ = await api.call("GET", "/api/v1/deployments", role="viewer")
+    assert status == 401

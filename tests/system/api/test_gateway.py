@@ -1,0 +1,261 @@
+"""The gateway: who is asked, what is passed on untouched, and what happens when an instance or a client goes."""
+
+import asyncio
+import gzip
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from aiohttp import web
+from yarl import URL
+
+from gpuward.controller.store.database import Database
+from support.ledger import Host, add_deployment, add_host, add_instance, claim, report
+from support.served import Served, proxy
+
+CHAT = "/v1/chat/completions"
+LIMIT_S = 20.0
+
+
+@dataclass
+class Agent:
+    """Stands where an agent's proxy stands: notes what comes, and answers as it is told."""
+
+    answer: Callable[[web.Request], Awaitable[web.StreamResponse]] | None = None
+    seen: list[tuple[str, dict[str, str], bytes]] = field(default_factory=list)
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        self.seen.append((request.raw_path, dict(request.headers), await request.read()))
+        if self.answer is not None:
+            return await self.answer(request)
+        return web.json_response({"from": request.path.split("/")[2]})
+
+
+class Floor:
+    """Workers with running instances behind agents that are told what to answer."""
+
+    def __init__(self, api: Served, db: Database, stack: AsyncExitStack) -> None:
+        self.api, self.db, self.stack = api, db, stack
+
+    async def worker(self, name: str, agent: Agent | None = None) -> Host:
+        """A worker; without an agent nobody listens at its address."""
+        host = await add_host(self.db, name, gpus=1)
+        address = "127.0.0.1:9" if agent is None else await self.stack.enter_async_context(proxy(agent.handle))
+        async with self.db.transaction() as connection:
+            query = "update workers set proxy_address = $1, proxy_secret = $2 where name = $3"
+            await connection.execute(query, address, f"secret of {name}", name)
+        return host
+
+    async def run(self, uid: str, instance: str, host: Host) -> None:
+        await add_instance(self.db, uid, instance, phase="running", epoch=1)
+        await claim(self.db, f"host-{host.id}", instance, 0)
+        await report(self.db, instance, "running")
+
+    async def ask(self, model: str = "m", **options: Any) -> tuple[int, Any]:
+        return await self.api.call("POST", CHAT, role="inference", json={"model": model, "messages": []}, **options)
+
+    async def served(self, *models: str) -> None:
+        """Waits until the gateway has seen it."""
+        self.api.hints.publish("status", "any")
+        async with asyncio.timeout(LIMIT_S):
+            while True:
+                found = await self.api.get("/v1/models", role="inference")
+                if [one["id"] for one in found["data"]] == sorted(models):
+                    return
+                await asyncio.sleep(0.02)
+
+
+@pytest.fixture
+async def floor(api: Served, db: Database) -> AsyncIterator[Floor]:
+    async with AsyncExitStack() as stack:
+        yield Floor(api, db, stack)
+
+
+async def test_bytes_and_headers_pass_untouched(floor: Floor, db: Database) -> None:
+    packed = gzip.compress(b'{"object": "chat.completion"}')
+
+    async def answer(_request: web.Request) -> web.StreamResponse:
+        headers = {"Content-Encoding": "gzip", "Content-Type": "application/json", "X-Engine": "e", "Keep-Alive": "9"}
+        return web.Response(body=packed, headers=headers)
+
+    agent = Agent(answer)
+    uid = await add_deployment(db, "m")
+    await floor.run(uid, "m-1", await floor.worker("w", agent))
+    await floor.served("m")
+    body = b'{ "model":"m",   "messages": [], "big": 123456789012345678901234567890, "f": 1.10 }'
+    headers = {
+        **floor.api.header("inference"), "X-Mine": "yes", "Cookie": "a=b", "Connection": "x-drop", "X-Drop": "1",
+        "Content-Type": "application/json; charset=utf-8", "Accept-Encoding": "gzip",
+    }  # fmt: skip
+    url = URL(f"{floor.api.url}{CHAT}?a=%20b", encoded=True)
+    async with floor.api.session.post(url, data=body, headers=headers) as got:
+        assert (got.status, got.headers["Content-Encoding"], got.headers["X-Engine"]) == (200, "gzip", "e")
+        assert "Keep-Alive" not in got.headers
+        assert int(got.headers["Content-Length"]) == len(packed)
+        assert await got.read() == packed
+    ((path, received, sent),) = agent.seen
+    assert path == "/engines/m-1/v1/chat/completions?a=%20b"
+    assert sent == body
+    assert received["Authorization"] == "Bearer secret of w"
+    assert floor.api.keys["inference"] not in json.dumps(received)
+    assert received["X-Mine"] == "yes"
+    assert received["Content-Type"] == "application/json; charset=utf-8"
+    assert not {"Cookie", "X-Drop"} & received.keys()
+
+
+async def test_tokens_arrive_as_they_are_made(floor: Floor, db: Database) -> None:
+    step = asyncio.Event()
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        await response.write(b"data: one\n\n")
+        await step.wait()
+        await response.write(b"data: [DONE]\n\n")
+        return response
+
+    await floor.run(await add_deployment(db, "m"), "m-1", await floor.worker("w", Agent(answer)))
+    await floor.served("m")
+    call = floor.api.session.post(floor.api.url + CHAT, json={"model": "m"}, headers=floor.api.header("inference"))
+    async with asyncio.timeout(LIMIT_S), call as got:
+        assert await got.content.readuntil(b"\n\n") == b"data: one\n\n", "before the rest was made"
+        step.set()
+        assert await got.content.read() == b"data: [DONE]\n\n"
+
+
+async def test_requests_go_where_least_is_under_way(floor: Floor, db: Database) -> None:
+    held = asyncio.Event()
+    release = asyncio.Event()
+
+    async def hold_first(request: web.Request) -> web.StreamResponse:
+        if request.path.split("/")[2] == "m-1":
+            held.set()
+            await release.wait()
+        return web.json_response({"from": request.path.split("/")[2]})
+
+    agent = Agent(hold_first)
+    host = await floor.worker("w", agent)
+    uid = await add_deployment(db, "m")
+    for n in (1, 2):
+        await floor.run(uid, f"m-{n}", host)
+    await floor.served("m")
+    waiting = [asyncio.create_task(floor.ask()) for _ in range(2)]
+    async with asyncio.timeout(LIMIT_S):
+        await held.wait()
+        for _ in range(4):
+            assert (await floor.ask())[1] == {"from": "m-2"}
+        release.set()
+        assert sorted(answer["from"] for _, answer in await asyncio.gather(*waiting)) == ["m-1", "m-2"]
+
+
+async def test_who_cannot_be_reached_or_refuses_is_passed_over(floor: Floor, db: Database) -> None:
+    async def refuse(_request: web.Request) -> web.StreamResponse:
+        return web.json_response({"error": {}}, status=503)
+
+    refusing, well = Agent(refuse), Agent()
+    uid = await add_deployment(db, "m")
+    await floor.run(uid, "m-1", await floor.worker("away"))
+    await floor.run(uid, "m-2", await floor.worker("refusing", refusing))
+    await floor.run(uid, "m-3", await floor.worker("well", well))
+    await floor.served("m")
+    for _ in range(6):
+        assert await floor.ask() == (200, {"from": "m-3"})
+    assert refusing.seen
+    well.answer = refuse
+    before = len(well.seen)
+    status, body = await floor.ask()
+    assert (status, body["error"]["code"]) == (503, "model_not_running")
+    assert sorted(body["error"]["details"]["tried"]) == ["m-1", "m-2", "m-3"]
+    assert len(well.seen) == before + 1, "each once"
+
+
+async def test_an_engines_own_refusal_is_the_answer(floor: Floor, db: Database) -> None:
+    async def refuse(_request: web.Request) -> web.StreamResponse:
+        return web.json_response({"error": {"message": "too long"}}, status=400)
+
+    agent = Agent(refuse)
+    await floor.run(await add_deployment(db, "m"), "m-1", await floor.worker("w", agent))
+    await floor.served("m")
+    assert await floor.ask() == (400, {"error": {"message": "too long"}})
+    assert len(agent.seen) == 1
+
+
+async def test_unknown_waiting_and_senseless_requests(floor: Floor, db: Database) -> None:
+    await add_deployment(db, "idle")
+    await floor.run(await add_deployment(db, "m"), "m-1", await floor.worker("w", Agent()))
+    await floor.served("m")
+    status, body = await floor.ask("nobody")
+    assert (status, body["error"]["code"], body["error"]["type"]) == (404, "model_not_found", "invalid_request_error")
+    headers = floor.api.header("inference")
+    async with floor.api.session.post(floor.api.url + CHAT, json={"model": "idle"}, headers=headers) as got:
+        assert got.status == 503
+        assert int(got.headers["Retry-After"]) >= 1
+        assert (await got.json())["error"]["code"] == "model_not_running"
+    for data in (b"{", b"[]", b"{}", b'{"model": 5}', b""):
+        status, body = await floor.api.call("POST", CHAT, role="inference", data=data)
+        assert (status, body["error"]["code"]) == (400, "invalid"), data
+
+
+async def test_a_server_of_one_name_is_asked_by_it(floor: Floor, db: Database) -> None:
+    agent = Agent()
+    uid = await add_deployment(db, "m", engine="transformers", model="path:/models/tiny")
+    await floor.run(uid, "m-1", await floor.worker("w", agent))
+    await floor.served("m")
+    assert (await floor.ask())[0] == 200
+    assert json.loads(agent.seen[0][2]) == {"model": "/models/tiny", "messages": []}
+
+
+async def test_a_client_that_goes_ends_its_request_upstream(floor: Floor, db: Database) -> None:
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    async def endless(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        begun.set()
+        try:
+            while True:
+                await response.write(b"x")
+                await asyncio.sleep(0.01)
+        finally:
+            ended.set()
+
+    await floor.run(await add_deployment(db, "m"), "m-1", await floor.worker("w", Agent(endless)))
+    await floor.served("m")
+    async with asyncio.timeout(LIMIT_S):
+        call = floor.api.session.post(floor.api.url + CHAT, json={"model": "m"}, headers=floor.api.header("inference"))
+        async with call as got:
+            await got.content.readexactly(1)
+            await begun.wait()
+        await ended.wait()
+
+
+async def test_an_answer_that_breaks_off_is_broken_for_the_client_too(floor: Floor, db: Database) -> None:
+    async def die(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await response.write(b"half")
+        await asyncio.sleep(0.05)
+        assert request.transport is not None
+        request.transport.abort()
+        return response
+
+    await floor.run(await add_deployment(db, "m"), "m-1", await floor.worker("w", Agent(die)))
+    await floor.served("m")
+    with pytest.raises(Exception, match=r"(?i)payload|disconnected|reset|closed"):
+        async with floor.api.session.post(
+            floor.api.url + CHAT, json={"model": "m"}, headers=floor.api.header("inference")
+        ) as got:
+            await got.read()
+
+
+async def test_without_the_database_what_was_known_goes_on_serving(floor: Floor, db: Database) -> None:
+    await floor.run(await add_deployment(db, "m"), "m-1", await floor.worker("w", Agent()))
+    await floor.served("m")
+    assert (await floor.ask())[0] == 200
+    await db.close()
+    floor.api.hints.publish("status", "any")
+    await asyncio.sleep(0.2)
+    assert await floor.ask() == (200, {"from": "m-1"})

@@ -1,0 +1,118 @@
+"""Health, readiness, metrics and the description of the API."""
+
+import asyncio
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from gpuward.controller.api import health
+from gpuward.controller.api.app import all_routes
+from gpuward.controller.api.context import Check
+from gpuward.controller.store.database import Database
+from support.ledger import GIB, add_deployment, add_host, add_instance, claim
+from support.served import Served
+
+
+async def test_a_late_loop_is_not_healthy(api: Served) -> None:
+    assert (await api.get("/healthz"))["status"] == "ok"
+    api.surroundings.lag_s = 5.5
+    status, body = await api.call("GET", "/healthz")
+    assert (status, body) == (503, {"status": "lagging", "loop_lag_s": 5.5})
+
+
+async def test_readiness_is_every_check(api: Served, monkeypatch: Any) -> None:
+    assert (await api.get("/readyz"))["ready"] is True
+    api.surroundings.checks["listener"] = Check(ok=False, message="not heard of for 12 s")
+    status, body = await api.call("GET", "/readyz")
+    assert status == 503
+    assert body["checks"]["listener"] == {"ok": False, "message": "not heard of for 12 s"}
+    monkeypatch.setattr(health, "_CHECKS_LIMIT_S", 0.05)
+
+    async def hang() -> Mapping[str, Check]:
+        await asyncio.Event().wait()
+        return {}
+
+    context = api.app[health.CONTEXT]
+    object.__setattr__(context, "readiness", hang)
+    status, body = await api.call("GET", "/readyz")
+    assert (status, body["ready"]) == (503, False)
+
+
+async def test_metrics_have_the_contracts_names(api: Served, db: Database) -> None:
+    await add_host(db, "w", gpus=1)
+    await add_instance(db, await add_deployment(db, "d"), "d-1", phase="running", epoch=1)
+    await claim(db, "GPU-w-0", "d-1", GIB)
+    async with db.transaction() as connection:
+        await connection.execute("insert into device_readings values ('GPU-w-0', 1, 25, now())")
+    api.metrics.observed("instances", "done", 0.01)
+    api.metrics.depth("instances", 3)
+    api.metrics.in_flight(2)
+    api.metrics.count("analysis", "started")
+    api.metrics.cancel_seconds(0.02)
+    api.metrics.placed("placed", 4)
+    api.metrics.placement_seconds(0.3)
+    async with api.session.get(api.url + "/metrics", headers=api.header("viewer")) as answer:
+        assert answer.headers["Content-Type"].startswith("text/plain")
+        text = await answer.text()
+    samples = {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+    def value(name: str, **labels: str) -> float:
+        return samples[name, tuple(sorted(labels.items()))]
+
+    assert value("gpuward_reconcile_seconds_count", kind="instances", outcome="done") == 1
+    assert value("gpuward_queue_depth", kind="instances") == 3
+    assert value("gpuward_computations_in_flight") == 2
+    assert value("gpuward_computations_total", purpose="analysis", outcome="started") == 1
+    assert value("gpuward_computation_cancel_seconds_count") == 1
+    assert value("gpuward_placements_total", outcome="placed") == 4
+    assert value("gpuward_placement_seconds_count") == 1
+    assert value("gpuward_instances", phase="running") == 1
+    assert value("gpuward_instances", phase="pending") == 0
+    assert value("gpuward_workers", phase="ready") == 1
+    assert value("gpuward_gpu_memory_claimed_bytes", worker="w", gpu_uuid="GPU-w-0", deployment="d") == 2**30
+    assert value("gpuward_gpu_utilization_ratio", worker="w", gpu_uuid="GPU-w-0") == 0.25
+    assert value("gpuward_leader") == 1
+    assert value("gpuward_build_info", version="1.2.3") == 1
+
+
+async def test_openapi_describes_every_route_soundly(api: Served) -> None:
+    document = await api.get("/openapi.json", role="viewer")
+    assert document["openapi"] == "3.1.0"
+    described = {(method.upper(), path) for path, item in document["paths"].items() for method in item}
+    assert described == {(route.method, route.path) for route in all_routes("x")}
+    identifiers = [operation["operationId"] for item in document["paths"].values() for operation in item.values()]
+    assert len(set(identifiers)) == len(identifiers)
+    for path, item in document["paths"].items():
+        for operation in item.values():
+            declared = {one["name"] for one in operation["parameters"] if one["in"] == "path"}
+            assert declared == set(re.findall(r"\{(\w+)\}", path))
+            assert all(one["required"] for one in operation["parameters"] if one["in"] == "path")
+            assert operation["responses"]
+            assert all(re.fullmatch(r"[1-5]\d\d|default", status) for status in operation["responses"])
+            assert operation["summary"]
+    for reference in references(document):
+        assert resolve(document, reference) is not None, reference
+    spec = document["components"]["schemas"]["DeploymentSpec"]
+    assert spec["additionalProperties"] is False
+    assert {"model", "engine", "replicas"} <= spec["properties"].keys()
+
+
+def references(node: Any) -> list[str]:
+    if isinstance(node, dict):
+        own = [node["$ref"]] if isinstance(node.get("$ref"), str) else []
+        return own + [found for value in node.values() for found in references(value)]
+    return [found for value in node for found in references(value)] if isinstance(node, list) else []
+
+
+def resolve(document: Any, reference: str) -> Any:
+    node = document
+    assert reference.startswith("#/")
+    for step in reference.removeprefix("#/").split("/"):
+        node = node.get(step, {})
+    return node or None

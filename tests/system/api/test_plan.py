@@ -1,0 +1,104 @@
+"""Planning: the same checks and the same placement as the real thing, and not a row written."""
+
+from typing import Any
+
+from gpuward.controller.domain.placement import Need
+from gpuward.controller.store.database import Database
+from support.ledger import GIB, add_deployment, add_host, add_instance, claim, rows
+from support.served import Served
+
+PLAN = "/api/v1/plan"
+_TABLES = ("deployments", "revisions", "instances", "claims", "events", "commands", "devices", "workers")
+
+
+def manifest(name: str, **fields: Any) -> dict[str, Any]:
+    return {"kind": "Deployment", "name": name, "engine": "simulated", **fields}
+
+
+async def everything(db: Database) -> list[list[dict[str, Any]]]:
+    return [await rows(db, f"select t::text as row from {table} t order by 1") for table in _TABLES]  # noqa: S608 - constants
+
+
+async def plan(api: Served, *manifests: dict[str, Any]) -> dict[str, Any]:
+    status, body = await api.call("POST", PLAN, role="operator", json={"manifests": list(manifests)})
+    assert status == 200, body
+    return body
+
+
+async def test_several_are_planned_together_by_priority(api: Served, db: Database) -> None:
+    await add_host(db, "w", gpus=2, gib=40)
+    before = await everything(db)
+    body = await plan(
+        api,
+        manifest("low", replicas=2, resources={"gpus": 1, "exclusive": True}),
+        manifest("high", priority=500, resources={"gpus": 1, "exclusive": True}),
+    )
+    assert body["changes"] == {"low": "create", "high": "create"}
+    assert [(one["deployment"], one["instance"], one["fits"]) for one in body["items"]] == [
+        ("low", 0, True), ("low", 1, False), ("high", 0, True),
+    ]  # fmt: skip
+    placed, waiting, first = body["items"]
+    assert (placed["worker"], len(placed["gpus"]), placed["memory_mib_per_gpu"]) == ("w", 1, 40 * GIB)
+    assert placed["gpus"] != first["gpus"]
+    assert sum(waiting["explain"]["rejected"].values()) == waiting["explain"]["workers"] == 1
+    assert await everything(db) == before
+
+
+async def test_each_change_is_told_apart(api: Served, db: Database) -> None:
+    await add_host(db, "w", gpus=1, gib=40)
+    spec = {"resources": {"gpus": 1, "gpu_memory": "30GiB"}}
+    uid = await add_deployment(db, "a", **spec)
+    await add_instance(db, uid, "a-1", phase="running", epoch=1)
+    await claim(db, "GPU-w-0", "a-1", 30 * GIB)
+
+    unchanged = await plan(api, manifest("a", **spec))
+    assert (unchanged["changes"], unchanged["items"]) == ({"a": "unchanged"}, []), "it runs already"
+    update = await plan(api, manifest("a", replicas=2, **spec))
+    assert update["changes"] == {"a": "update"}
+    assert [one["fits"] for one in update["items"]] == [False], "one more does not fit beside it"
+    replace = await plan(api, manifest("a", env={"A": "b"}, **spec))
+    assert replace["changes"] == {"a": "replace"}
+    assert [one["gpus"] for one in replace["items"]] == [["GPU-w-0"]], "the old one makes room"
+    stranger = await plan(api, manifest("b", **spec))
+    assert [one["fits"] for one in stranger["items"]] == [False]
+
+
+async def test_a_need_is_analysed_only_where_it_is_not_known(api: Served, db: Database) -> None:
+    await add_host(db, "w", gpus=1, gib=40)
+    model = {"engine": "transformers", "model": "path:/models/tiny"}
+    unknown = await plan(api, manifest("a", **model))
+    (item,) = unknown["items"]
+    assert not item["fits"]
+    assert "metadata_unknown: the folder cannot be read here" in item["explain"]["message"]
+    api.surroundings.need = Need(memory_mib=10 * GIB)
+    (item,) = (await plan(api, manifest("a", **model)))["items"]
+    assert (item["fits"], item["memory_mib_per_gpu"]) == (True, 10 * GIB)
+    assert len(api.surroundings.analysed) == 2
+    await add_deployment(db, "other", **model)
+    async with db.transaction() as connection:
+        need = {"memory_mib": 20 * GIB, "host_memory_mib": 0, "parts": {}, "heads": None, "vocab": None, "notes": []}
+        await connection.execute("update revisions set need = $1", need)
+    (item,) = (await plan(api, manifest("a", **model)))["items"]
+    assert item["memory_mib_per_gpu"] == 20 * GIB
+    assert len(api.surroundings.analysed) == 2, "what was found out once is not found out again"
+
+
+async def test_manual_choice_is_as_strict_as_automatic(api: Served, db: Database) -> None:
+    await add_host(db, "w", gpus=1)
+    await add_host(db, "silent", gpus=1, phase="unreachable")
+    (item,) = (await plan(api, manifest("a", resources={"gpus": 1}, placement={"workers": ["silent"]})))["items"]
+    assert not item["fits"]
+    assert "not_ready" in item["explain"]["rejected"]
+
+
+async def test_bad_manifests_are_refused_as_an_apply_refuses_them(api: Served) -> None:
+    async def problems(*manifests: Any) -> dict[str, str]:
+        status, body = await api.call("POST", PLAN, json={"manifests": list(manifests)})
+        assert status == 400, body
+        return {one["path"]: one["message"] for one in body["error"]["details"]["problems"]}
+
+    assert "did you mean 'replicas'" in (await problems(manifest("a", replcas=1)))["replcas"]
+    found = await problems(manifest("a", engine="vllm", model="hf:a/b"), manifest("b", update="rolling"))
+    assert found.keys() == {"[0].engine", "[1].update"}
+    assert "manifests" in await problems()
+    assert "at most 10000" in (await problems(manifest("a", replicas=20_000)))["replicas"]
