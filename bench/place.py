@@ -1,8 +1,8 @@
 """Placement through the real reconcilers and store, durable, on simulated workers without agents.
 
 Bursts alternate with a reference in the same database, so that what is quoted are ratios: round trips (`SELECT 1`) and
-commits of one claim each. Then single applies on the idle cluster: from the apply's commit to the claims' commit, heard by
-a listener of the bench's own. Asserts that the database is durable; ends with the audit.
+commits of one claim each. Then single applies on the idle cluster: from the apply's commit to the claims' commit,
+heard by a listener of the bench's own. Asserts that the database is durable; ends with the audit.
 
     make bench-place            (or: python bench/place.py --workers 1000 --instances 4000 --blocks 8)
 """

@@ -1,5 +1,6 @@
 """Fixtures that every folder of tests may use, and the check that a test run leaves no process behind."""
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -9,6 +10,10 @@ import pytest
 from support.postgres import PostgresServer, create_database, drop_database, reachable_folder, running_server
 
 _CHILDREN_GO_WITHIN_S = 5.0
+
+# Asked for the current loop where none was ever set, asyncio makes one. Plugins ask before the first test, and nobody
+# closes what they get; told that there is none, asyncio makes none.
+asyncio.set_event_loop(None)
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,5 @@
 """The command line, run in this process against the API double."""
 
-import asyncio
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,10 +9,6 @@ from typer.testing import CliRunner, Result
 from gpuward.cli import waiting
 from gpuward.cli.main import app
 from support.api_double import KEY, ApiDouble, serving
-
-# The looptime plugin asks for the main thread's loop before every plain test. Unless told that there is none, asyncio
-# makes one, which nobody closes; verbs make their own.
-asyncio.set_event_loop(None)
 
 Gpuward = Callable[..., Result]
 
