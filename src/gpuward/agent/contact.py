@@ -1,4 +1,4 @@
-"""When a controller was last heard, across the agent's restarts."""
+"""Whether a controller is there: the connection now, and the last word heard, across the agent's restarts."""
 
 from typing import Final
 
@@ -9,11 +9,16 @@ _KEEP_EVERY_S: Final = 2.0
 
 
 class Contact:
-    """The last word of a controller. A restarted agent counts from the journal, so that a fence is never stretched."""
+    """The last word of a controller. A restarted agent counts from the journal, so that a fence is never stretched.
+
+    Attributes:
+        connected: whether a connection stands on which the controller has welcomed this agent.
+    """
 
     def __init__(self, journal: Journal, clock: Clock, boot_id: str) -> None:
         facts = journal.facts
         known = facts.contact_s if facts.contact_boot_id == boot_id else None
+        self.connected = False
         self._journal = journal
         self._clock = clock
         self._boot_id = boot_id

@@ -111,7 +111,7 @@ class _Agent:
             await inventory.read()
             contact = Contact(journal, boot_clock, boot_id)
             proxy = await stack.enter_async_context(
-                Proxy(journal, folders, traffic, session, host=settings.proxy_host, port=settings.proxy_port)
+                Proxy(journal, folders, traffic, contact, session, host=settings.proxy_host, port=settings.proxy_port)
             )
             tools = Tools(
                 journal=journal,

@@ -7,6 +7,7 @@ import aiohttp
 from pydantic import ValidationError
 
 from gpuward.agent.errors import RefusedError, UnreachableError
+from gpuward.agent.settings import AgentSettings
 from gpuward.schemas.base import View
 from gpuward.schemas.wire import JOIN_PATH, JoinRequest, JoinResponse
 
@@ -14,6 +15,7 @@ _JOIN_LIMIT_S: Final = 15.0
 _TOO_MANY: Final = 429
 _SERVER_ERROR: Final = 500
 _ANSWER_MAX_BYTES: Final = 65_536
+_TOKEN_FILE_MAX_CHARS: Final = 4_096
 
 
 class _ApiError(View):
@@ -27,6 +29,25 @@ class _ApiErrorBody(View):
 def token_digest(token: str) -> str:
     """What the journal keeps of a token, to tell a new one from the one that was used."""
     return hashlib.sha256(token.encode()).hexdigest()
+
+
+def read_token(settings: AgentSettings) -> str | None:
+    """The join token; None where none is given. A file is read anew each time: by then a new token may lie there.
+
+    Raises:
+        RefusedError: the file cannot be read, or is empty.
+    """
+    path = settings.join_token_file
+    if path is None:
+        return None if settings.join_token is None else settings.join_token.get_secret_value()
+    try:
+        with path.open(encoding="ascii") as file:
+            token = file.read(_TOKEN_FILE_MAX_CHARS).strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise RefusedError(f"--join-token-file: {path} cannot be read: {error}") from error
+    if not token:
+        raise RefusedError(f"--join-token-file: {path} is empty; write into it what `gpuward join-token create` prints")
+    return token
 
 
 async def join(session: aiohttp.ClientSession, controller_url: str, request: JoinRequest) -> JoinResponse:

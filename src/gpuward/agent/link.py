@@ -16,7 +16,7 @@ from gpuward.agent.channel import Channel, Garbled, UnauthorizedError, limit
 from gpuward.agent.contact import Contact
 from gpuward.agent.errors import RefusedError, UnreachableError
 from gpuward.agent.inventory import InventoryWatch
-from gpuward.agent.joining import join, token_digest
+from gpuward.agent.joining import join, read_token, token_digest
 from gpuward.agent.journal import Journal
 from gpuward.agent.outbox import Outbox, OutboxFullError
 from gpuward.agent.processes.supervisor import Supervisor
@@ -95,6 +95,7 @@ class Link:
                 log.warning("connection lost", worker=self._name, error=str(error))
             finally:
                 self._channel = None
+                self._contact.connected = False
                 await channel.close()
             short = loop.time() - began_s < _SHORT_SESSION_S
             await asyncio.sleep(
@@ -148,10 +149,10 @@ class Link:
             raise
 
     async def _join(self) -> None:
-        token = self._settings.join_token
+        token = read_token(self._settings)
         if token is None:
             raise RefusedError("this worker has not joined yet: give it a token with --join-token")
-        request = JoinRequest(token=token.get_secret_value(), name=self._name, agent_version=__version__)
+        request = JoinRequest(token=token, name=self._name, agent_version=__version__)
         answer = await join(self._session, self._settings.controller_url, request)
         self._journal.remember(
             worker=answer.worker,
@@ -169,8 +170,10 @@ class Link:
             UnreachableError: to be dialled again, with the new token.
             RefusedError: there is none.
         """
-        token = self._settings.join_token
-        if token is not None and token_digest(token.get_secret_value()) != self._journal.facts.token_digest:
+        token = None
+        with contextlib.suppress(RefusedError):  # a file that was removed after the join is no new token
+            token = read_token(self._settings)
+        if token is not None and token_digest(token) != self._journal.facts.token_digest:
             self._journal.remember(credential=None, worker_uid=None, proxy_secret=None)
             raise UnreachableError(f"{why}; joining again with the new token")
         raise RefusedError(
@@ -206,6 +209,7 @@ class Link:
 
     async def _serve(self, channel: Channel, welcome: Welcome) -> None:
         self._channel = channel
+        self._contact.connected = True
         log.info("connected", worker=welcome.worker, term=welcome.term, session=welcome.session)
         if self._on_ready is not None:
             self._on_ready()

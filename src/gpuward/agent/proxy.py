@@ -1,6 +1,7 @@
 """The one way to the engines from outside: an authenticated reverse proxy. Bytes pass untouched; logs are read here.
 
-`/engines/{instance}/{path}` goes to the engine's loopback port, `/logs/{instance}` reads its log.
+`/engines/{instance}/{path}` goes to the engine's loopback port, `/logs/{instance}` reads its log. `/readyz` alone needs
+no secret, and tells nothing but whether this agent is connected to a controller: for health checks.
 """
 
 import asyncio
@@ -14,6 +15,7 @@ from aiohttp import web
 from multidict import CIMultiDict
 from yarl import URL
 
+from gpuward.agent.contact import Contact
 from gpuward.agent.errors import AgentError
 from gpuward.agent.journal import Journal
 from gpuward.agent.processes.folders import Folders
@@ -22,6 +24,7 @@ from gpuward.agent.records import ProcessRecord
 from gpuward.agent.traffic import Traffic
 from gpuward.schemas.wire import PROXY_ENGINE_PREFIX, PROXY_LOGS_PREFIX
 
+READY_PATH: Final = "/readyz"
 _HOP_BY_HOP: Final = frozenset(
     {
         "connection",
@@ -54,6 +57,7 @@ class Proxy:
         journal: Journal,
         folders: Folders,
         traffic: Traffic,
+        contact: Contact,
         session: aiohttp.ClientSession,
         *,
         host: str,
@@ -62,12 +66,14 @@ class Proxy:
         """`port` 0: the one of last time, else any free one."""
         self._journal = journal
         self._traffic = traffic
+        self._contact = contact
         self._session = session
         self._host = host
         self._wanted_port = port
         self._logs = LogReader(journal, folders)
         app = web.Application(middlewares=[self._authenticate])
         app.router.add_route("*", PROXY_ENGINE_PREFIX + "/{instance}{path:(/.*)?}", self._forward)
+        app.router.add_get(READY_PATH, self._ready)
         app.router.add_get(PROXY_LOGS_PREFIX + "/{instance}", self._logs.handle)
         self._runner = web.AppRunner(
             app, handler_cancellation=True, access_log=None, shutdown_timeout=_SHUTDOWN_LIMIT_S
@@ -104,11 +110,17 @@ class Proxy:
     async def _authenticate(
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
+        if request.path == READY_PATH:
+            return await handler(request)
         secret = self._journal.facts.proxy_secret
         given = request.headers.get("Authorization", "").encode(errors="surrogateescape")
         if secret is None or not hmac.compare_digest(given, f"Bearer {secret}".encode()):
             return _error(401, "unauthorized", "the proxy's secret is missing or wrong")
         return await handler(request)
+
+    async def _ready(self, _: web.Request) -> web.Response:
+        connected = self._contact.connected
+        return web.json_response({"ready": connected}, status=200 if connected else 503)
 
     async def _forward(self, request: web.Request) -> web.StreamResponse:
         instance = request.match_info["instance"]

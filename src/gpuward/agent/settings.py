@@ -4,9 +4,9 @@ import os
 import re
 import socket
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import AliasChoices, Field, SecretStr, field_validator
+from pydantic import AliasChoices, Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from gpuward.schemas.manifest import NAME_PATTERN
@@ -32,6 +32,7 @@ class AgentSettings(BaseSettings):
     Attributes:
         controller_url: where the controller answers, such as http://10.0.0.1:8080.
         join_token: one-time token; needed at the first start only.
+        join_token_file: a file that holds it, instead; read when it is needed.
         name: the worker's name. None: as the journal says, else the host's name.
         simulate: file of simulated hosts; the agent plays the one of its name.
         data_dir: journal, logs and engines' working folders; one agent per folder.
@@ -51,6 +52,10 @@ class AgentSettings(BaseSettings):
     join_token: SecretStr | None = Field(
         default=None,
         validation_alias=AliasChoices("join_token", "GPUWARD_JOIN_TOKEN", "GPUWARD_AGENT_JOIN_TOKEN"),
+    )
+    join_token_file: Path | None = Field(
+        default=None,
+        validation_alias=AliasChoices("join_token_file", "GPUWARD_JOIN_TOKEN_FILE", "GPUWARD_AGENT_JOIN_TOKEN_FILE"),
     )
     name: Annotated[str, Field(pattern=NAME_PATTERN)] | None = None
     simulate: Path | None = None
@@ -81,6 +86,12 @@ class AgentSettings(BaseSettings):
         if match is None or (match[2] is not None and not 0 < int(match[2]) <= 65535):  # noqa: PLR2004 - the last port
             raise ValueError(f"{value!r} is no address; write HOST or HOST:PORT (an IPv6 address in brackets)")
         return value
+
+    @model_validator(mode="after")
+    def _one_source_of_the_token(self) -> Self:
+        if self.join_token is not None and self.join_token_file is not None:
+            raise ValueError("join_token and join_token_file are both given; give one of them")
+        return self
 
     def advertised(self, bound_port: int) -> str | None:
         """The address to tell the controller, with the port that the proxy bound where none was stated."""

@@ -72,12 +72,16 @@ def controller(
 
 @app.command()
 def agent(
+    *,
     controller_url: Annotated[
         str | None, typer.Option("--controller", metavar="URL", help="Where the controller answers.")
     ] = None,
     join_token: Annotated[
         str | None,
         typer.Option("--join-token", help="Needed at the first start only; better given by GPUWARD_JOIN_TOKEN."),
+    ] = None,
+    join_token_file: Annotated[
+        Path | None, typer.Option("--join-token-file", metavar="FILE", help="A file that holds the token, instead.")
     ] = None,
     name: Annotated[str | None, typer.Option("--name", help="The worker's name; else this host's.")] = None,
     simulate: SimulateOption = None,
@@ -100,6 +104,7 @@ def agent(
         AgentSettings,
         controller_url=controller_url,
         join_token=join_token,
+        join_token_file=join_token_file,
         name=name,
         simulate=simulate,
         data_dir=data_dir,

@@ -85,6 +85,36 @@ async def test_a_final_rejection_ends_it_and_a_new_token_joins_again(
     assert [join.token for join in controller.joins] == [TOKEN, "another"]
 
 
+async def test_a_token_from_a_file_joins_and_a_newer_one_in_it_joins_again(
+    controller: ControllerDouble, tmp_path: Path
+) -> None:
+    file = tmp_path / "token"
+    given = {"join_token": None, "join_token_file": file}
+    assert await _exit_code(controller, tmp_path, **given) == 1
+    assert controller.joins == []
+    file.write_text(f"{TOKEN}\n")
+    async with running_agent(controller, tmp_path, **given):
+        pass
+    file.unlink()
+    async with running_agent(controller, tmp_path, **given):
+        pass
+    controller.credentials.clear()
+    assert await _exit_code(controller, tmp_path, **given) == 1
+    file.write_text("another\n")
+    assert await _exit_code(controller, tmp_path, **given) == 1
+    assert [join.token for join in controller.joins] == [TOKEN, "another"]
+
+
+async def test_an_empty_token_file_is_refused(
+    controller: ControllerDouble, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "token"
+    file.write_text("\n")
+    assert await _exit_code(controller, tmp_path, join_token=None, join_token_file=file) == 1
+    assert controller.joins == []
+    assert "is empty" in "".join(capsys.readouterr())
+
+
 async def test_a_rejection_that_is_not_final_is_dialled_again(controller: ControllerDouble, tmp_path: Path) -> None:
     controller.reject = Rejected(message="not the leader")
     agent = AgentUnderTest(settings_for(controller, tmp_path))

@@ -7,7 +7,7 @@ import aiohttp
 import pytest
 
 from support.agents import GPU0, AgentUnderTest
-from support.controller_double import SECRET, ControllerDouble, simulated_order, start_order
+from support.controller_double import SECRET, WAIT_S, ControllerDouble, simulated_order, start_order
 
 AUTH = {"Authorization": f"Bearer {SECRET}"}
 # Writes down what it is asked, streams pieces, and says when its client has gone.
@@ -81,6 +81,30 @@ async def test_nothing_without_the_secret(
 ) -> None:
     headers = {} if given is None else {"Authorization": given}
     async with client.get(f"http://127.0.0.1:{controller.hellos[0].proxy_port}{path}", headers=headers) as answer:
+        assert answer.status == 401
+
+
+async def test_readiness_follows_the_connection_and_needs_no_secret(
+    agent: AgentUnderTest, controller: ControllerDouble, client: aiohttp.ClientSession
+) -> None:
+    base = f"http://127.0.0.1:{controller.hellos[0].proxy_port}"
+
+    async def answers(status: int) -> None:
+        async with asyncio.timeout(WAIT_S):
+            while True:
+                async with client.get(f"{base}/readyz") as answer:
+                    if answer.status == status:
+                        assert await answer.json() == {"ready": status == 200}
+                        return
+                await asyncio.sleep(0.02)
+
+    assert agent.ready.is_set()
+    await answers(200)
+    await controller.stop()
+    await answers(503)
+    await controller.start()
+    await answers(200)
+    async with client.get(f"{base}/readyz/more") as answer:
         assert answer.status == 401
 
 

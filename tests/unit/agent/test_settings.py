@@ -40,6 +40,13 @@ def test_wrong_values_name_their_field(field: str, value: object) -> None:
         _settings(**{field: value})
 
 
+def test_the_token_has_one_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPUWARD_JOIN_TOKEN_FILE", "/run/secrets/join")
+    assert _settings().join_token_file == Path("/run/secrets/join")
+    with pytest.raises(ValidationError, match="give one of them"):
+        _settings(join_token="secret-token")
+
+
 @pytest.mark.parametrize(
     ("given", "told"),
     [
