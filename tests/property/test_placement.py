@@ -43,13 +43,25 @@ def fleets(draw: st.DrawFn) -> Fleet:
     return fleet
 
 
-LAYOUTS = st.builds(
-    Layout, gpus=st.integers(0, 3), memory_mib=st.integers(0, 26).map(lambda g: g * GIB), exclusive=st.booleans()
-).map(lambda layout: layout if layout.gpus else Layout(0, 0, False))
+# Several layouts on GPUs, or one without: an instance that can do without a GPU asks for none.
+LAYOUTS = st.one_of(
+    st.just((Layout(0, 0, False),)),
+    st.lists(
+        st.builds(
+            Layout,
+            gpus=st.integers(1, 3),
+            memory_mib=st.integers(0, 26).map(lambda g: g * GIB),
+            exclusive=st.booleans(),
+        ),
+        min_size=1,
+        max_size=3,
+        unique=True,
+    ).map(tuple),
+)
 
 SHAPES: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
     {
-        "layouts": st.lists(LAYOUTS, min_size=1, max_size=3, unique=True).map(tuple),
+        "layouts": LAYOUTS,
         "strategy": st.sampled_from(["pack", "spread", "least_fragmentation"]),
         "host_memory_mib": st.sampled_from([0, GIB]),
         "cpu_milli": st.sampled_from([0, 400]),

@@ -42,7 +42,10 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What one instance asks. Layouts in order of preference; the first that fits anywhere is taken."""
+    """What one instance asks. Layouts in order of preference; the first that fits anywhere is taken.
+
+    Either all of them are on GPUs or the only one is on none, so that what is asked of a platform is the same for all.
+    """
 
     instance: str
     deployment_uid: str
