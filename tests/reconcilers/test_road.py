@@ -221,3 +221,42 @@ async def test_a_back_off_is_kept(db: Database) -> None:
     assert (waits["phase"], waits["epoch"]) == ("backoff", 1)
     assert waits["devices"]
     await reign.aclose()
+
+
+async def test_a_spec_of_another_version_waits_alone(db: Database, reign: Reign) -> None:
+    """What this version cannot run must not keep others from being placed."""
+    await add_host(db, "w")
+    strange = await add_deployment(db, "strange", resources={"gpus": 1})
+    await add_deployment(db, "plain", resources={"gpus": 1})
+    await reign.instances.step(sorted(await reign.instances.list_keys()))
+    await sql(db, 'update revisions set spec = spec || \'{"engine": "warp"}\' where deployment_uid = $1', strange)
+    await reign.placement.step(["all"])
+    found = await rows(
+        db,
+        "select d.name, i.phase, i.reason from instances i join deployments d on d.uid = i.deployment_uid order by 1",
+    )
+    assert found == [
+        {"name": "plain", "phase": "scheduled", "reason": ""},
+        {"name": "strange", "phase": "pending", "reason": "engine_unsupported"},
+    ]
+
+
+async def test_spread_counts_what_came_and_went(db: Database, reign: Reign) -> None:
+    """The cache of who runs where follows releases and new places."""
+    for name in ("w1", "w2"):
+        await add_host(db, name, gpus=2)
+    await add_deployment(db, "a", replicas=2, resources={"gpus": 1}, placement={"strategy": "spread"})
+    await reign.settle()
+    homes = [i["devices"][0].split("-")[1] for i in await reign.picture()]
+    assert sorted(homes) == ["w1", "w2"]
+    for instance in await reign.picture():
+        await report(db, instance["id"], "running")
+    await sql(db, "update deployments set spec = jsonb_set(spec, '{replicas}', '1') where name = 'a'")
+    await reign.settle()
+    (stopping,) = await rows(db, "select id from instances where phase = 'stopping'")
+    await report(db, stopping["id"], "exited", reason="stopped", code=0)
+    await reign.settle()
+    await sql(db, "update deployments set spec = jsonb_set(spec, '{replicas}', '2') where name = 'a'")
+    await reign.settle()
+    homes = [i["devices"][0].split("-")[1] for i in await reign.picture()]
+    assert sorted(homes) == ["w1", "w2"]

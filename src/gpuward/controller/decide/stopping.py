@@ -27,6 +27,9 @@ def stop(facts: DeploymentFacts, instance: InstanceFacts, draft: Draft, reason: 
         draft.facts.append(Fact("stopping", message or f"stopping: {reason}", _objects(instance), {"reason": reason}))
     for rank in running:
         worker = instance.host_of(rank)
+        home = facts.hosts.get(worker or "")
+        if home is not None and home.fence_until is not None and home.fence_until > facts.now:
+            draft.again((home.fence_until - facts.now).total_seconds())
         if worker is None or host_is_dead(facts, worker) or instance.command("stop", rank) is not None:
             continue
         drain_time_s = facts.revisions[instance.revision].spec.drain_time

@@ -5,11 +5,12 @@ The inventory here is a cache: the commit checks every row again under lock, and
 
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final, Protocol
 
 from gpuward.controller.decide.backoff import RestartSettings
 from gpuward.controller.decide.orders import start_payload
-from gpuward.controller.domain.placement import Ask, Need, Placed, Unplaced
+from gpuward.controller.domain.placement import Ask, Placed, Unplaced
 from gpuward.controller.engines.registry import engine_for
 from gpuward.controller.runtime.clock import Clock
 from gpuward.controller.runtime.lease import check_term
@@ -21,6 +22,7 @@ from gpuward.controller.store.inventory import InventoryCache
 from gpuward.controller.store.placement import (
     PlacedStart,
     RevisionKey,
+    RevisionRow,
     WaitingInstance,
     commit_placements,
     read_revisions,
@@ -28,6 +30,8 @@ from gpuward.controller.store.placement import (
     store_explanations,
 )
 from gpuward.schemas.manifest import DeploymentSpec
+from gpuward.schemas.objects import Explain
+from gpuward.schemas.reasons import Reason
 
 EVERYTHING: Final = "all"  # the one key: whoever waits is looked at together, in order
 _MAX_WAITING: Final = 20_000  # looked at in one pass; those behind them wait for the next
@@ -67,7 +71,7 @@ class PlacementReconciler:
         self._metrics = metrics
         self._hint = hint
         self._cache = InventoryCache()
-        self._revisions: OrderedDict[RevisionKey, tuple[DeploymentSpec, Need]] = OrderedDict()
+        self._revisions: OrderedDict[RevisionKey, tuple[DeploymentSpec, Ask] | ValueError] = OrderedDict()
 
     async def list_keys(self) -> Collection[str]:
         """The one key."""
@@ -105,40 +109,47 @@ class PlacementReconciler:
                 await self._cache.refresh(connection)
             missing = {(w.deployment_uid, w.revision) for w in waiting} - self._revisions.keys()
             if missing:
-                self._revisions |= await read_revisions(connection, sorted(missing))
+                found = await read_revisions(connection, sorted(missing))
+                self._revisions |= {key: _parsed(key, row) for key, row in found.items()}
         for one in waiting:
             self._revisions.move_to_end((one.deployment_uid, one.revision))
         while len(self._revisions) > max(_MAX_REVISIONS_KEPT, len(waiting)):
             self._revisions.popitem(last=False)
         return waiting, next_due_s
 
-    def _ask(self, waiting: WaitingInstance) -> Ask:
-        spec, need = self._revisions[waiting.deployment_uid, waiting.revision]
-        avoid = frozenset({waiting.avoid_worker}) if waiting.avoid_worker else frozenset[str]()
-        return asks_for(
-            spec,
-            need,
-            engine_for(spec),
-            instance=waiting.id,
-            deployment_uid=waiting.deployment_uid,
-            avoid_workers=avoid,
-        )
-
     def _decide(
         self, waiting: Sequence[WaitingInstance]
     ) -> tuple[list[PlacedStart], list[tuple[WaitingInstance, Unplaced]]]:
-        decisions = place(self._cache.inventory, [self._ask(w) for w in waiting])
+        """Where everybody goes; who cannot even be asked for fits nowhere, and holds nobody else up."""
+        asked: list[tuple[WaitingInstance, Ask]] = []
         placed: list[PlacedStart] = []
         unplaced: list[tuple[WaitingInstance, Unplaced]] = []
-        for one, decision in zip(waiting, decisions, strict=True):
+        for one in waiting:
+            try:
+                asked.append((one, self._ask(one)))
+            except ValueError as error:
+                unplaced.append((one, _impossible(one, error)))
+        decisions = place(self._cache.inventory, [ask for _, ask in asked])
+        for (one, _), decision in zip(asked, decisions, strict=True):
             if isinstance(decision, Placed):
                 placed.append(self._start(one, decision))
             else:
                 unplaced.append((one, decision))
         return placed, unplaced
 
+    def _ask(self, waiting: WaitingInstance) -> Ask:
+        _, ask = self._revision(waiting)
+        avoid = frozenset({waiting.avoid_worker}) if waiting.avoid_worker else frozenset[str]()
+        return replace(ask, instance=waiting.id, avoid_workers=avoid)
+
+    def _revision(self, waiting: WaitingInstance) -> tuple[DeploymentSpec, Ask]:
+        found = self._revisions[waiting.deployment_uid, waiting.revision]
+        if isinstance(found, ValueError):
+            raise found
+        return found
+
     def _start(self, waiting: WaitingInstance, placed: Placed) -> PlacedStart:
-        spec, _ = self._revisions[waiting.deployment_uid, waiting.revision]
+        spec, _ = self._revision(waiting)
         gpus = sorted(
             (c for c in placed.claims if self._cache.inventory.gpu_row(c.device) is not None), key=lambda c: c.position
         )
@@ -174,3 +185,20 @@ class PlacementReconciler:
     def _hint_all(self, uids: Iterable[str]) -> None:
         for uid in set(uids):
             self._hint(uid)
+
+
+def _parsed(key: RevisionKey, row: RevisionRow) -> tuple[DeploymentSpec, Ask] | ValueError:
+    """The spec, and what each instance of it asks but for its own name; or why this version cannot tell."""
+    try:
+        spec, need = row.parse()
+        engine = engine_for(spec)
+        engine.validate(spec)
+        return spec, asks_for(spec, need, engine, instance="", deployment_uid=key[0])
+    except ValueError as error:
+        return error
+
+
+def _impossible(waiting: WaitingInstance, error: ValueError) -> Unplaced:
+    """For a spec that this version cannot run, as after a downgrade: waits for a changed spec."""
+    message = f"this version cannot run its spec: {error}"
+    return Unplaced(waiting.id, Explain(workers=0, rejected={Reason.ENGINE_UNSUPPORTED: 1}, message=message))

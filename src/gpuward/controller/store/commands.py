@@ -37,12 +37,13 @@ _TAKE: Final = """
            answered_at = case when over then clock_timestamp() end
       from due where u.id = due.id
     returning u.*, due.sent_before, due.over"""
+# An order refused for its term stays open: it was stamped just before a takeover, and is sent again with the new term.
 _ANSWER: Final = """
     update commands c
        set state = r.outcome, code = r.code, message = r.message, answered_at = clock_timestamp()
       from (select * from unnest($1::bigint[], $2::uuid[], $3::text[], $4::text[], $5::text[])
                    as r(id, worker_id, outcome, code, message) order by id) r
-     where c.id = r.id and c.worker_id = r.worker_id and c.state = 'open'
+     where c.id = r.id and c.worker_id = r.worker_id and c.state = 'open' and r.code <> 'old_term'
     returning c.instance_id"""
 _REFUSE_UNSENT: Final = """
     update commands set state = 'refused', code = 'bad_command', message = $2, answered_at = clock_timestamp()

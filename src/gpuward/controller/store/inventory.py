@@ -22,10 +22,7 @@ _DEVICES: Final = """
 _LOADS: Final = """
     select c.instance_id, i.deployment_uid, c.device, d.worker_id, d.kind
       from claims c join instances i on i.id = c.instance_id join devices d on d.uuid = c.device
-     where c.instance_id in (select instance_id from claims where device = any($1))"""
-_ALL_LOADS: Final = """
-    select c.instance_id, i.deployment_uid, c.device, d.worker_id, d.kind
-      from claims c join instances i on i.id = c.instance_id join devices d on d.uuid = c.device"""
+     where c.device = any($1)"""
 _DEVICES_WITHOUT: Final = """
     select d.uuid, d.worker_id, d.kind, d.index, d.model, d.compute_capability, d.memory_mib, d.cpu_milli, d.health,
            d.present, d.mig_mode, d.claimed_mib - x.mib as claimed_mib,
@@ -57,10 +54,8 @@ class InventoryCache:
         workers = await connection.fetch(_WORKERS, self._horizon)
         devices = await connection.fetch(_DEVICES, self._horizon)
         if devices:
-            first = self._horizon == _FROM_THE_START
             uuids = [row["uuid"] for row in devices]
-            loads = await (connection.fetch(_ALL_LOADS) if first else connection.fetch(_LOADS, uuids))
-            self._take_loads(uuids, loads)
+            self._take_loads(uuids, await connection.fetch(_LOADS, uuids))
         self.inventory.upsert_workers(_worker(row) for row in workers if row["deleted_at"] is None)
         self.inventory.remove_workers(str(row["id"]) for row in workers if row["deleted_at"] is not None)
         self.inventory.upsert_devices(_device(row) for row in devices if not row["orphaned"])
@@ -68,20 +63,27 @@ class InventoryCache:
         self._horizon = horizon
 
     def _take_loads(self, changed: Iterable[str], rows: Iterable[Row]) -> None:
-        """All claims of an instance come and go together, so each instance on a changed device is read whole."""
+        """Who runs on the changed devices. An instance's claims are made together, so a new one is seen whole here."""
         fresh: defaultdict[str, list[Row]] = defaultdict(list)
         for row in rows:
             fresh[row["instance_id"]].append(row)
-        before = {instance for uuid in changed for instance in self._on_device.get(uuid, ())}
-        for instance in before:
-            for uuid in self._devices_of.pop(instance, ()):
-                self._on_device[uuid].discard(instance)
-        self.inventory.remove_load(before - fresh.keys())
-        for instance, claims in fresh.items():
-            self._devices_of[instance] = tuple(c["device"] for c in claims)
-            for claim in claims:
-                self._on_device[claim["device"]].add(instance)
-        self.inventory.upsert_load(_load(instance, claims) for instance, claims in fresh.items())
+        looked_at = set(changed)
+        known = {instance for uuid in looked_at for instance in self._on_device.get(uuid, ())}
+        for instance in known | fresh.keys():
+            expected = looked_at.intersection(self._devices_of.get(instance, ()))
+            if expected != {claim["device"] for claim in fresh.get(instance, ())}:
+                self._replace(instance, fresh.get(instance, []))
+
+    def _replace(self, instance: str, claims: list[Row]) -> None:
+        for uuid in self._devices_of.pop(instance, ()):
+            self._on_device[uuid].discard(instance)
+        if not claims:
+            self.inventory.remove_load([instance])
+            return
+        self._devices_of[instance] = tuple(claim["device"] for claim in claims)
+        for claim in claims:
+            self._on_device[claim["device"]].add(instance)
+        self.inventory.upsert_load([_load(instance, claims)])
 
 
 async def read_inventory(connection: Any, *, without: Collection[str] = ()) -> Inventory:

@@ -38,6 +38,22 @@ RevisionKey = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
+class RevisionRow:
+    """A revision as stored. Parsing may fail where another version wrote it, and must then fail for it alone."""
+
+    spec: Any
+    need: Any
+
+    def parse(self) -> tuple[DeploymentSpec, Need]:
+        """The spec and the need.
+
+        Raises:
+            ValueError: if this version does not understand the spec.
+        """
+        return spec_from_json(self.spec), need_from_json(self.need)
+
+
+@dataclass(frozen=True, slots=True)
 class WaitingInstance:
     """An instance that can be placed as soon as something fits."""
 
@@ -86,15 +102,10 @@ async def read_waiting(
     return waiting, next_due_s
 
 
-async def read_revisions(
-    connection: Any, keys: Sequence[RevisionKey]
-) -> dict[RevisionKey, tuple[DeploymentSpec, Need]]:
-    """Specs and needs of revisions; immutable once they are there, so they may be kept."""
+async def read_revisions(connection: Any, keys: Sequence[RevisionKey]) -> dict[RevisionKey, RevisionRow]:
+    """Specs and needs of revisions, not parsed yet; immutable once they are there, so they may be kept."""
     rows = await connection.fetch(_REVISIONS, [k[0] for k in keys], [k[1] for k in keys])
-    return {
-        (str(row["deployment_uid"]), row["generation"]): (spec_from_json(row["spec"]), need_from_json(row["need"]))
-        for row in rows
-    }
+    return {(str(row["deployment_uid"]), row["generation"]): RevisionRow(row["spec"], row["need"]) for row in rows}
 
 
 async def commit_placements(connection: Any, starts: Sequence[PlacedStart]) -> list[PlacedStart]:
