@@ -10,9 +10,10 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from gpuward.controller.api.app import build_app
-from gpuward.controller.api.context import AnalysisFailedError, ApiContext, Check
+from gpuward.controller.api.context import ApiContext, Check
 from gpuward.controller.api.hints import Hints
 from gpuward.controller.domain.placement import Need
+from gpuward.controller.runtime.child import ChildError
 from gpuward.controller.runtime.metrics import Metrics
 from gpuward.controller.store.database import Database
 from gpuward.controller.store.keys import create_key
@@ -41,7 +42,7 @@ class Surroundings:
     async def analyse(self, spec: DeploymentSpec) -> Need:
         self.analysed.append(spec)
         if self.need is None:
-            raise AnalysisFailedError("the folder cannot be read here")
+            raise ChildError("MetadataError", "the folder cannot be read here", retryable=True)
         return self.need
 
 

@@ -3,7 +3,7 @@
 import re
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BeforeValidator, Field, PlainSerializer
+from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
 
 _SIZE: Final = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*(KiB|MiB|GiB|TiB|KB|MB|GB|TB)\s*$", re.IGNORECASE)
 _SIZE_BYTES: Final = {
@@ -92,15 +92,25 @@ def _write_seconds(value: float) -> float | int:
     return int(value) if value == int(value) else value
 
 
+def _size_schema(description: str) -> WithJsonSchema:
+    """Sizes are written as text, though they are whole numbers inside."""
+    return WithJsonSchema({"type": "string", "description": description})
+
+
 _as_size = PlainSerializer(_write_size, return_type=str)
 Seconds = Annotated[
     float,
     BeforeValidator(parse_duration_s),
     PlainSerializer(_write_seconds),
-    Field(json_schema_extra={"description": "seconds, or a text such as 30s, 5m, 1h30m"}),
+    WithJsonSchema({"type": ["number", "string"], "description": "seconds, or a text such as 30s, 5m, 1h30m"}),
 ]
-SizeMib = Annotated[
-    int, BeforeValidator(parse_size_mib), _as_size, Field(json_schema_extra={"description": "such as 20GiB"})
+SizeMib = Annotated[int, BeforeValidator(parse_size_mib), _as_size, _size_schema("such as 20GiB")]
+SizeMibOrAuto = Annotated[
+    int | Literal["auto"], _size_or_word("auto"), _as_size, _size_schema("such as 20GiB, or auto")
 ]
-SizeMibOrAuto = Annotated[int | Literal["auto"], _size_or_word("auto"), _as_size]
-SizeMibOrAutoOrAll = Annotated[int | Literal["auto", "all"], _size_or_word("auto", "all"), _as_size]
+SizeMibOrAutoOrAll = Annotated[
+    int | Literal["auto", "all"],
+    _size_or_word("auto", "all"),
+    _as_size,
+    _size_schema("such as 20GiB, or auto, or all (of the GPU)"),
+]

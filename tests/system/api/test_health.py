@@ -101,6 +101,9 @@ async def test_openapi_describes_every_route_soundly(api: Served) -> None:
     spec = document["components"]["schemas"]["DeploymentSpec"]
     assert spec["additionalProperties"] is False
     assert {"model", "engine", "replicas"} <= spec["properties"].keys()
+    assert spec["properties"]["start_timeout"]["type"] == ["number", "string"]
+    memory = document["components"]["schemas"]["Resources"]["properties"]["gpu_memory"]
+    assert (memory["type"], memory["default"]) == ("string", "auto")
 
 
 def references(node: Any) -> list[str]:

@@ -1,5 +1,6 @@
 """The HTTP application: every route with its access in one table, and around all of them the same middlewares."""
 
+import asyncio
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -78,6 +79,7 @@ def build_app(context: ApiContext, *, more_routes: Iterable[web.RouteDef] = ()) 
     app[CONTEXT] = context
     app[KEYS] = KeyRing(context.database)
     app[STREAMS] = Streams()
+    app[plan.ANALYSES_AT_ONCE] = asyncio.Semaphore(plan.MAX_ANALYSES_AT_ONCE)
     app.on_response_prepare.append(middlewares.note_start)
     app.on_shutdown.append(app[STREAMS].end)
     app.cleanup_ctx.append(upstream_context)

@@ -14,10 +14,6 @@ from gpuward.controller.store.keys import KeyRing, Principal
 from gpuward.schemas.manifest import DeploymentSpec
 
 
-class AnalysisFailedError(Exception):
-    """The need of a spec could not be worked out; the message says why."""
-
-
 @dataclass(frozen=True, slots=True)
 class Check:
     """One part of being ready; `message` says what is wrong, or how well it is."""
@@ -36,7 +32,7 @@ class ApiContext:
         leadership: whether this controller leads, and its term.
         readiness: the checks behind /readyz, by name.
         loop_lag: by how many seconds the event loop was late lately.
-        analyse: works out the need of a spec that nobody has analysed yet; raises AnalysisFailedError where it cannot.
+        analyse: works out the need of a spec that nobody has analysed yet; raises ChildFailure where it cannot.
         registry: what /metrics shows beside the figures that are read from the rows.
         version: of this program.
     """

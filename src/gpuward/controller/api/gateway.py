@@ -123,7 +123,9 @@ async def _try(
     headers["Authorization"] = f"Bearer {endpoint.secret}"
     headers["X-Request-ID"] = request[REQUEST_ID]
     # Encoded as it came: to take it apart and put it together again would change it.
-    url = URL(f"http://{endpoint.address}{PROXY_ENGINE_PREFIX}/{endpoint.instance}{request.rel_url.raw_path_qs}", encoded=True)
+    url = URL(
+        f"http://{endpoint.address}{PROXY_ENGINE_PREFIX}/{endpoint.instance}{request.rel_url.raw_path_qs}", encoded=True
+    )
     try:
         async with session.post(
             url, data=io.BytesIO(body), headers=headers, skip_auto_headers=_OUR_HEADERS_ONLY, allow_redirects=False

@@ -6,7 +6,7 @@ from typing import Final
 
 from aiohttp import web
 
-from gpuward.controller.api.context import CONTEXT, AnalysisFailedError, ApiContext
+from gpuward.controller.api.context import CONTEXT, ApiContext
 from gpuward.controller.api.errors import as_api_error, invalid
 from gpuward.controller.api.exchange import answer, read_model
 from gpuward.controller.api.planning import MAX_INSTANCES, PlanChange, Planned, plan_items
@@ -14,6 +14,7 @@ from gpuward.controller.api.route import Access, Route
 from gpuward.controller.domain.placement import Need
 from gpuward.controller.engines.base import SpecError
 from gpuward.controller.engines.registry import engine_for, validate
+from gpuward.controller.runtime.child import ChildError, ChildFailure
 from gpuward.controller.scheduling.estimate import input_hash
 from gpuward.controller.store.deployments import change_between
 from gpuward.controller.store.inventory import read_inventory
@@ -26,6 +27,8 @@ from gpuward.schemas.problems import FieldProblem, join_path
 from gpuward.schemas.requests import PlanBody
 
 ANALYSES_LIMIT_S: Final = 25.0
+MAX_ANALYSES_AT_ONCE: Final = 2  # plans have no part in the controller's own analyses, and must not crowd them out
+ANALYSES_AT_ONCE: Final = web.AppKey("ANALYSES_AT_ONCE", asyncio.Semaphore)
 _CHANGES: Final[dict[str, PlanChange]] = {"unchanged": "unchanged", "updated": "update", "replaced": "replace"}
 
 
@@ -35,7 +38,8 @@ async def post(request: web.Request) -> web.Response:
     body = await read_model(request, PlanBody)
     manifests = parse_manifest_objects(list(body.manifests))
     _validate_all(manifests)
-    planned = await _observe(context, manifests)
+    async with request.app[ANALYSES_AT_ONCE]:
+        planned = await _observe(context, manifests)
     replaced = [one.uid for one in planned if one.change == "replace"]
     async with context.database.snapshot() as connection:
         # Old instances make room for the new ones, so what they hold counts as free.
@@ -73,7 +77,11 @@ async def _observe(context: ApiContext, manifests: Sequence[DeploymentManifest])
             view = live.get(name)
             change = _change(view, spec)
             to_place = _to_place(view, spec, change, placed.get(view.uid, 0) if view else 0)
-            need = await _need(context, spec, needs.get(hashes[name])) if to_place else ""
+            need: Need | str = ""
+            if to_place:
+                need = await _need(context, spec, needs.get(hashes[name]))
+                if isinstance(need, Need):
+                    needs[hashes[name]] = need
             planned.append(Planned(name, view.uid if view else f"new {name}", spec, change, to_place, need))
     total = sum(one.to_place for one in planned)
     if total > MAX_INSTANCES:
@@ -102,8 +110,8 @@ async def _need(context: ApiContext, spec: DeploymentSpec, known: Need | None) -
         return known
     try:
         return await context.analyse(spec)
-    except AnalysisFailedError as error:
-        return str(error)
+    except ChildFailure as error:
+        return error.message if isinstance(error, ChildError) else str(error)
 
 
 ROUTES: Final = (
