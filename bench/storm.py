@@ -1,0 +1,171 @@
+"""A storm of applies and deletes against a real controller with its durable database and two simulated hosts.
+
+Each storm applies and deletes many deployments with distinct inputs, whose analyses take two seconds, twice over. Then
+one is applied, which must not notice. A process of its own looks into /proc each ten milliseconds meanwhile. Afterwards
+many slow analyses stay alive while a quick deployment is applied, and ten more storms show what memory is kept. Each
+check is printed with its figure; exits with 1 where one fails.
+
+    make bench-storm            (or: PYTHONPATH=tests python bench/storm.py --size 300 --storms 10 --slow 100)
+"""
+
+import argparse
+import asyncio
+import os
+import shlex
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import psutil
+
+from support.cluster import Cluster
+from support.proc_watch import ProcWatch
+from support.storm import Storm, controller_rss_mib, left_rows, nothing_left, pool_size, read_counted
+
+QUIET_S = 0.3  # between a storm's last DELETE and what is applied next: all processes are gone for most of it
+REST_S = 5.0  # before memory is read
+GONE_LIMIT_S = 120.0
+
+GONE_WITHIN_S = 0.150
+CANCEL_P99_S = 0.1
+LAST_RUNS_WITHIN_S = 3.0
+QUICK_RUNS_WITHIN_S = 5.0
+MEMORY_RATIO = 1.10
+
+
+class Verdict:
+    """Prints checks as they come; remembers whether all passed."""
+
+    def __init__(self) -> None:
+        self.passed = True
+
+    def check(self, what: str, figure: str, *, ok: bool) -> None:
+        """One line."""
+        self.passed = self.passed and ok
+        print(f"{'pass' if ok else 'FAIL'}  {what}: {figure}", flush=True)
+
+
+async def one_storm(cluster: Cluster, storm: Storm, verdict: Verdict) -> None:
+    """A storm watched from outside, then one deployment more."""
+    file = cluster.folder / "sightings"
+    async with ProcWatch(cluster.processes["controller"].pid, file) as watch:
+        began = time.monotonic()
+        last_answer = await storm.blow()
+        took = last_answer - began
+        await asyncio.sleep(QUIET_S)
+        quiet_until = time.monotonic()
+        await cluster.apply("after", args=storm.slow_args())
+        after_s = await cluster.running("after")
+        counted = await read_counted(cluster)
+    seen, size = watch.sightings(), pool_size()
+    print(f"      the storm took {took:.1f} s; the longest pause between looks was {seen.longest_pause_s * 1000:.0f} ms")
+    gone = seen.lasted_s(last_answer, quiet_until)
+    verdict.check(
+        f"no computation's process {GONE_WITHIN_S * 1000:.0f} ms after the last DELETE",
+        f"gone after {gone * 1000:.0f} ms",
+        ok=gone <= GONE_WITHIN_S,
+    )
+    verdict.check("peak in flight is the pool's size", f"{seen.peak} of {size}", ok=seen.peak == size)
+    verdict.check("computations in flight at rest", f"{counted.in_flight}", ok=counted.in_flight == 0)
+    ended = ", ".join(f"{outcome} {n}" for outcome, n in sorted(counted.ended.items()))
+    verdict.check("started = completed + cancelled + failed", f"{counted.started} = {ended}", ok=counted.balanced)
+    p99 = counted.cancel_quantile_s(0.99)
+    verdict.check(
+        f"p99 from a delete's commit to its computation gone at most {CANCEL_P99_S} s",
+        f"at most {p99} s, p50 at most {counted.cancel_quantile_s(0.5)} s",
+        ok=p99 <= CANCEL_P99_S,
+    )
+    verdict.check(
+        f"the one applied afterwards runs within {LAST_RUNS_WITHIN_S} s",
+        f"{after_s:.2f} s, of which its analysis takes 2 s",
+        ok=after_s <= LAST_RUNS_WITHIN_S,
+    )
+    await cluster.delete("after")
+
+
+async def nothing_is_left(cluster: Cluster, verdict: Verdict) -> None:
+    """Rows, claims and processes go."""
+    took = await cluster.until(lambda: nothing_left(cluster), "nothing is left", GONE_LIMIT_S)
+    rows = await left_rows(cluster)
+    figure = f"gone {took:.1f} s later; rows {rows or 'none'}, engines {len(cluster.engines())}"
+    verdict.check("no row, claim or process of a deleted deployment", figure, ok=not rows)
+    audit = await cluster.get("/audit")
+    verdict.check("audit", f"{len(audit['checked'])} invariants, violations {audit['violations']}", ok=audit["ok"])
+
+
+async def quick_behind_slow(cluster: Cluster, storm: Storm, count: int, verdict: Verdict) -> None:
+    """A quick deployment while `count` slow analyses stay alive."""
+    slow = [f"slow-{n}" for n in range(count)]
+    await storm.apply_slow(slow, seconds=600)
+    await asyncio.sleep(1)
+    await cluster.apply("quick", args=storm.slow_args(0.1))
+    took = await cluster.running("quick")
+    alive = [i for i in await cluster.instances() if i["status"]["phase"] in ("pending", "analyzing")]
+    verdict.check(
+        f"a quick one behind {count} slow analyses runs within {QUICK_RUNS_WITHIN_S} s",
+        f"{took:.2f} s, {len(alive)} still being worked out",
+        ok=took <= QUICK_RUNS_WITHIN_S and len(alive) == count,
+    )
+    await storm.delete([*slow, "quick"])
+
+
+async def memory_over(cluster: Cluster, storm: Storm, storms: int, verdict: Verdict) -> None:
+    """Resident memory of the controller at rest, before and after so many storms."""
+    await asyncio.sleep(REST_S)
+    before = controller_rss_mib(cluster)
+    for n in range(storms):
+        await storm.blow()
+        await cluster.until(lambda: nothing_left(cluster), "nothing is left", GONE_LIMIT_S)
+        print(f"      storm {n + 1} of {storms}: {controller_rss_mib(cluster):.1f} MiB", flush=True)
+    await asyncio.sleep(REST_S)
+    after = controller_rss_mib(cluster)
+    verdict.check(
+        f"memory after {storms} storms within {MEMORY_RATIO - 1:.0%} of what it was after the first",
+        f"{before:.1f} MiB before, {after:.1f} MiB after, ratio {after / before:.3f} (resident, at rest)",
+        ok=after <= before * MEMORY_RATIO,
+    )
+
+
+async def run(options: argparse.Namespace, folder: Path) -> bool:
+    """The whole bench; whether all checks passed."""
+    cluster, verdict = Cluster(folder), Verdict()
+    try:
+        await cluster.start_controller()
+        for name in ("host-1", "host-2"):
+            await cluster.start_agent(name)
+        storm = Storm(cluster, size=options.size)
+        await one_storm(cluster, storm, verdict)
+        await nothing_is_left(cluster, verdict)
+        await quick_behind_slow(cluster, storm, options.slow, verdict)
+        await nothing_is_left(cluster, verdict)
+        await memory_over(cluster, storm, options.storms, verdict)
+        await nothing_is_left(cluster, verdict)
+        counted = await read_counted(cluster)
+        verdict.check(
+            "computations over all storms",
+            f"in flight {counted.in_flight}, started {counted.started} = {sum(counted.ended.values())} ended;"
+            f" cancel p99 at most {counted.cancel_quantile_s(0.99)} s",
+            ok=counted.in_flight == 0 and counted.balanced and counted.cancel_quantile_s(0.99) <= CANCEL_P99_S,
+        )
+    finally:
+        await cluster.aclose()
+    return verdict.passed
+
+
+def main() -> None:
+    """Parses the options and runs."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--size", type=int, default=300, help="deployments in one storm")
+    parser.add_argument("--storms", type=int, default=10, help="storms over which memory is watched")
+    parser.add_argument("--slow", type=int, default=100, help="slow analyses beside a quick deployment")
+    options = parser.parse_args()
+    print(f"$ {shlex.join(sys.argv)}   ({psutil.cpu_count()} cores, {len(os.sched_getaffinity(0))} usable)")
+    with tempfile.TemporaryDirectory(prefix="gpuward-bench-") as folder:
+        Path(folder).chmod(0o711)
+        passed = asyncio.run(run(options, Path(folder)))
+    sys.exit(0 if passed else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,131 @@
+"""A storm over a real cluster: many deployments with distinct inputs applied and deleted at once, and what it leaves."""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+import asyncpg
+import psutil
+from prometheus_client.parser import text_string_to_metric_families
+
+from gpuward.controller.store.embedded.layout import Layout
+from support.cluster import Cluster
+
+ANALYSIS_S = 2
+LEDGER = ("deployments", "revisions", "intents", "instances", "claims", "processes", "commands")
+
+
+@dataclass(frozen=True)
+class Counted:
+    """The controller's own figures about computations."""
+
+    in_flight: int
+    started: int
+    ended: dict[str, int]
+    cancel_buckets: dict[float, int]  # upper bound in seconds: how many were gone by then
+
+    @property
+    def balanced(self) -> bool:
+        """Whether all that was started has ended one way or another."""
+        return self.started == sum(self.ended.values())
+
+    def cancel_quantile_s(self, share: float) -> float:
+        """The bound of the bucket below which at least `share` of the cancels lie; 0 where there was none."""
+        total = max(self.cancel_buckets.values(), default=0)
+        if not total:
+            return 0.0
+        return min(bound for bound, n in self.cancel_buckets.items() if n >= share * total)
+
+
+async def read_counted(cluster: Cluster) -> Counted:
+    """From /metrics."""
+    async with cluster.session.get("/metrics") as response:
+        text = await response.text()
+        assert response.status == 200, text
+    in_flight, outcomes, buckets = -1, {}, {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            match sample.name:
+                case "gpuward_computations_in_flight":
+                    in_flight = int(sample.value)
+                case "gpuward_computations_total":
+                    outcomes[sample.labels["outcome"]] = int(sample.value)
+                case "gpuward_computation_cancel_seconds_bucket":
+                    buckets[float(sample.labels["le"])] = int(sample.value)
+    started = outcomes.pop("started", 0)
+    return Counted(in_flight, started, outcomes, buckets)
+
+
+class Storm:
+    """Applies and deletes through the API; no two of its deployments have the same input.
+
+    Args:
+        cluster: a leading controller and its agents.
+        size: deployments at a time.
+        batch: requests at once.
+    """
+
+    def __init__(self, cluster: Cluster, *, size: int, batch: int = 50) -> None:
+        self._cluster = cluster
+        self._size = size
+        self._batch = batch
+        self._inputs = count(1024)
+
+    async def blow(self, rounds: int = 2) -> float:
+        """Applies and deletes all, `rounds` times; returns the monotonic time when the last DELETE was answered."""
+        names = [f"storm-{n}" for n in range(self._size)]
+        for _ in range(rounds):
+            await self._each(names, lambda name: self._cluster.apply(name, args=self.slow_args()))
+            await self._each(names, self._cluster.delete)
+        return time.monotonic()
+
+    def slow_args(self, seconds: float = ANALYSIS_S) -> dict[str, Any]:
+        """Args of an analysis that nobody else has."""
+        return {"analysis_seconds": seconds, "memory": f"{next(self._inputs)}MiB"}
+
+    async def apply_slow(self, names: Iterable[str], seconds: float) -> None:
+        """Applies deployments whose analyses take `seconds`."""
+        await self._each(list(names), lambda name: self._cluster.apply(name, args=self.slow_args(seconds)))
+
+    async def delete(self, names: Iterable[str]) -> None:
+        """Deletes them."""
+        await self._each(list(names), self._cluster.delete)
+
+    async def _each(self, names: list[str], act: Callable[[str], Any]) -> None:
+        for first in range(0, len(names), self._batch):
+            await asyncio.gather(*(act(name) for name in names[first : first + self._batch]))
+
+
+async def left_rows(cluster: Cluster) -> dict[str, int]:
+    """Rows of the ledger by table, read past the controller."""
+    dsn = Layout(cluster.data_dir).url("postgresql")
+    async with asyncio.timeout(30):
+        connection = await asyncpg.connect(dsn)
+        try:
+            counts = {table: await connection.fetchval(f"select count(*) from {table}") for table in LEDGER}  # noqa: S608 - own names
+        finally:
+            await connection.close()
+    return {table: n for table, n in counts.items() if n}
+
+
+async def nothing_left(cluster: Cluster) -> bool:
+    """Whether neither API nor database nor processes know of any deployment."""
+    if (await cluster.get("/deployments"))["items"] or await cluster.instances():
+        return False
+    if any(gpu["status"]["claims"] for gpu in (await cluster.get("/gpus"))["items"]):
+        return False
+    return not await left_rows(cluster) and not cluster.engines()
+
+
+def controller_rss_mib(cluster: Cluster) -> float:
+    """Resident memory of the controller's own process."""
+    rss: int = psutil.Process(cluster.processes["controller"].pid).memory_info().rss
+    return rss / 2**20
+
+
+def pool_size() -> int:
+    """Computations at once: twice the cores that this process, and so the controller, may use."""
+    return 2 * len(psutil.Process().cpu_affinity() or [])
