@@ -1,0 +1,203 @@
+"""What fault tests share: deployments caught at every stage of their road, and the proof that they got over a fault."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+import asyncpg
+import psutil
+
+from gpuward.controller.store.embedded.layout import Layout
+from support.cluster import Cluster
+from support.engine_watch import EngineWatch
+
+HOST = "host"
+STEADY = "steady"
+SHORT = {
+    "GPUWARD_LEASE_TTL_S": "3",
+    "GPUWARD_UNREACHABLE_AFTER_S": "7",  # heartbeats come every 5 s
+    "GPUWARD_RESTART_BACKOFF_S": "0.5",
+}
+RECOVERY_S = 40.0  # generous: the machine may be busy; what is proven is that it ends well
+_STATEMENT_S = 30.0
+
+
+@dataclass(frozen=True)
+class Moment:
+    """The deployments at the moment of a fault: one running, one loading, one being analyzed; and their engines."""
+
+    loading: str
+    analyzing: str
+    steady_pid: int
+    loading_pid: int
+
+    @property
+    def names(self) -> tuple[str, str, str]:
+        """All three."""
+        return STEADY, self.loading, self.analyzing
+
+
+class Faults:
+    """One cluster under faults. `watch` sees every engine of it."""
+
+    def __init__(self, cluster: Cluster, watch: EngineWatch) -> None:
+        self.cluster = cluster
+        self.watch = watch
+        self._rounds = 0
+
+    async def begin(self, *hosts: str, **env: str) -> None:
+        """Starts controller and agents."""
+        await self.cluster.start_controller(**{**SHORT, **env})
+        for name in hosts or (HOST,):
+            await self.cluster.start_agent(name)
+
+    async def catch(self, *, load_s: float = 3.0, analysis_s: float = 2.0) -> Moment:
+        """Returns while one deployment runs, a second one's engine loads and a third one is analyzed."""
+        self._rounds += 1
+        n = self._rounds
+        loading, analyzing = f"loading-{n}", f"analyzing-{n}"
+        if await self.cluster.phase_of(STEADY) == "gone":
+            await self.cluster.apply(STEADY, args={"memory": "4GiB"}, probe={"path": "/health", "period": "1s"})
+        await self.settled([STEADY])
+        # An odd size for each round, so that no earlier analysis answers for this one.
+        await self.cluster.apply(loading, args={"memory": "4GiB", "load_seconds": load_s})
+        await self.cluster.until(lambda: self.watch.pid(loading), f"the engine of {loading} loads")
+        await self.cluster.apply(analyzing, args={"memory": f"{4096 + n}MiB", "analysis_seconds": analysis_s})
+        await self.cluster.until(self._computes, f"{analyzing} is analyzed")
+        steady_pid, loading_pid = self.watch.pid(STEADY), self.watch.pid(loading)
+        assert steady_pid is not None
+        assert loading_pid is not None
+        return Moment(loading, analyzing, steady_pid, loading_pid)
+
+    async def recovered(self, moment: Moment, *, kept: bool = True, limit_s: float = RECOVERY_S) -> None:
+        """All three run; with `kept` in the processes they had, and in their first and only start.
+
+        Then the two young ones are removed, so that the next fault finds the cluster as this one did.
+        """
+        await self.settled(moment.names, limit_s)
+        await self.answers(STEADY)
+        await self.cluster.audit()
+        self.watch.check()
+        if kept:
+            assert self.watch.pid(STEADY) == moment.steady_pid
+            assert self.watch.pid(moment.loading) == moment.loading_pid
+            for name in (moment.loading, moment.analyzing):
+                assert self.watch.epochs(name) == {1}, name
+        for name in (moment.loading, moment.analyzing):
+            await self.cluster.delete(name)
+        for name in (moment.loading, moment.analyzing):
+            await self.cluster.gone(name)
+            assert not self.watch.alive(name)
+
+    async def settled(self, names: Iterable[str], limit_s: float = RECOVERY_S) -> None:
+        """All of these run, each as one process."""
+
+        async def done() -> bool:
+            return all([await self._runs(name) for name in names])
+
+        await self.cluster.until(done, f"{', '.join(names)} run", limit_s)
+
+    async def _runs(self, name: str) -> bool:
+        try:
+            return await self.cluster.phases(name) == ["running"] and len(self.watch.alive(name)) == 1
+        except (aiohttp.ClientError, TimeoutError, AssertionError):  # nobody answers, or not yet
+            return False
+
+    def _computes(self) -> bool:
+        """Whether the controller has a child that computes."""
+        for child in psutil.Process(self.cluster.processes["controller"].pid).children(recursive=True):
+            try:
+                if any("child_main" in word for word in child.cmdline()):
+                    return True
+            except psutil.Error:
+                continue
+        return False
+
+    async def answers(self, name: str) -> None:
+        """The engine answers a request that comes through the gateway."""
+        body = {"model": name, "prompt": "hello", "max_tokens": 2}
+
+        async def answered() -> bool:
+            async with self.cluster.session.post("/v1/completions", json=body) as response:
+                return response.status == 200
+
+        await self.cluster.until(answered, f"{name} answers", RECOVERY_S)
+
+    async def leader(self) -> dict[str, Any] | None:
+        """What the API says of the leader; None where it says nothing."""
+        try:
+            return dict(await self.cluster.get("/leader"))
+        except (aiohttp.ClientError, TimeoutError, AssertionError):
+            return None
+
+    # The embedded PostgreSQL
+
+    @property
+    def dsn(self) -> str:
+        """Where it is reached."""
+        return Layout(self.cluster.data_dir).url("postgresql")
+
+    @property
+    def postmaster(self) -> psutil.Process:
+        """Its first process."""
+        file = Layout(self.cluster.data_dir).cluster / "postmaster.pid"
+        return psutil.Process(int(file.read_text().splitlines()[0]))
+
+    @asynccontextmanager
+    async def stranger(self) -> AsyncIterator["asyncpg.Connection[Any]"]:
+        """A connection of somebody else's to the controller's database."""
+        connection = await asyncpg.connect(self.dsn, timeout=_STATEMENT_S, command_timeout=_STATEMENT_S)
+        try:
+            yield connection
+        finally:
+            connection.terminate()
+
+    async def backends(self, which: str) -> list[int]:
+        """Pids of the controller's connections for which the condition on pg_stat_activity holds."""
+        async with self.stranger() as connection:
+            query = f"select pid from pg_stat_activity where application_name = 'gpuward' and ({which})"  # noqa: S608 - the test's own
+            return [row["pid"] for row in await connection.fetch(query)]
+
+    async def until_backends(self, which: str, what: str) -> list[int]:
+        """Waits until there is such a connection."""
+        found: list[int] = []
+
+        async def there() -> bool:
+            found[:] = await self.backends(which)
+            return bool(found)
+
+        await self.cluster.until(there, what)
+        return found
+
+
+LISTENER = "query ilike 'listen%' or query = 'SELECT 1'"
+LEASE = "query like '%lease%'"
+
+
+def kill(pid: int) -> None:
+    """SIGKILL, as a crash."""
+    os.kill(pid, signal.SIGKILL)
+
+
+@asynccontextmanager
+async def frozen(*processes: psutil.Process) -> AsyncIterator[None]:
+    """These processes stand still for as long as the context lasts."""
+    for process in processes:
+        process.suspend()
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.resume()
+
+
+async def all_of(*steps: Any) -> None:
+    """Scenarios that do not disturb one another, at once; the first failure ends them all."""
+    async with asyncio.TaskGroup() as group:
+        for step in steps:
+            group.create_task(step)

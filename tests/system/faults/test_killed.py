@@ -1,0 +1,60 @@
+"""SIGKILL of everything that can be killed, while deployments are analyzed, load and run."""
+
+import signal
+
+from support.faults import HOST, SHORT, STEADY, Faults, kill
+
+
+async def test_killed_and_started_again(faults: Faults) -> None:
+    """Controller (with its database, which dies with it) and agent: engines never notice."""
+    cluster = faults.cluster
+    await faults.begin()
+
+    moment = await faults.catch()
+    cluster.kill("controller")
+    await cluster.start_controller(**SHORT)
+    await faults.recovered(moment)
+
+    moment = await faults.catch()
+    cluster.kill(HOST)
+    await cluster.start_agent(HOST, ready=False)
+    await faults.recovered(moment)
+
+    moment = await faults.catch()
+    cluster.kill("controller")
+    cluster.kill(HOST)
+    await cluster.start_controller(**SHORT)
+    await cluster.start_agent(HOST, ready=False)
+    await faults.recovered(moment)
+
+
+async def test_killed_engines_start_again_once(faults: Faults) -> None:
+    await faults.begin()
+    moment = await faults.catch()
+    kill(moment.steady_pid)
+    kill(moment.loading_pid)
+    await faults.recovered(moment, kept=False)
+    assert faults.watch.epochs(STEADY) == {1, 2}
+    assert faults.watch.epochs(moment.loading) == {1, 2}
+    assert faults.watch.epochs(moment.analyzing) == {1}
+
+
+async def test_database_killed(faults: Faults) -> None:
+    """PostgreSQL, whole and in part, and in the middle of a transaction of ours."""
+    await faults.begin()
+
+    moment = await faults.catch()
+    kill(faults.postmaster.pid)
+    await faults.recovered(moment)
+
+    moment = await faults.catch()
+    kill((await faults.backends("state = 'idle'"))[0])  # PostgreSQL then ends all its backends
+    await faults.recovered(moment)
+
+    moment = await faults.catch()
+    async with faults.stranger() as connection:
+        await connection.execute("begin; lock table claims in access exclusive mode")
+        # Placing or reading: a transaction of the leader's waits in its middle.
+        await faults.until_backends("wait_event_type = 'Lock'", "a transaction of ours waits")
+        faults.postmaster.send_signal(signal.SIGQUIT)
+    await faults.recovered(moment)
