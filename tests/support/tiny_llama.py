@@ -1,5 +1,9 @@
-"""A Llama small enough to be made on the spot: random weights, a tokenizer of single bytes, a chat template."""
+"""A Llama small enough to be made on the spot: random weights, a tokenizer of single bytes, a chat template.
 
+Run as a program, `python tiny_llama.py FOLDER`, by the interpreter that has torch and transformers.
+"""
+
+import sys
 from pathlib import Path
 from typing import Final
 
@@ -14,10 +18,7 @@ _CHAT_TEMPLATE: Final = (
 
 
 def make_tiny_llama(folder: Path, *, seed: int = 7) -> Path:
-    """Writes model and tokenizer into `folder` as `transformers` reads them, and returns it.
-
-    Needs torch and transformers, which only the environment of the engine tests has.
-    """
+    """Writes model and tokenizer into `folder` as `transformers` reads them, and returns it."""
     import torch  # noqa: PLC0415 - here, so that importing this module needs neither
     from transformers import LlamaConfig, LlamaForCausalLM  # noqa: PLC0415 - as torch
 
@@ -39,7 +40,7 @@ def make_tiny_llama(folder: Path, *, seed: int = 7) -> Path:
     return folder
 
 
-def _tokenizer():  # type: ignore[no-untyped-def]
+def _tokenizer():
     """One token per byte: any text has tokens, any tokens are text."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers  # noqa: PLC0415 - as torch
     from transformers import PreTrainedTokenizerFast  # noqa: PLC0415 - as torch
@@ -56,3 +57,7 @@ def _tokenizer():  # type: ignore[no-untyped-def]
         unk_token="<unk>",
         chat_template=_CHAT_TEMPLATE,
     )
+
+
+if __name__ == "__main__":
+    make_tiny_llama(Path(sys.argv[1]))
