@@ -1,0 +1,181 @@
+"""Controllers as the ledger's machine plays them: the real reconcilers, lease and hub, stepped by hand, killed at will."""
+
+from collections import Counter
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any
+
+from gpuward.controller.agents import greeting
+from gpuward.controller.agents.delivery import Delivery
+from gpuward.controller.agents.intake import BATCH, Intake
+from gpuward.controller.agents.liveness import Liveness
+from gpuward.controller.agents.session import Session
+from gpuward.controller.domain.workers import WorkerSettings
+from gpuward.controller.reconcilers.placement import EVERYTHING
+from gpuward.controller.reconcilers.workers import ALL, WorkersReconciler
+from gpuward.controller.runtime.database import DATABASE_ERRORS
+from gpuward.controller.runtime.lease import Lease
+from gpuward.controller.store.workers import Identity
+from gpuward.schemas.wire import CommandResult, Hello, ProcessReport, ReportAck, Welcome
+from support.machine_faults import StruckDatabase
+from support.machine_hosts import Host, Link
+from support.reign import Reign
+
+# Two of three hosts may fall silent at once without the breaker holding everything back.
+WORKERS = WorkerSettings(breaker_least=3)
+_A_DAY_S = 86_400.0
+
+
+class HandClock:
+    """Stands until it is moved."""
+
+    def __init__(self) -> None:
+        self.time_s = 1_000.0
+
+    def monotonic(self) -> float:
+        return self.time_s
+
+    def now(self) -> datetime:
+        return datetime.now(UTC)
+
+    async def sleep(self, seconds: float) -> None:
+        raise AssertionError(f"nothing of this machine waits, least of all {seconds} s")
+
+
+class Term:
+    """One reign: instances, placement and workers, as `leading.py` puts them together."""
+
+    def __init__(self, database: StruckDatabase, number: int) -> None:
+        self.number = number
+        self._reign = Reign(database, number)
+        self._workers = WorkersReconciler(
+            database, term=lambda: number, healthy_for_s=lambda: _A_DAY_S, settings=WORKERS
+        )
+
+    async def step_instances(self) -> None:
+        keys = sorted(await self._reign.instances.list_keys())
+        await self._reign.instances.step(keys)
+
+    async def step_placement(self) -> None:
+        await self._reign.placement.step([EVERYTHING])
+
+    async def step_workers(self) -> None:
+        await self._workers.step([ALL])
+
+    async def step(self) -> None:
+        await self.step_workers()
+        await self.step_instances()
+        await self.step_placement()
+
+    async def aclose(self) -> None:
+        await self._reign.aclose()
+
+
+class Controller:
+    """One controller's process: a hub, and a term while it leads."""
+
+    def __init__(self, name: str, database: StruckDatabase, clock: HandClock, tally: Counter[str]) -> None:
+        self.name = name
+        self.term: Term | None = None
+        self._database = database
+        self._clock = clock
+        self._tally = tally
+        self.restart()
+
+    def restart(self) -> None:
+        """kill -9: what was in memory is gone."""
+        self.sessions: dict[str, Session] = {}
+        self.links: list[Link] = []
+        self.intake = Intake(self._database, self._clock, lambda _worker: None)
+        self.delivery = Delivery(self._database, self._clock, self.sessions, _no_secrets)
+        self.liveness = Liveness(
+            self._database, self._clock, lost_fence=lambda s: s.cut("taken over"), cut_all=lambda _why: None
+        )
+
+    async def take_over(self) -> None:
+        """Takes the lease by the product's own statements, its holder being silent for long enough."""
+        async with self._database.connection() as connection:
+            await connection.raw.execute("update lease set renewed_at = '-infinity'")
+        lease = Lease(self._database.listen_connection, f"{self.name}-{id(self)}", self._clock)
+        try:
+            term = await lease._try_take()
+        finally:
+            lease._drop()
+        assert term is not None
+        self.term = Term(self._database, term)
+        self._tally["takeovers"] += 1
+
+    async def greet(self, host: Host, identity: Identity, hello: Hello) -> Link | None:
+        """What the hub does with a hello. None where a newer connection is there already."""
+        greeted = await greeting.accept(self._database, identity, hello, "127.0.0.1")
+        session = Session(
+            None,  # type: ignore[arg-type]  # nothing is written to a socket: its queue is read
+            None,
+            worker_id=identity.id,
+            name=identity.name,
+            number=greeted.session,
+            since=greeted.at,
+            gpus=hello.inventory.gpus,
+        )
+        older = self.sessions.get(identity.id)
+        if older is not None and older.number > session.number:
+            return None
+        if older is not None:
+            older.cut("a newer connection of this worker has taken over", ours=True)
+            self._close(older)
+        self.sessions[identity.id] = session
+        self.liveness.opened(session)
+        session.send(Welcome(worker=host.name, session=greeted.session, term=greeted.term, proxy_secret="s"))
+        if hello.processes:
+            session.send(ReportAck(seq=max(report.seq for report in hello.processes)))
+        self.intake.stop_strays(session, greeted.strays, greeted.term)
+        link = Link(session, self)
+        self.links.append(link)
+        return link
+
+    def hear(self, link: Link, messages: Iterable[ProcessReport | CommandResult]) -> None:
+        """Messages of an agent arrive; they are written by `write`."""
+        for message in messages:
+            self.liveness.heard(link.session)
+            if isinstance(message, CommandResult):
+                self.intake.result(link.session, message)
+            else:
+                self.intake.report(link.session, message)
+
+    async def write(self) -> None:
+        """One round of the intake, as its own loop would make it."""
+        batch = self.intake._take(BATCH)
+        if not batch:
+            return
+        try:
+            await self.intake._write(batch)
+        except DATABASE_ERRORS:
+            self.intake._put_back(batch)
+            raise
+
+    async def deliver(self) -> None:
+        """One round of the delivery to all that are connected."""
+        open_ = [s for s in self.sessions.values() if s._ending is None]
+        if open_:
+            await self.delivery._deliver(open_)
+
+    async def flush(self, heard: Iterable[Session]) -> None:
+        """One round of liveness; `heard` have just sent a heartbeat."""
+        for session in heard:
+            self.liveness.heard(session)
+        await self.liveness._flush(settle=True)
+
+    def hang_up(self, link: Link) -> None:
+        """The hub notices that a connection has ended."""
+        if link in self.links:
+            self.links.remove(link)
+            self._close(link.session)
+
+    def _close(self, session: Session) -> None:
+        if self.sessions.get(session.worker_id) is session:
+            del self.sessions[session.worker_id]
+        self.liveness.closed(session)
+
+
+async def _no_secrets(_names: Any) -> dict[str, str]:
+    return {}

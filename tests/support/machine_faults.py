@@ -1,0 +1,171 @@
+"""A database that fails on purpose: before or after any statement, COMMIT's answer included, or pauses there.
+
+Which action is struck is a matter of the context it runs in, so two actions may interleave and only one of them fail.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import asyncpg
+
+from gpuward.controller.runtime.database import DATABASE_ERRORS
+from gpuward.controller.runtime.outcome import StaleError
+from gpuward.controller.store.database import Database
+
+ACTION_LIMIT_S = 60.0
+_IMPATIENT_MS = 100  # who is let in while another is paused must not wait for the locks that it holds
+
+Outcome = Literal["done", "stale", "failed", "cancelled"]
+
+
+@dataclass
+class Strike:
+    """What happens at the `at`-th statement of an action; BEGIN, COMMIT and ROLLBACK count."""
+
+    at: int = 0  # 0: nothing
+    when: Literal["before", "after"] = "before"
+    how: Literal["drop", "cancel", "pause"] = "drop"
+    impatient: bool = False
+    seen: int = 0
+    struck: bool = False
+    paused: asyncio.Event = field(default_factory=asyncio.Event)
+    resume: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+_STRIKE: ContextVar[Strike | None] = ContextVar("strike", default=None)
+
+
+async def _at_statement(raw: Any, run: Callable[[], Awaitable[Any]], tally: Counter[str]) -> Any:
+    strike = _STRIKE.get()
+    if strike is None or strike.struck or not strike.at:
+        return await run()
+    strike.seen += 1
+    if strike.seen != strike.at:
+        return await run()
+    strike.struck = True
+    result = await run() if strike.when == "after" else None
+    match strike.how:
+        case "pause":
+            tally["pauses"] += 1
+            strike.paused.set()
+            await strike.resume.wait()
+        case "drop":
+            tally["dropped"] += 1
+            raw.terminate()
+            raise asyncpg.ConnectionDoesNotExistError("connection was closed in the middle of operation")
+        case "cancel":
+            tally["cancelled"] += 1
+            raise asyncio.CancelledError
+    return result if strike.when == "after" else await run()
+
+
+class StruckConnection:
+    """A connection whose statements can be struck."""
+
+    def __init__(self, raw: Any, tally: Counter[str]) -> None:
+        self.raw = raw
+        self._tally = tally
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.raw, name)
+
+    async def fetch(self, *args: Any) -> Any:
+        return await _at_statement(self.raw, lambda: self.raw.fetch(*args), self._tally)
+
+    async def fetchrow(self, *args: Any) -> Any:
+        return await _at_statement(self.raw, lambda: self.raw.fetchrow(*args), self._tally)
+
+    async def fetchval(self, *args: Any) -> Any:
+        return await _at_statement(self.raw, lambda: self.raw.fetchval(*args), self._tally)
+
+    async def execute(self, *args: Any) -> Any:
+        return await _at_statement(self.raw, lambda: self.raw.execute(*args), self._tally)
+
+    async def executemany(self, *args: Any) -> Any:
+        return await _at_statement(self.raw, lambda: self.raw.executemany(*args), self._tally)
+
+    @asynccontextmanager
+    async def transaction(self, **options: Any) -> AsyncIterator[None]:
+        transaction = self.raw.transaction(**options)
+        committed = False
+
+        async def commit() -> None:
+            nonlocal committed
+            await transaction.commit()
+            committed = True
+
+        try:
+            await _at_statement(self.raw, transaction.start, self._tally)
+            yield
+            await _at_statement(self.raw, commit, self._tally)
+        except BaseException:
+            if committed:
+                self._tally["commits without an answer"] += 1
+            elif not self.raw.is_closed() and self.raw.is_in_transaction():
+                await transaction.rollback()
+            raise
+
+
+class StruckDatabase(Database):
+    """A `Database` whose connections are `StruckConnection`s."""
+
+    tally: Counter[str]
+
+    @classmethod
+    async def begin(cls, dsn: str, tally: Counter[str]) -> "StruckDatabase":
+        database = await cls.open(dsn, pool_size=6)
+        assert isinstance(database, cls)
+        database.tally = tally
+        return database
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[Any]:
+        async with super().connection() as raw:
+            await self._set_patience(raw)
+            yield StruckConnection(raw, self.tally)
+
+    async def listen_connection(self) -> Any:
+        raw = await super().listen_connection()
+        await self._set_patience(raw)
+        return StruckConnection(raw, self.tally)
+
+    async def _set_patience(self, raw: Any) -> None:
+        strike = _STRIKE.get()
+        if strike is not None and strike.impatient:
+            await raw.execute(f"set lock_timeout = {_IMPATIENT_MS}")
+
+
+def launch(action: Callable[[], Awaitable[Any]], strike: Strike) -> "asyncio.Task[None]":
+    """Starts an action under a strike; `finish` tells how it ended."""
+
+    async def run() -> None:
+        _STRIKE.set(strike)
+        async with asyncio.timeout(ACTION_LIMIT_S):
+            await action()
+
+    return asyncio.create_task(run(), name="action")
+
+
+async def finish(task: "asyncio.Task[None]", strike: Strike) -> Outcome:
+    """Waits for an action. An end that its strike does not explain is raised: it is a defect."""
+    await asyncio.wait({task})
+    if task.cancelled():
+        assert strike.how == "cancel"
+        assert strike.struck
+        return "cancelled"
+    error = task.exception()
+    match error:
+        case None:
+            return "done"
+        case StaleError():
+            return "stale"
+        case asyncpg.LockNotAvailableError() if strike.impatient:
+            return "failed"
+        case _ if isinstance(error, DATABASE_ERRORS) and strike.struck and strike.how == "drop":
+            return "failed"
+    raise error

@@ -1,0 +1,25 @@
+"""How long the ledger's machine runs: `HYPOTHESIS_PROFILE` is "short" (the default) or "nightly"."""
+
+import os
+
+from hypothesis import HealthCheck, Phase, settings
+
+VARIABLE = "HYPOTHESIS_PROFILE"
+_COMMON = {"deadline": None, "suppress_health_check": list(HealthCheck), "print_blob": True}
+_PROFILES = {
+    # Always the same examples, so that a change is judged and not the luck of the day; a failure is shown as found.
+    "short": settings(max_examples=25, stateful_step_count=50, derandomize=True, phases=[Phase.generate], **_COMMON),
+    "nightly": settings(max_examples=200, stateful_step_count=50, **_COMMON),
+}
+
+
+def machine_settings() -> settings:
+    """The profile's settings.
+
+    Raises:
+        ValueError: there is no such profile.
+    """
+    name = os.environ.get(VARIABLE, "short")
+    if name not in _PROFILES:
+        raise ValueError(f"{VARIABLE}={name} is unknown; use one of {', '.join(sorted(_PROFILES))}")
+    return _PROFILES[name]

@@ -1,0 +1,62 @@
+"""What happens to messages between agents and hubs: carried in order on a line, else repeated, late, reordered, lost."""
+
+import random
+
+from gpuward.schemas.wire import CommandResult
+from support.machine_hosts import Host
+from support.machine_world import World
+
+
+async def agent_says(host: Host, limit: int = 1_000) -> None:
+    """The agent puts what it has to say on the line."""
+    while host.link is not None and limit and (host.outbox._messages or host.outbox._reports):
+        host.link.up.append(await host.outbox.next())  # type: ignore[arg-type]  # these agents queue no heartbeats
+        limit -= 1
+
+
+def hub_hears(world: World, host: Host, limit: int = 1_000, *, repeat: bool = False, swap: bool = False) -> None:
+    """Messages arrive at the hub. Reports keep their order among themselves, since they are acknowledged "up to"."""
+    link = host.link
+    if link is None or not link.up:
+        return
+    arriving = [link.up.popleft() for _ in range(min(limit, len(link.up)))]
+    if swap:  # answers overtake reports, or the other way round
+        arriving.sort(key=lambda m: isinstance(m, CommandResult) == (len(arriving) % 2 == 0))
+        world.tally["messages reordered"] += len(arriving) > 1
+    if repeat:
+        arriving += arriving
+        world.tally["messages repeated"] += len(arriving) // 2
+    link.controller.hear(link, arriving)
+
+
+def hub_hears_late(world: World, n: int, seed: int) -> None:
+    """What was on its way when a line broke arrives after all, in any order, some of it twice."""
+    link = world.late.pop(n % len(world.late))
+    messages = [*link.lost, *list(link.lost)[:1]]
+    random.Random(seed).shuffle(messages)
+    world.tally["messages late"] += len(messages)
+    link.lost.clear()
+    link.controller.hear(link, messages)
+
+
+def agent_hears(world: World, host: Host, limit: int = 1_000, *, repeat: bool = False) -> None:
+    """The agent takes what the hub has sent; at the end of a connection it hears why."""
+    link = host.link
+    if link is None or host.frozen or host.journal is None:
+        return
+    while limit and link.session._outgoing and host.link is link:
+        message = link.session._outgoing.popleft()
+        host.hear(message)
+        if repeat and host.link is link:
+            world.tally["messages repeated"] += 1
+            host.hear(message)
+        limit -= 1
+    if link.session._ending is not None and host.link is link:
+        world.drop(host, noticed=True)
+
+
+def replay(world: World, host: Host, n: int) -> None:
+    """An order of any age comes to the agent again."""
+    if host.journal is not None and not host.frozen and host.history:
+        world.tally["orders replayed"] += 1
+        host.outbox.say(host.obey(host.history[n % len(host.history)]))

@@ -1,0 +1,286 @@
+"""The whole of the ledger's machine: one database, two controllers, three hosts, and what each may do or suffer."""
+
+import asyncio
+import hashlib
+import uuid
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import asyncpg
+
+from gpuward.controller.agents import greeting
+from gpuward.controller.agents.inventory import write_change
+from gpuward.controller.store import deployments, worker_flags
+from gpuward.controller.store.refusals import RefusedError
+from gpuward.controller.store.workers import WorkerGoneError
+from gpuward.schemas.manifest import DeploymentSpec
+from gpuward.schemas.wire import Command, Hello
+from support.machine_controllers import Controller, HandClock, Term
+from support.machine_faults import Outcome, Strike, StruckDatabase, finish, launch
+from support.machine_hosts import GIB, Host, Link
+
+Action = Callable[[], Awaitable[Any]]
+GPUS_PER_HOST: Final = 2
+GPU_MIB: Final = 40 * GIB
+_KEPT: Final = 4  # deposed terms, abandoned dials
+_EMPTY: Final = """
+    delete from claims; delete from instances; delete from deployments; delete from device_readings;
+    delete from devices; delete from workers; delete from events"""
+_AGE: Final = (
+    "update worker_liveness set last_seen = last_seen - $1::interval",
+    "update lease set acquired_at = acquired_at - $1::interval",
+    "update workers set fence_until = fence_until - $1::interval where fence_until is not null",
+    "update instances set not_before = not_before - $1::interval where not_before is not null",
+    "update commands set sent_at = sent_at - $1::interval where sent_at is not null",
+)
+FINGERPRINT: Final = """
+    select md5(concat_ws('|',
+        (select string_agg(t::text, ',' order by t::text) from instances t),
+        (select string_agg(t::text, ',' order by t::text) from claims t),
+        (select string_agg(t::text, ',' order by t::text) from commands t),
+        (select string_agg(t::text, ',' order by t::text) from deployments t),
+        (select string_agg(t::text, ',' order by t::text) from revisions t),
+        (select string_agg(t::text, ',' order by t::text) from workers t),
+        (select string_agg(t::text, ',' order by t::text) from devices t),
+        (select count(*)::text from events)))"""
+
+
+class World:
+    """Every public coroutine is one thing that happens."""
+
+    def __init__(self, database: StruckDatabase, folder: Path, tally: Counter[str]) -> None:
+        self.database = database
+        self.tally = tally
+        self.clock = HandClock()
+        self.controllers = [Controller(name, database, self.clock, tally) for name in ("a", "b")]
+        self.hosts = [
+            Host(f"w{n}", {f"GPU-{n}-{i}": GPU_MIB for i in range(GPUS_PER_HOST)}, folder / f"w{n}") for n in range(3)
+        ]
+        self.deposed: list[Term] = []
+        self.late: list[Link] = []  # broken lines with messages still on their way
+        self.dials: list[tuple[Host, str, Hello]] = []  # hellos whose senders have given up
+
+    async def begin(self) -> None:
+        """An empty ledger, a leader, and all hosts ready."""
+        async with self.database.connection() as connection:
+            await connection.raw.execute(_EMPTY)
+        await self.take_over(self.controllers[0])
+        for host in self.hosts:
+            await self.join(host)
+            await self.connect(host, self.controllers[0])
+        assert self.leader is not None
+        await self.leader.step_workers()
+
+    async def end(self) -> None:
+        terms = [*self.deposed, *(c.term for c in self.controllers if c.term is not None)]
+        for term in terms:
+            await term.aclose()
+        for host in self.hosts:
+            host.stop_agent()
+
+    @property
+    def leader(self) -> Term | None:
+        """The reign of the newest term, as long as its controller lives."""
+        return max((c.term for c in self.controllers if c.term), key=lambda t: t.number, default=None)
+
+    async def attempt(self, action: Action, strike: Strike | None = None) -> Outcome:
+        """One action of a controller, struck or not."""
+        strike = strike or Strike()
+        outcome = await finish(launch(action, strike), strike)
+        self.tally[f"outcome {outcome}"] += 1
+        if strike.struck:
+            self.tally["crashes"] += 1
+        return outcome
+
+    async def interleave(self, first: Action, at: int, second: Action, *, deposes: bool = False) -> None:
+        """The first is paused before its n-th statement while the second happens; then it goes on.
+
+        Args:
+            first: what is paused.
+            at: the statement.
+            second: what happens meanwhile; it gives up where it would wait for the first.
+            deposes: where the second succeeds, the first must not write any more.
+        """
+        strike = Strike(at=at, how="pause")
+        task = launch(first, strike)
+        task.add_done_callback(lambda _: strike.paused.set())
+        await strike.paused.wait()
+        try:
+            outcome = await self.attempt(second, Strike(impatient=True))
+            before = await self.fingerprint() if deposes and outcome == "done" else None
+        finally:
+            strike.resume.set()
+            await asyncio.wait({task})
+        self.tally[f"outcome {await finish(task, strike)}"] += 1
+        if before is not None and strike.struck:
+            self.tally["takeovers in the middle of a step"] += 1
+            assert before == await self.fingerprint(), "a deposed leader has written"
+
+    async def fingerprint(self) -> str:
+        async with self.database.connection() as connection:
+            return str(await connection.raw.fetchval(FINGERPRINT))
+
+    # What users and operators do
+
+    async def apply(self, name: str, spec: DeploymentSpec) -> None:
+        await deployments.apply(self.database, name, spec)
+
+    async def user(self, verb: str, name: str, replicas: int) -> None:
+        with suppress(RefusedError):
+            match verb:
+                case "delete":
+                    await deployments.delete(self.database, name)
+                case "scale":
+                    await deployments.scale(self.database, name, replicas)
+                case "stop":
+                    await deployments.stop(self.database, name)
+                case "start":
+                    await deployments.start(self.database, name)
+
+    async def operator(self, verb: Any, host: Host) -> None:
+        with suppress(RefusedError):
+            await worker_flags.set_flags(self.database, host.name, verb)
+
+    async def delete_worker(self, host: Host, *, confirm_dead: bool) -> None:
+        assert not (confirm_dead and host.powered), "the machine's operator does not lie"
+        with suppress(RefusedError):
+            await worker_flags.delete_worker(self.database, host.name, confirm_dead=confirm_dead)
+            self.tally["workers deleted"] += 1
+
+    # Terms
+
+    async def take_over(self, controller: Controller) -> None:
+        """The lease has run out; whoever led knows nothing of it."""
+        old = [c.term for c in self.controllers if c.term is not None]
+        await controller.take_over()
+        for other in self.controllers:
+            if other is not controller:
+                other.term = None
+        self.deposed += old
+        while len(self.deposed) > _KEPT:
+            await self.deposed.pop(0).aclose()
+
+    async def step_deposed(self, n: int, part: str) -> None:
+        """A leader of an old term goes on as if nothing had happened."""
+        term = self.deposed[n % len(self.deposed)]
+        before = await self.fingerprint()
+        outcome = await self.attempt(getattr(term, part))
+        assert before == await self.fingerprint(), f"term {term.number} is over and has written"
+        self.tally["stale terms stepped"] += 1
+        self.tally["stale terms refused"] += outcome == "stale"
+
+    async def crash(self, controller: Controller) -> None:
+        """kill -9 of a controller: connections drop, nothing of its memory stays."""
+        for host in self.hosts:
+            if host.link is not None and host.link.controller is controller:
+                host.cut()
+        self.late = [link for link in self.late if link.controller is not controller]
+        if controller.term is not None:
+            await controller.term.aclose()
+            controller.term = None
+        controller.restart()
+        self.tally["controllers killed"] += 1
+
+    # Connections
+
+    async def join(self, host: Host) -> None:
+        """A new row for the host, as a join token would earn it."""
+        host.forget_worker()
+        worker = uuid.uuid4()
+        try:
+            async with self.database.connection() as connection:
+                await connection.execute(
+                    "insert into workers (id, name, credential_hash, proxy_secret) values ($1, $2, $3, 's')",
+                    worker,
+                    host.name,
+                    hashlib.sha256(str(worker).encode()).digest(),
+                )
+        except asyncpg.UniqueViolationError:  # the old row lives: somebody else deletes it first
+            return
+        host.worker_id = str(worker)
+
+    async def connect(self, host: Host, controller: Controller, strike: Strike | None = None) -> None:
+        """The agent dials, says hello, and is greeted, unless the controller fails in it."""
+        assert host.worker_id is not None
+        self.drop(host, noticed=False)
+        await self._greet(host, host.worker_id, host.hello(), controller, strike, keep=True)
+
+    def dial_in_vain(self, host: Host) -> None:
+        """The agent says hello and gives up before it is greeted."""
+        assert host.worker_id is not None
+        self.drop(host, noticed=False)
+        self.dials.append((host, host.worker_id, host.hello()))
+        del self.dials[:-_KEPT]
+
+    async def greet_late(self, n: int, controller: Controller) -> None:
+        """A controller writes a hello whose sender has long given up."""
+        host, worker_id, hello = self.dials[n % len(self.dials)]
+        self.tally["late hellos"] += 1
+        await self._greet(host, worker_id, hello, controller, None, keep=False)
+
+    async def _greet(
+        self, host: Host, worker_id: str, hello: Hello, controller: Controller, strike: Strike | None, *, keep: bool
+    ) -> None:
+        async def greet() -> None:
+            identity = await greeting.identify(self.database, worker_id)
+            if identity is None or identity.deleted:
+                if keep:
+                    host.worker_id = None
+                return
+            with suppress(WorkerGoneError):
+                link = await controller.greet(host, identity, hello)
+                if link is None:
+                    return
+                if keep:
+                    host.link = link
+                    host.silent_s = 0.0
+                else:
+                    controller.hang_up(link)
+
+        await self.attempt(greet, strike)
+
+    def drop(self, host: Host, *, noticed: bool) -> None:
+        """The line breaks; the hub notices it at once or later."""
+        link = host.cut()
+        if link is None:
+            return
+        self.tally["messages lost"] += len(link.lost) + len(link.session._outgoing)
+        host.history.extend(message for message in link.session._outgoing if isinstance(message, Command))
+        if link.lost:
+            self.late.append(link)
+        if noticed:
+            link.controller.hang_up(link)
+
+    async def beat(self, host: Host, strike: Strike | None = None) -> None:
+        """A heartbeat: what has changed of the devices is written."""
+        link = host.link
+        if link is not None:
+            await self.attempt(lambda: write_change(self.database, link.session, host.inventory()), strike)
+
+    # Time
+
+    async def pass_time(self, seconds: float) -> None:
+        """Everything in the ledger that is compared with now grows older; who is connected and well is heard."""
+        self.clock.time_s += seconds
+        age = timedelta(seconds=seconds)
+        async with self.database.connection() as connection:
+            for statement in _AGE:
+                await connection.raw.execute(statement, age)
+        for controller in self.controllers:
+            heard = []
+            for link in list(controller.links):
+                link.session.since -= age
+                host = next((h for h in self.hosts if h.link is link), None)
+                if host is not None and not host.frozen:
+                    heard.append(link.session)
+                    host.silent_s = 0.0
+                elif seconds >= 20:
+                    controller.hang_up(link)
+            await controller.flush(heard)
+        for host in self.hosts:
+            if host.link is None or host.frozen:
+                host.bear_silence(seconds)
