@@ -66,6 +66,10 @@ def test_what_this_version_does_not_have(fields: dict[str, Any], words: str) -> 
         ),
         ({"model": "hf:a/b", "resources": {"gpus": 0}}, "resources.gpus: .*device: cpu"),
         ({"model": "hf:a/b", "args": {"device": "cpu"}, "resources": {"gpus": 1}}, "resources: args.device is cpu"),
+        (
+            {"model": "hf:a/b", "args": {"device": "cpu"}, "placement": {"gpus": ["a:0"]}},
+            "resources: args.device is cpu",
+        ),
         ({"model": "hf:a/b", "args": {"port": 80}}, "args.port: is set by Gpuward"),
         ({"model": "hf:a/b", "args": {"force_model": "x"}}, "args.force_model: is set by Gpuward"),
         ({"model": "hf:a/b", "args": {"--dtype": "x"}}, "args.--dtype: .*without dashes"),

@@ -55,9 +55,8 @@ class TransformersEngine:
             raise SpecError("model: transformers takes what follows '@' for a revision; rename the folder")
         _flags(spec)
         resources = spec.resources
-        if _on_cpu(spec) and (
-            resources.gpus not in ("auto", 0) or resources.gpu_memory != "auto" or resources.exclusive
-        ):
+        wants_gpus = resources.gpus not in ("auto", 0) or resources.gpu_memory != "auto" or resources.exclusive
+        if _on_cpu(spec) and (wants_gpus or spec.placement.gpus):
             raise SpecError("resources: args.device is cpu, so no GPU would be used; remove the GPUs or the device")
         if not _on_cpu(spec) and resources.gpus == 0:
             raise SpecError("resources.gpus: is 0, but the model would look for a GPU; set args: {device: cpu}")

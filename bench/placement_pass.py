@@ -1,0 +1,65 @@
+"""How long placement takes by itself: one pass over a fleet in memory, no database.
+
+Usage: python bench/placement_pass.py [WORKERS] [ASKS]
+"""
+
+import sys
+import time
+from collections.abc import Callable
+
+from gpuward.controller.domain.placement import Ask, DeviceState, Layout, Placed, WorkerFacts
+from gpuward.controller.scheduling.inventory import Inventory
+from gpuward.controller.scheduling.place import place
+
+GPUS = 8
+MEMORY_MIB = 81_920
+SINGLES = 200
+CHANGED = 300
+
+
+def device(worker: int, index: int) -> DeviceState:
+    """GPU `index` of a worker, or with -1 its host."""
+    gpu = index >= 0
+    return DeviceState(
+        uuid=f"{worker}/{index}", worker_id=str(worker), kind="gpu" if gpu else "host", index=index, model="",
+        compute_capability=(9, 0) if gpu else None, memory_mib=MEMORY_MIB if gpu else 2**20,
+        cpu_milli=0 if gpu else 64_000, claimed_mib=0, claimed_cpu_milli=0, claims=0, exclusive_claims=0,
+        healthy=True, mig_mode=False,
+    )  # fmt: skip
+
+
+def timed(what: Callable[[], object]) -> float:
+    """Seconds that a call takes."""
+    begun = time.perf_counter()
+    what()
+    return time.perf_counter() - begun
+
+
+def measure(workers: int, count: int, strategy: str, layout: Layout) -> None:
+    """Prints one line: laying out, a batch of equal asks, single asks, taking back, updating."""
+    devices = [device(w, i) for w in range(workers) for i in range(-1, GPUS)]
+    inventory = Inventory()
+    inventory.upsert_workers(
+        WorkerFacts(str(w), f"w{w:05}", True, True, "linux", "x86_64", "580.1", False, {}) for w in range(workers)
+    )
+    inventory.upsert_devices(devices)
+    asks = [Ask(f"i{n}", "d", (layout,), strategy=strategy) for n in range(count)]  # type: ignore[arg-type] # table
+    lay_out_s = timed(lambda: inventory.gpus)
+    batch_s = timed(lambda: place(inventory, asks))
+    rollback_s = timed(inventory.rollback)
+    single_s = timed(lambda: [place(inventory, [ask]) for ask in asks[:SINGLES]]) / SINGLES
+    update_s = timed(lambda: inventory.upsert_devices(devices[:CHANGED]))
+    fitted = sum(isinstance(d, Placed) for d in place(inventory, asks))
+    print(
+        f"{workers} x {GPUS} GPUs, {strategy:6} {layout.gpus} {'whole' if layout.exclusive else 'shared':6}"
+        f" | laid out {lay_out_s * 1e3:6.1f} ms | {count} together {batch_s * 1e3:6.1f} ms ({fitted} fit)"
+        f" | one alone {single_s * 1e3:5.2f} ms | rolled back {rollback_s * 1e3:5.1f} ms"
+        f" | {CHANGED} devices updated {update_s * 1e3:4.2f} ms"
+    )
+
+
+if __name__ == "__main__":
+    fleet, batch = int(sys.argv[1]) if sys.argv[1:] else 1000, int(sys.argv[2]) if sys.argv[2:] else 4000
+    for strategy in ("pack", "spread"):
+        for layout in (Layout(1, 20_000, False), Layout(1, 0, True), Layout(2, 0, True)):
+            measure(fleet, batch, strategy, layout)
