@@ -1,3 +1,4 @@
+import sys
 from pathlib import Path
 
 from gpuward.agent.processes.ports import PortBook
@@ -19,7 +20,7 @@ def test_the_environment_holds_no_secret_of_ours(tmp_path: Path) -> None:
     base = {"PATH": "/bin", "GPUWARD_JOIN_TOKEN": "t", "GPUWARD_API_KEY": "k", "CUDA_VISIBLE_DEVICES": "0"}
     env = engine_env(base, start_order("run", env={"A": "b"}), KEY, port=None, data_dir=tmp_path)
     assert env == {
-        "PATH": "/bin",
+        "PATH": f"/bin:{Path(sys.executable).parent}",
         "A": "b",
         "PYTHONUNBUFFERED": "1",
         "HF_HOME": str(tmp_path / "cache" / "huggingface"),

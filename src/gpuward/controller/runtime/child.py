@@ -34,6 +34,7 @@ _CHILD_MAIN = str(Path(__file__).with_name("child_main.py"))
 _INHERITED = (
     *("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "SSL_CERT_FILE", "SSL_CERT_DIR"),
     *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"),
+    *("HF_ENDPOINT", "HF_TOKEN", "HF_HUB_OFFLINE"),  # which model hub, and as whom
 )
 # Thread pools and per-thread arenas reserve address space by the gigabyte, which RLIMIT_AS counts.
 _FRUGAL = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2"}
