@@ -52,6 +52,7 @@ class Housekeeping:
                 continue
             event = NewEvent("invariant_violated", text, ("controller:leader",), violation.evidence)
             async with self._database.transaction() as connection:
+                await check_term(connection, self._term)
                 await write_events(connection, [event])
         self._seen = frozenset(found)
         async with self._database.transaction() as connection:

@@ -1,0 +1,167 @@
+"""Crash in mid-reconcile: whatever fails at whichever await, the world comes to look as if nothing had."""
+
+import os
+from collections.abc import AsyncIterator, Callable, Iterable
+
+import asyncpg
+import pytest
+
+from gpuward.controller.reconcilers import analysis, housekeeping, instances, placement, workers
+from gpuward.controller.runtime import lease
+from gpuward.controller.runtime.outcome import StaleError
+from gpuward.controller.store import (
+    audit,
+    events,
+    guarded,
+    instance_writes,
+    inventory,
+    locks,
+    notify,
+    retention,
+    starts,
+)
+from gpuward.controller.store import instances as instance_reads
+from gpuward.controller.store import placement as placement_store
+from gpuward.controller.store import workers as worker_store
+from gpuward.controller.store.database import Database
+from support.awaits import Awaits
+from support.failpoints import FailingDatabase, Failpoints, Kind
+from support.ledger import add_deployment, rows
+from support.road import ACTS, Crew, World
+from support.shift import Shift
+
+AWAITS = Awaits(
+    (
+        instances, placement, workers, housekeeping, analysis,
+        instance_reads, instance_writes, starts, guarded, placement_store, inventory, worker_store,
+        locks, events, notify, audit, retention, lease,
+    )
+)  # fmt: skip
+# No reconciler's step passes these.
+ELSEWHERE = {
+    "analysis.Analyses.aclose": "ends child processes, after the last step",
+    "analysis.analyse_now": "the API's, for plans: it writes nothing",
+    "housekeeping.Housekeeping.run": "the loop around `round`: it sleeps and catches",
+    "instances.InstancesReconciler.list_keys[0] exit": "gives the connection back: nothing is sent",
+    "inventory.read_inventory": "the API's, for plans: it writes nothing",
+    "lease.Lease": "the campaign for the lease, which has tests of its own",
+    "lease._close": "as Lease",
+    "workers.find_by_credential": "the hub's",
+    "workers.begin_session": "the hub's",
+    "workers.write_host": "the hub's",
+    "workers.write_gpus_known": "the hub's",
+}
+REACHED = tuple(n for n in AWAITS.names if not n.startswith(tuple(ELSEWHERE)))
+HOUSE = tuple(n for n in REACHED if n.startswith(("housekeeping.", "audit.", "retention.")))
+NAMES = tuple(n for n in REACHED if n not in HOUSE)
+NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
+ONE_BY_ONE = NAMES if NIGHTLY else ("instances.InstancesReconciler._apply[0] exit", "placement.commit_placements[0]")
+
+_undisturbed: list[dict[str, str]] = []
+
+
+@pytest.fixture
+async def admin(db: Database) -> AsyncIterator["asyncpg.Pool[asyncpg.Record]"]:
+    """Connections that nothing strikes."""
+    async with asyncpg.create_pool(db.dsn, min_size=1, max_size=2) as pool:
+        yield pool
+
+
+async def play_road(shift: Shift) -> None:
+    for act in ACTS:
+        await shift.play(act)
+    await shift.crew.aclose()
+
+
+def each_once(names: Iterable[str]) -> tuple[set[str], Callable[[tuple[str, ...]], bool]]:
+    """Awaits that are not yet struck, and the answer that strikes each where it is first passed."""
+    left = set(names)
+
+    def wants(here: tuple[str, ...]) -> bool:
+        fresh = not left.isdisjoint(here)
+        left.difference_update(here)
+        return fresh
+
+    return left, wants
+
+
+async def undisturbed(db: Database, admin: "asyncpg.Pool[asyncpg.Record]") -> list[dict[str, str]]:
+    """The pictures of the road when nothing fails, and the proof that it passes every await."""
+    if not _undisturbed:
+        points = Failpoints(AWAITS)
+        shift = await Shift.begin(await World.make(db), FailingDatabase(db, points, admin), points)
+        await play_road(shift)
+        assert shift.failures == shift.takeovers == 0
+        assert [name for name in NAMES if name not in points.passed] == []
+        _undisturbed.extend(shift.pictures)
+    return _undisturbed
+
+
+async def test_the_road_passes_every_await(db: Database, admin: "asyncpg.Pool[asyncpg.Record]") -> None:
+    assert len(await undisturbed(db, admin)) == len(ACTS)
+    assert len(NAMES) > 60
+    assert [prefix for prefix in ELSEWHERE if not any(n.startswith(prefix) for n in AWAITS.names)] == []
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+async def test_a_fault_at_every_await(db: Database, admin: "asyncpg.Pool[asyncpg.Record]", kind: Kind) -> None:
+    """Each await is struck once, where the road first comes by; the road goes on after each."""
+    left, wants = each_once(NAMES)
+    expected = await undisturbed(db, admin)
+    points = Failpoints(AWAITS, kind, wants)
+    shift = await Shift.begin(await World.make(db), FailingDatabase(db, points, admin), points)
+    await play_road(shift)
+    assert not left
+    assert (shift.takeovers if kind.deadly else shift.failures) >= points.strikes > 40
+    for act, found, wanted in zip(ACTS, shift.pictures, expected, strict=True):
+        assert found == wanted, act.name
+
+
+@pytest.mark.parametrize("name", ONE_BY_ONE)
+@pytest.mark.parametrize("kind", list(Kind))
+async def test_a_single_fault(db: Database, admin: "asyncpg.Pool[asyncpg.Record]", kind: Kind, name: str) -> None:
+    def wants(here: tuple[str, ...]) -> bool:
+        return points.strikes == 0 and name in here
+
+    expected = await undisturbed(db, admin)
+    points = Failpoints(AWAITS, kind, wants)
+    shift = await Shift.begin(await World.make(db), FailingDatabase(db, points, admin), points)
+    await play_road(shift)
+    assert points.strikes == 1
+    assert shift.pictures == expected
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+async def test_a_fault_in_the_house_keeping(
+    db: Database, admin: "asyncpg.Pool[asyncpg.Record]", kind: Kind
+) -> None:
+    """A violation is told however often the telling fails, and nothing else is written."""
+    left, wants = each_once(HOUSE)
+    points = Failpoints(AWAITS, kind, wants)
+    world = await World.make(db)
+    await forget_to_bury(db)
+    shift = await Shift.begin(world, FailingDatabase(db, points, admin), points)
+    world.tolerated = {"tombstones_go"}
+    while not await shift.step(shift.crew.keep_house):
+        continue
+    assert not left
+    told = await rows(db, "select reason from events")
+    assert {row["reason"] for row in told} == {"invariant_violated"}
+    assert len(told) <= 1 + points.strikes
+    await shift.crew.aclose()
+
+
+async def test_a_deposed_leaders_housekeeping_writes_nothing(db: Database) -> None:
+    old = await Crew.begin(db)
+    await forget_to_bury(db)
+    await Crew.begin(db)
+    with pytest.raises(StaleError):
+        await old.keep_house()
+    assert await rows(db, "select 1 from events") == []
+
+
+async def forget_to_bury(db: Database) -> None:
+    """A tombstone that stands although nothing is left of its deployment."""
+    await add_deployment(db, "d")
+    async with db.transaction() as connection:
+        await connection.execute("update deployments set deleted_at = now() - interval '1 hour'")

@@ -1,0 +1,126 @@
+"""The hub and all agents, played by hand over the hub's own statements: orders are taken, answered and reported on."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import orjson
+
+from gpuward.controller.store.commands import Answer, DueCommand, Target, take_due, write_answers
+from gpuward.controller.store.database import Database
+from gpuward.controller.store.notify import notify
+from gpuward.controller.store.processes import SessionReport, hold_sessions, write_reports
+from gpuward.schemas.wire import ProcessReport
+from support.ledger import rows
+
+Key = tuple[str, int]  # instance, epoch
+SESSION = 1
+_TARGETS = """
+    select w.id from workers w join worker_liveness l on l.worker_id = w.id
+     where l.connected and w.session = 1 and w.deleted_at is null"""
+
+
+@dataclass
+class Hosts:
+    """What runs on all hosts. `manners` says of a deployment how its next processes behave; else they run well."""
+
+    db: Database
+    running: dict[Key, dict[str, bool]] = field(default_factory=dict)  # devices, and whether exclusively
+    manners: dict[str, list[str]] = field(default_factory=dict)  # "exit", "refuse", "slow"
+    away: bool = False  # nobody takes orders
+    _seq: int = 0
+
+    async def play(self) -> bool:
+        """Takes what is due, does it and reports; whether there was anything."""
+        if self.away:
+            return False
+        sent_before = datetime.now(UTC) - timedelta(days=1)
+        async with self.db.transaction() as connection:
+            workers = [str(row["id"]) for row in await connection.fetch(_TARGETS)]
+            due = await take_due(connection, [Target(w, SESSION, sent_before) for w in workers], 100)
+        if not due.commands:
+            return False
+        answers: list[Answer] = []
+        reports: list[SessionReport] = []
+        for command in due.commands:
+            refused, states = self._obey(command)
+            answers.append(Answer(command.id, command.worker_id, "refused" if refused else "accepted", refused, ""))
+            reports += [SessionReport(command.worker_id, SESSION, self._report(command, **s)) for s in states]
+        await self._tell(answers, reports)
+        return True
+
+    async def end(self, instance: str, code: int) -> None:
+        """The instance's process ends by itself."""
+        key = next(k for k in self.running if k[0] == instance)
+        del self.running[key]
+        (row,) = await rows(self.db, "select worker_id from processes where instance_id = $1 and epoch = $2", *key)
+        await self._tell([], [SessionReport(str(row["worker_id"]), SESSION, self._exited(key, "exit", code))])
+
+    def _obey(self, command: DueCommand) -> tuple[str, list[dict[str, Any]]]:
+        """What the agent answers (the code of a refusal or nothing), and what it reports."""
+        key = (command.instance, command.epoch)
+        if command.verb == "stop":
+            self.running.pop(key, None)
+            return "", [{"state": "exited", "reason": "stopped", "exit_code": 0}]
+        manner = self._manner(command.payload["deployment"])
+        if manner == "refuse":
+            return "conflict", []
+        self._occupy(key, {c["device"]: c["exclusive"] for c in command.payload["claims"]})
+        if manner == "exit":
+            del self.running[key]
+            return "", [{"state": "starting"}, {"state": "exited", "reason": "exit", "exit_code": 1}]
+        return "", [{"state": "starting"}, {"state": "running", "ready": True}]
+
+    def _manner(self, deployment: str) -> str:
+        left = self.manners.get(deployment)
+        return left.pop(0) if left else "run"
+
+    def _occupy(self, key: Key, devices: dict[str, bool]) -> None:
+        """A real host would have two processes on one device now: the worst that a controller can do."""
+        if key in self.running or any(k[0] == key[0] for k in self.running):
+            raise AssertionError(f"{key} is started twice: {self.running}")
+        for other, held in self.running.items():
+            for device in held.keys() & devices.keys():
+                if held[device] or devices[device]:
+                    raise AssertionError(f"{key} is started on {device}, which {other} uses")
+        self.running[key] = devices
+
+    def _report(self, command: DueCommand, **fields: Any) -> ProcessReport:
+        self._seq += 1
+        return ProcessReport(instance=command.instance, epoch=command.epoch, seq=self._seq, **fields)
+
+    def _exited(self, key: Key, reason: str, code: int) -> ProcessReport:
+        self._seq += 1
+        fields: dict[str, Any] = {"state": "exited", "reason": reason, "exit_code": code}
+        return ProcessReport(instance=key[0], epoch=key[1], seq=self._seq, **fields)
+
+    async def _tell(self, answers: Iterable[Answer], reports: Iterable[SessionReport]) -> None:
+        reports = list(reports)
+        async with self.db.transaction() as connection:
+            held = await hold_sessions(connection, [(r.worker_id, r.session) for r in reports])
+            concerned = await write_answers(connection, list(answers))
+            for report in reports:  # one by one: each is a report of its own, and the last one stays
+                if (report.worker_id, report.session) in held:
+                    concerned |= (await write_reports(connection, [report])).deployments
+            await notify(connection, "process", concerned)
+
+
+async def seat(db: Database, name: str, worker_id: str, *, silent: bool = False) -> None:
+    """Has the worker heard of just now and for good, or not for ten minutes; wakes whom that concerns."""
+    seen = timedelta(minutes=-10) if silent else timedelta(days=1)
+    async with db.transaction() as connection:
+        await connection.execute(
+            """insert into worker_liveness (worker_id, session, connected, last_seen)
+               values ($1, 1, not $2, clock_timestamp() + $3)
+               on conflict (worker_id) do update set connected = excluded.connected, last_seen = excluded.last_seen""",
+            worker_id,
+            silent,
+            seen,
+        )
+        await notify(connection, "worker", [worker_id])
+
+
+def as_text(value: Any) -> str:
+    """One line that is equal for equal values."""
+    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS, default=str).decode()

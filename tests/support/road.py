@@ -1,0 +1,243 @@
+"""A deployment's whole road as a list of acts, and a world in which to play it: for tests that disturb it on the way.
+
+After each act the world settles, and what it looks like then must not depend on what was done to it in between.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpuward.controller.decide.backoff import RestartSettings
+from gpuward.controller.domain.phases import INSTANCE_EDGES, InstancePhase
+from gpuward.controller.reconcilers.housekeeping import Housekeeping
+from gpuward.controller.reconcilers.workers import ALL, WorkersReconciler
+from gpuward.controller.runtime.clock import SystemClock
+from gpuward.controller.store import deployments, worker_flags
+from gpuward.controller.store.audit import audit
+from gpuward.controller.store.database import Database
+from gpuward.schemas.manifest import DeploymentSpec
+from support.agent_by_hand import Hosts, as_text, seat
+from support.ledger import Host, add_host, rows
+from support.reign import Reign
+
+RESTARTS = RestartSettings(base_s=0.0, cap_s=0.0, stable_after_s=0.0)
+_EMPTY = """
+    delete from claims; delete from commands; delete from processes; delete from instances; delete from revisions;
+    delete from intents; delete from deployments; delete from events; delete from worker_liveness;
+    delete from devices; delete from workers"""
+# What must be the same however the way there was. Names made by chance, and who of equals got which GPU, are left out.
+_PICTURE = {
+    "deployments": """select name, generation, revision, phase, reason, message, ready, observed_generation,
+                             deleted_at is not null as deleted from deployments order by name, revision""",
+    "instances": """select d.name, i.revision, i.phase, i.reason, i.epoch,
+                           regexp_replace(i.message, '^[a-z]+-[a-z2-9]{8} ', 'ID ') as message, i.restarts, i.failures,
+                           i.replaces is not null as replaces, w.name as worker, count(c.device) as claims,
+                           count(c.device) filter (where c.exclusive) as exclusive, sum(c.memory_mib) as memory_mib
+                      from instances i join deployments d on d.uid = i.deployment_uid
+                      left join claims c on c.instance_id = i.id left join devices v on v.uuid = c.device
+                      left join workers w on w.id = v.worker_id
+                     group by i.id, d.name, w.name order by 1, 2, 3, 5, 10, i.restarts, i.replaces nulls first""",
+    "workers": "select name, phase, reason, cordoned, draining from workers order by name",
+    "orders": """select d.name, c.verb, c.epoch, c.state, count(*) from commands c
+                   join instances i on i.id = c.instance_id join deployments d on d.uid = i.deployment_uid
+                  group by 1, 2, 3, 4 order by 1, 2, 3, 4""",
+    "events": "select reason, count(*) from events group by reason order by reason",
+}
+# Everything that a reconciler writes, in one figure.
+_TRACE = """
+    select md5(concat(
+        (select string_agg(d::text, '|' order by uid) from deployments d),
+        (select string_agg(r::text, '|' order by deployment_uid, generation) from revisions r),
+        (select string_agg(i::text, '|' order by id) from instances i),
+        (select string_agg(c::text, '|' order by device, instance_id) from claims c),
+        (select string_agg(m::text, '|' order by id) from commands m),
+        (select string_agg(w::text, '|' order by id) from workers w), (select count(*) from events)))"""
+
+
+class Crew(Reign):
+    """All reconcilers of one term, the house-keeping included."""
+
+    def __init__(self, db: Database, term: int) -> None:
+        super().__init__(db, term, RESTARTS)
+        self.workers = WorkersReconciler(db, term=lambda: term, healthy_for_s=lambda: 1e9)
+        self.housekeeping = Housekeeping(db, term, SystemClock(), audit_every_s=60, keep_events_days=1)
+
+    @classmethod
+    async def begin(cls, db: Database, **fields: Any) -> "Crew":
+        """Takes the lease; as if it had listened for long, so that silence counts at once."""
+        async with db.transaction() as connection:
+            term = await connection.fetchval(
+                "update lease set term = term + 1, holder = 'test', acquired_at = now() - interval '1 day' returning term"
+            )
+        return cls(db, term, **fields)
+
+    async def step_workers(self) -> None:
+        await self.workers.step([ALL])
+
+    async def step_instances(self) -> None:
+        await self.instances.step(sorted(await self.instances.list_keys()))
+
+    async def step_placement(self) -> None:
+        await self.placement.step(list(await self.placement.list_keys()))
+
+    async def keep_house(self) -> None:
+        await self.housekeeping.round()
+
+    @property
+    def steps(self) -> tuple[Callable[[], Awaitable[None]], ...]:
+        """One of each, in the order in which a test takes them."""
+        return (self.step_workers, self.step_instances, self.step_placement)
+
+
+@dataclass
+class World:
+    """An emptied database with three hosts, and what runs on them."""
+
+    db: Database
+    hosts: Hosts
+    workers: dict[str, Host] = field(default_factory=dict)
+    tolerated: set[str] = field(default_factory=set)  # invariants that are broken on purpose
+    _phases: dict[str, tuple[str, int]] = field(default_factory=dict)
+
+    @classmethod
+    async def make(cls, db: Database) -> "World":
+        async with db.connection() as connection:
+            await connection.execute(_EMPTY)
+        world = cls(db, Hosts(db))
+        for name in ("w1", "w2", "w3"):
+            # As a test of the ledger would call it; which host is first among equals must not depend on chance.
+            world.workers[name] = await add_host(db, name, gpus=3, phase="joining")
+            await seat(db, name, world.workers[name].id)
+        return world
+
+    async def apply(self, name: str, **fields: Any) -> None:
+        spec = DeploymentSpec.model_validate({"engine": "simulated", "restart": "always", **fields})
+        await deployments.apply(self.db, name, spec)
+
+    async def instances(self, name: str, phase: str = "running") -> list[str]:
+        """The ids of a deployment's instances in a phase, oldest first."""
+        query = """select i.id from instances i join deployments d on d.uid = i.deployment_uid
+                    where d.name = $1 and i.phase = $2 order by i.created_at, i.id"""
+        return [row["id"] for row in await rows(self.db, query, name, phase)]
+
+    async def trace(self) -> str:
+        """A figure that changes with whatever a reconciler writes."""
+        async with self.db.connection() as connection:
+            return str(await connection.fetchval(_TRACE))
+
+    async def picture(self) -> dict[str, str]:
+        """What the world looks like, whoever brought it there."""
+        async with self.db.snapshot() as connection:
+            return {
+                part: "\n".join(as_text(dict(row)) for row in await connection.fetch(query))
+                for part, query in _PICTURE.items()
+            }
+
+    async def check(self) -> None:
+        """The invariants hold; phases took legal edges (or several at once), and no epoch fell."""
+        async with self.db.snapshot() as connection:
+            result = await audit(connection)
+        broken = [v for v in result.violations if v.invariant not in self.tolerated]
+        assert not broken, broken
+        seen = await rows(self.db, "select id, phase, epoch from instances")
+        for row in seen:
+            phase, epoch = self._phases.get(row["id"], (row["phase"], row["epoch"]))
+            assert row["epoch"] >= epoch, f"the epoch of {row['id']} fell from {epoch} to {row['epoch']}"
+            legal = _reachable(phase)
+            assert row["phase"] in legal, f"{row['id']} went from {phase} to {row['phase']}"
+        self._phases = {row["id"]: (row["phase"], row["epoch"]) for row in seen}
+
+
+def _reachable(phase: str) -> set[str]:
+    found, edge = {phase}, [phase]
+    while edge:
+        for target in INSTANCE_EDGES[InstancePhase(edge.pop())]:
+            if target.value not in found:
+                found.add(target.value)
+                edge.append(target.value)
+    return found
+
+
+@dataclass(frozen=True)
+class Act:
+    """What somebody does, after which the world settles."""
+
+    name: str
+    do: Callable[[World], Awaitable[Any]]
+
+
+async def _apply(world: World) -> None:
+    await world.apply("whole", replicas=2, resources={"gpus": 1})
+    await world.apply("shared", resources={"gpus": 1, "gpu_memory": "10GiB"})
+    await world.apply("huge", resources={"gpus": 7})
+
+
+async def _exit(world: World) -> None:
+    await world.hosts.end((await world.instances("whole"))[0], 1)
+
+
+async def _fail_thrice(world: World) -> None:
+    world.hosts.manners["shared"] = ["exit", "exit"]
+    await world.hosts.end((await world.instances("shared"))[0], 1)
+
+
+async def _refuse(world: World) -> None:
+    world.hosts.manners["late"] = ["refuse"]
+    await world.apply("late", resources={"gpus": 1, "gpu_memory": "30GiB"})
+
+
+async def _unsent(world: World) -> None:
+    world.hosts.away = True
+    await world.apply("unsent", resources={"gpus": 1})
+
+
+async def _delete_unsent(world: World) -> None:
+    await deployments.delete(world.db, "unsent")
+
+
+async def _change(world: World) -> None:
+    world.hosts.away = False
+    await world.apply("whole", replicas=2, resources={"gpus": 2})
+
+
+async def _drain(world: World) -> None:
+    await worker_flags.set_flags(world.db, "w1", "drain")
+
+
+async def _uncordon(world: World) -> None:
+    await worker_flags.set_flags(world.db, "w1", "uncordon")
+
+
+async def _fall_silent(world: World) -> None:
+    """The host that carries most, so that there is something to replace."""
+    await seat(world.db, "w2", world.workers["w2"].id, silent=True)
+
+
+async def _return(world: World) -> None:
+    await seat(world.db, "w2", world.workers["w2"].id)
+
+
+async def _delete_all(world: World) -> None:
+    for name in ("whole", "shared", "huge", "late"):
+        await deployments.delete(world.db, name)
+
+
+ACTS: Sequence[Act] = (
+    Act("apply", _apply),
+    Act("exit", _exit),
+    Act("fail_thrice", _fail_thrice),
+    Act("scale_up", lambda w: deployments.scale(w.db, "whole", 4)),
+    Act("scale_down", lambda w: deployments.scale(w.db, "whole", 2)),
+    Act("stop", lambda w: deployments.stop(w.db, "shared")),
+    Act("start", lambda w: deployments.start(w.db, "shared")),
+    Act("refuse", _refuse),
+    Act("unsent", _unsent),
+    Act("delete_unsent", _delete_unsent),
+    Act("change", _change),
+    Act("drain", _drain),
+    Act("uncordon", _uncordon),
+    Act("fall_silent", _fall_silent),
+    Act("return", _return),
+    Act("delete_all", _delete_all),
+)
+

@@ -1,0 +1,85 @@
+"""Who leads while the road is played: steps one crew after another, each after its predecessor's end."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from gpuward.controller.runtime.database import DATABASE_ERRORS
+from gpuward.controller.runtime.outcome import StaleError
+from gpuward.controller.store.database import Database
+from support.failpoints import Failpoints
+from support.road import Act, Crew, World
+
+STEP_LIMIT_S = 30.0
+_MAX_ROUNDS = 400
+PASSING: tuple[type[Exception], ...] = (*DATABASE_ERRORS, StaleError)  # what the loop answers with another try
+
+
+@dataclass
+class Shift:
+    """Plays acts with crews over `database`, which may fail at `points`. A crew that is killed is succeeded."""
+
+    world: World
+    database: Database
+    points: Failpoints
+    crew: Crew
+    takeovers: int = 0
+    failures: int = 0
+    pictures: list[dict[str, str]] = field(default_factory=list)
+
+    @classmethod
+    async def begin(cls, world: World, database: Database, points: Failpoints) -> "Shift":
+        return cls(world, database, points, await Crew.begin(database))
+
+    async def play(self, act: Act) -> None:
+        """Does the act, lets the world settle, checks it and takes its picture."""
+        await act.do(self.world)
+        await self.settle()
+        await self.world.check()
+        self.pictures.append(await self.world.picture())
+
+    async def settle(self) -> None:
+        """Rounds of steps, until one changes nothing."""
+        trace = ""
+        for _ in range(_MAX_ROUNDS):
+            well = [await self.step(step) for step in self.crew.steps]
+            moved = await self.world.hosts.play()
+            before, trace = trace, await self.world.trace()
+            if all(well) and not moved and trace == before:
+                return
+        raise AssertionError(f"does not settle; last struck: {self.points.struck}")
+
+    async def step(self, step: Callable[[], Awaitable[None]]) -> bool:
+        """One step as the loop would take it; False where it failed. A killed crew is succeeded at once."""
+        task = asyncio.create_task(self._limited(step), name="step")
+        await asyncio.wait({task})
+        if task.cancelled():
+            await self.take_over()
+            return False
+        error = task.exception()
+        if error is None:
+            return True
+        if not isinstance(error, PASSING):
+            raise error
+        self.failures += 1
+        return False
+
+    async def take_over(self) -> None:
+        """A new term begins; whoever led before writes nothing any more."""
+        await self.world.check()
+        self.takeovers += 1
+        old, self.crew = self.crew, await Crew.begin(self.database)
+        wants, self.points.wants = self.points.wants, lambda _: False
+        before = await self.world.trace()
+        for step in (*old.steps, old.keep_house):
+            try:
+                await step()
+            except StaleError:
+                continue
+        assert await self.world.trace() == before, f"a deposed leader wrote; struck: {self.points.struck}"
+        self.points.wants = wants
+        await old.aclose()
+
+    async def _limited(self, step: Callable[[], Awaitable[None]]) -> None:
+        async with asyncio.timeout(STEP_LIMIT_S) as self.points.deadline:
+            await step()
