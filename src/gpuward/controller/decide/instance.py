@@ -5,6 +5,7 @@ from datetime import timedelta
 from gpuward.controller.decide.backoff import RestartSettings
 from gpuward.controller.decide.draft import Draft
 from gpuward.controller.decide.liveness import host, host_is_dead, is_silent, may_run
+from gpuward.controller.decide.ranks import ends_together, refusal, telling
 from gpuward.controller.decide.stopping import stop
 from gpuward.controller.domain.instances import DeploymentFacts, InstanceFacts, ProcessFacts
 from gpuward.controller.domain.phases import LIVE, InstancePhase
@@ -45,12 +46,12 @@ def _any_may_run(facts: DeploymentFacts, instance: InstanceFacts) -> bool:
 
 
 def _follow_process(facts: DeploymentFacts, instance: InstanceFacts, draft: Draft, settings: RestartSettings) -> None:
-    refusal = instance.command("start")
-    if refusal is not None and refusal.state == "refused" and instance.process() is None:
-        _refused(facts, instance, draft, settings, refusal.code, refusal.message)
+    if ends_together(facts, instance, draft):
         return
-    process = instance.process()
+    process, refused = telling(instance), refusal(instance)
     if process is None:
+        if refused is not None:
+            _refused(facts, instance, draft, settings, refused.code, refused.message)
         return
     if process.state == "exited":
         after_exit(facts, instance, process, draft, settings)
@@ -170,7 +171,8 @@ def _end_backoff(facts: DeploymentFacts, instance: InstanceFacts, draft: Draft, 
         return
     home = host(facts, instance)
     unfit = home is None or home.phase != "ready" or home.draining or not all(c.healthy for c in instance.claims)
-    if unfit or settings.gives_worker_up(instance.failures):
+    # A restart in place renews the order of one rank; several are placed again as a whole.
+    if unfit or len(instance.ranks) > 1 or settings.gives_worker_up(instance.failures):
         _leave_worker(instance, draft, instance.reason)
         return
     draft.restarts.append(Restart(instance.id, instance.phase, instance.epoch))
@@ -186,7 +188,9 @@ def _look_for_return(facts: DeploymentFacts, instance: InstanceFacts, draft: Dra
     if is_silent(facts, instance):
         _look_for_substitute(facts, instance, draft)
         return
-    process = instance.process()
+    if ends_together(facts, instance, draft):
+        return
+    process = telling(instance)
     if process is None:
         start = instance.command("start")
         if start is not None and start.state == "refused":

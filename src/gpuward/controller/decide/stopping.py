@@ -26,14 +26,19 @@ def stop(facts: DeploymentFacts, instance: InstanceFacts, draft: Draft, reason: 
         draft.move(instance, P.STOPPING, reason, message, stop_reason=reason)
         draft.facts.append(Fact("stopping", message or f"stopping: {reason}", _objects(instance), {"reason": reason}))
     for rank in running:
-        worker = instance.host_of(rank)
-        home = facts.hosts.get(worker or "")
+        home = facts.hosts.get(instance.host_of(rank) or "")
         if home is not None and home.fence_until is not None and home.fence_until > facts.now:
             draft.again((home.fence_until - facts.now).total_seconds())
-        if worker is None or host_is_dead(facts, worker) or instance.command("stop", rank) is not None:
-            continue
-        drain_time_s = facts.revisions[instance.revision].spec.drain_time
-        draft.stops.append(StopOrderPlan(instance.id, instance.epoch, rank, worker, drain_time_s, reason))
+        order_stop(facts, instance, rank, draft, reason)
+
+
+def order_stop(facts: DeploymentFacts, instance: InstanceFacts, rank: int, draft: Draft, reason: str) -> None:
+    """Orders one rank to stop, once, where anybody is left to carry it out."""
+    worker = instance.host_of(rank)
+    if worker is None or host_is_dead(facts, worker) or instance.command("stop", rank) is not None:
+        return
+    drain_time_s = facts.revisions[instance.revision].spec.drain_time
+    draft.stops.append(StopOrderPlan(instance.id, instance.epoch, rank, worker, drain_time_s, reason))
 
 
 def _objects(instance: InstanceFacts) -> tuple[str, ...]:

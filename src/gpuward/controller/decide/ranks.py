@@ -1,0 +1,53 @@
+"""An instance of several ranks lives and ends as one: claims stay until all have ended, and one of them tells why."""
+
+from typing import Final
+
+from gpuward.controller.decide.draft import Draft
+from gpuward.controller.decide.liveness import may_run, unsent_start
+from gpuward.controller.decide.stopping import order_stop
+from gpuward.controller.domain.instances import CommandFacts, DeploymentFacts, InstanceFacts, ProcessFacts
+from gpuward.controller.domain.plans import Withdraw
+
+_TOLD_TO: Final = "stopped"
+
+
+def ends_together(facts: DeploymentFacts, instance: InstanceFacts, draft: Draft) -> bool:
+    """Whether some ranks have ended and others may still run; those are stopped, or awaited where all goes well."""
+    alive = [rank for rank in instance.ranks if may_run(facts, instance, rank)]
+    if not alive or len(alive) == len(instance.ranks):
+        return False
+    if _finishes(facts, instance, alive):
+        return True
+    for rank in alive:
+        order = unsent_start(instance, rank)
+        if order is not None:
+            draft.withdrawals.append(Withdraw(order))
+            draft.again(0.0)
+        else:
+            order_stop(facts, instance, rank, draft, "rank_ended")
+    return True
+
+
+def telling(instance: InstanceFacts) -> ProcessFacts | None:
+    """The process that stands for the instance: the one that ended by itself, else that of the lowest rank."""
+    processes = [p for rank in instance.ranks if (p := instance.process(rank)) is not None]
+    ended = [p for p in processes if p.state == "exited"]
+    own = [p for p in ended if p.reason != _TOLD_TO]
+    failed = [p for p in own if p.exit_code != 0]
+    return next(iter(failed or own or ended), None) if ended else instance.process()
+
+
+def refusal(instance: InstanceFacts) -> CommandFacts | None:
+    """A start that its agent refused, so that there is no process of that rank."""
+    for rank in instance.ranks:
+        start = instance.command("start", rank)
+        if start is not None and start.state == "refused" and instance.process(rank) is None:
+            return start
+    return None
+
+
+def _finishes(facts: DeploymentFacts, instance: InstanceFacts, alive: list[int]) -> bool:
+    """Whether the ranks of a task have ended well so far: ranks finish one after another."""
+    over = [instance.process(rank) for rank in instance.ranks if rank not in alive]
+    task = facts.revisions[instance.revision].spec.restart != "always"
+    return task and all(p is not None and p.exit_code == 0 and p.reason == "exit" for p in over)

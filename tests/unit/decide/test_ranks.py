@@ -1,0 +1,79 @@
+"""Instances of several ranks: claims stay until every rank has ended, and the one that ended by itself tells why."""
+
+from dataclasses import replace
+
+import pytest
+
+from gpuward.controller.decide.backoff import RestartSettings
+from gpuward.controller.decide.instances import decide
+from gpuward.controller.domain.instances import InstanceFacts
+from gpuward.controller.domain.plans import DeploymentPlan
+from support.facts import deployment, host, instance, process, spec, start
+
+EXIT_1 = ("exited", "exit", 1)
+EXIT_0 = ("exited", "exit", 0)
+STOPPED = ("exited", "stopped", 0)
+RUNNING = ("running",)
+
+
+def gang(phase: str, *states, orders=None) -> InstanceFacts:
+    """Rank n on worker w(n+1); `states` are its processes' ends, None where none was reported."""
+    one = instance("g", phase)
+    claims = [replace(c, rank=rank, worker_id=f"w{rank + 1}") for rank in range(len(states)) for c in one.claims]
+    processes = [replace(process(*s), rank=n, worker_id=f"w{n + 1}") for n, s in enumerate(states) if s]
+    commands = orders or [start() for _ in states]
+    commands = [replace(c, id=n + 1, rank=n, worker_id=f"w{n + 1}") for n, c in enumerate(commands)]
+    return replace(one, claims=tuple(claims), processes=tuple(processes), commands=tuple(commands))
+
+
+def plan_for(one: InstanceFacts, **fields) -> DeploymentPlan:
+    hosts = (host("w1"), host("w2"))
+    return decide(deployment(one, hosts=hosts, spec=spec(**fields)), RestartSettings())
+
+
+@pytest.mark.parametrize("phase", ["starting", "running", "unhealthy", "unreachable"])
+@pytest.mark.parametrize(("first", "second", "stopped"), [(EXIT_1, RUNNING, 1), (RUNNING, EXIT_1, 0)])
+def test_one_rank_has_ended_and_the_other_is_stopped_before_anything_goes(phase, first, second, stopped) -> None:
+    plan = plan_for(gang(phase, first, second))
+    assert [(s.rank, s.reason) for s in plan.stops] == [(stopped, "rank_ended")]
+    assert (plan.moves, plan.releases, plan.restarts, plan.removals) == ((), (), (), ())
+
+
+def test_the_other_ranks_order_that_was_never_sent_is_withdrawn() -> None:
+    plan = plan_for(gang("starting", EXIT_1, None, orders=[start(), start("open", sent=False)]))
+    assert [w.command_id for w in plan.withdrawals] == [2]
+    assert (plan.stops, plan.releases) == ((), ())
+
+
+@pytest.mark.parametrize(
+    ("states", "restart", "phase"),
+    [
+        ((STOPPED, EXIT_1), "always", "backoff"),
+        ((STOPPED, EXIT_1), "never", "failed"),
+        ((EXIT_0, EXIT_0), "never", "succeeded"),
+        ((EXIT_0, EXIT_1), "never", "failed"),  # one that failed outweighs one that did not
+        ((STOPPED, STOPPED), "never", "failed"),
+    ],
+)
+def test_when_all_have_ended_the_one_that_ended_by_itself_tells(states, restart, phase) -> None:
+    assert [m.to for m in plan_for(gang("running", *states), restart=restart).moves] == [phase]
+
+
+def test_ranks_of_a_task_finish_one_after_another() -> None:
+    plan = plan_for(gang("running", EXIT_0, RUNNING), restart="never")
+    assert (plan.moves, plan.stops, plan.releases) == ((), (), ())
+
+
+def test_a_rank_that_was_refused_takes_the_others_with_it() -> None:
+    refused = start("refused", code="claim_conflict")
+    first = plan_for(gang("scheduled", RUNNING, None, orders=[start(), refused]))
+    assert [s.rank for s in first.stops] == [0]
+    nobody = plan_for(gang("scheduled", None, None, orders=[start("withdrawn"), refused]))
+    assert [m.to for m in nobody.moves] == ["pending"]
+    assert [r.instance for r in nobody.releases] == ["g"]
+
+
+def test_several_ranks_are_placed_again_as_a_whole() -> None:
+    plan = plan_for(gang("backoff", EXIT_1, STOPPED))
+    assert plan.restarts == ()
+    assert [m.to for m in plan.moves] == ["pending"]
