@@ -1,0 +1,27 @@
+# One image for controller, agents and the command line:
+#   docker build -t gpuward .    docker run --rm gpuward --help
+
+FROM python:3.11-slim-bookworm AS build
+WORKDIR /build
+# Everything that the lock names is fetched and checked against its hash; from these files alone, without a network,
+# the next step takes what Gpuward needs to run. What only its developers need stays behind.
+COPY requirements.lock .
+RUN pip download --no-cache-dir --no-deps --only-binary=:all: --require-hashes --requirement requirements.lock --dest locked
+COPY pyproject.toml README.md LICENSE ./
+COPY src src
+RUN python -m venv --without-pip /opt/gpuward \
+    && pip --python /opt/gpuward/bin/python install --no-cache-dir --no-index --find-links locked '.[controller,agent]'
+
+FROM python:3.11-slim-bookworm
+RUN groupadd --gid 8420 gpuward \
+    && useradd --uid 8420 --gid gpuward --home-dir /var/lib/gpuward --no-create-home gpuward \
+    # New volumes take owner and mode of the folder that they are mounted on.
+    && install -d -o gpuward -g gpuward -m 0700 /var/lib/gpuward /run/gpuward
+COPY --from=build /opt/gpuward /opt/gpuward
+ENV PATH=/opt/gpuward/bin:$PATH \
+    PYTHONUNBUFFERED=1 \
+    GPUWARD_DATA_DIR=/var/lib/gpuward \
+    GPUWARD_AGENT_DATA_DIR=/var/lib/gpuward/agent
+USER gpuward
+WORKDIR /var/lib/gpuward
+ENTRYPOINT ["gpuward"]

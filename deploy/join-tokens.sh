@@ -1,0 +1,30 @@
+#!/bin/sh
+# Writes a join token for each worker that the controller does not know yet. May be run any number of times.
+#
+#   join-tokens.sh FOLDER WORKER...     makes FOLDER/WORKER, for `gpuward agent --join-token-file`
+#
+# GPUWARD_URL says where the controller is; the key is taken from CLIENT_ENV, the file that the controller wrote.
+set -eu
+umask 077
+
+folder=$1
+shift
+GPUWARD_API_KEY=$(sed -n 's/^GPUWARD_API_KEY=//p' "${CLIENT_ENV:-/var/lib/gpuward/client.env}")
+export GPUWARD_API_KEY
+
+for worker in "$@"; do
+    status=0
+    gpuward get worker "$worker" >/dev/null 2>"$folder/.error" || status=$?
+    case $status in
+    0) echo "$worker has joined already" ;;
+    3)
+        gpuward join-token create >"$folder/.$worker"
+        mv "$folder/.$worker" "$folder/$worker"
+        echo "$worker may join"
+        ;;
+    *)
+        cat "$folder/.error" >&2
+        exit "$status"
+        ;;
+    esac
+done

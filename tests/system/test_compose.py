@@ -1,0 +1,91 @@
+"""What docker-compose.yml relies on, without Docker: its hosts, its token script, and what it grants to whom."""
+
+import asyncio
+import sys
+from pathlib import Path
+
+import yaml
+
+from gpuward.schemas.simulated import SimulatedHosts
+from support.cluster import Cluster
+
+ROOT = Path(__file__).parents[2]
+HOSTS = ROOT / "deploy" / "simulated-hosts.yaml"
+COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+WORKERS = ["gpu-1", "gpu-2"]
+
+
+async def _make_tokens(cluster: Cluster, folder: Path, client_env: Path) -> tuple[int, str]:
+    """Runs the script as the compose file does; returns exit code and output."""
+    bin_dir = cluster.folder / "bin"
+    bin_dir.mkdir(exist_ok=True)
+    (bin_dir / "gpuward").write_text(f'#!/bin/sh\nexec {sys.executable} -m gpuward.cli "$@"\n')
+    (bin_dir / "gpuward").chmod(0o755)
+    process = await asyncio.create_subprocess_exec(
+        "sh",
+        str(ROOT / "deploy" / "join-tokens.sh"),
+        str(folder),
+        *COMPOSE["services"]["join-tokens"]["command"],
+        env={
+            "PATH": f"{bin_dir}:/usr/bin:/bin",
+            "PYTHONPATH": ":".join(part for part in sys.path if part),
+            "GPUWARD_URL": cluster.url,
+            "CLIENT_ENV": str(client_env),
+        },
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    async with asyncio.timeout(60):
+        output, _ = await process.communicate()
+    return process.returncode or 0, output.decode()
+
+
+async def test_the_script_gives_tokens_to_those_alone_that_have_not_joined(cluster: Cluster, tmp_path: Path) -> None:
+    await cluster.start_controller()
+    client_env = cluster.data_dir / "client.env"
+    assert await _make_tokens(cluster, tmp_path, client_env) == (0, "gpu-1 may join\ngpu-2 may join\n")
+    first = {name: (tmp_path / name).read_text() for name in WORKERS}
+    assert len(set(first.values())) == 2
+    assert {(tmp_path / name).stat().st_mode & 0o777 for name in WORKERS} == {0o600}
+
+    data_dir = str(cluster.folder / "agent-gpu-1")
+    argv = ["agent", "--controller", cluster.url, "--name", "gpu-1", "--simulate", str(HOSTS), "--data-dir", data_dir]
+    cluster.start("gpu-1", *argv, "--join-token-file", str(tmp_path / "gpu-1"))
+    await cluster.until(lambda: cluster.worker_is("gpu-1", "ready"), "gpu-1 is ready", 60)
+
+    assert await _make_tokens(cluster, tmp_path, client_env) == (0, "gpu-1 has joined already\ngpu-2 may join\n")
+    assert (tmp_path / "gpu-1").read_text() == first["gpu-1"]
+    assert (tmp_path / "gpu-2").read_text() != first["gpu-2"]
+
+
+async def test_the_script_makes_nothing_with_a_wrong_key(cluster: Cluster, tmp_path: Path) -> None:
+    await cluster.start_controller()
+    wrong = tmp_path / "client.env"
+    wrong.write_text("GPUWARD_API_KEY=gpw_wrong\n")
+    code, output = await _make_tokens(cluster, tmp_path, wrong)
+    assert code == 1
+    assert "GPUWARD_API_KEY" in output
+    assert not any((tmp_path / name).exists() for name in WORKERS)
+
+
+def test_every_agent_has_its_host_and_its_token() -> None:
+    agents = {
+        name: service for name, service in COMPOSE["services"].items() if service.get("command", ())[:1] == ["agent"]
+    }
+    assert sorted(agents) == sorted(SimulatedHosts.model_validate(yaml.safe_load(HOSTS.read_text())).expanded())
+    assert sorted(agents) == sorted(COMPOSE["services"]["join-tokens"]["command"])
+    for name, service in agents.items():
+        assert service["command"] == ["agent", f"--name={name}"]
+        assert service["environment"]["GPUWARD_JOIN_TOKEN_FILE"] == f"/run/gpuward/{name}"
+
+
+def test_no_service_has_more_rights_than_it_needs() -> None:
+    for name, service in COMPOSE["services"].items():
+        assert "privileged" not in service, name
+        assert service["cap_drop"] == ["ALL"], name
+        assert service["security_opt"] == ["no-new-privileges:true"], name
+        assert service["read_only"] is True, name
+        assert "healthcheck" in service or service["restart"] == "no", name
+        assert all(port.startswith("127.0.0.1:") for port in service.get("ports", ())), name
+    assert COMPOSE["services"]["postgres"]["user"] == "postgres"
+    assert COMPOSE["networks"]["database"]["internal"] is True
