@@ -42,6 +42,9 @@ log = structlog.get_logger(__name__)
 
 _DATABASE_WAIT_S: Final = 60.0
 _HTTP_CLOSE_S: Final = 2.0
+# Of the pool's connections. A flood of requests leaves the others to what the controller lives by; and since no more
+# of them run at once, each one's statements follow one another closely, and the event loop comes round quickly.
+_API_CONNECTIONS: Final = 6
 
 
 class ControllerError(Exception):
@@ -137,7 +140,7 @@ class _Controller:
         self._lag = LoopLag(clock)
         self._app = build_app(
             ApiContext(
-                database=database,
+                database=database.share(_API_CONNECTIONS),
                 hints=self._hints,
                 leadership=lambda: (self._lease.term is not None, self._lease.term),
                 readiness=Readiness(database, self._feed, self._leader),

@@ -8,6 +8,7 @@ from typing import Final
 import structlog
 
 from gpuward.controller.reconcilers.analysis import Analyses
+from gpuward.controller.reconcilers.cancelling import CancellingReconciler
 from gpuward.controller.reconcilers.housekeeping import Housekeeping
 from gpuward.controller.reconcilers.instances import InstancesReconciler
 from gpuward.controller.reconcilers.placement import EVERYTHING, PlacementReconciler
@@ -25,6 +26,8 @@ log = structlog.get_logger(__name__)
 # cost of a step is shared, and on an idle cluster nobody waits to be gathered. The second worker is for the case that
 # the first one waits for a lock.
 _INSTANCES: Final = LoopSettings(workers=2, batch_size=256)
+# Its step is one narrow read, so all that came together goes together.
+_CANCELLING: Final = LoopSettings(workers=1, batch_size=4096)
 _ONE_AT_A_TIME: Final = LoopSettings(workers=1, batch_size=1, resync_s=20.0)
 
 
@@ -85,7 +88,7 @@ class _Reign:
     ) -> None:
         self._database = database
         self._term = term
-        self._analyses = Analyses(clock=clock, metrics=metrics, hint=self._look_at)
+        self._analyses = Analyses(clock=clock, metrics=metrics, hint=self._look_at, on_start=self._look_whether_needed)
         # Jitter only: no secret depends on it.
         rng = random.Random()  # noqa: S311 - see above
 
@@ -103,6 +106,7 @@ class _Reign:
         self._instances: ReconcileLoop[str] = loop(
             InstancesReconciler(database, term, self._analyses, settings.restarts, self._wake_placement), _INSTANCES
         )
+        self._cancelling: ReconcileLoop[str] = loop(CancellingReconciler(database, self._analyses), _CANCELLING)
         self._placement: ReconcileLoop[str] = loop(
             PlacementReconciler(
                 database,
@@ -127,6 +131,7 @@ class _Reign:
         """Runs until cancelled; every child process has ended when this returns."""
         try:
             async with asyncio.TaskGroup() as group:
+                group.create_task(self._cancelling.run(), name="cancelling")
                 group.create_task(self._instances.run(), name="instances")
                 group.create_task(self._placement.run(), name="placement")
                 group.create_task(self._workers.run(), name="workers")
@@ -138,13 +143,20 @@ class _Reign:
         """Adds the keys that a wake-up may concern."""
         if kind in ("deployment", "process", "*"):
             if id_ is None:
+                self._cancelling.add_all()
                 self._instances.add_all()
             else:
                 # What computes for a deployment that changed must hear of it before anything else does.
-                self._instances.add(id_, urgent=self._analyses.running(id_))
+                computing = self._analyses.running(id_)
+                if computing and kind == "deployment":
+                    self._look_whether_needed(id_)
+                self._instances.add(id_, urgent=computing)
         if kind in ("worker", "*"):
             self._workers.add(EVERYTHING)
             self._wake_placement()
+
+    def _look_whether_needed(self, uid: str) -> None:
+        self._cancelling.add(uid, urgent=True)
 
     def _look_at(self, uid: str) -> None:
         self._instances.add(uid)

@@ -19,10 +19,25 @@ PURPOSE = "analysis"
 
 
 class Analyses:
-    """One reign's analyses: at most one per deployment, equal inputs shared; results wait here for the next step."""
+    """One reign's analyses: at most one per deployment, equal inputs shared; results wait here for the next step.
 
-    def __init__(self, *, clock: Clock, metrics: ComputationMetrics, hint: Callable[[str], None]) -> None:
+    Args:
+        clock: time.
+        metrics: what is counted.
+        hint: called with the uid of a deployment whose analysis has ended.
+        on_start: called with the uid of a deployment for which one begins: what it began from may be old by then.
+    """
+
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        metrics: ComputationMetrics,
+        hint: Callable[[str], None],
+        on_start: Callable[[str], None] = lambda _uid: None,
+    ) -> None:
         self._hint = hint
+        self._on_start = on_start
         self._computations = Computations(self._done, clock=clock, metrics=metrics)
         self._running: dict[str, RevisionFacts] = {}
         self._finished: dict[str, Finished] = {}
@@ -30,6 +45,14 @@ class Analyses:
     def running(self, uid: str) -> bool:
         """Whether something is being worked out for this deployment."""
         return uid in self._running
+
+    def under_way(self, uid: str) -> RevisionFacts | None:
+        """The revision whose need is being worked out for this deployment."""
+        return self._running.get(uid)
+
+    def uids(self) -> list[str]:
+        """All deployments for which something is being worked out."""
+        return list(self._running)
 
     def finished(self, uid: str) -> Finished | None:
         """What ended since it was last kept; stays until `forget` or another start."""
@@ -53,6 +76,7 @@ class Analyses:
                 memory_bytes=analysis.memory_bytes,
             ),
         )
+        self._on_start(uid)
 
     def cancel(self, uid: str, *, committed_at: datetime | None) -> None:
         """Ends what is under way for this deployment, its child process included, and drops any result."""

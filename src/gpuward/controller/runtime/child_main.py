@@ -16,6 +16,8 @@ import signal
 import sys
 
 _PR_SET_PDEATHSIG = 1
+# Work that may take minutes stands back behind what has to answer in milliseconds: the controller and its database.
+_NICENESS = 5
 # What Python code would start another process with. The kill of the group catches those that get around this, too.
 _FORBIDDEN_EVENTS = frozenset({"os.fork", "os.forkpty", "os.exec", "os.posix_spawn", "os.system", "subprocess.Popen"})
 
@@ -73,6 +75,7 @@ def main(argv: list[str]) -> None:
     """Serve the one request and exit without clean-up: whatever the target left running ends with the process."""
     parent_pid, memory_bytes, max_result_bytes = (int(arg) for arg in argv[1:4])
     _die_with_parent(parent_pid)
+    os.nice(_NICENESS)
     _lower_limit(resource.RLIMIT_CORE, 0)
     _lower_limit(resource.RLIMIT_AS, memory_bytes)
     request_fd, answer_fd = _take_channels()

@@ -1,9 +1,10 @@
 """The one place that opens connections: an asyncpg pool for set-based work, SQLAlchemy sessions for single rows."""
 
 import asyncio
+import copy
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from typing import Any, Final, Self
 from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
 import asyncpg
@@ -65,6 +66,7 @@ class Database:
     def __init__(self, dsn: str, pool: "asyncpg.Pool[Any]", orm: AsyncEngine) -> None:
         self.dsn = dsn
         self.pool = pool
+        self._room = asyncio.Semaphore(pool.get_max_size())
         self._orm = orm
         self._sessions = async_sessionmaker(orm, expire_on_commit=False)
 
@@ -99,11 +101,22 @@ class Database:
         )
         return cls(dsn, pool, orm)
 
+    def share(self, connections: int) -> Self:
+        """The same database for somebody who shall never hold more than so many of the pool's connections."""
+        share = copy.copy(self)
+        share._room = asyncio.Semaphore(connections)
+        return share
+
     @asynccontextmanager
     async def connection(self) -> "AsyncIterator[asyncpg.pool.PoolConnectionProxy[Any]]":
         """A pooled raw connection, waited for no longer than `ACQUIRE_TIMEOUT_S`."""
-        async with self.pool.acquire(timeout=ACQUIRE_TIMEOUT_S) as connection:
-            yield connection
+        async with asyncio.timeout(ACQUIRE_TIMEOUT_S):
+            await self._room.acquire()
+        try:
+            async with self.pool.acquire(timeout=ACQUIRE_TIMEOUT_S) as connection:
+                yield connection
+        finally:
+            self._room.release()
 
     @asynccontextmanager
     async def transaction(self) -> "AsyncIterator[asyncpg.pool.PoolConnectionProxy[Any]]":

@@ -14,15 +14,24 @@ from gpuward.controller.engines.registry import engine_for
 from gpuward.controller.scheduling.estimate import input_hash
 from gpuward.controller.store.database import Database
 from gpuward.controller.store.events import NewEvent, write_events
-from gpuward.controller.store.notify import notify
+from gpuward.controller.store.notify import CHANNEL, notify
 from gpuward.controller.store.refusals import GenerationConflictError, NotFoundError
-from gpuward.controller.store.views.deployments import deployment_by_uid
+from gpuward.controller.store.views.deployments import deployment_by_uid, views_of
 from gpuward.schemas.manifest import IN_PLACE_FIELDS, DeploymentSpec
 from gpuward.schemas.objects import DeploymentView
 
 ApplyOutcome = Literal["created", "unchanged", "updated", "replaced"]
 Change = Literal["unchanged", "updated", "replaced"]
 _LIVE: Final = "select * from deployments where name = $1 and deleted_at is null for no key update"
+# One statement and so one round trip: its commit follows the time that it writes at once, and what computes for the
+# deployment ends by that time's clock.
+_DELETE: Final = """
+    with gone as (
+        update deployments set deleted_at = clock_timestamp() where name = $1 and deleted_at is null returning *),
+    told as (
+        insert into events (reason, message, objects)
+        select 'deleted', $2, array['deployment:' || uid] from gone)
+    select gone.*, pg_notify($3, 'deployment ' || uid) from gone"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,18 +133,16 @@ async def delete(database: Database, name: str) -> DeploymentView:
     Raises:
         NotFoundError: if no deployment of that name is left.
     """
-    async with database.transaction() as connection:
-        row = await connection.fetchrow(_LIVE, name)
+    message = f"deployment {name} was deleted by its user"
+    async with database.connection() as connection:
+        row = await connection.fetchrow(_DELETE, name, message, CHANNEL)
         if row is None:
-            query = "select uid from deployments where name = $1 order by deleted_at desc limit 1"
-            uid = await connection.fetchval(query, name)
-            if uid is None:
-                raise _missing(name)
-        else:
-            uid = row["uid"]
-            await connection.execute("update deployments set deleted_at = clock_timestamp() where uid = $1", uid)
-            await _tell(connection, uid, "deleted", f"deployment {name} was deleted by its user")
-        return await deployment_by_uid(connection, str(uid))
+            query = "select * from deployments where name = $1 order by deleted_at desc limit 1"
+            row = await connection.fetchrow(query, name)
+        if row is None:
+            raise _missing(name)
+        # Of the row as it was: what never started may be finished and gone by now.
+        return (await views_of(connection, [row]))[0]
 
 
 async def _create(connection: Any, name: str, spec: DeploymentSpec) -> uuid.UUID:

@@ -20,7 +20,7 @@ async def list_deployments(connection: Reader, *, limit: int, cursor: str | None
     """
     after = open_cursor(cursor, (str, str)) or ["", "00000000-0000-0000-0000-000000000000"]
     query = """select * from deployments where (name, uid) > ($1::text, ($2::text)::uuid) order by name, uid limit $3"""
-    views = await _with_intents(connection, await connection.fetch(query, *after, limit + 1))
+    views = await views_of(connection, await connection.fetch(query, *after, limit + 1))
     return page_of(views, limit, lambda view: (view.name, view.uid))
 
 
@@ -31,7 +31,7 @@ async def deployments_by_uid(connection: Reader, uids: Iterable[str] | None = No
     else:
         query = "select * from deployments where uid = any($1::uuid[]) order by name, uid"
         rows = await connection.fetch(query, list(uids))
-    return await _with_intents(connection, rows)
+    return await views_of(connection, rows)
 
 
 async def deployment_by_uid(connection: Reader, uid: str) -> DeploymentView:
@@ -54,7 +54,7 @@ async def deployment_by_name(connection: Reader, name: str) -> DeploymentView:
     """
     query = """select * from deployments where name = $1
                 order by deleted_at is null desc, deleted_at desc limit 1"""
-    views = await _with_intents(connection, await connection.fetch(query, name))
+    views = await views_of(connection, await connection.fetch(query, name))
     if not views:
         raise NotFoundError(f"no deployment is named {name!r}; `gpuward get deployments` lists those there are")
     return views[0]
@@ -63,11 +63,12 @@ async def deployment_by_name(connection: Reader, name: str) -> DeploymentView:
 async def live_by_name(connection: Reader, names: Iterable[str]) -> dict[str, DeploymentView]:
     """The live deployments among `names`."""
     query = "select * from deployments where name = any($1) and deleted_at is null"
-    views = await _with_intents(connection, await connection.fetch(query, list(names)))
+    views = await views_of(connection, await connection.fetch(query, list(names)))
     return {view.name: view for view in views}
 
 
-async def _with_intents(connection: Reader, rows: Sequence[Any]) -> list[DeploymentView]:
+async def views_of(connection: Reader, rows: Sequence[Any]) -> list[DeploymentView]:
+    """Rows of deployments as views, with the intents as they are now."""
     uids = [row["uid"] for row in rows]
     intents: dict[Any, list[IntentView]] = defaultdict(list)
     for row in await connection.fetch(_INTENTS, uids) if uids else ():
