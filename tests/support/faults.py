@@ -83,6 +83,7 @@ class Faults:
         await self.answers(STEADY)
         await self.cluster.audit()
         self.watch.check()
+        self.check_logs()
         if kept:
             assert self.watch.pid(STEADY) == moment.steady_pid
             assert self.watch.pid(moment.loading) == moment.loading_pid
@@ -93,6 +94,12 @@ class Faults:
         for name in (moment.loading, moment.analyzing):
             await self.cluster.gone(name)
             assert not self.watch.alive(name)
+
+    def check_logs(self) -> None:
+        """Faults of the world are expected: none was taken for a mistake of our own."""
+        for name in ("controller", HOST):
+            log = (self.cluster.folder / f"{name}.log").read_text(errors="replace")
+            assert "unexpectedly" not in log, log[log.index("unexpectedly") - 1000 :][:4000]
 
     async def settled(self, names: Iterable[str], limit_s: float = RECOVERY_S) -> None:
         """All of these run, each as one process."""
@@ -135,6 +142,15 @@ class Faults:
         except (aiohttp.ClientError, TimeoutError, AssertionError):
             return None
 
+    async def leaderless(self) -> bool:
+        """Whether the controller knows, or cannot know, that it leads no more."""
+        leader = await self.leader()
+        return leader is None or not leader["leading"]
+
+    async def phase_is(self, name: str, phase: str) -> bool:
+        """Whether the only instance of a deployment is in this phase."""
+        return await self.cluster.phases(name) == [phase]
+
     # The embedded PostgreSQL
 
     @property
@@ -162,6 +178,15 @@ class Faults:
         async with self.stranger() as connection:
             query = f"select pid from pg_stat_activity where application_name = 'gpuward' and ({which})"  # noqa: S608 - the test's own
             return [row["pid"] for row in await connection.fetch(query)]
+
+    async def until_lease_ended(self, outside: "asyncpg.Connection[Any]") -> None:
+        """Waits until the lease has run out by the database's clock, and a little more."""
+        await self.cluster.until(
+            lambda: outside.fetchval(
+                "select renewed_at + (ttl_s + 1) * interval '1 second' < clock_timestamp() from lease"
+            ),
+            "the lease has run out",
+        )
 
     async def until_backends(self, which: str, what: str) -> list[int]:
         """Waits until there is such a connection."""

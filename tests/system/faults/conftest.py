@@ -1,6 +1,8 @@
-"""A cluster under faults, watched from outside by somebody who counts its engines."""
+"""Clusters under faults, each watched from outside by somebody who counts its engines."""
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -9,8 +11,26 @@ from support.cluster import Cluster
 from support.engine_watch import EngineWatch
 from support.faults import Faults
 
+MakeFaults = Callable[[str], Faults]
+
 
 @pytest.fixture
-async def faults(cluster: Cluster, data_dir: Path) -> AsyncIterator[Faults]:
-    with EngineWatch(data_dir) as watch:
-        yield Faults(cluster, watch)
+async def make_faults(data_dir: Path) -> AsyncIterator[MakeFaults]:
+    """Makes empty clusters by name; several may be under faults at once."""
+    made: list[Cluster] = []
+    with ExitStack() as stack:
+
+        def make(name: str) -> Faults:
+            folder = data_dir / name
+            folder.mkdir()
+            made.append(Cluster(folder))
+            return Faults(made[-1], stack.enter_context(EngineWatch(folder)))
+
+        yield make
+        await asyncio.gather(*(cluster.aclose() for cluster in made))
+
+
+@pytest.fixture
+def faults(make_faults: MakeFaults) -> Faults:
+    """One such cluster."""
+    return make_faults("one")

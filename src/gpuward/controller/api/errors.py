@@ -57,6 +57,7 @@ _STATUSES: Final[Sequence[tuple[type[Exception], int, str]]] = (
 DATABASE_TROUBLE: Final = (
     asyncpg.PostgresConnectionError,
     asyncpg.InterfaceError,
+    asyncpg.InternalClientError,  # a connection was cut in mid-answer
     asyncpg.OperatorInterventionError,
     asyncpg.InsufficientResourcesError,
     asyncpg.TransactionRollbackError,

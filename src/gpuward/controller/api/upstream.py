@@ -9,9 +9,9 @@ import structlog
 from aiohttp import web
 
 from gpuward.controller.api.context import CONTEXT
-from gpuward.controller.api.errors import DATABASE_TROUBLE
 from gpuward.controller.api.hints import Hints
 from gpuward.controller.api.routing import RoutingTable
+from gpuward.controller.runtime.database import DATABASE_ERRORS
 from gpuward.controller.store.database import Database
 from gpuward.controller.store.serving import read_serving
 
@@ -55,7 +55,7 @@ async def upstream_context(app: web.Application) -> AsyncIterator[None]:
     )
     table = RoutingTable()
     async with session:
-        refreshing = asyncio.create_task(_keep_fresh(context.database, context.hints, table), name="gateway-routing")
+        refreshing = asyncio.create_task(keep_fresh(context.database, context.hints, table), name="gateway-routing")
         app[UPSTREAM] = Upstream(session, table, refreshing)
         try:
             yield
@@ -64,7 +64,7 @@ async def upstream_context(app: web.Application) -> AsyncIterator[None]:
             await asyncio.wait([refreshing], timeout=_CONNECT_S)
 
 
-async def _keep_fresh(database: Database, hints: Hints, table: RoutingTable) -> None:
+async def keep_fresh(database: Database, hints: Hints, table: RoutingTable) -> None:
     """Reads the table anew on hints and every `REFRESH_S`; without the database the last one goes on serving."""
     trouble = False
     with hints.subscribe() as subscription:
@@ -76,7 +76,7 @@ async def _keep_fresh(database: Database, hints: Hints, table: RoutingTable) -> 
                 if trouble:
                     log.info("gateway routing is fresh again")
                 trouble = False
-            except (*DATABASE_TROUBLE, TimeoutError) as error:
+            except DATABASE_ERRORS as error:
                 if not trouble:
                     log.warning("gateway routing cannot be read; the last one goes on serving", error=str(error))
                 trouble = True

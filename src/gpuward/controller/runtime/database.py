@@ -17,14 +17,17 @@ DATABASE_ERRORS: tuple[type[Exception], ...] = (
     asyncpg.InternalClientError,
 )
 
-# Those that pass by themselves: the way there, a restart or a fail-over, too much at once, a deadlock. The rest of the
-# driver's errors (a wrong column, a violated check) are our own mistakes.
+# Those that pass by themselves: the way there, a restart or a fail-over, too much at once, a deadlock, somebody else's
+# lock; and what the driver says of itself when a connection was cut under its hands. The rest of its errors (a wrong
+# column, a violated check) are our own mistakes.
 TRANSIENT_ERRORS: tuple[type[Exception], ...] = (
     OSError,
     TimeoutError,
     asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
     asyncpg.PostgresConnectionError,
     asyncpg.OperatorInterventionError,
     asyncpg.InsufficientResourcesError,
     asyncpg.TransactionRollbackError,
+    asyncpg.LockNotAvailableError,
 )

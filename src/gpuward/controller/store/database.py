@@ -9,6 +9,8 @@ from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
 import asyncpg
 import orjson
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as OrmTimeoutError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
 
 POOL_SIZE: Final = 16
@@ -132,9 +134,19 @@ class Database:
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator[AsyncSession]:
-        """An ORM session inside a transaction, committed at the end."""
-        async with self._sessions.begin() as session:
-            yield session
+        """An ORM session inside a transaction, committed at the end.
+
+        Raises:
+            asyncpg.PostgresError: what the driver raised, as everywhere else, without the ORM's wrapping.
+            TimeoutError: every connection of the ORM's is in use.
+        """
+        try:
+            async with self._sessions.begin() as session:
+                yield session
+        except DBAPIError as error:
+            raise _driver_error(error) from error
+        except OrmTimeoutError as error:
+            raise TimeoutError(str(error)) from error
 
     async def listen_connection(self) -> "asyncpg.Connection[Any]":
         """A connection of its own, never pooled, for LISTEN and for the lease."""
@@ -150,6 +162,11 @@ class Database:
                 await self.pool.close()
         except TimeoutError:
             self.pool.terminate()
+
+
+def _driver_error(error: DBAPIError) -> BaseException:
+    """The driver's own error, which the ORM wraps twice."""
+    return (error.orig and error.orig.__cause__) or error
 
 
 def describe_dsn(dsn: str) -> str:

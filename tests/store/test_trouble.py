@@ -1,0 +1,77 @@
+"""A database in trouble is told as the driver tells it, whoever asked: the ORM's sessions and the gateway's refresh."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import asyncpg
+import pytest
+from sqlalchemy import text
+
+from gpuward.controller.api.errors import as_api_error
+from gpuward.controller.api.hints import Hints
+from gpuward.controller.api.routing import RoutingTable
+from gpuward.controller.api.upstream import keep_fresh
+from gpuward.controller.runtime.database import DATABASE_ERRORS
+from gpuward.controller.store.database import Database
+from gpuward.controller.store.tokens import create_token
+
+
+async def test_a_session_raises_what_the_driver_raised(migrated: Database) -> None:
+    async def read_impatiently() -> None:
+        async with migrated.session() as session:
+            await session.execute(text("set local lock_timeout = '50ms'"))
+            await session.execute(text("select 1 from join_tokens"))
+
+    async with migrated.transaction() as other:
+        await other.execute("lock table join_tokens in access exclusive mode")
+        with pytest.raises(asyncpg.LockNotAvailableError) as raised:
+            await read_impatiently()
+    known = as_api_error(raised.value)
+    assert known is not None
+    assert known.status == 503
+
+
+async def test_a_session_whose_connection_is_cut(migrated: Database) -> None:
+    async def read_while_cut() -> None:
+        async with migrated.session() as session:
+            pid = (await session.execute(text("select pg_backend_pid()"))).scalar_one()
+            async with migrated.connection() as other:
+                await other.execute("select pg_terminate_backend($1, 5000)", pid)
+            await session.execute(text("select 1"))
+
+    with pytest.raises(DATABASE_ERRORS) as raised:
+        await read_while_cut()
+    known = as_api_error(raised.value)
+    assert known is not None
+    assert known.status == 503
+    assert (await create_token(migrated)).token
+
+
+class _Stumbling:
+    """The database, failing once in each way that the driver knows."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self.errors = [error("on purpose") for error in DATABASE_ERRORS]
+        self.answered = asyncio.Event()
+
+    @asynccontextmanager
+    async def snapshot(self) -> AsyncIterator[Any]:
+        if self.errors:
+            raise self.errors.pop()
+        async with self._database.snapshot() as connection:
+            yield connection
+        self.answered.set()
+
+
+async def test_the_gateways_table_outlives_every_trouble(migrated: Database) -> None:
+    stumbling, hints = _Stumbling(migrated), Hints()
+    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+        refreshing = group.create_task(keep_fresh(stumbling, hints, RoutingTable()))
+        while not stumbling.answered.is_set():
+            hints.publish("process", None)
+            await asyncio.sleep(0.01)
+        refreshing.cancel()
+    assert not stumbling.errors

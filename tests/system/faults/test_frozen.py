@@ -1,0 +1,54 @@
+"""SIGSTOP past every limit on silence, then SIGCONT, while deployments are analyzed, load and run."""
+
+from collections.abc import Callable
+
+import psutil
+
+from support.faults import HOST, STEADY, Faults, all_of, frozen
+
+
+async def test_frozen_and_resumed(make_faults: Callable[[str], Faults]) -> None:
+    """Whoever stood still finds its place again; the engines that stood behind it have not moved."""
+    await all_of(_controller_and_database(make_faults("a")), _agent(make_faults("b")), _engines(make_faults("c")))
+
+
+async def _controller_and_database(faults: Faults) -> None:
+    await faults.begin()
+    for who in ("controller", "database"):
+        moment = await faults.catch()
+        term = (await faults.leader() or {})["term"]
+        processes = [psutil.Process(faults.cluster.processes["controller"].pid)]
+        if who == "database":
+            processes = [faults.postmaster, *faults.postmaster.children(recursive=True)]
+        async with faults.stranger() as outside, frozen(*processes):
+            if who == "controller":
+                await faults.until_lease_ended(outside)
+            else:
+                await faults.cluster.until(faults.leaderless, "the controller no longer leads")
+
+        async def leads_anew(before: int = term) -> bool:
+            leader = await faults.leader()
+            return leader is not None and leader["leading"] and leader["term"] > before
+
+        await faults.cluster.until(leads_anew, "it leads in a new term", 40)
+        await faults.recovered(moment)
+
+
+async def _agent(faults: Faults) -> None:
+    await faults.begin()
+    moment = await faults.catch(load_s=1, analysis_s=1)
+    async with frozen(psutil.Process(faults.cluster.processes[HOST].pid)):
+        await faults.cluster.until(lambda: faults.cluster.worker_is(HOST, "unreachable"), "the host is silent", 60)
+        await faults.cluster.until(lambda: faults.phase_is(STEADY, "unreachable"), "so are its instances")
+        await faults.cluster.audit()
+    await faults.cluster.until(lambda: faults.cluster.worker_is(HOST, "ready"), "the host is back")
+    await faults.recovered(moment)
+
+
+async def _engines(faults: Faults) -> None:
+    await faults.begin()
+    moment = await faults.catch()
+    async with frozen(psutil.Process(moment.steady_pid), psutil.Process(moment.loading_pid)):
+        await faults.cluster.until(lambda: faults.phase_is(STEADY, "unhealthy"), "it is unhealthy", 40)
+        assert await faults.phase_is(moment.loading, "starting")
+    await faults.recovered(moment)
