@@ -2,6 +2,7 @@
 # else is needed goes into .venv (and .venv-engines for real model servers), nothing goes outside this folder.
 #
 #   make run DATA_DIR=/tmp/gw PORT=9000   both variables are optional
+#   make bench-storm ARGS='--storms 2'    so are the benches' arguments
 
 PYTHON ?= python3
 VENV := .venv
@@ -12,7 +13,7 @@ BIN := $(VENV)/bin
 PIP_INSTALL := -m pip --disable-pip-version-check --no-input install -qq --no-cache-dir
 LOCKED := $(PIP_INSTALL) --require-hashes --no-deps --only-binary=:all: --requirement
 
-.PHONY: help setup run test check test-engines lock clean
+.PHONY: help setup run test check test-engines bench-place bench-storm bench-agents lock clean
 .DELETE_ON_ERROR:
 
 help:
@@ -21,6 +22,7 @@ help:
 	@echo 'make test          check, then all tests but those of real engines'
 	@echo 'make check         lint, format, types, import rules'
 	@echo 'make test-engines  tests with real model servers (installs $(ENGINES) first)'
+	@echo 'make bench-place   placements per second through the real store; bench-storm, bench-agents: see bench/'
 	@echo 'make lock          resolve the dependencies anew'
 	@echo 'make clean         remove what the other targets made'
 
@@ -41,6 +43,10 @@ check: $(VENV)/.ready
 # The engines' own environment is only put on the search path: an agent finds `transformers` as it would on a GPU host.
 test-engines: $(VENV)/.ready $(ENGINES)/.ready
 	PATH="$(CURDIR)/$(ENGINES)/bin:$$PATH" $(BIN)/python -m pytest tests/engines
+
+# What they print says what it was measured against; bench-storm exits with 1 where a promise is not kept.
+bench-place bench-storm bench-agents: bench-%: $(VENV)/.ready
+	PYTHONPATH=tests $(BIN)/python bench/$*.py $(ARGS)
 
 # An environment is made from nothing and marked as ready last, so an interrupted installation is simply done again.
 $(VENV)/.ready: requirements.lock pyproject.toml

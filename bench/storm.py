@@ -59,7 +59,9 @@ async def one_storm(cluster: Cluster, storm: Storm, verdict: Verdict) -> None:
         after_s = await cluster.running("after")
         counted = await read_counted(cluster)
     seen, size = watch.sightings(), pool_size()
-    print(f"      the storm took {took:.1f} s; the longest pause between looks was {seen.longest_pause_s * 1000:.0f} ms")
+    print(
+        f"      the storm took {took:.1f} s; the longest pause between looks was {seen.longest_pause_s * 1000:.0f} ms"
+    )
     gone = seen.lasted_s(last_answer, quiet_until)
     verdict.check(
         f"no computation's process {GONE_WITHIN_S * 1000:.0f} ms after the last DELETE",

@@ -1,7 +1,7 @@
 """Watches one controller's computations from outside: a process of its own looks into /proc each ten milliseconds.
 
-Usage: python proc_watch.py CONTROLLER_PID FILE; it ends when its stdin closes. A line of FILE is a change: the monotonic
-time in seconds, then the pids that exist; the last line is the longest pause between two looks.
+Usage: python proc_watch.py CONTROLLER_PID FILE; it ends when its stdin closes. A line of FILE is a change: monotonic
+seconds, then the pids that exist; the last line is the longest pause between two looks.
 """
 
 import asyncio
@@ -49,9 +49,10 @@ class ProcWatch:
         self._process = await asyncio.create_subprocess_exec(
             sys.executable, "-I", __file__, str(self._pid), str(self._file), stdin=asyncio.subprocess.PIPE
         )
-        async with asyncio.timeout(_START_S):
-            while not self._file.exists():
-                await asyncio.sleep(LOOK_S)
+        give_up = time.monotonic() + _START_S
+        while not self._file.exists():
+            assert time.monotonic() < give_up, "the watcher does not start"
+            await asyncio.sleep(LOOK_S)
         return self
 
     async def __aexit__(

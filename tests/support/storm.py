@@ -1,4 +1,4 @@
-"""A storm over a real cluster: many deployments with distinct inputs applied and deleted at once, and what it leaves."""
+"""A storm over a real cluster: many deployments with distinct inputs applied and deleted together, and what is left."""
 
 import asyncio
 import time

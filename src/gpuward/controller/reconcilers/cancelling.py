@@ -1,8 +1,8 @@
 """Ends analyses whose deployment was deleted or changed, on a road of its own: one narrow read, no write.
 
-The instances' step would find it, too, but it looks at hundreds of deployments together and reads all that hangs on
-them, and a computation that nobody needs shall not wait for that. Only what cannot be taken back counts here, a tombstone
-and a newer revision: what was read may be old by the time it is acted on. Stops are the instances' step's.
+The instances' step would find it, too, but it looks at hundreds of deployments together, reads all that hangs on them
+and waits for locks, and a computation that nobody needs shall not wait for that. Only what cannot be taken back counts
+here, a tombstone and a newer revision: what was read may be old by the time it is acted on. Stops are that step's.
 """
 
 from collections.abc import Collection, Mapping, Sequence

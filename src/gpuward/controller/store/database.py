@@ -106,7 +106,7 @@ class Database:
     def share(self, connections: int) -> Self:
         """The same database for somebody who shall never hold more than so many of the pool's connections."""
         share = copy.copy(self)
-        share._room = asyncio.Semaphore(connections)
+        share._room = asyncio.Semaphore(connections)  # noqa: SLF001 - a copy of this very object
         return share
 
     @asynccontextmanager

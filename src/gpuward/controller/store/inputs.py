@@ -1,4 +1,4 @@
-"""What deployments' analyses should be working on: one narrow read, quick enough to run at each change of a deployment."""
+"""What deployments' analyses should be working on: one narrow read, quick enough to run at each change."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,0 +1,124 @@
+"""Analyses that nobody needs end at once, whatever else the reconcilers are busy with."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from gpuward.controller.leading import Leading
+from gpuward.controller.reconcilers.cancelling import CancellingReconciler
+from gpuward.controller.runtime.clock import SystemClock
+from gpuward.controller.runtime.feed import ChangeFeed
+from gpuward.controller.runtime.metrics import Metrics
+from gpuward.controller.settings import ControllerSettings
+from gpuward.controller.store import deployments
+from gpuward.controller.store.database import Database
+from gpuward.schemas.manifest import DeploymentSpec
+from support.reign import Reign
+
+LIMIT_S = 20.0
+POLL_S = 0.005
+STEPS_HANG_S = 8.0  # the database's lock_timeout
+SLOW = {"analysis_seconds": 60, "memory": "10GiB"}
+
+
+def spec(**fields: object) -> DeploymentSpec:
+    return DeploymentSpec.model_validate({"engine": "simulated", "args": SLOW, **fields})
+
+
+async def until(seen: Callable[[], bool], limit_s: float = LIMIT_S) -> None:
+    loop = asyncio.get_running_loop()
+    give_up = loop.time() + limit_s
+    while not seen():
+        assert loop.time() < give_up
+        await asyncio.sleep(POLL_S)
+
+
+async def begun(db: Database, reign: Reign) -> str:
+    """The uid of a deployment whose analysis runs."""
+    uid = (await deployments.apply(db, "d", spec())).view.uid
+    await reign.instances.step([uid])
+    assert reign.analyses.running(uid)
+    return uid
+
+
+@pytest.mark.parametrize(
+    ("change", "needed"),
+    [
+        (None, False),
+        ({"args": {**SLOW, "memory": "11GiB"}}, False),
+        ({"env": {"A": "1"}}, True),  # a new revision of the same input: its analysis goes on
+        ({"replicas": 3}, True),
+    ],
+)
+async def test_cancels_what_was_deleted_or_has_another_input(
+    db: Database, reign: Reign, change: dict[str, object] | None, needed: bool
+) -> None:
+    uid = await begun(db, reign)
+    if change is None:
+        await deployments.delete(db, "d")
+    else:
+        await deployments.apply(db, "d", spec(**change))
+    cancelling = CancellingReconciler(db, reign.analyses)
+    assert list(await cancelling.list_keys()) == [uid]
+    await cancelling.step([uid])
+    assert reign.analyses.running(uid) is needed
+
+
+async def test_cancels_what_is_gone(db: Database, reign: Reign) -> None:
+    uid = await begun(db, reign)
+    await deployments.delete(db, "d")
+    other = await Reign.begin(db)
+    await other.settle()
+    await CancellingReconciler(db, reign.analyses).step([uid])
+    assert not reign.analyses.running(uid)
+    await other.aclose()
+
+
+@asynccontextmanager
+async def leading(db: Database, metrics: Metrics) -> AsyncIterator[None]:
+    """The whole reign of one term, woken by the change feed."""
+    async with db.transaction() as c:
+        term = await c.fetchval("update lease set term = term + 1, holder = 'test' returning term")
+    leader = Leading(db, SystemClock(), metrics, ControllerSettings(), lambda: 0.0)
+    feed = ChangeFeed(db.listen_connection, leader.hint, SystemClock())
+    tasks = [asyncio.create_task(feed.run()), asyncio.create_task(leader.reign(term))]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_a_cancel_waits_for_no_step(db: Database) -> None:
+    """All workers of the instances' loop hang in a transaction; the deleted one's computation is gone all the same."""
+    registry = CollectorRegistry()
+
+    def in_flight() -> float | None:
+        return registry.get_sample_value("gpuward_computations_in_flight")
+
+    async with leading(db, Metrics(registry)):
+        await deployments.apply(db, "slow", spec())
+        await until(lambda: in_flight() == 1)
+        async with db.connection() as blocker, blocker.transaction():
+            # A takeover's lock: every step that writes waits for it.
+            await blocker.execute("select 1 from lease where id = 1 for update")
+            for n in range(4):
+                await deployments.apply(db, f"other-{n}", spec(args={}))
+                await asyncio.sleep(0.1)
+            waiting = "select count(*) from pg_locks where not granted"
+            async with db.connection() as looker:
+                assert await looker.fetchval(waiting) >= 2
+                await deployments.delete(db, "slow")
+                await until(lambda: in_flight() == 0, STEPS_HANG_S / 2)
+                assert await looker.fetchval(waiting) >= 2
+    (cancelled,) = [
+        sample.value
+        for family in registry.collect()
+        for sample in family.samples
+        if sample.name == "gpuward_computation_cancel_seconds_count"
+    ]
+    assert cancelled == 1
