@@ -111,6 +111,68 @@ def test_a_new_revision_replaces_one_at_a_time_old_stopped_first() -> None:
     assert [s.instance for s in plan_of(arrived, two[1], **both).stops] == ["b"]
 
 
+def test_a_replacement_goes_on_without_a_hint() -> None:
+    both = {"spec": spec(replicas=2), "revision": 2}
+    old = running("b")
+    ended = instance("a", "stopping", stop_reason="new_revision", processes=(process("exited", "stopped", 0),))
+    plan = plan_of(ended, old, **both)
+    assert [r.instance for r in plan.removals] == ["a"]
+    assert [c.revision for c in plan.creates] == [2]
+    arriving = instance("c", "starting", revision=2, processes=RUNNING)
+    plan = plan_of(arriving, old, **both)
+    assert [m.to.value for m in plan.moves] == ["running"]
+    assert plan.stops == ()
+    assert plan.again_after_s == pytest.approx(0.01)
+
+
+LOST = (host(phase="lost", reason="silent"), host("w2"))
+
+
+def elsewhere(name: str, **fields):
+    """One that runs on the other host."""
+    one = running(name, **fields)
+    return replace(one, claims=tuple(replace(c, worker_id="w2") for c in one.claims))
+
+
+def test_a_replacement_does_not_wait_for_a_lost_host() -> None:
+    stuck = instance("a", "stopping", stop_reason="new_revision", processes=RUNNING, commands=(start(verb="stop"),))
+    plan = plan_of(stuck, revision=2, hosts=LOST)
+    assert [c.revision for c in plan.creates] == [2]
+    assert plan.releases == plan.removals == ()
+    assert plan_of(stuck, revision=2).creates == ()
+    task = {"spec": spec(restart="never"), "revision": 2}
+    assert plan_of(stuck, hosts=LOST, **task).creates == (), "it may still work"
+    two = {"spec": spec(replicas=2), "revision": 2, "hosts": LOST}
+    assert [s.instance for s in plan_of(stuck, elsewhere("b", revision=2), elsewhere("c"), **two).stops] == ["c"]
+    replaced = instance("a", "replaced", revision=2, processes=RUNNING)
+    assert [s.instance for s in plan_of(replaced, elsewhere("b", revision=2), elsewhere("c"), **two).stops] == ["c"]
+
+
+def test_a_return_is_followed_by_a_look_at_who_is_too_many() -> None:
+    back = instance("a", "unreachable", processes=RUNNING)
+    plan = plan_of(back, instance("b", "pending", replaces="a"))
+    assert [m.to.value for m in plan.moves] == ["running"]
+    assert plan.again_after_s == pytest.approx(0.01)
+
+
+def test_old_revisions_that_run_are_not_what_was_applied() -> None:
+    plan = plan_of(running("a", revision=2), running("b"), spec=spec(replicas=2), revision=2, phase="unset")
+    assert plan.update is not None
+    assert plan.update.phase == "progressing"
+
+
+def test_the_deployment_says_at_once_why() -> None:
+    plan = plan_of(instance("a", "running", processes=(process("exited", "exit", 3),)))
+    assert plan.update is not None
+    assert plan.update.phase == "degraded"
+    assert plan.update.message == "exited with code 3; starts again after 10 s"
+    over = instance("a", "backoff", reason="exit", message="exited with code 3", processes=(process("exited"),))
+    plan = plan_of(over)
+    assert [r.instance for r in plan.restarts] == ["a"]
+    assert plan.update is not None
+    assert (plan.update.phase, plan.update.message) == ("progressing", "")
+
+
 def test_a_failing_new_revision_halts_the_replacement() -> None:
     plan = plan_of(
         instance("c", "failed", revision=2), running("b"), spec=spec(replicas=2, restart="never"), revision=2

@@ -63,6 +63,8 @@ def decide(
         need_known = _settle_need(facts, finished, known, draft, settings)
         _analyse(facts, staying, wanted, need_known, draft)
         _fill_up(facts, staying, wanted, draft)
+        if _opens_the_way(facts, draft):
+            draft.again(0.0)
     elif len(draft.removals) == len(facts.instances):
         draft.finish = True
     if need_waits(facts, draft):
@@ -79,6 +81,13 @@ def need_waits(facts: DeploymentFacts, draft: Draft) -> bool:
     )
     waiting = any(i.phase in (P.PENDING, P.ANALYZING) for i in facts.instances)
     return has_need and (bool(draft.creates) or (draft.store_need is not None and waiting))
+
+
+def _opens_the_way(facts: DeploymentFacts, draft: Draft) -> bool:
+    """Whether this step lets the next one replace or give up another instance; nobody else would hint at that."""
+    replacing = any(i.revision != facts.revision for i in facts.instances)
+    returned = any(m.expected is P.UNREACHABLE for m in draft.moves)
+    return returned or (replacing and bool(draft.moves or draft.removals))
 
 
 def _let_go(facts: DeploymentFacts, wanted: int, draft: Draft) -> set[str]:
@@ -119,24 +128,31 @@ def _let_outdated_go(
         if instance.phase in _NO_HOLD or instance.phase in (P.BACKOFF, P.UNHEALTHY):
             let_go(instance, "new_revision", "its spec was changed")
     serving = [i for i in outdated if i.phase not in _NO_HOLD and i.phase not in (P.BACKOFF, P.UNHEALTHY)]
-    in_transition = any(
-        i.phase is P.STOPPING
-        or (i.revision == facts.revision and i.phase not in (P.RUNNING, P.SUCCEEDED, P.UNREACHABLE))
-        for i in facts.instances
-    )
+    in_transition = any(_is_awaited(facts, i) for i in facts.instances)
     missing = len([i for i in here if i.revision == facts.revision]) + len(outdated) < wanted_replicas(facts)
     if serving and not in_transition and not missing:
         first = min(serving, key=lambda i: (i.phase is P.RUNNING, i.created_at, i.id))
         let_go(first, "new_revision", "its spec was changed")
 
 
+def _is_awaited(facts: DeploymentFacts, instance: InstanceFacts) -> bool:
+    """Whether the next replacement waits for it: an old one that stops, a new one that is to run."""
+    if instance.phase is P.REPLACED or _given_up(facts, instance):
+        return False
+    settled = (P.RUNNING, P.SUCCEEDED, P.UNREACHABLE)
+    return instance.phase is P.STOPPING or (instance.revision == facts.revision and instance.phase not in settled)
+
+
+def _given_up(facts: DeploymentFacts, instance: InstanceFacts) -> bool:
+    """Whether its worker is lost, so that nobody waits for it. A task may still work there, and never runs twice."""
+    return is_lost(facts, instance) and facts.revisions[instance.revision].spec.restart != "never"
+
+
 def _counts(facts: DeploymentFacts, instance: InstanceFacts) -> bool:
     """Whether it fills one of the wanted places. One given up with its worker does not; its substitute does."""
     if instance.phase in _GOING:
         return False
-    if instance.phase is P.UNREACHABLE and is_lost(facts, instance):
-        return facts.revisions[instance.revision].spec.restart == "never"  # it may still work; never twice
-    return True
+    return not (instance.phase is P.UNREACHABLE and _given_up(facts, instance))
 
 
 def _worth(instance: InstanceFacts) -> tuple[int, float]:
@@ -196,7 +212,11 @@ def _analyse(facts: DeploymentFacts, staying: list[InstanceFacts], wanted: int, 
 def _fill_up(facts: DeploymentFacts, staying: list[InstanceFacts], wanted: int, draft: Draft) -> None:
     """Creates what is missing; while an instance is being replaced in place by revision, its stop comes first."""
     counted = [i for i in staying if _counts(facts, i)]
-    leaving = [i for i in facts.instances if i.phase is P.STOPPING and i.stop_reason == "new_revision"]
+    gone = {r.instance for r in draft.removals}
+    leaving = [
+        i for i in facts.instances
+        if i.phase is P.STOPPING and i.stop_reason == "new_revision" and i.id not in gone and not _given_up(facts, i)
+    ]  # fmt: skip
     about_to = [m for m in draft.moves if m.stop_reason == "new_revision"]
     missing = wanted - len(counted) - len(leaving) - len(about_to)
     given_up = [

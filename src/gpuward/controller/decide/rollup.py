@@ -1,10 +1,11 @@
 """A deployment's phase and conditions, derived from its instances. Pure."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from gpuward.controller.decide.draft import Draft
-from gpuward.controller.domain.instances import DeploymentFacts, InstanceFacts
+from gpuward.controller.domain.instances import DeploymentFacts
 from gpuward.controller.domain.phases import DeploymentPhase, InstancePhase
 from gpuward.controller.domain.plans import DeploymentUpdate
 
@@ -14,26 +15,51 @@ _ON_THE_WAY = frozenset({P.ANALYZING, P.SCHEDULED, P.STARTING})
 _TROUBLED = frozenset({P.UNHEALTHY, P.BACKOFF, P.UNREACHABLE, P.FAILED})
 
 
+@dataclass(frozen=True, slots=True)
+class _After:
+    """An instance as it is once the draft is carried out."""
+
+    phase: InstancePhase
+    reason: str
+    message: str
+    revision: int
+
+
 def roll_up(facts: DeploymentFacts, wanted: int, draft: Draft) -> None:
     """Adds the deployment's new status to the draft where it differs from the stored one."""
     instances = _after(facts, draft)
-    phases: list[InstancePhase] = [phase for phase, _ in instances.values() if phase is not P.REPLACED]
+    current = all(i.revision == facts.revision for i in instances if i.phase is not P.REPLACED)
+    phases: list[InstancePhase] = [i.phase for i in instances if i.phase is not P.REPLACED]
     phases += [P.PENDING] * len(draft.creates)
     ready = phases.count(P.RUNNING)
     phase = _phase(facts, wanted, phases, ready)
+    if phase is D.RUNNING and not current:
+        phase = D.PROGRESSING  # between two replacements all run, but not what was applied
     reason, message = _why(facts, phase, instances)
-    conditions = _conditions(facts, wanted, ready, phase)
+    conditions = _conditions(facts, wanted, ready, phase, current=current)
     update = DeploymentUpdate(phase, reason, message, ready, facts.generation, conditions)
     stored = (facts.phase, facts.reason, facts.message, facts.ready, facts.observed_generation, facts.conditions)
     if stored != (phase, reason, message, ready, facts.generation, conditions):
         draft.update = update
 
 
-def _after(facts: DeploymentFacts, draft: Draft) -> dict[str, tuple[InstancePhase, InstanceFacts]]:
-    """Each remaining instance with the phase that it has once the draft is carried out."""
-    moved = {m.instance: m.to for m in draft.moves} | {r.instance: P.STARTING for r in draft.restarts}
+def _after(facts: DeploymentFacts, draft: Draft) -> list[_After]:
+    """The remaining instances by id."""
+    moves = {m.instance: m for m in draft.moves}
+    restarted = {r.instance for r in draft.restarts}
     gone = {r.instance for r in draft.removals}
-    return {i.id: (moved.get(i.id, i.phase), i) for i in facts.instances if i.id not in gone}
+    found: list[_After] = []
+    for i in sorted(facts.instances, key=lambda i: i.id):
+        if i.id in gone:
+            continue
+        move = moves.get(i.id)
+        if move is not None:
+            found.append(_After(move.to, str(move.reason), move.message, i.revision))
+        elif i.id in restarted:
+            found.append(_After(P.STARTING, "", "", i.revision))
+        else:
+            found.append(_After(i.phase, i.reason, i.message, i.revision))
+    return found
 
 
 def _phase(facts: DeploymentFacts, wanted: int, phases: list[InstancePhase], ready: int) -> DeploymentPhase:
@@ -63,9 +89,7 @@ def _settled(wanted: int, staying: Sequence[InstancePhase], ready: int) -> Deplo
     return None
 
 
-def _why(
-    facts: DeploymentFacts, phase: DeploymentPhase, instances: Mapping[str, tuple[InstancePhase, InstanceFacts]]
-) -> tuple[str, str]:
+def _why(facts: DeploymentFacts, phase: DeploymentPhase, instances: Sequence[_After]) -> tuple[str, str]:
     if phase is D.STOPPED:
         intent = next((i for i in facts.intents if i.max_replicas == 0), None)
         return (intent.reason, f"stopped by {intent.source}") if intent else ("", "no replicas are wanted")
@@ -73,16 +97,15 @@ def _why(
         return "", ""
     if phase is D.DELETING:
         return "deleted", f"{len(instances)} instances are still stopping" if instances else ""
-    for _, instance in sorted(instances.values(), key=lambda pair: pair[1].id):
+    for instance in instances:
         if instance.phase not in (P.RUNNING, P.REPLACED, P.SUCCEEDED) and (instance.reason or instance.message):
             return instance.reason, instance.message
     return "", ""
 
 
 def _conditions(
-    facts: DeploymentFacts, wanted: int, ready: int, phase: DeploymentPhase
+    facts: DeploymentFacts, wanted: int, ready: int, phase: DeploymentPhase, *, current: bool
 ) -> tuple[Mapping[str, Any], ...]:
-    current = all(i.revision == facts.revision for i in facts.instances)
     states = {
         "Available": (ready > 0, "" if ready else "no_instance_runs"),
         "Complete": (phase in (D.RUNNING, D.SUCCEEDED, D.STOPPED), f"{ready} of {wanted} run"),
