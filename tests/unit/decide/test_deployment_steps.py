@@ -156,8 +156,10 @@ def test_a_return_is_followed_by_a_look_at_who_is_too_many() -> None:
 
 
 def test_old_revisions_that_run_are_not_what_was_applied() -> None:
-    plan = plan_of(running("a", revision=2), running("b"), spec=spec(replicas=2), revision=2, phase="unset")
+    arriving = instance("a", "starting", revision=2, processes=RUNNING)
+    plan = plan_of(arriving, running("b"), spec=spec(replicas=2), revision=2, phase="unset")
     assert plan.update is not None
+    assert plan.update.ready == 2
     assert plan.update.phase == "progressing"
 
 
