@@ -135,6 +135,10 @@ async def test_a_lost_update_is_refused(migrated: Database) -> None:
     with pytest.raises(GenerationConflictError):
         await store.scale(migrated, "a", 3, if_match=1)
     assert (await read(migrated)).spec.replicas == 2
+    with pytest.raises(GenerationConflictError, match="at generation 2, not 1"):
+        await store.delete(migrated, "a", if_match=1)
+    assert (await read(migrated)).deleted_at is None
+    assert (await store.delete(migrated, "a", if_match=2)).deleted_at is not None
 
 
 async def test_two_that_create_one_name_both_succeed_in_order(migrated: Database) -> None:

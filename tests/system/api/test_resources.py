@@ -87,6 +87,8 @@ async def test_bounds_on_names_bodies_and_parameters(api: Served) -> None:
     assert await refused("GET", f"{D}/none") == (404, "not_found")
     assert await refused("PUT", f"{D}/a", json=spec(), headers={"If-Match": "x"}) == (400, "invalid")
     assert await refused("PUT", f"{D}/a", json=spec(), headers={"If-Match": "3"}) == (412, "generation_conflict")
+    assert (await api.call("PUT", f"{D}/b", json=spec()))[0] == 201
+    assert await refused("DELETE", f"{D}/b", headers={"If-Match": "2"}) == (412, "generation_conflict")
     assert await refused("POST", f"{D}/none/scale", json={"replicas": -1}) == (400, "invalid")
     assert await refused("POST", "/api/v1/keys", json={"role": "root"}) == (400, "invalid")
 

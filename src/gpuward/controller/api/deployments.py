@@ -54,7 +54,8 @@ async def put(request: web.Request) -> web.Response:
 
 async def delete(request: web.Request) -> web.Response:
     """`DELETE /deployments/{name}`."""
-    view = await store.delete(request.app[CONTEXT].database, request.match_info["name"])
+    database = request.app[CONTEXT].database
+    view = await store.delete(database, request.match_info["name"], if_match=_if_match(request))
     return answer(view, status=202)
 
 
@@ -99,8 +100,8 @@ ROUTES: Final = (
         DeploymentView, DeploymentSpec,
     ),
     Route(
-        "DELETE", _PATH + "/{name}", delete, Access.OPERATE, "Delete a deployment", "deployments", DeploymentView,
-        status=202,
+        "DELETE", _PATH + "/{name}", delete, Access.OPERATE, "Delete a deployment (If-Match: generation)",
+        "deployments", DeploymentView, status=202,
     ),
     Route(
         "POST", _PATH + "/{name}/start", _verb(store.start), Access.OPERATE, "Take back stops", "deployments",

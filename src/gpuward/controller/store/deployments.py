@@ -27,7 +27,8 @@ _LIVE: Final = "select * from deployments where name = $1 and deleted_at is null
 # deployment ends by that time's clock.
 _DELETE: Final = """
     with gone as (
-        update deployments set deleted_at = clock_timestamp() where name = $1 and deleted_at is null returning *),
+        update deployments set deleted_at = clock_timestamp()
+         where name = $1 and deleted_at is null and generation = coalesce($4, generation) returning *),
     told as (
         insert into events (reason, message, objects)
         select 'deleted', $2, array['deployment:' || uid] from gone)
@@ -127,20 +128,25 @@ async def start(database: Database, name: str) -> DeploymentView:
         return await deployment_by_uid(connection, str(row["uid"]))
 
 
-async def delete(database: Database, name: str) -> DeploymentView:
+async def delete(database: Database, name: str, *, if_match: int | None = None) -> DeploymentView:
     """Sets the tombstone; the row goes once everything that ran is confirmed gone. Repeating it changes nothing.
 
     Raises:
         NotFoundError: if no deployment of that name is left.
+        GenerationConflictError: if it is not at generation `if_match`.
     """
     message = f"deployment {name} was deleted by its user"
     async with database.connection() as connection:
-        row = await connection.fetchrow(_DELETE, name, message, CHANNEL)
+        row = await connection.fetchrow(_DELETE, name, message, CHANNEL, if_match)
         if row is None:
-            query = "select * from deployments where name = $1 order by deleted_at desc limit 1"
+            query = (
+                "select * from deployments where name = $1 order by deleted_at desc limit 1"  # a live one comes first
+            )
             row = await connection.fetchrow(query, name)
         if row is None:
             raise _missing(name)
+        if if_match is not None and row["generation"] != if_match:
+            raise GenerationConflictError(name, wanted=if_match, found=row["generation"])
         # Of the row as it was: what never started may be finished and gone by now.
         return (await views_of(connection, [row]))[0]
 
