@@ -106,7 +106,7 @@ class Hosts:
             await notify(connection, "process", concerned)
 
 
-async def seat(db: Database, name: str, worker_id: str, *, silent: bool = False) -> None:
+async def seat(db: Database, worker_id: str, *, silent: bool = False) -> None:
     """Has the worker heard of just now and for good, or not for ten minutes; wakes whom that concerns."""
     seen = timedelta(minutes=-10) if silent else timedelta(days=1)
     async with db.transaction() as connection:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from types import FrameType, ModuleType
 
 Span = tuple[int, int, int, int]  # first line, last line, first column, last column
@@ -66,8 +67,7 @@ def _standing_at(frame: FrameType, sites: tuple[_Site, ...]) -> _Site | None:
 
 
 def _sites_of(module: ModuleType) -> Iterator[_Site]:
-    with open(str(module.__file__), encoding="utf-8") as file:
-        tree = ast.parse(file.read())
+    tree = ast.parse(Path(str(module.__file__)).read_text(encoding="utf-8"))
     for qualified, function in _functions(tree, module.__name__.rsplit(".", 1)[-1]):
         for n, node in enumerate(_own_awaits(function)):
             name = f"{qualified}[{n}]"

@@ -16,6 +16,8 @@ import asyncpg
 from gpuward.controller.store.database import Database
 from support.awaits import Awaits
 
+_GONE_LIMIT_S = 10.0
+
 
 class Kind(StrEnum):
     """What happens at a failpoint. Of a statement, `after` means that the server carried it out but nobody is told."""
@@ -76,9 +78,11 @@ async def end_here() -> None:
 
 
 async def cut(connection: Any, admin: "asyncpg.Pool[Any]") -> None:
-    """Ends the connection's backend and waits until it is gone."""
-    pid = connection.get_server_pid()
-    await admin.fetchval("select pg_terminate_backend($1, 5000)", pid)
+    """Ends the connection's backend and waits until that is noticed here."""
+    await admin.fetchval("select pg_terminate_backend($1)", connection.get_server_pid())
+    async with asyncio.timeout(_GONE_LIMIT_S):
+        while not connection.is_closed():  # noqa: ASYNC110 - the driver tells nobody
+            await asyncio.sleep(0.001)
 
 
 class FailingDatabase(Database):
@@ -158,7 +162,7 @@ class _FailingTransaction:
     async def __aenter__(self) -> None:
         await self.connection.carry_out(self.connection.points.due(), self.real.__aenter__)
 
-    async def __aexit__(self, *error: Any) -> None:
+    async def __aexit__(self, *error: object) -> None:
         if error[0] is not None:
             await self.real.__aexit__(*error)
             return

@@ -59,6 +59,7 @@ class Crew(Reign):
 
     def __init__(self, db: Database, term: int) -> None:
         super().__init__(db, term, RESTARTS)
+        self.term = term
         self.workers = WorkersReconciler(db, term=lambda: term, healthy_for_s=lambda: 1e9)
         self.housekeeping = Housekeeping(db, term, SystemClock(), audit_every_s=60, keep_events_days=1)
 
@@ -67,7 +68,8 @@ class Crew(Reign):
         """Takes the lease; as if it had listened for long, so that silence counts at once."""
         async with db.transaction() as connection:
             term = await connection.fetchval(
-                "update lease set term = term + 1, holder = 'test', acquired_at = now() - interval '1 day' returning term"
+                """update lease set term = term + 1, holder = 'test', acquired_at = now() - interval '1 day'
+                returning term"""
             )
         return cls(db, term, **fields)
 
@@ -107,7 +109,7 @@ class World:
         for name in ("w1", "w2", "w3"):
             # As a test of the ledger would call it; which host is first among equals must not depend on chance.
             world.workers[name] = await add_host(db, name, gpus=3, phase="joining")
-            await seat(db, name, world.workers[name].id)
+            await seat(db, world.workers[name].id)
         return world
 
     async def apply(self, name: str, **fields: Any) -> None:
@@ -210,11 +212,11 @@ async def _uncordon(world: World) -> None:
 
 async def _fall_silent(world: World) -> None:
     """The host that carries most, so that there is something to replace."""
-    await seat(world.db, "w2", world.workers["w2"].id, silent=True)
+    await seat(world.db, world.workers["w2"].id, silent=True)
 
 
 async def _return(world: World) -> None:
-    await seat(world.db, "w2", world.workers["w2"].id)
+    await seat(world.db, world.workers["w2"].id)
 
 
 async def _delete_all(world: World) -> None:
@@ -240,4 +242,3 @@ ACTS: Sequence[Act] = (
     Act("return", _return),
     Act("delete_all", _delete_all),
 )
-

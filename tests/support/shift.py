@@ -23,6 +23,7 @@ class Shift:
     database: Database
     points: Failpoints
     crew: Crew
+    between: Callable[[], Awaitable[None]] | None = None  # called whenever something may have changed
     takeovers: int = 0
     failures: int = 0
     pictures: list[dict[str, str]] = field(default_factory=list)
@@ -34,6 +35,7 @@ class Shift:
     async def play(self, act: Act) -> None:
         """Does the act, lets the world settle, checks it and takes its picture."""
         await act.do(self.world)
+        await self._pause()
         await self.settle()
         await self.world.check()
         self.pictures.append(await self.world.picture())
@@ -44,6 +46,7 @@ class Shift:
         for _ in range(_MAX_ROUNDS):
             well = [await self.step(step) for step in self.crew.steps]
             moved = await self.world.hosts.play()
+            await self._pause()
             before, trace = trace, await self.world.trace()
             if all(well) and not moved and trace == before:
                 return
@@ -58,6 +61,7 @@ class Shift:
             return False
         error = task.exception()
         if error is None:
+            await self._pause()
             return True
         if not isinstance(error, PASSING):
             raise error
@@ -79,6 +83,10 @@ class Shift:
         assert await self.world.trace() == before, f"a deposed leader wrote; struck: {self.points.struck}"
         self.points.wants = wants
         await old.aclose()
+
+    async def _pause(self) -> None:
+        if self.between is not None:
+            await self.between()
 
     async def _limited(self, step: Callable[[], Awaitable[None]]) -> None:
         async with asyncio.timeout(STEP_LIMIT_S) as self.points.deadline:

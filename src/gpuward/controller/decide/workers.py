@@ -149,6 +149,7 @@ def _change(
         reason,
         fence_until,
         {"silence_s": round(hearing.silence_s, 1), "connected": worker.connected, "session": worker.session},
+        last_seen=worker.last_seen,
     )
 
 

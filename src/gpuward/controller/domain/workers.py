@@ -79,7 +79,7 @@ class WorkerSettings:
 
 @dataclass(frozen=True, slots=True)
 class WorkerChange:
-    """A worker's next phase. `old` and `session` are what the write expects to find."""
+    """A worker's next phase. `old`, `session` and `last_seen` are what the write expects to find."""
 
     id: str
     name: str
@@ -89,6 +89,7 @@ class WorkerChange:
     reason: str
     fence_until: datetime | None = None
     evidence: dict[str, Any] = field(default_factory=dict)
+    last_seen: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,20 +66,22 @@ async def _lock(connection: Any, steps: Sequence[PlannedStep]) -> None:
 
 
 async def _bump_versions(connection: Any, steps: Sequence[PlannedStep]) -> None:
-    """Instances are made and removed one step after another, and none is made once the deployment is deleted."""
-    touched = [s for s in steps if s.plan.creates or s.plan.removals or s.plan.finish]
-    if touched:
-        await expect_rows(
-            connection,
-            """update deployments d set version = d.version + 1
-                 from unnest($1::uuid[], $2::bigint[], $3::boolean[]) as x (uid, version, creates)
-                where d.uid = x.uid and d.version = x.version and (not x.creates or d.deleted_at is null)
-            returning d.uid""",
-            len(touched),
-            [s.facts.uid for s in touched],
-            [s.facts.version for s in touched],
-            [bool(s.plan.creates) for s in touched],
-        )
+    """A deployment's steps follow one another, each on what the one before has left; none creates once it is deleted.
+
+    Phases and epochs guard each instance; this guards what hangs on no single row: how many there shall be, derived
+    state, forgotten failures, and the events, which would be told twice.
+    """
+    await expect_rows(
+        connection,
+        """update deployments d set version = d.version + 1
+             from unnest($1::uuid[], $2::bigint[], $3::boolean[]) as x (uid, version, creates)
+            where d.uid = x.uid and d.version = x.version and (not x.creates or d.deleted_at is null)
+        returning d.uid""",
+        len(steps),
+        [s.facts.uid for s in steps],
+        [s.facts.version for s in steps],
+        [bool(s.plan.creates) for s in steps],
+    )
 
 
 async def _withdraw(connection: Any, steps: Sequence[PlannedStep]) -> None:

@@ -55,13 +55,18 @@ _STATES: Final = """
      where w.deleted_at is null
      order by w.id"""
 _LOCK: Final = "select 1 from workers where id = any($1::uuid[]) order by id for no key update"
+# Nobody is given up who was heard of since. A second's grace: each flush reckons the same moment anew.
 _PHASES: Final = """
     update workers w
        set phase = c.new, reason = c.reason, fence_until = c.fence_until,
            phase_since = case when c.new = c.old then w.phase_since else clock_timestamp() end
-      from unnest($1::uuid[], $2::bigint[], $3::text[], $4::text[], $5::text[], $6::timestamptz[])
-           as c(id, session, old, new, reason, fence_until)
+      from unnest($1::uuid[], $2::bigint[], $3::text[], $4::text[], $5::text[], $6::timestamptz[], $7::timestamptz[])
+           as c(id, session, old, new, reason, fence_until, last_seen)
      where w.id = c.id and w.session = c.session and w.phase = c.old and w.deleted_at is null
+       and (c.new not in ('unreachable', 'lost')
+            or not exists (select 1 from worker_liveness l
+                            where l.worker_id = c.id
+                              and l.last_seen > coalesce(c.last_seen + interval '1 second', '-infinity')))
     returning w.id"""
 _DEPLOYMENTS_ON: Final = """
     select distinct i.deployment_uid from devices d
@@ -172,6 +177,7 @@ async def write_phases(connection: Connection, changes: Sequence[WorkerChange]) 
         [c.new for c in changes],
         [c.reason for c in changes],
         [c.fence_until for c in changes],
+        [c.last_seen for c in changes],
     )
     if len(rows) != len(changes):
         raise LostGuardError(f"{len(changes) - len(rows)} workers changed since they were read")

@@ -27,7 +27,7 @@ create table deployments (
     ready               integer not null default 0,
     observed_generation bigint not null default 0,
     conditions          jsonb not null default '[]',
-    version             bigint not null default 0                     -- rises whenever instances are made or removed
+    version             bigint not null default 0                     -- rises with every step of its reconciler
 )
 --;;
 create unique index deployments_live_name on deployments (name) where deleted_at is null

@@ -1,0 +1,108 @@
+"""The world as it was: snapshots of PostgreSQL kept open, and a database that shows one of them to whoever looks."""
+
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import asyncpg
+
+from gpuward.controller.runtime.outcome import StaleError
+from gpuward.controller.store.database import Database, prepare_connection
+from gpuward.controller.store.instances import list_uids
+from support.reign import NoMetrics
+from support.road import Crew
+
+
+class Moments:
+    """The last moments, newest first. Each is a connection in a REPEATABLE READ transaction of its own."""
+
+    def __init__(self, pool: "asyncpg.Pool[Any]", kept: int) -> None:
+        self._pool = pool
+        self._kept = kept
+        self._moments: deque[tuple[Any, Any]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._moments)
+
+    def __getitem__(self, lag: int) -> Any:
+        return self._moments[lag][0]
+
+    async def remember(self) -> None:
+        """Keeps this moment; beyond so many the oldest is forgotten."""
+        if len(self._moments) >= self._kept:
+            await self._forget(*self._moments.pop())
+        connection = await self._pool.acquire(timeout=10)
+        transaction = connection.transaction(isolation="repeatable_read", readonly=True)
+        await transaction.start()
+        await connection.execute("select 1 from lease")  # the snapshot is taken with the first statement
+        self._moments.appendleft((connection, transaction))
+
+    async def forget_all(self) -> None:
+        """Ends every transaction."""
+        while self._moments:
+            await self._forget(*self._moments.pop())
+
+    async def _forget(self, connection: Any, transaction: Any) -> None:
+        await transaction.rollback()
+        await self._pool.release(connection)
+
+
+@asynccontextmanager
+async def moments(dsn: str, kept: int) -> AsyncIterator[Moments]:
+    """Room for so many moments."""
+    async with asyncpg.create_pool(dsn, min_size=1, max_size=kept, init=prepare_connection) as pool:
+        found = Moments(pool, kept)
+        try:
+            yield found
+        finally:
+            await found.forget_all()
+
+
+class PastDatabase(Database):
+    """Reads are of an earlier moment, writes of now: what a reconciler does that was held up in between."""
+
+    def __init__(self, database: Database, moment: Any) -> None:
+        super().__init__(database.dsn, database.pool, database._orm)
+        self._moment = moment
+
+    @asynccontextmanager
+    async def snapshot(self) -> AsyncIterator[Any]:
+        yield self._moment
+
+
+class _Losses(NoMetrics):
+    """Placements that were given up, since something had changed."""
+
+    lost = 0
+
+    def placed(self, outcome: str, n: int) -> None:
+        if outcome == "lost":
+            self.lost += n
+
+
+async def act_on(database: Database, moment: Any, term: int) -> list[str]:
+    """Has reconcilers of this term act on what an earlier moment showed; which of them found their guards lost."""
+    crew = Crew(PastDatabase(database, moment), term)
+    crew.placement._metrics = losses = _Losses()
+    lost: list[str] = []
+    try:
+        await crew.step_workers()
+    except StaleError:
+        lost.append("workers")
+    lost += ["instances"] * await _step_instances(crew, moment)
+    await crew.step_placement()
+    lost += ["placement"] * losses.lost
+    await crew.aclose()
+    return lost
+
+
+async def _step_instances(crew: Crew, moment: Any) -> int:
+    """Deployment by deployment, as the loop does once a batch has failed: one lost guard hides no other."""
+    lost = 0
+    for uid in await list_uids(moment):
+        try:
+            await crew.instances.step([uid])
+        except StaleError:
+            lost += 1
+    return lost
