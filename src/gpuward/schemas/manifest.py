@@ -36,6 +36,16 @@ def _scalar_text(value: object) -> object:
 ScalarText = Annotated[Text, BeforeValidator(_scalar_text)]
 
 
+def _no_flag(value: object) -> object:
+    """Python takes `true` for 1; who writes it means something else."""
+    if isinstance(value, bool):
+        raise ValueError(f"must be a number, not {str(value).lower()}")
+    return value
+
+
+Whole = Annotated[int, BeforeValidator(_no_flag)]
+
+
 class SecretRef(Wire):
     """A reference to a stored secret; resolved when the command is delivered, never returned."""
 
@@ -48,7 +58,7 @@ class Probe(Wire):
     path: Annotated[str, Field(pattern=r"^/[^\s]*$", max_length=1024)] = "/health"
     period: Seconds = 5.0
     timeout: Seconds = 3.0
-    failures: Annotated[int, Field(ge=1, le=1000)] = 3
+    failures: Annotated[Whole, Field(ge=1, le=1000)] = 3
 
     @field_validator("period", "timeout")
     @classmethod
@@ -61,15 +71,22 @@ class Probe(Wire):
 class Resources(Wire):
     """What one instance asks. `gpu_memory` is per GPU; `exclusive` asks whole GPUs."""
 
-    gpus: Annotated[int, Field(ge=0, le=MAX_GPUS)] | Literal["auto"] = "auto"
+    gpus: Annotated[Whole, Field(ge=0, le=MAX_GPUS)] | Literal["auto"] = "auto"
     gpu_memory: SizeMibOrAutoOrAll = "auto"
     exclusive: bool = False
-    max_workers: Annotated[int, Field(ge=1, le=1024)] = 1
+    max_workers: Annotated[Whole, Field(ge=1, le=1024)] = 1
     host_memory: SizeMibOrAuto = "auto"
-    cpus: Annotated[float, Field(ge=0, le=65536)] | Literal["auto"] = "auto"
+    cpus: Annotated[float, BeforeValidator(_no_flag), Field(ge=0, le=65536)] | Literal["auto"] = "auto"
+
+    @field_validator("gpu_memory")
+    @classmethod
+    def _some_memory(cls, value: int | str) -> int | str:
+        if value == 0:
+            raise ValueError("is nothing; write a size such as 20GiB, or leave it out")
+        return value
 
 
-Degree = Annotated[int, Field(ge=1, le=MAX_GPUS)] | Literal["auto"]
+Degree = Annotated[Whole, Field(ge=1, le=MAX_GPUS)] | Literal["auto"]
 
 
 class Parallel(Wire):
@@ -120,13 +137,13 @@ class DeploymentSpec(Wire):
     command: Annotated[tuple[Text, ...], Field(max_length=1024)] = ()
     args: Annotated[dict[Text, ArgValue], Field(max_length=256)] = {}
     env: Annotated[dict[str, ScalarText | SecretRef], Field(max_length=512)] = {}
-    replicas: Annotated[int, Field(ge=0, le=MAX_REPLICAS)] = 1
+    replicas: Annotated[Whole, Field(ge=0, le=MAX_REPLICAS)] = 1
     restart: Literal["always", "on_failure", "never"] = "always"
     start_timeout: Seconds = 600.0
     drain_time: Seconds = 30.0
     probe: Probe | None = None
     stop_on_disconnect_after: Seconds | Literal["none"] = "none"
-    priority: Annotated[int, Field(ge=0, le=1000)] = 100
+    priority: Annotated[Whole, Field(ge=0, le=1000)] = 100
     preempt: bool = False
     movable: bool = True
     update: Literal["recreate", "rolling"] = "recreate"
@@ -159,6 +176,8 @@ class DeploymentSpec(Wire):
     def _fits_together(self) -> "DeploymentSpec":
         if self.engine == "custom" and not self.command:
             raise ValueError("command: engine custom needs a command; write it as a list, such as [python, serve.py]")
+        if self.command and not self.command[0].strip():
+            raise ValueError("command: begins with an empty text; name the program to run, such as [python, serve.py]")
         if self.command and self.engine not in ("custom", "auto"):
             raise ValueError(f"command: engine {self.engine} runs no command; remove it or set engine: custom")
         if self.engine == "transformers" and self.model is None:

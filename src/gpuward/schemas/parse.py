@@ -71,15 +71,23 @@ def parse_manifest_objects(objects: list[object]) -> list[Manifest]:
     return manifests
 
 
-def parse_spec(value: object) -> DeploymentSpec:
+def parse_spec(value: object, *, name: str | None = None) -> DeploymentSpec:
     """Reads a deployment's spec: everything of its manifest but kind and name.
+
+    Args:
+        value: the spec's fields.
+        name: of the deployment where it is known; kind and name may stand in `value` then, if they say the same.
 
     Raises:
         ManifestError: naming every field that is wrong.
     """
     if not isinstance(value, dict):
         raise ManifestError([FieldProblem("", "is no object; send the spec's fields as one JSON object")])
-    return _validate(DeploymentSpec, value, "")
+    if name is None:
+        return _validate(DeploymentSpec, value, "")
+    if value.get("name", name) != name:
+        raise ManifestError([FieldProblem("name", f"{str(value['name'])[:80]!r} is not {name!r}, as the path says")])
+    return _parse_manifest({"kind": "Deployment", **value, "name": name}, "").spec()
 
 
 def _parse_manifest(value: object, base: str) -> Manifest:

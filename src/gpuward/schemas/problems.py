@@ -14,6 +14,15 @@ _FIXES: Final[Mapping[str, str]] = {
     "secret": "is no secret's name; write lower case letters, digits and '-'",
     "path": "is no URL path; write one that starts with '/', such as /health",
 }
+_WORDS: Final[Mapping[str, str]] = {  # Pydantic speaks of Python's types
+    "a valid tuple": "a list, such as [a, b]",
+    "a valid list": "a list, such as [a, b]",
+    "a valid dictionary": "a mapping, such as {a: b}",
+    "a valid string": "text in quotes",
+    "a valid integer, unable to parse string as an integer": "a whole number",
+    "a valid integer, got a number with a fractional part": "a whole number",
+    "a valid integer": "a whole number",
+}
 _SECRETIVE: Final = "env"  # values below it may be secrets and are never repeated
 _SHOWN_CHARS: Final = 80
 
@@ -142,8 +151,10 @@ def _message(item: Any) -> str:
     given = "" if secretive else f"{_shown(item['input'])} "
     if kind == "string_pattern_mismatch" and location and location[-1] in _FIXES:
         return given + _FIXES[str(location[-1])]
-    text = text[0].lower() + text[1:]
-    return text.replace("input should", "must") + ("" if secretive else f", not {_shown(item['input'])}")
+    text = (text[0].lower() + text[1:]).replace("input should", "must")
+    for theirs, ours in _WORDS.items():
+        text = text.replace(theirs, ours)
+    return text + ("" if secretive else f", not {_shown(item['input'])}")
 
 
 def _shown(value: object) -> str:

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from pydantic import Field, field_validator
 
 from gpuward.schemas.base import Wire
-from gpuward.schemas.manifest import MAX_REPLICAS, Text
+from gpuward.schemas.manifest import MAX_REPLICAS, Text, Whole
 from gpuward.schemas.objects import Role
 from gpuward.schemas.quantities import Seconds
 
@@ -15,7 +15,7 @@ MAX_TOKEN_TTL_S = 30 * 86400.0
 class ScaleBody(Wire):
     """`POST /deployments/{name}/scale`."""
 
-    replicas: Annotated[int, Field(ge=0, le=MAX_REPLICAS)]
+    replicas: Annotated[Whole, Field(ge=0, le=MAX_REPLICAS)]
 
 
 class PlanBody(Wire):

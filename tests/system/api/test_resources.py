@@ -30,6 +30,8 @@ async def test_a_deployments_life(api: Served) -> None:
         "pending",
     )
     assert (await api.call("PUT", f"{D}/a", json=view["spec"]))[0] == 200, "what was read can be sent back"
+    whole = {"kind": "Deployment", "name": "a", **view["spec"]}
+    assert (await api.call("PUT", f"{D}/a", json=whole))[0] == 200, "and so can the manifest as it stands in a file"
     assert (await api.get(f"{D}/a"))["generation"] == 1
     status, scaled = await api.call("POST", f"{D}/a/scale", json={"replicas": 4}, headers={"If-Match": '"1"'})
     assert (status, scaled["generation"], scaled["spec"]["replicas"]) == (200, 2, 4)
@@ -47,7 +49,8 @@ async def test_a_deployments_life(api: Served) -> None:
 async def test_bad_specs_name_field_and_fix(api: Served) -> None:
     for body, code, path, part in (
         (spec(replcas=1), "invalid", "replcas", "did you mean 'replicas'?"),
-        (spec(resources={"gpus": "x"}), "invalid", "resources.gpus", "integer"),
+        (spec(resources={"gpus": "x"}), "invalid", "resources.gpus", "a whole number"),
+        (spec(name="b"), "invalid", "name", "as the path says"),
         (spec(utilization_policy={}), "invalid", "utilization_policy", "not enforced by this version"),
         ({"engine": "vllm", "model": "hf:a/b"}, "engine_unsupported", "engine", "not available in this version"),
         (spec(args={"load_second": 1}), "invalid", "args", "load_seconds"),

@@ -36,6 +36,7 @@ def test_the_engine_of_a_spec(fields: dict[str, Any], name: str) -> None:
         ({"engine": "simulated", "runtime": "docker"}, "runtime: docker"),
         ({"engine": "simulated", "update": "rolling"}, "update: rolling"),
         ({"engine": "simulated", "resources": {"max_workers": 2}}, "resources.max_workers"),
+        ({"engine": "simulated", "preempt": True}, "preempt"),
         ({"model": "gguf:/m.gguf"}, "model: gguf"),
     ],
 )

@@ -40,12 +40,21 @@ def test_scalars_stay_what_was_written() -> None:
         (HEAD + "resources: {gpu: 1}", "resources.gpu", "did you mean 'gpus'?"),
         (HEAD + "env: {A: {secrt: x, secret: y}}", "env.A.secrt", "did you mean 'secret'?"),
         (HEAD + "zzz: 1", "zzz", "known: args, command,"),
-        (HEAD + "resources: {gpus: two}", "resources.gpus", "integer"),
+        (HEAD + "resources: {gpus: two}", "resources.gpus", "a whole number or be 'auto', not 'two'"),
         (HEAD + "resources: {gpu_memory: 20}", "resources.gpu_memory", "such as 20GiB"),
         (HEAD + "env: {A: [1]}", "env.A", "must be text, or {secret: NAME}"),
         (HEAD + "placement: {gpus: [x, x]}", "placement.gpus", "name each once"),
         (HEAD + "probe: {path: x}", "probe.path", "starts with '/'"),
         (HEAD + "replicas: -1", "replicas", "greater than or equal to 0, not -1"),
+        (HEAD + "replicas: true", "replicas", "must be a number, not true"),
+        (HEAD + "resources: {gpus: yes}", "resources.gpus", "a whole number or be 'auto', not 'yes'"),
+        (HEAD + "resources: {cpus: true}", "resources.cpus", "must be a number or be 'auto'"),
+        (HEAD + "parallel: {tp: false}", "parallel.tp", "must be a number or be 'auto'"),
+        (HEAD + "resources: {gpus: 1, gpu_memory: 0GiB}", "resources.gpu_memory", "is nothing; write a size"),
+        (HEAD + "engine: custom\ncommand: python x.py", "command", "must be a list, such as [a, b], not 'python x.py'"),
+        (HEAD + "engine: custom\ncommand: [python, 3]", "command[1]", "must be text in quotes, not 3"),
+        (HEAD + "engine: custom\ncommand: ['', a]", "command", "name the program to run"),
+        (HEAD + "labels: [a]", "labels", "must be a mapping, such as {a: b}"),
         (HEAD + "restart: sometimes", "restart", "'always', 'on_failure' or 'never', not 'sometimes'"),
         (HEAD + "engine: custom", "command", "needs a command"),
         (HEAD + "parallel: {tp: 2}\nresources: {gpus: 3}", "parallel", "make them equal"),
@@ -100,5 +109,14 @@ def test_a_spec_is_a_manifest_without_kind_and_name() -> None:
     assert parse_spec(body) == manifest.spec()
     with pytest.raises(ManifestError, match="name: unknown key"):
         parse_spec({**body, "name": "a"})
+    headed = {"kind": "Deployment", "name": "a", **body}
+    assert parse_spec(headed, name="a") == parse_spec(body, name="a") == manifest.spec()
+    for wrong, words in (
+        ({"name": "b"}, "name: 'b' is not 'a', as the path says"),
+        ({"kind": "Job"}, "kind: 'Job' is no known kind"),
+        ({"replcas": 1}, "replcas: unknown key; did you mean 'replicas'"),
+    ):
+        with pytest.raises(ManifestError, match=words):
+            parse_spec({**headed, **wrong}, name="a")
     with pytest.raises(ManifestError, match="one JSON object"):
         parse_spec([body])

@@ -44,7 +44,7 @@ async def put(request: web.Request) -> web.Response:
     name = request.match_info["name"]
     if not re.fullmatch(NAME_PATTERN, name):
         raise invalid([FieldProblem("name", "is no DNS label; write lower case letters, digits and '-', at most 63")])
-    spec = parse_spec(await read_json_body(request))
+    spec = parse_spec(await read_json_body(request), name=name)
     validate(spec)
     applied = await store.apply(request.app[CONTEXT].database, name, spec, if_match=_if_match(request))
     status = 201 if applied.outcome == "created" else 200

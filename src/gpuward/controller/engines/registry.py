@@ -45,6 +45,8 @@ def validate(spec: DeploymentSpec) -> None:
     engine = engine_for(spec)
     if spec.update == "rolling":
         raise EngineUnsupportedError("update: rolling is not available in this version; use update: recreate")
+    if spec.preempt:
+        raise EngineUnsupportedError("preempt: pushing others out is not available in this version; leave it false")
     if spec.resources.max_workers > 1:
         raise EngineUnsupportedError(
             "resources.max_workers: instances over several workers are not available in this version; leave it at 1"
