@@ -74,11 +74,15 @@ class Storm:
         self._batch = batch
         self._inputs = count(1024)
 
-    async def blow(self, rounds: int = 2) -> float:
-        """Applies and deletes all, `rounds` times; returns the monotonic time when the last DELETE was answered."""
+    async def blow(self, rounds: int = 2, *, hold_s: float = 0.0) -> float:
+        """Applies and deletes all, `rounds` times; returns the monotonic time when the last DELETE was answered.
+
+        In between they are left alone for `hold_s` seconds: some have been worked out by then, placed and started.
+        """
         names = [f"storm-{n}" for n in range(self._size)]
         for _ in range(rounds):
             await self._each(names, lambda name: self._cluster.apply(name, args=self.slow_args()))
+            await asyncio.sleep(hold_s)
             await self._each(names, self._cluster.delete)
         return time.monotonic()
 

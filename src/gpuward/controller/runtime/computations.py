@@ -24,6 +24,9 @@ from gpuward.controller.runtime.waiting_line import WaitingLine
 log = structlog.get_logger(__name__)
 
 EXPRESS_SLICE_S = 0.75
+# Cancels come in bursts, and those next in line are likely to be cancelled next: in a storm of deletes, starting a child
+# for each of them at once cost the loop more than all the rest.
+REFILL_PAUSE_S = 0.1
 _CLOSE_LIMIT_S = 15.0
 
 CountOutcome: TypeAlias = Literal["started", "completed", "cancelled", "failed"]
@@ -125,6 +128,7 @@ class Computations:
         pool_size: children at once; by default twice the cores that we may use.
         max_waiting: bound on those that wait for a slot; beyond it `on_done` gets a RetryableError at once.
         slice_s: the express lane's slice, in seconds.
+        refill_pause_s: how long the slots of cancelled ones stay empty, in seconds.
         runner: runs one computation until it is done or cancelled; called as `run_child` is.
     """
 
@@ -137,6 +141,7 @@ class Computations:
         pool_size: int | None = None,
         max_waiting: int = 100_000,
         slice_s: float = EXPRESS_SLICE_S,
+        refill_pause_s: float = REFILL_PAUSE_S,
         runner: Runner = run_child,
     ) -> None:
         size = 2 * len(os.sched_getaffinity(0)) if pool_size is None else pool_size
@@ -147,6 +152,8 @@ class Computations:
         self._metrics = metrics
         self._max_waiting = max_waiting
         self._slice_s = slice_s
+        self._refill_pause_s = refill_pause_s
+        self._pause: asyncio.TimerHandle | None = None
         self._runner = runner
         self._arrivals = count()
         self._slots = _Slots(size)
@@ -220,6 +227,8 @@ class Computations:
         await end_tasks([held.task for held in self._slots.held if held.task is not None], limit_s=_CLOSE_LIMIT_S)
         # The tasks' callbacks, which count, run one turn of the loop after the tasks themselves.
         await asyncio.sleep(0)
+        if self._pause is not None:
+            self._pause.cancel()
 
     def _refusal(self) -> RetryableError | None:
         if self._closed:
@@ -230,6 +239,8 @@ class Computations:
 
     def _fill(self) -> None:
         """Give free slots to those who wait, and make room in the express lane if its holder has had its slice."""
+        if self._pause is not None:
+            return
         while len(self._line) and (lane := self._slots.free_lane()) is not None:
             oldest = self._line.oldest()
             express = self._slots.express
@@ -268,6 +279,14 @@ class Computations:
         computation.task.add_done_callback(partial(self._ended, computation))
         self._metrics.in_flight(len(self._slots.held))
 
+    def _pause_refill(self) -> None:
+        if self._pause is None and len(self._line):
+            self._pause = asyncio.get_running_loop().call_later(self._refill_pause_s, self._end_pause)
+
+    def _end_pause(self) -> None:
+        self._pause = None
+        self._fill()
+
     def _end_slice(self, computation: _Computation) -> None:
         computation.slice_over = True
         self._fill()
@@ -288,6 +307,7 @@ class Computations:
         owners = list(computation.owners)
         if not owners:
             self._count_cancelled(computation)
+            self._pause_refill()
         elif task.cancelled() and computation.put_back and not self._closed:
             self._line.put_back(computation.arrival, computation)
             owners = []
