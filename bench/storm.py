@@ -23,6 +23,7 @@ from support.cluster import Cluster
 from support.proc_watch import ProcWatch
 from support.storm import Storm, controller_rss_mib, left_rows, nothing_left, pool_size, read_counted
 
+HOLD_S = 2.5  # from a storm's applies to its deletes: the first analyses are done, and their engines start
 QUIET_S = 0.3  # between a storm's last DELETE and what is applied next: all processes are gone for most of it
 REST_S = 5.0  # before memory is read
 GONE_LIMIT_S = 120.0
@@ -51,7 +52,7 @@ async def one_storm(cluster: Cluster, storm: Storm, verdict: Verdict) -> None:
     file = cluster.folder / "sightings"
     async with ProcWatch(cluster.processes["controller"].pid, file) as watch:
         began = time.monotonic()
-        last_answer = await storm.blow()
+        last_answer = await storm.blow(hold_s=HOLD_S)
         took = last_answer - began
         await asyncio.sleep(QUIET_S)
         quiet_until = time.monotonic()
@@ -117,7 +118,7 @@ async def memory_over(cluster: Cluster, storm: Storm, storms: int, verdict: Verd
     await asyncio.sleep(REST_S)
     before = controller_rss_mib(cluster)
     for n in range(storms):
-        await storm.blow()
+        await storm.blow(hold_s=HOLD_S)
         await cluster.until(lambda: nothing_left(cluster), "nothing is left", GONE_LIMIT_S)
         print(f"      storm {n + 1} of {storms}: {controller_rss_mib(cluster):.1f} MiB", flush=True)
     await asyncio.sleep(REST_S)

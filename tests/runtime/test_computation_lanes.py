@@ -84,6 +84,18 @@ async def test_a_result_is_told_to_its_owner_once(make: Make, witness: Witness) 
     assert witness.counts == {"started": 1, "completed": 1}
 
 
+async def test_a_burst_of_cancels_starts_no_child_for_each_of_them(make: Make, children: Children) -> None:
+    computations = make(2)
+    for n in range(100):
+        computations.start(n, sleeping(f"h{n}", 1))
+    for n in range(90):
+        computations.cancel(n)
+        await asyncio.sleep(0.02)
+    assert len(children.started) < 50
+    await asyncio.sleep(60)
+    assert computations.waiting == computations.in_flight == 0
+
+
 async def test_an_error_is_told_as_it_is(make: Make, witness: Witness) -> None:
     make(2).start("a", sleeping("h", -1))
     await asyncio.sleep(5)

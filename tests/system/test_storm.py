@@ -20,7 +20,7 @@ async def test_a_storm_leaves_nothing(cluster: Cluster) -> None:
         await cluster.start_agent(name)
     storm = Storm(cluster, size=SIZE)
     async with ProcWatch(cluster.processes["controller"].pid, cluster.folder / "sightings") as watch:
-        last_answer = await storm.blow()
+        last_answer = await storm.blow(hold_s=2.5)
         await asyncio.sleep(GONE_S)
         quiet_until = time.monotonic()
         await cluster.apply("after", args=storm.slow_args(0.2))
