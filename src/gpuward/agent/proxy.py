@@ -22,7 +22,7 @@ from gpuward.agent.processes.folders import Folders
 from gpuward.agent.proxy_logs import LogReader
 from gpuward.agent.records import ProcessRecord
 from gpuward.agent.traffic import Traffic
-from gpuward.schemas.wire import PROXY_ENGINE_PREFIX, PROXY_LOGS_PREFIX
+from gpuward.schemas.wire import PROXY_ENGINE_PREFIX, PROXY_LOGS_PREFIX, PROXY_REFUSAL_HEADER
 
 READY_PATH: Final = "/readyz"
 _HOP_BY_HOP: Final = frozenset(
@@ -40,6 +40,7 @@ _HOP_BY_HOP: Final = frozenset(
 )
 # The secret is ours, not the engine's; and "expect" was answered when the body was taken.
 _NOT_FORWARDED: Final = _HOP_BY_HOP | {"host", "authorization", "expect"}
+_NOT_RETURNED: Final = _HOP_BY_HOP | {PROXY_REFUSAL_HEADER.lower()}
 _CONNECT_LIMIT_S: Final = 5.0
 _READ_LIMIT_S: Final = 900.0  # between two pieces: a long prompt on a slow engine thinks before its first token
 _BODY_LIMIT_S: Final = 60.0
@@ -151,7 +152,7 @@ class Proxy:
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_LIMIT_S, sock_read=_READ_LIMIT_S),
             ) as upstream:
                 response = web.StreamResponse(
-                    status=upstream.status, reason=upstream.reason, headers=_passed_on(upstream.headers, _HOP_BY_HOP)
+                    status=upstream.status, reason=upstream.reason, headers=_passed_on(upstream.headers, _NOT_RETURNED)
                 )
                 await response.prepare(request)
                 async for piece in upstream.content.iter_any():
@@ -193,4 +194,5 @@ async def _body(request: web.Request) -> AsyncIterator[bytes]:
 
 
 def _error(status: int, code: str, message: str) -> web.Response:
-    return web.json_response({"error": {"code": code, "message": message, "details": {}}}, status=status)
+    body = {"error": {"code": code, "message": message, "details": {}}}
+    return web.json_response(body, status=status, headers={PROXY_REFUSAL_HEADER: code})

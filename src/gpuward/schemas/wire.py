@@ -239,4 +239,6 @@ controller_message: Final[TypeAdapter[Any]] = TypeAdapter(ControllerMessage)
 CONNECT_PATH: Final = "/api/v1/agents/connect"  # WebSocket; Authorization: Bearer <credential>
 JOIN_PATH: Final = "/api/v1/join"
 PROXY_ENGINE_PREFIX: Final = "/engines"  # agent: /engines/{instance}/{path...}; Authorization: Bearer <proxy_secret>
+# On what the proxy itself answers instead of an engine; engines' own answers never carry it.
+PROXY_REFUSAL_HEADER: Final = "X-Gpuward-Refusal"
 PROXY_LOGS_PREFIX: Final = "/logs"  # agent: /logs/{instance}?tail=N&follow=1&previous=1

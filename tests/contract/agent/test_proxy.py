@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 import aiohttp
 import pytest
 
+from gpuward.schemas.wire import PROXY_REFUSAL_HEADER
 from support.agents import GPU0, AgentUnderTest
 from support.controller_double import SECRET, WAIT_S, ControllerDouble, simulated_order, start_order
 
@@ -19,7 +20,7 @@ async def echo(request):
     body = await request.read()
     auth, te = request.headers.get("Authorization"), request.headers.get("TE")
     head = f"{request.method} {request.raw_path} auth={auth} te={te}"
-    headers = {"X-Engine": "yes", "Content-Type": "application/x-odd"}
+    headers = {"X-Engine": "yes", "Content-Type": "application/x-odd", "X-Gpuward-Refusal": "forged"}
     return web.Response(body=head.encode() + b"|" + body, headers=headers)
 
 async def stream(request):
@@ -115,6 +116,7 @@ async def test_requests_and_answers_pass_untouched(base: str, client: aiohttp.Cl
     ) as answer:
         assert answer.status == 200
         assert (answer.headers["X-Engine"], answer.headers["Content-Type"]) == ("yes", "application/x-odd")
+        assert PROXY_REFUSAL_HEADER not in answer.headers, "only the proxy refuses"
         head, _, echoed = (await answer.read()).partition(b"|")
     assert head == b"PUT /a%2Fb/%C3%A4?q=1&q=%20x auth=None te=None"
     assert echoed == body
@@ -148,10 +150,12 @@ async def test_who_is_not_there_or_not_running(
 ) -> None:
     async with client.get(f"{base}/engines/i-9/", headers=AUTH) as answer:
         assert (answer.status, (await answer.json())["error"]["code"]) == (404, "not_found")
+        assert answer.headers[PROXY_REFUSAL_HEADER] == "not_found"
     await controller.start_order("i-2", simulated_order("--load-seconds", "600"))
     await controller.state("i-2", "starting")
     async with client.get(f"{base}/engines/i-2/health", headers=AUTH) as answer:
         assert (answer.status, (await answer.json())["error"]["code"]) == (503, "not_running")
+        assert answer.headers[PROXY_REFUSAL_HEADER] == "not_running"
 
 
 async def test_a_stop_lets_requests_end_and_takes_no_new_ones(

@@ -13,6 +13,7 @@ from aiohttp import web
 from yarl import URL
 
 from gpuward.controller.store.database import Database
+from gpuward.schemas.wire import PROXY_REFUSAL_HEADER
 from support.ledger import Host, add_deployment, add_host, add_instance, claim, report
 from support.served import Served, proxy
 
@@ -153,7 +154,7 @@ async def test_requests_go_where_least_is_under_way(floor: Floor, db: Database) 
 
 async def test_who_cannot_be_reached_or_refuses_is_passed_over(floor: Floor, db: Database) -> None:
     async def refuse(_request: web.Request) -> web.StreamResponse:
-        return web.json_response({"error": {}}, status=503)
+        return web.json_response({"error": {}}, status=404, headers={PROXY_REFUSAL_HEADER: "not_found"})
 
     refusing, well = Agent(refuse), Agent()
     uid = await add_deployment(db, "m")
@@ -172,14 +173,15 @@ async def test_who_cannot_be_reached_or_refuses_is_passed_over(floor: Floor, db:
     assert len(well.seen) == before + 1, "each once"
 
 
-async def test_an_engines_own_refusal_is_the_answer(floor: Floor, db: Database) -> None:
+@pytest.mark.parametrize("status", [400, 404, 502, 503])
+async def test_an_engines_own_refusal_is_the_answer(status: int, floor: Floor, db: Database) -> None:
     async def refuse(_request: web.Request) -> web.StreamResponse:
-        return web.json_response({"error": {"message": "too long"}}, status=400)
+        return web.json_response({"error": {"message": "too long"}}, status=status)
 
     agent = Agent(refuse)
     await floor.run(await add_deployment(db, "m"), "m-1", await floor.worker("w", agent))
     await floor.served("m")
-    assert await floor.ask() == (400, {"error": {"message": "too long"}})
+    assert await floor.ask() == (status, {"error": {"message": "too long"}})
     assert len(agent.seen) == 1
 
 
@@ -197,6 +199,28 @@ async def test_unknown_waiting_and_senseless_requests(floor: Floor, db: Database
     for data in (b"{", b"[]", b"{}", b'{"model": 5}', b""):
         status, body = await floor.api.call("POST", CHAT, role="inference", data=data)
         assert (status, body["error"]["code"]) == (400, "invalid"), data
+
+
+async def test_what_has_no_port_serves_nothing(floor: Floor, db: Database) -> None:
+    host = await floor.worker("w", Agent())
+    await floor.run(await add_deployment(db, "task", engine="custom", command=["sleep", "9"]), "task-1", host)
+    await floor.run(await add_deployment(db, "own", engine="custom", command=["serve", "{port}"]), "own-1", host)
+    await floor.served("own")
+    assert (await floor.ask("own"))[0] == 200
+    assert (await floor.ask("task"))[0] == 503
+
+
+async def test_a_spec_of_another_version_takes_nobodys_way_away(floor: Floor, db: Database) -> None:
+    host = await floor.worker("w", Agent())
+    await floor.run(await add_deployment(db, "odd"), "odd-1", host)
+    await floor.run(await add_deployment(db, "m"), "m-1", host)
+    async with db.transaction() as connection:
+        await connection.execute(
+            """update revisions set spec = spec || '{"engine": "vllm"}'
+                where deployment_uid = (select uid from deployments where name = 'odd')"""
+        )
+    await floor.served("m")
+    assert (await floor.ask())[0] == 200
 
 
 async def test_a_server_of_one_name_is_asked_by_it(floor: Floor, db: Database) -> None:

@@ -21,7 +21,7 @@ from gpuward.controller.api.streams import SlowClientError, cut
 from gpuward.controller.api.upstream import UPSTREAM, Upstream
 from gpuward.controller.store.serving import Endpoint
 from gpuward.schemas.base import View
-from gpuward.schemas.wire import PROXY_ENGINE_PREFIX
+from gpuward.schemas.wire import PROXY_ENGINE_PREFIX, PROXY_REFUSAL_HEADER
 
 log = structlog.get_logger(__name__)
 
@@ -37,8 +37,6 @@ _HOP_BY_HOP: Final = frozenset({
 _NOT_FORWARDED: Final = _HOP_BY_HOP | {"host", "authorization", "cookie", "content-length", "expect", "x-request-id"}
 _NOT_RETURNED: Final = _HOP_BY_HOP | {"date", "server", "set-cookie", "x-request-id"}
 _OUR_HEADERS_ONLY: Final = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
-# The proxy says so before the engine has seen the request.
-_NEXT_PLEASE: Final = frozenset({502, 503})
 
 
 class ModelView(View):
@@ -130,8 +128,9 @@ async def _try(
         async with session.post(
             url, data=io.BytesIO(body), headers=headers, skip_auto_headers=_OUR_HEADERS_ONLY, allow_redirects=False
         ) as answer:
-            if answer.status in _NEXT_PLEASE:
-                log.info("instance refused, trying another", instance=endpoint.instance, status=answer.status)
+            refusal = answer.headers.get(PROXY_REFUSAL_HEADER)
+            if refusal is not None:  # the agent's word; what an engine answers, an error too, is the client's
+                log.info("instance refused, trying another", instance=endpoint.instance, refusal=refusal)
                 return None
             return await _relay(request, answer)
     except (aiohttp.ClientError, TimeoutError) as error:

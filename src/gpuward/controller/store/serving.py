@@ -1,8 +1,9 @@
-"""Where models are served: every running instance with its worker's proxy, in one read for the gateway."""
+"""Where models are served: every running instance that has a port, with its worker's proxy, in one read."""
 
 from dataclasses import dataclass
 from typing import Any
 
+from gpuward.controller.engines.base import EngineProcess
 from gpuward.controller.engines.registry import engine_for
 from gpuward.controller.store.instances import spec_from_json
 from gpuward.controller.store.views.paging import Reader
@@ -31,22 +32,23 @@ async def read_serving(connection: Reader) -> tuple[frozenset[str], list[Endpoin
             where i.phase = 'running' order by d.name, i.id"""
     )
     revisions = {(row["deployment_uid"], row["revision"]) for row in running}
-    wanted = await _request_models(connection, revisions) if revisions else {}
+    processes = await _processes(connection, revisions) if revisions else {}
     endpoints = [
         Endpoint(
             model=row["name"],
             instance=row["id"],
             address=row["proxy_address"],
             secret=row["proxy_secret"],
-            request_model=wanted[row["deployment_uid"], row["revision"]],
+            request_model=process.request_model,
         )
         for row in running
+        if (process := processes.get((row["deployment_uid"], row["revision"]))) is not None and process.needs_port
     ]
     return frozenset(row["name"] for row in names), endpoints
 
 
-async def _request_models(connection: Reader, revisions: set[tuple[Any, int]]) -> dict[tuple[Any, int], str | None]:
-    """What the servers of these revisions want to read as `model`."""
+async def _processes(connection: Reader, revisions: set[tuple[Any, int]]) -> dict[tuple[Any, int], EngineProcess]:
+    """What these revisions run: whether it serves at all, and what it wants to read as `model`."""
     rows = await connection.fetch(
         """select r.deployment_uid, r.generation, r.spec
              from revisions r
@@ -55,8 +57,11 @@ async def _request_models(connection: Reader, revisions: set[tuple[Any, int]]) -
         [uid for uid, _ in revisions],
         [generation for _, generation in revisions],
     )
-    found: dict[tuple[Any, int], str | None] = {}
+    found: dict[tuple[Any, int], EngineProcess] = {}
     for row in rows:
-        spec = spec_from_json(row["spec"])
-        found[row["deployment_uid"], row["generation"]] = engine_for(spec).process(spec, 1).request_model
+        try:
+            spec = spec_from_json(row["spec"])
+            found[row["deployment_uid"], row["generation"]] = engine_for(spec).process(spec, 1)
+        except ValueError:  # of another version, as after a downgrade: it must not take the others' way away
+            continue
     return found
