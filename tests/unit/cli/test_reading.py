@@ -56,6 +56,12 @@ def test_ps_of_one_deployment_asks_for_it_alone(gpuward, api):
     assert "other" not in gpuward("ps", "hello").stdout
 
 
+def test_ps_tells_no_instances_from_no_such_deployment(gpuward, api):
+    api.add(deployment("idle"))
+    assert (gpuward("ps", "idle").exit_code, gpuward("ps", "nope").exit_code) == (0, 3)
+    assert "nope" in gpuward("ps", "nope").stderr
+
+
 def test_nothing_there_is_said_on_stderr_and_is_no_failure(gpuward):
     result = gpuward("ps")
     assert (result.exit_code, result.stdout) == (0, "")

@@ -71,7 +71,10 @@ def ps(
     """Print the instances: where they run, or why they do not."""
 
     async def work(api: "Api") -> None:
-        show(INSTANCES, await api.items(path_of(INSTANCES.path), deployment=deployment), output)
+        found = await api.items(path_of(INSTANCES.path), deployment=deployment)
+        if deployment is not None and not found:
+            await _one(api, DEPLOYMENTS, deployment)  # none of its instances is another answer than no such deployment
+        show(INSTANCES, found, output)
 
     run(ctx, work)
 

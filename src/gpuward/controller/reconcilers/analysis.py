@@ -9,7 +9,7 @@ from gpuward.controller.domain.instances import RevisionFacts
 from gpuward.controller.domain.placement import Need
 from gpuward.controller.engines.base import EngineUnsupportedError
 from gpuward.controller.engines.registry import engine_for
-from gpuward.controller.runtime.child import run_child
+from gpuward.controller.runtime.child import ChildError, run_child
 from gpuward.controller.runtime.clock import Clock
 from gpuward.controller.runtime.computations import ComputationMetrics, Computations, Work
 from gpuward.controller.runtime.outcome import RetryableError
@@ -104,7 +104,8 @@ class Analyses:
 def _finish(revision: RevisionFacts, result: Any) -> Finished:
     if isinstance(result, BaseException):
         retryable = bool(getattr(result, "retryable", isinstance(result, RetryableError)))
-        return Finished(revision.input_hash, error=str(result) or type(result).__name__, retryable=retryable)
+        told = result.message if isinstance(result, ChildError) else str(result)  # for users, without the class's name
+        return Finished(revision.input_hash, error=told or type(result).__name__, retryable=retryable)
     return Finished(revision.input_hash, need=engine_for(revision.spec).need(revision.spec, result))
 
 

@@ -1,0 +1,28 @@
+"""What an analysis that went wrong tells the user."""
+
+import asyncio
+
+from gpuward.controller.decide.backoff import RestartSettings
+from gpuward.controller.store import deployments
+from gpuward.controller.store.database import Database
+from gpuward.controller.store.views.deployments import deployment_by_name
+from gpuward.schemas.manifest import DeploymentSpec
+from support.reign import Reign
+
+LIMIT_S = 30.0
+
+
+async def test_a_model_that_cannot_be_read_is_told_in_words_for_users(db: Database) -> None:
+    reign = await Reign.begin(db, settings=RestartSettings())
+    spec = DeploymentSpec.model_validate({"engine": "transformers", "model": "path:/no/such/folder"})
+    uid = (await deployments.apply(db, "d", spec)).view.uid
+    async with asyncio.timeout(LIMIT_S):
+        while True:
+            await reign.instances.step([uid])
+            async with db.snapshot() as connection:
+                status = (await deployment_by_name(connection, "d")).status
+            if status.reason == "metadata_unknown":
+                break
+            await asyncio.sleep(0.05)
+    await reign.aclose()
+    assert status.message.startswith("/no/such/folder is not a folder that the controller can read")
