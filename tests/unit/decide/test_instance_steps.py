@@ -203,3 +203,14 @@ def test_running_long_forgets_failures() -> None:
     assert plan_for(fresh).again_after_s == 1
     stable = instance("a", "running", age_s=300, failures=2, processes=(process("running"),))
     assert plan_for(stable).forget_failures == ("a",)
+
+
+@pytest.mark.parametrize("phase", ["running", "unhealthy", "unreachable"])
+@pytest.mark.parametrize("silence", ["unreachable", "lost"])
+@pytest.mark.parametrize(("code", "expected"), [(0, "succeeded"), (3, "failed")])
+def test_a_task_that_has_ended_is_over_though_its_worker_fell_silent_since(phase, silence, code, expected) -> None:
+    """Were it removed with its worker, another would be made and the work done twice."""
+    one = instance("a", phase, processes=(process("exited", "exit", code),))
+    plan = plan_for(one, hosts=(host(phase=silence),), spec=spec(restart="never"))
+    assert moved(plan) == [expected]
+    assert (plan.creates, plan.removals) == ((), ())

@@ -77,3 +77,11 @@ def test_several_ranks_are_placed_again_as_a_whole() -> None:
     plan = plan_for(gang("backoff", EXIT_1, STOPPED))
     assert plan.restarts == ()
     assert [m.to for m in plan.moves] == ["pending"]
+
+
+def test_a_rank_whose_host_is_dead_takes_the_others_with_it() -> None:
+    one = gang("unreachable", RUNNING, RUNNING)
+    hosts = (host("w1", phase="lost", deleted=True, confirmed_dead=True), host("w2"))
+    plan = decide(deployment(one, hosts=hosts), RestartSettings())
+    assert [s.rank for s in plan.stops] == [1]
+    assert (plan.removals, plan.releases) == ((), ())

@@ -24,9 +24,10 @@ def advance(facts: DeploymentFacts, instance: InstanceFacts, draft: Draft, setti
         if instance.phase is P.BACKOFF and not _any_may_run(facts, instance):
             _leave_worker(instance, draft, "worker_unreachable")
             return
-        name = (h := host(facts, instance)) and h.name
-        draft.move(instance, P.UNREACHABLE, "worker_unreachable", f"worker {name} is silent")
-        return
+        if not _has_ended(facts, instance):
+            name = (h := host(facts, instance)) and h.name
+            draft.move(instance, P.UNREACHABLE, "worker_unreachable", f"worker {name} is silent")
+            return
     match instance.phase:
         case P.SCHEDULED | P.STARTING | P.RUNNING | P.UNHEALTHY:
             _follow_process(facts, instance, draft, settings)
@@ -43,6 +44,12 @@ def advance(facts: DeploymentFacts, instance: InstanceFacts, draft: Draft, setti
 
 def _any_may_run(facts: DeploymentFacts, instance: InstanceFacts) -> bool:
     return any(may_run(facts, instance, rank) for rank in instance.ranks)
+
+
+def _has_ended(facts: DeploymentFacts, instance: InstanceFacts) -> bool:
+    """Whether it is known how it ended, so that its worker's silence is no riddle."""
+    process = telling(instance)
+    return process is not None and process.state == "exited" and not _any_may_run(facts, instance)
 
 
 def _follow_process(facts: DeploymentFacts, instance: InstanceFacts, draft: Draft, settings: RestartSettings) -> None:
@@ -185,10 +192,10 @@ def _leave_worker(instance: InstanceFacts, draft: Draft, reason: str) -> None:
 
 
 def _look_for_return(facts: DeploymentFacts, instance: InstanceFacts, draft: Draft, settings: RestartSettings) -> None:
-    if is_silent(facts, instance):
-        _look_for_substitute(facts, instance, draft)
-        return
     if ends_together(facts, instance, draft):
+        return
+    if is_silent(facts, instance) and not _has_ended(facts, instance):
+        _look_for_substitute(facts, instance, draft)
         return
     process = telling(instance)
     if process is None:
