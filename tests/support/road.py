@@ -3,12 +3,14 @@
 After each act the world settles, and what it looks like then must not depend on what was done to it in between.
 """
 
+import difflib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from gpuward.controller.decide.backoff import RestartSettings
 from gpuward.controller.domain.phases import INSTANCE_EDGES, InstancePhase
+from gpuward.controller.reconcilers.cancelling import CancellingReconciler
 from gpuward.controller.reconcilers.housekeeping import Housekeeping
 from gpuward.controller.reconcilers.workers import ALL, WorkersReconciler
 from gpuward.controller.runtime.clock import SystemClock
@@ -31,12 +33,11 @@ _PICTURE = {
                              deleted_at is not null as deleted from deployments order by name, revision""",
     "instances": """select d.name, i.revision, i.phase, i.reason, i.epoch,
                            regexp_replace(i.message, '^[a-z]+-[a-z2-9]{8} ', 'ID ') as message, i.restarts, i.failures,
-                           i.replaces is not null as replaces, w.name as worker, count(c.device) as claims,
+                           i.replaces is not null as replaces, count(c.device) as claims,
                            count(c.device) filter (where c.exclusive) as exclusive, sum(c.memory_mib) as memory_mib
                       from instances i join deployments d on d.uid = i.deployment_uid
-                      left join claims c on c.instance_id = i.id left join devices v on v.uuid = c.device
-                      left join workers w on w.id = v.worker_id
-                     group by i.id, d.name, w.name order by 1, 2, 3, 5, 10, i.restarts, i.replaces nulls first""",
+                      left join claims c on c.instance_id = i.id
+                     group by i.id, d.name order by 1, 2, 3, 5, i.restarts, replaces""",
     "workers": "select name, phase, reason, cordoned, draining from workers order by name",
     "orders": """select d.name, c.verb, c.epoch, c.state, count(*) from commands c
                    join instances i on i.id = c.instance_id join deployments d on d.uid = i.deployment_uid
@@ -61,6 +62,7 @@ class Crew(Reign):
         super().__init__(db, term, RESTARTS)
         self.term = term
         self.workers = WorkersReconciler(db, term=lambda: term, healthy_for_s=lambda: 1e9)
+        self.cancelling = CancellingReconciler(db, self.analyses)
         self.housekeeping = Housekeeping(db, term, SystemClock(), audit_every_s=60, keep_events_days=1)
 
     @classmethod
@@ -76,6 +78,10 @@ class Crew(Reign):
     async def step_workers(self) -> None:
         await self.workers.step([ALL])
 
+    async def step_cancelling(self) -> None:
+        # Of all of them, so that its read is passed though nothing be worked out.
+        await self.cancelling.step(sorted(await self.instances.list_keys()))
+
     async def step_instances(self) -> None:
         await self.instances.step(sorted(await self.instances.list_keys()))
 
@@ -88,7 +94,7 @@ class Crew(Reign):
     @property
     def steps(self) -> tuple[Callable[[], Awaitable[None]], ...]:
         """One of each, in the order in which a test takes them."""
-        return (self.step_workers, self.step_instances, self.step_placement)
+        return (self.step_workers, self.step_cancelling, self.step_instances, self.step_placement)
 
 
 @dataclass
@@ -150,6 +156,18 @@ class World:
         self._phases = {row["id"]: (row["phase"], row["epoch"]) for row in seen}
 
 
+def differences(found: Sequence[dict[str, str]], wanted: Sequence[dict[str, str]]) -> list[str]:
+    """The lines by which pictures differ: `-` was wanted, `+` was found."""
+    assert len(found) == len(wanted)
+    return [
+        f"{n} {part}: {line}"
+        for n, (one, other) in enumerate(zip(found, wanted, strict=True))
+        for part in other
+        for line in difflib.ndiff(other[part].splitlines(), one[part].splitlines())
+        if line[0] in "+-"
+    ]
+
+
 def _reachable(phase: str) -> set[str]:
     found, edge = {phase}, [phase]
     while edge:
@@ -172,6 +190,14 @@ async def _apply(world: World) -> None:
     await world.apply("whole", replicas=2, resources={"gpus": 1})
     await world.apply("shared", resources={"gpus": 1, "gpu_memory": "10GiB"})
     await world.apply("huge", resources={"gpus": 7})
+
+
+async def _apply_slow(world: World) -> None:
+    await world.apply("slow", args={"analysis_seconds": 0.1, "memory": "10GiB"})
+
+
+async def _change_slow(world: World) -> None:
+    await world.apply("slow", args={"analysis_seconds": 0.1, "memory": "20GiB"})
 
 
 async def _exit(world: World) -> None:
@@ -241,4 +267,9 @@ ACTS: Sequence[Act] = (
     Act("fall_silent", _fall_silent),
     Act("return", _return),
     Act("delete_all", _delete_all),
+)
+ANALYSED: Sequence[Act] = (
+    Act("apply_slow", _apply_slow),
+    Act("change_slow", _change_slow),
+    Act("delete_slow", lambda w: deployments.delete(w.db, "slow")),
 )

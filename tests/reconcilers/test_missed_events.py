@@ -1,0 +1,82 @@
+"""Missed events: a wake-up is never truth, so losing it costs time and nothing else."""
+
+import asyncio
+import random
+
+import pytest
+
+from gpuward.controller.store.database import Database
+from support.awaits import Awaits
+from support.deaf import Drops, cut_wires, hurry, leader
+from support.failpoints import Failpoints
+from support.road import ACTS, Act, World, differences
+from support.shift import Shift
+
+ACT_LIMIT_S = 40.0
+_POLL_S = 0.01
+# Those of which each needs a wake-up of another kind.
+ROAD = [
+    act
+    for act in ACTS
+    if act.name in ("apply", "exit", "refuse", "change", "drain", "uncordon", "fall_silent", "return", "delete_all")
+]
+
+
+def half(seed: int) -> Drops:
+    chance = random.Random(seed)  # noqa: S311 - which ones are lost, repeatably
+    return lambda _kind: chance.random() < 0.5
+
+
+CASES: dict[str, Drops] = {
+    "all": lambda _kind: True,
+    "deployment": lambda kind: kind == "deployment",
+    "process": lambda kind: kind == "process",
+    "worker": lambda kind: kind == "worker",
+    "half": half(7),
+}
+
+
+async def expected(db: Database) -> list[dict[str, str]]:
+    shift = await Shift.begin(await World.make(db), db, Failpoints(Awaits(())))
+    for act in ROAD:
+        await shift.play(act)
+    await shift.crew.aclose()
+    return shift.pictures
+
+
+async def play(world: World, act: Act, wanted: dict[str, str]) -> None:
+    """Does the act and waits until the world looks as it should."""
+    await act.do(world)
+    found: dict[str, str] = {}
+    try:
+        async with asyncio.timeout(ACT_LIMIT_S):
+            while found != wanted:
+                if not await world.hosts.play():
+                    await asyncio.sleep(_POLL_S)
+                found = await world.picture()
+    except TimeoutError:
+        assert differences([found], [wanted]) == [], act.name
+    await world.check()
+
+
+@pytest.mark.parametrize("case", CASES)
+async def test_lost_wake_ups_cost_only_time(db: Database, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    hurry(monkeypatch)
+    pictures = await expected(db)
+    world = await World.make(db)
+    async with leader(db, CASES[case]) as lost:
+        for act, wanted in zip(ROAD, pictures, strict=True):
+            await play(world, act, wanted)
+    assert lost
+    if case in ("deployment", "process", "worker"):
+        assert set(lost) == {case}
+
+
+async def test_loops_that_never_wake_one_another_converge(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    hurry(monkeypatch)
+    cut_wires(monkeypatch)
+    pictures = await expected(db)
+    world = await World.make(db)
+    async with leader(db, CASES["all"]):
+        for act, wanted in zip(ROAD, pictures, strict=True):
+            await play(world, act, wanted)

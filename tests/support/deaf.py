@@ -1,0 +1,71 @@
+"""A leader as the daemon composes it, of whose wake-ups some are lost."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from gpuward.controller import leading
+from gpuward.controller.decide.backoff import RestartSettings
+from gpuward.controller.leading import Leading
+from gpuward.controller.runtime.clock import SystemClock
+from gpuward.controller.runtime.feed import ChangeFeed
+from gpuward.controller.runtime.metrics import Metrics
+from gpuward.controller.settings import ControllerSettings
+from gpuward.controller.store.database import Database
+from support.road import RESTARTS, Crew
+
+RESYNC_S = 0.1
+Drops = Callable[[str], bool]  # whether a wake-up of this kind is lost
+
+
+class _Settings(ControllerSettings):
+    @property
+    def restarts(self) -> RestartSettings:
+        """The road's, so that the pictures can be compared."""
+        return RESTARTS
+
+
+def hurry(patch: pytest.MonkeyPatch) -> None:
+    """Has every loop look at everything often: what a minute does elsewhere, here a moment does."""
+    for name in ("_INSTANCES", "_CANCELLING", "_ONE_AT_A_TIME"):
+        patch.setattr(leading, name, replace(getattr(leading, name), resync_s=RESYNC_S))
+
+
+def cut_wires(patch: pytest.MonkeyPatch) -> None:
+    """The loops do not even wake one another."""
+    for name in ("_look_at", "_look_whether_needed"):
+        patch.setattr(leading._Reign, name, lambda _self, _uid: None)
+    patch.setattr(leading._Reign, "_wake_placement", lambda _self: None)
+
+
+@asynccontextmanager
+async def leader(db: Database, drops: Drops) -> AsyncIterator[list[str]]:
+    """Leads over the database; yields the kinds of the wake-ups that were lost so far."""
+    lost: list[str] = []
+    clock = SystemClock()
+    term = (await Crew.begin(db)).term
+    lead = Leading(db, clock, Metrics(CollectorRegistry()), _Settings(), lambda: 1e9)
+
+    def hear(kind: str, id_: str | None) -> None:
+        if drops(kind):
+            lost.append(kind)
+        else:
+            lead.hint(kind, id_)
+
+    feed = ChangeFeed(db.listen_connection, hear, clock, rng=random.Random(1))  # noqa: S311 - jitter
+    tasks = [
+        asyncio.create_task(lead.reign(term), name="reign"),
+        asyncio.create_task(feed.run(), name="feed"),
+    ]
+    try:
+        yield lost
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks, timeout=20)
+    assert all(task.cancelled() for task in tasks), tasks
