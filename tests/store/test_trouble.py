@@ -14,7 +14,7 @@ from gpuward.controller.api.hints import Hints
 from gpuward.controller.api.routing import RoutingTable
 from gpuward.controller.api.upstream import keep_fresh
 from gpuward.controller.runtime.database import DATABASE_ERRORS
-from gpuward.controller.store.database import Database
+from gpuward.controller.store.database import TRANSACTION_TIMEOUT, Database
 from gpuward.controller.store.tokens import create_token
 
 
@@ -47,6 +47,22 @@ async def test_a_session_whose_connection_is_cut(migrated: Database) -> None:
     assert known is not None
     assert known.status == 503
     assert (await create_token(migrated)).token
+
+
+async def test_no_transaction_outlives_its_bound(migrated: Database) -> None:
+    """Standing still between preparing and running a statement is not idleness to the server."""
+
+    async def stand_still() -> None:
+        async with migrated.connection() as connection:
+            assert await connection.fetchval("show transaction_timeout") == TRANSACTION_TIMEOUT
+            await connection.execute("set transaction_timeout = '300ms'")
+            await connection.execute("begin")
+            statement = await connection.prepare("select 1")
+            await asyncio.sleep(1)
+            await statement.fetchval()
+
+    with pytest.raises(DATABASE_ERRORS):
+        await stand_still()
 
 
 class _Stumbling:

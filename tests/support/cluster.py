@@ -74,17 +74,19 @@ class Cluster:
         except (aiohttp.ClientError, AssertionError):
             return False
 
-    async def start_agent(self, name: str, *, gpus: int = 8, memory: str = "40GiB", ready: bool = True) -> None:
-        """Starts an agent with simulated GPUs, joining where it has not yet."""
+    async def start_agent(
+        self, name: str, *, gpus: int = 8, memory: str = "40GiB", ready: bool = True, url: str | None = None, **env: str
+    ) -> None:
+        """Starts an agent with simulated GPUs, joining where it has not yet; `url` is the controller's, or a door's."""
         hosts = {"workers": [{"name": name, "gpus": [{"model": "NVIDIA A100", "memory": memory, "count": gpus}]}]}
         file = self.folder / f"{name}.yaml"
         file.write_text(yaml.safe_dump(hosts))
-        argv = ["agent", "--controller", self.url, "--name", name, "--simulate", str(file)]
+        argv = ["agent", "--controller", url or self.url, "--name", name, "--simulate", str(file)]
         folder = self.folder / f"agent-{name}"
         if not folder.exists():
             token = (await self.post("/join-tokens", {}))["token"]
             argv += ["--join-token", token]
-        self.start(name, *argv, "--data-dir", str(folder))
+        self.start(name, *argv, "--data-dir", str(folder), **env)
         if ready:
             await self.until(lambda: self.worker_is(name, "ready"), f"{name} is ready", READY_S)
 
@@ -207,7 +209,7 @@ class Cluster:
         """Ends agents first, so that they end their engines, then the rest; kills what does not go."""
         if self._session is not None:
             await self._session.close()
-        agents = [p for n, p in self.processes.items() if n != "controller"]
+        agents = [p for n, p in self.processes.items() if not n.startswith("controller")]
         for group in (agents, list(self.processes.values())):
             for process in group:
                 if process.poll() is None:

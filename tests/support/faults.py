@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,8 +97,8 @@ class Faults:
 
     def check_logs(self) -> None:
         """Faults of the world are expected: none was taken for a mistake of our own."""
-        for name in ("controller", HOST):
-            log = (self.cluster.folder / f"{name}.log").read_text(errors="replace")
+        for path in self.cluster.folder.glob("*.log"):
+            log = path.read_text(errors="replace")
             assert "unexpectedly" not in log, log[log.index("unexpectedly") - 1000 :][:4000]
 
     async def settled(self, names: Iterable[str], limit_s: float = RECOVERY_S) -> None:
@@ -116,13 +116,12 @@ class Faults:
             return False
 
     def _computes(self) -> bool:
-        """Whether the controller has a child that computes."""
-        for child in psutil.Process(self.cluster.processes["controller"].pid).children(recursive=True):
-            try:
-                if any("child_main" in word for word in child.cmdline()):
+        """Whether a controller has a child that computes."""
+        for name, process in self.cluster.processes.items():
+            with suppress(psutil.Error):
+                children = psutil.Process(process.pid).children(recursive=True) if name.startswith("controller") else []
+                if any("child_main" in word for child in children for word in child.cmdline()):
                     return True
-            except psutil.Error:
-                continue
         return False
 
     async def answers(self, name: str) -> None:

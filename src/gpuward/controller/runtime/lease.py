@@ -27,6 +27,14 @@ TERM_GUARD_SQL = "SELECT term FROM lease WHERE id = 1 FOR KEY SHARE"
 
 # Followers look without a lock: one that took the row FOR UPDATE every second would stand in the leader's way.
 _EXPIRED_SQL = "SELECT renewed_at + ttl_s * interval '1 second' < clock_timestamp() FROM lease WHERE id = 1"
+# A leader that stands still in mid-transaction would hold the row for as long as it stands. Half a lease is far more
+# than a transaction takes, and less than any has lasted that a leader began before its lease ran out.
+_CUT_SQL = """
+SELECT pg_terminate_backend(l.pid)
+FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid AND a.datname = current_database() AND a.usename = current_user
+WHERE l.relation = 'lease'::regclass AND l.mode = 'RowShareLock' AND l.pid <> pg_backend_pid()
+  AND a.xact_start < clock_timestamp() - $1 / 2 * interval '1 second'
+"""
 # Waits for the transactions of the leader that is being replaced. `term` stands in no unique index, so the UPDATE that
 # follows would not.
 _LOCK_SQL = "SELECT 1 FROM lease WHERE id = 1 FOR UPDATE"
@@ -160,6 +168,7 @@ class Lease:
         connection = await self._connected()
         if not await connection.fetchval(_EXPIRED_SQL):
             return None
+        await connection.execute(_CUT_SQL, self._ttl_s)
         async with connection.transaction(isolation="read_committed"):
             await connection.execute(_LOCK_SQL)
             # Only from here on does our time run: the wait for the lock may have been long.

@@ -25,6 +25,10 @@ SERVER_SETTINGS: Final = {
     "idle_in_transaction_session_timeout": "20000",
     "jit": "off",
 }
+# The bound on the whole. It ends also the transaction of a controller that stands still between preparing a statement
+# and running it, which is not idle in the server's eyes. A setting of PostgreSQL 17 and later.
+TRANSACTION_TIMEOUT: Final = "30s"
+_KNOWS_TRANSACTION_TIMEOUT: Final = (17,)
 
 
 class DatabaseUrlError(ValueError):
@@ -47,7 +51,9 @@ def normalise_dsn(url: str) -> str:
 
 
 async def prepare_connection(connection: "asyncpg.Connection[Any]") -> None:
-    """Teaches a raw connection JSON: jsonb columns come and go as Python values."""
+    """Teaches a raw connection JSON: jsonb columns come and go as Python values. Bounds its transactions."""
+    if connection.get_server_version() >= _KNOWS_TRANSACTION_TIMEOUT:
+        await connection.execute(f"set transaction_timeout = '{TRANSACTION_TIMEOUT}'")
     for kind in ("json", "jsonb"):
         await connection.set_type_codec(
             kind, encoder=lambda value: orjson.dumps(value).decode(), decoder=orjson.loads, schema="pg_catalog"

@@ -1,0 +1,71 @@
+"""A door in front of several controllers, as a load balancer is one: it forwards TCP to the one that it is told."""
+
+import asyncio
+from contextlib import suppress
+
+_CHUNK = 2**16
+_CLOSE_S = 5.0
+
+
+class FrontDoor:
+    """An async context that listens on loopback. `target` is the port that new connections are led to."""
+
+    def __init__(self, target: int) -> None:
+        self.target = target
+        self.port = 0
+        self._server: asyncio.Server | None = None
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._leading: set[asyncio.Task[None]] = set()
+
+    @property
+    def url(self) -> str:
+        """What agents and clients are told."""
+        return f"http://127.0.0.1:{self.port}"
+
+    async def open(self) -> "FrontDoor":
+        """Listens."""
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def close(self) -> None:
+        """Ends all connections."""
+        if self._server is not None:
+            self._server.close()
+            for writer in list(self._writers):
+                writer.transport.abort()
+            async with asyncio.timeout(_CLOSE_S):
+                await self._server.wait_closed()
+                await asyncio.gather(*self._leading)
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(self._lead(reader, writer), name="front-door")
+        self._leading.add(task)
+        task.add_done_callback(self._leading.discard)
+
+    async def _lead(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.add(writer)
+        try:
+            inner_reader, inner_writer = await asyncio.open_connection("127.0.0.1", self.target)
+        except OSError:  # nobody is behind the door: the client sees its connection end
+            writer.transport.abort()
+            self._writers.discard(writer)
+            return
+        self._writers.add(inner_writer)
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(_pipe(reader, inner_writer))
+                group.create_task(_pipe(inner_reader, writer))
+        finally:
+            for each in (writer, inner_writer):
+                each.transport.abort()
+                self._writers.discard(each)
+
+
+async def _pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with suppress(OSError):
+        while data := await reader.read(_CHUNK):
+            writer.write(data)
+            await writer.drain()
+    with suppress(OSError):
+        writer.write_eof()
