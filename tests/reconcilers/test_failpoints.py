@@ -133,7 +133,7 @@ async def test_a_single_fault(db: Database, admin: "asyncpg.Pool[asyncpg.Record]
 
 @pytest.mark.parametrize("kind", list(Kind))
 async def test_a_fault_around_an_analysis(db: Database, admin: "asyncpg.Pool[asyncpg.Record]", kind: Kind) -> None:
-    """A result is not lost with the write that should keep it, and a successor works it out anew."""
+    """Its result is kept by a later write, or worked out anew, and the child of a dead leader is of no account."""
     plain = await Shift.begin(await World.make(db), db, Failpoints(AWAITS))
     await play_road(plain, ANALYSED)
     _, wants = each_once(NAMES)

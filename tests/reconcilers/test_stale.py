@@ -7,18 +7,19 @@ import pytest
 
 from gpuward.controller.runtime.outcome import StaleError
 from gpuward.controller.store.database import Database
+from gpuward.controller.store.worker_flags import set_flags
 from support.agent_by_hand import seat
 from support.awaits import Awaits
 from support.failpoints import Failpoints
-from support.ledger import rows
+from support.ledger import add_deployment, add_host, rows
 from support.road import ACTS, Crew, World, differences
 from support.shift import Shift
 from support.stale import PastDatabase, act_on, moments
 
-# In moments; there are four in a round of steps, so the far ones reach back over several acts.
+# In moments; there are five in a round of steps, so the far ones reach back over several acts.
 LAGS = (1, 2, 3, 5, 8, 13, 21, 34)
 NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
-EVERY = 1 if NIGHTLY else 3  # of these moments one is acted upon: there are four in a round, so all kinds come by
+EVERY = 1 if NIGHTLY else 3  # of so many moments one is acted upon; with five in a round, each kind of moment comes by
 
 
 async def begin(db: Database) -> Shift:
@@ -83,3 +84,22 @@ async def test_a_step_that_was_overtaken_tells_nothing_twice(db: Database) -> No
         assert "instances" in await act_on(db, past[0], shift.crew.term)
     assert await rows(db, "select count(*) as n from events where reason = 'stable'") == [{"n": 1}]
     await shift.crew.aclose()
+
+
+async def test_room_of_a_lost_race_can_be_given_again(db: Database) -> None:
+    """What the inventory had set aside in memory comes back, though no row of the device has changed."""
+    await add_host(db, "w", gpus=1)
+    await add_deployment(db, "d", resources={"gpus": 1})
+    crew = await Crew.begin(db)
+    await crew.step_instances()
+    async with moments(db.dsn, 1) as past:
+        await past.remember()
+        await set_flags(db, "w", "cordon")
+        crew.placement._database = PastDatabase(db, past[0])
+        await crew.step_placement()
+    assert await rows(db, "select 1 from claims") == []
+    crew.placement._database = db
+    await set_flags(db, "w", "uncordon")
+    await crew.step_placement()
+    assert await crew.phases() == ["scheduled"]
+    await crew.aclose()

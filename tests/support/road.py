@@ -113,13 +113,12 @@ class World:
             await connection.execute(_EMPTY)
         world = cls(db, Hosts(db))
         for name in ("w1", "w2", "w3"):
-            # As a test of the ledger would call it; which host is first among equals must not depend on chance.
             world.workers[name] = await add_host(db, name, gpus=3, phase="joining")
             await seat(db, world.workers[name].id)
         return world
 
     async def apply(self, name: str, **fields: Any) -> None:
-        spec = DeploymentSpec.model_validate({"engine": "simulated", "restart": "always", **fields})
+        spec = DeploymentSpec.model_validate({"engine": "simulated", **fields})
         await deployments.apply(self.db, name, spec)
 
     async def instances(self, name: str, phase: str = "running") -> list[str]:
@@ -237,7 +236,7 @@ async def _uncordon(world: World) -> None:
 
 
 async def _fall_silent(world: World) -> None:
-    """The host that carries most, so that there is something to replace."""
+    """The host that took in what the drained one had, so that there is something to replace."""
     await seat(world.db, world.workers["w2"].id, silent=True)
 
 
