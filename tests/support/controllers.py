@@ -9,14 +9,16 @@ import asyncpg
 from support.cluster import READY_S, Cluster, Json
 
 _LIMIT_S = 30.0
-# Tables that only a leader's reconcilers write, and the API; commands are inserted by the former alone.
-_REIGN = ("deployments", "revisions", "instances", "claims", "lease")
+# What only a leader's reconcilers write, and the API; commands are inserted by the former alone.
+REIGN = ("deployments", "revisions", "instances", "claims", "lease", "commands")
+# What a hub writes of agents that are connected to it.
+HUB = ("worker_liveness", "processes", "workers")
 _RECORD = """
-create table test_writes (id bigint generated always as identity, who text, place text, term bigint);
+create table test_writes (id bigint generated always as identity, who text, place text, what text, term bigint);
 create function test_note() returns trigger language plpgsql as $$
 begin
-    insert into test_writes (who, place, term)
-    select current_setting('gpuward.who', true), tg_op || ' ' || tg_table_name, (select term from lease);
+    insert into test_writes (who, place, what, term)
+    select current_setting('gpuward.who', true), tg_table_name, tg_op, (select term from lease);
     return null;
 end $$;
 """
@@ -104,21 +106,23 @@ class Controllers(Cluster):
             await connection.close(timeout=_LIMIT_S)
 
     async def record_writes(self) -> None:
-        """From now on every row of a reign's that anybody writes is noted, with the writer."""
+        """From now on every row that anybody writes into these tables is noted, with the writer."""
         connection = await asyncpg.connect(self._dsn, timeout=_LIMIT_S, command_timeout=_LIMIT_S)
         try:
             await connection.execute(_RECORD)
-            for table, events in [*((t, "insert or update or delete") for t in _REIGN), ("commands", "insert")]:
+            for table in (*REIGN, *HUB):
+                events = "insert" if table == "commands" else "insert or update or delete"
                 await connection.execute(
                     f"create trigger test_note after {events} on {table} for each row execute function test_note()"
                 )
         finally:
             await connection.close(timeout=_LIMIT_S)
 
-    async def written_by(self, name: str, *, since_term: int) -> list[str]:
-        """What this one wrote in that term or a later one."""
-        query = "select term || ': ' || place as what from test_writes where who = $1 and term >= $2 order by id"
-        return [row["what"] for row in await self.execute(query, name, since_term)]
+    async def written_by(self, name: str, *, since_term: int, places: tuple[str, ...] = REIGN) -> list[str]:
+        """What this one wrote there in that term or a later one."""
+        query = """select term || ': ' || what || ' ' || place as noted from test_writes
+                    where who = $1 and term >= $2 and place = any($3) order by id"""
+        return [row["noted"] for row in await self.execute(query, name, since_term, places)]
 
     async def aclose(self) -> None:
         for session in self._sessions.values():
