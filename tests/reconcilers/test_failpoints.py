@@ -56,6 +56,8 @@ REACHED = tuple(n for n in AWAITS.names if not n.startswith(tuple(ELSEWHERE)))
 HOUSE = tuple(n for n in REACHED if n.startswith(("housekeeping.", "audit.", "retention.")))
 NAMES = tuple(n for n in REACHED if n not in HOUSE)
 NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
+AROUND_ANALYSIS = ("instances.InstancesReconciler", "cancelling.", "instance_writes._store_needs")
+# By itself each is struck in the nightly run; in the short one only the commit whose answer is lost.
 ONE_BY_ONE = NAMES if NIGHTLY else ("instances.InstancesReconciler._apply[0] exit",)
 
 _undisturbed: list[dict[str, str]] = []
@@ -118,7 +120,7 @@ async def test_a_fault_at_every_await(db: Database, admin: "asyncpg.Pool[asyncpg
 
 
 @pytest.mark.parametrize("name", ONE_BY_ONE)
-@pytest.mark.parametrize("kind", list(Kind))
+@pytest.mark.parametrize("kind", list(Kind) if NIGHTLY else [Kind.LOST_AFTER, Kind.KILLED_AFTER])
 async def test_a_single_fault(db: Database, admin: "asyncpg.Pool[asyncpg.Record]", kind: Kind, name: str) -> None:
     def wants(here: tuple[str, ...]) -> bool:
         return points.strikes == 0 and name in here
@@ -136,10 +138,11 @@ async def test_a_fault_around_an_analysis(db: Database, admin: "asyncpg.Pool[asy
     """Its result is kept by a later write, or worked out anew, and the child of a dead leader is of no account."""
     plain = await Shift.begin(await World.make(db), db, Failpoints(AWAITS))
     await play_road(plain, ANALYSED)
-    _, wants = each_once(NAMES)
+    _, wants = each_once(n for n in NAMES if n.startswith(AROUND_ANALYSIS))
     points = Failpoints(AWAITS, kind, wants)
     shift = await Shift.begin(await World.make(db), FailingDatabase(db, points, admin), points)
     await play_road(shift, ANALYSED)
+    assert points.strikes > 5
     assert "instance_writes._store_needs[0]" in points.passed
     assert differences(shift.pictures, plain.pictures) == []
 
