@@ -188,6 +188,7 @@ class Link:
             agent_version=__version__,
             boot_id=self._boot_id,
             highest_term=self._journal.facts.highest_term,
+            report_seq=self._journal.facts.report_seq,
             advertise=self._settings.advertised(self._proxy_port),
             proxy_port=self._proxy_port,
             inventory=inventory,

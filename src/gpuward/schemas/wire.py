@@ -87,6 +87,7 @@ class Hello(Wire):
     agent_version: str
     boot_id: str
     highest_term: int = 0
+    report_seq: int | None = None  # the newest number of a report: what has a newer one, this picture knows nothing of
     advertise: str | None = None  # HOST:PORT of the proxy; host None: the address that the agent dials from
     proxy_port: int
     inventory: Inventory

@@ -103,6 +103,7 @@ def _check(message: AgentMessage) -> None:
             _text("boot_id", message.boot_id, MAX_NAME)
             _text("agent_version", message.agent_version, MAX_NAME)
             _number("highest_term", message.highest_term, _MAX_BIGINT)
+            _number("report_seq", message.report_seq or 0, _MAX_BIGINT)
             _inventory(message.inventory)
             _bounded("processes", message.processes, MAX_PROCESSES)
             for report in message.processes:

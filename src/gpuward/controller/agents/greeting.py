@@ -95,7 +95,7 @@ async def accept(database: Database, identity: Identity, hello: Hello, peer: str
         new = await workers.begin_session(connection, worker, hello, address)
         reports = [processes.SessionReport(worker, new.session, shortened(report)) for report in hello.processes]
         written = await processes.write_reports(connection, reports)
-        gone = await processes.end_missing(connection, worker, new.session, hello.processes)
+        gone = await processes.end_missing(connection, worker, new.session, hello.processes, hello.report_seq)
         plan = await devices.write_inventory(connection, worker, hello.inventory)
         await workers.write_host(connection, worker, hello.inventory.host, gpus_known=plan.gpus_known)
         events = [*_hello_events(identity, hello, new), *_gone_events(identity, gone)]

@@ -53,6 +53,7 @@ _GONE: Final = """
      where p.worker_id = $1 and p.state <> 'exited'
        and (p.instance_id, p.epoch, p.rank) not in (
            select * from unnest($3::text[], $4::integer[], $5::integer[]))
+       and ($6::bigint is null or p.seq <= $6)
     returning p.instance_id, p.epoch, p.rank,
               (select deployment_uid from instances i where i.id = p.instance_id) as deployment_uid"""
 
@@ -141,16 +142,24 @@ async def write_reports(connection: Connection, reports: Sequence[SessionReport]
 
 
 async def end_missing(
-    connection: Connection, worker_id: str, session: int, held: Iterable[ProcessReport]
+    connection: Connection, worker_id: str, session: int, held: Iterable[ProcessReport], report_seq: int | None = None
 ) -> list[tuple[str, str, int, int]]:
-    """Ends in the ledger what the worker does not hold any more; `held` is everything that it reports.
+    """Ends in the ledger what the worker does not hold any more.
+
+    Args:
+        connection: in the transaction of its hello.
+        worker_id: whose hello it is.
+        session: that hello's.
+        held: everything that it reports.
+        report_seq: its newest report's number when it said hello. A hello may be written late, after its sender gave
+            up and said another: what was reported since is not missing from it.
 
     Returns:
         (deployment, instance, epoch, rank) of each.
     """
     keys = [(r.instance, r.epoch, r.rank) for r in held]
     rows = await connection.fetch(
-        _GONE, worker_id, session, [k[0] for k in keys], [k[1] for k in keys], [k[2] for k in keys]
+        _GONE, worker_id, session, [k[0] for k in keys], [k[1] for k in keys], [k[2] for k in keys], report_seq
     )
     return [(str(row["deployment_uid"]), row["instance_id"], row["epoch"], row["rank"]) for row in rows]
 

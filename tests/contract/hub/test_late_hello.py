@@ -1,0 +1,35 @@
+"""A hello that is written after its sender has given up and said a newer one must end nothing that it knew nothing of."""
+
+from gpuward.controller.agents import greeting
+from support.agent_double import HubUnderTest, eventually, gpu, hello, process
+from support.ledger import add_deployment, add_instance, claim
+
+
+async def test_a_late_hello_does_not_end_what_started_after_it(hub: HubUnderTest) -> None:
+    worker = await hub.add_worker()
+    database = hub.database
+    late = hello([gpu("GPU-a")], report_seq=7)
+    connection = await hub.connect(first=hello([gpu("GPU-a")], report_seq=7))
+    uid = await add_deployment(database, "d", resources={"gpus": 1})
+    await add_instance(database, uid, "d-1", phase="starting", epoch=1)
+    await claim(database, "GPU-a", "d-1", 80 * 1024, exclusive=True)
+    await connection.send(process("d-1", "running", seq=8))
+    await eventually(lambda: hub.value("select state = 'running' from processes"), "the report is written")
+    identity = await greeting.identify(database, "secret-gpu-1")
+    assert identity is not None
+    assert identity.id == worker
+    await greeting.accept(database, identity, late, "127.0.0.1")
+    assert await hub.value("select state from processes") == "running"
+
+
+async def test_what_a_hello_does_know_of_and_holds_no_more_is_gone(hub: HubUnderTest) -> None:
+    await hub.add_worker()
+    database = hub.database
+    connection = await hub.connect(first=hello([gpu("GPU-a")]))
+    uid = await add_deployment(database, "d", resources={"gpus": 1})
+    await add_instance(database, uid, "d-1", phase="starting", epoch=1)
+    await claim(database, "GPU-a", "d-1", 80 * 1024, exclusive=True)
+    await connection.send(process("d-1", "running", seq=8))
+    await eventually(lambda: hub.value("select state = 'running' from processes"), "the report is written")
+    await hub.connect(first=hello([gpu("GPU-a")], report_seq=8))
+    assert await hub.value("select state || reason from processes") == "exitedgone"
