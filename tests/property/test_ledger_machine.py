@@ -3,16 +3,13 @@
 After each step the audit is clean and no device has two conflicting processes; after all faults cease, all settles.
 """
 
-import asyncio
 import shutil
 import tempfile
-from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import event
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -23,70 +20,31 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from gpuward.controller.store.migrate import migrate
 from gpuward.schemas.manifest import DeploymentSpec
+from support.machine_bench import (
+    ACTS,
+    CONTROLLERS,
+    HOSTS,
+    HUB_ACTS,
+    LINES,
+    MEMORY,
+    MUST_HAPPEN,
+    NAMES,
+    PARTS,
+    PICKS,
+    SPECS,
+    STRIKES,
+    Bench,
+)  # fmt: skip
 from support.machine_checks import check, progress, settle
 from support.machine_claims import claim_straight, place_gang
 from support.machine_controllers import Term
-from support.machine_faults import Strike, StruckDatabase
+from support.machine_faults import Strike
 from support.machine_hosts import GIB, Host
 from support.machine_profiles import machine_settings
 from support.machine_wire import agent_hears, agent_says, hub_hears, hub_hears_late, replay
 from support.machine_world import GPU_MIB, World
-from support.postgres import PostgresServer, create_database, drop_database
-
-NAMES = st.sampled_from(["d0", "d1", "d2", "gang"])
-HOSTS = st.integers(0, 2)
-CONTROLLERS = st.integers(0, 1)
-PICKS = st.integers(0, 63)
-MEMORY = st.sampled_from([0, 10 * GIB, 24 * GIB])
-PARTS = st.sampled_from(["step_instances", "step_placement", "step_workers", "step"])
-STRIKES = st.builds(
-    Strike, at=st.integers(1, 24), when=st.sampled_from(["before", "after"]), how=st.sampled_from(["drop", "cancel"])
-)
-ACTS = st.one_of(
-    PARTS, PARTS, st.sampled_from(["take_over", "delete", "stop", "cordon", "write", "deliver", "hello", "gang"])
-)
-HUB_ACTS = st.sampled_from(["write", "deliver"])
-SPECS = st.fixed_dictionaries(
-    {
-        "replicas": st.integers(0, 3),
-        "restart": st.sampled_from(["always", "always", "on_failure", "never"]),
-        "priority": st.sampled_from([100, 200]),
-        "stop_on_disconnect_after": st.sampled_from(["none", "none", 60]),
-        "resources": st.fixed_dictionaries(
-            {
-                "gpus": st.sampled_from([1, 1, 2]),
-                "gpu_memory": st.sampled_from(["auto", "10GiB", "30GiB"]),
-                "max_workers": st.sampled_from([1, 1, 2]),
-            }
-        ),
-    }
-)
-# Each of these must have happened somewhere in a whole run, else the run has proven nothing about it.
-MUST_HAPPEN = (
-    "refusals", "crashes", "commits without an answer", "takeovers", "takeovers in the middle of a step",
-    "stale terms stepped", "stale terms refused", "messages repeated", "messages lost", "messages late",
-    "messages reordered", "orders replayed", "late hellos", "gangs placed", "hosts rebooted", "agents restarted",
-    "workers deleted", "controllers killed", "examples settled",
-)  # fmt: skip
-
-
-class Bench:
-    """What all examples share: a loop, a database, and the tally."""
-
-    def __init__(self, server: PostgresServer) -> None:
-        self._server = server
-        self.loop = asyncio.new_event_loop()
-        self.tally: Counter[str] = Counter()
-        self._dsn = self.loop.run_until_complete(create_database(server))
-        self.database = self.loop.run_until_complete(StruckDatabase.begin(self._dsn, self.tally))
-        self.loop.run_until_complete(migrate(self.database))
-
-    def close(self) -> None:
-        self.loop.run_until_complete(self.database.close())
-        self.loop.run_until_complete(drop_database(self._server, self._dsn))
-        self.loop.close()
+from support.postgres import PostgresServer
 
 
 class LedgerMachine(RuleBasedStateMachine):
@@ -97,6 +55,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.folder = Path(tempfile.mkdtemp(prefix="gpuward-machine-"))
+        self.bench.reset_names()
         self.world = World(self.bench.database, self.folder, self.bench.tally)
 
     def do(self, what: Awaitable[Any]) -> Any:
@@ -110,7 +69,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.do(self.world.begin())
         self.apply("d0", first)
         self.apply("d1", second)
-        self.work(2)
+        self.work(2, ["good"] * 3)
 
     @invariant()
     def holds(self) -> None:
@@ -177,27 +136,30 @@ class LedgerMachine(RuleBasedStateMachine):
     def hub(self, n: int, act: str, strike: Strike | None) -> None:
         self.do(self.world.attempt(getattr(self.world.controllers[n], act), strike))
 
-    @rule(rounds=st.integers(1, 3))
-    def work(self, rounds: int) -> None:
-        """All goes well for a while: who was cut off dials again, everything arrives."""
+    @rule(rounds=st.integers(1, 3), lines=st.lists(LINES, min_size=3, max_size=3))
+    def work(self, rounds: int, lines: list[str]) -> None:
+        """The leader and the hubs work for a while, over lines that are good or bad."""
         for _ in range(rounds):
             for n, host in enumerate(self.world.hosts):
-                if host.link is None:
+                if host.link is None and lines[n] != "dead":
                     self.do(self._connect(host, n % 2))
             self.do(self.world.attempt(self._leader().step))
             for controller in self.world.controllers:
                 self.do(self.world.attempt(controller.deliver))
-            for host in self.world.hosts:
-                self._exchange(host)
+            for host, line in zip(self.world.hosts, lines, strict=True):
+                self._exchange(host, line)
             for controller in self.world.controllers:
                 self.do(self.world.attempt(controller.write))
 
-    def _exchange(self, host: Host) -> None:
-        agent_hears(self.world, host)
+    def _exchange(self, host: Host, line: str) -> None:
+        limit = {"slow": 1, "dead": 0}.get(line, 1_000)
+        agent_hears(self.world, host, limit, repeat=line == "repeats")
         progress(host)
         if not host.frozen:
             self.do(agent_says(host))
-        hub_hears(self.world, host)
+        hub_hears(self.world, host, limit, repeat=line == "repeats", swap=line == "swaps")
+        if line == "breaks":
+            self.world.drop(host, noticed=False)
 
     @rule(first=ACTS, at=st.integers(1, 20), second=ACTS, n=CONTROLLERS, name=NAMES, h=HOSTS)
     def interleave(self, first: str, at: int, second: str, n: int, name: str, h: int) -> None:
@@ -233,40 +195,27 @@ class LedgerMachine(RuleBasedStateMachine):
         if host.worker_id is not None:
             await self.world.connect(host, self.world.controllers[n], strike)
 
-    @rule(h=HOSTS, noticed=st.booleans())
-    def cut(self, h: int, noticed: bool) -> None:
-        if not self.host(h).frozen:
-            self.do(agent_says(self.host(h)))
-        self.world.drop(self.host(h), noticed=noticed)
+    @rule(h=HOSTS, line=LINES, noticed=st.booleans())
+    def talk(self, h: int, line: str, noticed: bool) -> None:
+        """What is to be said crosses, or remains on its way, and then the line may break."""
+        self._exchange(self.host(h), line)
+        if line == "dead":
+            self.world.drop(self.host(h), noticed=noticed)
 
-    @rule(h=HOSTS)
-    def dial_in_vain(self, h: int) -> None:
-        host = self.host(h)
-        if host.journal is not None and not host.frozen and host.worker_id is not None:
-            self.world.dial_in_vain(host)
-
-    @precondition(lambda self: self.world.dials)
-    @rule(pick=PICKS, n=CONTROLLERS)
-    def greet_late(self, pick: int, n: int) -> None:
-        self.do(self.world.greet_late(pick, self.world.controllers[n]))
-
-    @rule(h=HOSTS, limit=st.integers(1, 4), repeat=st.booleans(), swap=st.booleans())
-    def talk(self, h: int, limit: int, repeat: bool, swap: bool) -> None:
-        """Some messages cross, some remain on their way."""
-        host = self.host(h)
-        agent_hears(self.world, host, limit, repeat=repeat)
-        if not host.frozen:
-            self.do(agent_says(host))
-        hub_hears(self.world, host, limit, repeat=repeat, swap=swap)
-
-    @precondition(lambda self: self.world.late)
-    @rule(pick=PICKS, seed=PICKS)
-    def arrive_late(self, pick: int, seed: int) -> None:
-        hub_hears_late(self.world, pick, seed)
-
-    @rule(h=HOSTS, n=PICKS)
-    def replay(self, h: int, n: int) -> None:
-        replay(self.world, self.host(h), n)
+    @rule(h=HOSTS, n=CONTROLLERS, pick=PICKS, what=st.sampled_from(["dial", "greet", "greet", "arrive", "replay"]))
+    def late(self, h: int, n: int, pick: int, what: str) -> None:
+        """A hello is given up, or greeted after that; messages of a broken line arrive; an old order comes again."""
+        world, host = self.world, self.host(h)
+        match what:
+            case "dial" if host.journal is not None and not host.frozen and host.worker_id is not None:
+                world.dial_in_vain(host)
+                self.do(self._connect(host, n))
+            case "greet" if world.dials:
+                self.do(world.greet_late(pick, world.controllers[n]))
+            case "arrive" if world.late:
+                hub_hears_late(world, pick)
+            case "replay":
+                replay(world, host, pick)
 
     @rule(h=HOSTS, strike=st.one_of(st.none(), STRIKES))
     def beat(self, h: int, strike: Strike | None) -> None:
@@ -286,38 +235,27 @@ class LedgerMachine(RuleBasedStateMachine):
         else:
             host.progress(key, what)
 
-    @rule(h=HOSTS)
-    def restart_agent(self, h: int) -> None:
+    @rule(h=HOSTS, what=st.sampled_from(["restart", "stop", "freeze", "power", "power"]), noticed=st.booleans())
+    def trouble(self, h: int, what: str, noticed: bool) -> None:
+        """The agent is restarted, ended, stopped or continued; the host loses its power or gets it back."""
         host = self.host(h)
-        if host.powered:
-            self.world.drop(host, noticed=False)
-            host.stop_agent()
-            host.start_agent()
-            self.bench.tally["agents restarted"] += 1
-
-    @rule(h=HOSTS)
-    def stop_agent(self, h: int) -> None:
-        self.world.drop(self.host(h), noticed=True)
-        self.host(h).stop_agent()
-
-    @rule(h=HOSTS, noticed=st.booleans())
-    def freeze(self, h: int, noticed: bool) -> None:
-        host = self.host(h)
-        if host.frozen:
-            self.world.drop(host, noticed=noticed)
-            host.thaw()
-        elif host.journal is not None:
-            host.frozen = True
-
-    @rule(h=HOSTS)
-    def power(self, h: int) -> None:
-        host = self.host(h)
-        if host.powered:
-            self.world.drop(host, noticed=True)
-            host.power_off()
-        else:
-            host.power_on()
-            self.bench.tally["hosts rebooted"] += 1
+        if what == "freeze" and not host.frozen:
+            host.frozen = host.journal is not None
+            return
+        self.world.drop(host, noticed=noticed)
+        match what:
+            case "freeze":
+                host.thaw()
+            case "restart" | "stop" if host.powered:
+                host.stop_agent()
+                if what == "restart":
+                    host.start_agent()
+                    self.bench.tally["agents restarted"] += 1
+            case "power" if host.powered:
+                host.power_off()
+            case "power":
+                host.power_on()
+                self.bench.tally["hosts rebooted"] += 1
 
     @rule(h=HOSTS, pick=PICKS, mib=st.sampled_from([None, 16 * GIB, GPU_MIB]))
     def change_gpu(self, h: int, pick: int, mib: int | None) -> None:
@@ -358,6 +296,5 @@ def bench(postgres: PostgresServer) -> Iterator[Bench]:
 def test_the_ledger_holds_whatever_happens(bench: Bench) -> None:
     LedgerMachine.bench = bench
     run_state_machine_as_test(LedgerMachine, settings=machine_settings())
-    print("\n" + "\n".join(f"{n:8} {what}" for what, n in sorted(bench.tally.items())))
     missing = [what for what in MUST_HAPPEN if not bench.tally[what]]
     assert not missing, f"never happened, so nothing is proven of it: {missing}"

@@ -76,7 +76,7 @@ async def check_rest(world: World) -> None:
     """Nothing of what was deleted is left, who runs is known to run, and who waits does so because nothing fits."""
     for query in _NONE_AT_REST:
         left = await _rows(world, query)
-        assert not left, (left, await _rows(world, _SITUATION))
+        assert not left, (left, await _rows(world, _SITUATION), await _rows(world, _WORKERS))
     alive = {(r["instance_id"], r["epoch"], r["rank"]) for r in await _rows(world, _ALIVE)}
     assert alive == {tuple(key) for host in world.hosts for key in host.running}
     free = await _rows(world, _FREE)
@@ -88,16 +88,19 @@ async def check_rest(world: World) -> None:
 _NONE_AT_REST = (
     "select uid, name from deployments where deleted_at is not null",
     "select id, phase, reason from instances where phase in ('stopping', 'replaced', 'unreachable')",
-    "select id, instance_id, epoch, rank, verb, worker_id, sent_at, payload ->> 'reason' as reason"
-    " from commands where state = 'open'",
+    "select id, instance_id, epoch, rank, verb, worker_id, sent_at from commands where state = 'open'",
 )
+_WORKERS = "select id, name, phase, reason, session, highest_term, deleted_at, fence_until, reported_at from workers"
 _SITUATION = """
     select i.id, i.phase, i.reason, i.epoch, i.revision,
-           array(select o.verb || o.epoch || '/' || o.rank || o.state || o.code from commands o where o.instance_id = i.id order by o.id) as orders,
-           array(select p.state || p.epoch || '/' || p.rank || coalesce(p.reason, '') from processes p where p.instance_id = i.id) as processes,
-           array(select c.device || '/' || c.rank from claims c where c.instance_id = i.id) as claims
+           array(select concat_ws(' ', verb, epoch, rank, state, code) from commands where instance_id = i.id) as o,
+           array(select concat_ws(' ', epoch, rank, state, reason) from processes where instance_id = i.id) as p,
+           array(select concat_ws(' ', device, rank) from claims where instance_id = i.id) as c
       from instances i order by i.id"""
-_ALIVE = "select instance_id, epoch, rank from processes where state <> 'exited'"
+# What a host took with it when it died is not written off one by one.
+_ALIVE = """
+    select instance_id, epoch, rank from processes p join workers w on w.id = p.worker_id
+     where p.state <> 'exited' and w.deleted_at is null"""
 
 
 def _fits(resources: dict[str, Any], free: list[dict[str, Any]]) -> bool:

@@ -23,6 +23,11 @@ _WORKERS = """
 _GPU = """
     select uuid, memory_mib from devices
      where worker_id = $1 and kind = 'gpu' and health = 'ok' and present order by uuid offset $2 limit 1"""
+_CLAIM = "insert into claims (device, instance_id, epoch, memory_mib, exclusive) values ($1, $2, 9999, $3, $4)"
+
+
+class _UndoneError(Exception):
+    """Thrown to undo a transaction."""
 
 
 async def place_gang(world: World, pick: int, mib: int) -> None:
@@ -46,7 +51,7 @@ async def place_gang(world: World, pick: int, mib: int) -> None:
             for rank, worker in enumerate(workers):
                 gpu = await connection.fetchrow(_GPU, worker, (pick >> rank) % 2)
                 if gpu is None:
-                    raise asyncpg.CheckViolationError("no such GPU")
+                    raise _UndoneError  # noqa: TRY301 - the way to roll back
                 await _write_rank(connection, one, rank, worker, gpu, mib)
             await connection.execute(
                 """update instances set phase = 'scheduled', epoch = epoch + 1, reason = '', message = '',
@@ -54,6 +59,8 @@ async def place_gang(world: World, pick: int, mib: int) -> None:
                 one["id"],
             )
         world.tally["gangs placed"] += 1
+    except _UndoneError:
+        return
     except asyncpg.CheckViolationError:
         world.tally["refusals"] += 1
 
@@ -84,10 +91,6 @@ async def _write_rank(connection: Any, one: Any, rank: int, worker: Any, gpu: An
     )
 
 
-class _UndoneError(Exception):
-    """Thrown to undo a transaction."""
-
-
 async def claim_straight(world: World, pick: int, mib: int) -> None:
     """A claim on any GPU, in any state of it: the ledger takes it if it fits and refuses it if not; then it is undone.
 
@@ -108,14 +111,8 @@ async def claim_straight(world: World, pick: int, mib: int) -> None:
             fits = gpu["claims"] == 0
         try:
             async with connection.raw.transaction():
-                await connection.raw.execute(
-                    "insert into claims (device, instance_id, epoch, memory_mib, exclusive) values ($1, $2, 9999, $3, $4)",
-                    gpu["uuid"],
-                    holder,
-                    mib or gpu["memory_mib"],
-                    not mib,
-                )
-                raise _UndoneError
+                await connection.raw.execute(_CLAIM, gpu["uuid"], holder, mib or gpu["memory_mib"], not mib)
+                raise _UndoneError  # noqa: TRY301 - the way to roll back
         except _UndoneError:
             assert fits, f"the ledger took {mib or 'all'} MiB of {dict(gpu)}"
         except asyncpg.CheckViolationError:

@@ -1,4 +1,4 @@
-"""Controllers as the ledger's machine plays them: the real reconcilers, lease and hub, stepped by hand, killed at will."""
+"""Controllers as the ledger's machine plays them: real reconcilers, lease and hub, stepped by hand, killed at will."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -92,8 +92,8 @@ class Controller:
             self._database, self._clock, lost_fence=lambda s: s.cut("taken over"), cut_all=lambda _why: None
         )
 
-    async def take_over(self) -> None:
-        """Takes the lease by the product's own statements, its holder being silent for long enough."""
+    async def campaign(self) -> Term | None:
+        """Takes the lease by the product's own statements, its holder being silent; None: another was quicker."""
         async with self._database.connection() as connection:
             await connection.raw.execute("update lease set renewed_at = '-infinity'")
         lease = Lease(self._database.listen_connection, f"{self.name}-{id(self)}", self._clock)
@@ -101,9 +101,7 @@ class Controller:
             term = await lease._try_take()
         finally:
             lease._drop()
-        assert term is not None
-        self.term = Term(self._database, term)
-        self._tally["takeovers"] += 1
+        return Term(self._database, term) if term is not None else None
 
     async def greet(self, host: Host, identity: Identity, hello: Hello) -> Link | None:
         """What the hub does with a hello. None where a newer connection is there already."""
@@ -167,6 +165,7 @@ class Controller:
 
     def hang_up(self, link: Link) -> None:
         """The hub notices that a connection has ended."""
+        link.hung_up = True
         if link in self.links:
             self.links.remove(link)
             self._close(link.session)

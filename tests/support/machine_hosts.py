@@ -1,4 +1,4 @@
-"""GPU hosts as the ledger's machine plays them: what truly runs, and an agent over it with its real journal and decisions.
+"""GPU hosts as the ledger's machine plays them: what truly runs, and an agent over it with its real journal.
 
 The agent decides by `gpuward.agent.decide`, keeps `gpuward.agent.journal.Journal` and `Outbox`; only processes and the
 wire are made up. What runs is kept apart from what the agent knows, so that the two can be compared with the ledger.
@@ -46,6 +46,7 @@ class Link:
     session: Session
     controller: Any  # the ControllerDouble at the other end
     up: deque[ProcessReport | CommandResult] = field(default_factory=deque)
+    hung_up: bool = False  # by the hub; the agent sees it when it next looks
     lost: deque[ProcessReport | CommandResult] = field(default_factory=deque)  # was on its way when the line broke
 
 

@@ -1,4 +1,4 @@
-"""How long the ledger's machine runs: `HYPOTHESIS_PROFILE` is "short" (the default) or "nightly"."""
+"""How long the ledger's machine runs: `HYPOTHESIS_PROFILE` is "short" (the default), "nightly" or "shrink"."""
 
 import os
 
@@ -6,10 +6,13 @@ from hypothesis import HealthCheck, Phase, settings
 
 VARIABLE = "HYPOTHESIS_PROFILE"
 _COMMON = {"deadline": None, "suppress_health_check": list(HealthCheck), "print_blob": True}
+_FIND = [Phase.generate]
 _PROFILES = {
     # Always the same examples, so that a change is judged and not the luck of the day; a failure is shown as found.
-    "short": settings(max_examples=25, stateful_step_count=50, derandomize=True, phases=[Phase.generate], **_COMMON),
-    "nightly": settings(max_examples=200, stateful_step_count=50, **_COMMON),
+    "short": settings(max_examples=25, stateful_step_count=50, derandomize=True, phases=_FIND, **_COMMON),
+    "nightly": settings(max_examples=200, stateful_step_count=50, phases=_FIND, **_COMMON),
+    # As nightly, and makes what it has found as short as it can, which takes long.
+    "shrink": settings(max_examples=200, stateful_step_count=50, **_COMMON),
 }
 
 

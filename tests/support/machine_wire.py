@@ -1,4 +1,4 @@
-"""What happens to messages between agents and hubs: carried in order on a line, else repeated, late, reordered, lost."""
+"""What happens to messages between agents and hubs: carried in order, or repeated, late, reordered, lost."""
 
 import random
 
@@ -21,7 +21,7 @@ def hub_hears(world: World, host: Host, limit: int = 1_000, *, repeat: bool = Fa
         return
     arriving = [link.up.popleft() for _ in range(min(limit, len(link.up)))]
     if swap:  # answers overtake reports, or the other way round
-        arriving.sort(key=lambda m: isinstance(m, CommandResult) == (len(arriving) % 2 == 0))
+        arriving.sort(key=lambda m: isinstance(m, CommandResult), reverse=not isinstance(arriving[0], CommandResult))
         world.tally["messages reordered"] += len(arriving) > 1
     if repeat:
         arriving += arriving
@@ -29,11 +29,11 @@ def hub_hears(world: World, host: Host, limit: int = 1_000, *, repeat: bool = Fa
     link.controller.hear(link, arriving)
 
 
-def hub_hears_late(world: World, n: int, seed: int) -> None:
+def hub_hears_late(world: World, n: int) -> None:
     """What was on its way when a line broke arrives after all, in any order, some of it twice."""
     link = world.late.pop(n % len(world.late))
     messages = [*link.lost, *list(link.lost)[:1]]
-    random.Random(seed).shuffle(messages)
+    random.Random(n).shuffle(messages)  # noqa: S311 - no secret, and the same each time
     world.tally["messages late"] += len(messages)
     link.lost.clear()
     link.controller.hear(link, messages)
@@ -51,7 +51,7 @@ def agent_hears(world: World, host: Host, limit: int = 1_000, *, repeat: bool = 
             world.tally["messages repeated"] += 1
             host.hear(message)
         limit -= 1
-    if link.session._ending is not None and host.link is link:
+    if (link.session._ending is not None or link.hung_up) and host.link is link:
         world.drop(host, noticed=True)
 
 

@@ -155,12 +155,17 @@ class World:
 
     async def take_over(self, controller: Controller) -> None:
         """The lease has run out; whoever led knows nothing of it."""
-        old = [c.term for c in self.controllers if c.term is not None]
-        await controller.take_over()
+        new, old = await controller.campaign(), self.leader
+        if new is None:
+            return
+        self.tally["takeovers"] += 1
+        if old is not None and old.number > new.number:  # so long did the answer take
+            self.deposed.append(new)
+            return
+        self.deposed += [c.term for c in self.controllers if c.term is not None]
         for other in self.controllers:
-            if other is not controller:
-                other.term = None
-        self.deposed += old
+            other.term = None
+        controller.term = new
         while len(self.deposed) > _KEPT:
             await self.deposed.pop(0).aclose()
 

@@ -1,0 +1,80 @@
+"""What the ledger's machine draws from, what a run must have met, and the database that its examples share."""
+
+import asyncio
+import itertools
+import sys
+import uuid
+from collections import Counter
+
+import pytest
+from hypothesis import strategies as st
+
+from gpuward.controller.store import instance_writes
+from gpuward.controller.store.migrate import migrate
+from support.machine_faults import Strike, StruckDatabase
+from support.machine_hosts import GIB
+from support.postgres import PostgresServer, create_database, drop_database
+
+NAMES = st.sampled_from(["d0", "d1", "d2", "gang"])
+HOSTS = st.integers(0, 2)
+CONTROLLERS = st.integers(0, 1)
+PICKS = st.integers(0, 63)
+MEMORY = st.sampled_from([0, 10 * GIB, 24 * GIB])
+PARTS = st.sampled_from(["step_instances", "step_placement", "step_workers", "step"])
+STRIKES = st.builds(
+    Strike, at=st.integers(1, 16), when=st.sampled_from(["before", "after"]), how=st.sampled_from(["drop", "cancel"])
+)
+ACTS = st.one_of(
+    PARTS, PARTS, st.sampled_from(["take_over", "delete", "stop", "cordon", "write", "deliver", "hello", "gang"])
+)
+LINES = st.sampled_from(["good", "good", "good", "repeats", "swaps", "slow", "breaks", "dead"])
+HUB_ACTS = st.sampled_from(["write", "deliver"])
+SPECS = st.fixed_dictionaries(
+    {
+        "replicas": st.integers(0, 3),
+        "restart": st.sampled_from(["always", "always", "on_failure", "never"]),
+        "priority": st.sampled_from([100, 200]),
+        "stop_on_disconnect_after": st.sampled_from(["none", "none", 60]),
+        "resources": st.fixed_dictionaries(
+            {
+                "gpus": st.sampled_from([1, 1, 2]),
+                "gpu_memory": st.sampled_from(["auto", "10GiB", "30GiB"]),
+                "max_workers": st.sampled_from([1, 1, 2]),
+            }
+        ),
+    }
+)
+# Each of these must have happened somewhere in a whole run, else the run has proven nothing about it.
+MUST_HAPPEN = (
+    "refusals", "crashes", "commits without an answer", "takeovers", "takeovers in the middle of a step",
+    "stale terms stepped", "stale terms refused", "messages repeated", "messages lost", "messages late",
+    "messages reordered", "orders replayed", "late hellos", "gangs placed", "hosts rebooted", "agents restarted",
+    "workers deleted", "controllers killed", "examples settled",
+)  # fmt: skip
+
+
+class Bench:
+    """What all examples share: a loop, a database, and the tally."""
+
+    def __init__(self, server: PostgresServer) -> None:
+        self._server = server
+        self.loop = asyncio.new_event_loop()
+        self.tally: Counter[str] = Counter()
+        self._dsn = self.loop.run_until_complete(create_database(server))
+        self.database = self.loop.run_until_complete(StruckDatabase.begin(self._dsn, self.tally))
+        self.loop.run_until_complete(migrate(self.database))
+        self._patch = pytest.MonkeyPatch()
+
+    def reset_names(self) -> None:
+        """Ids are counted, not drawn: what orders rows by them must do so alike whenever an example is run again."""
+        numbers = itertools.count(1)
+        self._patch.setattr(uuid, "uuid4", lambda: uuid.UUID(int=next(numbers)))
+        self._patch.setattr(instance_writes, "new_instance_id", lambda name: f"{name}-{next(numbers):06}")
+
+    def close(self) -> None:
+        """Says what the run met, which pytest shows with -s or where a test fails."""
+        sys.stdout.write("\n" + "".join(f"{n:8} {what}\n" for what, n in sorted(self.tally.items())))
+        self._patch.undo()
+        self.loop.run_until_complete(self.database.close())
+        self.loop.run_until_complete(drop_database(self._server, self._dsn))
+        self.loop.close()
