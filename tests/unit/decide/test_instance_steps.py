@@ -214,3 +214,21 @@ def test_a_task_that_has_ended_is_over_though_its_worker_fell_silent_since(phase
     plan = plan_for(one, hosts=(host(phase=silence),), spec=spec(restart="never"))
     assert moved(plan) == [expected]
     assert (plan.creates, plan.removals) == ((), ())
+
+
+@pytest.mark.parametrize(
+    ("phase", "expected"), [("scheduled", "pending"), ("starting", "backoff"), ("unreachable", "scheduled")]
+)
+def test_a_refused_start_waits_for_its_turn_though_its_worker_fell_silent_since(phase, expected) -> None:
+    """An agent that ends refuses starts and is gone the next moment: that is no death of its host."""
+    one = instance("a", phase, commands=(start("refused", code="shutting_down"),))
+    plan = plan_for(one, hosts=(host(phase="unreachable"),))
+    assert moved(plan) == [expected]
+    assert (plan.creates, plan.removals) == ((), ())
+
+
+def test_a_refused_start_on_a_lost_worker_makes_way_for_a_substitute() -> None:
+    one = instance("a", "unreachable", commands=(start("refused", code="shutting_down"),))
+    plan = plan_for(one, hosts=(host(phase="lost"),))
+    assert [create.replaces for create in plan.creates] == ["a"]
+    assert [removal.instance for removal in plan.removals] == ["a"]

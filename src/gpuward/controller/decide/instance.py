@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from gpuward.controller.decide.backoff import RestartSettings
 from gpuward.controller.decide.draft import Draft
-from gpuward.controller.decide.liveness import host, host_is_dead, is_silent, may_run
+from gpuward.controller.decide.liveness import host, host_is_dead, is_lost, is_silent, may_run
 from gpuward.controller.decide.ranks import ends_together, refusal, telling
 from gpuward.controller.decide.stopping import stop
 from gpuward.controller.domain.instances import DeploymentFacts, InstanceFacts, ProcessFacts
@@ -47,9 +47,13 @@ def _any_may_run(facts: DeploymentFacts, instance: InstanceFacts) -> bool:
 
 
 def _has_ended(facts: DeploymentFacts, instance: InstanceFacts) -> bool:
-    """Whether it is known how it ended, so that its worker's silence is no riddle."""
+    """Whether it is known how it ended, or that it was refused, so that its worker's silence is no riddle."""
     process = telling(instance)
-    return process is not None and process.state == "exited" and not _any_may_run(facts, instance)
+    if process is None:  # an agent that ends refuses starts, and is gone the next moment; a lost one is not waited for
+        known = refusal(instance) is not None and not is_lost(facts, instance)
+    else:
+        known = process.state == "exited"
+    return known and not _any_may_run(facts, instance)
 
 
 def _follow_process(facts: DeploymentFacts, instance: InstanceFacts, draft: Draft, settings: RestartSettings) -> None:
