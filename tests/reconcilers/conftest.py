@@ -5,16 +5,20 @@ from collections.abc import AsyncIterator
 import pytest
 
 from gpuward.controller.store.database import Database
-from gpuward.controller.store.migrate import migrate
+from support.migrated import migrated_database, migrated_template
+from support.postgres import PostgresServer
 from support.reign import Reign
 
 
+@pytest.fixture(scope="session")
+def template(postgres: PostgresServer) -> str:
+    return migrated_template(postgres)
+
+
 @pytest.fixture
-async def db(database: str) -> AsyncIterator[Database]:
-    opened = await Database.open(database)
-    await migrate(opened)
-    yield opened
-    await opened.close()
+async def db(postgres: PostgresServer, template: str) -> AsyncIterator[Database]:
+    async with migrated_database(postgres, template) as opened:
+        yield opened
 
 
 @pytest.fixture
