@@ -89,6 +89,8 @@ class Delivery:
         """Connections with something to be said again."""
         now = self._clock.monotonic()
         for worker_id, session in self._sessions.items():
+            if not session.unanswered and not session.strays:
+                continue
             waiting_s = now - min(session.unanswered.values(), default=now)
             strays_s = now - min(session.strays.values(), default=now)
             if waiting_s >= commands.RESEND_AFTER_S or strays_s >= STRAY_AGAIN_S:

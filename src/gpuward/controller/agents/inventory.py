@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable
+from operator import attrgetter
 from typing import Final
 
 from gpuward.controller.agents.session import Session
@@ -13,6 +14,9 @@ from gpuward.controller.store.notify import notify
 from gpuward.schemas.wire import DeviceFacts, Inventory
 
 WRITE_LIMIT_S: Final = 20.0
+_READINGS: Final = frozenset({"used_mib", "utilization"})
+# Runs for each GPU of each heartbeat: comparing copies without the readings was an eighth of all the controller's work.
+_standing_of: Final = attrgetter(*(field for field in DeviceFacts.model_fields if field not in _READINGS))
 
 
 def differs(known: tuple[DeviceFacts, ...] | None, reported: tuple[DeviceFacts, ...] | None) -> bool:
@@ -20,10 +24,8 @@ def differs(known: tuple[DeviceFacts, ...] | None, reported: tuple[DeviceFacts, 
     return _standing(known) != _standing(reported)
 
 
-def _standing(gpus: tuple[DeviceFacts, ...] | None) -> frozenset[DeviceFacts] | None:
-    if gpus is None:
-        return None
-    return frozenset(gpu.model_copy(update={"used_mib": None, "utilization": None}) for gpu in gpus)
+def _standing(gpus: tuple[DeviceFacts, ...] | None) -> frozenset[tuple[object, ...]] | None:
+    return None if gpus is None else frozenset(map(_standing_of, gpus))
 
 
 async def write_change(

@@ -1,0 +1,244 @@
+"""Many simulated agents with default periods, all in one process, against one controller process at rest.
+
+The agents are real ones: journal, inventory, proxy, WebSocket, a heartbeat with the readings of eight GPUs each five
+seconds. For each size, after all have joined and settled, it says over a steady stretch what controller and PostgreSQL
+cost (as % of one core) and hold, how old what the database knows is, and how late the event loop is; and from the
+slope, what more agents would cost.
+
+    make bench-agents           (or: PYTHONPATH=tests python bench/agents.py --sizes 250 500 1000 --seconds 60)
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import shlex
+import sys
+import tempfile
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import asyncpg
+import psutil
+
+from gpuward.controller.store.embedded.layout import Layout
+from support import many_agents
+from support.cluster import Cluster
+
+SETTLE_S = 15.0
+LOOK_S = 0.05
+SAMPLE_S = 0.5
+TOKENS_AT_ONCE = 20
+LIMIT_S = 600.0
+MORE = 5_000
+
+
+@dataclass
+class Samples:
+    """What was seen over a steady stretch; seconds."""
+
+    write_lags: list[float] = field(default_factory=list)  # from hearing an agent to the database saying so
+    ages: list[float] = field(default_factory=list)  # of what the database knows, heartbeat's period included
+    answers: list[float] = field(default_factory=list)  # of /healthz
+    loop_lags: list[float] = field(default_factory=list)  # each the worst of ten seconds
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of one size."""
+
+    agents: int
+    controller: float
+    postgres: float
+    agents_process: float
+
+
+def quantile(values: Iterable[float], share: float) -> float:
+    """The value below which `share` of them lie."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else float("nan")
+
+
+def spread(values: list[float]) -> str:
+    """Median and 99th percentile, in milliseconds."""
+    return f"p50 {quantile(values, 0.5) * 1000:.0f} ms, p99 {quantile(values, 0.99) * 1000:.0f} ms"
+
+
+class Meter:
+    """CPU seconds of the controller's own process, and of PostgreSQL's, ended backends included."""
+
+    def __init__(self, controller: psutil.Process, agents: psutil.Process) -> None:
+        self.controller = controller
+        self.agents = agents
+        self.postmaster = next(child for child in controller.children() if child.name() == "postgres")
+
+    def cpu_s(self) -> tuple[float, float, float]:
+        """Of controller, PostgreSQL, agents."""
+        own, agents = self.controller.cpu_times(), self.agents.cpu_times()
+        top = self.postmaster.cpu_times()
+        postgres = top.user + top.system + top.children_user + top.children_system
+        for child in self.postmaster.children(recursive=True):
+            times = child.cpu_times()
+            postgres += times.user + times.system
+        return own.user + own.system, postgres, agents.user + agents.system
+
+    def memory_mib(self) -> tuple[float, float]:
+        """Resident of the controller; of PostgreSQL proportionally, since it shares its buffers."""
+        servers = [self.postmaster, *self.postmaster.children(recursive=True)]
+        pss = sum(server.memory_full_info().pss for server in servers)
+        return self.controller.memory_info().rss / 2**20, pss / 2**20
+
+
+async def grow(cluster: Cluster, process: asyncio.subprocess.Process, count: int) -> float:
+    """Starts so many more agents; returns the seconds until all were connected."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    tokens: list[str] = []
+    while len(tokens) < count:
+        made = [cluster.post("/join-tokens", {}) for _ in range(min(TOKENS_AT_ONCE, count - len(tokens)))]
+        tokens += [token["token"] for token in await asyncio.gather(*made)]
+    process.stdin.write(json.dumps(tokens).encode() + b"\n")
+    async with asyncio.timeout(LIMIT_S):
+        return float(await process.stdout.readline())
+
+
+async def join(cluster: Cluster, process: asyncio.subprocess.Process, meter: Meter, count: int) -> None:
+    """`grow`, with what each of them cost."""
+    before = meter.cpu_s()
+    took = await grow(cluster, process, count)
+    controller, postgres, agents = ((b - a) / count * 1000 for a, b in zip(before, meter.cpu_s(), strict=True))
+    print(
+        f"{count} agents joined and connected in {took:.1f} s: {count / took:.0f} per second; CPU for each, with its"
+        f" token: controller {controller:.1f} ms, PostgreSQL {postgres:.1f} ms, the agent itself {agents:.1f} ms",
+        flush=True,
+    )
+
+
+async def watch_rows(connection: "asyncpg.Connection[asyncpg.Record]", samples: Samples) -> None:
+    """How old the rows of liveness are, and when a flush makes them new."""
+    newest = await connection.fetchval("select max(last_seen) from worker_liveness")
+    while True:
+        began = time.monotonic()
+        rows = await connection.fetch(
+            """select extract(epoch from clock_timestamp() - last_seen)::float8 as age, last_seen > $1 as new, last_seen
+                 from worker_liveness""",
+            newest,
+        )
+        if any(row["new"] for row in rows):
+            newest = max(row["last_seen"] for row in rows)
+            samples.write_lags += [row["age"] for row in rows if row["new"]]
+            samples.ages += [row["age"] for row in rows]
+        await asyncio.sleep(max(0.0, LOOK_S - (time.monotonic() - began)))
+
+
+async def watch_health(cluster: Cluster, samples: Samples) -> None:
+    """How quickly the controller answers what needs nothing but its loop, and what it says of the loop."""
+    while True:
+        began = time.monotonic()
+        async with cluster.session.get("/healthz") as response:
+            lag = (await response.json())["loop_lag_s"]
+        samples.answers.append(time.monotonic() - began)
+        samples.loop_lags.append(lag)
+        await asyncio.sleep(SAMPLE_S)
+
+
+async def observe(cluster: Cluster, meter: Meter, agents: int, seconds: float) -> Cost:
+    """Measures the steady state and prints it."""
+    samples = Samples()
+    connection = await asyncpg.connect(Layout(cluster.data_dir).url("postgresql"))
+    watchers = [
+        asyncio.create_task(watch_rows(connection, samples)),
+        asyncio.create_task(watch_health(cluster, samples)),
+    ]
+    before, began = meter.cpu_s(), time.monotonic()
+    await asyncio.sleep(seconds)
+    after, took = meter.cpu_s(), time.monotonic() - began
+    for watcher in watchers:
+        watcher.cancel()
+    for result in await asyncio.gather(*watchers, return_exceptions=True):
+        assert isinstance(result, asyncio.CancelledError), result
+    known = await connection.fetchrow(
+        "select count(*) filter (where connected), count(*) filter (where last_seen > now() - interval '15 s')"
+        " from worker_liveness"
+    )
+    await connection.close()
+    assert tuple(known) == (agents, agents), f"of {agents} agents, {tuple(known)} are connected and heard"
+    controller, postgres, theirs = ((b - a) / took * 100 for a, b in zip(before, after, strict=True))
+    rss, pss = meter.memory_mib()
+    print(
+        f"{agents} agents over {took:.0f} s, % of one core: controller {controller:.1f}, PostgreSQL {postgres:.1f},"
+        f" the agents' process {theirs:.1f}\n"
+        f"    memory: controller {rss:.0f} MiB, PostgreSQL {pss:.0f} MiB\n"
+        f"    heard to seen in the database: {spread(samples.write_lags)};"
+        f" age of what it knows: {spread(samples.ages)}\n"
+        f"    /healthz answers: {spread(samples.answers)};"
+        f" worst loop lag within ten seconds: {spread(samples.loop_lags)}",
+        flush=True,
+    )
+    return Cost(agents, controller, postgres, theirs)
+
+
+def extrapolate(costs: list[Cost]) -> None:
+    """What each further agent costs, and so many of them."""
+    if len(costs) < 2:
+        return
+    low, high = costs[0], costs[-1]
+    more = high.agents - low.agents
+    controller = (high.controller - low.controller) / more
+    postgres = (high.postgres - low.postgres) / more
+    print(
+        f"slope from {low.agents} to {high.agents}: controller {controller * 1000:.1f}, PostgreSQL"
+        f" {postgres * 1000:.1f} % of one core for each thousand agents; {MORE} would need"
+        f" {low.controller + controller * (MORE - low.agents):.0f} % and"
+        f" {low.postgres + postgres * (MORE - low.agents):.0f} %; the controller's loop has 100 %"
+    )
+
+
+async def run(options: argparse.Namespace, folder: Path) -> None:
+    """The whole bench, each size on top of the one before."""
+    cluster = Cluster(folder)
+    players: asyncio.subprocess.Process | None = None
+    try:
+        await cluster.start_controller()
+        homes = folder / "agents"
+        homes.mkdir()
+        players = await asyncio.create_subprocess_exec(
+            sys.executable,
+            many_agents.__file__,
+            cluster.url,
+            str(homes),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+        )
+        meter = Meter(psutil.Process(cluster.processes["controller"].pid), psutil.Process(players.pid))
+        costs: list[Cost] = []
+        there = 0
+        for size in sorted(options.sizes):
+            await join(cluster, players, meter, size - there)
+            there = size
+            await asyncio.sleep(SETTLE_S)
+            costs.append(await observe(cluster, meter, size, options.seconds))
+        extrapolate(costs)
+    finally:
+        if players is not None and players.returncode is None:
+            players.kill()
+            await players.wait()
+        await cluster.aclose()
+
+
+def main() -> None:
+    """Parses the options and runs."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sizes", type=int, nargs="+", default=[250, 500, 1000], help="numbers of agents")
+    parser.add_argument("--seconds", type=float, default=60.0, help="length of each steady stretch")
+    options = parser.parse_args()
+    print(f"$ {shlex.join(sys.argv)}   ({psutil.cpu_count()} cores, {len(os.sched_getaffinity(0))} usable)", flush=True)
+    with tempfile.TemporaryDirectory(prefix="gpuward-bench-") as folder:
+        Path(folder).chmod(0o711)
+        asyncio.run(run(options, Path(folder)))
+
+
+if __name__ == "__main__":
+    main()
