@@ -61,6 +61,11 @@ class EngineWatch:
         """All epochs of a deployment of which a process was ever seen."""
         return {start.epoch for start in list(self._pids) if start.instance.rpartition("-")[0] == deployment}
 
+    def log_of(self, deployment: str) -> str:
+        """What the engines of a deployment have printed so far."""
+        logs = sorted(Path(self._folder).glob(f"agent-*/instances/{deployment}-*/logs/*.log"))
+        return "".join(log.read_text(errors="replace") for log in logs)
+
     def check(self) -> None:
         """No start ever had two processes, and no instance two living ones; each log says as much."""
         assert self._looks

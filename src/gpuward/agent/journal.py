@@ -2,13 +2,16 @@
 
 Every write is durable when the call returns (WAL, synchronous=FULL), and callers write before they act. Writes are
 tiny and rare (a few per process's life), so they are made on the loop's thread: an order's answer follows its record.
+
+A full disk is no reason to lose sight of what runs: room for many writes is set aside while there is some, as free
+pages of the file and as a log that is overwritten in place.
 """
 
 import fcntl
 import os
 import sqlite3
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
@@ -20,6 +23,10 @@ from gpuward.schemas.base import Wire
 TOMBSTONES_KEPT: Final = 2000
 EPOCHS_KEPT: Final = 20_000
 _BUSY_TIMEOUT_S: Final = 5.0
+_RESERVE_BYTES: Final = 512 * 2**10
+_PAGE_BYTES: Final = 4096
+# The log starts over once it is so long, which the first filling of the reserve has made it.
+_LOG_PAGES: Final = _RESERVE_BYTES // _PAGE_BYTES
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS facts (id INTEGER PRIMARY KEY CHECK (id = 1), body TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS processes (
@@ -120,6 +127,8 @@ class Journal:
             self._write_process(record)
             self._raise_epoch(record.instance, record.epoch, facts.report_seq)
         self._facts = facts
+        if record.key not in self._processes:
+            _set_room_aside(self._db)
         self._processes[record.key] = record
         self._keys.setdefault(record.instance, set()).add(record.key)
         highest = max(record.epoch, self._epochs.pop(record.instance, -1))
@@ -220,8 +229,21 @@ def _open_database(path: Path) -> sqlite3.Connection:
     try:
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = FULL")
+        db.execute(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES}")
         db.executescript(_SCHEMA)
+        _set_room_aside(db)
     except sqlite3.Error:
         db.close()
         raise
     return db
+
+
+def _set_room_aside(db: sqlite3.Connection) -> None:
+    """Fills the reserve up, where half of it is gone and the disk has the room."""
+    (free_pages,) = db.execute("PRAGMA freelist_count").fetchone()
+    if free_pages * _PAGE_BYTES >= _RESERVE_BYTES / 2:
+        return
+    with suppress(sqlite3.OperationalError):
+        db.execute("DROP TABLE IF EXISTS reserve")
+        db.execute(f"CREATE TABLE reserve AS SELECT zeroblob({_RESERVE_BYTES})")
+        db.execute("DROP TABLE reserve")

@@ -63,6 +63,7 @@ DATABASE_TROUBLE: Final = (
     asyncpg.TransactionRollbackError,
     asyncpg.LockNotAvailableError,
     ConnectionError,
+    FileNotFoundError,  # the server's socket is not there, as before it has come back
 )
 
 
