@@ -281,11 +281,11 @@ async def test_another_name_on_the_same_folder_is_refused(controller: Controller
 
 @pytest.mark.usefixtures("agent")
 async def test_silence_of_the_controller_kills_what_must_not_outlive_it(controller: ControllerDouble) -> None:
-    await controller.start_order("i-1", start_order(*SLEEP, stop_on_disconnect_after_s=1.0))
+    await controller.start_order("i-1", start_order(*SLEEP, stop_on_disconnect_after_s=3.0))
     await controller.start_order("i-2", start_order(*SLEEP))
     fenced = (await controller.state("i-1", "running")).pid or 0
     other = (await controller.state("i-2", "running")).pid or 0
-    await asyncio.sleep(1.5)  # a controller that orders nothing is not silent: it answers pings
+    await asyncio.sleep(4.0)  # a controller that orders nothing is not silent: it answers pings
     assert psutil.pid_exists(fenced)
     await controller.stop()
     await _gone(fenced)
