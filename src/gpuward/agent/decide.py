@@ -1,18 +1,18 @@
 """An order against what the journal knows: what to do about it. Pure.
 
-Starts are refused when they are late (a lower epoch than one seen) or would double a claim. Stops are refused for an
-old term only: to stop an old epoch harms nothing, and the controller needs the confirmation to release its claims.
+Starts are refused when they are late (a lower epoch than one seen) or would double a claim; a refused start stays so,
+since the controller gives its claims to others. Stops are refused for an old term only: to stop an old epoch harms
+nothing, and the controller needs the confirmation to release its claims.
 """
 
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
-from gpuward.agent.records import Key, ProcessRecord
+from gpuward.agent.records import Key, ProcessRecord, RefusalCode
 from gpuward.schemas.wire import Command, DeviceFacts, StartOrder, StopOrder
 
-RefusalCode = Literal["old_term", "old_epoch", "claim_conflict", "bad_command", "unknown_device", "shutting_down"]
 _SAFE_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")  # it names a folder
 
 
@@ -92,8 +92,9 @@ def _stop(view: View, key: Key, order: StopOrder | None) -> Action:
 def _start(view: View, key: Key, order: StartOrder | None) -> Action:
     if order is None:
         return Refuse("bad_command", "start: the order is missing")
-    if key in view.processes:
-        return Repeat(key)
+    known = view.processes.get(key)
+    if known is not None:
+        return Repeat(key) if known.refusal is None else Refuse(known.refusal, known.message)
     seen = view.epochs.get(key.instance, -1)
     if key.epoch < seen:
         return Refuse("old_epoch", f"epoch {key.epoch} of {key.instance} is over: epoch {seen} was seen")

@@ -1,9 +1,11 @@
 """What the agent knows of one process: the record that the journal keeps and that reports are made from. Pure data."""
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from gpuward.schemas.base import Wire
 from gpuward.schemas.wire import ExitReason, ProcessReport, ProcessState, StartOrder
+
+RefusalCode = Literal["old_term", "old_epoch", "claim_conflict", "bad_command", "unknown_device", "shutting_down"]
 
 
 class Key(NamedTuple):
@@ -44,6 +46,7 @@ class ProcessRecord(Wire):
     ready_s: float | None = None
     order: StartOrder | None = None
     stop: StopPlan | None = None
+    refusal: RefusalCode | None = None  # its start was refused, so it never was and never shall be
     acked: bool = False  # the controller has the exit on its disk; kept as a tombstone only
 
     @property

@@ -91,7 +91,7 @@ async def test_a_higher_epoch_waits_for_the_lower_ones_death(controller: Control
     assert (await controller.start_order("i-1", start_order(*SLEEP), epoch=2)).code == "claim_conflict"
     await controller.stop_order("i-1")
     await controller.state("i-1", "exited")
-    assert (await controller.start_order("i-1", start_order(*SLEEP), epoch=2)).outcome == "accepted"
+    assert (await controller.start_order("i-1", start_order(*SLEEP), epoch=3)).outcome == "accepted"
 
 
 @pytest.mark.usefixtures("agent")
@@ -143,3 +143,16 @@ async def test_the_engine_sees_its_gpus_its_port_and_no_secret(
         "GPUWARD_PORT",
         "GPUWARD_AGENT_DIR",
     }
+
+
+@pytest.mark.usefixtures("agent")
+async def test_a_refused_start_stays_refused(controller: ControllerDouble) -> None:
+    """The controller gives its claims to others: a repeated copy must not start once there is room."""
+    holder = start_order(*SLEEP, gpus=(GPU0,), memory_mib=8192, exclusive=True)
+    await controller.start_order("i-1", holder)
+    await controller.state("i-1", "running")
+    assert (await controller.start_order("i-2", holder)).code == "claim_conflict"
+    await controller.stop_order("i-1")
+    await controller.state("i-1", "exited")
+    assert (await controller.start_order("i-2", holder)).code == "claim_conflict"
+    assert (await controller.start_order("i-2", holder, epoch=2)).outcome == "accepted"

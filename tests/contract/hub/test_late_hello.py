@@ -1,4 +1,4 @@
-"""A hello that is written after its sender has given up and said a newer one must end nothing that it knew nothing of."""
+"""A hello that is written after its sender gave up and said another ends nothing that it knew nothing of."""
 
 from gpuward.controller.agents import greeting
 from support.agent_double import HubUnderTest, eventually, gpu, hello, process

@@ -36,12 +36,13 @@ def _record(instance: str, epoch: int, *claims: tuple[str, int, bool], state: st
 RUNS = _record("i-run", 2, ("GPU-a", 60, False))
 ALONE = _record("i-alone", 1, ("GPU-b", 100, True))
 ENDED = _record("i-end", 4, state="exited")
+REFUSED = _record("i-refused", 1, state="exited").model_copy(update={"refusal": "claim_conflict", "message": "full"})
 
 
 def _decide(
     verb: str, instance: str, epoch: int, *, term: int = 5, shutting_down: bool = False, **fields: Any
 ) -> Action:
-    records = (RUNS, ALONE, ENDED)
+    records = (RUNS, ALONE, ENDED, REFUSED)
     view = View(
         highest_term=5,
         epochs={"i-run": 2, "i-alone": 1, "i-end": 4, "i-forgotten": 9},
@@ -76,6 +77,7 @@ def _decide(
         ("i-end", 3, _order(), "old_epoch"),
         ("i-end", 5, _order(), Spawn),
         ("i-forgotten", 8, _order(), "old_epoch"),
+        ("i-refused", 1, _order(), "claim_conflict"),  # though there would be room now
         ("i-forgotten", 10, _order(), Spawn),
     ],
 )
