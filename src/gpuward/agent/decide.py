@@ -80,6 +80,27 @@ def decide(view: View, command: Command) -> Action:
     return _start(view, key, command.start)
 
 
+def tombstone(command: Command, refused: Refuse, boot_id: str) -> ProcessRecord | None:
+    """What is kept of a refused start, so that no repeated copy of it is carried out; None: nothing.
+
+    The controller takes a refused start for one that never shall be. But for an old term, which says nothing about the
+    order: it comes again under the present one.
+    """
+    if command.verb == "stop" or refused.code in ("old_term", "old_epoch"):
+        return None
+    return ProcessRecord(
+        instance=command.instance,
+        epoch=command.epoch,
+        rank=command.rank,
+        state="exited",
+        reason="gone",
+        message=refused.message,
+        boot_id=boot_id,
+        refusal=refused.code,
+        acked=True,
+    )
+
+
 def _stop(view: View, key: Key, order: StopOrder | None) -> Action:
     if order is None:
         return Refuse("bad_command", "stop: the order is missing")

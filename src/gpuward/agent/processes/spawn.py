@@ -33,7 +33,7 @@ def engine_env(
     env = {name: value for name, value in base.items() if not name.startswith("GPUWARD_")}
     if "PYTHONPATH" in env:  # relative folders in it are meant from here, not from the engine's folder
         env["PYTHONPATH"] = os.pathsep.join(str(Path(p).absolute()) for p in env["PYTHONPATH"].split(os.pathsep))
-    # Engines installed beside the agent are found although nobody activated its environment; the user's PATH goes first.
+    # Engines installed beside the agent are found though nobody activated its environment; the user's PATH goes first.
     env["PATH"] = os.pathsep.join(p for p in (env.get("PATH", os.defpath), str(Path(sys.executable).parent)) if p)
     env.setdefault("PYTHONUNBUFFERED", "1")  # the log's growth is how progress is seen
     if "HF_HUB_CACHE" not in env:

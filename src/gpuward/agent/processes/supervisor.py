@@ -9,7 +9,7 @@ from typing import Final, Self
 import structlog
 
 from gpuward.agent.contact import Contact
-from gpuward.agent.decide import Entomb, Refuse, Repeat, Spawn, Stop, View, decide
+from gpuward.agent.decide import Entomb, Refuse, Repeat, Spawn, Stop, View, decide, tombstone
 from gpuward.agent.inventory import InventoryWatch
 from gpuward.agent.processes.adopt import plan_adoption
 from gpuward.agent.processes.child import Child
@@ -65,34 +65,15 @@ class Supervisor:
         action = decide(view, command)
         self._journal.remember(highest_term=max(command.term, view.highest_term))
         if isinstance(action, Refuse):
-            self._keep_refusal(command, action)
+            kept = tombstone(command, action, self._tools.boot_id)
+            if kept is not None and kept.key not in self._journal.processes:
+                self._journal.record(kept)
             log.info("command refused", instance=command.instance, verb=command.verb, code=action.code)
             return CommandResult(
                 command_id=command.command_id, outcome="refused", code=action.code, message=action.message
             )
         self._act(action)
         return CommandResult(command_id=command.command_id, outcome="accepted")
-
-    def _keep_refusal(self, command: Command, refused: Refuse) -> None:
-        """The controller takes a refused start for one that never shall be, so no repeated copy may be carried out.
-
-        But for an old term, which says nothing about the order: it comes again under the present one.
-        """
-        key = Key(command.instance, command.epoch, command.rank)
-        if command.verb == "stop" or refused.code in ("old_term", "old_epoch") or key in self._journal.processes:
-            return
-        tombstone = ProcessRecord(
-            instance=key.instance,
-            epoch=key.epoch,
-            rank=key.rank,
-            state="exited",
-            reason="gone",
-            message=refused.message,
-            boot_id=self._tools.boot_id,
-            refusal=refused.code,
-            acked=True,
-        )
-        self._journal.record(tombstone)
 
     def acknowledged(self, seq: int) -> None:
         """The controller has all reports up to `seq` on its disk."""
