@@ -97,7 +97,7 @@ async def grow(cluster: Cluster, process: asyncio.subprocess.Process, count: int
     assert process.stdout is not None
     tokens: list[str] = []
     while len(tokens) < count:
-        made = [cluster.post("/join-tokens", {}) for _ in range(min(TOKENS_AT_ONCE, count - len(tokens)))]
+        made = [cluster.post("/tokens", {}) for _ in range(min(TOKENS_AT_ONCE, count - len(tokens)))]
         tokens += [token["token"] for token in await asyncio.gather(*made)]
     process.stdin.write(json.dumps(tokens).encode() + b"\n")
     async with asyncio.timeout(LIMIT_S):

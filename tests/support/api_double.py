@@ -87,7 +87,7 @@ class ApiDouble:
         self.url = ""
         self.key = KEY
         self.objects: dict[str, dict[str, Json]] = {
-            kind: {} for kind in ("deployments", "instances", "workers", "gpus", "events", "keys", "join-tokens")
+            kind: {} for kind in ("deployments", "instances", "workers", "gpus", "events", "keys", "tokens")
         }
         self.secrets: dict[str, str] = {}
         self.logs: dict[str, bytes] = {}
@@ -111,7 +111,7 @@ class ApiDouble:
         app.router.add_post(api + "/deployments/{name}/{action}", self._act("deployments"))
         app.router.add_post(api + "/workers/{name}/{action}", self._act("workers"))
         app.router.add_post(api + "/keys", self._create("keys", "key"))
-        app.router.add_post(api + "/join-tokens", self._create("join-tokens", "token"))
+        app.router.add_post(api + "/tokens", self._create("tokens", "token"))
         app.router.add_put(api + "/secrets/{name}", self._put_secret)
         for path in ("/plan", "/audit"):
             app.router.add_route("*", api + path, self._canned)

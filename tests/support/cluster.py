@@ -84,7 +84,7 @@ class Cluster:
         argv = ["agent", "--controller", url or self.url, "--name", name, "--simulate", str(file)]
         folder = self.folder / f"agent-{name}"
         if not folder.exists():
-            token = (await self.post("/join-tokens", {}))["token"]
+            token = (await self.post("/tokens", {}))["token"]
             argv += ["--join-token", token]
         self.start(name, *argv, "--data-dir", str(folder), **env)
         if ready:

@@ -195,7 +195,7 @@ KEYS: Final = Kind(
 TOKENS: Final = Kind(
     "token",
     "tokens",
-    "join-tokens",
+    "tokens",
     TokenView,
     (
         Column("ID", lambda t, _: t.id),

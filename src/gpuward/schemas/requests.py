@@ -32,7 +32,7 @@ class KeyBody(Wire):
 
 
 class TokenBody(Wire):
-    """`POST /join-tokens`."""
+    """`POST /tokens`."""
 
     expires_s: Seconds = 3600.0
 

@@ -27,7 +27,7 @@ def allowed(route: Route) -> set[str]:
     """The roles as the contract says them, told from method and path and not from the table."""
     if route.path.startswith("/v1/"):
         return INFER
-    if any(part in route.path for part in ("/keys", "/join-tokens", "/secrets")):
+    if any(part in route.path for part in ("/keys", "/tokens", "/secrets")):
         return {"admin"}
     if route.method == "DELETE" and "/workers" in route.path:
         return {"admin"}

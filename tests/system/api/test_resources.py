@@ -140,14 +140,14 @@ async def test_keys_tokens_and_secrets(api: Served, db: Database) -> None:
     assert not any("key" in one for one in listed)
     assert (await api.call("DELETE", f"/api/v1/keys/{made['id']}"))[1]["revoked_at"] is not None
     assert (await api.call("DELETE", "/api/v1/keys/none"))[0] == 404
-    status, token = await api.call("POST", "/api/v1/join-tokens")
+    status, token = await api.call("POST", "/api/v1/tokens")
     assert status == 201
     assert token["token"].startswith("gpj_")
-    status, token = await api.call("POST", "/api/v1/join-tokens", json={"expires_s": "10m"})
+    status, token = await api.call("POST", "/api/v1/tokens", json={"expires_s": "10m"})
     assert status == 201
-    assert (await api.call("POST", "/api/v1/join-tokens", json={"expires_s": "90d"}))[0] == 400
-    assert (await api.call("DELETE", f"/api/v1/join-tokens/{token['id']}"))[1]["revoked_at"] is not None
-    assert not any("token" in one for one in (await api.get("/api/v1/join-tokens"))["items"])
+    assert (await api.call("POST", "/api/v1/tokens", json={"expires_s": "90d"}))[0] == 400
+    assert (await api.call("DELETE", f"/api/v1/tokens/{token['id']}"))[1]["revoked_at"] is not None
+    assert not any("token" in one for one in (await api.get("/api/v1/tokens"))["items"])
     assert (await api.call("PUT", "/api/v1/secrets/hf", json={"value": "s3cret"}))[0] == 204
     assert (await api.call("GET", "/api/v1/secrets/hf"))[0] == 405, "never returned"
     assert await rows(db, "select name, value from secrets") == [{"name": "hf", "value": "s3cret"}]

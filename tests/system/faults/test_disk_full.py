@@ -38,7 +38,7 @@ async def test_full_and_freed(agents: tuple[Faults, SmallDisk], databases: tuple
 async def _agents(faults: Faults, disk: SmallDisk) -> None:
     cluster = faults.cluster
     await cluster.start_controller(**SHORT)
-    token = (await cluster.post("/join-tokens", {}))["token"]
+    token = (await cluster.post("/tokens", {}))["token"]
     await cluster.start_agent(HOST, GPUWARD_JOIN_TOKEN=token)
     moment = await faults.catch(load_s=6)
     await cluster.until(lambda: faults.watch.log_of(moment.loading), "it has written its first line")

@@ -159,7 +159,7 @@ def test_workers_are_cordoned_and_drained(gpuward, api, verb):
 def test_a_token_is_printed_alone(gpuward, api):
     result = gpuward("join-token", "create", "--expires", "30m")
     assert (result.exit_code, result.stdout, result.stderr) == (0, "token-value\n", "")
-    token_id = next(iter(api.objects["join-tokens"]))
+    token_id = next(iter(api.objects["tokens"]))
     assert token_id in gpuward("join-token", "list").stdout
     assert gpuward("join-token", "revoke", token_id).exit_code == 0
 

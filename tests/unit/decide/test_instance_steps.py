@@ -160,7 +160,7 @@ def test_a_lost_worker_gets_a_substitute_and_the_old_one_stays_fenced() -> None:
     assert not plan.releases
 
 
-@pytest.mark.parametrize("home", [host(phase="unreachable"), host(phase="lost", reason="breaker_open")])
+@pytest.mark.parametrize("home", [host(phase="unreachable"), host(phase="unreachable", reason="breaker_open")])
 def test_no_substitute_while_the_worker_may_come_back(home) -> None:
     plan = plan_for(instance("a", "unreachable", processes=(process("running"),)), hosts=(home,))
     assert not plan.creates

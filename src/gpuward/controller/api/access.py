@@ -35,18 +35,18 @@ async def delete_key(request: web.Request) -> web.Response:
 
 
 async def post_token(request: web.Request) -> web.Response:
-    """`POST /join-tokens`."""
+    """`POST /tokens`."""
     body = await read_model(request, TokenBody, optional=True)
     return answer(await create_token(request.app[CONTEXT].database, ttl_s=body.expires_s), status=201)
 
 
 async def get_tokens(request: web.Request) -> web.Response:
-    """`GET /join-tokens`."""
+    """`GET /tokens`."""
     return answer(Page[TokenView](items=await list_tokens(request.app[CONTEXT].database)))
 
 
 async def delete_token(request: web.Request) -> web.Response:
-    """`DELETE /join-tokens/{id}`."""
+    """`DELETE /tokens/{id}`."""
     return answer(await revoke_token(request.app[CONTEXT].database, request.match_info["id"]))
 
 
@@ -68,15 +68,15 @@ async def delete_one_secret(request: web.Request) -> web.Response:
 
 _ADMIN: Final = Access.ADMINISTER
 _KEYS: Final = "/api/v1/keys"
-_TOKENS: Final = "/api/v1/join-tokens"
+_TOKENS: Final = "/api/v1/tokens"
 _SECRET: Final = "/api/v1/secrets/{name}"  # noqa: S105 - a path
 ROUTES: Final = (
     Route("POST", _KEYS, post_key, _ADMIN, "Make an API key", "keys", KeyCreated, KeyBody, status=201),
     Route("GET", _KEYS, get_keys, _ADMIN, "List API keys", "keys", Page[KeyView]),
     Route("DELETE", _KEYS + "/{id}", delete_key, _ADMIN, "Revoke an API key", "keys", KeyView),
-    Route("POST", _TOKENS, post_token, _ADMIN, "Make a join token", "join-tokens", TokenCreated, TokenBody, status=201),
-    Route("GET", _TOKENS, get_tokens, _ADMIN, "List join tokens", "join-tokens", Page[TokenView]),
-    Route("DELETE", _TOKENS + "/{id}", delete_token, _ADMIN, "Revoke a join token", "join-tokens", TokenView),
+    Route("POST", _TOKENS, post_token, _ADMIN, "Make a join token", "tokens", TokenCreated, TokenBody, status=201),
+    Route("GET", _TOKENS, get_tokens, _ADMIN, "List join tokens", "tokens", Page[TokenView]),
+    Route("DELETE", _TOKENS + "/{id}", delete_token, _ADMIN, "Revoke a join token", "tokens", TokenView),
     Route("PUT", _SECRET, put_one_secret, _ADMIN, "Store a secret", "secrets", body=SecretBody, status=204),
     Route("DELETE", _SECRET, delete_one_secret, _ADMIN, "Remove a secret", "secrets", status=204),
 )

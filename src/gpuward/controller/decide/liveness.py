@@ -48,8 +48,6 @@ def is_silent(facts: DeploymentFacts, instance: InstanceFacts) -> bool:
 
 
 def is_lost(facts: DeploymentFacts, instance: InstanceFacts) -> bool:
-    """Whether a worker of the instance is given up, so that a substitute is due."""
+    """Whether a worker of the instance is given up, so that a substitute is due. While the breaker is open, none is."""
     hosts = [host(facts, instance, rank) for rank in instance.ranks]
-    return any(
-        h is not None and (h.confirmed_dead or (h.phase == "lost" and h.reason != "breaker_open")) for h in hosts
-    )
+    return any(h is not None and (h.confirmed_dead or h.phase == "lost") for h in hosts)

@@ -24,7 +24,7 @@ from gpuward.controller.runtime.waiting_line import WaitingLine
 log = structlog.get_logger(__name__)
 
 EXPRESS_SLICE_S = 0.75
-# Cancels come in bursts, and those next in line are likely to be cancelled next: in a storm of deletes, starting a child
+# Cancels come in bursts, and those next in line are likely to be cancelled next: in a storm of deletes, a new child
 # for each of them at once cost the loop more than all the rest.
 REFILL_PAUSE_S = 0.1
 _CLOSE_LIMIT_S = 15.0
