@@ -32,6 +32,10 @@ class Counted:
         """Whether all that was started has ended one way or another."""
         return self.started == sum(self.ended.values())
 
+    def cancelled_within(self, seconds: float) -> float:
+        """The share of cancels that took at most so long; `seconds` is a bucket's bound."""
+        return self.cancel_buckets[seconds] / max(1, *self.cancel_buckets.values())
+
     def cancel_quantile_s(self, share: float) -> float:
         """The bound of the bucket below which at least `share` of the cancels lie; 0 where there was none."""
         total = max(self.cancel_buckets.values(), default=0)
