@@ -47,9 +47,9 @@ SPECS = st.fixed_dictionaries(
 # Each of these must have happened somewhere in a whole run, else the run has proven nothing about it.
 MUST_HAPPEN = (
     "refusals", "crashes", "commits without an answer", "takeovers", "takeovers in the middle of a step",
-    "stale terms stepped", "stale terms refused", "messages repeated", "messages lost", "messages late",
-    "messages reordered", "orders replayed", "late hellos", "gangs placed", "hosts rebooted", "agents restarted",
-    "workers deleted", "controllers killed", "examples settled",
+    "stale sessions refused", "stale terms stepped", "stale terms refused", "messages repeated", "messages lost",
+    "messages late", "messages reordered", "orders replayed", "late hellos", "gangs placed", "hosts rebooted",
+    "agents restarted", "workers deleted", "controllers killed", "examples settled",
 )  # fmt: skip
 
 

@@ -5,8 +5,9 @@ from typing import Any
 from gpuward.controller.store.audit import audit
 from gpuward.schemas.quantities import parse_size_mib
 from support.machine_hosts import Host
+from support.machine_time import pass_time
 from support.machine_wire import agent_hears, agent_says, hub_hears
-from support.machine_world import World
+from support.machine_world import DELETED, World
 
 SETTLE_ROUNDS = 80
 _ROUND_S = 6.0  # longer than an order waits for its answer before it is sent again
@@ -40,6 +41,9 @@ async def check(world: World) -> None:
         claimed = {tuple(row) for row in await connection.raw.fetch(_CLAIMED)}
         fenced = {row[0] for row in await connection.raw.fetch(_FENCED)}
     assert result.ok, result.violations
+    known = dict(world.deleted)
+    await world.note_deleted()
+    await _check_deleted(world, known)
     for host in world.hosts:
         host.check()
         if host.worker_id in fenced:
@@ -47,6 +51,13 @@ async def check(world: World) -> None:
             host.fenced |= {k for k, order in host.running.items() if order.stop_on_disconnect_after_s is not None}
         bare = [k for k in host.running if (*k, host.worker_id) not in claimed and k not in host.fenced]
         assert not bare, f"lives on {host.name} and holds nothing any more: {bare}"
+
+
+async def _check_deleted(world: World, known: dict[str, set[tuple[str, int]]]) -> None:
+    """Once a deployment is deleted, no instance of it is made and none gets claims under a new epoch."""
+    for row in await _rows(world, DELETED):
+        uid, has = str(row["uid"]), {(id_, epoch) for id_, epoch in row["has"]}
+        assert has <= known.get(uid, has), f"made after the deletion: {has - known[uid]}"
 
 
 async def settle(world: World) -> None:
@@ -58,7 +69,7 @@ async def settle(world: World) -> None:
     before, calm = "", 0
     for _ in range(SETTLE_ROUNDS):
         await _everything_arrives(world)
-        await world.pass_time(_ROUND_S)
+        await pass_time(world, _ROUND_S)
         assert leading.term is not None
         await leading.term.step()
         await check(world)

@@ -33,6 +33,7 @@ class Strike:
     impatient: bool = False
     seen: int = 0
     struck: bool = False
+    writing: bool = False  # in the middle of a transaction that may write
     paused: asyncio.Event = field(default_factory=asyncio.Event)
     resume: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -40,7 +41,7 @@ class Strike:
 _STRIKE: ContextVar[Strike | None] = ContextVar("strike", default=None)
 
 
-async def _at_statement(raw: Any, run: Callable[[], Awaitable[Any]], tally: Counter[str]) -> Any:
+async def _at_statement(connection: "StruckConnection", run: Callable[[], Awaitable[Any]]) -> Any:
     strike = _STRIKE.get()
     if strike is None or strike.struck or not strike.at:
         return await run()
@@ -48,6 +49,8 @@ async def _at_statement(raw: Any, run: Callable[[], Awaitable[Any]], tally: Coun
     if strike.seen != strike.at:
         return await run()
     strike.struck = True
+    strike.writing = connection.writing and connection.raw.is_in_transaction()
+    tally = connection.tally
     result = await run() if strike.when == "after" else None
     match strike.how:
         case "pause":
@@ -56,7 +59,7 @@ async def _at_statement(raw: Any, run: Callable[[], Awaitable[Any]], tally: Coun
             await strike.resume.wait()
         case "drop":
             tally["dropped"] += 1
-            raw.terminate()
+            connection.raw.terminate()
             raise asyncpg.ConnectionDoesNotExistError("connection was closed in the middle of operation")
         case "cancel":
             tally["cancelled"] += 1
@@ -69,30 +72,32 @@ class StruckConnection:
 
     def __init__(self, raw: Any, tally: Counter[str]) -> None:
         self.raw = raw
-        self._tally = tally
+        self.tally = tally
+        self.writing = False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.raw, name)
 
     async def fetch(self, *args: Any) -> Any:
-        return await _at_statement(self.raw, lambda: self.raw.fetch(*args), self._tally)
+        return await _at_statement(self, lambda: self.raw.fetch(*args))
 
     async def fetchrow(self, *args: Any) -> Any:
-        return await _at_statement(self.raw, lambda: self.raw.fetchrow(*args), self._tally)
+        return await _at_statement(self, lambda: self.raw.fetchrow(*args))
 
     async def fetchval(self, *args: Any) -> Any:
-        return await _at_statement(self.raw, lambda: self.raw.fetchval(*args), self._tally)
+        return await _at_statement(self, lambda: self.raw.fetchval(*args))
 
     async def execute(self, *args: Any) -> Any:
-        return await _at_statement(self.raw, lambda: self.raw.execute(*args), self._tally)
+        return await _at_statement(self, lambda: self.raw.execute(*args))
 
     async def executemany(self, *args: Any) -> Any:
-        return await _at_statement(self.raw, lambda: self.raw.executemany(*args), self._tally)
+        return await _at_statement(self, lambda: self.raw.executemany(*args))
 
     @asynccontextmanager
     async def transaction(self, **options: Any) -> AsyncIterator[None]:
         transaction = self.raw.transaction(**options)
         committed = False
+        self.writing = not options.get("readonly", False)
 
         async def commit() -> None:
             nonlocal committed
@@ -100,12 +105,12 @@ class StruckConnection:
             committed = True
 
         try:
-            await _at_statement(self.raw, transaction.start, self._tally)
+            await _at_statement(self, transaction.start)
             yield
-            await _at_statement(self.raw, commit, self._tally)
+            await _at_statement(self, commit)
         except BaseException:
             if committed:
-                self._tally["commits without an answer"] += 1
+                self.tally["commits without an answer"] += 1
             elif not self.raw.is_closed() and self.raw.is_in_transaction():
                 await transaction.rollback()
             raise

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpuward.agent.decide import Entomb, Refuse, Repeat, Spawn, Stop, View, decide
+from gpuward.agent.decide import Entomb, Refuse, Repeat, Spawn, Stop, View, decide, tombstone
 from gpuward.agent.journal import Journal
 from gpuward.agent.outbox import Outbox
 from gpuward.agent.processes.adopt import plan_adoption
@@ -31,6 +31,7 @@ from gpuward.schemas.wire import (
 )
 
 GIB = 1024
+GPU_MIB = 40 * GIB
 _HISTORY_MAX = 200
 _pids = itertools.count(1000)
 
@@ -147,6 +148,7 @@ class Host:
             agent_version="1",
             boot_id=self.boot_id,
             highest_term=self.journal.facts.highest_term,
+            report_seq=self.journal.facts.report_seq,
             advertise="127.0.0.1:7070",
             proxy_port=7070,
             inventory=self.inventory(),
@@ -179,6 +181,9 @@ class Host:
         journal.remember(highest_term=max(command.term, view.highest_term))
         match action:
             case Refuse(code, message):
+                kept = tombstone(command, action, self.boot_id)
+                if kept is not None and kept.key not in journal.processes:
+                    journal.record(kept)
                 return CommandResult(command_id=command.command_id, outcome="refused", code=code, message=message)
             case Spawn(key, order):
                 self._spawn(key, order)

@@ -3,7 +3,7 @@
 import random
 
 from gpuward.schemas.wire import CommandResult
-from support.machine_hosts import Host
+from support.machine_hosts import Host, Link
 from support.machine_world import World
 
 
@@ -29,9 +29,8 @@ def hub_hears(world: World, host: Host, limit: int = 1_000, *, repeat: bool = Fa
     link.controller.hear(link, arriving)
 
 
-def hub_hears_late(world: World, n: int) -> None:
-    """What was on its way when a line broke arrives after all, in any order, some of it twice."""
-    link = world.late.pop(n % len(world.late))
+def hub_hears_late(world: World, link: Link, n: int) -> None:
+    """What was on its way when a line broke, in any order, some of it twice."""
     messages = [*link.lost, *list(link.lost)[:1]]
     random.Random(n).shuffle(messages)  # noqa: S311 - no secret, and the same each time
     world.tally["messages late"] += len(messages)

@@ -6,7 +6,6 @@ import uuid
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,22 +20,17 @@ from gpuward.schemas.manifest import DeploymentSpec
 from gpuward.schemas.wire import Command, Hello
 from support.machine_controllers import Controller, HandClock, Term
 from support.machine_faults import Outcome, Strike, StruckDatabase, finish, launch
-from support.machine_hosts import GIB, Host, Link
+from support.machine_hosts import GPU_MIB, Host, Link
 
 Action = Callable[[], Awaitable[Any]]
 GPUS_PER_HOST: Final = 2
-GPU_MIB: Final = 40 * GIB
 _KEPT: Final = 4  # deposed terms, abandoned dials
 _EMPTY: Final = """
     delete from claims; delete from instances; delete from deployments; delete from device_readings;
     delete from devices; delete from workers; delete from events"""
-_AGE: Final = (
-    "update worker_liveness set last_seen = last_seen - $1::interval",
-    "update lease set acquired_at = acquired_at - $1::interval",
-    "update workers set fence_until = fence_until - $1::interval where fence_until is not null",
-    "update instances set not_before = not_before - $1::interval where not_before is not null",
-    "update commands set sent_at = sent_at - $1::interval where sent_at is not null",
-)
+DELETED: Final = """
+    select d.uid, array(select (i.id, i.epoch) from instances i where i.deployment_uid = d.uid) as has
+      from deployments d where d.deleted_at is not null"""
 FINGERPRINT: Final = """
     select md5(concat_ws('|',
         (select string_agg(t::text, ',' order by t::text) from instances t),
@@ -63,6 +57,7 @@ class World:
         self.deposed: list[Term] = []
         self.late: list[Link] = []  # broken lines with messages still on their way
         self.dials: list[tuple[Host, str, Hello]] = []  # hellos whose senders have given up
+        self.deleted: dict[str, set[tuple[str, int]]] = {}  # what each had at its deletion: instances and their epochs
 
     async def begin(self) -> None:
         """An empty ledger, a leader, and all hosts ready."""
@@ -111,6 +106,8 @@ class World:
         await strike.paused.wait()
         try:
             outcome = await self.attempt(second, Strike(impatient=True))
+            if not strike.writing:  # else it may commit what it has checked; whatever it begins now may not
+                await self.note_deleted()
             before = await self.fingerprint() if deposes and outcome == "done" else None
         finally:
             strike.resume.set()
@@ -123,6 +120,13 @@ class World:
     async def fingerprint(self) -> str:
         async with self.database.connection() as connection:
             return str(await connection.raw.fetchval(FINGERPRINT))
+
+    async def note_deleted(self) -> None:
+        """Remembers what newly deleted deployments have: it may go, but nothing may come."""
+        async with self.database.connection() as connection:
+            rows = await connection.raw.fetch(DELETED)
+        for row in rows:
+            self.deleted.setdefault(str(row["uid"]), {(id_, epoch) for id_, epoch in row["has"]})
 
     # What users and operators do
 
@@ -248,6 +252,24 @@ class World:
 
         await self.attempt(greet, strike)
 
+    async def arrive_late(self, n: int, hear: Callable[[Link], None]) -> None:
+        """What was on its way when a line broke arrives after all. A newer connection has the say, if there is one."""
+        link = self.late.pop(n % len(self.late))
+        controller = link.controller
+        await self.attempt(controller.write)
+        async with self.database.connection() as connection:
+            newest = await connection.raw.fetchval(
+                "select session from workers where id = $1::uuid and deleted_at is null", link.session.worker_id
+            )
+        before = await self.fingerprint()
+        hear(link)
+        await self.attempt(controller.write)
+        host = next(h for h in self.hosts if h.name == link.session.name)
+        await self.attempt(lambda: write_change(self.database, link.session, host.inventory()))
+        if newest != link.session.number:
+            assert before == await self.fingerprint(), "a connection that is over has written"
+            self.tally["stale sessions refused"] += 1
+
     def drop(self, host: Host, *, noticed: bool) -> None:
         """The line breaks; the hub notices it at once or later."""
         link = host.cut()
@@ -265,27 +287,3 @@ class World:
         link = host.link
         if link is not None:
             await self.attempt(lambda: write_change(self.database, link.session, host.inventory()), strike)
-
-    # Time
-
-    async def pass_time(self, seconds: float) -> None:
-        """Everything in the ledger that is compared with now grows older; who is connected and well is heard."""
-        self.clock.time_s += seconds
-        age = timedelta(seconds=seconds)
-        async with self.database.connection() as connection:
-            for statement in _AGE:
-                await connection.raw.execute(statement, age)
-        for controller in self.controllers:
-            heard = []
-            for link in list(controller.links):
-                link.session.since -= age
-                host = next((h for h in self.hosts if h.link is link), None)
-                if host is not None and not host.frozen:
-                    heard.append(link.session)
-                    host.silent_s = 0.0
-                elif seconds >= 20:
-                    controller.hang_up(link)
-            await controller.flush(heard)
-        for host in self.hosts:
-            if host.link is None or host.frozen:
-                host.bear_silence(seconds)

@@ -1,0 +1,38 @@
+"""Time passes in the ledger's machine: nobody waits, everything that is compared with now grows older."""
+
+from datetime import timedelta
+from typing import Final
+
+from support.machine_world import World
+
+HUNG_UP_AFTER_S: Final = 20.0  # of silence the hub ends a connection
+_AGE: Final = (
+    "update worker_liveness set last_seen = last_seen - $1::interval",
+    "update lease set acquired_at = acquired_at - $1::interval",
+    "update workers set fence_until = fence_until - $1::interval where fence_until is not null",
+    "update instances set not_before = not_before - $1::interval where not_before is not null",
+    "update commands set sent_at = sent_at - $1::interval where sent_at is not null",
+)
+
+
+async def pass_time(world: World, seconds: float) -> None:
+    """Who is connected and well is heard meanwhile; who is not may be taken for silent."""
+    world.clock.time_s += seconds
+    age = timedelta(seconds=seconds)
+    async with world.database.connection() as connection:
+        for statement in _AGE:
+            await connection.raw.execute(statement, age)
+    for controller in world.controllers:
+        heard = []
+        for link in list(controller.links):
+            link.session.since -= age
+            host = next((h for h in world.hosts if h.link is link), None)
+            if host is not None and not host.frozen:
+                heard.append(link.session)
+                host.silent_s = 0.0
+            elif seconds >= HUNG_UP_AFTER_S:
+                controller.hang_up(link)
+        await controller.flush(heard)
+    for host in world.hosts:
+        if host.link is None or host.frozen:
+            host.bear_silence(seconds)
