@@ -63,6 +63,15 @@ async def campaigning(lease: Lease, reign: Callable[[int], Any]) -> AsyncIterato
             task.exception()
 
 
+async def test_a_lease_renewed_in_the_future_is_free(connect: Connect) -> None:
+    """The database's clock was set back, and the leader died: nobody waits for an hour."""
+    reigns, lease, observer = Reigns(), lease_of(connect, "one"), await connect()
+    await observer.execute("UPDATE lease SET term = 7, ttl_s = 2, renewed_at = clock_timestamp() + interval '1 hour'")
+    async with campaigning(lease, reigns):
+        await reigns.until(("began", 8))
+        assert lease.term == 8
+
+
 async def test_a_free_lease_is_taken_renewed_and_given_back(connect: Connect) -> None:
     reigns, lease, observer = Reigns(), lease_of(connect, "one"), await connect()
     async with campaigning(lease, reigns):

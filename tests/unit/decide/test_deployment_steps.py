@@ -258,7 +258,7 @@ def test_the_next_try_comes_in_its_time() -> None:
     ],
 )
 def test_the_deployments_phase(phases, replicas, restart, expected) -> None:
-    far = NOW + timedelta(hours=1)
+    far = NOW + timedelta(minutes=5)
     some = [
         instance(f"i{n}", p, processes=RUNNING if p == "running" else (), not_before=far if p == "backoff" else None)
         for n, p in enumerate(phases)

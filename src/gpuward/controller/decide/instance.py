@@ -177,7 +177,7 @@ def _tell_exit(process: ProcessFacts) -> str:
 
 def _end_backoff(facts: DeploymentFacts, instance: InstanceFacts, draft: Draft, settings: RestartSettings) -> None:
     wait_s = (instance.not_before - facts.now).total_seconds() if instance.not_before else 0.0
-    if wait_s > 0:
+    if 0 < wait_s <= settings.cap_s:  # longer than the longest: it was set before the clock was set back
         draft.again(wait_s)
         return
     home = host(facts, instance)

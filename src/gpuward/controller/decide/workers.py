@@ -49,7 +49,8 @@ def decide(snapshot: WorkersSnapshot, db_healthy_since: datetime, settings: Work
         db_healthy_since: since when what the hub hears has reached the database without a gap.
         settings: limits.
     """
-    floor = max(snapshot.leader_since, db_healthy_since)
+    # Stamps that are still to come were made before the database's clock was set back: they tell nothing.
+    floor = max([db_healthy_since, *([snapshot.leader_since] if snapshot.leader_since <= snapshot.now else [])])
     heard = [_hear(worker, snapshot.now, floor, settings) for worker in snapshot.workers]
     was_open = any(worker.reason == BREAKER_OPEN for worker in snapshot.workers)
     is_open = _breaker(heard, was_open, settings)
@@ -65,12 +66,13 @@ def decide(snapshot: WorkersSnapshot, db_healthy_since: datetime, settings: Work
 
 
 def _hear(worker: WorkerState, now: datetime, floor: datetime, settings: WorkerSettings) -> _Hearing:
-    since = floor if worker.last_seen is None else max(worker.last_seen, floor)
+    last_seen = worker.last_seen if worker.last_seen is not None and worker.last_seen <= now else None
+    since = floor if last_seen is None else max(last_seen, floor)
     if worker.connected:
         limit_s = settings.unreachable_after_s
     else:
         limit_s = 0.0 if worker.clean else settings.disconnected_after_s
-    age_s = math.inf if worker.last_seen is None else (now - worker.last_seen).total_seconds()
+    age_s = math.inf if last_seen is None else (now - last_seen).total_seconds()
     return _Hearing(
         worker,
         silence_s=max(0.0, (now - since).total_seconds()),

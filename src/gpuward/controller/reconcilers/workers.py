@@ -1,5 +1,6 @@
 """Workers' phases: observe → decide → apply. One key for all, since the breaker looks at all of them at once."""
 
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Final
@@ -7,6 +8,7 @@ from typing import Final
 from gpuward.controller.decide.workers import decide
 from gpuward.controller.domain.phases import WorkerPhase
 from gpuward.controller.domain.workers import WorkerChange, WorkerSettings, WorkersPlan
+from gpuward.controller.runtime.clock import LeapWatch
 from gpuward.controller.runtime.lease import check_term
 from gpuward.controller.runtime.outcome import Again, Done, Outcome, StaleError
 from gpuward.controller.store import workers
@@ -27,6 +29,7 @@ class WorkersReconciler:
         term: the term that we lead; None while we do not.
         healthy_for_s: seconds for which what the hub hears has reached the database without a gap.
         settings: limits.
+        monotonic: seconds that never go backwards, to notice by that the database's clock was set.
     """
 
     kind = "worker"
@@ -38,8 +41,10 @@ class WorkersReconciler:
         term: Callable[[], int | None],
         healthy_for_s: Callable[[], float],
         settings: WorkerSettings | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._database = database
+        self._leaps = LeapWatch(monotonic)
         self._term = term
         self._healthy_for_s = healthy_for_s
         self._settings = settings or WorkerSettings()
@@ -57,12 +62,14 @@ class WorkersReconciler:
         term = self._term()
         if term is None:
             return dict.fromkeys(keys, Done())
-        healthy_s = min(self._healthy_for_s(), _MAX_HEALTHY_S)
+        healthy_s = self._healthy_for_s()
         async with self._database.snapshot() as connection:
             snapshot = await workers.read_workers(connection)
         if snapshot.term != term:
             raise StaleError(f"term {term} is over, term {snapshot.term} leads")
-        plan = decide(snapshot, snapshot.now - timedelta(seconds=healthy_s), self._settings)
+        # After a leap of the clock everybody's last word seems hours old, or still to come: silence counts from now.
+        counted_s = min(healthy_s, self._leaps.steady_for_s(snapshot.now), _MAX_HEALTHY_S)
+        plan = decide(snapshot, snapshot.now - timedelta(seconds=counted_s), self._settings)
         if plan.changes:
             await self._apply(plan, term)
         again: Outcome = Done() if plan.again_s is None else Again(plan.again_s)

@@ -1,8 +1,12 @@
 """Time as an argument: what the runtime asks instead of reading a clock by itself. Decides nothing."""
 
 import asyncio
+import math
+from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Protocol
+from typing import Final, Protocol
+
+LEAP_S: Final = 2.0  # more than reading two clocks one after the other takes
 
 
 class Clock(Protocol):
@@ -36,3 +40,26 @@ class SystemClock:
     async def sleep(self, seconds: float) -> None:
         """Wait for `seconds`."""
         await asyncio.sleep(seconds)
+
+
+class LeapWatch:
+    """Compares somebody else's wall clock with our own counting one. After a leap its older stamps tell no durations.
+
+    Args:
+        monotonic: seconds that never go backwards.
+    """
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._last: tuple[float, datetime] | None = None
+        self._leapt_at = -math.inf
+
+    def steady_for_s(self, theirs: datetime) -> float:
+        """Seconds since the other clock, which shows `theirs` now, was first seen to have leapt; infinite if never."""
+        ours = self._monotonic()
+        if self._last is not None:
+            drift_s = (theirs - self._last[1]).total_seconds() - (ours - self._last[0])
+            if abs(drift_s) > LEAP_S:
+                self._leapt_at = ours
+        self._last = (ours, theirs)
+        return ours - self._leapt_at

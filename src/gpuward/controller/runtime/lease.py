@@ -26,7 +26,13 @@ Reign: TypeAlias = Callable[[int], Coroutine[Any, Any, None]]
 TERM_GUARD_SQL = "SELECT term FROM lease WHERE id = 1 FOR KEY SHARE"
 
 # Followers look without a lock: one that took the row FOR UPDATE every second would stand in the leader's way.
-_EXPIRED_SQL = "SELECT renewed_at + ttl_s * interval '1 second' < clock_timestamp() FROM lease WHERE id = 1"
+# A lease that was renewed in the future was renewed before the clock was set back: nobody knows when it runs out, and
+# if its holder lives, it is only deposed.
+_FREE = (
+    "renewed_at NOT BETWEEN clock_timestamp() - ttl_s * interval '1 second'"
+    " AND clock_timestamp() + ttl_s * interval '1 second'"
+)
+_EXPIRED_SQL = f"SELECT {_FREE} FROM lease WHERE id = 1"  # noqa: S608 - a constant
 # A leader that stands still in mid-transaction would hold the row for as long as it stands. Half a lease is far more
 # than a transaction takes, and less than any has lasted that a leader began before its lease ran out.
 _CUT_SQL = """
@@ -38,12 +44,12 @@ WHERE l.relation = 'lease'::regclass AND l.mode = 'RowShareLock' AND l.pid <> pg
 # Waits for the transactions of the leader that is being replaced. `term` stands in no unique index, so the UPDATE that
 # follows would not.
 _LOCK_SQL = "SELECT 1 FROM lease WHERE id = 1 FOR UPDATE"
-_TAKE_SQL = """
+_TAKE_SQL = f"""
 UPDATE lease
 SET term = term + 1, holder = $1, ttl_s = $2, acquired_at = clock_timestamp(), renewed_at = clock_timestamp()
-WHERE id = 1 AND renewed_at + ttl_s * interval '1 second' < clock_timestamp()
+WHERE id = 1 AND {_FREE}
 RETURNING term
-"""
+"""  # noqa: S608 - as above
 _RENEW_SQL = "UPDATE lease SET renewed_at = clock_timestamp() WHERE id = 1 AND term = $1 RETURNING term"
 _RELEASE_SQL = "UPDATE lease SET renewed_at = '-infinity' WHERE id = 1 AND term = $1 RETURNING pg_notify($2, 'lease *')"
 
