@@ -46,7 +46,7 @@ _HTTP_CLOSE_S: Final = 2.0
 _COLLECT_AFTER: Final = (20_000, 10, 20)  # objects more than before; rounds of the young; rounds of the middle-aged
 # Of the pool's connections. A flood of requests leaves the others to what the controller lives by; and since no more
 # of them run at once, each one's statements follow one another closely, and the event loop comes round quickly: in a
-# storm of requests 16, 6 and 4 answered as many a second, and with 4 a cancel was through in half the time of 6.
+# storm of requests 6, 4 and 3 answered as many a second, and with 3 a cancel was through in half the time of 6.
 _API_CONNECTIONS: Final = 4
 
 
