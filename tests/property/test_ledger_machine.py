@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis.stateful import run_state_machine_as_test
 
+from gpuward.agent import journal
 from support.machine_bench import MUST_HAPPEN, Bench
 from support.machine_faults import Strike
 from support.machine_hosts import GIB, GPU_MIB
@@ -21,8 +22,7 @@ from support.postgres import PostgresServer
 ONE = {"replicas": 1, "resources": {"gpus": 1}}
 SHARED = {"replicas": 3, "resources": {"gpus": 1, "gpu_memory": "10GiB"}}
 GOOD = ["good"] * 3
-STATEMENTS = 16  # more than any part of a step makes for so small a ledger
-LAST_STATEMENTS = 14  # in which the hub's rounds end
+STATEMENTS = 24  # more than any part of a step makes for so small a ledger
 
 
 @pytest.fixture(scope="module")
@@ -67,8 +67,8 @@ def test_in_the_middle_of_a_step(part: str, second: str) -> None:
     with told() as story:
         for at in range(1, STATEMENTS):
             name = f"d{at % 3}"
+            story.user(name=name, verb="delete", replicas=0)
             story.midway(name=name, fields=ONE, part=part, at=at, h=at % 3, n=at % 2, second=second)
-            story.user(name=name, verb="start", replicas=0)
             story.operator(n=at % 3, verb="uncordon")
             story.work(rounds=2, lines=GOOD)
 
@@ -117,6 +117,25 @@ def test_a_refused_start_comes_again_once_there_is_room() -> None:
             for h in range(3):
                 story.late(h=h, n=0, pick=n, what="replay")
         story.work(rounds=2, lines=GOOD)
+
+
+@pytest.mark.usefixtures("bench")
+def test_old_starts_come_again_when_their_ends_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "TOMBSTONES_KEPT", 1)
+    with told(first=ONE, second={"replicas": 0}) as story:
+        for _ in range(4):
+            for h in range(3):
+                story.process(h=h, pick=0, what="fail")
+            story.work(rounds=2, lines=GOOD)
+        for h in range(3):
+            story.process(h=h, pick=0, what="fail")
+            story.talk(h=h, line="good", noticed=False)
+        story.hub(n=0, act="write", strike=None)
+        story.hub(n=1, act="write", strike=None)
+        for h in range(3):
+            story.talk(h=h, line="good", noticed=False)
+            for n in range(3):
+                story.late(h=h, n=0, pick=n, what="replay")
 
 
 @pytest.mark.usefixtures("bench")

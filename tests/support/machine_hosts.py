@@ -66,7 +66,6 @@ class Host:
         self.silent_s = 0.0
         self.link: Link | None = None
         self.outbox = Outbox()
-        self.devices: dict[str, DeviceFacts] = {}
         self.fenced: set[Key] = set()  # may outlive their claims: no agent was there to end them in time
         self.history: deque[Command] = deque(maxlen=_HISTORY_MAX)  # every order that ever came near
         self._pids: dict[Key, int] = {}
@@ -81,7 +80,6 @@ class Host:
     def start_agent(self) -> None:
         """Opens the journal and adopts what runs, buries what does not."""
         self.journal = Journal(self._folder)
-        self._look()
         seen = [Seen(pid, pid, pid, 1, zombie=False, marked=key) for key, pid in self._pids.items()]
         plan = plan_adoption(self.journal.live(), self.boot_id, seen)
         assert not plan.clear
@@ -176,7 +174,7 @@ class Host:
         """Decides, journals, acts, answers, as the supervisor does."""
         journal = self.journal
         assert journal is not None
-        view = View(journal.facts.highest_term, journal.epochs, journal.processes, self.devices)
+        view = View(journal.facts.highest_term, journal.epochs, journal.processes, self._look())
         action = decide(view, command)
         journal.remember(highest_term=max(command.term, view.highest_term))
         match action:
@@ -254,8 +252,7 @@ class Host:
         self.outbox.report(self.journal.record(record.model_copy(update=changes)).report())
 
     def _look(self) -> dict[str, DeviceFacts]:
-        self.devices = {
+        return {
             uuid: DeviceFacts(uuid=uuid, index=n, model="H100", memory_mib=mib, compute_capability="9.0")
             for n, (uuid, mib) in enumerate(sorted(self.gpus.items()))
         }
-        return self.devices

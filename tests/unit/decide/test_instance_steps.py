@@ -232,3 +232,11 @@ def test_a_refused_start_on_a_lost_worker_makes_way_for_a_substitute() -> None:
     plan = plan_for(one, hosts=(host(phase="lost"),))
     assert [create.replaces for create in plan.creates] == ["a"]
     assert [removal.instance for removal in plan.removals] == ["a"]
+
+
+@pytest.mark.parametrize(("sent", "moves", "removed"), [(True, ["failed"], []), (False, [], ["a"])])
+def test_a_task_on_a_dead_host_has_failed_unless_it_never_began(sent, moves, removed) -> None:
+    one = instance("a", "unreachable", commands=(start("open", sent=sent),))
+    plan = plan_for(one, hosts=(host(phase="lost", confirmed_dead=True),), spec=spec(restart="never"))
+    assert (moved(plan), [r.instance for r in plan.removals]) == (moves, removed)
+    assert len(plan.withdrawals) == (not sent)

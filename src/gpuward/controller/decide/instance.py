@@ -4,12 +4,12 @@ from datetime import timedelta
 
 from gpuward.controller.decide.backoff import RestartSettings
 from gpuward.controller.decide.draft import Draft
-from gpuward.controller.decide.liveness import host, host_is_dead, is_lost, is_silent, may_run
+from gpuward.controller.decide.liveness import host, host_is_dead, is_lost, is_silent, may_run, unsent_start
 from gpuward.controller.decide.ranks import ends_together, refusal, telling
 from gpuward.controller.decide.stopping import stop
 from gpuward.controller.domain.instances import DeploymentFacts, InstanceFacts, ProcessFacts
 from gpuward.controller.domain.phases import LIVE, InstancePhase
-from gpuward.controller.domain.plans import Fact, Restart
+from gpuward.controller.domain.plans import Fact, Restart, Withdraw
 from gpuward.schemas.reasons import Reason
 
 P = InstancePhase
@@ -228,7 +228,9 @@ def _look_for_substitute(facts: DeploymentFacts, instance: InstanceFacts, draft:
     if not _any_may_run(facts, instance):
         spec = facts.revisions[instance.revision].spec
         dead = all(host_is_dead(facts, instance.host_of(rank)) for rank in instance.ranks)
-        if spec.restart == "never" and dead:
+        unsent = [order for rank in instance.ranks if (order := unsent_start(instance, rank)) is not None]
+        if spec.restart == "never" and dead and len(unsent) < len(instance.ranks):  # else it has never begun
+            draft.withdrawals += map(Withdraw, unsent)
             draft.move(instance, P.FAILED, "worker_lost", "its worker is lost; a task that never restarts ends here")
             draft.release(instance)
         else:
