@@ -13,7 +13,7 @@ BIN := $(VENV)/bin
 PIP_INSTALL := -m pip --disable-pip-version-check --no-input install -qq --no-cache-dir
 LOCKED := $(PIP_INSTALL) --require-hashes --no-deps --only-binary=:all: --requirement
 
-.PHONY: help setup run test check test-engines bench-place bench-storm bench-agents lock clean
+.PHONY: help setup run test check test-nightly test-engines bench-place bench-storm bench-agents lock clean
 .DELETE_ON_ERROR:
 
 help:
@@ -21,6 +21,7 @@ help:
 	@echo 'make run           database, controller, two simulated 8-GPU hosts and an example deployment'
 	@echo 'make test          check, then all tests but those of real engines'
 	@echo 'make check         lint, format, types, import rules'
+	@echo 'make test-nightly  the ledger and its faults at length'
 	@echo 'make test-engines  tests with real model servers (installs $(ENGINES) first)'
 	@echo 'make bench-place   placements per second through the real store; bench-storm, bench-agents: see bench/'
 	@echo 'make lock          resolve the dependencies anew'
@@ -39,6 +40,10 @@ check: $(VENV)/.ready
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# At length: the ledger's machine with many more examples, and every fault at every await by itself. An hour or more.
+test-nightly: $(VENV)/.ready
+	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest --timeout 14400 tests/property tests/reconcilers tests/system/faults
 
 # The engines' own environment is only put on the search path: an agent finds `transformers` as it would on a GPU host.
 test-engines: $(VENV)/.ready $(ENGINES)/.ready
