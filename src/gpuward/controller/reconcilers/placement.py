@@ -36,7 +36,7 @@ from gpuward.schemas.reasons import Reason
 EVERYTHING: Final = "all"  # the one key: whoever waits is looked at together, in order
 _MAX_WAITING: Final = 20_000  # looked at in one pass; those behind them wait for the next
 _MAX_COMMITTED: Final = 2_000  # starts in one transaction, so that it stays well under its deadline
-_MAX_REVISIONS_KEPT: Final = 20_000
+_MAX_REVISIONS_KEPT: Final = 1_000  # parsed specs, some 14 KiB each; those of a pass are kept besides
 
 
 class PlacementMetrics(Protocol):
