@@ -4,6 +4,7 @@ After each step the audit is clean, no device has two conflicting processes and 
 faults cease, all settles. First some stories that are known to be hard, then whatever hypothesis thinks of.
 """
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -15,7 +16,7 @@ from gpuward.agent import journal
 from support.machine_bench import MUST_HAPPEN, Bench
 from support.machine_faults import Strike
 from support.machine_hosts import GIB, GPU_MIB
-from support.machine_profiles import machine_settings
+from support.machine_profiles import TIMEOUT_S, machine_settings
 from support.machine_rules import LedgerMachine
 from support.postgres import PostgresServer
 
@@ -26,11 +27,13 @@ STATEMENTS = 24  # more than any part of a step makes for so small a ledger
 
 
 @pytest.fixture(scope="module")
-def bench(postgres: PostgresServer) -> Iterator[Bench]:
+def bench(postgres: PostgresServer, request: pytest.FixtureRequest) -> Iterator[Bench]:
     made = Bench(postgres)
     LedgerMachine.bench = made
     yield made
     made.close()
+    with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
+        sys.stdout.write(made.report())
 
 
 class Story:
@@ -38,6 +41,10 @@ class Story:
 
     def __init__(self, machine: LedgerMachine) -> None:
         self.machine = machine
+
+    def home(self) -> int:
+        """The number of a host on which something runs."""
+        return next(n for n, host in enumerate(self.machine.world.hosts) if host.running)
 
     def __getattr__(self, rule: str) -> Callable[..., None]:
         def told(**fields: Any) -> None:
@@ -139,6 +146,38 @@ def test_old_starts_come_again_when_their_ends_are_forgotten(monkeypatch: pytest
 
 
 @pytest.mark.usefixtures("bench")
+def test_a_stop_of_an_old_term_is_refused_and_comes_again() -> None:
+    with told(first=ONE, second={"replicas": 0}) as story:
+        h = story.home()
+        story.user(name="d0", verb="delete", replicas=0)
+        story.step(part="step_instances", strike=None)
+        story.hub(n=h % 2, act="deliver", strike=None)
+        story.talk(h=h, line="dead", noticed=True)
+        story.take_over(n=1, strike=None)
+        story.connect(h=h, n=0, strike=None)
+        story.talk(h=h, line="good", noticed=False)
+        for n in range(3):
+            story.late(h=h, n=0, pick=n, what="replay")
+        story.talk(h=h, line="good", noticed=False)
+        story.hub(n=0, act="write", strike=None)
+
+
+@pytest.mark.usefixtures("bench")
+def test_an_agent_that_slept_through_its_fence_runs_nothing_beside_what_it_still_runs() -> None:
+    with told(first={**ONE, "stop_on_disconnect_after": 60}, second={"replicas": 0}) as story:
+        h = story.home()
+        story.trouble(h=h, what="freeze", noticed=False)
+        for seconds in (30, 70, 200):
+            story.pass_time(seconds=seconds)
+            story.step(part="step", strike=None)
+        story.trouble(h=h, what="freeze", noticed=True)
+        story.apply(name="d2", fields={"replicas": 6, "resources": {"gpus": 1}})
+        story.connect(h=h, n=0, strike=None)
+        story.step(part="step", strike=None)
+        story.work(rounds=3, lines=GOOD)
+
+
+@pytest.mark.usefixtures("bench")
 def test_a_hello_is_greeted_after_its_sender_has_said_another() -> None:
     with told(first={"replicas": 0}, second={"replicas": 0}) as story:
         for h in range(3):
@@ -177,6 +216,7 @@ def test_one_rank_of_a_gang_ends(restart: str, what: str) -> None:
             story.work(rounds=4, lines=GOOD)
 
 
+@pytest.mark.timeout(TIMEOUT_S)
 def test_the_ledger_holds_whatever_happens(bench: Bench) -> None:
     run_state_machine_as_test(LedgerMachine, settings=machine_settings())
     missing = [what for what in MUST_HAPPEN if not bench.tally[what]]

@@ -16,13 +16,16 @@ _PROFILES = {
 }
 
 
+PROFILE = os.environ.get(VARIABLE, "short")
+TIMEOUT_S = 600 if PROFILE == "short" else 14_400
+
+
 def machine_settings() -> settings:
     """The profile's settings.
 
     Raises:
         ValueError: there is no such profile.
     """
-    name = os.environ.get(VARIABLE, "short")
-    if name not in _PROFILES:
-        raise ValueError(f"{VARIABLE}={name} is unknown; use one of {', '.join(sorted(_PROFILES))}")
-    return _PROFILES[name]
+    if PROFILE not in _PROFILES:
+        raise ValueError(f"{VARIABLE}={PROFILE} is unknown; use one of {', '.join(sorted(_PROFILES))}")
+    return _PROFILES[PROFILE]

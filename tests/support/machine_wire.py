@@ -55,7 +55,15 @@ def agent_hears(world: World, host: Host, limit: int = 1_000, *, repeat: bool = 
 
 
 def replay(world: World, host: Host, n: int) -> None:
-    """An order of any age comes to the agent again."""
-    if host.journal is not None and not host.frozen and host.history:
-        world.tally["orders replayed"] += 1
-        host.outbox.say(host.obey(host.history[n % len(host.history)]))
+    """An order of any age comes to the agent again; of an old term it changes nothing."""
+    if host.journal is None or host.frozen or not host.history:
+        return
+    world.tally["orders replayed"] += 1
+    order = host.history[n % len(host.history)]
+    over = order.term < host.journal.facts.highest_term
+    before = dict(host.journal.processes)
+    answer = host.obey(order)
+    host.outbox.say(answer)
+    if over:
+        world.tally["old terms refused"] += 1
+        assert (answer.code, before) == ("old_term", dict(host.journal.processes)), f"{order} was obeyed"
