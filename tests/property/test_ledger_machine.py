@@ -167,7 +167,7 @@ def test_an_agent_that_slept_through_its_fence_runs_nothing_beside_what_it_still
     with told(first={**ONE, "stop_on_disconnect_after": 60}, second={"replicas": 0}) as story:
         h = story.home()
         story.trouble(h=h, what="freeze", noticed=False)
-        for seconds in (30, 70, 200):
+        for seconds in (30, 70, 200, 1):
             story.pass_time(seconds=seconds)
             story.step(part="step", strike=None)
         story.trouble(h=h, what="freeze", noticed=True)
