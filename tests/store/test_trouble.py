@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import asyncpg
+import psutil
 import pytest
 from sqlalchemy import text
 
@@ -63,6 +64,31 @@ async def test_no_transaction_outlives_its_bound(migrated: Database) -> None:
 
     with pytest.raises(DATABASE_ERRORS):
         await stand_still()
+
+
+@pytest.mark.parametrize("kind", ["connection", "transaction", "snapshot"])
+async def test_a_cancel_prevails_at_once_over_a_server_that_hangs(migrated: Database, kind: str) -> None:
+    """It is not waited for, and the driver's own trouble never takes the cancel's place."""
+    hung: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    async def work() -> None:
+        async with getattr(migrated, kind)() as connection:
+            hung.set_result(await connection.fetchval("select pg_backend_pid()"))
+            await connection.execute("select pg_sleep(30)")
+
+    working = asyncio.create_task(work())
+    async with asyncio.timeout(20):
+        backend = psutil.Process(await hung)
+        backend.suspend()
+        try:
+            working.cancel()
+            _, pending = await asyncio.wait({working}, timeout=3)
+            assert not pending
+            assert working.cancelled()
+        finally:
+            backend.resume()
+        async with migrated.transaction() as connection:
+            assert await connection.fetchval("select 1") == 1
 
 
 class _Stumbling:

@@ -2,8 +2,8 @@
 
 import asyncio
 import copy
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
 from typing import Any, Final, Self
 from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
@@ -29,6 +29,9 @@ SERVER_SETTINGS: Final = {
 # and running it, which is not idle in the server's eyes. A setting of PostgreSQL 17 and later.
 TRANSACTION_TIMEOUT: Final = "30s"
 _KNOWS_TRANSACTION_TIMEOUT: Final = (17,)
+
+
+_DRIVER_ERRORS: Final = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 
 
 class DatabaseUrlError(ValueError):
@@ -118,25 +121,46 @@ class Database:
     @asynccontextmanager
     async def connection(self) -> "AsyncIterator[asyncpg.pool.PoolConnectionProxy[Any]]":
         """A pooled raw connection, waited for no longer than `ACQUIRE_TIMEOUT_S`."""
-        async with asyncio.timeout(ACQUIRE_TIMEOUT_S):
-            await self._room.acquire()
-        try:
-            async with self.pool.acquire(timeout=ACQUIRE_TIMEOUT_S) as connection:
-                yield connection
-        finally:
-            self._room.release()
+        async with self._held(lambda _: nullcontext()) as connection:
+            yield connection
 
     @asynccontextmanager
     async def transaction(self) -> "AsyncIterator[asyncpg.pool.PoolConnectionProxy[Any]]":
         """A raw connection inside a READ COMMITTED transaction."""
-        async with self.connection() as connection, connection.transaction():
+        async with self._held(lambda connection: connection.transaction()) as connection:
             yield connection
 
     @asynccontextmanager
     async def snapshot(self) -> "AsyncIterator[asyncpg.pool.PoolConnectionProxy[Any]]":
         """A raw connection inside a read-only REPEATABLE READ transaction: several reads, one moment."""
-        async with self.connection() as connection, connection.transaction(isolation="repeatable_read", readonly=True):
+        async with self._held(lambda c: c.transaction(isolation="repeatable_read", readonly=True)) as connection:
             yield connection
+
+    @asynccontextmanager
+    async def _held(
+        self, transaction: "Callable[[asyncpg.Connection[Any]], AbstractAsyncContextManager[Any]]"
+    ) -> "AsyncIterator[asyncpg.pool.PoolConnectionProxy[Any]]":
+        """A pooled connection within the transaction that is made for it.
+
+        A cancel prevails, and at once. The driver would first wait for a server that may not answer, and then raise its
+        own error in the cancel's stead, which whoever was cancelled takes for trouble that passes. So the connection is
+        cut; its server rolls back by itself.
+        """
+        cancels: list[asyncio.CancelledError] = []
+        async with asyncio.timeout(ACQUIRE_TIMEOUT_S):
+            await self._room.acquire()
+        try:
+            async with self.pool.acquire(timeout=ACQUIRE_TIMEOUT_S) as connection:
+                with _cut_if_cancelled(connection, cancels):
+                    async with transaction(connection):
+                        with _cut_if_cancelled(connection, cancels):
+                            yield connection
+        except _DRIVER_ERRORS:
+            if cancels:
+                raise cancels[0] from None
+            raise
+        finally:
+            self._room.release()
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator[AsyncSession]:
@@ -168,6 +192,17 @@ class Database:
                 await self.pool.close()
         except TimeoutError:
             self.pool.terminate()
+
+
+@contextmanager
+def _cut_if_cancelled(connection: Any, cancels: list[asyncio.CancelledError]) -> Iterator[None]:
+    """Ends the connection at a cancel, and notes it."""
+    try:
+        yield
+    except asyncio.CancelledError as cancel:
+        cancels.append(cancel)
+        connection.terminate()
+        raise
 
 
 def _driver_error(error: DBAPIError) -> BaseException:
