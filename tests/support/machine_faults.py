@@ -6,7 +6,7 @@ Which action is struck is a matter of the context it runs in, so two actions may
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -129,10 +129,12 @@ class StruckDatabase(Database):
         return database
 
     @asynccontextmanager
-    async def connection(self) -> AsyncIterator[Any]:
-        async with super().connection() as raw:
+    async def _held(self, transaction: Callable[[Any], AbstractAsyncContextManager[Any]]) -> AsyncIterator[Any]:
+        async with super()._held(lambda _: nullcontext()) as raw:
             await self._set_patience(raw)
-            yield StruckConnection(raw, self.tally)
+            connection = StruckConnection(raw, self.tally)
+            async with transaction(connection):
+                yield connection
 
     async def listen_connection(self) -> Any:
         raw = await super().listen_connection()
