@@ -107,8 +107,8 @@ class Hosts:
 
 
 async def seat(db: Database, worker_id: str, *, silent: bool = False) -> None:
-    """Has the worker heard of just now and for good, or not for ten minutes; wakes whom that concerns."""
-    seen = timedelta(minutes=-10) if silent else timedelta(days=1)
+    """Has the worker heard of just now, or not for ten minutes; wakes whom that concerns."""
+    seen = timedelta(minutes=-10) if silent else timedelta()
     async with db.transaction() as connection:
         await connection.execute(
             """insert into worker_liveness (worker_id, session, connected, last_seen)

@@ -17,7 +17,7 @@ from gpuward.controller.runtime.feed import ChangeFeed
 from gpuward.controller.runtime.metrics import Metrics
 from gpuward.controller.settings import ControllerSettings
 from gpuward.controller.store.database import Database
-from support.road import RESTARTS, Crew
+from support.road import PATIENT, RESTARTS, Crew
 
 RESYNC_S = 0.1
 Drops = Callable[[str], bool]  # whether a wake-up of this kind is lost
@@ -49,7 +49,9 @@ async def leader(db: Database, drops: Drops) -> AsyncIterator[list[str]]:
     lost: list[str] = []
     clock = SystemClock()
     term = (await Crew.begin(db)).term
-    lead = Leading(db, clock, Metrics(CollectorRegistry()), _Settings(), lambda: 1e9)
+    lead = Leading(
+        db, clock, Metrics(CollectorRegistry()), _Settings(unreachable_after_s=PATIENT.unreachable_after_s), lambda: 1e9
+    )
 
     def hear(kind: str, id_: str | None) -> None:
         if drops(kind):

@@ -6,7 +6,7 @@ first asks `Failpoints`, which knows at which awaits the callers stand and wheth
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -94,7 +94,7 @@ class FailingDatabase(Database):
         self._admin = admin
 
     @asynccontextmanager
-    async def connection(self) -> AsyncIterator[Any]:
+    async def _held(self, transaction: Callable[[Any], AbstractAsyncContextManager[Any]]) -> AsyncIterator[Any]:
         match self._points.due():
             case Kind.REFUSED | Kind.LOST_BEFORE | Kind.LOST_AFTER:
                 raise ConnectionRefusedError("struck: no connection")
@@ -102,8 +102,10 @@ class FailingDatabase(Database):
                 await self._points.hang()
             case Kind.KILLED_BEFORE | Kind.KILLED_AFTER:
                 await end_here()
-        async with super().connection() as connection:
-            yield FailingConnection(connection, self._points, self._admin)
+        async with super()._held(lambda _: nullcontext()) as connection:
+            failing = FailingConnection(connection, self._points, self._admin)
+            async with transaction(failing):
+                yield failing
 
 
 @dataclass

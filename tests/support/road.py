@@ -10,6 +10,7 @@ from typing import Any
 
 from gpuward.controller.decide.backoff import RestartSettings
 from gpuward.controller.domain.phases import INSTANCE_EDGES, InstancePhase
+from gpuward.controller.domain.workers import WorkerSettings
 from gpuward.controller.reconcilers.cancelling import CancellingReconciler
 from gpuward.controller.reconcilers.housekeeping import Housekeeping
 from gpuward.controller.reconcilers.workers import ALL, WorkersReconciler
@@ -55,13 +56,17 @@ _TRACE = """
         (select string_agg(w::text, '|' order by id) from workers w), (select count(*) from events)))"""
 
 
+# Hosts played by hand speak once: whoever is connected counts as heard for the whole of a test.
+PATIENT = WorkerSettings(unreachable_after_s=3600)
+
+
 class Crew(Reign):
     """All reconcilers of one term, the house-keeping included."""
 
     def __init__(self, db: Database, term: int) -> None:
         super().__init__(db, term, RESTARTS)
         self.term = term
-        self.workers = WorkersReconciler(db, term=lambda: term, healthy_for_s=lambda: 1e9)
+        self.workers = WorkersReconciler(db, term=lambda: term, healthy_for_s=lambda: 1e9, settings=PATIENT)
         self.cancelling = CancellingReconciler(db, self.analyses)
         self.housekeeping = Housekeeping(db, term, SystemClock(), audit_every_s=60, keep_events_days=1)
 
