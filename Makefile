@@ -43,7 +43,7 @@ check: $(VENV)/.ready
 
 # At length: the ledger's machine with many more examples, and every fault at every await by itself. An hour or more.
 test-nightly: $(VENV)/.ready
-	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest --timeout 14400 tests/property tests/reconcilers tests/system/faults
+	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -m 'nightly or not nightly' --timeout 14400 tests/property tests/reconcilers tests/system/faults
 
 # The engines' own environment is only put on the search path: an agent finds `transformers` as it would on a GPU host.
 test-engines: $(VENV)/.ready $(ENGINES)/.ready

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 
 import asyncpg
+import pytest
 
 from support.faults import LEASE, LISTENER, Faults, all_of
 
@@ -12,18 +13,23 @@ HELD_S = 10.0
 CUT_ALL = "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'gpuward'"
 
 
-async def test_cut(faults: Faults) -> None:
+async def test_cut(make_faults: Callable[[str], Faults]) -> None:
     """`pg_terminate_backend` on the listener, on the pool, and on everything at once."""
+    kinds = {"listener": LISTENER, "pool": f"not ({LISTENER} or {LEASE})", "all": "true"}
+    await all_of(*(_cut(make_faults(name), which) for name, which in kinds.items()))
+
+
+async def _cut(faults: Faults, which: str) -> None:
     await faults.begin()
-    for which in (LISTENER, f"not ({LISTENER} or {LEASE})", "true"):
-        moment = await faults.catch()
-        pids = await faults.backends(which)
-        assert pids, which
-        async with faults.stranger() as outside:
-            await outside.execute("select pg_terminate_backend(pid) from unnest($1::int[]) as pid", pids)
-        await faults.recovered(moment)
+    moment = await faults.catch()
+    pids = await faults.backends(which)
+    assert pids, which
+    async with faults.stranger() as outside:
+        await outside.execute("select pg_terminate_backend(pid) from unnest($1::int[]) as pid", pids)
+    await faults.recovered(moment)
 
 
+@pytest.mark.nightly
 async def test_held_up_and_used_up(make_faults: Callable[[str], Faults]) -> None:
     """Locks of somebody else's for longer than any statement waits; and not one connection to be had."""
     await all_of(_held_up(make_faults("a")), _used_up(make_faults("b")))

@@ -1,15 +1,32 @@
 """SIGSTOP past every limit on silence, then SIGCONT, while deployments are analyzed, load and run."""
 
+import asyncio
 from collections.abc import Callable
 
 import psutil
+import pytest
 
-from support.faults import HOST, STEADY, Faults, all_of, frozen
+from support.faults import HOST, SHORT, STEADY, Faults, all_of, frozen
+
+PAST_LEASE_S = float(SHORT["GPUWARD_LEASE_TTL_S"]) + 1
+PAST_EVERYTHING_S = 45.0  # no statement, no step and no end of a reign waits for so long
 
 
 async def test_frozen_and_resumed(make_faults: Callable[[str], Faults]) -> None:
     """Whoever stood still finds its place again; the engines that stood behind it have not moved."""
     await all_of(_controller_and_database(make_faults("a")), _agent(make_faults("b")), _engines(make_faults("c")))
+
+
+@pytest.mark.nightly
+async def test_a_database_that_hangs_for_long(faults: Faults) -> None:
+    await faults.begin()
+    moment = await faults.catch()
+    controller = faults.cluster.processes["controller"]
+    async with frozen(faults.postmaster, *faults.postmaster.children(recursive=True)):
+        await asyncio.sleep(PAST_EVERYTHING_S)
+    await faults.recovered(moment)
+    assert faults.cluster.processes["controller"] is controller
+    assert controller.poll() is None
 
 
 async def _controller_and_database(faults: Faults) -> None:
@@ -24,7 +41,7 @@ async def _controller_and_database(faults: Faults) -> None:
             if who == "controller":
                 await faults.until_lease_ended(outside)
             else:
-                await faults.cluster.until(faults.leaderless, "the controller no longer leads")
+                await asyncio.sleep(PAST_LEASE_S)
 
         async def leads_anew(before: int = term) -> bool:
             leader = await faults.leader()

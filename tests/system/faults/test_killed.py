@@ -1,12 +1,17 @@
 """SIGKILL of everything that can be killed, while deployments are analyzed, load and run."""
 
 import signal
+from collections.abc import Callable
 
-from support.faults import HOST, SHORT, STEADY, Faults, kill
+from support.faults import HOST, SHORT, STEADY, Faults, all_of, kill
 
 
-async def test_killed_and_started_again(faults: Faults) -> None:
-    """Controller (with its database, which dies with it) and agent: engines never notice."""
+async def test_killed(make_faults: Callable[[str], Faults]) -> None:
+    await all_of(_controller_and_agent(make_faults("a")), _database(make_faults("b")), _engines(make_faults("c")))
+
+
+async def _controller_and_agent(faults: Faults) -> None:
+    """The controller (with its database, which dies with it), the agent, and both: engines never notice."""
     cluster = faults.cluster
     await faults.begin()
 
@@ -28,7 +33,8 @@ async def test_killed_and_started_again(faults: Faults) -> None:
     await faults.recovered(moment)
 
 
-async def test_killed_engines_start_again_once(faults: Faults) -> None:
+async def _engines(faults: Faults) -> None:
+    """They start again, once."""
     await faults.begin()
     moment = await faults.catch()
     kill(moment.steady_pid)
@@ -39,7 +45,7 @@ async def test_killed_engines_start_again_once(faults: Faults) -> None:
     assert faults.watch.epochs(moment.analyzing) == {1}
 
 
-async def test_database_killed(faults: Faults) -> None:
+async def _database(faults: Faults) -> None:
     """PostgreSQL, whole and in part, and in the middle of a transaction of ours."""
     await faults.begin()
 

@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ import pytest
 
 from support.controllers import HUB, REIGN, Controllers
 from support.engine_watch import EngineWatch
-from support.faults import RECOVERY_S, SHORT, STEADY, Faults, frozen
+from support.faults import RECOVERY_S, SHORT, STEADY, Faults, all_of, frozen
 from support.front_door import FrontDoor
+from support.postgres import PostgresServer, create_database, drop_database
 
 TTL_S = float(SHORT["GPUWARD_LEASE_TTL_S"])
 NOTICED_S = 4.0  # a follower looks once a second; the rest is for a busy machine
@@ -58,16 +60,34 @@ class Pair:
             await door.close()
 
 
+MakePair = Callable[[str], Awaitable[Pair]]
+
+
 @pytest.fixture
-async def pair(data_dir: Path, database: str) -> AsyncIterator[Pair]:
-    with EngineWatch(data_dir) as watch:
-        cluster = Controllers(data_dir, database)
-        made = Pair(cluster, Faults(cluster, watch), database)
-        yield made
-        await made.aclose()
+async def make_pair(data_dir: Path, postgres: PostgresServer) -> AsyncIterator[MakePair]:
+    """Makes pairs by name, each on a database of its own."""
+    async with AsyncExitStack() as stack:
+
+        async def make(name: str) -> Pair:
+            folder = data_dir / name
+            folder.mkdir()
+            dsn = await create_database(postgres)
+            stack.push_async_callback(drop_database, postgres, dsn)
+            cluster = Controllers(folder, dsn)
+            watch = stack.enter_context(EngineWatch(folder))
+            pair = Pair(cluster, Faults(cluster, watch), dsn)
+            stack.push_async_callback(pair.aclose)
+            return pair
+
+        yield make
 
 
-async def test_either_serves_and_the_other_takes_over(pair: Pair) -> None:
+async def test_one_leads_and_the_other_takes_over(make_pair: MakePair) -> None:
+    await all_of(_killed(await make_pair("a")), _deposed_without_knowing(await make_pair("b")))
+
+
+async def _killed(pair: Pair) -> None:
+    """Either serves, and when the leader dies the other one leads within the lease."""
     cluster, faults = pair.cluster, pair.faults
     await pair.begin()
     # Any of them takes orders, for agents of its own and of the other's.
@@ -96,13 +116,14 @@ async def test_either_serves_and_the_other_takes_over(pair: Pair) -> None:
     faults.watch.check()
 
 
-async def test_frozen_in_mid_transaction_and_resumed(pair: Pair) -> None:
+async def test_frozen_in_mid_transaction_and_resumed(make_pair: MakePair) -> None:
     """The leader stands still with the term row held: the other leads all the same, and the first one is too late."""
+    pair = await make_pair("a")
     cluster, faults = pair.cluster, pair.faults
     await pair.begin()
     await cluster.record_writes()
     cluster.through("b")
-    await faults.catch(load_s=1, analysis_s=1)
+    await pair.place(STEADY, "on-a")
     await faults.settled([STEADY])
     term = await pair.term()
 
@@ -139,7 +160,7 @@ async def test_frozen_in_mid_transaction_and_resumed(pair: Pair) -> None:
     faults.watch.check()
 
 
-async def test_deposed_without_knowing(pair: Pair) -> None:
+async def _deposed_without_knowing(pair: Pair) -> None:
     """The lease passes on while its holder lives and believes in it, as when the database's clock leaps."""
     cluster, faults = pair.cluster, pair.faults
     await pair.begin(GPUWARD_LEASE_TTL_S="20")  # renewed every 6 s: until then a knows of nothing
