@@ -7,14 +7,14 @@ from contextlib import AsyncExitStack, suppress
 import asyncpg
 import pytest
 
-from support.faults import LEASE, LISTENER, STEADY, Faults, all_of
+from support.faults import LEASE, LISTENER, Faults, all_of
 
 HELD_S = 10.0
 CUT_ALL = "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'gpuward'"
 
 
 async def test_cut(make_faults: Callable[[str], Faults]) -> None:
-    """`pg_terminate_backend` on the listener, on the pool, and on everything at once; and all orders go out again."""
+    """`pg_terminate_backend` on the listener, on the pool, and on everything at once."""
     kinds = {"listener": LISTENER, "pool": f"not ({LISTENER} or {LEASE})", "all": "true"}
     await all_of(*(_cut(make_faults(name), which) for name, which in kinds.items()))
 
@@ -26,13 +26,6 @@ async def _cut(faults: Faults, which: str) -> None:
     assert pids, which
     async with faults.stranger() as outside:
         await outside.execute("select pg_terminate_backend(pid) from unnest($1::int[]) as pid", pids)
-        # As though the answers had been lost with the connections.
-        await outside.execute("update commands set state = 'open', sent_at = null, answered_at = null")
-        await outside.execute("select pg_notify('gpuward', 'command *')")
-        await faults.settled([STEADY])
-        await faults.cluster.until(
-            lambda: outside.fetchval("select bool_and(state = 'accepted') from commands"), "all orders are answered"
-        )
     await faults.recovered(moment)
 
 
