@@ -233,7 +233,7 @@ def test_events_are_watched_until_ctrl_c(api):
         assert json.loads(watching.stdout.readline())["id"] == 1
         api.objects["events"] = {"3": event(3), "2": event(2), "1": event(1)}
         assert [json.loads(watching.stdout.readline())["id"] for _ in range(2)] == [2, 3]
-        # Seen once in many runs under load: the first Ctrl-C was lost. A person presses again; the cause is to be found.
+        # Seen once in many runs: the first Ctrl-C was lost under load. A person presses again; the cause is not found.
         for _ in range(10):
             watching.send_signal(signal.SIGINT)
             with contextlib.suppress(subprocess.TimeoutExpired):
