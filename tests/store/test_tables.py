@@ -3,7 +3,7 @@
 from sqlalchemy.dialects import postgresql
 from sqlmodel import SQLModel
 
-from gpuward.controller.store import tables
+from gpuward.controller.store import policy_tables, tables
 from gpuward.controller.store.database import Database
 from support.ledger import rows
 
@@ -15,7 +15,7 @@ _COLUMNS = """
       from pg_class c
       join pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
       left join pg_constraint k on k.conrelid = c.oid and k.contype = 'p'
-     where c.relkind = 'r' and c.relnamespace = 'public'::regnamespace"""
+     where c.relkind in ('r', 'p') and not c.relispartition and c.relnamespace = 'public'::regnamespace"""
 _SPELLINGS = {"FLOAT(53)": "double precision", "REAL": "real", "BYTEA": "bytea", "TEXT[]": "text[]"}
 
 
@@ -39,3 +39,4 @@ async def test_tables_mirror_the_migration(migrated: Database) -> None:
     assert in_classes.keys() == in_database.keys()
     assert {k: (v, in_database[k]) for k, v in in_classes.items() if v != in_database[k]} == {}
     assert tables.DeploymentRow.__tablename__ == "deployments"
+    assert policy_tables.PolicyRow.__tablename__ == "policies"

@@ -41,6 +41,9 @@ class ControllerSettings(BaseSettings):
     lost_after_s: Positive = 60.0
     audit_every_s: Positive = 60.0
     keep_events_days: Annotated[int, Field(ge=1, le=3650)] = 30
+    sample_every_s: Annotated[float, Field(ge=1, le=60)] = 10.0  # agents' sampling period
+    keep_samples_h: Annotated[float, Field(ge=1, le=24 * 14)] = 25.0  # no policy's window may be longer
+    keep_history_days: Annotated[int, Field(ge=1, le=400)] = 14  # one-minute rollups, spans of claims
 
     @property
     def restarts(self) -> RestartSettings:

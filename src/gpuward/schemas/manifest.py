@@ -6,6 +6,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
 from gpuward.schemas.base import Wire
+from gpuward.schemas.policy import NO_POLICY, UtilizationPolicy
 from gpuward.schemas.quantities import Seconds, SizeMibOrAuto, SizeMibOrAutoOrAll
 
 NAME_PATTERN: Final = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
@@ -151,7 +152,7 @@ class DeploymentSpec(Wire):
     resources: Resources = Resources()
     parallel: Parallel = Parallel()
     placement: Placement = Placement()
-    utilization_policy: dict[str, Any] | Name | None = None
+    utilization_policy: UtilizationPolicy | Name | None = None  # inline, a policy's name, or `none`
 
     @field_validator("env")
     @classmethod
@@ -186,6 +187,8 @@ class DeploymentSpec(Wire):
             raise ValueError("model: neither a model nor a command is given; write one of them")
         if any("{model}" in part for part in self.command) and self.model is None:
             raise ValueError("command: uses {model}, but no model is given; write model: path:/dir or hf:org/name")
+        if self.utilization_policy not in (None, NO_POLICY) and self.resources.gpus == 0:
+            raise ValueError("utilization_policy: the deployment asks no GPU whose use could be judged; remove it")
         if self.image is not None and self.runtime != "docker":
             raise ValueError("image: goes with runtime: docker only; remove it or set the runtime")
         world, gpus = self.parallel.world, self.resources.gpus

@@ -10,9 +10,10 @@ from pydantic import Field, TypeAdapter
 
 from gpuward.schemas.base import Wire
 
-PROTOCOL: Final = 1
+PROTOCOL: Final = 2
 MAX_MESSAGE_BYTES: Final = 8 * 2**20
 HEARTBEAT_S: Final = 5.0
+SAMPLE_S: Final = 10.0
 
 ProcessState = Literal["starting", "running", "unhealthy", "stopping", "exited"]
 ExitReason = Literal[
@@ -109,6 +110,61 @@ class InventoryChanged(Wire):
     inventory: Inventory
 
 
+class Readings(Wire):
+    """Mean and maximum, in percent, of the readings of one sampling period."""
+
+    mean: float
+    max: float
+
+
+class GpuSample(Readings):
+    """One GPU over one sampling period. A GPU that could not be read in it has no sample."""
+
+    uuid: str
+    used_mib: int | None = None
+
+
+class ProcessSample(Wire):
+    """One process (the key is instance, epoch, rank) over one sampling period.
+
+    Attributes:
+        utilization: by GPU UUID, of this process's tree alone. A GPU for which the driver tells none is missing.
+        requests: most that were in flight or waiting at once; None is unknown.
+    """
+
+    instance: str
+    epoch: int
+    rank: int = 0
+    utilization: dict[str, Readings] = {}
+    requests: int | None = None
+
+
+class SamplePeriod(Wire):
+    """What was read in one sampling period. `seq` rises over the agent's life between two boots of its host.
+
+    Attributes:
+        sampled_s: the period's end on the agent's monotonic clock (seconds since the host's boot).
+        period_s: length of a sampling period.
+    """
+
+    seq: int
+    sampled_s: float
+    period_s: float
+    gpus: tuple[GpuSample, ...]
+    processes: tuple[ProcessSample, ...] = ()
+
+
+class Samples(Wire):
+    """Sampling periods that the controller has not acknowledged, oldest first.
+
+    A sample's time is the time of receipt less (`sent_s` - `sampled_s`). Wall clocks of hosts never count.
+    """
+
+    type: Literal["samples"] = "samples"
+    sent_s: float
+    periods: tuple[SamplePeriod, ...]
+
+
 class CommandResult(Wire):
     """The agent's answer to a command, after it was journalled."""
 
@@ -164,6 +220,7 @@ class StartOrder(Wire):
     drain_time_s: float
     stop_on_disconnect_after_s: float | None = None
     simulated_load: SimulatedLoad | None = None
+    request_gauges: tuple[str, ...] = ()  # on the engine's /metrics: requests in flight or waiting are their sum
 
 
 class StopOrder(Wire):
@@ -195,6 +252,7 @@ class Welcome(Wire):
     session: int
     term: int
     heartbeat_s: float = HEARTBEAT_S
+    sample_s: float = SAMPLE_S
     proxy_secret: str
 
 
@@ -202,6 +260,13 @@ class ReportAck(Wire):
     """Process reports up to `seq` are durable; exited processes among them may be forgotten."""
 
     type: Literal["report_ack"] = "report_ack"
+    seq: int
+
+
+class SamplesAck(Wire):
+    """Sampling periods up to `seq` are durable, and need not be kept."""
+
+    type: Literal["samples_ack"] = "samples_ack"
     seq: int
 
 
@@ -230,9 +295,10 @@ class JoinResponse(Wire):
 
 
 AgentMessage = Annotated[
-    Hello | Heartbeat | InventoryChanged | ProcessReport | CommandResult | Goodbye, Field(discriminator="type")
+    Hello | Heartbeat | InventoryChanged | ProcessReport | Samples | CommandResult | Goodbye,
+    Field(discriminator="type"),
 ]
-ControllerMessage = Annotated[Welcome | Command | ReportAck | Rejected, Field(discriminator="type")]
+ControllerMessage = Annotated[Welcome | Command | ReportAck | SamplesAck | Rejected, Field(discriminator="type")]
 agent_message: Final[TypeAdapter[Any]] = TypeAdapter(AgentMessage)
 controller_message: Final[TypeAdapter[Any]] = TypeAdapter(ControllerMessage)
 
