@@ -4,7 +4,7 @@ import uuid as uuids
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BigInteger, Boolean, Float, Integer, Text, Uuid
+from sqlalchemy import BigInteger, Boolean, Float, Integer, SmallInteger, Text, Uuid
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB, REAL
 from sqlmodel import SQLModel
 
@@ -111,15 +111,24 @@ class MinuteRow(SQLModel, table=True):
     """One minute of a GPU, or of one instance on it."""
 
     __tablename__ = "sample_minutes"
-    minute: datetime = key(TIME)
     device: str = key(Text)
     instance_id: str = filled(Text, key=True)
+    minute: datetime = key(TIME)
     deployment_uid: uuids.UUID | None = maybe(Uuid)
     mean: float = given(REAL)
     max: float = given(REAL)
     samples: int = given(Integer)
     covered_s: float = given(REAL)
     used_mib: int | None = maybe(BigInteger)
+
+
+class RollupProgressRow(SQLModel, table=True):
+    """Up to where samples are in the minutes."""
+
+    __tablename__ = "rollup_progress"
+    id: int = filled(SmallInteger, key=True)
+    horizon: int = given(XID8)
+    at: datetime = given(TIME)
 
 
 class ClaimSpanRow(SQLModel, table=True):
@@ -136,5 +145,6 @@ class ClaimSpanRow(SQLModel, table=True):
     memory_mib: int = given(BigInteger)
     device_mib: int = given(BigInteger)
     exclusive: bool = given(Boolean)
+    running_since: datetime | None = maybe(TIME)
     began_at: datetime = given(TIME)
     ended_at: datetime = given(TIME)

@@ -36,6 +36,14 @@ async def restart_in_place(connection: Any, steps: Sequence[PlannedStep]) -> Non
         len(workers),
         workers,
     )
+    # The claims go first: the span that is kept of them tells since when their epoch was running.
+    rows = await connection.fetch(
+        """delete from claims c using unnest($1::text[], $2::int[]) as x (id, epoch)
+            where c.instance_id = x.id and c.epoch = x.epoch
+        returning c.device, c.instance_id, c.rank, c.memory_mib, c.cpu_milli, c.exclusive, c.position""",
+        ids,
+        epochs,
+    )
     await expect_rows(
         connection,
         """update instances i
@@ -47,13 +55,6 @@ async def restart_in_place(connection: Any, steps: Sequence[PlannedStep]) -> Non
         len(restarts),
         ids,
         [r.expected.value for _, r in restarts],
-        epochs,
-    )
-    rows = await connection.fetch(
-        """delete from claims c using unnest($1::text[], $2::int[]) as x (id, epoch)
-            where c.instance_id = x.id and c.epoch = x.epoch
-        returning c.device, c.instance_id, c.rank, c.memory_mib, c.cpu_milli, c.exclusive, c.position""",
-        ids,
         epochs,
     )
     held = {c.device for s, r in restarts for i in s.facts.instances if i.id == r.instance for c in i.claims}

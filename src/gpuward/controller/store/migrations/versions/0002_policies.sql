@@ -103,8 +103,9 @@ create table webhook_deliveries (                                     -- (polici
 --;;
 create index webhook_deliveries_open on webhook_deliveries (not_before) where finished_at is null
 --;;
--- One minute of one GPU; of one instance on it, or of all together where instance_id is ''.
-create table sample_minutes (                                         -- (policies) all of it
+-- One minute of one GPU: of all on it together where instance_id is '', and of each instance that shares it. An instance
+-- that has it to itself needs no rows of its own.
+create table sample_minutes (                                         -- (history) all of it
     minute         timestamptz not null,
     device         text not null,
     instance_id    text not null default '',
@@ -114,8 +115,17 @@ create table sample_minutes (                                         -- (polici
     samples        integer not null,
     covered_s      real not null,
     used_mib       bigint,
-    primary key (minute, device, instance_id)
+    primary key (device, instance_id, minute)                           -- read by GPU, over a time
 ) partition by range (minute)
+--;;
+-- Samples of transactions before `horizon` are in the minutes. `at`: when that horizon was taken.
+create table rollup_progress (                                        -- (history) one row
+    id      smallint primary key default 1 check (id = 1),
+    horizon xid8 not null,
+    at      timestamptz not null
+)
+--;;
+insert into rollup_progress (horizon, at) values ('0', now())
 --;;
 create table claim_spans (                                            -- written by the trigger alone
     id             bigint generated always as identity primary key,
@@ -128,18 +138,23 @@ create table claim_spans (                                            -- written
     memory_mib     bigint not null,
     device_mib     bigint not null,
     exclusive      boolean not null,
+    running_since  timestamptz,                                       -- of that epoch; null where it never ran
     began_at       timestamptz not null,
     ended_at       timestamptz not null
 )
 --;;
 create index claim_spans_ended on claim_spans (ended_at)
 --;;
+create index claim_spans_instance on claim_spans (instance_id)
+--;;
+-- A restart in place deletes and inserts in one transaction, whose time ends the one span and begins the next: no time
+-- is counted twice. A transaction may be older than the claim that it deletes.
 create function claims_span_kept() returns trigger language plpgsql as $$
 begin
     insert into claim_spans (device, worker_id, instance_id, epoch, deployment_uid, deployment, memory_mib, device_mib,
-                             exclusive, began_at, ended_at)
+                             exclusive, running_since, began_at, ended_at)
     select c.device, d.worker_id, c.instance_id, c.epoch, p.uid, p.name, c.memory_mib, d.memory_mib,
-           c.exclusive, c.created_at, clock_timestamp()
+           c.exclusive, case when i.epoch = c.epoch then i.running_since end, c.created_at, greatest(now(), c.created_at)
       from delta c
       join devices d on d.uuid = c.device and d.kind = 'gpu'
       join instances i on i.id = c.instance_id
