@@ -1,0 +1,45 @@
+"""Telemetry made up for verdicts: samples by age, as the cases write them. `NOW` is 12:30:00 UTC."""
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from gpuward.controller.domain.series import Series
+from gpuward.controller.domain.utilization import GpuUse, InstanceUse, RequestsSeen
+from gpuward.schemas.policy import UtilizationPolicy
+
+NOW = datetime(2026, 11, 21, 12, 30, tzinfo=UTC).timestamp()
+PERIOD_S = 10.0
+NONE_IN_FLIGHT = (RequestsSeen(NOW, PERIOD_S, 0),)
+
+
+def policy(window: Any = 600, minimum: int = 80, **fields: Any) -> UtilizationPolicy:
+    return UtilizationPolicy.model_validate({"min_gpu_utilization": minimum, "time_window": window, **fields})
+
+
+def series(samples: Mapping[float, float] | Iterable[tuple[float, float]], *, period_s: float = PERIOD_S) -> Series:
+    """Samples as age in seconds → highest utilization; None of one is what the driver did not tell."""
+    made = Series()
+    for age, value in samples.items() if isinstance(samples, Mapping) else samples:
+        made.put(NOW - age, period_s, value, value)
+    return made
+
+
+def steady(
+    value: float, *, every: float = PERIOD_S, to: float = 600, newest: float = 0, **others: float
+) -> dict[float, float]:
+    """A sample each `every` seconds, from age `newest` back to at least `to`; `at_300=80` sets the one of age 300."""
+    samples, age = {}, float(newest)
+    while age < to + every:
+        samples[age] = value
+        age += every
+    return samples | {float(k.removeprefix("at_")): v for k, v in others.items()}
+
+
+def gpu(uuid: str, samples: Any, *, worker: str = "gpu-1", own: bool = False, period_s: float = PERIOD_S) -> GpuUse:
+    return GpuUse(uuid, worker, samples if isinstance(samples, Series) else series(samples, period_s=period_s), own)
+
+
+def use(*gpus: GpuUse, ran_for_s: float | None = 7200, phase: str = "running", **fields: Any) -> InstanceUse:
+    since = None if ran_for_s is None else NOW - ran_for_s
+    return InstanceUse(phase, since, gpus, **({"requests": NONE_IN_FLIGHT} | fields))

@@ -1,0 +1,236 @@
+"""Every case of the policies' cases that concerns the verdict; the ids are theirs."""
+
+import math
+
+import pytest
+
+from gpuward.controller.decide.utilization import judge
+from gpuward.controller.domain.utilization import InstanceUse, RequestsSeen, Verdict
+from gpuward.schemas.policy import UtilizationPolicy
+from support.telemetry import NOW, PERIOD_S, gpu, policy, series, steady, use
+
+SPARSE = {280: 30, 270: 30, 10: 40}
+ALL_LOW = steady(0)
+BUSY = gpu("b", steady(100))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "rule", "instance"),
+    [
+        pytest.param("busy", policy(), use(gpu("a", SPARSE), BUSY), id="U1"),
+        pytest.param("unknown", policy(gpus="any"), use(gpu("a", SPARSE), BUSY), id="U1b"),
+        pytest.param("busy", policy(gpus="any"), use(gpu("a", {590: 30, 580: 30, 10: 80})), id="U2"),
+        pytest.param(
+            "unknown", policy(gpus="any"), use(gpu("a", {1190: 80, 1180: 80, 590: 30, 580: 30, 10: 40})), id="U3"
+        ),
+        pytest.param("idle", policy(minimum=10), use(gpu("a", ALL_LOW)), id="U4"),
+        pytest.param("idle", policy(minimum=10), use(gpu("a", steady(9))), id="U6"),
+        pytest.param("busy", policy(minimum=10), use(gpu("a", steady(0, at_300=10))), id="U7-within"),
+        pytest.param("busy", policy(minimum=10), use(gpu("a", steady(0, at_590=10))), id="U7-oldest-within"),
+        pytest.param("idle", policy(minimum=10), use(gpu("a", steady(0, at_600=10))), id="U7-has-left"),
+        pytest.param(
+            "busy", policy(minimum=90), use(*(gpu(f"g{n}", steady(100 if n else 0)) for n in range(8))), id="U9-all"
+        ),
+        pytest.param(
+            "idle",
+            policy(minimum=90, gpus="any"),
+            use(*(gpu(f"g{n}", steady(100 if n else 0)) for n in range(8))),
+            id="U9-any",
+        ),
+        pytest.param(
+            "idle",
+            policy(minimum=90, gpus="mean"),
+            use(*(gpu(f"g{n}", steady(100 if n else 0)) for n in range(8))),
+            id="U9-mean-87.5",
+        ),
+        pytest.param(
+            "busy",
+            policy(minimum=87, gpus="mean"),
+            use(*(gpu(f"g{n}", steady(100 if n else 0)) for n in range(8))),
+            id="U9-mean-at-the-minimum",
+        ),
+        pytest.param("unknown", policy(), use(gpu("a", {599: 0, 589: 0})), id="U11"),
+        pytest.param("unknown", policy(), use(gpu("a", {0: 0})), id="U13"),
+        pytest.param("unknown", policy(window=30), use(gpu("a", {0: 0})), id="U13-in-the-shortest-window"),
+        pytest.param("idle", policy(), use(gpu("a", ALL_LOW | {300.0: 0})), id="U17-a-report-without-any-GPU"),
+        pytest.param("unknown", policy(), use(gpu("a", {})), id="U20"),
+        pytest.param("idle", policy(minimum=100), use(gpu("a", steady(99))), id="U23-99"),
+        pytest.param("busy", policy(minimum=100), use(gpu("a", steady(100))), id="U23-100"),
+        pytest.param("unknown", policy(), use(gpu("a", steady(0, to=580)), ran_for_s=590), id="U26-too-early"),
+        pytest.param("idle", policy(), use(gpu("a", ALL_LOW), ran_for_s=600), id="U26-lived-through"),
+        pytest.param(
+            "unknown",
+            policy(),
+            use(gpu("a", {age: 0 for age in steady(0, to=1200) if age > 600 or age == 0})),
+            id="U28-on-return",
+        ),
+        pytest.param("idle", policy(), use(gpu("a", ALL_LOW)), id="U28-the-gap-is-filled"),
+        pytest.param("unknown", policy(), use(gpu("a", steady(0, newest=300, to=900))), id="U29-no-samples"),
+        pytest.param("unknown", policy(), use(gpu("a", ALL_LOW), ran_for_s=60), id="U31-restarted"),
+        pytest.param("idle", policy(), use(gpu("a", steady(0), own=True)), id="U44-its-own-processes"),
+        pytest.param("busy", policy(), use(gpu("a", steady(95), own=True)), id="U44-its-neighbour"),
+        pytest.param("unknown", policy(), use(gpu("a", steady(math.nan), own=True)), id="U44-the-driver-gives-none"),
+    ],
+)
+def test_verdict(wanted: str, rule: UtilizationPolicy, instance: InstanceUse) -> None:
+    verdict = judge(rule, instance, NOW)
+    assert verdict.verdict == wanted, verdict
+
+
+@pytest.mark.parametrize("every", [20, 29])
+@pytest.mark.parametrize("phase", range(0, 30, 3))
+def test_u14_a_sparse_stream_is_idle_at_every_phase(every: int, phase: int) -> None:
+    low = use(gpu("a", steady(0, every=every, newest=phase, to=700)))
+    assert judge(policy(min_coverage=1), low, NOW).verdict == "idle"
+
+
+@pytest.mark.parametrize("phase", range(0, 45, 3))
+def test_u15_too_sparse_a_stream_is_unknown_at_every_phase(phase: int) -> None:
+    found = judge(policy(), use(gpu("a", steady(0, every=45, newest=phase, to=700))), NOW)
+    assert (found.verdict, found.reason) == ("unknown", "coverage")
+    assert "of 10m, 80 % needed" in found.message
+
+
+def test_u10_a_gang_has_one_verdict_that_names_worker_and_gpu() -> None:
+    gang = use(gpu("a", steady(100)), gpu("b", ALL_LOW, worker="gpu-2"))
+    assert judge(policy(), gang, NOW).verdict == "busy"
+    found = judge(policy(gpus="any"), gang, NOW)
+    assert (found.verdict, found.message) == ("idle", "b on gpu-2: below 80 % since 12:19:50")
+
+
+def test_u11_says_since_when_there_is_no_data() -> None:
+    found = judge(policy(), use(gpu("a", {599: 0, 589: 0})), NOW)
+    assert found.reason == "coverage"
+    assert found.message == "a on gpu-1: covered 1 % of 10m, 80 % needed; no data since 12:20:11"
+
+
+def test_u15_what_samples_of_45_s_speak_for() -> None:
+    """30 of each 45 s: enough where two thirds are asked for."""
+    rule = policy(window=450, min_coverage=0.66)
+    assert judge(rule, use(gpu("a", steady(0, every=45, to=500))), NOW).verdict == "idle"
+
+
+@pytest.mark.parametrize("mode", ["all", "any", "mean"])
+def test_u19_the_order_of_the_gpus_has_no_effect(mode: str) -> None:
+    gpus = [gpu("a", ALL_LOW), gpu("b", steady(0, at_300=90)), gpu("c", SPARSE)]
+    first, second = (judge(policy(gpus=mode), use(*order), NOW) for order in (gpus, gpus[::-1]))
+    assert (first.verdict, first.low_since, first.due_at) == (second.verdict, second.low_since, second.due_at)
+
+
+def test_u20_without_telemetry_the_reason_says_so() -> None:
+    found = judge(policy(), use(gpu("a", {})), NOW)
+    assert (found.reason, found.message) == ("no_telemetry", "a on gpu-1: no GPU telemetry")
+    assert judge(policy(), use(), NOW).reason == "no_telemetry"
+
+
+def test_u26_the_first_full_window_is_idle_with_the_sample_that_fills_it() -> None:
+    """Nothing is waited for beyond the sampling period."""
+    ages = [age for age in range(0, 620, 10)]
+    for ran_for_s, wanted in ((599, "unknown"), (600, "idle")):
+        found = judge(policy(), use(gpu("a", dict.fromkeys(ages, 0)), ran_for_s=ran_for_s), NOW)
+        assert found.verdict == wanted
+    assert judge(policy(), use(gpu("a", ALL_LOW), ran_for_s=599), NOW).reason == "window_not_full"
+
+
+def test_u29_a_hang_shows_as_lost_coverage() -> None:
+    found = judge(policy(window=300), use(gpu("a", steady(0, newest=100, to=400))), NOW)
+    assert (found.verdict, found.reason) == ("unknown", "coverage")
+
+
+def test_u31_grace_counts_from_running() -> None:
+    rule = policy(grace_period="5m")
+    assert judge(rule, use(gpu("a", ALL_LOW), ran_for_s=899), NOW).reason == "window_not_full"
+    assert judge(rule, use(gpu("a", ALL_LOW), ran_for_s=900), NOW).verdict == "idle"
+
+
+def test_u31_what_the_gpu_did_before_is_no_concern() -> None:
+    """The loading, and whoever had the GPU before."""
+    found = judge(policy(), use(gpu("a", steady(100, newest=100) | steady(0, to=90)), ran_for_s=95), NOW)
+    assert (found.verdict, found.reason) == ("unknown", "window_not_full")
+    assert found.due_at == NOW - 95 + 600
+
+
+def test_u42_a_longer_window_takes_the_samples_that_are_there() -> None:
+    held = use(gpu("a", steady(0, to=1200)))
+    assert [judge(policy(window=w), held, NOW).verdict for w in (300, 1200)] == ["idle", "idle"]
+
+
+def test_u44_the_reason_says_that_the_driver_gives_none() -> None:
+    found = judge(policy(), use(gpu("a", steady(math.nan), own=True)), NOW)
+    assert found.reason == "no_process_utilization"
+    part = judge(policy(), use(gpu("a", steady(0) | dict.fromkeys(range(0, 300, 10), math.nan), own=True)), NOW)
+    assert part.reason == "no_process_utilization"
+
+
+@pytest.mark.parametrize("phase", ["starting", "unhealthy", "unreachable", "stopping"])
+def test_who_does_not_run_is_unknown(phase: str) -> None:
+    assert judge(policy(), use(gpu("a", ALL_LOW), phase=phase), NOW).reason == "not_running"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "reason", "requests"),
+    [
+        ("busy", "requests", (RequestsSeen(NOW, PERIOD_S, 1),)),
+        ("busy", "requests", (RequestsSeen(NOW, PERIOD_S, None), RequestsSeen(NOW, PERIOD_S, 2))),
+        ("unknown", "requests_unknown", (RequestsSeen(NOW, PERIOD_S, None),)),
+        ("unknown", "requests_unknown", (RequestsSeen(NOW, PERIOD_S, 0), RequestsSeen(NOW, PERIOD_S, None))),
+        ("unknown", "requests_unknown", (RequestsSeen(NOW - 31, PERIOD_S, 0),)),
+        ("unknown", "requests_unknown", ()),
+        ("idle", "idle", (RequestsSeen(NOW - 30, PERIOD_S, 0),)),
+    ],
+)
+def test_requests(wanted: str, reason: str, requests: tuple[RequestsSeen, ...]) -> None:
+    low = use(gpu("a", ALL_LOW), requests=requests)
+    found = judge(policy(), low, NOW)
+    assert (found.verdict, found.reason) == (wanted, reason)
+    assert judge(policy(ignore_requests=True), low, NOW).verdict == "idle"
+
+
+def test_requests_do_not_hide_that_the_gpu_is_in_use() -> None:
+    both = use(BUSY, requests=(RequestsSeen(NOW, PERIOD_S, 1),))
+    assert judge(policy(), both, NOW).reason == "busy"
+
+
+def test_when_it_went_low_and_when_it_is_due() -> None:
+    found = judge(policy(), use(gpu("a", steady(0, at_300=90))), NOW)
+    assert (found.verdict, found.low_since, found.due_at) == ("busy", NOW - 300, NOW + 300)
+    assert judge(policy(), use(BUSY), NOW).low_since is None
+
+
+def test_low_since_is_remembered_beyond_the_samples() -> None:
+    before = NOW - 5000
+    assert judge(policy(), use(gpu("a", ALL_LOW)), NOW, before).low_since == before
+    assert judge(policy(), use(gpu("a", steady(0, at_300=90))), NOW, before).low_since == NOW - 300
+
+
+def test_a_database_clock_that_was_set_back_makes_nothing_idle() -> None:
+    """Its old samples lie ahead; what lies in the window by the new time is of an hour before."""
+    found = judge(policy(), use(gpu("a", series(steady(0, newest=-3600, to=4000)))), NOW)
+    assert found.verdict == "unknown"
+
+
+@pytest.mark.parametrize("mode", ["all", "any", "mean"])
+def test_workers_that_sample_at_different_moments(mode: str) -> None:
+    gang = use(gpu("a", steady(0, to=620)), gpu("b", steady(0, newest=9, to=620), worker="gpu-2"))
+    assert judge(policy(gpus=mode, min_coverage=1), gang, NOW).verdict == "idle"
+
+
+def test_a_mean_is_taken_moment_by_moment() -> None:
+    """Two GPUs that take turns: each is often high, their mean never."""
+    ages = steady(0, to=620)
+    turns = use(
+        gpu("a", {age: 100 if n % 2 else 0 for n, age in enumerate(ages)}),
+        gpu("b", {age: 0 if n % 2 else 100 for n, age in enumerate(ages)}),
+    )
+    assert judge(policy(gpus="mean", minimum=51), turns, NOW).verdict == "idle"
+    assert judge(policy(gpus="mean", minimum=50), turns, NOW).verdict == "busy"
+    assert judge(policy(gpus="all", minimum=51), turns, NOW) == Verdict(
+        "busy", "busy", "b on gpu-1: in use, at or above 51 %"
+    )
+
+
+def test_a_mean_is_uncovered_where_any_gpu_is() -> None:
+    half = {age: 0.0 for age in steady(0) if age <= 300}
+    found = judge(policy(gpus="mean"), use(gpu("a", ALL_LOW), gpu("b", half)), NOW)
+    assert (found.verdict, found.reason) == ("unknown", "coverage")
+    assert "covered 51 %" in found.message
