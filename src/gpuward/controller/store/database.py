@@ -57,10 +57,19 @@ async def prepare_connection(connection: "asyncpg.Connection[Any]") -> None:
     """Teaches a raw connection JSON: jsonb columns come and go as Python values. Bounds its transactions."""
     if connection.get_server_version() >= _KNOWS_TRANSACTION_TIMEOUT:
         await connection.execute(f"set transaction_timeout = '{TRANSACTION_TIMEOUT}'")
-    for kind in ("json", "jsonb"):
+    # Binary, since COPY knows nothing else. On the wire a jsonb is its text behind the number of its format.
+    for kind, version in (("json", b""), ("jsonb", b"\x01")):
         await connection.set_type_codec(
-            kind, encoder=lambda value: orjson.dumps(value).decode(), decoder=orjson.loads, schema="pg_catalog"
+            kind, encoder=_json_encoder(version), decoder=_json_decoder(version), schema="pg_catalog", format="binary"
         )
+
+
+def _json_encoder(version: bytes) -> Callable[[Any], bytes]:
+    return lambda value: version + orjson.dumps(value)
+
+
+def _json_decoder(version: bytes) -> Callable[[bytes], Any]:
+    return lambda data: orjson.loads(data[len(version) :])
 
 
 class _StatelessConnection(asyncpg.Connection):  # type: ignore[misc]  # the driver brings no types

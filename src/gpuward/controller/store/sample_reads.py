@@ -1,0 +1,69 @@
+"""Samples as the evaluation reads them: what has come since the last look, and the past of some GPUs."""
+
+from collections.abc import Collection
+from typing import Any, Final, NamedTuple
+
+_COLUMNS: Final = "device, extract(epoch from at)::float8 as at, max, mean, period_s, used_mib, processes"
+# What the snapshot of the look before could not see yet. Its oldest open transaction alone would do, but then one that
+# stays open for long would have the same rows read again at each look.
+_NEW: Final = f"""
+    select {_COLUMNS} from samples
+     where tx >= pg_snapshot_xmin($1::text::pg_snapshot) and not pg_visible_in_snapshot(tx, $1::text::pg_snapshot)
+     order by at"""  # noqa: S608 - the columns are named above
+_HISTORY: Final = f"""
+    select {_COLUMNS} from samples where device = any($1) and at >= to_timestamp($2::float8)
+     order by device, at"""  # noqa: S608 - the columns are named above
+
+
+class ProcessReading(NamedTuple):
+    """What one process that held a claim on the GPU did. Percent; None is unknown, never zero."""
+
+    instance: str
+    epoch: int
+    rank: int
+    mean: float | None
+    max: float | None
+    requests: int | None
+
+
+class Sample(NamedTuple):
+    """One GPU over one sampling period, which ended `at` (epoch seconds, by the database's clock). Percent, MiB."""
+
+    device: str
+    at: float
+    max: float
+    mean: float
+    period_s: float
+    used_mib: int | None
+    processes: tuple[ProcessReading, ...]
+
+
+async def read_horizon(connection: Any) -> str:
+    """What can be seen now. Begin with it, then read the past that is wanted: nothing falls between the two.
+
+    The connection is in one REPEATABLE READ transaction, here as in `read_new`.
+    """
+    return str(await connection.fetchval("select pg_current_snapshot()::text"))
+
+
+async def read_new(connection: Any, horizon: str) -> tuple[list[Sample], str]:
+    """Every sample that was not to be seen at `horizon`, oldest first, and the horizon for the next look."""
+    seen = await read_horizon(connection)
+    return [_sample(row) for row in await connection.fetch(_NEW, horizon)], seen
+
+
+async def read_history(connection: Any, devices: Collection[str], since: float) -> list[Sample]:
+    """The samples of some GPUs from `since` (epoch seconds, by the database's clock) on, by GPU and time."""
+    return [_sample(row) for row in await connection.fetch(_HISTORY, sorted(devices), since)]
+
+
+def _sample(row: Any) -> Sample:
+    return Sample(
+        row["device"],
+        row["at"],
+        row["max"],
+        row["mean"],
+        row["period_s"],
+        row["used_mib"],
+        tuple(ProcessReading(*process) for process in row["processes"]),
+    )
