@@ -75,10 +75,22 @@ class Cluster:
             return False
 
     async def start_agent(
-        self, name: str, *, gpus: int = 8, memory: str = "40GiB", ready: bool = True, url: str | None = None, **env: str
+        self,
+        name: str,
+        *,
+        gpus: int = 8,
+        memory: str = "40GiB",
+        ready: bool = True,
+        url: str | None = None,
+        host: Json | None = None,
+        **env: str,
     ) -> None:
-        """Starts an agent with simulated GPUs, joining where it has not yet; `url` is the controller's, or a door's."""
-        hosts = {"workers": [{"name": name, "gpus": [{"model": "NVIDIA A100", "memory": memory, "count": gpus}]}]}
+        """Starts an agent with simulated GPUs, joining where it has not yet.
+
+        `url` is the controller's, or a door's; `host` says more of the simulated host.
+        """
+        kind = {"model": "NVIDIA A100", "memory": memory, "count": gpus}
+        hosts = {"workers": [{"name": name, "gpus": [kind], **(host or {})}]}
         file = self.folder / f"{name}.yaml"
         file.write_text(yaml.safe_dump(hosts))
         argv = ["agent", "--controller", url or self.url, "--name", name, "--simulate", str(file)]

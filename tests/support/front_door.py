@@ -13,6 +13,8 @@ class FrontDoor:
     def __init__(self, target: int) -> None:
         self.target = target
         self.port = 0
+        self._passable = asyncio.Event()
+        self._passable.set()
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
         self._leading: set[asyncio.Task[None]] = set()
@@ -28,8 +30,17 @@ class FrontDoor:
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 
+    def cut(self) -> None:
+        """From now on nothing comes through either way and nobody is told, as if packets were lost."""
+        self._passable.clear()
+
+    def mend(self) -> None:
+        """What was held up comes through, late, and what follows as ever."""
+        self._passable.set()
+
     async def close(self) -> None:
         """Ends all connections."""
+        self._passable.set()
         if self._server is not None:
             self._server.close()
             for writer in list(self._writers):
@@ -45,6 +56,7 @@ class FrontDoor:
 
     async def _lead(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.add(writer)
+        await self._passable.wait()
         try:
             inner_reader, inner_writer = await asyncio.open_connection("127.0.0.1", self.target)
         except OSError:  # nobody is behind the door: the client sees its connection end
@@ -54,18 +66,19 @@ class FrontDoor:
         self._writers.add(inner_writer)
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(_pipe(reader, inner_writer))
-                group.create_task(_pipe(inner_reader, writer))
+                group.create_task(self._pipe(reader, inner_writer))
+                group.create_task(self._pipe(inner_reader, writer))
         finally:
             for each in (writer, inner_writer):
                 each.transport.abort()
                 self._writers.discard(each)
 
-
-async def _pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with suppress(OSError):
-        while data := await reader.read(_CHUNK):
-            writer.write(data)
-            await writer.drain()
-    with suppress(OSError):
-        writer.write_eof()
+    async def _pipe(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while data := await reader.read(_CHUNK):
+                await self._passable.wait()
+                writer.write(data)
+                await writer.drain()
+        with suppress(OSError):
+            await self._passable.wait()
+            writer.write_eof()

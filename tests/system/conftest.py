@@ -1,11 +1,17 @@
-"""A cluster of real processes in a folder of its own."""
+"""Clusters of real processes in folders of their own; some are watched from outside by somebody who counts engines."""
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from support.cluster import Cluster
+from support.engine_watch import EngineWatch
+from support.faults import Faults
+
+MakeFaults = Callable[[str], Faults]
 
 
 @pytest.fixture
@@ -14,3 +20,25 @@ async def cluster(data_dir: Path) -> AsyncIterator[Cluster]:
     made = Cluster(data_dir)
     yield made
     await made.aclose()
+
+
+@pytest.fixture
+async def make_faults(data_dir: Path) -> AsyncIterator[MakeFaults]:
+    """Makes empty clusters by name; several may be under faults at once."""
+    made: list[Cluster] = []
+    with ExitStack() as stack:
+
+        def make(name: str) -> Faults:
+            folder = data_dir / name
+            folder.mkdir()
+            made.append(Cluster(folder))
+            return Faults(made[-1], stack.enter_context(EngineWatch(folder)))
+
+        yield make
+        await asyncio.gather(*(cluster.aclose() for cluster in made))
+
+
+@pytest.fixture
+def faults(make_faults: MakeFaults) -> Faults:
+    """One such cluster."""
+    return make_faults("one")
