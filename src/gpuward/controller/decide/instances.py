@@ -110,7 +110,8 @@ def _let_go(facts: DeploymentFacts, wanted: int, draft: Draft) -> set[str]:
     _let_outdated_go(facts, [i for i in here if i.id not in leaving], let_go)
     count = [i for i in here if i.id not in leaving and _counts(facts, i)]
     stop_reason = next((i.reason for i in facts.intents if i.max_replicas <= wanted and i.reason), "scaled_down")
-    for instance in sorted(count, key=_worth)[: max(len(count) - wanted, 0)]:
+    named = {id_ for i in facts.intents for id_ in i.instances}
+    for instance in sorted(count, key=lambda i: (i.id not in named, *_worth(i)))[: max(len(count) - wanted, 0)]:
         let_go(instance, stop_reason if wanted < facts.spec.replicas else "scaled_down", "")
     if wanted == 0:
         for instance in here:

@@ -66,6 +66,14 @@ def judge(policy: UtilizationPolicy, use: InstanceUse, now: float, low_before: f
     return _with_requests(case, use, found)
 
 
+def _verdict(
+    verdict: Judgement, reason: str, text: str, low_since: float | None, due_at: float | None = None
+) -> Verdict:
+    """Times to the millisecond, so that what is read from a row equals what was written to it."""
+    low, due = (None if at is None else round(at, 3) for at in (low_since, due_at))
+    return Verdict(verdict, reason, text, low, due)
+
+
 def _with_requests(case: _Case, use: InstanceUse, found: _Found) -> Verdict:
     """Whoever has requests is not idle; whose requests are unknown is not known to be."""
     due_at = None
@@ -74,13 +82,13 @@ def _with_requests(case: _Case, use: InstanceUse, found: _Found) -> Verdict:
     if found.verdict != "busy" and not case.policy.ignore_requests:
         fresh = [r for r in use.requests if is_fresh(r.at, r.period_s, case.now)]
         if any(r.requests for r in fresh):
-            return Verdict("busy", "requests", "requests are in flight or waiting", found.low_since)
+            return _verdict("busy", "requests", "requests are in flight or waiting", found.low_since)
         if found.verdict == "idle" and (not use.requests or any(r.requests is None for r in fresh)):
-            return Verdict("unknown", "requests_unknown", "its engine does not tell its requests", found.low_since)
+            return _verdict("unknown", "requests_unknown", "its engine does not tell its requests", found.low_since)
         if found.verdict == "idle" and len(fresh) < len(use.requests):
             oldest = clock_text(min(r.at for r in use.requests))
-            return Verdict("unknown", "requests_unknown", f"no word of requests since {oldest}", found.low_since)
-    return Verdict(found.verdict, found.reason, found.text, found.low_since, due_at)
+            return _verdict("unknown", "requests_unknown", f"no word of requests since {oldest}", found.low_since)
+    return _verdict(found.verdict, found.reason, found.text, found.low_since, due_at)
 
 
 def _all(case: _Case, gpus: Sequence[GpuUse]) -> _Found:

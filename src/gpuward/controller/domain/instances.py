@@ -39,6 +39,7 @@ class IntentFacts:
     source: str
     max_replicas: int
     reason: str
+    instances: tuple[str, ...] = ()  # that shall go first
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,7 +105,9 @@ async def _move(connection: Any, steps: Sequence[PlannedStep]) -> None:
             """update instances i
                   set phase = x.phase, phase_since = clock_timestamp(), reason = x.reason, message = x.message,
                       failures = coalesce(x.failures, i.failures), restarts = coalesce(x.restarts, i.restarts),
-                      not_before = x.not_before, stop_reason = coalesce(x.stop_reason, i.stop_reason)
+                      not_before = x.not_before, stop_reason = coalesce(x.stop_reason, i.stop_reason),
+                      running_since = case when x.phase = 'running' then coalesce(i.running_since, clock_timestamp())
+                                           else i.running_since end
                  from unnest($1::text[], $2::text[], $3::int[], $4::text[], $5::text[], $6::text[], $7::int[],
                              $8::int[], $9::timestamptz[], $10::text[])
                       as x (id, expected, epoch, phase, reason, message, failures, restarts, not_before, stop_reason)

@@ -132,7 +132,7 @@ def _deployment(
         conditions=tuple(row["conditions"]),
         now=row["read_at"],
         revisions={r["generation"]: _revision(r) for r in revisions},
-        intents=tuple(IntentFacts(i["source"], i["max_replicas"], i["reason"]) for i in intents),
+        intents=tuple(IntentFacts(i["source"], i["max_replicas"], i["reason"], tuple(i["instances"])) for i in intents),
         instances=tuple(instances),
         hosts={id_: host for id_, host in hosts.items() if id_ in used},
     )

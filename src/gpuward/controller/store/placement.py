@@ -195,7 +195,7 @@ async def _take_instances(connection: Any, starts: Sequence[PlacedStart]) -> lis
     rows = await connection.fetch(
         """update instances i
               set phase = 'scheduled', phase_since = clock_timestamp(), epoch = i.epoch + 1, reason = '', message = '',
-                  explain = null, not_before = null
+                  explain = null, not_before = null, running_since = null
              from unnest($1::text[], $2::int[]) as x (id, epoch), deployments d
             where i.id = x.id and i.epoch = x.epoch and i.phase in ('pending', 'analyzing')
               and d.uid = i.deployment_uid and d.deleted_at is null and d.revision = i.revision

@@ -48,7 +48,7 @@ async def restart_in_place(connection: Any, steps: Sequence[PlannedStep]) -> Non
         connection,
         """update instances i
               set phase = 'starting', phase_since = clock_timestamp(), epoch = i.epoch + 1, not_before = null,
-                  reason = '', message = ''
+                  running_since = null, reason = '', message = ''
              from unnest($1::text[], $2::text[], $3::int[]) as x (id, expected, epoch)
             where i.id = x.id and i.phase = x.expected and i.epoch = x.epoch
         returning i.id""",

@@ -15,6 +15,8 @@ create unique index policies_one_default on policies (is_default) where is_defau
 -- (instances) since when the present epoch serves; null until then. Phases come and go while an engine falters, this stays.
 alter table instances add column running_since timestamptz
 --;;
+update instances set running_since = phase_since where phase in ('running', 'unhealthy')
+--;;
 -- (policies) the instances that shall go first where the limit takes some away
 alter table intents add column instances text[] not null default '{}'
 --;;
