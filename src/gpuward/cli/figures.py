@@ -25,6 +25,14 @@ def age(since: datetime | None, now: datetime) -> str:
     return f"{seconds // _DAY}d"
 
 
+def span(seconds: float) -> str:
+    """A duration in its largest whole unit: `90s`, `10m`, `7d`."""
+    for unit_s, unit in ((_DAY, "d"), (_HOUR, "h"), (_MINUTE, "m")):
+        if seconds >= unit_s and seconds % unit_s == 0:
+            return f"{seconds / unit_s:g}{unit}"
+    return f"{seconds:g}s"
+
+
 def when(moment: datetime | None, now: datetime) -> str:
     """A moment and how far away it is; `-` where unknown."""
     if moment is None:

@@ -1,0 +1,108 @@
+"""One-minute rollups of the samples, written set by set and by transaction, so that late samples are never missed.
+
+A minute's figures are of all samples that speak for a part of it: a sample speaks for the time since the one before it
+on its GPU, up to three sampling periods (30 s at least). The mean is weighted by the time spoken for; the maximum is of
+all of them, since a peak may lie on either side of the minute's edge.
+"""
+
+from datetime import timedelta
+from typing import Any, Final
+
+# Partitions are made and dropped by `partitions.py`.
+_WRITABLE_SINCE: Final = """
+    select min((regexp_match(pg_get_expr(c.relpartbound, c.oid), $$FROM \\('([^']+)'\\)$$))[1]::timestamptz)
+      from pg_inherits i join pg_class c on c.oid = i.inhrelid where i.inhparent = 'sample_minutes'::regclass"""
+PORTION: Final = 20_000  # samples whose minutes are made at once; a whole transaction of samples is never split
+_PROGRESS: Final = "select horizon::text, clock_timestamp() as now from rollup_progress where id = 1 for update"
+_HORIZON: Final = "select pg_snapshot_xmin(pg_current_snapshot())::text"
+_NTH: Final = "select tx::text from samples where tx >= $1::text::xid8 order by tx offset $2 limit 1"
+_REACH: Final = "greatest(3 * {0}.period_s, 30) * interval '1 s'"
+# Of all that is looked at: samples that speak for a fresh one's minutes, and the one before each.
+_BOUNDS: Final = f"""
+    select date_bin('1 min', min(f.at - {_REACH.format("f")}), 'epoch') as first, max(f.at) as last,
+           max({_REACH.format("f")}) as reach
+      from samples f where f.tx >= $1::text::xid8 and f.tx < $2::text::xid8 and f.at >= $3"""  # noqa: S608 - constants
+_ROLL: Final = f"""
+    with fresh as materialized (
+        select f.device, f.at, {_REACH.format("f")} as reach from samples f
+         where f.tx >= $1::text::xid8 and f.tx < $2::text::xid8 and f.at >= $3
+    ), dirty as materialized (
+        select distinct f.device, minute
+          from fresh f, generate_series(date_bin('1 min', f.at - f.reach, 'epoch'), f.at, interval '1 min') as minute
+         where minute >= date_bin('1 min', $3, 'epoch')
+    ), spoken as (
+        select s.*, greatest(lag(s.at) over (partition by s.device order by s.at), s.at - {_REACH.format("s")}) as since
+          from samples s
+         where s.at between $4 and $5 and s.device in (select device from dirty)
+    ), parts as (
+        select d.minute, s.device, s.mean, s.max, s.used_mib, s.processes,
+               extract(epoch from least(s.at, d.minute + interval '1 min') - greatest(s.since, d.minute)) as spoken_s
+          from dirty d
+          join spoken s on s.device = d.device and s.at > d.minute and s.since < d.minute + interval '1 min'
+    ), own as (
+        select p.minute, p.device, x ->> 0 as instance_id, held.deployment_uid, (x ->> 3)::real as mean,
+               (x ->> 4)::real as max, p.spoken_s
+          from parts p, jsonb_array_elements(p.processes) x, lateral (
+              select c.exclusive, i.deployment_uid from claims c join instances i on i.id = c.instance_id
+               where c.device = p.device and c.instance_id = x ->> 0 and c.epoch = (x ->> 1)::int
+              union all
+              select g.exclusive, g.deployment_uid from claim_spans g
+               where g.device = p.device and g.instance_id = x ->> 0 and g.epoch = (x ->> 1)::int
+              limit 1) held
+         where not held.exclusive and x ->> 3 is not null and x ->> 4 is not null
+    ), figures as (
+        select minute, device, '' as instance_id, null::uuid as deployment_uid, mean, max, spoken_s, used_mib from parts
+        union all
+        select minute, device, instance_id, deployment_uid, mean, max, spoken_s, null from own
+    )
+    insert into sample_minutes as m
+        (minute, device, instance_id, deployment_uid, mean, max, samples, covered_s, used_mib)
+    select minute, device, instance_id, (array_agg(deployment_uid))[1],
+           sum(mean * greatest(spoken_s, 0.001)) / sum(greatest(spoken_s, 0.001)), max(max), count(*),
+           least(60, sum(spoken_s)), max(used_mib)
+      from figures group by minute, device, instance_id
+    on conflict (device, instance_id, minute) do update
+       set deployment_uid = excluded.deployment_uid, mean = excluded.mean, max = excluded.max,
+           samples = excluded.samples, covered_s = excluded.covered_s, used_mib = excluded.used_mib
+     where (m.mean, m.max, m.samples, m.covered_s, m.used_mib)
+           is distinct from (excluded.mean, excluded.max, excluded.samples, excluded.covered_s, excluded.used_mib)"""  # noqa: S608 - as above
+_ADVANCE: Final = "update rollup_progress set horizon = $1::text::xid8, at = coalesce($2, at) where id = 1"
+_FORGET_SPANS: Final = """
+    delete from claim_spans where id in (
+        select id from claim_spans where ended_at < now() - make_interval(days => $1) order by ended_at limit $2)"""
+_SPANS_PORTION: Final = 5_000
+_MINUTE: Final = timedelta(minutes=1)
+
+
+async def roll_up(connection: Any, *, portion: int = PORTION) -> bool:
+    """Makes the minutes of the next portion of samples, and again those of which samples came late.
+
+    Args:
+        connection: in a READ COMMITTED transaction of the leader's, whose term is checked.
+        portion: samples at most, but for those of one transaction.
+
+    Returns:
+        Whether every sample that was committed when it began is in the minutes.
+    """
+    progress = await connection.fetchrow(_PROGRESS)
+    await connection.execute("lock table sample_minutes in row exclusive mode")  # or a partition could go meanwhile
+    keep_since = await connection.fetchval(_WRITABLE_SINCE)
+    if keep_since is None:
+        return True  # there are no samples either
+    horizon = int(await connection.fetchval(_HORIZON))
+    # A restored database counts its transactions anew.
+    begin = min(int(progress["horizon"]), horizon)
+    nth = await connection.fetchval(_NTH, str(begin), portion)
+    end = horizon if nth is None else min(horizon, max(int(nth), begin + 1))
+    span = (str(begin), str(end), keep_since)
+    bounds = await connection.fetchrow(_BOUNDS, *span)
+    if bounds["first"] is not None:
+        first, last = bounds["first"] - bounds["reach"], bounds["last"] + _MINUTE + bounds["reach"]
+        await connection.execute(_ROLL, *span, first, last)
+    await connection.execute(_ADVANCE, str(end), progress["now"] if end == horizon else None)
+    return end == horizon
+
+
+async def forget_spans(connection: Any, *, keep_days: int) -> None:
+    """Deletes one portion of the spans of claims that ended longer ago."""
+    await connection.execute(_FORGET_SPANS, keep_days, _SPANS_PORTION)
