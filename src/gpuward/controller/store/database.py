@@ -95,7 +95,7 @@ class Database:
         """Connects; the first connection is made at once, so that a wrong URL fails here."""
         pool = await asyncpg.create_pool(
             dsn,
-            min_size=1,
+            min_size=0,  # no floor: the pool would try to restore it, and complain, while the database is away
             max_size=pool_size,
             command_timeout=COMMAND_TIMEOUT_S,
             timeout=ACQUIRE_TIMEOUT_S,
@@ -103,6 +103,9 @@ class Database:
             connection_class=_StatelessConnection,
             server_settings=SERVER_SETTINGS,
         )
+
+        async with pool.acquire(timeout=ACQUIRE_TIMEOUT_S):
+            pass
 
         async def connect() -> "asyncpg.Connection[Any]":
             return await asyncpg.connect(

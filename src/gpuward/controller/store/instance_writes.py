@@ -30,8 +30,10 @@ async def carry_out(connection: Any, steps: Sequence[PlannedStep]) -> None:
     Raises:
         LostGuardError: if a row is no longer as it was read.
     """
+    if len(steps) > 1:  # one alone is locked by its own update
+        await lock_rows(connection, deployments={s.facts.uid for s in steps})
+    await _write_deployments(connection, steps)
     await _lock(connection, steps)
-    await _bump_versions(connection, steps)
     await _withdraw(connection, steps)
     await _move(connection, steps)
     await _release(connection, steps)
@@ -40,7 +42,6 @@ async def carry_out(connection: Any, steps: Sequence[PlannedStep]) -> None:
     await _order_stops(connection, steps)
     await _remove(connection, steps)
     await _store_needs(connection, steps)
-    await _update_deployments(connection, steps)
     await _finish(connection, steps)
     await write_events(connection, _events(steps))
     woken = {s.worker_id for step in steps for s in step.plan.stops}
@@ -58,29 +59,44 @@ async def _lock(connection: Any, steps: Sequence[PlannedStep]) -> None:
     claims = [c for s in steps for i in s.facts.instances if i.id in losing for c in i.claims]
     await lock_rows(
         connection,
-        deployments={s.facts.uid for s in steps},
         instances=touched,
         workers={c.worker_id for c in claims},
         devices={c.device for c in claims},
     )
 
 
-async def _bump_versions(connection: Any, steps: Sequence[PlannedStep]) -> None:
-    """A deployment's steps follow one another, each on what the one before has left; none creates once it is deleted.
+async def _write_deployments(connection: Any, steps: Sequence[PlannedStep]) -> None:
+    """Derived state, and the version: a deployment's steps follow one another, each on what the one before has left.
 
-    Phases and epochs guard each instance; this guards what hangs on no single row: how many there shall be, derived
-    state, forgotten failures, and the events, which would be told twice.
+    None creates once it is deleted. Phases and epochs guard each instance; the version guards what hangs on no single
+    row: how many there shall be, derived state, forgotten failures, and the events, which would be told twice.
     """
+    updates = [s.plan.update for s in steps]
     await expect_rows(
         connection,
-        """update deployments d set version = d.version + 1
-             from unnest($1::uuid[], $2::bigint[], $3::boolean[]) as x (uid, version, creates)
+        """update deployments d
+              set version = d.version + 1,
+                  phase = coalesce(x.phase, d.phase), reason = coalesce(x.reason, d.reason),
+                  message = coalesce(x.message, d.message), ready = coalesce(x.ready, d.ready),
+                  observed_generation = coalesce(x.observed, d.observed_generation),
+                  conditions = coalesce(x.conditions::jsonb, d.conditions),
+                  phase_since = case when coalesce(x.phase, d.phase) = d.phase then d.phase_since
+                                     else clock_timestamp() end
+             from unnest($1::uuid[], $2::bigint[], $3::boolean[], $4::text[], $5::text[], $6::text[], $7::int[],
+                         $8::bigint[], $9::text[])
+                  as x (uid, version, creates, phase, reason, message, ready, observed, conditions)
             where d.uid = x.uid and d.version = x.version and (not x.creates or d.deleted_at is null)
         returning d.uid""",
         len(steps),
         [s.facts.uid for s in steps],
         [s.facts.version for s in steps],
         [bool(s.plan.creates) for s in steps],
+        [u and str(u.phase) for u in updates],
+        [u and str(u.reason) for u in updates],
+        [u and u.message for u in updates],
+        [u and u.ready for u in updates],
+        [u and u.observed_generation for u in updates],
+        [u and orjson.dumps([dict(c) for c in u.conditions]).decode() for u in updates],
     )
 
 
@@ -197,27 +213,6 @@ async def _store_needs(connection: Any, steps: Sequence[PlannedStep]) -> None:
             [n.generation for _, n in found],
             [need_to_json(n.need) if n.need is not None else None for _, n in found],
             [need_error_to_json(n.error) if n.error is not None else None for _, n in found],
-        )
-
-
-async def _update_deployments(connection: Any, steps: Sequence[PlannedStep]) -> None:
-    updates = [(s.facts.uid, u) for s in steps if (u := s.plan.update) is not None]
-    if updates:
-        await connection.execute(
-            """update deployments d
-                  set phase = x.phase, reason = x.reason, message = x.message, ready = x.ready,
-                      observed_generation = x.observed, conditions = x.conditions::jsonb,
-                      phase_since = case when d.phase = x.phase then d.phase_since else clock_timestamp() end
-                 from unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::int[], $6::bigint[], $7::text[])
-                      as x (uid, phase, reason, message, ready, observed, conditions)
-                where d.uid = x.uid""",
-            [uid for uid, _ in updates],
-            [str(u.phase) for _, u in updates],
-            [str(u.reason) for _, u in updates],
-            [u.message for _, u in updates],
-            [u.ready for _, u in updates],
-            [u.observed_generation for _, u in updates],
-            [orjson.dumps([dict(c) for c in u.conditions]).decode() for _, u in updates],
         )
 
 

@@ -12,12 +12,14 @@ from gpuward.controller.domain.placement import DeviceState, WorkerFacts
 from gpuward.controller.scheduling.inventory import Inventory
 from gpuward.controller.scheduling.load import InstanceLoad
 
-_HORIZON: Final = "select pg_snapshot_xmin(pg_current_snapshot())::text"
+# A horizon comes with each row that changed. Where none did, the old one is as good.
 _WORKERS: Final = """
-    select id, name, phase, cordoned, draining, deleted_at, os, arch, driver, simulated, labels, gpus_known
+    select id, name, phase, cordoned, draining, deleted_at, os, arch, driver, simulated, labels, gpus_known,
+           pg_snapshot_xmin(pg_current_snapshot())::text as horizon
       from workers where changed >= $1::text::xid8"""
 _DEVICES: Final = """
-    select d.*, w.deleted_at is not null as orphaned from devices d join workers w on w.id = d.worker_id
+    select d.*, w.deleted_at is not null as orphaned, pg_snapshot_xmin(pg_current_snapshot())::text as horizon
+      from devices d join workers w on w.id = d.worker_id
      where d.changed >= $1::text::xid8"""
 _LOADS: Final = """
     select c.instance_id, i.deployment_uid, c.device, d.worker_id, d.kind
@@ -50,7 +52,6 @@ class InventoryCache:
 
     async def refresh(self, connection: Any) -> None:
         """Takes over what changed. The connection must be in one REPEATABLE READ transaction."""
-        horizon = await connection.fetchval(_HORIZON)
         workers = await connection.fetch(_WORKERS, self._horizon)
         devices = await connection.fetch(_DEVICES, self._horizon)
         if devices:
@@ -60,7 +61,7 @@ class InventoryCache:
         self.inventory.remove_workers(str(row["id"]) for row in workers if row["deleted_at"] is not None)
         self.inventory.upsert_devices(_device(row) for row in devices if not row["orphaned"])
         self.inventory.remove_devices(row["uuid"] for row in devices if row["orphaned"])
-        self._horizon = horizon
+        self._horizon = next((row["horizon"] for row in (*workers, *devices)), self._horizon)
 
     def _take_loads(self, changed: Iterable[str], rows: Iterable[Row]) -> None:
         """Who runs on the changed devices. An instance's claims are made together, so a new one is seen whole here."""

@@ -14,20 +14,23 @@ from gpuward.controller.store.notify import notify, notify_all
 from gpuward.controller.store.starts import order_starts
 from gpuward.schemas.manifest import DeploymentSpec
 
+_NEXT_DUE: Final = """
+    select extract(epoch from min(not_before) - clock_timestamp())::float8
+      from instances where phase = 'pending' and not_before > clock_timestamp()"""
 # Due ones only: whoever backs off waits, and is looked at again when its time has come.
 _WAITING: Final = """
     select i.id, i.deployment_uid, i.revision, i.phase, i.phase_since, i.epoch, i.failures, i.message, d.name,
            clock_timestamp() as read_at,
-           (select p.worker_id from processes p where p.instance_id = i.id and p.epoch = i.epoch limit 1) as last_worker
+           (select p.worker_id from processes p where p.instance_id = i.id and p.epoch = i.epoch limit 1)
+               as last_worker,
+           (select extract(epoch from min(not_before) - clock_timestamp())::float8
+              from instances where phase = 'pending' and not_before > clock_timestamp()) as next_due_s
       from instances i join deployments d on d.uid = i.deployment_uid
       join revisions r on r.deployment_uid = i.deployment_uid and r.generation = i.revision
      where i.phase in ('pending', 'analyzing') and d.deleted_at is null and r.need is not null
        and i.revision = d.revision and (i.not_before is null or i.not_before <= clock_timestamp())
      order by (d.spec ->> 'priority')::int desc, i.created_at, i.id
      limit $1"""
-_NEXT_DUE: Final = """
-    select extract(epoch from min(not_before) - clock_timestamp())::float8
-      from instances where phase = 'pending' and not_before > clock_timestamp()"""
 _REVISIONS: Final = """
     select r.deployment_uid, r.generation, r.spec, r.need
       from revisions r join unnest($1::uuid[], $2::bigint[]) as x (uid, generation)
@@ -82,7 +85,7 @@ async def read_waiting(
 ) -> tuple[list[WaitingInstance], float | None]:
     """Who waits, highest priority and then oldest first; and in how many seconds the next one ends its back-off."""
     rows = await connection.fetch(_WAITING, limit)
-    next_due_s: float | None = await connection.fetchval(_NEXT_DUE)
+    next_due_s: float | None = rows[0]["next_due_s"] if rows else await connection.fetchval(_NEXT_DUE)
     waiting = [
         WaitingInstance(
             id=row["id"],
