@@ -6,7 +6,8 @@ from typing import Any
 
 import psutil
 
-from gpuward.controller.runtime.computations import CountOutcome, Work
+from gpuward.controller.runtime.computations import CountOutcome
+from gpuward.controller.runtime.slots import Work
 
 MEMORY = 512 * 1024 * 1024
 

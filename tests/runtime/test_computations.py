@@ -11,7 +11,8 @@ import pytest
 
 from gpuward.controller.runtime.child import ChildError, ChildTimeout
 from gpuward.controller.runtime.clock import SystemClock
-from gpuward.controller.runtime.computations import Computations, Work
+from gpuward.controller.runtime.computations import Computations
+from gpuward.controller.runtime.slots import Work
 from runtime.computation_witness import MEMORY, Witness, children, sleeping
 from runtime.polling import until
 

@@ -11,8 +11,9 @@ from gpuward.controller.engines.base import EngineUnsupportedError
 from gpuward.controller.engines.registry import engine_for
 from gpuward.controller.runtime.child import ChildError, run_child
 from gpuward.controller.runtime.clock import Clock
-from gpuward.controller.runtime.computations import ComputationMetrics, Computations, Work
+from gpuward.controller.runtime.computations import ComputationMetrics, Computations
 from gpuward.controller.runtime.outcome import RetryableError
+from gpuward.controller.runtime.slots import Work
 from gpuward.schemas.manifest import DeploymentSpec
 
 PURPOSE = "analysis"

@@ -6,9 +6,7 @@ Knows neither what is computed nor for what; who asked, and whether the result s
 import asyncio
 import os
 from collections.abc import Callable, Coroutine, Hashable
-from dataclasses import dataclass, field
 from datetime import datetime
-from enum import Enum
 from functools import partial
 from itertools import count
 from typing import Any, Literal, Protocol, TypeAlias
@@ -18,6 +16,7 @@ import structlog
 from gpuward.controller.runtime.child import run_child
 from gpuward.controller.runtime.clock import Clock
 from gpuward.controller.runtime.outcome import RetryableError
+from gpuward.controller.runtime.slots import Computation, Lane, Slots, Work
 from gpuward.controller.runtime.tasks import end_tasks
 from gpuward.controller.runtime.waiting_line import WaitingLine
 
@@ -45,70 +44,6 @@ class ComputationMetrics(Protocol):
 
     def cancel_seconds(self, seconds: float) -> None:
         """A cancelled computation was gone `seconds` after the commit that made it needless."""
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """What to compute.
-
-    Attributes:
-        purpose: a short fixed word for metrics.
-        input_hash: names the input wholly: equal hashes are computed once.
-        target: "module:function", run in a child.
-        payload: JSON value, its argument.
-        deadline_s: seconds from the child's start.
-        memory_bytes: address space of the child.
-    """
-
-    purpose: str
-    input_hash: str
-    target: str
-    payload: Any
-    deadline_s: float
-    memory_bytes: int
-
-
-class _Lane(Enum):
-    ORDINARY = "ordinary"
-    EXPRESS = "express"
-
-
-@dataclass(slots=True, eq=False)
-class _Computation:
-    """One computation from its admission to its end; `task` is set while it has a child."""
-
-    work: Work
-    arrival: int
-    owners: dict[Hashable, None]
-    lane: _Lane = _Lane.ORDINARY
-    task: asyncio.Task[Any] | None = None
-    slice_timer: asyncio.TimerHandle | None = None
-    slice_over: bool = False
-    put_back: bool = False
-    committed_at: datetime | None = None
-
-
-@dataclass(slots=True)
-class _Slots:
-    """Who holds the slots: at most `size` children, of which at most one in the express lane."""
-
-    size: int
-    held: set[_Computation] = field(default_factory=set)
-    # With one slot there is no lane to keep free, so the lanes take turns.
-    express_turn: bool = False
-
-    @property
-    def express(self) -> _Computation | None:
-        return next((held for held in self.held if held.lane is _Lane.EXPRESS), None)
-
-    def free_lane(self) -> _Lane | None:
-        """Return the lane in which a slot is free, the ordinary one first; None if there is none."""
-        if len(self.held) >= self.size:
-            return None
-        if self.size == 1:
-            return _Lane.EXPRESS if self.express_turn else _Lane.ORDINARY
-        ordinary = len(self.held) - (self.express is not None)
-        return _Lane.ORDINARY if ordinary < self.size - 1 else _Lane.EXPRESS
 
 
 class Computations:
@@ -156,10 +91,10 @@ class Computations:
         self._pause: asyncio.TimerHandle | None = None
         self._runner = runner
         self._arrivals = count()
-        self._slots = _Slots(size)
-        self._line: WaitingLine[_Computation] = WaitingLine()
-        self._by_hash: dict[str, _Computation] = {}
-        self._by_owner: dict[Hashable, _Computation] = {}
+        self._slots = Slots(size)
+        self._line: WaitingLine[Computation] = WaitingLine()
+        self._by_hash: dict[str, Computation] = {}
+        self._by_owner: dict[Hashable, Computation] = {}
         self._closed = False
 
     @property
@@ -189,7 +124,7 @@ class Computations:
             if refusal is not None:
                 self._on_done(owner, work.input_hash, refusal)
                 return
-            computation = _Computation(work, next(self._arrivals), owners={})
+            computation = Computation(work, next(self._arrivals), owners={})
             self._by_hash[work.input_hash] = computation
             self._line.join(computation.arrival, computation)
             self._metrics.count(work.purpose, "started")
@@ -244,7 +179,7 @@ class Computations:
         while len(self._line) and (lane := self._slots.free_lane()) is not None:
             oldest = self._line.oldest()
             express = self._slots.express
-            if lane is _Lane.ORDINARY:
+            if lane is Lane.ORDINARY:
                 if express is not None and not express.put_back and oldest is not None and express.arrival < oldest:
                     # It would be next anyway: it keeps its child, and the express lane becomes free instead.
                     self._leave_express(express)
@@ -261,7 +196,7 @@ class Computations:
             if express.task is not None:
                 express.task.cancel()
 
-    def _launch(self, computation: _Computation, lane: _Lane) -> None:
+    def _launch(self, computation: Computation, lane: Lane) -> None:
         self._line.leave(computation.arrival)
         work = computation.work
         computation.lane = lane
@@ -270,11 +205,11 @@ class Computations:
             self._runner(work.target, work.payload, deadline_s=work.deadline_s, memory_bytes=work.memory_bytes),
             name=f"computation-{work.purpose}-{work.input_hash}",
         )
-        if lane is _Lane.EXPRESS:
+        if lane is Lane.EXPRESS:
             loop = asyncio.get_running_loop()
             computation.slice_timer = loop.call_later(self._slice_s, self._end_slice, computation)
         self._slots.held.add(computation)
-        self._slots.express_turn = lane is _Lane.ORDINARY
+        self._slots.express_turn = lane is Lane.ORDINARY
         # A callback, because a task that is cancelled before its first step never runs a line of its own.
         computation.task.add_done_callback(partial(self._ended, computation))
         self._metrics.in_flight(len(self._slots.held))
@@ -287,18 +222,18 @@ class Computations:
         self._pause = None
         self._fill()
 
-    def _end_slice(self, computation: _Computation) -> None:
+    def _end_slice(self, computation: Computation) -> None:
         computation.slice_over = True
         self._fill()
 
     @staticmethod
-    def _leave_express(computation: _Computation) -> None:
-        computation.lane = _Lane.ORDINARY
+    def _leave_express(computation: Computation) -> None:
+        computation.lane = Lane.ORDINARY
         if computation.slice_timer is not None:
             computation.slice_timer.cancel()
             computation.slice_timer = None
 
-    def _ended(self, computation: _Computation, task: asyncio.Task[Any]) -> None:
+    def _ended(self, computation: Computation, task: asyncio.Task[Any]) -> None:
         """A child is gone: give its slot away and tell those who wait what came of it."""
         self._leave_express(computation)
         computation.task = None
@@ -328,12 +263,12 @@ class Computations:
         for owner in owners:
             self._on_done(owner, work.input_hash, task.result() if error is None else error)
 
-    def _forget(self, computation: _Computation) -> None:
+    def _forget(self, computation: Computation) -> None:
         del self._by_hash[computation.work.input_hash]
         for owner in computation.owners:
             del self._by_owner[owner]
 
-    def _count_cancelled(self, computation: _Computation) -> None:
+    def _count_cancelled(self, computation: Computation) -> None:
         self._metrics.count(computation.work.purpose, "cancelled")
         if computation.committed_at is not None:
             self._metrics.cancel_seconds((self._clock.now() - computation.committed_at).total_seconds())
