@@ -13,6 +13,7 @@ from aiohttp import web
 from gpuward.controller.agents.hub import Hub
 from gpuward.controller.runtime.clock import SystemClock
 from gpuward.controller.store.database import Database
+from gpuward.controller.store.partitions import Keep
 from gpuward.schemas.wire import (
     CONNECT_PATH,
     Command,
@@ -25,6 +26,7 @@ from gpuward.schemas.wire import (
     ProcessReport,
     Rejected,
     ReportAck,
+    SamplesAck,
     Welcome,
     controller_message,
 )
@@ -70,13 +72,14 @@ def hello(
 
 
 class Connection:
-    """One connection of an agent. What the hub sends is kept in `commands`, `acks` and `rejected`."""
+    """One connection of an agent. What the hub sends is kept in `commands`, `acks`, `sample_acks` and `rejected`."""
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self.socket = socket
         self.welcome: Welcome | None = None
         self.commands: list[Command] = []
         self.acks: list[int] = []
+        self.sample_acks: list[int] = []
         self.rejected: Rejected | None = None
 
     async def send(self, message: Any) -> None:
@@ -100,6 +103,8 @@ class Connection:
                 self.commands.append(parsed)
             case ReportAck():
                 self.acks.append(parsed.seq)
+            case SamplesAck():
+                self.sample_acks.append(parsed.seq)
             case Rejected():
                 self.rejected = parsed
             case Welcome():
@@ -116,6 +121,11 @@ class Connection:
     async def ack(self, seq: int) -> None:
         """Waits until reports up to `seq` are durable."""
         while not any(got >= seq for got in self.acks):
+            assert await self.next() is not None, f"the connection ended before the ack: {self.rejected}"
+
+    async def samples_ack(self, seq: int) -> None:
+        """Waits until samples up to `seq` are durable."""
+        while not any(got >= seq for got in self.sample_acks):
             assert await self.next() is not None, f"the connection ended before the ack: {self.rejected}"
 
     async def end(self) -> Rejected | None:
@@ -233,7 +243,14 @@ async def serving(database: Database) -> AsyncIterator[HubUnderTest]:
     async def secrets(names: Iterable[str]) -> dict[str, str]:
         return {name: known[name] for name in names if name in known}
 
-    hub = Hub(database, SystemClock(), instance_id="test", secrets=secrets)
+    hub = Hub(
+        database,
+        SystemClock(),
+        instance_id="test",
+        secrets=secrets,
+        sample_s=2.5,
+        keep=Keep(samples_h=8, history_days=1),
+    )
     app = web.Application()
     app.add_routes(hub.routes())
     runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=5.0)

@@ -113,6 +113,7 @@ class Controller:
             name=identity.name,
             number=greeted.session,
             since=greeted.at,
+            boot_id=hello.boot_id,
             gpus=hello.inventory.gpus,
         )
         older = self.sessions.get(identity.id)

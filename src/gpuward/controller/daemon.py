@@ -37,6 +37,7 @@ from gpuward.controller.store.database import Database, DatabaseUrlError, descri
 from gpuward.controller.store.embedded import EmbeddedPostgres, EmbeddedPostgresError
 from gpuward.controller.store.keys import create_first_key
 from gpuward.controller.store.migrate import SchemaTooNewError, migrate
+from gpuward.controller.store.partitions import Keep
 from gpuward.controller.store.secrets import resolve_secrets
 
 log = structlog.get_logger(__name__)
@@ -145,7 +146,14 @@ class _Controller:
         holder = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         ttl_s = settings.lease_ttl_s
         self._lease = Lease(database.listen_connection, holder, clock, ttl_s=ttl_s, renew_s=ttl_s * 0.3)
-        self._hub = Hub(database, clock, instance_id=holder, secrets=lambda names: resolve_secrets(database, names))
+        self._hub = Hub(
+            database,
+            clock,
+            instance_id=holder,
+            secrets=lambda names: resolve_secrets(database, names),
+            sample_s=settings.sample_every_s,
+            keep=Keep(settings.keep_samples_h, settings.keep_history_days),
+        )
         self._leading = Leading(database, clock, Metrics(registry), settings, self._hub.healthy_for_s)
         self._feed = ChangeFeed(database.listen_connection, self._hint, clock)
         self._lag = LoopLag(clock)

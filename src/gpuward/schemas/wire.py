@@ -128,14 +128,14 @@ class ProcessSample(Wire):
     """One process (the key is instance, epoch, rank) over one sampling period.
 
     Attributes:
-        utilization: by GPU UUID, of this process's tree alone. A GPU for which the driver tells none is missing.
+        utilization: of this process's tree alone, by UUID of each GPU that it claims; None: the driver does not tell.
         requests: most that were in flight or waiting at once; None is unknown.
     """
 
     instance: str
     epoch: int
     rank: int = 0
-    utilization: dict[str, Readings] = {}
+    utilization: dict[str, Readings | None] = {}
     requests: int | None = None
 
 

@@ -18,6 +18,10 @@ from gpuward.schemas.wire import (
     Inventory,
     InventoryChanged,
     ProcessReport,
+    ProcessSample,
+    Readings,
+    SamplePeriod,
+    Samples,
     agent_message,
 )
 
@@ -26,6 +30,11 @@ MAX_PROCESSES: Final = 10_000
 MAX_LABELS: Final = 64
 MAX_NAME: Final = 512
 MAX_TEXT: Final = 4_000
+MAX_PERIODS: Final = 10_000
+_MAX_SECONDS: Final = 1e10
+_MIN_PERIOD_S: Final = 0.5
+_MAX_PERIOD_S: Final = 120.0
+_AHEAD_S: Final = 1.0  # a period's end may be told a moment before the clock has come to it
 _MAX_INT: Final = 2**31 - 1
 _MAX_BIGINT: Final = 2**62
 _MAX_MIB: Final = 2**40
@@ -34,7 +43,7 @@ _ADDRESS: Final = re.compile(
     r"(?P<host>\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9]([A-Za-z0-9.-]{0,252}[A-Za-z0-9])?):(?P<port>\d{1,5})"
 )
 
-AgentMessage = Hello | Heartbeat | InventoryChanged | ProcessReport | CommandResult | Goodbye
+AgentMessage = Hello | Heartbeat | InventoryChanged | ProcessReport | Samples | CommandResult | Goodbye
 
 
 class MalformedMessageError(ValueError):
@@ -114,6 +123,8 @@ def _check(message: AgentMessage) -> None:
             _inventory(message.inventory)
         case ProcessReport():
             _report(message)
+        case Samples():
+            _samples(message)
         case CommandResult():
             _number("command_id", message.command_id, _MAX_BIGINT)
         case Goodbye():
@@ -141,16 +152,15 @@ def _gpus(gpus: tuple[DeviceFacts, ...] | None) -> None:
     if len({gpu.uuid for gpu in gpus}) != len(gpus):
         raise MalformedMessageError("gpus: one UUID stands there twice")
     for gpu in gpus:
-        if not _GPU_UUID.fullmatch(gpu.uuid):
-            raise MalformedMessageError(f"gpus.uuid: {gpu.uuid[:80]!r} is no UUID of a GPU, such as GPU-8f2c...")
+        _uuid("gpus.uuid", gpu.uuid)
         _text("gpus.model", gpu.model, MAX_NAME)
         _text("gpus.health_reason", gpu.health_reason, MAX_TEXT)
         _text("gpus.compute_capability", gpu.compute_capability or "", MAX_NAME)
         _number("gpus.index", gpu.index, _MAX_INT)
         _number("gpus.memory_mib", gpu.memory_mib, _MAX_MIB)
         _number("gpus.used_mib", gpu.used_mib or 0, _MAX_MIB)
-        if gpu.utilization is not None and not (math.isfinite(gpu.utilization) and 0 <= gpu.utilization <= 100):  # noqa: PLR2004 - percent
-            raise MalformedMessageError(f"gpus.utilization: {gpu.utilization} is no percentage from 0 to 100")
+        if gpu.utilization is not None:
+            _between("gpus.utilization", gpu.utilization, 0, 100)
 
 
 def _report(report: ProcessReport) -> None:
@@ -163,6 +173,51 @@ def _report(report: ProcessReport) -> None:
     _number("exit_code", abs(report.exit_code or 0), _MAX_INT)
 
 
+def _samples(samples: Samples) -> None:
+    _between("sent_s", samples.sent_s, 0, _MAX_SECONDS)
+    _bounded("periods", samples.periods, MAX_PERIODS)
+    for period in samples.periods:
+        _number("periods.seq", period.seq, _MAX_BIGINT)
+        _between("periods.sampled_s", period.sampled_s, 0, samples.sent_s + _AHEAD_S)
+        _between("periods.period_s", period.period_s, _MIN_PERIOD_S, _MAX_PERIOD_S)
+        _period_gpus(period)
+        _bounded("periods.processes", period.processes, MAX_PROCESSES)
+        for process in period.processes:
+            _process_sample(process)
+
+
+def _period_gpus(period: SamplePeriod) -> None:
+    _bounded("periods.gpus", period.gpus, MAX_GPUS)
+    if len({gpu.uuid for gpu in period.gpus}) != len(period.gpus):
+        raise MalformedMessageError("periods.gpus: one UUID stands there twice")
+    for gpu in period.gpus:
+        _uuid("periods.gpus.uuid", gpu.uuid)
+        _readings("periods.gpus", gpu)
+        _number("periods.gpus.used_mib", gpu.used_mib or 0, _MAX_MIB)
+
+
+def _process_sample(process: ProcessSample) -> None:
+    _text("periods.processes.instance", process.instance, MAX_NAME)
+    _number("periods.processes.epoch", process.epoch, _MAX_INT)
+    _number("periods.processes.rank", process.rank, _MAX_INT)
+    _number("periods.processes.requests", process.requests or 0, _MAX_INT)
+    _bounded("periods.processes.utilization", process.utilization, MAX_GPUS)
+    for uuid, own in process.utilization.items():
+        _uuid("periods.processes.utilization", uuid)
+        if own is not None:
+            _readings("periods.processes.utilization", own)
+
+
+def _readings(field: str, readings: Readings) -> None:
+    _between(f"{field}.mean", readings.mean, 0, 100)
+    _between(f"{field}.max", readings.max, 0, 100)
+
+
+def _uuid(field: str, uuid: str) -> None:
+    if not _GPU_UUID.fullmatch(uuid):
+        raise MalformedMessageError(f"{field}: {uuid[:80]!r} is no UUID of a GPU, such as GPU-8f2c...")
+
+
 def _text(field: str, value: str, limit: int) -> None:
     if len(value) > limit:
         raise MalformedMessageError(f"{field}: longer than {limit} characters")
@@ -171,6 +226,11 @@ def _text(field: str, value: str, limit: int) -> None:
 def _number(field: str, value: int, limit: int) -> None:
     if not 0 <= value <= limit:
         raise MalformedMessageError(f"{field}: {value} is not between 0 and {limit}")
+
+
+def _between(field: str, value: float, low: float, high: float) -> None:
+    if not (math.isfinite(value) and low <= value <= high):
+        raise MalformedMessageError(f"{field}: {value} is not between {low:g} and {high:g}")
 
 
 def _bounded(field: str, values: Iterable[Any], limit: int) -> None:

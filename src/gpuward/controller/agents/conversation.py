@@ -9,6 +9,7 @@ from gpuward.controller.agents import greeting, inventory
 from gpuward.controller.agents.checks import AgentMessage, MalformedMessageError
 from gpuward.controller.agents.intake import Intake
 from gpuward.controller.agents.liveness import Liveness
+from gpuward.controller.agents.samples import SampleIntake
 from gpuward.controller.agents.session import Session
 from gpuward.controller.runtime.clock import Clock
 from gpuward.controller.runtime.database import DATABASE_ERRORS
@@ -22,6 +23,7 @@ from gpuward.schemas.wire import (
     Inventory,
     InventoryChanged,
     ProcessReport,
+    Samples,
 )
 
 log = structlog.get_logger(__name__)
@@ -37,6 +39,7 @@ class Conversation:
         database: where changes of inventory are written.
         clock: time.
         intake: takes process reports and answers.
+        samples: takes samples.
         liveness: takes what was heard and read.
         lost_fence: called with a session that is no longer its worker's newest.
     """
@@ -47,12 +50,14 @@ class Conversation:
         clock: Clock,
         *,
         intake: Intake,
+        samples: SampleIntake,
         liveness: Liveness,
         lost_fence: Callable[[Session], None],
     ) -> None:
         self._database = database
         self._clock = clock
         self._intake = intake
+        self._samples = samples
         self._liveness = liveness
         self._lost_fence = lost_fence
 
@@ -78,6 +83,8 @@ class Conversation:
         match message:
             case ProcessReport():
                 self._intake.report(session, message)
+            case Samples():
+                self._samples.take(session, message)
             case CommandResult():
                 self._intake.result(session, message)
             case Heartbeat(gpus=gpus):

@@ -17,10 +17,13 @@ from gpuward.controller.agents.greeting import Greeted, TurnedAwayError, turn_aw
 from gpuward.controller.agents.intake import Intake
 from gpuward.controller.agents.join import Joining, refusal
 from gpuward.controller.agents.liveness import Liveness
+from gpuward.controller.agents.samples import SampleIntake
 from gpuward.controller.agents.session import CLOSE_LIMIT_S, Session
+from gpuward.controller.agents.upkeep import PartitionUpkeep
 from gpuward.controller.runtime.clock import Clock
 from gpuward.controller.runtime.database import DATABASE_ERRORS
 from gpuward.controller.store.database import Database
+from gpuward.controller.store.partitions import Keep
 from gpuward.controller.store.workers import Identity, WorkerGoneError
 from gpuward.schemas.wire import CONNECT_PATH, JOIN_PATH, MAX_MESSAGE_BYTES, Hello, ReportAck, Welcome
 
@@ -42,17 +45,29 @@ class Hub:
         clock: time.
         instance_id: names this controller process in logs.
         secrets: names to values; names that are unknown are missing from the answer.
+        sample_s: the agents' sampling period, in seconds.
+        keep: how long samples are kept.
     """
 
-    def __init__(self, database: Database, clock: Clock, *, instance_id: str, secrets: Secrets) -> None:
+    def __init__(
+        self, database: Database, clock: Clock, *, instance_id: str, secrets: Secrets, sample_s: float, keep: Keep
+    ) -> None:
         self._database = database
         self._sessions: dict[str, Session] = {}
         self._joining = Joining(database, clock)
         self._delivery = Delivery(database, clock, self._sessions, secrets)
         self._intake = Intake(database, clock, self._delivery.wake)
+        self._upkeep = PartitionUpkeep(database, keep)
+        self._samples = SampleIntake(database, clock, self._upkeep)
+        self._sample_s = sample_s
         self._liveness = Liveness(database, clock, lost_fence=self._lost_fence, cut_all=self._cut_all)
         self._conversation = Conversation(
-            database, clock, intake=self._intake, liveness=self._liveness, lost_fence=self._lost_fence
+            database,
+            clock,
+            intake=self._intake,
+            samples=self._samples,
+            liveness=self._liveness,
+            lost_fence=self._lost_fence,
         )
         self._log = log.bind(controller=instance_id)
         self._greetings = 0
@@ -92,6 +107,8 @@ class Hub:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._liveness.run(), name="hub-liveness")
                 group.create_task(self._intake.run(), name="hub-intake")
+                group.create_task(self._upkeep.run(), name="hub-partitions")
+                group.create_task(self._samples.run(), name="hub-samples")
                 group.create_task(self._delivery.run(), name="hub-delivery")
         finally:
             await self.close()
@@ -173,6 +190,7 @@ class Hub:
             name=identity.name,
             number=greeted.session,
             since=greeted.at,
+            boot_id=hello.boot_id,
             gpus=hello.inventory.gpus,
         )
         session.held_elsewhere = greeted.held_elsewhere
@@ -186,7 +204,11 @@ class Hub:
         """Queues the first words to an agent: who it is here, what of its picture is kept, then its orders."""
         session.send(
             Welcome(
-                worker=identity.name, session=greeted.session, term=greeted.term, proxy_secret=identity.proxy_secret
+                worker=identity.name,
+                session=greeted.session,
+                term=greeted.term,
+                sample_s=self._sample_s,
+                proxy_secret=identity.proxy_secret,
             )
         )
         if hello.processes:
@@ -210,6 +232,7 @@ class Hub:
     def _unregister(self, session: Session) -> None:
         if self._sessions.get(session.worker_id) is session:
             del self._sessions[session.worker_id]
+        self._samples.closed(session)
         self._liveness.closed(session)
         self._open.discard(session)
         if not self._open:

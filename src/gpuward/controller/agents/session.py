@@ -9,7 +9,7 @@ import structlog
 from aiohttp import ClientConnectionResetError, WSMsgType, web
 
 from gpuward.controller.agents.checks import AgentMessage, MalformedMessageError, parse_message
-from gpuward.schemas.wire import Command, DeviceFacts, Rejected, ReportAck, Welcome
+from gpuward.schemas.wire import Command, DeviceFacts, Rejected, ReportAck, SamplesAck, Welcome
 
 log = structlog.get_logger(__name__)
 
@@ -18,7 +18,7 @@ SEND_LIMIT_S: Final = 10.0
 SILENCE_LIMIT_S: Final = 20.0  # an agent that answers pings but has not spoken for so long is hung
 CLOSE_LIMIT_S: Final = 2.0
 
-Outgoing = Welcome | Command | ReportAck | Rejected
+Outgoing = Welcome | Command | ReportAck | SamplesAck | Rejected
 
 
 class Session:
@@ -29,6 +29,8 @@ class Session:
         name: the worker's name, for logs.
         number: the session number; every write of this connection is fenced by it.
         since: the database's time of the hello; orders sent before went out on an older connection.
+        boot_id: of the host, as the hello said.
+        offset_s: what makes a time on the agent's clock one on ours (monotonic); None while nothing told it.
         clean: the agent said goodbye.
         ours: we ended it for our own sake, so its end says nothing about the agent.
         unanswered: ids of orders sent here and not answered, with the time of sending (monotonic).
@@ -46,12 +48,15 @@ class Session:
         name: str,
         number: int,
         since: datetime,
+        boot_id: str,
         gpus: tuple[DeviceFacts, ...] | None,
     ) -> None:
         self.worker_id = worker_id
         self.name = name
         self.number = number
         self.since = since
+        self.boot_id = boot_id
+        self.offset_s: float | None = None
         self.clean = False
         self.ours = False
         self.unanswered: dict[int, float] = {}
@@ -71,9 +76,19 @@ class Session:
         """Whether the connection still stands, as far as this side knows."""
         return self._transport is not None and not self._transport.is_closing()
 
+    @property
+    def over(self) -> bool:
+        """Whether its end has begun: nothing more is sent."""
+        return self._over or self._ending is not None
+
+    def compare_clocks(self, received_s: float, sent_s: float) -> None:
+        """Takes the times of one message, ours and the agent's. The least delayed of all has the offset right."""
+        offset_s = received_s - sent_s
+        self.offset_s = offset_s if self.offset_s is None else min(self.offset_s, offset_s)
+
     def send(self, message: Outgoing) -> bool:
         """Queues a message; False where the connection is ending. A full queue ends it: the agent is too slow."""
-        if self._over or self._ending is not None:
+        if self.over:
             return False
         if len(self._outgoing) >= MAX_OUTGOING:
             self.cut("the agent does not take its messages; it is cut so that it reports afresh")
@@ -84,7 +99,7 @@ class Session:
 
     def cut(self, why: str, *, final: bool = False, ours: bool = False) -> None:
         """Ends the connection, telling the agent why; `final`: it shall not come back."""
-        if self._ending is not None or self._over:
+        if self.over:
             return
         log.info("agent connection cut", worker=self.name, session=self.number, why=why)
         self.ours = ours

@@ -1,7 +1,7 @@
 """Partitions by time, of the samples and of their minutes: made ahead, dropped when they are older than is kept."""
 
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any, Final
 
 _HOUR_S: Final = 3600.0
@@ -25,6 +25,14 @@ class Keep:
 
     samples_h: float
     history_days: int
+
+
+@dataclass(frozen=True, slots=True)
+class Covered:
+    """From when (inclusive) until when (exclusive) there are partitions, without a hole."""
+
+    begin: datetime
+    end: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,21 +93,16 @@ async def drop_partition(connection: Any, name: str) -> None:
     await connection.execute(f'drop table if exists "{name}"')
 
 
-async def samples_covered(connection: Any) -> tuple[tuple[datetime, datetime], ...]:
-    """For which times samples can be written, oldest first; holds until the transaction ends."""
+async def samples_covered(connection: Any) -> Covered | None:
+    """For which times samples can be written; holds until the transaction ends. None: for none."""
     await connection.execute("lock table samples in row exclusive mode")
-    starts = sorted(_SAMPLES.start_s(name) for name in await _names(connection, _SAMPLES))
-    return tuple(
-        (datetime.fromtimestamp(s, UTC), datetime.fromtimestamp(s, UTC) + timedelta(seconds=_SAMPLES.span_s))
-        for s in starts
-    )
-
-
-async def minutes_since(connection: Any) -> datetime | None:
-    """Since when minutes can be written; holds until the transaction ends. None: not at all yet."""
-    await connection.execute("lock table sample_minutes in row exclusive mode")
-    starts = [_MINUTES.start_s(name) for name in await _names(connection, _MINUTES)]
-    return datetime.fromtimestamp(min(starts), UTC) if starts else None
+    starts = {_SAMPLES.start_s(name) for name in await _names(connection, _SAMPLES)}
+    if not starts:
+        return None
+    begin_s = end_s = max(starts) + _SAMPLES.span_s
+    while begin_s - _SAMPLES.span_s in starts:
+        begin_s -= _SAMPLES.span_s
+    return Covered(datetime.fromtimestamp(begin_s, UTC), datetime.fromtimestamp(end_s, UTC))
 
 
 async def _now_and_kept(connection: Any, keep: Keep) -> tuple[float, float, float]:

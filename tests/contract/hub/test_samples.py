@@ -1,0 +1,194 @@
+"""Samples: acknowledged once durable, each kept once whatever is repeated or lost, dated by no host's clock."""
+
+import asyncio
+import json
+import math
+import time
+from typing import Any
+
+import asyncpg
+import pytest
+
+from gpuward.controller.agents import samples as intake
+from gpuward.controller.store.samples import write_samples
+from gpuward.schemas.wire import Welcome
+from support.agent_double import Connection, HubUnderTest, gpu, hello, serving
+from support.samples import own, period, sample_rows, samples
+
+GPU = "GPU-gpu-1"
+BASE_S = 123_456.0  # the agent's clock began elsewhere
+
+
+def clock_s() -> float:
+    """The agent's clock."""
+    return BASE_S + time.monotonic()
+
+
+async def connect(hub: HubUnderTest, boot_id: str = "boot-1") -> Connection:
+    return await hub.connect("gpu-1", hello([gpu(GPU)], boot_id=boot_id))
+
+
+async def tell(agent: Connection, *periods: Any, sent_s: float | None = None) -> None:
+    await agent.send(samples(clock_s() if sent_s is None else sent_s, *periods))
+
+
+async def stored(hub: HubUnderTest) -> list[int]:
+    return [row["seq"] for row in await sample_rows(hub.database)]
+
+
+async def test_the_welcome_tells_the_period_and_samples_are_acknowledged(hub: HubUnderTest) -> None:
+    await hub.add_worker()
+    agent = await connect(hub)
+    assert isinstance(agent.welcome, Welcome)
+    assert agent.welcome.sample_s == 2.5
+    process = own("i-1", {GPU: None}, requests=None)
+    await tell(agent, period(1, clock_s() - 60, {GPU: 30}, process), period(2, clock_s() - 50, {GPU: 31}, process))
+    await agent.samples_ack(2)
+    first, second = await sample_rows(hub.database)
+    assert (first["device"], first["max"], first["processes"]) == (GPU, 30, [["i-1", 1, 0, None, None, None]])
+    assert 60 <= first["age"] < 70
+    assert first["age"] - second["age"] == pytest.approx(10, abs=0.01)
+
+
+async def test_samples_wake_nobody(hub: HubUnderTest) -> None:
+    await hub.add_worker()
+    agent = await connect(hub)
+    heard: list[str] = []
+    listener = await hub.database.listen_connection()
+    await listener.add_listener("gpuward", lambda *args: heard.append(args[-1]))
+    await tell(agent, period(1, clock_s(), {GPU: 30}))
+    await agent.samples_ack(1)
+    await listener.fetchval("select 1")
+    assert [hint for hint in heard if not hint.startswith("worker")] == []
+    await listener.close()
+
+
+async def test_after_a_lost_acknowledgement_all_is_sent_again_and_kept_once(hub: HubUnderTest) -> None:
+    await hub.add_worker()
+    agent = await connect(hub)
+    told = [period(seq, clock_s() - 100 + 10 * seq, {GPU: seq}) for seq in range(1, 6)]
+    await tell(agent, *told[:3])
+    await agent.samples_ack(3)
+    await agent.drop()
+    agent = await connect(hub)
+    await tell(agent, *told[:4])
+    await tell(agent, *told[3:])
+    await agent.samples_ack(5)
+    await tell(agent, told[1], told[0])
+    await tell(agent, *told)
+    await agent.samples_ack(5)
+    assert await stored(hub) == [1, 2, 3, 4, 5]
+
+
+async def test_a_reboot_begins_a_new_count(hub: HubUnderTest) -> None:
+    await hub.add_worker()
+    agent = await connect(hub)
+    await tell(agent, period(1_000, clock_s() - 20, {GPU: 1}))
+    await agent.samples_ack(1_000)
+    agent = await connect(hub, "boot-2")
+    await tell(agent, period(3, clock_s() - 10, {GPU: 2}))
+    await agent.samples_ack(3)
+    assert await stored(hub) == [1_000, 3]
+
+
+async def test_the_least_delayed_message_dates_them_all(hub: HubUnderTest) -> None:
+    await hub.add_worker()
+    agent = await connect(hub)
+    await tell(agent, period(1, clock_s(), {GPU: 1}))
+    # On its way for 40 s: by its own times alone it would pass for 40 s younger than it is.
+    await tell(agent, period(2, clock_s() - 90, {GPU: 2}), sent_s=clock_s() - 40)
+    await agent.samples_ack(2)
+    ages = {row["seq"]: row["age"] for row in await sample_rows(hub.database)}
+    assert 0 <= ages[1] < 10
+    assert 90 <= ages[2] < 100
+
+
+async def test_two_controllers_write_what_one_agent_sends_through_both(hub: HubUnderTest) -> None:
+    await hub.add_worker()
+    async with serving(hub.database) as other:
+        told = [period(seq, clock_s() - 100 + 10 * seq, {GPU: seq}) for seq in range(1, 5)]
+        here = await connect(hub)
+        await tell(here, *told[:2])
+        await here.samples_ack(2)
+        there = await connect(other)  # the newest session from now on
+        await tell(here, *told)
+        await tell(there, *told[1:])
+        await there.samples_ack(4)
+        said = await here.end()
+        assert said is not None
+        assert "newer connection" in said.message
+        assert here.sample_acks == [2]
+        assert await stored(hub) == [1, 2, 3, 4]
+
+
+async def test_while_the_database_is_away_nothing_is_acknowledged_and_nothing_is_doubled(
+    hub: HubUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    faults = iter(["before", "after", "before"])
+
+    async def failing(*args: Any) -> Any:
+        fault = next(faults, None)
+        if fault == "before":
+            raise ConnectionResetError
+        written = await write_samples(*args)
+        if fault == "after":
+            raise asyncpg.ConnectionDoesNotExistError("connection was closed in the middle of operation")
+        return written
+
+    monkeypatch.setattr(intake, "write_samples", failing)
+    await hub.add_worker()
+    agent = await connect(hub)
+    for seq in (1, 2, 3):
+        await tell(agent, period(seq, clock_s() - 30 + seq, {GPU: seq}))
+        await asyncio.sleep(0.2)
+    assert agent.sample_acks == []
+    await agent.samples_ack(3)
+    assert next(faults, None) is None
+    assert await stored(hub) == [1, 2, 3]
+
+
+async def test_who_sends_more_than_can_be_kept_is_cut(hub: HubUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(intake, "MAX_WAITING", 5)
+    await hub.add_worker()
+    agent = await connect(hub)
+    await tell(agent, *(period(seq, clock_s(), {GPU: seq}) for seq in (1, 2, 3)))
+    said = await agent.end()
+    assert said is not None
+    assert "samples" in said.message
+    assert await stored(hub) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"sent_s": math.nan}, "sent_s"),
+        ({"sampled_s": 9_000.0}, "sampled_s"),
+        ({"period_s": 0.1}, "period_s"),
+        ({"max": 100.5}, "max"),
+        ({"mean": math.inf}, "mean"),
+        ({"uuid": "0"}, "uuid"),
+        ({"seq": -1}, "seq"),
+        ({"requests": -1}, "requests"),
+        ({"used_mib": 2**60}, "used_mib"),
+    ],
+)
+async def test_figures_out_of_all_bounds_end_the_connection(
+    hub: HubUnderTest, change: dict[str, Any], field: str
+) -> None:
+    await hub.add_worker()
+    agent = await connect(hub)
+    await agent.send(_message(**change))
+    said = await agent.end()
+    assert said is not None
+    assert field in said.message
+    assert await hub.value("select count(*) from events where reason = 'agent_message_malformed'") == 1
+
+
+def _message(**change: Any) -> str:
+    told = {"uuid": GPU, "mean": 1.0, "max": 1.0, "used_mib": 1, "instance": "i", "epoch": 1, "requests": 0}
+    told |= {"sent_s": 8_000.0, "sampled_s": 7_000.0, "period_s": 10.0, "seq": 1} | change
+    reading = {name: told[name] for name in ("uuid", "mean", "max", "used_mib")}
+    process = {name: told[name] for name in ("instance", "epoch", "requests")}
+    one = {name: told[name] for name in ("seq", "sampled_s", "period_s")}
+    periods = [{**one, "gpus": [reading], "processes": [process]}]
+    return json.dumps({"type": "samples", "sent_s": told["sent_s"], "periods": periods})  # NaN as Python writes it

@@ -1,0 +1,125 @@
+"""Samples in the database: each once, dated by their age, only of the newest session and of the worker's own GPUs."""
+
+import pytest
+
+from gpuward.controller.store.database import Database
+from gpuward.controller.store.sample_reads import Sample, read_history, read_horizon, read_new
+from gpuward.controller.store.samples import NoPartitionError, SamplesWritten, SessionSamples, write_samples
+from gpuward.schemas.wire import SamplePeriod
+from support.ledger import Host, add_host, rows
+from support.samples import make_room, own, period, sample_rows
+
+NOW_S = 5_000.0  # on the controller's monotonic clock
+AGENT_S = 77.0  # on the agent's, at the same moment
+
+
+def sent(host: Host, *periods: SamplePeriod, session: int = 1, boot_id: str = "boot") -> SessionSamples:
+    return SessionSamples(host.id, session, boot_id, NOW_S - AGENT_S, periods)
+
+
+async def write(db: Database, *batch: SessionSamples) -> SamplesWritten:
+    async with db.transaction() as connection:
+        return await write_samples(connection, batch, lambda: NOW_S)
+
+
+async def test_they_are_dated_by_their_age(migrated: Database) -> None:
+    await make_room(migrated)
+    host = await add_host(migrated, "w", gpus=2)
+    a, b = host.gpus
+    process = own("i-1", {a: 12.5, b: None}, requests=3)
+    written = await write(migrated, sent(host, period(1, AGENT_S - 3600, {a: 40, b: 0}, process)))
+    assert (written.held, written.rows, written.too_old) == ({(host.id, 1)}, 2, 0)
+    first, second = await sample_rows(migrated)
+    assert 3600 <= first["age"] < 3605
+    assert (first["device"], first["max"], first["used_mib"]) == (a, 40, 7)
+    assert first["processes"] == [["i-1", 1, 0, 12.5, 12.5, 3]]
+    assert second["processes"] == [["i-1", 1, 0, None, None, 3]]
+
+
+async def test_repeats_and_reorderings_change_nothing(migrated: Database) -> None:
+    await make_room(migrated)
+    host = await add_host(migrated, "w", gpus=1)
+    (gpu,) = host.gpus
+    one, two, three = (period(seq, AGENT_S - 40 + 10 * seq, {gpu: seq}) for seq in (1, 2, 3))
+    await write(migrated, sent(host, two, one))
+    await write(migrated, sent(host, two, three, one))
+    await write(migrated, sent(host, one, two, three))
+    assert [row["seq"] for row in await sample_rows(migrated)] == [1, 2, 3]
+
+
+async def test_after_a_boot_the_numbers_begin_anew(migrated: Database) -> None:
+    await make_room(migrated)
+    host = await add_host(migrated, "w", gpus=1)
+    (gpu,) = host.gpus
+    await write(migrated, sent(host, period(900, AGENT_S - 20, {gpu: 1})))
+    await write(migrated, sent(host, period(5, AGENT_S - 10, {gpu: 2}), boot_id="next"))
+    await write(migrated, sent(host, period(5, AGENT_S - 10, {gpu: 2}), boot_id="next"))
+    assert [row["seq"] for row in await sample_rows(migrated)] == [900, 5]
+
+
+async def test_an_older_session_writes_nothing(migrated: Database) -> None:
+    await make_room(migrated)
+    host = await add_host(migrated, "w", gpus=1)
+    (gpu,) = host.gpus
+    async with migrated.transaction() as c:
+        await c.execute("update workers set session = 2")
+    written = await write(migrated, sent(host, period(1, AGENT_S, {gpu: 1})))
+    assert (written.held, written.rows) == (set(), 0)
+    assert await sample_rows(migrated) == []
+    assert await rows(migrated, "select 1 from sample_progress") == []
+
+
+async def test_another_workers_gpu_is_not_spoken_for(migrated: Database) -> None:
+    await make_room(migrated)
+    one, two = await add_host(migrated, "one", gpus=1), await add_host(migrated, "two", gpus=1)
+    told = {one.gpus[0]: 1.0, two.gpus[0]: 0.0, "GPU-unheard-of": 0.0}
+    await write(migrated, sent(one, period(1, AGENT_S, told)))
+    assert [row["device"] for row in await sample_rows(migrated)] == [one.gpus[0]]
+
+
+async def test_the_future_is_now_and_the_forgotten_past_is_left_out(migrated: Database) -> None:
+    await make_room(migrated, samples_h=8)
+    host = await add_host(migrated, "w", gpus=1)
+    (gpu,) = host.gpus
+    written = await write(
+        migrated, sent(host, period(1, AGENT_S - 30 * 3600, {gpu: 1}), period(2, AGENT_S + 3600, {gpu: 2}))
+    )
+    assert (written.rows, written.too_old) == (1, 1)
+    (row,) = await sample_rows(migrated)
+    assert (row["seq"], 0 <= row["age"] < 5) == (2, True)
+
+
+async def test_without_room_nothing_is_written_and_nothing_is_known(migrated: Database) -> None:
+    host = await add_host(migrated, "w", gpus=1)
+    batch = sent(host, period(1, AGENT_S, {host.gpus[0]: 1}))
+    with pytest.raises(NoPartitionError):
+        await write(migrated, batch)
+    await make_room(migrated)
+    assert (await write(migrated, batch)).rows == 1
+
+
+async def test_what_commits_late_is_not_missed_and_nothing_comes_twice(migrated: Database) -> None:
+    await make_room(migrated)
+    early, late = await add_host(migrated, "early", gpus=1), await add_host(migrated, "late", gpus=1)
+
+    async def look(horizon: str) -> tuple[list[Sample], str]:
+        async with migrated.snapshot() as connection:
+            return await read_new(connection, horizon)
+
+    async with migrated.snapshot() as connection:
+        horizon = await read_horizon(connection)
+    async with migrated.transaction() as slow:
+        batch = [sent(late, period(1, AGENT_S - 10, {late.gpus[0]: 5}, own("i-1", {late.gpus[0]: 4.0})))]
+        await write_samples(slow, batch, lambda: NOW_S)
+        await write(migrated, sent(early, period(1, AGENT_S, {early.gpus[0]: 1})))
+        found, horizon = await look(horizon)
+        assert [sample.device for sample in found] == [early.gpus[0]]
+    found, horizon = await look(horizon)
+    (sample,) = found
+    assert (sample.device, sample.max, sample.period_s) == (late.gpus[0], 5.0, 10.0)
+    assert [(p.instance, p.max, p.requests) for p in sample.processes] == [("i-1", 4.0, 0)]
+    assert (await look(horizon))[0] == []
+    async with migrated.snapshot() as connection:
+        past = await read_history(connection, [*early.gpus, *late.gpus], sample.at - 1)
+        assert [s.device for s in past] == [early.gpus[0], late.gpus[0]]
+        assert await read_history(connection, late.gpus, sample.at + 1) == []
