@@ -13,7 +13,7 @@ BIN := $(VENV)/bin
 PIP_INSTALL := -m pip --disable-pip-version-check --no-input install -qq --no-cache-dir
 LOCKED := $(PIP_INSTALL) --require-hashes --no-deps --only-binary=:all: --requirement
 
-.PHONY: help setup run test check test-nightly test-engines bench-place bench-storm bench-agents lock clean
+.PHONY: help setup run test check test-nightly test-engines bench-place bench-storm bench-agents bench-policy lock clean
 .DELETE_ON_ERROR:
 
 help:
@@ -23,7 +23,7 @@ help:
 	@echo 'make check         lint, format, types, import rules'
 	@echo 'make test-nightly  the ledger and its faults at length'
 	@echo 'make test-engines  tests with real model servers (installs $(ENGINES) first)'
-	@echo 'make bench-place   placements per second through the real store; bench-storm, bench-agents: see bench/'
+	@echo 'make bench-place   placements per second through the real store; bench-storm, bench-agents, bench-policy: see bench/'
 	@echo 'make lock          resolve the dependencies anew'
 	@echo 'make clean         remove what the other targets made'
 
@@ -33,7 +33,7 @@ run: $(VENV)/.ready
 	@exec $(BIN)/gpuward up --example $(if $(DATA_DIR),--data-dir '$(DATA_DIR)') $(if $(PORT),--port '$(PORT)')
 
 test: check
-	$(BIN)/python -m pytest --ignore=tests/engines
+	$(BIN)/python -m pytest --ignore=tests/engines -n 2 --dist loadfile
 
 check: $(VENV)/.ready
 	$(BIN)/ruff check .
@@ -43,14 +43,15 @@ check: $(VENV)/.ready
 
 # At length: the ledger's machine with many more examples, and every fault at every await by itself. An hour or more.
 test-nightly: $(VENV)/.ready
-	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -m 'nightly or not nightly' --timeout 14400 tests/property tests/reconcilers tests/system/faults
+	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -m 'nightly or not nightly' --timeout 14400 tests/property tests/reconcilers tests/system/faults tests/system/policies
 
 # The engines' own environment is only put on the search path: an agent finds `transformers` as it would on a GPU host.
 test-engines: $(VENV)/.ready $(ENGINES)/.ready
 	PATH="$(CURDIR)/$(ENGINES)/bin:$$PATH" $(BIN)/python -m pytest tests/engines
 
-# What they print says what it was measured against; bench-storm exits with 1 where a promise is not kept.
-bench-place bench-storm bench-agents: bench-%: $(VENV)/.ready
+# What they print says what it was measured against; bench-storm and bench-policy exit with 1 where a promise is not
+# kept.
+bench-place bench-storm bench-agents bench-policy: bench-%: $(VENV)/.ready
 	PYTHONPATH=tests $(BIN)/python bench/$*.py $(ARGS)
 
 # An environment is made from nothing and marked as ready last, so an interrupted installation is simply done again.

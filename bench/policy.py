@@ -1,0 +1,244 @@
+"""What utilization policies cost: 5,000 instances on 8,000 GPUs of 1,000 hosts, sampled each 10 s, one controller.
+
+The hosts speak the agents' protocol but run nothing (tests/support/synthetic_hosts.py). Over three steady stretches of
+the same run it counts the CPU seconds of the controller's process and of PostgreSQL's: without samples (the baseline),
+with samples and no policy (the difference is the intake and the history), and with a default policy over all (the
+difference is the evaluation). Half of the instances are busy, half are idle the whole window, which costs most.
+
+Their past is written by hand before the policy comes, so that its window is full at once. Exits with 1 where intake
+and evaluation together take more than a quarter of one core.
+
+    make bench-policy           (or: PYTHONPATH=tests python bench/policy.py --seconds 60)
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import shlex
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import psutil
+
+from agents import Meter
+from gpuward.controller.store.embedded.layout import Layout
+from support import synthetic_hosts
+from support.cluster import Cluster
+
+PERIOD_S = 10.0
+WINDOW_S = 600
+SETTLE_S = 20.0
+AIM = 0.25  # of one core
+TOKENS_AT_ONCE = 20
+APPLIES_AT_ONCE = 20
+LIMIT_S = 600.0
+# GPUs of an instance, and how many instances of each hundred have so many: 100 of them hold 160 GPUs.
+SHAPES = ((1, 60), (2, 30), (4, 10))
+POLICY = {"default": True, "min_gpu_utilization": 50, "time_window": WINDOW_S, "dry_run": True}
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """What a minute of one stretch costs (CPU seconds), writes (rows of samples each second) and holds (MiB)."""
+
+    controller: float
+    postgres: float
+    rows: float
+    controller_mib: float
+    postgres_mib: float
+
+
+class Bench:
+    """One run."""
+
+    def __init__(self, cluster: Cluster, hosts: asyncio.subprocess.Process, options: argparse.Namespace) -> None:
+        self.cluster = cluster
+        self.hosts = hosts
+        self.options = options
+        self.meter = Meter(psutil.Process(cluster.processes["controller"].pid), psutil.Process(hosts.pid))
+
+    async def rows(self, query: str, *args: Any) -> list[Any]:
+        """Asks the controller's database."""
+        connection = await asyncpg.connect(Layout(self.cluster.data_dir).url("postgresql"), command_timeout=LIMIT_S)
+        try:
+            return list(await connection.fetch(query, *args))
+        finally:
+            await connection.close()
+
+    async def count(self, query: str) -> int:
+        """Asks it for one number."""
+        return int((await self.rows(query))[0][0])
+
+    async def tell(self, **order: Any) -> None:
+        """Has the hosts do something."""
+        assert self.hosts.stdin is not None
+        assert self.hosts.stdout is not None
+        self.hosts.stdin.write(json.dumps(order).encode() + b"\n")
+        async with asyncio.timeout(LIMIT_S):
+            assert await self.hosts.stdout.readline() == b"done\n", "the hosts ended"
+
+    async def until(self, query: str, wanted: int, what: str) -> float:
+        """Waits until so many are there; returns the seconds it took."""
+        began = time.monotonic()
+        while (found := await self.count(query)) < wanted:
+            if time.monotonic() - began > LIMIT_S:
+                raise AssertionError(f"{what}: {found} of {wanted} after {LIMIT_S:g} s")
+            await asyncio.sleep(1)
+        return time.monotonic() - began
+
+    async def fill(self) -> None:
+        """Hosts join, and instances take all their GPUs."""
+        tokens: list[str] = []
+        while len(tokens) < self.options.hosts:
+            made = [self.cluster.post("/tokens", {}) for _ in range(min(TOKENS_AT_ONCE, self.options.hosts))]
+            tokens += [token["token"] for token in await asyncio.gather(*made)]
+        await self.tell(tokens=tokens[: self.options.hosts])
+        await self.until("select count(*) from workers where phase = 'ready'", self.options.hosts, "hosts")
+        limit = asyncio.Semaphore(APPLIES_AT_ONCE)
+
+        async def apply(name: str, gpus: int) -> None:
+            async with limit:
+                await self.cluster.apply(name, replicas=self.options.replicas, resources={"gpus": gpus})
+
+        began, total = time.monotonic(), 0
+        for gpus, share in reversed(SHAPES):  # many GPUs first, so that none is left without a host that has as many
+            count = self.options.instances * share // 100 // self.options.replicas
+            await asyncio.gather(*(apply(f"d{gpus}-{n}", gpus) for n in range(count)))
+            total += count * self.options.replicas
+            await self.until(_RUNNING, total, "instances")
+        gpus = await self.count("select count(*) from claims c join devices d on d.uuid = c.device and d.kind = 'gpu'")
+        took = time.monotonic() - began
+        print(
+            f"{total // self.options.replicas} deployments, {total} instances run on {gpus} GPUs, after {took:.0f} s",
+            flush=True,
+        )
+
+    async def write_past(self) -> None:
+        """Samples of a whole window and more, as if they had long been there; and instances that have run for long."""
+        await self.rows(_PAST, int(PERIOD_S), WINDOW_S + 120, synthetic_hosts.LOW + 1, synthetic_hosts.BUSY + 5)
+        await self.rows("update instances set running_since = now() - interval '2 h' where running_since is not null")
+        await self.rows("vacuum analyze")
+
+    async def stretch(self, what: str) -> Stretch:
+        """Measures a steady stretch and prints it."""
+        await asyncio.sleep(SETTLE_S)
+        rows, before, began = await self.count(_SAMPLES), self.meter.cpu_s(), time.monotonic()
+        await asyncio.sleep(self.options.seconds)
+        after, took = self.meter.cpu_s(), time.monotonic() - began
+        written = (await self.count(_SAMPLES) - rows) / took
+        controller, postgres, hosts = ((b - a) / took * 60 for a, b in zip(before, after, strict=True))
+        rss, pss = self.meter.memory_mib()
+        print(
+            f"{what}: CPU seconds per minute: controller {controller:.2f}, PostgreSQL {postgres:.2f}"
+            f" (the hosts' process {hosts:.1f}); {written:.0f} samples written per second;"
+            f" memory: controller {rss:.0f} MiB, PostgreSQL {pss:.0f} MiB",
+            flush=True,
+        )
+        return Stretch(controller, postgres, written, rss, pss)
+
+    async def judge_all(self, instances: int) -> None:
+        """The policy comes, and everybody is judged for the first time."""
+        before, began = self.meter.cpu_s(), time.monotonic()
+        status, answer = await self.cluster.call("PUT", "/policies/stop-idle", POLICY)
+        assert status in (200, 201), answer
+        low = await self.count(_IDLE_WANTED.format(low=synthetic_hosts.LOW + 1))
+        await self.until("select count(*) from policy_verdicts where verdict <> 'unknown'", instances, "verdicts")
+        await self.until("select count(*) from policy_verdicts where verdict = 'idle'", low, "idle ones")
+        used = [b - a for a, b in zip(before, self.meter.cpu_s(), strict=True)]
+        print(
+            f"first verdicts of {instances} instances ({low} of them idle) after {time.monotonic() - began:.1f} s,"
+            f" with a past of {WINDOW_S} s read: CPU controller {used[0]:.1f} s, PostgreSQL {used[1]:.1f} s",
+            flush=True,
+        )
+
+    async def run(self) -> bool:
+        """The whole; whether the aim was kept."""
+        await self.fill()
+        instances = await self.count(_RUNNING)
+        baseline = await self.stretch("baseline, no samples")
+        await self.tell(sampling=True)
+        intake = await self.stretch("samples, no policy")
+        await self.write_past()
+        await self.judge_all(instances)
+        policies = await self.stretch("samples and policy")
+        evaluated = await self.rows(
+            "select verdict, count(*) from policy_verdicts group by verdict order by verdict",
+        )
+        print(f"verdicts: {', '.join(f'{row[0]} {row[1]}' for row in evaluated)}")
+        return tell_cost(baseline, intake, policies)
+
+
+_RUNNING = "select count(*) from instances where phase = 'running' and running_since is not null"
+_SAMPLES = "select count(*) from samples"
+_IDLE_WANTED = """
+    select count(distinct c.instance_id) from claims c join samples s on s.device = c.device where s.max <= {low}"""
+# Rows of an old transaction are no news to anybody: they are found by who reads the past.
+_PAST = """
+    insert into samples (at, device, worker_id, seq, period_s, mean, max, used_mib, processes, tx)
+    select s.at - n * $1::int * interval '1 second', s.device, s.worker_id, s.seq - n * 1000, s.period_s, s.mean, s.max,
+           s.used_mib, s.processes, '3'::xid8
+      from (select distinct on (device) * from samples where max in ($3::real, $4::real) order by device, at) s,
+           generate_series(1, $2::int / $1) n"""
+
+
+def tell_cost(baseline: Stretch, intake: Stretch, policies: Stretch) -> bool:
+    """Prints the differences; whether they keep to the aim."""
+    steps = (("intake and history", baseline, intake), ("evaluation", intake, policies), ("in all", baseline, policies))
+    for what, before, after in steps:
+        controller, postgres = after.controller - before.controller, after.postgres - before.postgres
+        print(
+            f"{what}: CPU seconds per minute: controller {controller:.2f}, PostgreSQL {postgres:.2f},"
+            f" together {controller + postgres:.2f}"
+        )
+    share = (policies.controller + policies.postgres - baseline.controller - baseline.postgres) / 60
+    kept = share <= AIM
+    print(f"memory of the controller: {policies.controller_mib - intake.controller_mib:+.0f} MiB with the policy")
+    print(f"{'PASS' if kept else 'FAIL'}: {share:.1%} of one core in all; the aim is at most {AIM:.0%}")
+    return kept
+
+
+async def run(options: argparse.Namespace, folder: Path) -> bool:
+    """Starts everything, runs the bench, ends everything."""
+    cluster = Cluster(folder)
+    hosts: asyncio.subprocess.Process | None = None
+    try:
+        await cluster.start_controller(GPUWARD_LOG_LEVEL="warning")
+        hosts = await asyncio.create_subprocess_exec(
+            sys.executable,
+            synthetic_hosts.__file__,
+            cluster.url,
+            str(PERIOD_S),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+        )
+        return await Bench(cluster, hosts, options).run()
+    finally:
+        if hosts is not None and hosts.returncode is None:
+            hosts.kill()
+            await hosts.wait()
+        await cluster.aclose()
+
+
+def main() -> None:
+    """Parses the options and runs."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--hosts", type=int, default=1000, help="of eight GPUs each")
+    parser.add_argument("--instances", type=int, default=5000, help="a multiple of 100")
+    parser.add_argument("--replicas", type=int, default=2, help="instances of each deployment")
+    parser.add_argument("--seconds", type=float, default=60.0, help="length of each steady stretch")
+    options = parser.parse_args()
+    print(f"$ {shlex.join(sys.argv)}   ({psutil.cpu_count()} cores, {len(os.sched_getaffinity(0))} usable)", flush=True)
+    with tempfile.TemporaryDirectory(prefix="gpuward-bench-") as folder:
+        Path(folder).chmod(0o711)
+        kept = asyncio.run(run(options, Path(folder)))
+    sys.exit(0 if kept else 1)
+
+
+if __name__ == "__main__":
+    main()
