@@ -9,9 +9,12 @@ import structlog
 
 from gpuward.controller.reconcilers.analysis import Analyses
 from gpuward.controller.reconcilers.cancelling import CancellingReconciler
+from gpuward.controller.reconcilers.history import History
 from gpuward.controller.reconcilers.housekeeping import Housekeeping
 from gpuward.controller.reconcilers.instances import InstancesReconciler
 from gpuward.controller.reconcilers.placement import EVERYTHING, PlacementReconciler
+from gpuward.controller.reconcilers.policies import PoliciesReconciler, feed_samples
+from gpuward.controller.reconcilers.webhooks import Webhooks
 from gpuward.controller.reconcilers.workers import WorkersReconciler
 from gpuward.controller.runtime.clock import Clock
 from gpuward.controller.runtime.loop import LoopSettings, ReconcileLoop, Reconciler
@@ -28,6 +31,8 @@ log = structlog.get_logger(__name__)
 _INSTANCES: Final = LoopSettings(workers=2, batch_size=256)
 # Its step is one narrow read, so all that came together goes together.
 _CANCELLING: Final = LoopSettings(workers=1, batch_size=4096)
+# One step at a time: the series of samples are its own.
+_POLICIES: Final = LoopSettings(workers=1, batch_size=256)
 _ONE_AT_A_TIME: Final = LoopSettings(workers=1, batch_size=1, resync_s=20.0)
 
 
@@ -88,6 +93,7 @@ class _Reign:
     ) -> None:
         self._database = database
         self._term = term
+        self._clock = clock
         self._analyses = Analyses(clock=clock, metrics=metrics, hint=self._look_at, on_start=self._look_whether_needed)
         # Jitter only: no secret depends on it.
         rng = random.Random()  # noqa: S311 - see above
@@ -122,8 +128,14 @@ class _Reign:
             WorkersReconciler(database, term=lambda: term, healthy_for_s=healthy_for_s, settings=settings.workers),
             _ONE_AT_A_TIME,
         )
+        self._judging = PoliciesReconciler(database, term, metrics)
+        self._policies: ReconcileLoop[str] = loop(self._judging, _POLICIES)
+        self._webhooks = Webhooks(database, term, clock)
         self._housekeeping = Housekeeping(
             database, term, clock, audit_every_s=settings.audit_every_s, keep_events_days=settings.keep_events_days
+        )
+        self._history = History(
+            database, term, clock, every_s=settings.rollup_every_s, keep_days=settings.keep_history_days
         )
         self._metrics = metrics
 
@@ -135,7 +147,11 @@ class _Reign:
                 group.create_task(self._instances.run(), name="instances")
                 group.create_task(self._placement.run(), name="placement")
                 group.create_task(self._workers.run(), name="workers")
+                group.create_task(self._policies.run(), name="policies")
+                group.create_task(feed_samples(self._judging, self._clock, self._policies.add), name="samples")
+                group.create_task(self._webhooks.run(), name="webhooks")
                 group.create_task(self._housekeeping.run(), name="housekeeping")
+                group.create_task(self._history.run(), name="history")
         finally:
             await self._analyses.aclose()
 
@@ -151,6 +167,11 @@ class _Reign:
                 if computing and kind == "deployment":
                     self._look_whether_needed(id_)
                 self._instances.add(id_, urgent=computing)
+        if kind in ("deployment", "status", "*"):
+            if id_ is None:
+                self._policies.add_all()
+            else:
+                self._policies.add(id_)
         if kind in ("worker", "*"):
             self._workers.add(EVERYTHING)
             self._wake_placement()

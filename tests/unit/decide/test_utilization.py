@@ -125,7 +125,7 @@ def test_u20_without_telemetry_the_reason_says_so() -> None:
 
 def test_u26_the_first_full_window_is_idle_with_the_sample_that_fills_it() -> None:
     """Nothing is waited for beyond the sampling period."""
-    ages = [age for age in range(0, 620, 10)]
+    ages = list(range(0, 620, 10))
     for ran_for_s, wanted in ((599, "unknown"), (600, "idle")):
         found = judge(policy(), use(gpu("a", dict.fromkeys(ages, 0)), ran_for_s=ran_for_s), NOW)
         assert found.verdict == wanted

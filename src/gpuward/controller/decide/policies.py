@@ -60,7 +60,19 @@ def decide_policy(facts: PolicyFacts, uses: Mapping[str, InstanceUse]) -> Policy
         if (write := _write(facts, facts.policy, j, label if j.instance.id in done else j.acted)) is not None
     ]  # fmt: skip
     forget = stored - {j.instance.id for j in judged}
-    return PolicyPlan(tuple(writes), tuple(sorted(forget)), tuple(actions), end_actions)
+    verdicts = tuple(j.verdict.verdict for j in judged)
+    return PolicyPlan(verdicts, tuple(writes), tuple(sorted(forget)), tuple(actions), end_actions)
+
+
+def look_again(
+    policy: EffectivePolicy, instance: WatchedInstance, use: InstanceUse, now: float
+) -> tuple[Verdict, bool]:
+    """The verdict on one instance, and whether a step has anything to do about it. Cheap: for each arriving sample.
+
+    Whatever a policy does begins with a verdict that differs from the stored one.
+    """
+    judged = _judged(policy, instance, use, now)
+    return judged.verdict, _row(policy, judged, judged.acted) != instance.stored
 
 
 def is_judged(instance: WatchedInstance) -> bool:
@@ -78,8 +90,16 @@ def _judged(policy: EffectivePolicy, instance: WatchedInstance, use: InstanceUse
 
 def _write(facts: PolicyFacts, policy: EffectivePolicy, judged: _Judged, acted: str) -> VerdictWrite | None:
     """The verdict's row, where it differs from the stored one."""
+    if _row(policy, judged, acted) == judged.instance.stored:
+        return None
+    idle = judged.verdict.verdict == "idle"
+    evidence = evidence_of(policy, {judged.instance.id: judged.use}, facts.now) if idle else {}
+    return VerdictWrite(judged.instance.id, judged.instance.epoch, policy, judged.verdict, evidence, acted)
+
+
+def _row(policy: EffectivePolicy, judged: _Judged, acted: str) -> StoredVerdict:
     verdict, spec = judged.verdict, policy.spec
-    fresh = StoredVerdict(
+    return StoredVerdict(
         judged.instance.epoch,
         policy.name,
         policy.uid,
@@ -93,11 +113,6 @@ def _write(facts: PolicyFacts, policy: EffectivePolicy, judged: _Judged, acted: 
         verdict.due_at,
         acted,
     )
-    if fresh == judged.instance.stored:
-        return None
-    idle = verdict.verdict == "idle"
-    evidence = evidence_of(policy, {judged.instance.id: judged.use}, facts.now) if idle else {}
-    return VerdictWrite(judged.instance.id, judged.instance.epoch, policy, verdict, evidence, acted)
 
 
 def _label(policy: EffectivePolicy) -> str:

@@ -56,14 +56,7 @@ def judge(policy: UtilizationPolicy, use: InstanceUse, now: float, low_before: f
         unusable = _unusable(gpu, now)
         if unusable is not None and policy.gpus == "mean":
             return Verdict(unusable.verdict, unusable.reason, unusable.text)
-    match policy.gpus:
-        case "all":
-            found = _all(case, use.gpus)
-        case "any":
-            found = _any(case, use.gpus)
-        case "mean":
-            found = _mean(case, use.gpus)
-    return _with_requests(case, use, found)
+    return _with_requests(case, use, {"all": _all, "any": _any, "mean": _mean}[policy.gpus](case, use.gpus))
 
 
 def _verdict(

@@ -146,6 +146,7 @@ class ActionPlan:
 class PolicyPlan:
     """Everything that one step does for one deployment."""
 
+    judged: tuple[Judgement, ...] = ()  # of each instance
     verdicts: tuple[VerdictWrite, ...] = ()
     forget: tuple[str, ...] = ()  # instances that no policy judges any more
     actions: tuple[ActionPlan, ...] = ()

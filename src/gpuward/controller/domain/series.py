@@ -91,11 +91,9 @@ class Series:
             self._first += int(np.searchsorted(self.at, before))
 
     def _make_room(self) -> None:
-        columns = self.at, self.period, self.mean, self.high
-        n = len(self)
+        n, (at, period, mean, high) = len(self), (self.at, self.period, self.mean, self.high)
         self._allocate(n)
-        for mine, old in zip((self._at, self._period, self._mean, self._high), columns, strict=True):
-            mine[:n] = old
+        self._at[:n], self._period[:n], self._mean[:n], self._high[:n] = at, period, mean, high
         self._first, self._end = 0, n
 
     def _allocate(self, live: int) -> None:

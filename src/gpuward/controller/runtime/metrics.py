@@ -50,6 +50,15 @@ class Metrics:
             buckets=_PLACEMENT_BUCKETS,
         )
 
+        self._evaluations = Counter(
+            "gpuward_policy_evaluations_total",
+            "Verdicts of utilization policies on instances.",
+            ["verdict"],
+            registry=registry,
+        )
+        for verdict in ("idle", "busy", "unknown"):
+            self._evaluations.labels(verdict)
+
     def observed(self, kind: str, outcome: str, seconds: float) -> None:
         """One key of `kind` was answered `outcome` by a step that took `seconds`."""
         self._reconcile_seconds.labels(kind, outcome).observe(seconds)
@@ -78,3 +87,7 @@ class Metrics:
     def placement_seconds(self, seconds: float) -> None:
         """An instance had its claims committed `seconds` after it began to wait."""
         self._placement_seconds.observe(max(seconds, 0.0))
+
+    def judged(self, verdict: str) -> None:
+        """A utilization policy judged an instance `idle`, `busy` or `unknown`."""
+        self._evaluations.labels(verdict).inc()
