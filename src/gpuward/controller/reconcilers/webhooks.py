@@ -125,7 +125,8 @@ class Webhooks:
         if tenacity.stop_after_attempt(self._settings.attempts)(tried):
             return None
         first_s = self._settings.wait_s
-        return tenacity.wait_exponential_jitter(first_s, self._settings.wait_max_s, jitter=first_s)(tried)
+        doubling = tenacity.wait_exponential(multiplier=first_s, max=self._settings.wait_max_s)
+        return (doubling + tenacity.wait_random(0, first_s / 4))(tried)
 
     async def _post(self, http: aiohttp.ClientSession, delivery: Delivery) -> None:
         if delivery.key is None:
