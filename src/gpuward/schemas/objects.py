@@ -7,6 +7,7 @@ from pydantic import Field
 
 from gpuward.schemas.base import View
 from gpuward.schemas.manifest import DeploymentSpec
+from gpuward.schemas.policy_objects import DeploymentPolicy, InstanceUtilization
 
 DeploymentPhaseName = Literal[
     "pending", "progressing", "running", "degraded", "stopped", "succeeded", "failed", "deleting"
@@ -61,7 +62,7 @@ class Explain(View):
 
 
 class DeploymentStatus(View):
-    """Derived by the reconciler. `ready` counts running instances."""
+    """Derived by the reconciler. `ready` counts running instances; `policy` is the utilization policy that applies."""
 
     phase: DeploymentPhaseName
     reason: str = ""
@@ -72,6 +73,7 @@ class DeploymentStatus(View):
     revision: int = 1
     conditions: list[Condition] = []
     intents: list[IntentView] = []
+    policy: DeploymentPolicy | None = None
 
 
 class DeploymentView(View):
@@ -110,7 +112,7 @@ class InstanceSpecView(View):
 
 
 class InstanceStatus(View):
-    """Where an instance stands."""
+    """Where an instance stands. `utilization` is how its policy judges it; None where none does."""
 
     phase: InstancePhaseName
     reason: str = ""
@@ -124,6 +126,7 @@ class InstanceStatus(View):
     phase_since: datetime
     not_before: datetime | None = None
     explain: Explain | None = None
+    utilization: InstanceUtilization | None = None
 
 
 class InstanceView(View):
@@ -309,10 +312,12 @@ class PlanItem(View):
 
 
 class PlanView(View):
-    """The answer to `plan`; nothing was written."""
+    """The answer to `plan`; nothing was written. `changes` are of deployments, by name."""
 
     items: list[PlanItem]
     changes: dict[str, Literal["create", "replace", "update", "unchanged"]] = {}
+    policy_changes: dict[str, Literal["create", "update", "unchanged"]] = {}
+    policies: dict[str, DeploymentPolicy] = {}  # that would apply, by deployment; missing: none
 
 
 class ErrorBody(View):

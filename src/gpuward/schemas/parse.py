@@ -1,10 +1,12 @@
 """From what a user wrote to specs: every refusal names the field and the fix. Shared by command line and API."""
 
-from typing import Any, Final, TypeVar
+from collections.abc import Mapping
+from typing import Any, Final, TypeAlias, TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from gpuward.schemas.manifest import DeploymentManifest, DeploymentSpec
+from gpuward.schemas.policy import PolicyManifest, PolicySpec
 from gpuward.schemas.problems import (
     FieldProblem,
     ManifestError,
@@ -16,13 +18,21 @@ from gpuward.schemas.problems import (
 )
 from gpuward.schemas.text import read_documents
 
-__all__ = ["FieldProblem", "Manifest", "ManifestError", "parse_manifest_objects", "parse_manifests", "parse_spec"]
+__all__ = [
+    "FieldProblem",
+    "Manifest",
+    "ManifestError",
+    "parse_manifest_objects",
+    "parse_manifests",
+    "parse_policy_spec",
+    "parse_spec",
+]
 
-Manifest = DeploymentManifest
-Spec = TypeVar("Spec", bound=DeploymentSpec)
+Manifest: TypeAlias = DeploymentManifest | PolicyManifest
+M = TypeVar("M", bound=BaseModel)
 MAX_MANIFESTS: Final = 1000
-# Accepting a policy that nobody enforces would be a lie.
-_NO_POLICIES: Final = "utilization policies are not enforced by this version; remove it"
+_KINDS: Final[Mapping[str, type[Manifest]]] = {"Deployment": DeploymentManifest, "UtilizationPolicy": PolicyManifest}
+_BEGIN: Final = f"begins with kind: {' or kind: '.join(_KINDS)}"
 
 
 def parse_manifests(text: str) -> list[Manifest]:
@@ -47,12 +57,12 @@ def parse_manifest_objects(objects: list[object]) -> list[Manifest]:
         ManifestError: as `parse_manifests`.
     """
     if not objects:
-        raise ManifestError([FieldProblem("", "holds no manifest; write one that begins with kind: Deployment")])
+        raise ManifestError([FieldProblem("", f"holds no manifest; write one that {_BEGIN}")])
     if len(objects) > MAX_MANIFESTS:
         raise ManifestError([FieldProblem("", f"holds {len(objects)} manifests; the limit is {MAX_MANIFESTS}")])
     manifests: list[Manifest] = []
     problems: list[FieldProblem] = []
-    first_of: dict[str, int] = {}
+    first_of: dict[tuple[str, str], int] = {}
     for index, value in enumerate(objects):
         base = join_path("", index) if len(objects) > 1 else ""
         try:
@@ -60,11 +70,10 @@ def parse_manifest_objects(objects: list[object]) -> list[Manifest]:
         except ManifestError as error:
             problems.extend(error.problems)
             continue
-        if manifest.name in first_of:
+        other = first_of.setdefault((manifest.kind, manifest.name), index)
+        if other != index:
             path = join_path(base, "name")
-            other = first_of[manifest.name]
             problems.append(FieldProblem(path, f"{manifest.name!r} is taken by manifest [{other}]; rename one"))
-        first_of.setdefault(manifest.name, index)
         manifests.append(manifest)
     if problems:
         raise ManifestError(problems)
@@ -81,34 +90,51 @@ def parse_spec(value: object, *, name: str | None = None) -> DeploymentSpec:
     Raises:
         ManifestError: naming every field that is wrong.
     """
+    if name is None:
+        return _validate(DeploymentSpec, _fields(value), "")
+    return _validate(DeploymentManifest, _named(value, "Deployment", name), "").spec()
+
+
+def parse_policy_spec(value: object, *, name: str) -> PolicySpec:
+    """Reads a policy's spec: everything of its manifest but kind and name, which may stand in `value` if they agree.
+
+    Raises:
+        ManifestError: naming every field that is wrong.
+    """
+    return _validate(PolicyManifest, _named(value, "UtilizationPolicy", name), "").spec()
+
+
+def _fields(value: object) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ManifestError([FieldProblem("", "is no object; send the spec's fields as one JSON object")])
-    if name is None:
-        return _validate(DeploymentSpec, value, "")
-    if value.get("name", name) != name:
-        raise ManifestError([FieldProblem("name", f"{str(value['name'])[:80]!r} is not {name!r}, as the path says")])
-    return _parse_manifest({"kind": "Deployment", **value, "name": name}, "").spec()
+    return value
+
+
+def _named(value: object, kind: str, name: str) -> dict[str, Any]:
+    """A spec as the manifest of an object whose kind and name the path says."""
+    fields = _fields(value)
+    for field, said in (("kind", kind), ("name", name)):
+        if fields.get(field, said) != said:
+            message = f"{str(fields[field])[:80]!r} is not {said!r}, as the path says"
+            raise ManifestError([FieldProblem(field, message)])
+    return {**fields, "kind": kind, "name": name}
 
 
 def _parse_manifest(value: object, base: str) -> Manifest:
     if not isinstance(value, dict):
-        raise ManifestError([FieldProblem(base, "is no mapping; write a manifest that begins with kind: Deployment")])
+        raise ManifestError([FieldProblem(base, f"is no mapping; write a manifest that {_BEGIN}")])
     kind = value.get("kind")
     path = join_path(base, "kind")
     if kind is None:
-        raise ManifestError([FieldProblem(path, "is missing; write kind: Deployment")])
-    if kind == "UtilizationPolicy":
-        raise ManifestError([FieldProblem(path, f"UtilizationPolicy: {_NO_POLICIES}")])
-    if kind != "Deployment":
-        advice = nearest(str(kind), ["Deployment"])
-        raise ManifestError([FieldProblem(path, f"{str(kind)[:80]!r} is no known kind; {advice}")])
-    return _validate(DeploymentManifest, value, base)
+        raise ManifestError([FieldProblem(path, f"is missing; write kind: {' or kind: '.join(_KINDS)}")])
+    model = _KINDS.get(kind) if isinstance(kind, str) else None
+    if model is None:
+        raise ManifestError([FieldProblem(path, f"{str(kind)[:80]!r} is no known kind; {nearest(str(kind), _KINDS)}")])
+    return _validate(model, value, base)
 
 
-def _validate(model: type[Spec], value: dict[str, Any], base: str) -> Spec:
+def _validate(model: type[M], value: dict[str, Any], base: str) -> M:
     problems = list(unknown_keys(model, value, base))
-    if value.get("utilization_policy") is not None:
-        problems.append(FieldProblem(join_path(base, "utilization_policy"), _NO_POLICIES))
     parsed = None
     try:
         parsed = model.model_validate(value)

@@ -115,11 +115,21 @@ class PolicySpec(UtilizationPolicy):
     default: bool = False
 
 
+def _not_none(name: str) -> str:
+    if name == NO_POLICY:
+        raise ValueError(f"{NO_POLICY!r} is how a deployment says that it wants no policy; choose another name")
+    return name
+
+
 class PolicyManifest(PolicySpec):
     """A `UtilizationPolicy` as written in a file."""
 
     kind: Literal["UtilizationPolicy"] = "UtilizationPolicy"
-    name: Annotated[str, Field(pattern=NAME_PATTERN, description="a DNS label: lower case letters, digits, '-'")]
+    name: Annotated[
+        str,
+        Field(pattern=NAME_PATTERN, description="a DNS label: lower case letters, digits, '-'"),
+        AfterValidator(_not_none),
+    ]
 
     def spec(self) -> PolicySpec:
         """The spec without kind and name."""

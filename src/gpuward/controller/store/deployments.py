@@ -15,10 +15,14 @@ from gpuward.controller.scheduling.estimate import input_hash
 from gpuward.controller.store.database import Database
 from gpuward.controller.store.events import NewEvent, write_events
 from gpuward.controller.store.notify import CHANNEL, notify
+from gpuward.controller.store.policies import changed_fields, hold_policy
+from gpuward.controller.store.policy_checks import named_policy, problems_of_deployments
 from gpuward.controller.store.refusals import GenerationConflictError, NotFoundError
 from gpuward.controller.store.views.deployments import deployment_by_uid, views_of
 from gpuward.schemas.manifest import IN_PLACE_FIELDS, DeploymentSpec
 from gpuward.schemas.objects import DeploymentView
+from gpuward.schemas.policy import MAX_WINDOW_S
+from gpuward.schemas.problems import ManifestError
 
 ApplyOutcome = Literal["created", "unchanged", "updated", "replaced"]
 Change = Literal["unchanged", "updated", "replaced"]
@@ -54,7 +58,14 @@ def change_between(old: DeploymentSpec, new: DeploymentSpec) -> Change:
 
 # Two that create the same name at once: the second waits for the first, fails on the name, and finds it there.
 @retry(retry=retry_if_exception_type(asyncpg.UniqueViolationError), stop=stop_after_attempt(3), reraise=True)
-async def apply(database: Database, name: str, spec: DeploymentSpec, *, if_match: int | None = None) -> Applied:
+async def apply(
+    database: Database,
+    name: str,
+    spec: DeploymentSpec,
+    *,
+    if_match: int | None = None,
+    longest_window_s: float = MAX_WINDOW_S,
+) -> Applied:
     """Makes `spec` what is wanted under `name`; a deleted name makes a new uid at once.
 
     Args:
@@ -62,12 +73,15 @@ async def apply(database: Database, name: str, spec: DeploymentSpec, *, if_match
         name: of the deployment.
         spec: what is wanted; the engine's checks have passed.
         if_match: the generation that must be the present one.
+        longest_window_s: for how long samples are kept; no policy may look further back.
 
     Raises:
         GenerationConflictError: if it is not.
+        ManifestError: if its policy names what does not exist, or looks further back than samples are kept.
     """
     async with database.transaction() as connection:
         outcome: ApplyOutcome
+        await _check_policy(connection, spec, longest_window_s)
         row = await connection.fetchrow(_LIVE, name)
         if if_match is not None and (row is None or row["generation"] != if_match):
             raise GenerationConflictError(name, wanted=if_match, found=row["generation"] if row else None)
@@ -151,6 +165,15 @@ async def delete(database: Database, name: str, *, if_match: int | None = None) 
         return (await views_of(connection, [row]))[0]
 
 
+async def _check_policy(connection: Any, spec: DeploymentSpec, longest_window_s: float) -> None:
+    named = named_policy(spec)
+    if named is not None:
+        await hold_policy(connection, named)
+    problems = await problems_of_deployments(connection, {"": spec}, longest_window_s=longest_window_s)
+    if problems:
+        raise ManifestError(problems)
+
+
 async def _create(connection: Any, name: str, spec: DeploymentSpec) -> uuid.UUID:
     uid = uuid.uuid4()
     await connection.execute(
@@ -166,7 +189,8 @@ async def _create(connection: Any, name: str, spec: DeploymentSpec) -> uuid.UUID
 
 async def _change(connection: Any, row: Any, spec: DeploymentSpec, reason: str) -> Change:
     """Makes `spec` that of the locked `row`, and takes back what limited the old one."""
-    change = change_between(DeploymentSpec.model_validate(row["spec"]), spec)
+    before = DeploymentSpec.model_validate(row["spec"])
+    change = change_between(before, spec)
     if change == "unchanged":
         return change
     uid, old = row["uid"], row["generation"]
@@ -182,7 +206,19 @@ async def _change(connection: Any, row: Any, spec: DeploymentSpec, reason: str) 
     )
     await _clear_intents(connection, uid)
     await _tell(connection, uid, reason, f"deployment {row['name']} was {change}", old=old, new=new)
+    if before.utilization_policy != spec.utilization_policy:
+        await _tell_policy(connection, row, before, spec)
     return change
+
+
+async def _tell_policy(connection: Any, row: Any, old: DeploymentSpec, new: DeploymentSpec) -> None:
+    """That a live deployment has another policy: both values, and of two inline ones what differs."""
+    before, after = (spec.model_dump(mode="json")["utilization_policy"] for spec in (old, new))
+    evidence: dict[str, Any] = {"old_spec": before, "new_spec": after, "old": before, "new": after}
+    if isinstance(before, dict) and isinstance(after, dict):
+        evidence["old"], evidence["new"] = changed_fields(before, after)
+    message = f"deployment {row['name']} changed its utilization policy: {evidence['old']} -> {evidence['new']}"
+    await write_events(connection, [NewEvent("policy_changed", message, (f"deployment:{row['uid']}",), evidence)])
 
 
 async def _write_revision(connection: Any, uid: uuid.UUID, generation: int, spec: DeploymentSpec) -> None:

@@ -20,7 +20,7 @@ async def list_events(
         limit: events at most.
         cursor: where the page begins.
         objects: only events of any of these, such as `deployment:<uid>`.
-        reason: only events of this reason.
+        reason: only events of this reason; or of several, separated by commas.
         since_id: only events after this one.
 
     Raises:
@@ -30,7 +30,7 @@ async def list_events(
     rows = await connection.fetch(
         """select id, at, reason, message, evidence, objects from events
             where ($1::bigint is null or id < $1) and ($2::text[] is null or objects && $2)
-              and ($3::text is null or reason = $3) and ($4::bigint is null or id > $4)
+              and ($3::text is null or reason = any(string_to_array($3, ','))) and ($4::bigint is null or id > $4)
             order by id desc limit $5""",
         *before,
         objects,
@@ -50,5 +50,8 @@ async def objects_named(connection: Reader, kind: str, name: str) -> list[str]:
         case "worker":
             rows = await connection.fetch("select id from workers where name = $1", name)
             return [f"worker:{row['id']}" for row in rows] or [f"worker:{name}"]
+        case "policy":
+            rows = await connection.fetch("select uid from policies where name = $1", name)
+            return [f"policy:{row['uid']}" for row in rows] or [f"policy:{name}"]
         case _:
             return [f"{kind}:{name}"]

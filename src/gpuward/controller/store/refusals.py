@@ -18,11 +18,11 @@ class GenerationConflictError(RefusedError):
 
     code = "generation_conflict"
 
-    def __init__(self, name: str, *, wanted: int, found: int | None) -> None:
+    def __init__(self, name: str, *, wanted: int, found: int | None, kind: str = "deployment") -> None:
         if found is None:
-            message = f"deployment {name!r} does not exist, so no generation {wanted} of it; apply without If-Match"
+            message = f"{kind} {name!r} does not exist, so no generation {wanted} of it; apply without If-Match"
         else:
-            message = f"deployment {name!r} is at generation {found}, not {wanted}; read it again and repeat"
+            message = f"{kind} {name!r} is at generation {found}, not {wanted}; read it again and repeat"
         super().__init__(message)
         self.found = found
 

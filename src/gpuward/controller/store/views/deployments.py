@@ -7,6 +7,7 @@ from typing import Any, Final
 from gpuward.controller.store.instances import spec_from_json
 from gpuward.controller.store.refusals import NotFoundError
 from gpuward.controller.store.views.paging import Reader, open_cursor, page_of
+from gpuward.controller.store.views.verdicts import Watched, watched_of
 from gpuward.schemas.objects import Condition, DeploymentStatus, DeploymentView, IntentView, Page
 
 _INTENTS: Final = "select * from intents where deployment_uid = any($1::uuid[]) order by source"
@@ -68,7 +69,7 @@ async def live_by_name(connection: Reader, names: Iterable[str]) -> dict[str, De
 
 
 async def views_of(connection: Reader, rows: Sequence[Any]) -> list[DeploymentView]:
-    """Rows of deployments as views, with the intents as they are now."""
+    """Rows of deployments as views, with the intents and verdicts as they are now."""
     uids = [row["uid"] for row in rows]
     intents: dict[Any, list[IntentView]] = defaultdict(list)
     for row in await connection.fetch(_INTENTS, uids) if uids else ():
@@ -81,10 +82,11 @@ async def views_of(connection: Reader, rows: Sequence[Any]) -> list[DeploymentVi
                 created_at=row["created_at"],
             )
         )
-    return [_view(row, intents[row["uid"]]) for row in rows]
+    watched = await watched_of(connection, [row["uid"] for row in rows if row["deleted_at"] is None])
+    return [_view(row, intents[row["uid"]], watched.get(row["uid"])) for row in rows]
 
 
-def _view(row: Any, intents: list[IntentView]) -> DeploymentView:
+def _view(row: Any, intents: list[IntentView], watched: Watched | None) -> DeploymentView:
     spec = spec_from_json(row["spec"])
     deleted = row["deleted_at"] is not None
     wanted = 0 if deleted else min([spec.replicas, *(intent.max_replicas for intent in intents)])
@@ -104,7 +106,11 @@ def _view(row: Any, intents: list[IntentView]) -> DeploymentView:
             wanted=wanted,
             observed_generation=row["observed_generation"],
             revision=row["revision"],
-            conditions=[Condition.model_validate(condition) for condition in row["conditions"]],
+            conditions=[
+                *(Condition.model_validate(condition) for condition in row["conditions"]),
+                *([watched.condition] if watched else []),
+            ],
             intents=intents,
+            policy=watched.policy if watched else None,
         ),
     )

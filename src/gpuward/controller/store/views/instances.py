@@ -8,7 +8,9 @@ from typing import Any, Final
 from gpuward.controller.store.instances import spec_from_json
 from gpuward.controller.store.refusals import NotFoundError
 from gpuward.controller.store.views.paging import Reader, open_cursor, page_of
+from gpuward.controller.store.views.verdicts import verdicts_of
 from gpuward.schemas.objects import ClaimView, Explain, InstanceSpecView, InstanceStatus, InstanceView, Page
+from gpuward.schemas.policy_objects import InstanceUtilization
 
 _INSTANCES: Final = """
     select i.*, d.name as deployment, r.spec
@@ -117,10 +119,11 @@ async def _with_claims(connection: Reader, rows: Sequence[Any]) -> list[Instance
                 kind=row["kind"],
             )
         )
-    return [_view(row, claims[row["id"]]) for row in rows]
+    verdicts = await verdicts_of(connection, ids)
+    return [_view(row, claims[row["id"]], verdicts.get(row["id"])) for row in rows]
 
 
-def _view(row: Any, claims: list[ClaimView]) -> InstanceView:
+def _view(row: Any, claims: list[ClaimView], utilization: InstanceUtilization | None) -> InstanceView:
     spec = spec_from_json(row["spec"])
     # Older epochs may still be fenced; what is shown as its place is the newest.
     newest = max((claim.epoch for claim in claims), default=0)
@@ -151,5 +154,6 @@ def _view(row: Any, claims: list[ClaimView]) -> InstanceView:
             phase_since=row["phase_since"],
             not_before=row["not_before"],
             explain=Explain.model_validate(row["explain"]) if row["explain"] else None,
+            utilization=utilization,
         ),
     )
