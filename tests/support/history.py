@@ -68,7 +68,7 @@ async def span(
         await c.execute(
             """insert into claim_spans (device, worker_id, instance_id, epoch, deployment_uid, deployment, memory_mib,
                                         device_mib, exclusive, running_since, began_at, ended_at)
-               select $1, worker_id, $2, $3, $4, $5, ($6 * memory_mib)::bigint, memory_mib, $7, $8, $9, $10
+               select $1, worker_id, $2, $3, $4, $5, ($6::float8 * memory_mib)::bigint, memory_mib, $7, $8, $9, $10
                  from devices where uuid = $1""",
             device,
             instance,

@@ -18,6 +18,8 @@ from gpuward.controller.api import (
     logs,
     middlewares,
     plan,
+    reports,
+    utilization,
     watch,
     workers,
 )
@@ -46,6 +48,8 @@ def all_routes(version: str) -> list[Route]:
         logs.ROUTES,
         workers.ROUTES,
         gpus.ROUTES,
+        utilization.ROUTES,
+        reports.ROUTES,
         events.ROUTES,
         ledger.ROUTES,
         watch.ROUTES,

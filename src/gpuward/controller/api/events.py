@@ -39,7 +39,7 @@ async def get_all(request: web.Request) -> web.Response:
 
 _FILTERS: Final = (
     Query("object", "only of this object: deployment:UID, instance:ID, worker:ID, gpu:UUID, or KIND/NAME"),
-    Query("reason", "only of this reason code"),
+    Query("reason", "only of this reason code, or of several, separated by commas"),
     Query("since", "only events after the one of this id", "integer"),
 )
 ROUTES: Final = (

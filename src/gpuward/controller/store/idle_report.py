@@ -86,7 +86,7 @@ class Sums:
 
 
 async def rolled_up_to(connection: Reader) -> datetime:
-    """Up to when the minutes tell everything."""
+    """Up to when the minutes tell everything that was sampled."""
     (row,) = await connection.fetch("select at from rollup_progress")
     moment: datetime = row["at"]
     return moment

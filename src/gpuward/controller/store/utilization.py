@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from gpuward.controller.store.refusals import NotFoundError
 from gpuward.controller.store.views.paging import Reader
-from gpuward.schemas.history import SeriesView, UtilizationView
+from gpuward.schemas.history import SeriesView, UtilizationView, WatchView
 
 MAX_TRACKS: Final = 512
 SLOTS: Final = 60
@@ -57,8 +57,8 @@ _BY_INSTANCE: Final = """
       from claims c
       join devices d on d.uuid = c.device and d.kind = 'gpu'
       join workers w on w.id = d.worker_id
-     where c.instance_id = $1 and c.epoch = (select max(epoch) from claims where instance_id = $1)
-     order by c.rank, c.position limit $2"""
+     where c.instance_id = any($1) and c.epoch = (select max(epoch) from claims where instance_id = c.instance_id)
+     order by c.instance_id, c.rank, c.position limit $2"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,17 +86,31 @@ async def tracks_of_worker(connection: Reader, worker: str) -> list[Track]:
     return _tracks(await connection.fetch(_BY_WORKER, worker, MAX_TRACKS))
 
 
-async def tracks_of_instance(connection: Reader, instance: str) -> list[Track]:
-    """What an instance claims, since it does: whole GPUs, or its own part of those that it shares.
+async def tracks_of_instance(connection: Reader, instance: str) -> tuple[list[Track], str]:
+    """What an instance claims, since it does: whole GPUs, or its own part of those that it shares; its deployment.
 
     Raises:
         NotFoundError: if there is no such instance.
     """
-    await _must_exist(connection, "select 1 from instances where id = $1", "instance", instance)
-    return _tracks(await connection.fetch(_BY_INSTANCE, instance, MAX_TRACKS))
+    uid = await _must_exist(connection, "select deployment_uid from instances where id = $1", "instance", instance)
+    return _tracks(await connection.fetch(_BY_INSTANCE, [instance], MAX_TRACKS)), str(uid)
 
 
-async def read_utilization(connection: Reader, tracks: Sequence[Track], window_s: float) -> UtilizationView:
+async def tracks_of_deployment(connection: Reader, deployment: str) -> tuple[list[Track], str]:
+    """What the instances of a deployment claim (of the last of that name, where it is deleted); and its uid.
+
+    Raises:
+        NotFoundError: if there is no such deployment.
+    """
+    query = "select uid from deployments where name = $1 order by deleted_at desc nulls first limit 1"
+    uid = await _must_exist(connection, query, "deployment", deployment)
+    rows = await connection.fetch("select id from instances where deployment_uid = $1", uid)
+    return _tracks(await connection.fetch(_BY_INSTANCE, [row["id"] for row in rows], MAX_TRACKS)), str(uid)
+
+
+async def read_utilization(
+    connection: Reader, tracks: Sequence[Track], window_s: float, policy: WatchView | None = None
+) -> UtilizationView:
     """The last `window_s` seconds of each track, the highest value of each slot. In one REPEATABLE READ transaction."""
     slot_s = window_s / SLOTS
     (moment,) = await connection.fetch("select now() as until, now() - $1 * interval '1 s' as begin", window_s)
@@ -118,12 +132,15 @@ async def read_utilization(connection: Reader, tracks: Sequence[Track], window_s
             )
             for t in tracks
         ],
+        policy=policy,
     )
 
 
-async def _must_exist(connection: Reader, query: str, kind: str, name: str) -> None:
-    if not await connection.fetch(query, name):
+async def _must_exist(connection: Reader, query: str, kind: str, name: str) -> Any:
+    rows = await connection.fetch(query, name)
+    if not rows:
         raise NotFoundError(f"no {kind} is named {name!r}; `gpuward get {kind}s` lists those there are")
+    return rows[0][0]
 
 
 def _tracks(rows: Sequence[Any]) -> list[Track]:
