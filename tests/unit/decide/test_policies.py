@@ -1,0 +1,210 @@
+"""What a deployment's policy does next; ids are of the policies' cases."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gpuward.controller.decide.policies import decide_policy, is_judged, look_again
+from gpuward.controller.domain.instances import IntentFacts
+from gpuward.controller.domain.policies import (
+    EffectivePolicy,
+    GpuClaim,
+    PolicyFacts,
+    PolicyPlan,
+    StoredVerdict,
+    WatchedInstance,
+)
+from gpuward.controller.domain.utilization import InstanceUse
+from support.telemetry import NOW, gpu, policy, steady, use
+
+IDLE, BUSY, UNKNOWN = steady(0), steady(100), {0: 0}
+UID = "6b0f"
+
+
+def effective(**fields: Any) -> EffectivePolicy:
+    return EffectivePolicy("rule", "p-1", 3, policy(600, 50, **fields))
+
+
+def watched(name: str, phase: str = "running", **fields: Any) -> WatchedInstance:
+    claims = (GpuClaim(f"GPU-{name}", "w-1", "gpu-1", exclusive=True, memory_mib=1024, device_mib=1024),)
+    return replace(WatchedInstance(name, 1, phase, NOW - 7200, claims), **fields)
+
+
+def facts(*instances: WatchedInstance, **fields: Any) -> PolicyFacts:
+    base = PolicyFacts(UID, "d", 5, 9, False, len(instances), effective(), (), instances, False, NOW)
+    return replace(base, **fields)
+
+
+def decided(found: PolicyFacts, samples: Mapping[str, Any]) -> PolicyPlan:
+    """`samples` of each instance's GPU; those that are not named are idle."""
+    uses = {
+        i.id: replace(
+            use(gpu(f"GPU-{i.id}", samples.get(i.id, IDLE))), phase=i.phase, running_since=i.running_since
+        )
+        for i in found.instances
+        if is_judged(i)
+    }  # fmt: skip
+    return decide_policy(found, uses)
+
+
+def stored(plan: PolicyPlan, name: str) -> StoredVerdict:
+    """The row that the plan leaves."""
+    write = next(w for w in plan.verdicts if w.instance == name)
+    spec, verdict = write.policy.spec, write.verdict
+    return StoredVerdict(
+        write.epoch, write.policy.name, write.policy.uid, write.policy.generation, spec.action, spec.dry_run,
+        verdict.verdict, verdict.reason, verdict.message, verdict.low_since, verdict.due_at, write.acted,
+    )  # fmt: skip
+
+
+def after(found: PolicyFacts, plan: PolicyPlan) -> PolicyFacts:
+    """The facts with the plan's rows."""
+    return replace(found, instances=tuple(replace(i, stored=stored(plan, i.id)) for i in found.instances))
+
+
+@pytest.mark.parametrize(
+    ("others", "stops"),
+    [
+        pytest.param([watched("b"), watched("c")], True, id="U32-all-idle"),
+        pytest.param([watched("busy"), watched("c")], False, id="U32-one-busy"),
+        pytest.param([watched("unknown")], False, id="U32-one-unknown"),
+        pytest.param([watched("b", "starting", running_since=None)], False, id="one-starts"),
+        pytest.param([watched("b", "pending", running_since=None, claims=())], False, id="one-waits"),
+        pytest.param([watched("b", "unreachable")], False, id="one-is-silent"),
+        pytest.param([watched("b", "succeeded", claims=())], True, id="one-has-ended"),
+    ],
+)
+def test_u32_stop_only_if_all_that_shall_be_are_idle(others: list[WatchedInstance], stops: bool) -> None:
+    plan = decided(facts(watched("a"), *others), {"busy": BUSY, "unknown": UNKNOWN})
+    assert [a.action for a in plan.actions] == (["stop"] if stops else [])
+    if stops:
+        assert plan.actions[0].limit is not None
+        assert plan.actions[0].limit.max_replicas == 0
+
+
+def test_a_replica_that_is_missing_keeps_the_rest() -> None:
+    assert decided(facts(watched("a"), replicas=2), {}).actions == ()
+
+
+def test_one_that_goes_anyway_counts_for_nothing() -> None:
+    found = facts(watched("a"), watched("b", "stopping"), replicas=1)
+    assert [i for i, _ in decided(found, {}).actions[0].instances] == ["a"]
+
+
+def test_u10_a_gang_is_acted_on_once_and_the_reason_names_worker_and_gpu() -> None:
+    claims = tuple(GpuClaim(f"GPU-{n}", f"w-{n}", f"gpu-{n}", True, 1, 1) for n in (1, 2))
+    gang = watched("a", claims=claims)
+    uses: dict[str, InstanceUse] = {"a": use(gpu("GPU-1", BUSY), gpu("GPU-2", IDLE, worker="gpu-2"))}
+    (action,) = decide_policy(facts(gang, policy=effective(gpus="any")), uses).actions
+    assert "GPU-2 on gpu-2: below 50 %" in action.message
+    assert {"gpu:GPU-1", "gpu:GPU-2", "worker:w-1", "worker:w-2", "policy:p-1"} <= set(action.objects)
+    assert action.gpus == 2
+
+
+def test_acts_once_per_episode() -> None:
+    found = facts(watched("a"))
+    plan = decided(found, {})
+    assert plan.actions
+    assert not decided(after(found, plan), {}).writes, "nothing is left to do"
+    unknown = decided(after(found, plan), {"a": UNKNOWN})
+    assert stored(unknown, "a").acted == "stop", "not knowing ends no episode"
+    busy = decided(after(found, unknown), {"a": BUSY})
+    assert stored(busy, "a").acted == ""
+    assert decided(after(found, busy), {}).actions
+
+
+def test_a_new_epoch_is_a_new_episode() -> None:
+    found = facts(watched("a"))
+    acted = after(found, decided(found, {}))
+    anew = replace(acted, instances=(replace(acted.instances[0], epoch=2),))
+    assert decided(anew, {}).actions
+
+
+def test_a_changed_action_may_act_again_and_a_changed_window_may_not() -> None:
+    found = facts(watched("a"), policy=effective(dry_run=True))
+    told = after(found, decided(found, {}))
+    other = replace(effective(dry_run=True), generation=4)
+    assert decided(replace(told, policy=other), {}).actions == ()
+    (action,) = decided(replace(told, policy=effective()), {}).actions
+    assert (action.reason, action.limit is not None) == ("policy_stop", True)
+
+
+def test_scale_down_takes_the_longest_idle_and_leaves_one_that_runs() -> None:
+    found = facts(
+        watched("a", running_since=NOW - 700), watched("b", running_since=NOW - 900), watched("c"),
+        policy=effective(action="scale_down"),
+    )  # fmt: skip
+    (action,) = decided(found, {"c": BUSY}).actions
+    assert action.limit is not None
+    assert (action.limit.max_replicas, set(action.limit.victims)) == (1, {"a", "b"})
+    (action,) = decided(facts(watched("a", running_since=NOW - 601), watched("b"), policy=found.policy), {}).actions
+    assert [name for name, _ in action.instances] == ["b"]
+    pending = facts(watched("a"), watched("b", "pending", claims=()), policy=found.policy)
+    assert decided(pending, {}).actions == (), "who runs stays, though the other may never come"
+
+
+def test_scale_down_waits_until_the_last_one_has_gone() -> None:
+    limit = IntentFacts("policy", 2, "policy_idle", ("a",))
+    found = facts(watched("a"), watched("b"), watched("c"), policy=effective(action="scale_down"), intents=(limit,))
+    assert decided(found, {"c": BUSY}).actions == ()
+    gone = facts(watched("b"), watched("c"), policy=found.policy, intents=(limit,), replicas=3)
+    (action,) = decided(gone, {"c": BUSY}).actions
+    assert action.limit is not None
+    assert action.limit.max_replicas == 1
+
+
+def test_what_is_stopped_already_is_let_be() -> None:
+    stopped = (IntentFacts("user", 0, "stopped"),)
+    assert decided(facts(watched("a"), intents=stopped), {}).actions == ()
+
+
+@pytest.mark.parametrize(
+    ("fields", "ends"),
+    [
+        ({"intents": (IntentFacts("policy", 0, "policy_idle"),)}, False),
+        ({}, True),
+        ({"deleted": True, "intents": (IntentFacts("policy", 0, "policy_idle"),)}, True),
+        ({"policy": None, "intents": (IntentFacts("policy", 0, "policy_idle"),)}, False),
+    ],
+)
+def test_when_what_was_freed_is_wanted_again(fields: Mapping[str, Any], ends: bool) -> None:
+    assert decided(facts(open_actions=True, **fields), {}).end_actions is ends
+
+
+def test_without_a_policy_verdicts_are_forgotten() -> None:
+    found = facts(watched("a"))
+    judged = after(found, decided(found, {}))
+    assert decided(replace(judged, policy=None), {}).forget == ("a",)
+    assert decided(replace(judged, deleted=True), {}).forget == ("a",)
+    going = replace(judged, instances=(replace(judged.instances[0], phase="stopping"),))
+    assert decided(going, {}).forget == ("a",)
+
+
+def test_a_look_at_one_instance_sees_what_a_step_would_do() -> None:
+    found = facts(watched("a"))
+    rule = effective()
+    one = use(gpu("GPU-a", IDLE))
+    assert look_again(rule, found.instances[0], one, NOW)[1]
+    settled = after(found, decided(found, {})).instances[0]
+    assert not look_again(rule, settled, one, NOW)[1]
+    assert look_again(rule, settled, use(gpu("GPU-a", BUSY)), NOW)[1]
+
+
+def test_evidence_is_bounded_and_drawn_in_sixty_values() -> None:
+    found = facts(watched("a"), policy=EffectivePolicy("", None, 5, policy("2h", 50)))
+    (action,) = decided(found, {"a": steady(7, to=7300)}).actions
+    (one,) = action.evidence["gpus"]
+    assert one["series"] == [7.0] * 60
+    assert (action.evidence["policy"], action.evidence["policy_generation"]) == ("", 5)
+    assert not [o for o in action.objects if o.startswith("policy:")]
+    assert "its inline policy stops d" in action.message
+
+
+def test_evidence_shows_where_there_is_no_data() -> None:
+    gap = {age: value for age, value in steady(0).items() if not 200 < age < 300}
+    (action,) = decided(facts(watched("a")), {"a": gap}).actions
+    (one,) = action.evidence["gpus"]
+    assert one["series"].count(None) == 7
+    assert one["coverage"] == pytest.approx(530 / 600, abs=0.01)
