@@ -94,6 +94,8 @@ class ApiDouble:
         self.asked: list[tuple[str, str, dict[str, str], Any]] = []
         self.script: Callable[[str, str], None] = lambda _kind, _name: None
         self.canned: dict[str, Json] = {}
+        self.series: dict[str, list[float | None]] = {}  # by GPU: what /utilization tells
+        self.watch: Json | None = None  # the policy that it names
         self.refuse: Handler | None = None  # answers everything, where it is set
 
     def add(self, *things: Json) -> None:
@@ -113,7 +115,8 @@ class ApiDouble:
         app.router.add_post(api + "/keys", self._create("keys", "key"))
         app.router.add_post(api + "/tokens", self._create("tokens", "token"))
         app.router.add_put(api + "/secrets/{name}", self._put_secret)
-        for path in ("/plan", "/audit"):
+        app.router.add_get(api + "/utilization", self._utilization)
+        for path in ("/plan", "/audit", "/reports/idle"):
             app.router.add_route("*", api + path, self._canned)
         app.router.add_post("/v1/chat/completions", self._chat)
         app.router.add_get(api + "/{kind}", self._list)
@@ -139,6 +142,8 @@ class ApiDouble:
             if slash:
                 about = f"{kind}:{self.objects[kind + 's'][name]['uid']}"
             items = [i for i in items if about in i["objects"]]
+        if "reason" in request.query:
+            items = [i for i in items if i["reason"] in request.query["reason"].split(",")]
         if "since" in request.query:
             items = [i for i in items if i["id"] > int(request.query["since"])]
         start = int(request.query.get("cursor", "0"))
@@ -199,6 +204,18 @@ class ApiDouble:
 
     async def _canned(self, request: web.Request) -> web.Response:
         return web.json_response(self.canned[request.path.rsplit("/", 1)[1]])
+
+    async def _utilization(self, request: web.Request) -> web.Response:
+        query = request.query
+        if kind := next((k for k in ("instance", "deployment") if k in query), None):
+            instances = self.objects["instances"].values()
+            mine = [i for i in instances if query[kind] in (i["name"], i["spec"]["deployment"])]
+            uuids = [uuid for i in mine for uuid in i["status"].get("gpus", [])]
+        else:
+            uuids = query["gpus"].split(",")
+        series = [{"gpu": u, "worker": "gpu-1", "values": self.series[u]} for u in uuids if u in self.series]
+        answer = {"until": now_text(), "window_s": 600, "slot_s": 10, "series": series, "policy": self.watch}
+        return web.json_response(answer)
 
     async def _chat(self, _request: web.Request) -> web.Response:
         return web.json_response({"choices": [{"message": {"role": "assistant", "content": "Hello."}}]})

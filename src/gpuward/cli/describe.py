@@ -29,9 +29,10 @@ def describe(
     instances: Sequence[InstanceView],
     gpus: Sequence[GpuView],
     events: Sequence[EventView],
+    drawn: Sequence[str],
     now: datetime,
 ) -> str:
-    """Everything about `view`, followed by its instances, GPUs and events, where there are any."""
+    """Everything about `view`, followed by its instances, GPUs, graphs and events, where there are any."""
     match view:
         case DeploymentView():
             lines = list(_deployment(view, now))
@@ -45,6 +46,7 @@ def describe(
             raise TypeError(f"no description of a {type(view).__name__}")
     lines += _section("Instances", _aligned(*table_of(INSTANCES, instances, now)))
     lines += _section("GPUs", _aligned(*table_of(GPUS, gpus, now)))
+    lines += drawn
     lines += _section("Events (newest last)", _aligned(*table_of(EVENTS, events, now)))
     return "\n".join(lines)
 

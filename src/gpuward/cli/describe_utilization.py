@@ -65,7 +65,8 @@ def draw_action(raw: Json, now: datetime) -> Iterator[str]:
     if told:
         yield "  " + printable(", ".join(told))
     gpus = evidence.get("gpus")
-    for gpu in gpus[:_MAX_LINES] if isinstance(gpus, list) else ():
+    gpus = gpus if isinstance(gpus, list) else []
+    for gpu in gpus[:_MAX_LINES]:
         yield from _evidence_of(gpu, threshold, small=len(gpus) > _MAX_CHARTS)
 
 

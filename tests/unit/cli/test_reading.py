@@ -177,7 +177,7 @@ def test_describe_for_programs_is_the_object_itself(gpuward, api):
 def test_top_once_shows_workers_and_gpus(gpuward):
     text = gpuward("top", "-n").stdout
     assert "cordoned" in text
-    assert "x (exclusive)" in text
+    assert "x-1" in text
 
 
 @pytest.mark.usefixtures("hello")

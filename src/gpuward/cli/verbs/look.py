@@ -1,8 +1,5 @@
-"""Verbs that read: get, ps, describe, top."""
+"""Verbs that read: get, ps, describe."""
 
-import asyncio
-import sys
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -10,6 +7,7 @@ import typer
 
 from gpuward.cli.answers import Json, parse, path_of
 from gpuward.cli.describe import describe as describe_view
+from gpuward.cli.describe_utilization import drawn_of
 from gpuward.cli.errors import CliError, NotFoundError
 from gpuward.cli.kinds import (
     DEPLOYMENTS,
@@ -23,19 +21,17 @@ from gpuward.cli.kinds import (
     object_key,
     table_of,
 )
-from gpuward.cli.output import Format, build_table, console, print_data, print_table
+from gpuward.cli.output import Format, print_data, print_table
 from gpuward.cli.verb import OutputOption, run
 from gpuward.schemas.objects import EventView, GpuView, InstanceView
 
 if TYPE_CHECKING:  # slow to import, and `--help` needs none of it
-    from rich.console import Group
-
     from gpuward.cli.client import Api
 
 app = typer.Typer()
 _LATEST_EVENTS: Final = 100
 _DESCRIBED_EVENTS: Final = 15
-_TOP_PERIOD_S: Final = 2.0
+_DRAWN: Final = (DEPLOYMENTS, INSTANCES)
 
 
 @app.command()
@@ -99,28 +95,6 @@ def describe(
     run(ctx, work)
 
 
-@app.command()
-def top(
-    ctx: typer.Context,
-    once: Annotated[bool, typer.Option("--once", "-n", help="Print once and end.")] = False,
-) -> None:
-    """Watch workers and GPUs. Ctrl-C ends it."""
-
-    async def work(api: "Api") -> None:
-        from rich.live import Live  # noqa: PLC0415 - slow to import
-
-        out = console()
-        if once or not sys.stdout.isatty():
-            out.print(await _top_view(api))
-            return
-        with Live(await _top_view(api), console=out, screen=True, auto_refresh=False) as live:
-            while True:
-                await asyncio.sleep(_TOP_PERIOD_S)
-                live.update(await _top_view(api), refresh=True)
-
-    run(ctx, work, endless=not once)
-
-
 def show(kind: Kind, raws: list[Json], output: Format, *, single: bool = False) -> None:
     """Prints objects in the wanted form; a `single` one without the envelope of a list."""
     if output.for_programs:
@@ -145,21 +119,13 @@ async def _description(api: "Api", kind: Kind, raw: Json) -> str:
     instances = await api.items(path_of(INSTANCES.path), deployment=name) if kind is DEPLOYMENTS else []
     gpus = await api.items(path_of(GPUS.path), worker=name) if kind is WORKERS else []
     events = await api.items(path_of(EVENTS.path), limit=_DESCRIBED_EVENTS, object=object_key(kind, raw))
+    now = datetime.now(UTC)
+    drawn = await drawn_of(api, kind.singular, name, object_key(kind, raw), now) if kind in _DRAWN else []
     return describe_view(
         parse(kind.model, raw),
         instances=[parse(InstanceView, item) for item in instances],
         gpus=[parse(GpuView, item) for item in gpus],
         events=[parse(EventView, item) for item in reversed(events)],
-        now=datetime.now(UTC),
+        drawn=drawn,
+        now=now,
     )
-
-
-async def _top_view(api: "Api") -> "Group":
-    from rich.console import Group  # noqa: PLC0415 - slow to import
-
-    now = datetime.now(UTC)
-    tables = []
-    for kind in (WORKERS, replace(GPUS, columns=GPUS.columns[1:])):  # a UUID is wide; worker and index name it too
-        views = [parse(kind.model, raw) for raw in await api.items(path_of(kind.path))]
-        tables.append(build_table(*table_of(kind, views, now)))
-    return Group(f"{api.url}  {now.astimezone():%H:%M:%S}", "", tables[0], "", tables[1])
