@@ -24,6 +24,9 @@ from gpuward.schemas.wire import (
     ProcessReport,
     Rejected,
     ReportAck,
+    SamplePeriod,
+    Samples,
+    SamplesAck,
     SimulatedLoad,
     StartOrder,
     StopOrder,
@@ -55,6 +58,9 @@ class ControllerDouble:
         self.joins: list[JoinRequest] = []
         self.url = ""
         self.heartbeat_s = 0.2
+        self.sample_s = 10.0
+        self.ack_samples = True
+        self.samples: list[Samples] = []
         self._ws: web.WebSocketResponse | None = None
         self._news = asyncio.Condition()
         self._numbers = itertools.count(1)
@@ -120,6 +126,11 @@ class ControllerDouble:
         assert report is not None
         return report
 
+    @property
+    def periods(self) -> list[SamplePeriod]:
+        """Every sampling period that was told, repeats included."""
+        return [period for samples in self.samples for period in samples.periods]
+
     async def until(self, condition: Callable[[], bool], limit_s: float = WAIT_S) -> None:
         """Waits until something that the agent says makes the condition true."""
         async with asyncio.timeout(limit_s), self._news:
@@ -153,8 +164,20 @@ class ControllerDouble:
                 self._ws = None
         return ws
 
+    async def _sampled(self, ws: web.WebSocketResponse, samples: Samples) -> None:
+        self.samples.append(samples)
+        if self.ack_samples:
+            await ws.send_str(SamplesAck(seq=samples.periods[-1].seq).model_dump_json())
+
     async def _welcome(self, ws: web.WebSocketResponse, hello: Hello) -> None:
-        welcome = Welcome(worker="sim-1", session=1, term=self.term, heartbeat_s=self.heartbeat_s, proxy_secret=SECRET)
+        welcome = Welcome(
+            worker="sim-1",
+            session=1,
+            term=self.term,
+            heartbeat_s=self.heartbeat_s,
+            sample_s=self.sample_s,
+            proxy_secret=SECRET,
+        )
         await ws.send_str(welcome.model_dump_json())
         self.hellos.append(hello)
         if hello.processes and self.auto_ack:
@@ -172,6 +195,8 @@ class ControllerDouble:
                 self.reports.append(message)
                 if self.auto_ack:
                     await ws.send_str(ReportAck(seq=message.seq).model_dump_json())
+            case Samples():
+                await self._sampled(ws, message)
             case CommandResult():
                 self.results[message.command_id] = message
             case Heartbeat():

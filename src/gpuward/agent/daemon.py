@@ -29,6 +29,10 @@ from gpuward.agent.processes.ports import PortBook
 from gpuward.agent.processes.probe import Prober
 from gpuward.agent.processes.supervisor import Supervisor
 from gpuward.agent.proxy import Proxy
+from gpuward.agent.sampling.backlog import Backlog
+from gpuward.agent.sampling.owners import Owners
+from gpuward.agent.sampling.requests import RequestWatch
+from gpuward.agent.sampling.sampler import Sampler
 from gpuward.agent.settings import AgentSettings, host_label
 from gpuward.agent.traffic import Traffic
 from gpuward.schemas.wire import HostFacts
@@ -124,6 +128,10 @@ class _Agent:
                 emit=lambda record: outbox.report(record.report()),
             )
             supervisor = await stack.enter_async_context(Supervisor(tools, inventory, contact))
+            backlog = Backlog()
+            requests = RequestWatch(journal.live, traffic, session, boot_clock)
+            owners = Owners(str(settings.data_dir))
+            sampler = Sampler(inventory, journal.live, owners, requests, backlog, boot_clock)
             link = Link(
                 settings,
                 name=name,
@@ -134,11 +142,14 @@ class _Agent:
                 outbox=outbox,
                 supervisor=supervisor,
                 inventory=inventory,
+                sampler=sampler,
+                backlog=backlog,
+                clock=boot_clock,
                 contact=contact,
                 on_ready=self._on_ready,
             )
             log.info("agent started", worker=name, data_dir=str(settings.data_dir), proxy_port=proxy.port)
-            await self._serve(link, supervisor)
+            await self._serve(link, sampler, supervisor)
             log.info("agent stopped", worker=name)
 
     def _host(self, journal: Journal) -> tuple[str, HostFacts, GpuReader]:
@@ -153,12 +164,16 @@ class _Agent:
         worker = load_host(settings.simulate, name)
         return worker.name, simulated_host(worker, settings.labels), SimulatedReader(worker, journal.live, boot_clock)
 
-    async def _serve(self, link: Link, supervisor: Supervisor) -> None:
+    async def _serve(self, link: Link, sampler: Sampler, supervisor: Supervisor) -> None:
         """Serves until told to stop, or refused; then ends the engines in order, unless they shall stay."""
         linked = asyncio.create_task(link.run(), name="link")
         stopped = asyncio.create_task(self._stop.wait(), name="stop")
+        sampled = asyncio.create_task(sampler.run(), name="sampler")
+        tasks = (linked, stopped, sampled)
         try:
-            await asyncio.wait({linked, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if sampled.done():
+                await sampled  # what it raises ends the agent like a crash: the engines run on
             supervisor.refuse_starts()
             if self._settings.on_exit == "stop":
                 with contextlib.suppress(TimeoutError):
@@ -167,9 +182,9 @@ class _Agent:
                 await link.settle(_EXIT_ACK_LIMIT_S)
             await link.goodbye()
         finally:
-            for task in (linked, stopped):
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(linked, stopped, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
         if not linked.cancelled() and (error := linked.exception()) is not None:
             raise error
 

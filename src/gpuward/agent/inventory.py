@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from gpuward.agent.gpus.reader import GpuReader
+from gpuward.agent.gpus.reader import GpuReader, GpuReading
 from gpuward.schemas.wire import DeviceFacts, HostFacts, Inventory
 
 _READ_LIMIT_S: Final = 5.0
@@ -36,6 +36,14 @@ class InventoryWatch:
         if gpus is not None:
             self._devices = {gpu.uuid: gpu for gpu in gpus}
         return gpus
+
+    async def sample(self) -> GpuReading | None:
+        """The GPUs now, and who works on them; None: they could not be read."""
+        try:
+            async with asyncio.timeout(_READ_LIMIT_S):
+                return await self._reader.sample()
+        except TimeoutError:
+            return None
 
     async def whole(self) -> Inventory:
         """Host and GPUs, read now."""

@@ -13,6 +13,7 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wai
 
 from gpuward import __version__
 from gpuward.agent.channel import Channel, Garbled, UnauthorizedError, limit
+from gpuward.agent.clock import Clock
 from gpuward.agent.contact import Contact
 from gpuward.agent.errors import RefusedError, UnreachableError
 from gpuward.agent.inventory import InventoryWatch
@@ -21,6 +22,8 @@ from gpuward.agent.journal import Journal
 from gpuward.agent.outbox import Outbox, OutboxFullError
 from gpuward.agent.processes.supervisor import Supervisor
 from gpuward.agent.processes.waiting import first_of
+from gpuward.agent.sampling.backlog import Backlog
+from gpuward.agent.sampling.sampler import Sampler
 from gpuward.agent.settings import AgentSettings
 from gpuward.schemas.wire import (
     Command,
@@ -32,6 +35,8 @@ from gpuward.schemas.wire import (
     JoinRequest,
     Rejected,
     ReportAck,
+    Samples,
+    SamplesAck,
     Welcome,
 )
 
@@ -61,6 +66,9 @@ class Link:
         outbox: Outbox,
         supervisor: Supervisor,
         inventory: InventoryWatch,
+        sampler: Sampler,
+        backlog: Backlog,
+        clock: Clock,
         contact: Contact,
         on_ready: Callable[[], None] | None = None,
     ) -> None:
@@ -73,6 +81,9 @@ class Link:
         self._outbox = outbox
         self._supervisor = supervisor
         self._inventory = inventory
+        self._sampler = sampler
+        self._backlog = backlog
+        self._clock = clock
         self._contact = contact
         self._on_ready = on_ready
         self._channel: Channel | None = None
@@ -215,12 +226,24 @@ class Link:
         if self._on_ready is not None:
             self._on_ready()
             self._on_ready = None
-        beat = self._beat(welcome.heartbeat_s)
-        await first_of(self._receive(channel), self._send_all(channel), beat, self._ping(channel))
+        self._sampler.period_s = welcome.sample_s
+        self._backlog.rewind()
+        await first_of(
+            self._receive(channel),
+            self._send_all(channel),
+            self._send_samples(channel),
+            self._beat(welcome.heartbeat_s),
+            self._ping(channel),
+        )
 
     async def _send_all(self, channel: Channel) -> None:
         while True:
             await channel.send(await self._outbox.next())
+
+    async def _send_samples(self, channel: Channel) -> None:
+        while True:
+            periods = await self._backlog.next()
+            await channel.send(Samples(sent_s=self._clock(), periods=periods))
 
     async def _beat(self, every_s: float) -> None:
         seq = 0
@@ -250,6 +273,8 @@ class Link:
                 case ReportAck(seq=seq):
                     self._supervisor.acknowledged(seq)
                     self._acknowledged.set()
+                case SamplesAck(seq=seq):
+                    self._backlog.acknowledge(seq)
                 case Rejected() as rejected:
                     self._rejected(rejected)
                 case _:

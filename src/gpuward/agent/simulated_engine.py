@@ -91,12 +91,15 @@ class Engine:
         self._token_seconds = token_seconds
         self._loaded_at = time.monotonic() + load_seconds
         self._count = 0
+        self._waiting = 0  # not read to the end yet
+        self._running = 0
 
     def app(self) -> web.Application:
         """All routes."""
         app = web.Application(client_max_size=64 * 2**20)
         app.router.add_get("/health", self._health)
         app.router.add_get("/v1/models", self._models)
+        app.router.add_get("/metrics", self._metrics)
         app.router.add_post("/v1/chat/completions", self._chat)
         app.router.add_post("/v1/completions", self._completion)
         return app
@@ -113,6 +116,11 @@ class Engine:
         card = {"id": self._model, "object": "model", "created": 0, "owned_by": "gpuward"}
         return self._loading() or web.json_response({"object": "list", "data": [card]})
 
+    async def _metrics(self, _: web.Request) -> web.Response:
+        gauges = {"simulated_requests_running": self._running, "simulated_requests_waiting": self._waiting}
+        lines = (f"# TYPE {name} gauge\n{name} {value}\n" for name, value in gauges.items())
+        return web.Response(text="".join(lines), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
+
     async def _chat(self, request: web.Request) -> web.StreamResponse:
         return await self._answer(request, chat=True)
 
@@ -123,7 +131,7 @@ class Engine:
         if (loading := self._loading()) is not None:
             return loading
         try:
-            wanted = parse_request(json.loads(await request.read()), chat=chat)
+            wanted = parse_request(json.loads(await self._body(request)), chat=chat)
         except BadRequestError as error:
             return _error(400, str(error), "invalid_request_error", error.param)
         except ValueError:
@@ -131,7 +139,18 @@ class Engine:
         self._count += 1
         base = {"id": f"{'chatcmpl' if chat else 'cmpl'}-{os.getpid()}-{self._count}", "created": int(time.time())}
         base |= {"model": self._model}
-        return await (self._streamed(request, wanted, base) if wanted.stream else self._whole(wanted, base))
+        self._running += 1
+        try:
+            return await (self._streamed(request, wanted, base) if wanted.stream else self._whole(wanted, base))
+        finally:
+            self._running -= 1
+
+    async def _body(self, request: web.Request) -> bytes:
+        self._waiting += 1
+        try:
+            return await request.read()
+        finally:
+            self._waiting -= 1
 
     async def _whole(self, wanted: Wanted, base: dict[str, Any]) -> web.Response:
         await asyncio.sleep(self._token_seconds * wanted.tokens)

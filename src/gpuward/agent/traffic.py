@@ -11,12 +11,14 @@ class Traffic:
 
     def __init__(self) -> None:
         self._in_flight: Counter[str] = Counter()
+        self._peaks: dict[str, int] = {}
         self._waiting: dict[str, asyncio.Event] = {}
 
     @contextmanager
     def enter(self, instance: str) -> Iterator[None]:
         """Counts one request while it lasts."""
         self._in_flight[instance] += 1
+        self._peaks[instance] = max(self._peaks.get(instance, 0), self._in_flight[instance])
         try:
             yield
         finally:
@@ -29,6 +31,11 @@ class Traffic:
     def count(self, instance: str) -> int:
         """Requests in flight to an instance."""
         return self._in_flight.get(instance, 0)
+
+    def take_peaks(self) -> dict[str, int]:
+        """The most requests that were in flight at once since the last call, by instance; none of those without any."""
+        taken, self._peaks = self._peaks, dict(self._in_flight)
+        return taken
 
     async def idle(self, instance: str) -> None:
         """Returns when no request is in flight; the caller sets the limit."""

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from gpuward.schemas.base import Wire
 from gpuward.schemas.manifest import MAX_GPUS, Name, ScalarText, Text
-from gpuward.schemas.quantities import SizeMib
+from gpuward.schemas.quantities import Seconds, SizeMib
 
 
 class SimulatedGpu(Wire):
@@ -19,7 +19,10 @@ class SimulatedGpu(Wire):
 
 
 class SimulatedWorker(Wire):
-    """A simulated host; `count` above 1 makes name-0, name-1, ..."""
+    """A simulated host; `count` above 1 makes name-0, name-1, ...
+
+    `telemetry_seconds`: for so long after the agent's start the GPUs can be read, then no more, as if NVML hung.
+    """
 
     name: Name
     count: Annotated[int, Field(ge=1, le=10_000)] = 1
@@ -30,6 +33,7 @@ class SimulatedWorker(Wire):
     cpus: Annotated[int, Field(ge=1, le=65536)] = 64
     labels: dict[Text, ScalarText] = {}
     gpus: Annotated[tuple[SimulatedGpu, ...], Field(max_length=64)] = ()
+    telemetry_seconds: Seconds | None = None
 
 
 class SimulatedHosts(Wire):

@@ -10,6 +10,7 @@ import pytest
 
 from gpuward.agent.errors import NoGpusError
 from gpuward.agent.gpus.child_reader import ChildReader
+from gpuward.agent.gpus.reader import GpuWork
 from gpuward.agent.inventory import InventoryWatch
 from gpuward.schemas.wire import HostFacts
 
@@ -22,9 +23,12 @@ class NVMLError_NotSupported(NVMLError): pass
 class NVMLError_FunctionNotFound(NVMLError): pass
 class NVMLError_NoPermission(NVMLError): pass
 class NVMLError_GpuIsLost(NVMLError): pass
+class NVMLError_NotFound(NVMLError): pass
 NVML_DEVICE_MIG_ENABLE = 1
 Memory = namedtuple("Memory", "total used")
 Rates = namedtuple("Rates", "gpu")
+Process = namedtuple("Process", "pid")
+Figure = namedtuple("Figure", "pid timeStamp smUtil")
 
 def fault():
     try:
@@ -58,6 +62,22 @@ def nvmlDeviceGetUtilizationRates(index):
     if index == 2:
         raise NVMLError_NotSupported("Not Supported")
     return Rates(10 * index)
+def nvmlDeviceGetHandleByUUID(uuid): return int(uuid.removeprefix("GPU-"))
+def nvmlDeviceGetComputeRunningProcesses(index): return [Process(100 + index), Process(200)]
+def nvmlDeviceGetGraphicsRunningProcesses(index): raise NVMLError_NotSupported("Not Supported")
+told = {}
+def nvmlDeviceGetProcessUtilization(index, since):
+    if index == 2:
+        raise NVMLError_NotSupported("Not Supported")
+    if index == 1 and fault() == "broken":
+        raise NVMLError("Unknown Error")
+    if fault() == "nothing new":
+        raise NVMLError_NotFound("Not Found")
+    newest = told.get(index, 0)
+    if since != newest:  # it shall ask for what is newer than the newest that it has got
+        raise NVMLError(f"asked for {since}, told {newest}")
+    told[index] = newest + 10
+    return [Figure(200, newest + 5, 30), Figure(200, newest + 10, 40), Figure(100, newest + 4, 250)]
 def nvmlDeviceGetRemappedRows(index): return (0, 0, 0, int(fault() == "rows" and index == 0))
 """
 
@@ -100,6 +120,29 @@ async def test_facts_and_what_is_unknown(fault: Fault) -> None:
     fault("rows")
     first, *_ = await reader.read() or ()
     assert (first.health, "row" in first.health_reason) == ("unhealthy", True)
+    await reader.aclose()
+
+
+async def test_who_works_on_a_gpu(fault: Fault) -> None:
+    reader = ChildReader(limit_s=10)
+    await reader.open()
+    first = await reader.sample()
+    assert first is not None
+    assert len(first.gpus) == 3
+    # The driver's first figures are older than anybody's question.
+    assert first.work["GPU-0"] == GpuWork(running=(100, 200), percent={})
+    second = await reader.sample()
+    assert second is not None
+    assert second.work["GPU-1"] == GpuWork(running=(101, 200), percent={200: 40.0, 100: 100.0})
+    assert second.work["GPU-2"] == GpuWork(running=(102, 200), percent=None)  # its driver does not tell
+    fault("nothing new")
+    third = await reader.sample()
+    assert third is not None
+    assert third.work["GPU-0"].percent == {}
+    fault("broken")
+    fourth = await reader.sample()
+    assert fourth is not None
+    assert (len(fourth.gpus), fourth.work.keys()) == (3, {"GPU-0", "GPU-2"})
     await reader.aclose()
 
 

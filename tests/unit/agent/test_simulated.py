@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 
 from gpuward.agent.errors import AgentError
+from gpuward.agent.gpus.reader import GpuWork
 from gpuward.agent.gpus.simulated import SimulatedReader, gpu_uuid, load_host, utilization_at
 from gpuward.agent.records import ProcessRecord
 from gpuward.schemas.wire import SimulatedLoad
@@ -73,3 +74,23 @@ async def test_load_adds_up_and_is_capped(file: Path) -> None:
     records[:] = [_record(uuid, SimulatedLoad(utilization=((1, 7),), memory_mib=50), 1.0)]
     (gpu,) = await reader.read() or ()
     assert (gpu.utilization, gpu.used_mib) == (7.0, 50)
+
+
+async def test_each_process_is_told_by_its_pid(file: Path) -> None:
+    uuid = gpu_uuid("small", 0)
+    loads = {11: SimulatedLoad(utilization=((1, 70),)), 12: SimulatedLoad(utilization=((1, 0),)), 13: None}
+    records = [_record(uuid, load, 1.0).model_copy(update={"pid": pid}) for pid, load in loads.items()]
+    reading = await SimulatedReader(load_host(file, "small"), lambda: records, lambda: 100.0).sample()
+    assert reading is not None
+    assert reading.gpus[0].utilization == 70.0
+    assert reading.work == {uuid: GpuWork(running=(11, 12, 13), percent={11: 70.0, 12: 0.0, 13: 0.0})}
+
+
+async def test_telemetry_that_ends(file: Path) -> None:
+    now_s = 50.0
+    host = load_host(file, "small").model_copy(update={"telemetry_seconds": 30.0})
+    reader = SimulatedReader(host, lambda: (), lambda: now_s)
+    assert await reader.read() is not None
+    now_s = 80.0
+    assert await reader.read() is None
+    assert await reader.sample() is None

@@ -9,9 +9,11 @@ from collections.abc import Sequence
 from typing import Final
 
 import structlog
+from pydantic import Field
 
 from gpuward.agent.clock import Clock, boot_clock
 from gpuward.agent.errors import NoGpusError
+from gpuward.agent.gpus.reader import GpuReading, GpuWork
 from gpuward.schemas.base import Wire
 from gpuward.schemas.wire import DeviceFacts
 
@@ -30,11 +32,12 @@ class _Broken(Wire):
 
 
 class _Answer(Wire):
-    """A line of the child: `fatal`, or driver and GPUs."""
+    """A line of the child: `fatal`, or driver and GPUs, and who works on them where that was asked."""
 
     fatal: str | None = None
     driver: str | None = None
     gpus: tuple[DeviceFacts | _Broken, ...] = ()
+    work: dict[str, GpuWork] = Field(default_factory=dict)
 
 
 class ChildReader:
@@ -58,7 +61,7 @@ class ChildReader:
         Raises:
             NoGpusError: NVML does not load. A child that hangs is no such proof: its GPUs are unknown for now.
         """
-        answer = await self._ask(max(self._limit_s, _FIRST_LIMIT_S))
+        answer = await self._ask(b"read\n", max(self._limit_s, _FIRST_LIMIT_S))
         if answer is not None and answer.fatal is not None:
             await self.aclose()
             raise NoGpusError(
@@ -68,11 +71,12 @@ class ChildReader:
 
     async def read(self) -> tuple[DeviceFacts, ...] | None:
         """Every GPU now; None where the child hangs, is dead, or NVML fails as a whole."""
-        answer = await self._ask(self._limit_s)
-        if answer is None or answer.fatal is not None:
-            return None
-        self._driver = answer.driver
-        return tuple(facts for gpu in answer.gpus if (facts := self._facts(gpu)) is not None)
+        reading = await self._read(b"read\n")
+        return None if reading is None else reading.gpus
+
+    async def sample(self) -> GpuReading | None:
+        """As `read`, and who works on each."""
+        return await self._read(b"sample\n")
 
     async def driver(self) -> str | None:
         """As of the last reading that succeeded."""
@@ -90,6 +94,14 @@ class ChildReader:
             async with asyncio.timeout(_REAP_LIMIT_S):
                 await child.wait()
 
+    async def _read(self, question: bytes) -> GpuReading | None:
+        answer = await self._ask(question, self._limit_s)
+        if answer is None or answer.fatal is not None:
+            return None
+        self._driver = answer.driver
+        gpus = tuple(facts for gpu in answer.gpus if (facts := self._facts(gpu)) is not None)
+        return GpuReading(gpus, answer.work)
+
     def _facts(self, gpu: DeviceFacts | _Broken) -> DeviceFacts | None:
         """A GPU that errors is told as unhealthy with what was last known of it, not dropped."""
         if isinstance(gpu, DeviceFacts):
@@ -103,13 +115,13 @@ class ChildReader:
             update={"health": "unhealthy", "health_reason": gpu.error, "used_mib": None, "utilization": None}
         )
 
-    async def _ask(self, limit_s: float) -> _Answer | None:
+    async def _ask(self, question: bytes, limit_s: float) -> _Answer | None:
         async with self._asking:
             if self._clock() < self._not_before_s:
                 return None
             try:
                 async with asyncio.timeout(limit_s):
-                    answer = await self._exchange()
+                    answer = await self._exchange(question)
             except (TimeoutError, OSError, EOFError, ValueError) as error:
                 await self._failed(error)
                 return None
@@ -119,7 +131,7 @@ class ChildReader:
             self._failures = 0
             return answer
 
-    async def _exchange(self) -> _Answer:
+    async def _exchange(self, question: bytes) -> _Answer:
         if self._child is None:
             self._child = await asyncio.create_subprocess_exec(
                 *self._argv,
@@ -131,7 +143,7 @@ class ChildReader:
             )
         if self._child.stdin is None or self._child.stdout is None:
             raise AssertionError("the child was started with pipes")
-        self._child.stdin.write(b"read\n")
+        self._child.stdin.write(question)
         await self._child.stdin.drain()
         line = await self._child.stdout.readline()
         if not line:

@@ -1,7 +1,8 @@
 """Reads the GPUs through NVML. The only file that knows pynvml; a program of its own, since a driver call may hang.
 
-One JSON line out for every line in: {"driver", "gpus": [{...facts} or {"index", "error"}]}, or {"fatal": why}. Ends
-with its input, and dies with the agent.
+One JSON line out for every line in: {"driver", "gpus": [{...facts} or {"index", "error"}]}, or {"fatal": why}. To the
+line "sample" also {"work": {uuid: {"running": [pid], "percent": {pid: percent}}}}. Ends with its input, and dies with
+the agent.
 """
 
 import ctypes
@@ -25,12 +26,16 @@ def main() -> None:
         _answer({"fatal": "the package nvidia-ml-py is not installed"})
         return
     ready = False
-    for _ in sys.stdin:
+    last: dict[str, int] = {}
+    for question in sys.stdin:
         try:
             if not ready:
                 pynvml.nvmlInit()
                 ready = True
-            _answer(read_all(pynvml))
+            answer = read_all(pynvml)
+            if question.strip() == "sample":
+                answer["work"] = read_work(pynvml, [gpu["uuid"] for gpu in answer["gpus"] if "uuid" in gpu], last)
+            _answer(answer)
         except pynvml.NVMLError as error:
             _answer({"fatal": str(error)})
 
@@ -66,6 +71,49 @@ def _read_gpu(nvml: Any, index: int) -> dict[str, Any]:
         "health": "unhealthy" if broken else "ok",
         "health_reason": "remapping of a broken memory row failed" if broken else "",
     }
+
+
+def read_work(nvml: Any, uuids: list[str], last: dict[str, int]) -> dict[str, Any]:
+    """Who works on each of these GPUs; those of which the driver does not tell are missing.
+
+    Args:
+        nvml: the library.
+        uuids: of the GPUs.
+        last: by UUID the driver's time (microseconds) of the newest figures that were taken; kept up to date.
+    """
+    work = {}
+    for uuid in uuids:
+        try:
+            handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
+            running = {p.pid for ask in _running(nvml) for p in _optional(nvml, ask, handle) or ()}
+            percent = _percent_by_pid(nvml, handle, uuid, last)
+        except nvml.NVMLError:
+            continue
+        work[uuid] = {"running": sorted(running), "percent": percent}
+    return work
+
+
+def _running(nvml: Any) -> tuple[Callable[[Any], Any], ...]:
+    return (nvml.nvmlDeviceGetComputeRunningProcesses, nvml.nvmlDeviceGetGraphicsRunningProcesses)
+
+
+def _percent_by_pid(nvml: Any, handle: Any, uuid: str, last: dict[str, int]) -> dict[int, float] | None:
+    """By pid the highest figure since the last time. None: the driver has none to tell on this GPU.
+
+    The driver keeps figures for seconds: those of the first time may be older than the reading and are passed over.
+    """
+    first = uuid not in last
+    try:
+        figures = nvml.nvmlDeviceGetProcessUtilization(handle, last.get(uuid, 0))
+    except (nvml.NVMLError_NotSupported, nvml.NVMLError_FunctionNotFound, nvml.NVMLError_NoPermission):
+        return None
+    except nvml.NVMLError_NotFound:
+        figures = ()  # nobody has worked since
+    last[uuid] = max((figure.timeStamp for figure in figures), default=last.get(uuid, 0))
+    percent: dict[int, float] = {}
+    for figure in () if first else figures:
+        percent[figure.pid] = max(percent.get(figure.pid, 0.0), min(float(figure.smUtil), 100.0))
+    return percent
 
 
 def _optional(nvml: Any, ask: Callable[[Any], Any], handle: Any) -> Any:

@@ -1,8 +1,31 @@
 """What a reader of GPUs looks like, whether NVML or a made-up host stands behind it."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
+from gpuward.schemas.base import Wire
 from gpuward.schemas.wire import DeviceFacts
+
+
+class GpuWork(Wire):
+    """Who runs on a GPU, as its driver tells it.
+
+    Attributes:
+        running: pids that have the GPU open.
+        percent: by pid what each made of it that worked since the last reading; None: the driver does not tell.
+    """
+
+    running: tuple[int, ...] = ()
+    percent: dict[int, float] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GpuReading:
+    """Every GPU, and by UUID who runs on those of which that is told."""
+
+    gpus: tuple[DeviceFacts, ...]
+    work: Mapping[str, GpuWork] = field(default_factory=dict)
 
 
 class GpuReader(Protocol):
@@ -17,6 +40,9 @@ class GpuReader(Protocol):
 
     async def read(self) -> tuple[DeviceFacts, ...] | None:
         """Every GPU now, or None where they cannot be read."""
+
+    async def sample(self) -> GpuReading | None:
+        """As `read`, and who works on each; costs more."""
 
     async def driver(self) -> str | None:
         """The driver's version, or None while it is not known."""

@@ -1,6 +1,7 @@
 """A host's GPUs made up from a file. What they report follows the processes that the agent really runs."""
 
 import uuid
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
@@ -10,6 +11,7 @@ from pydantic import ValidationError
 
 from gpuward.agent.clock import Clock
 from gpuward.agent.errors import AgentError
+from gpuward.agent.gpus.reader import GpuReading, GpuWork
 from gpuward.agent.records import ProcessRecord
 from gpuward.schemas.simulated import SimulatedHosts, SimulatedWorker
 from gpuward.schemas.wire import DeviceFacts, SimulatedLoad
@@ -58,6 +60,7 @@ class SimulatedReader:
         self._worker = worker
         self._live = live
         self._clock = clock
+        self._began_s = clock()
 
     async def open(self) -> None:
         """Nothing to do."""
@@ -71,25 +74,38 @@ class SimulatedReader:
 
     async def read(self) -> tuple[DeviceFacts, ...] | None:
         """The file's GPUs, with the load of the live processes on them."""
-        memory: dict[str, int] = {}
-        percent: dict[str, float] = {}
+        reading = await self.sample()
+        return None if reading is None else reading.gpus
+
+    async def sample(self) -> GpuReading | None:
+        """The same, and what each process makes of them; None once the host's telemetry has ended."""
+        lasts_s = self._worker.telemetry_seconds
+        if lasts_s is not None and self._clock() - self._began_s >= lasts_s:
+            return None
+        memory: defaultdict[str, int] = defaultdict(int)
+        percent: defaultdict[str, float] = defaultdict(float)
+        told: defaultdict[str, dict[int, float]] = defaultdict(dict)
         for record in self._live():
             for claim in record.order.claims if record.order else ():
                 load = record.order.simulated_load if record.order else None
-                used_mib = claim.memory_mib if load is None or load.memory_mib is None else load.memory_mib
-                memory[claim.device] = memory.get(claim.device, 0) + used_mib
-                if load is not None and record.ready_s is not None:
-                    now = utilization_at(load, self._clock() - record.ready_s)
-                    percent[claim.device] = percent.get(claim.device, 0.0) + now
-        return tuple(
+                memory[claim.device] += claim.memory_mib if load is None or load.memory_mib is None else load.memory_mib
+                own = self._percent(load, record.ready_s)
+                percent[claim.device] += own
+                if record.pid is not None:
+                    told[claim.device][record.pid] = own
+        gpus = tuple(
             gpu.model_copy(
                 update={
-                    "used_mib": min(memory.get(gpu.uuid, 0), gpu.memory_mib),
-                    "utilization": min(percent.get(gpu.uuid, 0.0), _FULL_PERCENT),
+                    "used_mib": min(memory[gpu.uuid], gpu.memory_mib),
+                    "utilization": min(percent[gpu.uuid], _FULL_PERCENT),
                 }
             )
             for gpu in self._idle()
         )
+        return GpuReading(gpus, {uuid: GpuWork(running=tuple(pids), percent=pids) for uuid, pids in told.items()})
+
+    def _percent(self, load: SimulatedLoad | None, ready_s: float | None) -> float:
+        return 0.0 if load is None or ready_s is None else utilization_at(load, self._clock() - ready_s)
 
     def _idle(self) -> tuple[DeviceFacts, ...]:
         kinds = [kind for kind in self._worker.gpus for _ in range(kind.count)]

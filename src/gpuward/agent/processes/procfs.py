@@ -24,6 +24,7 @@ class Seen:
     start_ticks: int
     zombie: bool
     marked: Key | None = None
+    parent: int = 0
 
 
 def look(pid: int) -> Seen | None:
@@ -35,7 +36,8 @@ def look(pid: int) -> Seen | None:
         return None
     # The name stands in brackets and may hold anything, brackets too: fields are counted from the last one.
     fields = text[text.rindex(b")") + 2 :].split()
-    return Seen(pid, int(fields[2]), int(fields[3]), int(fields[19]), zombie=fields[0] in (b"Z", b"X"))
+    zombie = fields[0] in (b"Z", b"X")
+    return Seen(pid, int(fields[2]), int(fields[3]), int(fields[19]), zombie=zombie, parent=int(fields[1]))
 
 
 def scan() -> Iterator[Seen]:

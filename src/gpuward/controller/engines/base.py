@@ -38,6 +38,8 @@ class EngineProcess:
     simulated_load: SimulatedLoad | None = None
     # What the server wants to read as `model` in a request; None: it takes any name, so the deployment's.
     request_model: str | None = None
+    # On the server's /metrics: requests in flight or waiting are their sum. A server that has none of them tells none.
+    request_gauges: tuple[str, ...] = ()
 
 
 class Engine(Protocol):

@@ -1,6 +1,6 @@
 """The user's own command: argv, never a shell. Nobody can know what it needs unless the user says so."""
 
-from typing import Any
+from typing import Any, Final
 
 from gpuward.controller.domain.placement import Compatibility, Need
 from gpuward.controller.engines.base import (
@@ -12,6 +12,19 @@ from gpuward.controller.engines.base import (
     refuse_parallel,
 )
 from gpuward.schemas.manifest import DeploymentSpec
+
+# Running and waiting, as the well-known servers name them. Which of them a command starts cannot be known; one that is
+# none of them, or does not offer its metrics, has none of these gauges, and then only the proxy's count tells.
+_REQUEST_GAUGES: Final = (
+    "vllm:num_requests_running",
+    "vllm:num_requests_waiting",
+    "sglang:num_running_reqs",
+    "sglang:num_queue_reqs",
+    "llamacpp:requests_processing",
+    "llamacpp:requests_deferred",
+    "tgi_batch_current_size",
+    "tgi_queue_size",
+)
 
 
 class CustomEngine:
@@ -48,7 +61,13 @@ class CustomEngine:
         """The command with {model} and {gpu_count} filled in; {port} is the agent's to choose."""
         model = model_reference(spec) or ""
         argv = tuple(part.replace("{gpu_count}", str(gpu_count)).replace("{model}", model) for part in spec.command)
-        return EngineProcess(argv=argv, needs_port=_needs_port(spec), probe=probe_order(spec, None))
+        serves = _needs_port(spec)
+        return EngineProcess(
+            argv=argv,
+            needs_port=serves,
+            probe=probe_order(spec, None),
+            request_gauges=_REQUEST_GAUGES if serves else (),
+        )
 
 
 def _needs_port(spec: DeploymentSpec) -> bool:

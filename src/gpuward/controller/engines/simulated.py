@@ -137,4 +137,10 @@ class SimulatedEngine:
             utilization=args.get("utilization", ((0.0, 0.0),)),
             memory_mib=None if memory is None or not gpu_count else -(-memory // gpu_count),
         )
-        return EngineProcess(argv=tuple(argv), needs_port=True, probe=probe_order(spec, "/health"), simulated_load=load)
+        return EngineProcess(
+            argv=tuple(argv),
+            needs_port=True,
+            probe=probe_order(spec, "/health"),
+            simulated_load=load,
+            request_gauges=("simulated_requests_running", "simulated_requests_waiting"),
+        )

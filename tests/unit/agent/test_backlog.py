@@ -1,0 +1,79 @@
+"""What is not acknowledged is kept, within bounds, and sent again."""
+
+import asyncio
+
+import pytest
+
+from gpuward.agent.sampling import backlog as module
+from gpuward.agent.sampling.backlog import Backlog
+from gpuward.schemas.wire import SamplePeriod
+from support.samples import period
+
+
+def filled(count: int) -> Backlog:
+    backlog = Backlog()
+    for seq in range(1, count + 1):
+        backlog.add(period(seq, 10.0 * seq, {"GPU-a": seq}))
+    return backlog
+
+
+async def chunk(backlog: Backlog) -> list[int]:
+    async with asyncio.timeout(5):
+        return [one.seq for one in await backlog.next()]
+
+
+async def nothing(backlog: Backlog) -> bool:
+    waiting = asyncio.create_task(backlog.next())
+    for _ in range(5):
+        await asyncio.sleep(0)
+    try:
+        return not waiting.done()
+    finally:
+        waiting.cancel()
+
+
+async def test_one_chunk_is_on_its_way_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CHUNK_BYTES", 2 * len(period(1, 10.0, {"GPU-a": 1}).model_dump_json()))
+    backlog = filled(5)
+    assert await chunk(backlog) == [1, 2]
+    assert await nothing(backlog)
+    backlog.acknowledge(1)
+    assert await nothing(backlog)
+    backlog.acknowledge(2)
+    assert await chunk(backlog) == [3, 4]
+    backlog.rewind()  # the connection was lost
+    assert await chunk(backlog) == [3, 4]
+    backlog.acknowledge(4)
+    assert await chunk(backlog) == [5]
+    backlog.acknowledge(5)
+    assert (len(backlog), await nothing(backlog)) == (0, True)
+
+
+async def test_what_was_kept_comes_back_as_it_was() -> None:
+    backlog = Backlog()
+    one: SamplePeriod = period(7, 70.0, {"GPU-a": 12.5})
+    backlog.add(one)
+    assert await backlog.next() == (one,)
+
+
+async def test_an_acknowledgement_of_what_was_never_sent_drops_it_too() -> None:
+    """The controller may have had it from an earlier connection."""
+    backlog = filled(3)
+    backlog.acknowledge(2)
+    assert await chunk(backlog) == [3]
+
+
+async def test_the_oldest_goes_when_it_is_too_old_or_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "KEPT_S", 25.0)
+    assert await chunk(filled(9)) == [7, 8, 9]
+    monkeypatch.setattr(module, "KEPT_BYTES", 2 * len(period(9, 10.0, {"GPU-a": 1}).model_dump_json()) + 4)
+    assert await chunk(filled(9)) == [8, 9]
+
+
+async def test_a_day_without_a_controller_is_bounded() -> None:
+    backlog = Backlog()
+    gpus = {f"GPU-{n}": 50.0 for n in range(8)}
+    for seq in range(1, 8641):
+        backlog.add(period(seq, 10.0 * seq, gpus))
+    assert len(backlog) == 6 * 360 + 1
+    assert backlog._bytes < 3 * 2**20
