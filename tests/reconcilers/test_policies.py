@@ -1,13 +1,18 @@
 """Policies on a real database: each action once, whatever happens around it, and only where all still is as it was."""
 
+from datetime import datetime
+from typing import Any
+
 import pytest
 
+from gpuward.controller.api.figures import figures_text
 from gpuward.controller.runtime.outcome import StaleError
 from gpuward.controller.store import deployments
 from gpuward.controller.store.database import Database
+from gpuward.controller.store.metrics_view import INLINE, Figures, read_figures
 from gpuward.schemas.manifest import DeploymentSpec
-from support.ledger import GIB, claim, rows
-from support.policed import DEVICE_GIB, STOP_IDLE, Policed, settle, steady
+from support.ledger import GIB, add_deployment, add_host, claim, report, rows
+from support.policed import DEVICE_GIB, STOP_IDLE, Policed, settle
 from support.reign import Reign
 from support.stale import PastDatabase, moments
 
@@ -145,134 +150,6 @@ async def test_a_dry_run_only_tells(world: Policed, action: str) -> None:
     assert all(a["dry_run"] and a["ended_at"] is not None for a in actions)
 
 
-async def test_not_knowing_ends_no_episode_being_busy_does(world: Policed) -> None:
-    await world.deployment(utilization_policy={**STOP_IDLE, "action": "notify"})
-    await world.idle("d-0")
-    leader = await world.leader()
-    await settle(leader)
-    await world.write("update instances set phase = 'unhealthy'")
-    await settle(leader)
-    assert await world.verdicts() == {"d-0": ("unknown", "not_running")}
-    await world.write("update instances set phase = 'running'")
-    await settle(leader)
-    assert len(await world.actions()) == 1
-    await world.samples("d-0", {0.5: 99})
-    await settle(leader)
-    assert await world.verdicts() == {"d-0": ("busy", "busy")}
-    await world.write("delete from samples where max = 99")
-    await settle(await world.leader())
-    assert len(await world.actions()) == 2
-
-
-async def test_u44_who_shares_a_gpu_is_judged_by_its_own_processes(world: Policed) -> None:
-    first = await world.deployment("first", replicas=0)
-    second = await world.deployment("second", replicas=0)
-    await world.write("update deployments set spec = jsonb_set(spec, '{replicas}', '1')")
-    gpu = world.host.gpus[0]
-    await world.instance(first, "works", gpu=gpu, mib=1024)
-    await world.instance(second, "sleeps", gpu=gpu, mib=2048)
-    told = [["works", 1, 0, 95.0, 95.0, 0], ["sleeps", 1, 0, 0.0, 0.0, 0]]
-    await world.samples("works", steady(95))
-    await world.write("update samples set processes = $1", told)
-    await settle(await world.leader())
-    assert await world.verdicts() == {"sleeps": ("idle", "idle"), "works": ("busy", "busy")}
-    (action,) = await world.actions()
-    assert (action["instances"], action["gpus"]) == (["sleeps"], 0.05)
-
-
-async def test_u44_where_the_driver_tells_nothing_nobody_is_stopped(world: Policed) -> None:
-    uid = await world.deployment(replicas=0)
-    await world.write("update deployments set spec = jsonb_set(spec, '{replicas}', '1')")
-    await world.instance(uid, "shares", mib=1024)
-    await world.samples("shares", steady(0), own=None)
-    await settle(await world.leader())
-    assert await world.verdicts() == {"shares": ("unknown", "no_process_utilization")}
-
-
-async def test_u43_the_default_applies_changes_and_ends(world: Policed) -> None:
-    await world.deployment(utilization_policy=None)
-    await world.idle("d-0", value=30)
-    policy = await world.policy("rule", default=True, min_gpu_utilization=20, action="notify")
-    leader = await world.leader()
-    await settle(leader)
-    assert await world.verdicts() == {"d-0": ("busy", "busy")}
-    await world.write("update policies set generation = 2, spec = jsonb_set(spec, '{min_gpu_utilization}', '50')")
-    await settle(leader)
-    (event,) = await rows(world.db, "select objects, evidence from events")
-    assert f"policy:{policy}" in event["objects"]
-    assert event["evidence"]["policy_generation"] == 2
-    await world.write("delete from policies")
-    await settle(leader)
-    assert await world.verdicts() == {}
-
-
-async def test_a_new_leader_judges_as_the_old_one_did(world: Policed) -> None:
-    """No window begins anew: what is idle is so at once; and none is shortened: an old high sample still counts."""
-    await world.deployment("idle")
-    await world.deployment("busy", utilization_policy={**STOP_IDLE, "action": "notify"})
-    await world.idle("idle-0")
-    await world.samples("busy-0", steady(0) | {51.0: 90})
-    old = await world.leader()
-    await settle(old)
-    before = await rows(world.db, "select * from policy_verdicts order by instance_id")
-    new = await world.leader()
-    await settle(new)
-    assert await rows(world.db, "select * from policy_verdicts order by instance_id") == before
-    assert [r["verdict"] for r in before] == ["busy", "idle"]
-    assert len(await world.actions()) == 1
-
-
-async def test_samples_that_come_wake_only_where_there_is_something_to_do(world: Policed) -> None:
-    uid = await world.deployment()
-    await world.samples("d-0", steady(95, newest=11))
-    leader = await world.leader()
-    await settle(leader)
-    await settle(leader)
-    assert await leader.look() == set()
-    await world.samples("d-0", {1.0: 95})
-    assert await leader.look() == set(), "it goes on as it was"
-    await world.samples("d-0", {0.5: 0})
-    assert await leader.look() == {uid}
-    await settle(leader)
-    assert await leader.look() == set()
-
-
-async def test_samples_that_a_step_took_in_are_judged_by_the_next_look(world: Policed) -> None:
-    first, second = await world.deployment("first"), await world.deployment("second")
-    for name in ("first-0", "second-0"):
-        await world.samples(name, steady(95, newest=11))
-    leader = await world.leader()
-    await settle(leader)
-    await world.samples("second-0", {1.0: 0})
-    await leader.step([first])
-    assert await leader.look() == {second}
-
-
-async def test_silence_is_noticed_without_a_sample(world: Policed) -> None:
-    uid = await world.deployment()
-    await world.samples("d-0", steady(0) | {11.0: 90})
-    leader = await world.leader()
-    await settle(leader)
-    await settle(leader)
-    assert leader._look_at({(uid, "d-0")}, world.now + 5) == set()
-    assert leader._look_at({(uid, "d-0")}, world.now + 300) == {uid}
-
-
-async def test_a_longer_window_reads_the_past_that_it_needs(world: Policed) -> None:
-    """U42: a changed window counts from samples that were there before."""
-    policy = await world.policy("rule", action="notify")
-    await world.deployment(utilization_policy="rule")
-    await world.samples("d-0", steady(0, to=2000))
-    leader = await world.leader()
-    await settle(leader)
-    held = leader._telemetry.samples
-    await world.write("update policies set generation = 2, spec = jsonb_set(spec, '{time_window}', '1800')")
-    await settle(leader)
-    assert leader._telemetry.samples > held + 100
-    (row,) = await rows(world.db, "select verdict, policy_generation, policy_uid from policy_verdicts")
-    assert (row["verdict"], row["policy_generation"], str(row["policy_uid"])) == ("idle", 2, policy)
-
-
 async def test_a_deposed_leader_writes_nothing(world: Policed) -> None:
     await world.deployment()
     await world.idle("d-0")
@@ -328,3 +205,42 @@ async def test_what_a_deleted_deployment_freed_ends(world: Policed) -> None:
     assert uid in await leader.list_keys()
     await settle(leader)
     assert (await world.actions())[0]["ended_at"] is not None
+
+
+async def test_freed_gpu_seconds_are_read_from_the_actions(world: Policed) -> None:
+    """From the action on until the GPUs are wanted again; what was only told frees nothing."""
+    await world.deployment(replicas=2)
+    await world.idle("d-0", "d-1")
+    await world.deployment("told", utilization_policy={**STOP_IDLE, "dry_run": True})
+    await world.idle("told-0")
+    await settle(await world.leader())
+    await world.write("update policy_actions set at = at - interval '100 s', ended_at = at - interval '50 s'")
+    async with world.db.snapshot() as connection:
+        assert (await read_figures(connection)).freed_gpu_s == {INLINE: pytest.approx(100)}
+    text = figures_text(Figures({}, {}, {}, {}, {"rule": 12.5}), leading=True, version="1").decode()
+    assert 'gpuward_policy_gpu_seconds_freed_total{policy="rule"} 12.5' in text
+
+
+async def test_running_since_is_of_the_present_epoch(db: Database) -> None:
+    """Faltering and back keeps it; a new epoch begins without."""
+    await add_host(db, "w")
+    await add_deployment(db, "d", resources={"gpus": 1})
+    reign = await Reign.begin(db)
+
+    async def after(state: str, **fields: Any) -> datetime | None:
+        (instance,) = await rows(db, "select id from instances")
+        await report(db, instance["id"], state, **fields)
+        await reign.settle()
+        (row,) = await rows(db, "select running_since from instances")
+        return row["running_since"]
+
+    await reign.settle()
+    assert await after("starting") is None
+    since = await after("running")
+    assert since is not None
+    assert [await after("unhealthy"), await after("running")] == [since, since]
+    assert await after("exited", reason="exit", code=1) is None
+    anew = await after("running")
+    assert anew is not None
+    assert anew > since
+    await reign.aclose()

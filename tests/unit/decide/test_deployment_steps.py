@@ -7,7 +7,7 @@ import pytest
 
 from gpuward.controller.decide.backoff import RestartSettings
 from gpuward.controller.decide.instances import Finished, decide
-from gpuward.controller.domain.instances import NeedError, RevisionFacts
+from gpuward.controller.domain.instances import IntentFacts, NeedError, RevisionFacts
 from gpuward.controller.domain.placement import Need
 from support.facts import NOW, deployment, host, instance, intent, process, spec, start
 
@@ -36,6 +36,14 @@ def test_gives_up_what_holds_least_first() -> None:
     plan = plan_of(*some, spec=spec(replicas=1))
     assert [r.instance for r in plan.removals] == ["waits"]
     assert [s.instance for s in plan.stops] == ["new"]
+
+
+def test_who_is_named_by_an_intent_goes_first() -> None:
+    """A policy's idle replica, though another one holds less; where fewer go than are named, the one of least worth."""
+    limit = IntentFacts("policy", 2, "policy_idle", ("idle", "gone"))
+    some = (running("old", age_s=90), running("idle", age_s=50), running("new", age_s=10))
+    (move,) = plan_of(*some, spec=spec(replicas=3), intents=(limit,)).moves
+    assert (move.instance, move.stop_reason) == ("idle", "policy_idle")
 
 
 def test_an_intent_limits_and_says_so() -> None:

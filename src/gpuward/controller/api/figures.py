@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from gpuward.controller.domain.phases import InstancePhase, WorkerPhase
@@ -50,7 +50,19 @@ def _families(figures: Figures, *, leading: bool, version: str) -> list[Metric]:
             ["worker", "gpu_uuid"],
             figures.utilization.items(),
         ),
+        _freed(figures.freed_gpu_s),
     ]
+
+
+def _freed(gpu_s: Mapping[str, float]) -> Metric:
+    family = CounterMetricFamily(
+        "gpuward_policy_gpu_seconds_freed",
+        "GPU seconds for which a utilization policy kept idle GPUs free; a share of a GPU counts as that share.",
+        labels=["policy"],
+    )
+    for policy, seconds in gpu_s.items():
+        family.add_metric([policy], seconds)
+    return family
 
 
 def _by_phase(name: str, text: str, phases: Sequence[str], counts: Mapping[str, int]) -> Metric:

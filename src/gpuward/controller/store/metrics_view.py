@@ -6,6 +6,7 @@ from gpuward.controller.store.views.gpus import READING_GOOD_FOR_S
 from gpuward.controller.store.views.paging import Reader
 
 _MIB = 2**20
+INLINE = "(inline)"  # no policy object can be called so
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +17,7 @@ class Figures:
     workers: dict[str, int]  # by phase
     claimed_bytes: dict[tuple[str, str, str], int]  # by worker, GPU and deployment
     utilization: dict[tuple[str, str], float]  # by worker and GPU
+    freed_gpu_s: dict[str, float]  # by policy, of all deployments
 
 
 async def read_figures(connection: Reader) -> Figures:
@@ -39,9 +41,16 @@ async def read_figures(connection: Reader) -> Figures:
             where r.utilization is not null and r.read_at > now() - $1 * interval '1 s'""",
         READING_GOOD_FOR_S,
     )
+    freed = await connection.fetch(
+        """select coalesce(nullif(policy, ''), $1) as policy,
+                  sum(gpus * greatest(extract(epoch from coalesce(ended_at, now()) - at), 0))::float8 as gpu_s
+             from policy_actions where action <> 'notify' and not dry_run group by 1""",
+        INLINE,
+    )
     return Figures(
         instances={row["phase"]: row["n"] for row in instances},
         workers={row["phase"]: row["n"] for row in workers},
         claimed_bytes={(row["worker"], row["uuid"], row["deployment"]): row["mib"] * _MIB for row in claimed},
         utilization={(row["worker"], row["uuid"]): row["utilization"] / 100 for row in readings},
+        freed_gpu_s={row["policy"]: row["gpu_s"] for row in freed},
     )

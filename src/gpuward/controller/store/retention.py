@@ -1,4 +1,7 @@
-"""What may be forgotten: old events, spent join tokens. In bounded portions, so that no delete holds others up."""
+"""What may be forgotten: old events, spent join tokens, webhooks that are over.
+
+In bounded portions, so that no delete holds others up.
+"""
 
 from typing import Any, Final
 
@@ -18,5 +21,11 @@ async def prune(connection: Any, *, keep_events_days: int) -> int:
     await connection.execute(
         "delete from join_tokens where coalesce(used_at, revoked_at, expires_at) < now() - make_interval(days => $1)",
         _TOKENS_KEPT_DAYS,
+    )
+    await connection.execute(
+        """delete from webhook_deliveries where id in (
+               select id from webhook_deliveries where finished_at < now() - make_interval(days => $1) limit $2)""",
+        keep_events_days,
+        _PORTION,
     )
     return int(gone)

@@ -1,0 +1,140 @@
+"""How telemetry becomes verdicts on a real database: whose it is, from when on, and what wakes a step."""
+
+import pytest
+
+from gpuward.controller.store.database import Database
+from support.ledger import rows
+from support.policed import STOP_IDLE, Policed, settle, steady
+
+
+@pytest.fixture
+async def world(db: Database) -> Policed:
+    return await Policed.make(db)
+
+
+async def test_not_knowing_ends_no_episode_being_busy_does(world: Policed) -> None:
+    await world.deployment(utilization_policy={**STOP_IDLE, "action": "notify"})
+    await world.idle("d-0")
+    leader = await world.leader()
+    await settle(leader)
+    await world.write("update instances set phase = 'unhealthy'")
+    await settle(leader)
+    assert await world.verdicts() == {"d-0": ("unknown", "not_running")}
+    await world.write("update instances set phase = 'running'")
+    await settle(leader)
+    assert len(await world.actions()) == 1
+    await world.samples("d-0", {0.5: 99})
+    await settle(leader)
+    assert await world.verdicts() == {"d-0": ("busy", "busy")}
+    await world.write("delete from samples where max = 99")
+    await settle(await world.leader())
+    assert len(await world.actions()) == 2
+
+
+async def test_u44_who_shares_a_gpu_is_judged_by_its_own_processes(world: Policed) -> None:
+    first = await world.deployment("first", replicas=0)
+    second = await world.deployment("second", replicas=0)
+    await world.write("update deployments set spec = jsonb_set(spec, '{replicas}', '1')")
+    gpu = world.host.gpus[0]
+    await world.instance(first, "works", gpu=gpu, mib=1024)
+    await world.instance(second, "sleeps", gpu=gpu, mib=2048)
+    told = [["works", 1, 0, 95.0, 95.0, 0], ["sleeps", 1, 0, 0.0, 0.0, 0]]
+    await world.samples("works", steady(95))
+    await world.write("update samples set processes = $1", told)
+    await settle(await world.leader())
+    assert await world.verdicts() == {"sleeps": ("idle", "idle"), "works": ("busy", "busy")}
+    (action,) = await world.actions()
+    assert (action["instances"], action["gpus"]) == (["sleeps"], 0.05)
+
+
+async def test_u44_where_the_driver_tells_nothing_nobody_is_stopped(world: Policed) -> None:
+    uid = await world.deployment(replicas=0)
+    await world.write("update deployments set spec = jsonb_set(spec, '{replicas}', '1')")
+    await world.instance(uid, "shares", mib=1024)
+    await world.samples("shares", steady(0), own=None)
+    await settle(await world.leader())
+    assert await world.verdicts() == {"shares": ("unknown", "no_process_utilization")}
+
+
+async def test_u43_the_default_applies_changes_and_ends(world: Policed) -> None:
+    await world.deployment(utilization_policy=None)
+    await world.idle("d-0", value=30)
+    policy = await world.policy("rule", default=True, min_gpu_utilization=20, action="notify")
+    leader = await world.leader()
+    await settle(leader)
+    assert await world.verdicts() == {"d-0": ("busy", "busy")}
+    await world.write("update policies set generation = 2, spec = jsonb_set(spec, '{min_gpu_utilization}', '50')")
+    await settle(leader)
+    (event,) = await rows(world.db, "select objects, evidence from events")
+    assert f"policy:{policy}" in event["objects"]
+    assert event["evidence"]["policy_generation"] == 2
+    await world.write("delete from policies")
+    await settle(leader)
+    assert await world.verdicts() == {}
+
+
+async def test_a_new_leader_judges_as_the_old_one_did(world: Policed) -> None:
+    """No window begins anew: what is idle is so at once; and none is shortened: an old high sample still counts."""
+    await world.deployment("idle")
+    await world.deployment("busy", utilization_policy={**STOP_IDLE, "action": "notify"})
+    await world.idle("idle-0")
+    await world.samples("busy-0", steady(0) | {51.0: 90})
+    old = await world.leader()
+    await settle(old)
+    before = await rows(world.db, "select * from policy_verdicts order by instance_id")
+    new = await world.leader()
+    await settle(new)
+    assert await rows(world.db, "select * from policy_verdicts order by instance_id") == before
+    assert [r["verdict"] for r in before] == ["busy", "idle"]
+    assert len(await world.actions()) == 1
+
+
+async def test_samples_that_come_wake_only_where_there_is_something_to_do(world: Policed) -> None:
+    uid = await world.deployment()
+    await world.samples("d-0", steady(95, newest=11))
+    leader = await world.leader()
+    await settle(leader)
+    await settle(leader)
+    assert await leader.look() == set()
+    await world.samples("d-0", {1.0: 95})
+    assert await leader.look() == set(), "it goes on as it was"
+    await world.samples("d-0", {0.5: 0})
+    assert await leader.look() == {uid}
+    await settle(leader)
+    assert await leader.look() == set()
+
+
+async def test_samples_that_a_step_took_in_are_judged_by_the_next_look(world: Policed) -> None:
+    first, second = await world.deployment("first"), await world.deployment("second")
+    for name in ("first-0", "second-0"):
+        await world.samples(name, steady(95, newest=11))
+    leader = await world.leader()
+    await settle(leader)
+    await world.samples("second-0", {1.0: 0})
+    await leader.step([first])
+    assert await leader.look() == {second}
+
+
+async def test_silence_is_noticed_without_a_sample(world: Policed) -> None:
+    uid = await world.deployment()
+    await world.samples("d-0", steady(0) | {11.0: 90})
+    leader = await world.leader()
+    await settle(leader)
+    await settle(leader)
+    assert leader._look_at({(uid, "d-0")}, world.now + 5) == set()
+    assert leader._look_at({(uid, "d-0")}, world.now + 300) == {uid}
+
+
+async def test_a_longer_window_reads_the_past_that_it_needs(world: Policed) -> None:
+    """U42: a changed window counts from samples that were there before."""
+    policy = await world.policy("rule", action="notify")
+    await world.deployment(utilization_policy="rule")
+    await world.samples("d-0", steady(0, to=2000))
+    leader = await world.leader()
+    await settle(leader)
+    held = leader._telemetry.samples
+    await world.write("update policies set generation = 2, spec = jsonb_set(spec, '{time_window}', '1800')")
+    await settle(leader)
+    assert leader._telemetry.samples > held + 100
+    (row,) = await rows(world.db, "select verdict, policy_generation, policy_uid from policy_verdicts")
+    assert (row["verdict"], row["policy_generation"], str(row["policy_uid"])) == ("idle", 2, policy)
