@@ -1,0 +1,72 @@
+"""The past of real processes: graphs, the idle report and `top`, across a crash of the controller and a deletion."""
+
+import asyncio
+import csv
+import io
+import os
+import sys
+from typing import Any
+
+from support.cluster import Cluster
+
+OFTEN = {"GPUWARD_SAMPLE_EVERY_S": "1", "GPUWARD_ROLLUP_EVERY_S": "1"}
+
+
+async def hours_of(cluster: Cluster) -> dict[str, dict[str, float]]:
+    """GPU hours by deployment, as seconds."""
+    report = await cluster.get("/reports/idle?since=1h&min_gpu_utilization=30&time_window=30s")
+    return {
+        item["deployment"]: {name: 3600 * (value or 0) for name, value in item["gpu_hours"].items()}
+        for item in report["items"]
+    }
+
+
+async def gpuward(cluster: Cluster, *words: str) -> str:
+    key = cluster.session.headers["Authorization"].removeprefix("Bearer ")
+    command = [sys.executable, "-m", "gpuward.cli", "--url", cluster.url, "--api-key", key, *words]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE, env=env)
+    out, _ = await asyncio.wait_for(process.communicate(), 30)
+    assert process.returncode == 0
+    return out.decode()
+
+
+async def test_what_was_used_and_wasted_is_known_across_a_crash(cluster: Cluster) -> None:
+    await cluster.start_controller(**OFTEN)
+    await cluster.start_agent("host", gpus=2, memory="40GiB")
+    await cluster.apply("works", resources={"gpus": 1}, args={"utilization": 90})
+    await cluster.apply("sleeps", resources={"gpus": 1, "gpu_memory": "10GiB"}, args={"utilization": 0})
+    await cluster.running("works")
+    await cluster.running("sleeps")
+
+    def spoken(name: str, least_s: float) -> Any:
+        async def seen() -> bool:
+            hours = (await hours_of(cluster)).get(name)
+            return hours is not None and hours["claimed"] - hours["unknown"] > least_s
+
+        return seen
+
+    await cluster.until(spoken("works", 4), "minutes tell of the one")
+    await cluster.until(spoken("sleeps", 1), "minutes tell of the other, by its share")
+    cluster.kill("controller")
+    await cluster.start_controller(**OFTEN)
+    before = await hours_of(cluster)
+    await cluster.until(spoken("works", before["works"]["claimed"] + 3), "they go on after the crash")
+
+    hours = await hours_of(cluster)
+    works, sleeps = hours["works"], hours["sleeps"]
+    assert works["wasted"] < 0.5 * works["claimed"]
+    assert works["used"] > 0.3 * works["claimed"]
+    assert sleeps["used"] == 0
+    assert sleeps["wasted"] > 0.5 * (sleeps["claimed"] - sleeps["unknown"])
+    assert 0.2 < sleeps["claimed"] / works["claimed"] < 0.3, "a quarter of a GPU"
+
+    (instance,) = await cluster.instances("works")
+    described = await gpuward(cluster, "describe", "instance", instance["name"])
+    assert "highest 90%" in described
+    assert instance["name"] in await gpuward(cluster, "top", "--once")
+
+    await cluster.delete("sleeps")
+    await cluster.gone("sleeps")
+    rows = csv.DictReader(io.StringIO(await gpuward(cluster, "report", "idle", "--since", "1h", "-o", "csv")))
+    assert {row["deployment"]: row["deleted"] for row in rows} == {"works": "false", "sleeps": "true"}
