@@ -45,6 +45,17 @@ def test_the_other_ranks_order_that_was_never_sent_is_withdrawn() -> None:
     assert (plan.stops, plan.releases) == ((), ())
 
 
+@pytest.mark.parametrize("phase", ["starting", "backoff"])
+def test_an_order_for_a_dead_host_that_was_never_sent_goes_with_the_claims(phase) -> None:
+    one = gang(phase, EXIT_1, None, orders=[start(), start("open", sent=False)])
+    hosts = (host("w1"), host("w2", phase="lost", deleted=True, confirmed_dead=True))
+    plan = decide(deployment(one, hosts=hosts, spec=spec(restart="never")), RestartSettings())
+    if phase == "backoff":
+        plan = decide(deployment(one, hosts=hosts), RestartSettings())
+    assert [r.instance for r in plan.releases] == ["g"]
+    assert [w.command_id for w in plan.withdrawals] == [2]
+
+
 @pytest.mark.parametrize(
     ("states", "restart", "phase"),
     [

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from gpuward.controller.decide.liveness import unsent_start
 from gpuward.controller.domain.instances import InstanceFacts
 from gpuward.controller.domain.phases import InstancePhase, check_instance_edge
 from gpuward.controller.domain.plans import (
@@ -70,10 +71,22 @@ class Draft:
         )
 
     def release(self, instance: InstanceFacts) -> None:
-        """Plans the release of all claims, which is capacity for those who wait."""
+        """Plans the release of all claims, which is capacity for those who wait.
+
+        Orders that were never sent go with them: a host that is counted as dead may come back and ask for its orders.
+        """
+        for rank in instance.ranks:
+            self.withdraw(instance, rank)
         if instance.claims:
             self.releases.append(Release(instance=instance.id, epoch=instance.epoch))
             self.wake_placement = True
+
+    def withdraw(self, instance: InstanceFacts, rank: int) -> bool:
+        """Plans to take the rank's start order back where no agent can have seen it; False where one may have."""
+        order = unsent_start(instance, rank)
+        if order is not None and Withdraw(order) not in self.withdrawals:
+            self.withdrawals.append(Withdraw(order))
+        return order is not None
 
     def remove(self, instance: InstanceFacts) -> None:
         """Plans the end of the row, claims first."""

@@ -9,7 +9,7 @@ from gpuward.controller.decide.ranks import ends_together, refusal, telling
 from gpuward.controller.decide.stopping import stop
 from gpuward.controller.domain.instances import DeploymentFacts, InstanceFacts, ProcessFacts
 from gpuward.controller.domain.phases import LIVE, InstancePhase
-from gpuward.controller.domain.plans import Fact, Restart, Withdraw
+from gpuward.controller.domain.plans import Fact, Restart
 from gpuward.schemas.reasons import Reason
 
 P = InstancePhase
@@ -230,7 +230,6 @@ def _look_for_substitute(facts: DeploymentFacts, instance: InstanceFacts, draft:
         dead = all(host_is_dead(facts, instance.host_of(rank)) for rank in instance.ranks)
         unsent = [order for rank in instance.ranks if (order := unsent_start(instance, rank)) is not None]
         if spec.restart == "never" and dead and len(unsent) < len(instance.ranks):  # else it has never begun
-            draft.withdrawals += map(Withdraw, unsent)
             draft.move(instance, P.FAILED, "worker_lost", "its worker is lost; a task that never restarts ends here")
             draft.release(instance)
         else:

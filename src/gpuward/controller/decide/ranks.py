@@ -3,10 +3,9 @@
 from typing import Final
 
 from gpuward.controller.decide.draft import Draft
-from gpuward.controller.decide.liveness import may_run, unsent_start
+from gpuward.controller.decide.liveness import may_run
 from gpuward.controller.decide.stopping import order_stop
 from gpuward.controller.domain.instances import CommandFacts, DeploymentFacts, InstanceFacts, ProcessFacts
-from gpuward.controller.domain.plans import Withdraw
 
 _TOLD_TO: Final = "stopped"
 
@@ -19,9 +18,7 @@ def ends_together(facts: DeploymentFacts, instance: InstanceFacts, draft: Draft)
     if _finishes(facts, instance, alive):
         return True
     for rank in alive:
-        order = unsent_start(instance, rank)
-        if order is not None:
-            draft.withdrawals.append(Withdraw(order))
+        if draft.withdraw(instance, rank):
             draft.again(0.0)
         else:
             order_stop(facts, instance, rank, draft, "rank_ended")

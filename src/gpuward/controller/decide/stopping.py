@@ -1,23 +1,18 @@
 """Taking an instance down: orders never sent are withdrawn, processes are stopped, and only the dead are let go."""
 
 from gpuward.controller.decide.draft import Draft
-from gpuward.controller.decide.liveness import host_is_dead, may_run, unsent_start
+from gpuward.controller.decide.liveness import host_is_dead, may_run
 from gpuward.controller.domain.instances import DeploymentFacts, InstanceFacts
 from gpuward.controller.domain.phases import InstancePhase
-from gpuward.controller.domain.plans import Fact, StopOrderPlan, Withdraw
+from gpuward.controller.domain.plans import Fact, StopOrderPlan
 
 P = InstancePhase
 
 
 def stop(facts: DeploymentFacts, instance: InstanceFacts, draft: Draft, reason: str, message: str) -> None:
     """Begins or continues the stop of an instance; what is proven dead is removed at once."""
-    running: list[int] = []
-    for rank in instance.ranks:
-        order = unsent_start(instance, rank)
-        if order is not None:
-            draft.withdrawals.append(Withdraw(order))
-        elif may_run(facts, instance, rank):
-            running.append(rank)
+    unsent = [rank for rank in instance.ranks if draft.withdraw(instance, rank)]
+    running = [rank for rank in instance.ranks if rank not in unsent and may_run(facts, instance, rank)]
     if not running:
         draft.remove(instance)
         draft.facts.append(Fact("removed", message or f"removed: {reason}", _objects(instance), {"reason": reason}))
