@@ -1,0 +1,108 @@
+"""Deployments under a policy while something fails, and the proof that none was stopped too early and none missed."""
+
+import logging
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import pairwise
+
+from support.policies import IDLE_POLICY, SAMPLE_S, WINDOW_S, PolicyWatch, Served, seconds
+
+log = logging.getLogger(__name__)
+BUSY_S = 8  # of what falls idle, at first
+FAULT_AT_S = 12  # after they serve: in mid-window
+# Far less than what has been lived through of a window by the fault: who began anew would be later.
+LATE_S = 10.0
+_BUSY = 95
+_REPORTED_S = 3.0  # from an engine's being ready to its serving, by the database
+
+
+@dataclass
+class Subjects:
+    """On one worker: one that is idle, one that works and then falls idle, one that works."""
+
+    watch: PolicyWatch
+    worker: str
+    served: dict[str, Served] = field(default_factory=dict)
+
+    @property
+    def idle(self) -> str:
+        return f"idle-{self.worker}"
+
+    @property
+    def falls(self) -> str:
+        return f"falls-{self.worker}"
+
+    @property
+    def busy(self) -> str:
+        return f"busy-{self.worker}"
+
+    async def apply(self) -> None:
+        placement = {"workers": [self.worker]}
+        for name, percent in (
+            (self.idle, 0),
+            (self.falls, [[BUSY_S, _BUSY], [3600, 0]]),
+            (self.busy, _BUSY),
+        ):
+            await self.watch.idle(name, percent, placement=placement)
+
+    async def serve(self) -> None:
+        """Notes since when they serve, and waits for the moment of the fault."""
+        for name in (self.idle, self.falls, self.busy):
+            (self.served[name],) = await self.watch.serving(name)
+        await self.watch.pass_until(self.served[self.idle].since + seconds(FAULT_AT_S))
+        assert await self.watch.now() < self.served[self.idle].full_at() - seconds(LATE_S)
+
+    async def end_well(self, *, not_before: datetime | None = None, limit_s: float = 60.0) -> None:
+        """The two idle ones are stopped, each once: as soon as a window is full and was heard of, and no sooner.
+
+        Args:
+            not_before: when that could be heard of; None: the fault was over before the windows were full.
+            limit_s: to wait.
+        """
+        heard = not_before or self.served[self.idle].since
+        for name in (self.idle, self.falls):
+            served = self.served[name]
+            event = await self.watch.told("policy_stop", name, limit_s)
+            await self.watch.check_not_early(event, [served])
+            assert event["at"] >= heard, event
+            full = served.full_at()
+            if name == self.falls:
+                full = await self.watch.last_high(served) + seconds(WINDOW_S)
+                assert full >= served.full_at(WINDOW_S + BUSY_S - _REPORTED_S), event
+            late_s = (event["at"] - max(full, heard)).total_seconds()
+            log.info("%s: stopped %.2f s after its window was full and heard of", name, late_s)
+            assert late_s <= LATE_S, event
+            assert event["evidence"]["window_s"] == WINDOW_S
+        await self._nothing_else()
+
+    async def _nothing_else(self) -> None:
+        await self.watch.untouched([self.busy])
+        assert await self.watch.serving(self.busy) == [self.served[self.busy]]
+        for name in (self.idle, self.falls):
+            assert len(await self.watch.events("policy_stop", name)) == 1
+            (row,) = await self.watch.rows("select count(*) from policy_actions where deployment = $1", name)
+            assert row["count"] == 1
+
+    async def check_samples(self, since: datetime, until: datetime) -> None:
+        """What the busy one's GPU did in that time is known without a gap, each period once, at its own time."""
+        rows = await self.watch.rows(
+            "select at, seq from samples where device = any($1) and at between $2 and $3 order by at",
+            self.served[self.busy].gpus,
+            since,
+            until,
+        )
+        assert len({row["seq"] for row in rows}) == len(rows)
+        times = [since, *(row["at"] for row in rows), until]
+        gaps = [(b - a).total_seconds() for a, b in pairwise(times)]
+        assert max(gaps) <= 2 * SAMPLE_S + 1, gaps
+        spread = (until - since).total_seconds() / SAMPLE_S
+        assert 0.8 * spread - 2 <= len(rows) <= 1.2 * spread + 2, (len(rows), spread)
+
+
+async def subjects_on(watch: PolicyWatch, *workers: str) -> list[Subjects]:
+    """Three on each of these workers, under the default policy."""
+    await watch.put("stop-idle", default=True, **IDLE_POLICY)
+    found = [Subjects(watch, worker) for worker in workers]
+    for subjects in found:
+        await subjects.apply()
+    return found

@@ -1,0 +1,244 @@
+"""Everything that a policy must and must not do, at once on real processes: only what is idle is stopped."""
+
+import asyncio
+import logging
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import aiohttp
+
+from support.cluster import Cluster
+from support.policies import IDLE_POLICY, SAMPLE_S, SAMPLING, WHOLE, WINDOW_S, PolicyWatch, Served, seconds
+from support.webhook_receiver import Receiver, webhook_receiver
+
+log = logging.getLogger(__name__)
+PROMISED_S = SAMPLE_S + 2.0  # one sampling period and two seconds after the window is full
+SAVES_S = 8
+LOADS_S = 40
+MUTE_AFTER_S = 20
+KEY = "a key of the test's own"
+# Busy for so long after its start that a second replica, started later, is busy when this one has become idle.
+FALLS_IDLE = [[10, 95], [3600, 0]]
+SECOND_AFTER_S = 15
+# It saves its work when it is told to stop, and says so once that is done.
+SAVING = f"""
+import signal, sys, time
+def save(*_):
+    time.sleep({SAVES_S})
+    open(sys.argv[1], "w").write("saved")
+    sys.exit(0)
+signal.signal(signal.SIGTERM, save)
+while True:
+    time.sleep(1)
+"""
+
+
+async def test_only_what_is_idle_is_stopped(cluster: Cluster, watch: PolicyWatch) -> None:
+    async with webhook_receiver([500]) as receiver:
+        await _begin(watch, receiver)
+        async with _asked_for_long(cluster, "asked"):
+            served = {name: (await watch.serving(name))[0] for name in EARLY}
+            await _change_in_mid_window(watch, served)
+            await _idle_ones_are_stopped(watch, served)
+            await _told_only(watch, served, receiver)
+            await _others_say_why(watch, served)
+            await _stays_stopped_until_started(watch)
+            await _default_changed_and_deleted(watch, served)
+            await _one_of_two(watch, served)
+            await _saved_before_it_ended(watch)
+            await _ran_on(watch, served, receiver)
+
+
+EARLY = (
+    "unused", "busy", "unheard", "asked", "pair", "shrink", "told", "rehearsed", "saves", "changed", "middling",
+    "quiet", "loud",
+)  # fmt: skip
+RUN_ON = ("busy", "loading", "unheard", "asked", "pair", "late", "loud")
+
+
+async def _begin(watch: PolicyWatch, receiver: Receiver) -> None:
+    cluster = watch.cluster
+    await cluster.start_controller(**SAMPLING)
+    await cluster.start_agent("host", gpus=16)
+    await cluster.start_agent("mute", gpus=1, host={"telemetry_seconds": MUTE_AFTER_S})
+    assert (await cluster.call("PUT", "/secrets/webhook", {"value": KEY}))[0] in (200, 201, 204)
+    await watch.put("stop-idle", default=True, **IDLE_POLICY)
+    await watch.put("by-name", **IDLE_POLICY)
+
+    await watch.idle("unheard", placement={"workers": ["mute"]})
+    await watch.idle("unused")
+    await watch.idle("busy", 95)
+    await watch.idle("loading", 95, args={"load_seconds": LOADS_S})
+    await watch.idle("asked", args={"token_seconds": 1})
+    await watch.idle("pair", FALLS_IDLE, utilization_policy="by-name")
+    await watch.idle("shrink", FALLS_IDLE, utilization_policy={**IDLE_POLICY, "action": "scale_down"})
+    await watch.idle("told", utilization_policy={**IDLE_POLICY, "action": "notify", "webhook": receiver.url})
+    await watch.idle("rehearsed", utilization_policy={**IDLE_POLICY, "dry_run": True})
+    await watch.idle("changed", utilization_policy={**IDLE_POLICY, "time_window": 3600})
+    await watch.idle("middling", 60)
+    saving = [sys.executable, "-c", SAVING, str(_saved(watch))]
+    await cluster.apply("saves", engine="custom", command=saving, resources=WHOLE, drain_time="20s")
+    shared = {"resources": {"gpus": 1, "gpu_memory": "8GiB"}, "placement": {"gpus": ["host:15"]}}
+    await watch.idle("quiet", **shared)
+    await watch.idle("loud", 95, **shared)
+
+
+async def _change_in_mid_window(watch: PolicyWatch, served: dict[str, Served]) -> None:
+    """Another window in place (U42), a second replica for some, and a latecomer."""
+    await watch.pass_until(served["pair"].since + seconds(SECOND_AFTER_S))
+    for name in ("pair", "shrink"):
+        await watch.cluster.post(f"/deployments/{name}/scale", {"replicas": 2})
+    await watch.idle("changed", utilization_policy=IDLE_POLICY)
+    event = await watch.told("policy_changed", "changed")
+    assert event["evidence"]["old"]["time_window"] == 3600, event
+    assert event["evidence"]["new"]["time_window"] == WINDOW_S, event
+    assert await watch.now() < served["changed"].full_at()
+    await watch.idle("late")
+
+
+async def _idle_ones_are_stopped(watch: PolicyWatch, served: dict[str, Served]) -> None:
+    for name in ("unused", "changed", "saves", "quiet"):
+        event = await watch.told("policy_stop", name)
+        await watch.check_not_early(event, [served[name]])
+        watch.check_evidence(event, [served[name]], "host")
+        late_s = (event["at"] - served[name].full_at()).total_seconds()
+        log.info("%s: stopped %.2f s after its window was full", name, late_s)
+        assert name != "unused" or late_s <= PROMISED_S
+        assert (event["evidence"]["policy"] == "stop-idle") == (name != "changed")
+
+
+async def _told_only(watch: PolicyWatch, served: dict[str, Served], receiver: Receiver) -> None:
+    event = await watch.told("policy_notify", "told")
+    await watch.check_not_early(event, [served["told"]])
+    event = await watch.told("policy_would_stop", "rehearsed")
+    await watch.check_not_early(event, [served["rehearsed"]])
+    await watch.cluster.until(lambda: len(receiver.received) >= 2, "the webhook is sent again")
+    first, again = receiver.received
+    assert first.id == again.id
+    assert first.signed_with(KEY.encode())
+    assert again.signed_with(KEY.encode())
+    assert not again.signed_with(b"another key")
+    assert first.content == again.content
+
+
+async def _others_say_why(watch: PolicyWatch, served: dict[str, Served]) -> None:
+    wanted = {
+        "busy": ("false", {"busy"}),
+        "loading": ("unknown", {"not_running"}),
+        "unheard": ("unknown", {"coverage", "no_telemetry", "window_not_full"}),
+        "asked": ("false", {"requests"}),
+        "middling": ("false", {"busy"}),
+        "loud": ("false", {"busy"}),
+        "late": ("unknown", {"window_not_full"}),
+    }
+    for name, (status, reasons) in wanted.items():
+        condition = await watch.condition(name)
+        assert (condition["status"], condition["reason"] in reasons) == (status, True), (name, condition)
+        assert condition["message"], name
+    assert (await watch.cluster.instances("loud"))[0]["status"]["gpus"] == list(served["quiet"].gpus)
+
+
+async def _stays_stopped_until_started(watch: PolicyWatch) -> None:
+    """Neither `restart: always` nor an unchanged apply starts what a policy stopped; a user's start does (U33)."""
+    cluster = watch.cluster
+    await cluster.until(lambda: cluster.phase_is("unused", "stopped"), "unused is stopped")
+    await watch.idle("unused")
+    status = (await watch.deployment("unused"))["status"]
+    assert (status["phase"], status["reason"], status["wanted"]) == ("stopped", "policy_idle", 0)
+    assert not await cluster.instances("unused")
+    await cluster.post("/deployments/unused/start")
+    await cluster.running("unused")
+    assert len(await watch.events("policy_stop", "unused")) == 1
+
+
+async def _default_changed_and_deleted(watch: PolicyWatch, served: dict[str, Served]) -> None:
+    """A change applies to what runs, and so does the end (U43)."""
+    await watch.put("stop-idle", default=True, **{**IDLE_POLICY, "min_gpu_utilization": 80})
+    event = await watch.told("policy_stop", "middling")
+    assert event["evidence"]["min_gpu_utilization"] == 80
+    await watch.check_not_early(event, [served["middling"]])
+    assert len(await watch.verdicts("late")) == 1
+    await watch.delete("stop-idle")
+
+    async def judged_no_more() -> bool:
+        return not any([await watch.verdicts(name) or await watch.condition(name) for name in ("late", "busy")])
+
+    await watch.cluster.until(judged_no_more, "nobody judges them", 5)
+
+
+async def _one_of_two(watch: PolicyWatch, served: dict[str, Served]) -> None:
+    """The idle replica alone goes with `scale_down`, and none with `stop` (U32)."""
+    first, second = await watch.serving("pair", 2)
+
+    async def one_is_idle() -> bool:
+        verdicts = await watch.verdicts("pair")
+        return [verdicts[one.name]["verdict"] for one in (first, second)] == ["idle", "busy"]
+
+    await watch.cluster.until(one_is_idle, "one of the pair is idle", 20)
+    condition = await watch.condition("pair")
+    assert condition["status"] == "false", condition
+    assert condition["message"], condition
+
+    event = await watch.told("policy_scale_down", "shrink", 10)
+    victim = served["shrink"]
+    assert event["evidence"]["instances"] == [victim.name]
+    await watch.check_not_early(event, [victim])
+    watch.check_evidence(event, [victim], "host")
+    (left,) = await watch.serving("shrink", 1)
+    assert left.name != victim.name
+    assert len(await watch.serving("pair", 2)) == 2
+
+
+def _saved(watch: PolicyWatch) -> Path:
+    return watch.cluster.folder / "saved"
+
+
+async def _saved_before_it_ended(watch: PolicyWatch) -> None:
+    """What a policy stops has its drain time (U35)."""
+    await watch.cluster.until(lambda: watch.cluster.phase_is("saves", "stopped"), "it has saved and ended", SAVES_S + 5)
+    assert _saved(watch).read_text() == "saved"
+    (event,) = await watch.events("policy_stop", "saves")
+    assert _saved(watch).stat().st_mtime >= event["at"].timestamp() + SAVES_S
+
+
+async def _ran_on(watch: PolicyWatch, served: dict[str, Served], receiver: Receiver) -> None:
+    """To the end nothing else was done, and what was done was done once."""
+    await watch.cluster.running("loading", LOADS_S)
+    (late,) = await watch.serving("late")
+    await watch.pass_until(late.full_at() + seconds(PROMISED_S + 1))
+    await watch.untouched(RUN_ON)
+    now = {name: (await watch.serving(name))[0] for name in ("busy", "unheard", "asked", "loud", "told", "rehearsed")}
+    assert now == {name: served[name] for name in now}
+    for reason, name in (("policy_notify", "told"), ("policy_would_stop", "rehearsed")):
+        assert len(await watch.events(reason, name)) == 1
+    assert len(receiver.received) == 2
+    assert (await watch.condition("told"))["status"] == "true"
+    await watch.cluster.audit()
+
+
+@asynccontextmanager
+async def _asked_for_long(cluster: Cluster, name: str) -> AsyncIterator[None]:
+    """A streamed request, a token each second, for as long as the context lasts."""
+    await cluster.running(name)
+    body = {"model": name, "prompt": "on and on", "max_tokens": 600, "stream": True}
+    begun = asyncio.Event()
+
+    async def ask() -> None:
+        limit = aiohttp.ClientTimeout(total=600)
+        async with cluster.session.post("/v1/completions", json=body, timeout=limit) as answer:
+            assert answer.status == 200
+            async for _ in answer.content:
+                begun.set()
+
+    asking = asyncio.create_task(ask(), name="asking")
+    try:
+        async with asyncio.timeout(20):
+            await begun.wait()
+        yield
+        assert not asking.done(), "the request was to last for the whole test"
+    finally:
+        asking.cancel()
+        with suppress(asyncio.CancelledError):
+            await asking
