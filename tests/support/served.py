@@ -19,6 +19,7 @@ from gpuward.controller.store.database import Database
 from gpuward.controller.store.keys import create_key
 from gpuward.schemas.manifest import DeploymentSpec
 
+KEPT_S = 2 * 3600.0  # samples
 ROLES = ("admin", "operator", "viewer", "inference")
 
 
@@ -89,6 +90,7 @@ async def served(
         analyse=surroundings.analyse,
         registry=surroundings.registry,
         version="1.2.3",
+        longest_window_s=KEPT_S,
     )
     keys = {role: (await create_key(database, role)).key for role in ROLES}  # type: ignore[arg-type]  # of the literals
     app = build_app(context, more_routes=more_routes)

@@ -167,6 +167,7 @@ class _Controller:
                 analyse=analyse_now,
                 registry=registry,
                 version=__version__,
+                longest_window_s=settings.keep_samples_h * 3600,
             ),
             more_routes=self._hub.routes(),
         )

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from gpuward.schemas.base import View
 from gpuward.schemas.manifest import DeploymentSpec
-from gpuward.schemas.policy_objects import DeploymentPolicy, InstanceUtilization
+from gpuward.schemas.policy_objects import DeploymentPolicy, InstanceUtilization, PlannedPolicy
 
 DeploymentPhaseName = Literal[
     "pending", "progressing", "running", "degraded", "stopped", "succeeded", "failed", "deleting"
@@ -317,7 +317,7 @@ class PlanView(View):
     items: list[PlanItem]
     changes: dict[str, Literal["create", "replace", "update", "unchanged"]] = {}
     policy_changes: dict[str, Literal["create", "update", "unchanged"]] = {}
-    policies: dict[str, DeploymentPolicy] = {}  # that would apply, by deployment; missing: none
+    policies: dict[str, PlannedPolicy] = {}  # that would apply, by deployment; missing: none
 
 
 class ErrorBody(View):

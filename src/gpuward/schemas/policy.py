@@ -114,6 +114,10 @@ class PolicySpec(UtilizationPolicy):
 
     default: bool = False
 
+    def bare(self) -> UtilizationPolicy:
+        """What is done to those it applies to, whoever they are."""
+        return UtilizationPolicy.model_construct(**{f: getattr(self, f) for f in UtilizationPolicy.model_fields})
+
 
 def _not_none(name: str) -> str:
     if name == NO_POLICY:

@@ -56,13 +56,18 @@ class PolicyView(View):
     status: PolicyStatus
 
 
-class DeploymentPolicy(View):
-    """The policy that applies to a deployment. Inline: no name, and the generation is the deployment's."""
+class PlannedPolicy(View):
+    """The policy that would apply to a deployment. An inline one has no name."""
 
     origin: PolicyOrigin
     name: str = ""
-    generation: int
     spec: UtilizationPolicy
+
+
+class DeploymentPolicy(PlannedPolicy):
+    """The policy that applies to a deployment. The generation of an inline one is the deployment's."""
+
+    generation: int
 
 
 class InstanceUtilization(View):

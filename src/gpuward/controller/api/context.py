@@ -35,6 +35,7 @@ class ApiContext:
         analyse: works out the need of a spec that nobody has analysed yet; raises ChildFailure where it cannot.
         registry: what /metrics shows beside the figures that are read from the rows.
         version: of this program.
+        longest_window_s: for how long samples are kept; no policy may look further back.
     """
 
     database: Database
@@ -45,6 +46,7 @@ class ApiContext:
     analyse: Callable[[DeploymentSpec], Awaitable[Need]]
     registry: CollectorRegistry
     version: str
+    longest_window_s: float
 
 
 CONTEXT: Final = web.AppKey("CONTEXT", ApiContext)

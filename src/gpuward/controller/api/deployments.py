@@ -1,27 +1,31 @@
 """Deployments: read, apply, delete, start, stop, scale."""
 
-import re
 from collections.abc import Awaitable, Callable
 from typing import Final
 
 from aiohttp import web
 
 from gpuward.controller.api.context import CONTEXT
-from gpuward.controller.api.errors import ApiError, invalid
-from gpuward.controller.api.exchange import answer, known_parameters, page_limit, read_json_body, read_model
+from gpuward.controller.api.exchange import (
+    OUTCOME_HEADER,
+    answer,
+    expected_generation,
+    known_parameters,
+    name_to_apply,
+    page_limit,
+    read_json_body,
+    read_model,
+    tagged,
+)
 from gpuward.controller.api.route import PAGING, Access, Route
 from gpuward.controller.engines.registry import validate
 from gpuward.controller.store import deployments as store
 from gpuward.controller.store.database import Database
 from gpuward.controller.store.views.deployments import deployment_by_name, list_deployments
-from gpuward.schemas.manifest import NAME_PATTERN, DeploymentSpec
+from gpuward.schemas.manifest import DeploymentSpec
 from gpuward.schemas.objects import DeploymentView, Page
 from gpuward.schemas.parse import parse_spec
-from gpuward.schemas.problems import FieldProblem
 from gpuward.schemas.requests import ScaleBody
-
-_OUTCOME_HEADER: Final = "X-Gpuward-Outcome"  # created, unchanged, updated or replaced
-_IF_MATCH: Final = re.compile(r'^(?:W/)?"?(\d{1,18})"?$')
 
 
 async def get_all(request: web.Request) -> web.Response:
@@ -36,26 +40,31 @@ async def get_one(request: web.Request) -> web.Response:
     """`GET /deployments/{name}`."""
     async with request.app[CONTEXT].database.snapshot() as connection:
         view = await deployment_by_name(connection, request.match_info["name"])
-    return answer(view, headers=_tagged(view))
+    return answer(view, headers=tagged(view))
 
 
 async def put(request: web.Request) -> web.Response:
     """`PUT /deployments/{name}`."""
-    name = request.match_info["name"]
-    if not re.fullmatch(NAME_PATTERN, name):
-        raise invalid([FieldProblem("name", "is no DNS label; write lower case letters, digits and '-', at most 63")])
+    name = name_to_apply(request)
     spec = parse_spec(await read_json_body(request), name=name)
     validate(spec)
-    applied = await store.apply(request.app[CONTEXT].database, name, spec, if_match=_if_match(request))
+    context = request.app[CONTEXT]
+    applied = await store.apply(
+        context.database,
+        name,
+        spec,
+        if_match=expected_generation(request),
+        longest_window_s=context.longest_window_s,
+    )
     status = 201 if applied.outcome == "created" else 200
-    headers = {**_tagged(applied.view), _OUTCOME_HEADER: applied.outcome}
+    headers = {**tagged(applied.view), OUTCOME_HEADER: applied.outcome}
     return answer(applied.view, status=status, headers=headers)
 
 
 async def delete(request: web.Request) -> web.Response:
     """`DELETE /deployments/{name}`."""
     database = request.app[CONTEXT].database
-    view = await store.delete(database, request.match_info["name"], if_match=_if_match(request))
+    view = await store.delete(database, request.match_info["name"], if_match=expected_generation(request))
     return answer(view, status=202)
 
 
@@ -63,8 +72,8 @@ async def scale(request: web.Request) -> web.Response:
     """`POST /deployments/{name}/scale`."""
     body = await read_model(request, ScaleBody)
     database = request.app[CONTEXT].database
-    view = await store.scale(database, request.match_info["name"], body.replicas, if_match=_if_match(request))
-    return answer(view, headers=_tagged(view))
+    view = await store.scale(database, request.match_info["name"], body.replicas, if_match=expected_generation(request))
+    return answer(view, headers=tagged(view))
 
 
 def _verb(
@@ -72,23 +81,9 @@ def _verb(
 ) -> Callable[[web.Request], Awaitable[web.Response]]:
     async def handler(request: web.Request) -> web.Response:
         view = await act(request.app[CONTEXT].database, request.match_info["name"])
-        return answer(view, headers=_tagged(view))
+        return answer(view, headers=tagged(view))
 
     return handler
-
-
-def _tagged(view: DeploymentView) -> dict[str, str]:
-    return {"ETag": f'"{view.generation}"'}
-
-
-def _if_match(request: web.Request) -> int | None:
-    text = request.headers.get("If-Match")
-    if text is None or text.strip() == "*":
-        return None
-    match = _IF_MATCH.match(text.strip())
-    if match is None:
-        raise ApiError(400, "invalid", "If-Match: is no generation; send the number that was read, or leave it out")
-    return int(match[1])
 
 
 _PATH: Final = "/api/v1/deployments"

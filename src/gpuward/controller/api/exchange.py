@@ -1,7 +1,8 @@
 """Reading requests and writing answers: bodies under a bound, parameters checked, models as JSON."""
 
+import re
 from collections.abc import Mapping
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from aiohttp import web
 from pydantic import BaseModel, ValidationError
@@ -9,10 +10,13 @@ from pydantic import BaseModel, ValidationError
 from gpuward.controller.api.errors import ApiError, invalid
 from gpuward.controller.api.route import MAX_BODY_BYTES
 from gpuward.controller.store.views.paging import MAX_LIMIT
+from gpuward.schemas.manifest import NAME_PATTERN
 from gpuward.schemas.problems import FieldProblem, ManifestError, from_validation, most_specific, unknown_keys
 from gpuward.schemas.text import read_json
 
 DEFAULT_LIMIT: Final = 100
+OUTCOME_HEADER: Final = "X-Gpuward-Outcome"  # of an apply: created, unchanged, updated or replaced
+_IF_MATCH: Final = re.compile(r'^(?:W/)?"?(\d{1,18})"?$')
 M = TypeVar("M", bound=BaseModel)
 
 
@@ -119,6 +123,46 @@ def flag(parameters: Mapping[str, str], name: str) -> bool:
 def page_limit(parameters: Mapping[str, str]) -> int:
     """The `limit` parameter of a list."""
     return whole_number(parameters, "limit", low=1, high=MAX_LIMIT) or DEFAULT_LIMIT
+
+
+def name_to_apply(request: web.Request) -> str:
+    """The name in the path of what is to be applied.
+
+    Raises:
+        ApiError: 400 where no object can be called so.
+    """
+    name = request.match_info["name"]
+    if not re.fullmatch(NAME_PATTERN, name):
+        raise invalid([FieldProblem("name", "is no DNS label; write lower case letters, digits and '-', at most 63")])
+    return name
+
+
+def expected_generation(request: web.Request) -> int | None:
+    """The generation that `If-Match` expects the object to have; None for any.
+
+    Raises:
+        ApiError: 400.
+    """
+    text = request.headers.get("If-Match")
+    if text is None or text.strip() == "*":
+        return None
+    match = _IF_MATCH.match(text.strip())
+    if match is None:
+        raise ApiError(400, "invalid", "If-Match: is no generation; send the number that was read, or leave it out")
+    return int(match[1])
+
+
+class Tagged(Protocol):
+    """An object with a generation."""
+
+    @property
+    def generation(self) -> int:
+        """Rises with every changed spec."""
+
+
+def tagged(view: Tagged) -> dict[str, str]:
+    """The header that tells the generation."""
+    return {"ETag": f'"{view.generation}"'}
 
 
 def answer(model: BaseModel, *, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:

@@ -1,7 +1,7 @@
 """`POST /plan`: what an apply would do. Validates as an apply does, reads, places in memory, writes nothing."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from aiohttp import web
@@ -9,6 +9,7 @@ from aiohttp import web
 from gpuward.controller.api.context import CONTEXT, ApiContext
 from gpuward.controller.api.errors import as_api_error, invalid
 from gpuward.controller.api.exchange import answer, read_model
+from gpuward.controller.api.plan_policies import policy_outlook
 from gpuward.controller.api.planning import MAX_INSTANCES, PlanChange, Planned, plan_items
 from gpuward.controller.api.route import Access, Route
 from gpuward.controller.domain.placement import Need
@@ -36,8 +37,15 @@ async def post(request: web.Request) -> web.Response:
     """`POST /plan`."""
     context = request.app[CONTEXT]
     body = await read_model(request, PlanBody)
-    manifests = parse_manifest_objects(list(body.manifests))
-    _validate_all(manifests)
+    parsed = parse_manifest_objects(list(body.manifests))
+    written = {join_path("", n) if len(parsed) > 1 else "": manifest for n, manifest in enumerate(parsed)}
+    deployments = {path: one for path, one in written.items() if isinstance(one, DeploymentManifest)}
+    _validate_all(deployments)
+    async with context.database.snapshot() as connection:
+        policies = await policy_outlook(connection, written, longest_window_s=context.longest_window_s)
+    if policies.problems:
+        raise invalid(policies.problems)
+    manifests = list(deployments.values())
     async with request.app[ANALYSES_AT_ONCE]:
         planned = await _observe(context, manifests)
     replaced = [one.uid for one in planned if one.change == "replace"]
@@ -45,21 +53,27 @@ async def post(request: web.Request) -> web.Response:
         # Old instances make room for the new ones, so what they hold counts as free.
         inventory = await read_inventory(connection, without=replaced)
     items = await asyncio.to_thread(plan_items, inventory, planned)
-    return answer(PlanView(items=items, changes={one.name: one.change for one in planned}))
+    changes = {one.name: one.change for one in planned}
+    view = PlanView(
+        items=items, changes=changes, policy_changes=dict(policies.changes), policies=dict(policies.effective)
+    )
+    return answer(view)
 
 
-def _validate_all(manifests: Sequence[DeploymentManifest]) -> None:
+def _validate_all(manifests: Mapping[str, DeploymentManifest]) -> None:
+    """Checks what each would run on, given by the path at which each was written."""
     problems: list[FieldProblem] = []
-    for index, manifest in enumerate(manifests):
+    for path, manifest in manifests.items():
         try:
             validate(manifest.spec())
         except SpecError as error:
-            if len(manifests) == 1:
+            if not path:
                 raise
             known = as_api_error(error)
-            for problem in known.details["problems"] if known else ():
-                path = join_path(join_path("", index), problem["path"])
-                problems.append(FieldProblem(path, problem["message"]))
+            problems.extend(
+                FieldProblem(join_path(path, problem["path"]), problem["message"])
+                for problem in (known.details["problems"] if known else ())
+            )
     if problems:
         raise invalid(problems)
 

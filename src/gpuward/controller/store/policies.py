@@ -17,7 +17,7 @@ from gpuward.controller.store.events import NewEvent, write_events
 from gpuward.controller.store.notify import notify
 from gpuward.controller.store.policy_checks import problem_of_second_default, problems_of_policies
 from gpuward.controller.store.refusals import GenerationConflictError, InUseError
-from gpuward.controller.store.views.policies import missing_policy, policy_by_name
+from gpuward.controller.store.views.policies import missing_policy, policy_by_name, policy_spec
 from gpuward.schemas.policy import MAX_WINDOW_S, PolicySpec
 from gpuward.schemas.policy_objects import PolicyView
 from gpuward.schemas.problems import ManifestError
@@ -67,10 +67,10 @@ async def apply_policy(
     async with database.transaction() as connection:
         row = await connection.fetchrow("select * from policies where name = $1 for no key update", name)
         _check_generation(name, row, if_match)
-        old = None if row is None else _spec_of(row)
+        old = None if row is None else policy_spec(row)
         outcome: PolicyOutcome = "unchanged" if old == spec else "created" if old is None else "updated"
+        await _check(connection, name, spec, longest_window_s)
         if outcome != "unchanged":
-            await _check(connection, name, spec, longest_window_s)
             await _write(connection, name, row, spec)
         return AppliedPolicy(await policy_by_name(connection, name), outcome)
 
@@ -95,7 +95,7 @@ async def delete_policy(database: Database, name: str, *, if_match: int | None =
         view = await policy_by_name(connection, name)
         concerned = await _concerned(connection, row["uid"])
         await connection.execute("delete from policies where uid = $1", row["uid"])
-        evidence = {"old_spec": _written(_spec_of(row)), "old_generation": row["generation"]}
+        evidence = {"old_spec": _written(policy_spec(row)), "old_generation": row["generation"]}
         await _tell(connection, row["uid"], "policy_deleted", f"policy {name} was deleted", concerned, evidence)
         return view
 
@@ -140,7 +140,7 @@ async def _write(connection: Any, name: str, row: Any, spec: PolicySpec) -> None
     if row is None:
         await _tell(connection, uid, "policy_created", f"policy {name} was created", concerned, evidence)
         return
-    old_spec = _written(_spec_of(row))
+    old_spec = _written(policy_spec(row))
     old, new = changed_fields(old_spec, _written(spec))
     evidence |= {"old": old, "new": new, "old_generation": row["generation"], "old_spec": old_spec}
     changes = ", ".join(f"{field} {old[field]} -> {new[field]}" for field in new)
@@ -158,10 +158,6 @@ async def _tell(
     event = NewEvent(reason, message, objects, {**evidence, "deployments": len(concerned)})
     await write_events(connection, [event])
     await notify(connection, "deployment", concerned)
-
-
-def _spec_of(row: Any) -> PolicySpec:
-    return PolicySpec.model_validate({**row["spec"], "default": row["is_default"]})
 
 
 def _written(spec: PolicySpec) -> dict[str, Any]:

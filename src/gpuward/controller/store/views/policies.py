@@ -1,5 +1,6 @@
 """Utilization policies as the API shows them: what each watches, how it judges, what it freed."""
 
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from gpuward.controller.store.effective_policy import EFFECTIVE
@@ -65,6 +66,17 @@ async def policy_by_name(connection: Reader, name: str) -> PolicyView:
     return _view(rows[0])
 
 
+async def named_and_default(connection: Reader, names: Iterable[str]) -> dict[str, tuple[int, PolicySpec]]:
+    """Generation and spec of these policies and of the default one, by name; those that do not exist are missing."""
+    rows = await connection.fetch("select * from policies where name = any($1) or is_default", list(names))
+    return {row["name"]: (row["generation"], policy_spec(row)) for row in rows}
+
+
+def policy_spec(row: Mapping[str, Any]) -> PolicySpec:
+    """The spec that a row of policies holds."""
+    return PolicySpec.model_validate({**row["spec"], "default": row["is_default"]})
+
+
 def missing_policy(name: str) -> NotFoundError:
     """Says that there is no such policy."""
     return NotFoundError(f"no policy is named {name!r}; `gpuward get policies` lists those there are")
@@ -76,7 +88,7 @@ def _view(row: Any) -> PolicyView:
         uid=str(row["uid"]),
         generation=row["generation"],
         created_at=row["created_at"],
-        spec=PolicySpec.model_validate({**row["spec"], "default": row["is_default"]}),
+        spec=policy_spec(row),
         status=PolicyStatus(
             watches=PolicyWatches(deployments=row["deployments"], instances=row["instances"]),
             verdicts=PolicyVerdicts(idle=row["idle"], busy=row["busy"], unknown=row["unknown"]),
