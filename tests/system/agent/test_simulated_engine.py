@@ -12,6 +12,7 @@ import aiohttp
 import pytest
 
 from gpuward.agent.processes.ports import PortBook
+from gpuward.agent.sampling.requests import sum_gauges
 
 
 @asynccontextmanager
@@ -104,3 +105,25 @@ async def test_tokens_take_their_time() -> None:
         async with client.post("/v1/completions", json=ask) as answer:
             assert answer.status == 200
         assert time.monotonic() - began >= 0.45
+
+
+async def test_it_tells_how_many_requests_it_has() -> None:
+    gauges = ("simulated_requests_running", "simulated_requests_waiting")
+
+    async def told(client: aiohttp.ClientSession) -> int:
+        async with client.get("/metrics") as answer:
+            text = await answer.text()
+            assert all(f"# TYPE {name} gauge" in text for name in gauges)
+            return sum_gauges(text, gauges)
+
+    async with engine("--token-seconds", "1") as (_, client):
+        assert await told(client) == 0
+        ask = {"model": "demo", "prompt": "x", "max_tokens": 1000}
+        asking = asyncio.create_task(client.post("/v1/completions", json=ask))
+        async with asyncio.timeout(10):
+            while await told(client) != 1:  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0.02)
+        asking.cancel()
+        async with asyncio.timeout(10):
+            while await told(client) != 0:  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0.02)

@@ -138,3 +138,11 @@ def test_the_need_of_the_simulated_engine() -> None:
     assert engine.need(wanted, None).memory_mib == 4096
     assert engine.need(wanted, {"memory_mib": 5000}).memory_mib == 5000
     assert engine.need(spec(engine="simulated"), None).memory_mib is None
+
+
+def test_which_gauges_tell_of_requests() -> None:
+    """Nobody knows which server a command starts, only whether it serves at all."""
+    assert "vllm:num_requests_running" in process(command=["x", "{port}"]).request_gauges
+    assert process(command=["x"], restart="never").request_gauges == ()
+    assert process(engine="simulated").request_gauges == ("simulated_requests_running", "simulated_requests_waiting")
+    assert process(model="path:/models/tiny").request_gauges == ()  # transformers serve has no metrics

@@ -60,8 +60,10 @@ class Sampler:
             began_s = self._clock()
             while True:
                 self._close(await self._read_period(began_s))
+                began_s += self.period_s
                 # Period follows upon period, unless the host slept or a reading took longer than one.
-                began_s = max(began_s + self.period_s, self._clock() - self.period_s)
+                if (now_s := self._clock()) >= began_s + self.period_s:
+                    began_s = now_s
 
     async def _read_period(self, began_s: float) -> Accumulation:
         readings = Accumulation()

@@ -1,0 +1,126 @@
+"""When periods close: on the clock, whatever the driver or the host does meanwhile."""
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from gpuward.agent.gpus.reader import GpuReading
+from gpuward.agent.inventory import InventoryWatch
+from gpuward.agent.sampling.backlog import Backlog
+from gpuward.agent.sampling.owners import Owners
+from gpuward.agent.sampling.requests import RequestWatch
+from gpuward.agent.sampling.sampler import Sampler
+from gpuward.agent.traffic import Traffic
+from gpuward.schemas.wire import DeviceFacts, HostFacts, SamplePeriod
+
+pytestmark = pytest.mark.looptime
+
+HOST = HostFacts(os="linux", arch="x", hostname="h", memory_mib=1, cpu_milli=1)
+
+
+class Host:
+    """A host whose GPU answers as a test says; its clock can be put forward, as if it had slept."""
+
+    def __init__(self) -> None:
+        self.slept_s = 5_000.0
+        self.percent = 10.0
+        self.answer: Callable[[], Awaitable[None]] | None = None
+        self.backlog = Backlog()
+
+    def clock(self) -> float:
+        return asyncio.get_running_loop().time() + self.slept_s
+
+    async def open(self) -> None: ...
+    async def aclose(self) -> None: ...
+    async def driver(self) -> str | None:
+        return None
+
+    async def read(self) -> tuple[DeviceFacts, ...] | None:
+        reading = await self.sample()
+        return None if reading is None else reading.gpus
+
+    async def sample(self) -> GpuReading | None:
+        if self.answer is not None:
+            await self.answer()
+            return None
+        gpu = DeviceFacts(uuid="GPU-a", index=0, model="H100", memory_mib=1, utilization=self.percent)
+        return GpuReading((gpu,))
+
+    async def closed(self) -> list[SamplePeriod]:
+        """What is in the backlog now."""
+        if not len(self.backlog):
+            return []
+        self.backlog.rewind()
+        return list(await self.backlog.next())
+
+
+@asynccontextmanager
+async def sampling(host: Host, folder: Path, period_s: float = 10.0) -> AsyncIterator[Sampler]:
+    async with aiohttp.ClientSession() as session:
+        requests = RequestWatch(lambda: (), Traffic(), session, host.clock)
+        inventory = InventoryWatch(host, HOST)
+        sampler = Sampler(inventory, lambda: (), Owners(str(folder)), requests, host.backlog, host.clock)
+        sampler.period_s = period_s
+        running = asyncio.create_task(sampler.run())
+        try:
+            yield sampler
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_period_holds_its_readings_alone(tmp_path: Path) -> None:
+    host = Host()
+    async with sampling(host, tmp_path):
+        await asyncio.sleep(9.5)
+        host.percent = 90.0
+        await asyncio.sleep(1.0)
+        host.percent = 0.0
+        await asyncio.sleep(10.0)
+        first, second = await host.closed()
+    assert (first.gpus[0].max, first.gpus[0].mean) == (90.0, pytest.approx(18.0))
+    assert second.gpus[0].max == 0.0
+    assert [first.sampled_s, second.sampled_s] == pytest.approx([5_010, 5_020], abs=0.01)
+    assert (first.seq, first.period_s) == (int(first.sampled_s * 1000), 10.0)
+
+
+async def test_a_driver_that_hangs_makes_no_samples_and_holds_nothing_up(tmp_path: Path) -> None:
+    host = Host()
+    async with sampling(host, tmp_path) as sampler:
+        await asyncio.sleep(10.5)
+        host.answer = lambda: asyncio.sleep(1_000)
+        await asyncio.sleep(60.0)
+        host.answer = None
+        await asyncio.sleep(20.0)
+        periods = await host.closed()
+        assert sampler.period_s == 10.0
+    gaps = [after.sampled_s - before.sampled_s for before, after in itertools.pairwise(periods)]
+    assert gaps[0] > 50  # nothing is told of the time in between
+    assert all(gap == pytest.approx(10, abs=0.01) for gap in gaps[1:])
+
+
+async def test_after_a_sleep_of_the_host_periods_begin_anew(tmp_path: Path) -> None:
+    host = Host()
+    async with sampling(host, tmp_path):
+        await asyncio.sleep(14.0)
+        host.slept_s += 3_600.0
+        await asyncio.sleep(31.0)
+        times = [period.sampled_s - 5_000 for period in await host.closed()]
+    assert times[0] == pytest.approx(10, abs=0.01)
+    assert 3_614 <= times[1] <= 3_616
+    assert len(times) == 5  # one per period again, none for the hour that was slept through
+    assert times[-1] - times[-2] == pytest.approx(10, abs=0.01)
+
+
+async def test_a_new_length_holds_at_once(tmp_path: Path) -> None:
+    host = Host()
+    async with sampling(host, tmp_path, period_s=60.0) as sampler:
+        await asyncio.sleep(3.5)
+        sampler.period_s = 2.0
+        await asyncio.sleep(3.0)  # closed at 4, for the length that it has now, and at 6
+        assert [period.period_s for period in await host.closed()] == [2.0, 2.0]
