@@ -206,6 +206,11 @@ def test_analysis_runs_while_somebody_waits() -> None:
     assert plan_of(instance("a", "analyzing"), need=None, intents=(intent(),)).analyse is None
 
 
+def test_what_is_created_while_the_need_is_worked_out_says_so_from_the_start() -> None:
+    assert [c.analyzing for c in plan_of(need=None).creates] == [True]
+    assert [c.analyzing for c in plan_of().creates] == [False]
+
+
 def test_a_known_need_is_stored_and_wakes_placement() -> None:
     plan = plan_of(need=None, known=Need(memory_mib=1))
     assert plan.store_need is not None

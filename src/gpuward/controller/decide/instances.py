@@ -13,7 +13,7 @@ from gpuward.controller.decide.stopping import stop
 from gpuward.controller.domain.instances import DeploymentFacts, InstanceFacts, NeedError, RevisionFacts
 from gpuward.controller.domain.phases import InstancePhase
 from gpuward.controller.domain.placement import Need
-from gpuward.controller.domain.plans import Create, DeploymentPlan, Fact, StoreNeed
+from gpuward.controller.domain.plans import ANALYZING_MESSAGE, Create, DeploymentPlan, Fact, StoreNeed
 from gpuward.schemas.reasons import Reason
 
 P = InstancePhase
@@ -207,7 +207,7 @@ def _analyse(facts: DeploymentFacts, staying: list[InstanceFacts], wanted: int, 
     draft.analyse = facts.revision
     for instance in waiting:
         if instance.phase is P.PENDING:
-            draft.move(instance, P.ANALYZING, "", "its need is worked out")
+            draft.move(instance, P.ANALYZING, "", ANALYZING_MESSAGE)
 
 
 def _fill_up(facts: DeploymentFacts, staying: list[InstanceFacts], wanted: int, draft: Draft) -> None:
@@ -226,7 +226,7 @@ def _fill_up(facts: DeploymentFacts, staying: list[InstanceFacts], wanted: int, 
     ]  # fmt: skip
     for n in range(min(max(missing, 0), _MAX_CREATED_AT_ONCE)):
         replaces = given_up[n].id if n < len(given_up) else None
-        draft.creates.append(Create(facts.revision, replaces))
+        draft.creates.append(Create(facts.revision, replaces, analyzing=draft.analyse is not None))
     if missing > _MAX_CREATED_AT_ONCE:
         draft.again(0.0)
 

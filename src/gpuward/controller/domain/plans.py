@@ -3,19 +3,22 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from gpuward.controller.domain.instances import NeedError
 from gpuward.controller.domain.phases import InstancePhase
 from gpuward.controller.domain.placement import Need
 
+ANALYZING_MESSAGE: Final = "its need is worked out"
+
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """A new instance of a revision, in `pending`."""
+    """A new instance of a revision, in `pending`, or in `analyzing` where its need is being worked out."""
 
     revision: int
     replaces: str | None = None
+    analyzing: bool = False
 
 
 @dataclass(frozen=True, slots=True)

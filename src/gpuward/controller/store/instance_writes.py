@@ -10,6 +10,7 @@ from typing import Any, Final
 import orjson
 
 from gpuward.controller.domain.need_json import need_error_to_json, need_to_json
+from gpuward.controller.domain.plans import ANALYZING_MESSAGE
 from gpuward.controller.store.events import NewEvent, write_events
 from gpuward.controller.store.guarded import PlannedStep, expect_rows, worker_of
 from gpuward.controller.store.locks import lock_rows
@@ -158,13 +159,19 @@ async def _release(connection: Any, steps: Sequence[PlannedStep]) -> None:
 
 
 async def _create(connection: Any, steps: Sequence[PlannedStep]) -> None:
-    rows = [(new_instance_id(s.facts.name), s.facts.uid, c.revision, c.replaces) for s in steps for c in s.plan.creates]
+    rows = [
+        (new_instance_id(s.facts.name), s.facts.uid, c.revision, "analyzing" if c.analyzing else "pending", c.replaces)
+        for s in steps
+        for c in s.plan.creates
+    ]
     if rows:
         await connection.execute(
-            """insert into instances (id, deployment_uid, revision, phase, replaces)
-               select id, uid, revision, 'pending', replaces
-                 from unnest($1::text[], $2::uuid[], $3::bigint[], $4::text[]) as x (id, uid, revision, replaces)""",
+            """insert into instances (id, deployment_uid, revision, phase, message, replaces)
+               select id, uid, revision, phase, case phase when 'analyzing' then $6 else '' end, replaces
+                 from unnest($1::text[], $2::uuid[], $3::bigint[], $4::text[], $5::text[])
+                      as x (id, uid, revision, phase, replaces)""",
             *(list(column) for column in zip(*rows, strict=True)),
+            ANALYZING_MESSAGE,
         )
 
 
