@@ -136,5 +136,13 @@ async def test_a_longer_window_reads_the_past_that_it_needs(world: Policed) -> N
     await world.write("update policies set generation = 2, spec = jsonb_set(spec, '{time_window}', '1800')")
     await settle(leader)
     assert leader._telemetry.samples > held + 100
+    await world.write("update policies set spec = jsonb_set(spec, '{time_window}', '30')")
+    await settle(leader)
+    await world.samples("d-0", {0.5: 0})
+    await settle(leader)
+    assert leader._telemetry.samples < held + 100, "what no window needs is forgotten"
+    await world.write("update policies set spec = jsonb_set(spec, '{time_window}', '1800')")
+    await settle(leader)
+    assert leader._telemetry.samples > held + 100
     (row,) = await rows(world.db, "select verdict, policy_generation, policy_uid from policy_verdicts")
     assert (row["verdict"], row["policy_generation"], str(row["policy_uid"])) == ("idle", 2, policy)

@@ -128,7 +128,7 @@ class _Reign:
             WorkersReconciler(database, term=lambda: term, healthy_for_s=healthy_for_s, settings=settings.workers),
             _ONE_AT_A_TIME,
         )
-        self._judging = PoliciesReconciler(database, term, metrics)
+        self._judging = PoliciesReconciler(database, term, metrics, sample_s=settings.sample_every_s)
         self._policies: ReconcileLoop[str] = loop(self._judging, _POLICIES)
         self._webhooks = Webhooks(database, term, clock)
         self._housekeeping = Housekeeping(

@@ -23,13 +23,13 @@ from gpuward.controller.store.errors import LostGuardError
 from gpuward.controller.store.policy_watch import list_unended, list_watched, observe_policies, read_clock
 from gpuward.controller.store.policy_writes import Planned, carry_out_policies, end_actions
 from gpuward.controller.store.sample_reads import read_history, read_horizon, read_new
+from gpuward.schemas.wire import SAMPLE_S
 
 log = structlog.get_logger(__name__)
 
 _POLL_S: Final = 0.5
 _SILENT_S: Final = 30.0  # without a new sample an instance is judged again this often: its coverage shrinks
 _MAX_PAST: Final = 50_000  # samples of the past read in one step, about: parsing them holds the loop
-_PERIOD_S: Final = 10.0  # a guess at the sampling period, for that bound alone
 
 
 class PolicyMetrics(Protocol):
@@ -48,14 +48,15 @@ class _Known:
 
 
 class PoliciesReconciler:
-    """Keys are deployments' uids. Lives as long as one term."""
+    """Keys are deployments' uids. Lives as long as one term. `sample_s`: the agents' sampling period."""
 
     kind = "policy"
 
-    def __init__(self, database: Database, term: int, metrics: PolicyMetrics) -> None:
+    def __init__(self, database: Database, term: int, metrics: PolicyMetrics, *, sample_s: float = SAMPLE_S) -> None:
         self._database = database
         self._term = term
         self._metrics = metrics
+        self._max_past_s = _MAX_PAST * sample_s  # as many GPUs, times as many seconds
         self._telemetry = Telemetry()
         self._horizon: str | None = None
         self._concerned: set[Watched] = set()  # by samples that have come since the last look
@@ -104,18 +105,20 @@ class PoliciesReconciler:
         self._concerned |= self._telemetry.put(samples)
 
     async def _read_past(self, connection: Any, observed: Mapping[str, PolicyFacts]) -> None:
-        """What the windows still lack, of as many GPUs as one step may read."""
-        wanted: dict[str, float] = {}
-        now = 0.0
+        """What the windows still lack, of as many GPUs as one step may read; of one at least, so that all come in."""
+        wanted: set[str] = set()
+        furthest_s = now = 0.0
         for uid, facts in observed.items():
             self._telemetry.watch(facts)
             now = facts.now
             for gpu, reach_s in self._telemetry.missing(uid).items():
-                if sum(wanted.values()) <= _MAX_PAST * _PERIOD_S:
-                    wanted[gpu] = max(reach_s, wanted.get(gpu, 0.0))
+                further_s = max(furthest_s, reach_s)
+                if not wanted or (len(wanted) + 1) * further_s <= self._max_past_s:
+                    wanted.add(gpu)
+                    furthest_s = further_s
         if wanted:
-            samples = await read_history(connection, list(wanted), now - max(wanted.values()))
-            self._telemetry.put_past(wanted, samples)
+            samples = await read_history(connection, wanted, now - furthest_s)
+            self._telemetry.put_past(wanted, furthest_s, samples)
 
     def _decide(self, facts: PolicyFacts) -> PolicyPlan:
         self._forget_judged(facts.uid)

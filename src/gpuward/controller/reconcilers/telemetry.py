@@ -4,7 +4,7 @@ Only what some deployment with a policy claims is kept, and only for as long as 
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from itertools import groupby
 from math import nan
 from typing import Final, TypeAlias
@@ -46,7 +46,9 @@ class Telemetry:
         for hold in self._holds.get(facts.uid, {}).keys() - holds.keys():
             self._let_go(hold)
         self._holds[facts.uid] = holds
-        for hold in holds:
+        for hold, seconds in holds.items():
+            # No more than is kept from now on: a window that becomes shorter and longer again lacks what was trimmed.
+            self._loaded[hold] = min(self._loaded.get(hold, 0.0), seconds)
             self._watchers[hold[2]][hold] = facts.uid
             self._gpus.setdefault(hold[2], Series())
             self._own.setdefault(hold, Series())
@@ -72,19 +74,19 @@ class Telemetry:
     def missing(self, uid: str) -> dict[str, float]:
         """GPUs of which the past must be read, and how many seconds back."""
         holds = self._holds.get(uid, {})
-        return {hold[2]: keep_s for hold, keep_s in holds.items() if self._loaded.get(hold, 0.0) < keep_s}
+        return {hold[2]: keep_s for hold, keep_s in holds.items() if self._loaded[hold] < keep_s}
 
-    def put_past(self, reach: Mapping[str, float], samples: Iterable[Sample]) -> None:
-        """Takes in the past of GPUs. `reach`: each of them, and the seconds back for which it was read."""
+    def put_past(self, gpus: Collection[str], reach_s: float, samples: Iterable[Sample]) -> None:
+        """Takes in the past of these GPUs, by GPU and time, which was read for so many seconds back."""
         for gpu, found in groupby(samples, key=lambda s: s.device):
             rows = list(found)
             if gpu in self._gpus:
                 self._gpus[gpu].extend((s.at, s.period_s, s.mean, s.max) for s in rows)
                 for sample in rows:
                     self._put_processes(sample)
-        for gpu, seconds in reach.items():
-            for hold in self._watchers.get(gpu, {}):
-                self._loaded[hold] = max(seconds, self._loaded.get(hold, 0.0))
+        for gpu in gpus:
+            for hold, uid in self._watchers.get(gpu, {}).items():
+                self._loaded[hold] = max(min(reach_s, self._holds[uid][hold]), self._loaded[hold])
 
     def put(self, samples: Iterable[Sample]) -> set[Watched]:
         """Takes in what has come; the instances that it concerns."""
