@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from gpuward.controller.store.database import Database
-from gpuward.controller.store.minutes import roll_up
+from gpuward.controller.store.minutes import PORTION, roll_up
 from gpuward.controller.store.partitions import Keep, make_partitions
 from support.ledger import Host
 
@@ -83,7 +83,7 @@ async def span(
         )
 
 
-async def rolled_up(db: Database, *, portion: int = 20_000) -> int:
+async def rolled_up(db: Database, *, portion: int = PORTION) -> int:
     """Rolls up whatever there is; returns how many portions it took."""
     taken = 0
     done = False

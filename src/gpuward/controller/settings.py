@@ -43,7 +43,7 @@ class ControllerSettings(BaseSettings):
     keep_events_days: Annotated[int, Field(ge=1, le=3650)] = 30
     sample_every_s: Annotated[float, Field(ge=1, le=60)] = 10.0  # agents' sampling period
     keep_samples_h: Annotated[float, Field(ge=1, le=24 * 14)] = 25.0  # no policy's window may be longer
-    rollup_every_s: Positive = 30.0  # how far the history lies behind
+    rollup_every_s: Positive = 60.0  # how far the history lies behind
     keep_history_days: Annotated[int, Field(ge=1, le=400)] = 14  # one-minute rollups, spans of claims
 
     @property

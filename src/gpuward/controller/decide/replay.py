@@ -109,6 +109,8 @@ def _idle_in_epoch(
     not_before = started + policy.grace_period + policy.time_window
     for k, (minute, n) in enumerate(arrivals):
         uses[n].series.put(minute.at, MINUTE_S, minute.mean, minute.high)
+        if policy.gpus == "all" and minute.high >= policy.min_gpu_utilization:
+            not_before = max(not_before, minute.at + policy.time_window)  # busy until then: nobody needs to ask
         together = k + 1 < len(arrivals) and arrivals[k + 1][0].at == minute.at
         if together or minute.at < not_before:
             continue
@@ -117,7 +119,7 @@ def _idle_in_epoch(
         verdict = judge(policy, use, minute.at)
         if verdict.verdict == "idle" and minute.at >= since:
             return minute.at
-        not_before = verdict.due_at or 0.0
+        not_before = max(not_before, verdict.due_at or 0.0)
     return None
 
 

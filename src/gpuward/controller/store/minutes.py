@@ -12,7 +12,7 @@ from typing import Any, Final
 _WRITABLE_SINCE: Final = """
     select min((regexp_match(pg_get_expr(c.relpartbound, c.oid), $$FROM \\('([^']+)'\\)$$))[1]::timestamptz)
       from pg_inherits i join pg_class c on c.oid = i.inhrelid where i.inhparent = 'sample_minutes'::regclass"""
-PORTION: Final = 20_000  # samples whose minutes are made at once; a whole transaction of samples is never split
+PORTION: Final = 60_000  # samples whose minutes are made at once; a whole transaction of samples is never split
 _PROGRESS: Final = "select horizon::text, clock_timestamp() as now from rollup_progress where id = 1 for update"
 _HORIZON: Final = "select pg_snapshot_xmin(pg_current_snapshot())::text"
 _NTH: Final = "select tx::text from samples where tx >= $1::text::xid8 order by tx offset $2 limit 1"
@@ -30,26 +30,30 @@ _ROLL: Final = f"""
         select distinct f.device, minute
           from fresh f, generate_series(date_bin('1 min', f.at - f.reach, 'epoch'), f.at, interval '1 min') as minute
          where minute >= date_bin('1 min', $3, 'epoch')
+    ), shared as materialized (
+        select c.device, c.instance_id, c.epoch, i.deployment_uid from claims c join instances i on i.id = c.instance_id
+         where not c.exclusive and c.device in (select device from dirty)
+        union all
+        select g.device, g.instance_id, g.epoch, g.deployment_uid from claim_spans g
+         where not g.exclusive and g.ended_at > $4 and g.device in (select device from dirty)
     ), spoken as (
-        select s.*, greatest(lag(s.at) over (partition by s.device order by s.at), s.at - {_REACH.format("s")}) as since
+        select s.device, s.at, s.mean, s.max, s.used_mib,
+               case when s.device in (select device from shared) then s.processes end as processes,
+               greatest(lag(s.at) over (partition by s.device order by s.at), s.at - {_REACH.format("s")}) as since
           from samples s
          where s.at between $4 and $5 and s.device in (select device from dirty)
     ), parts as (
         select d.minute, s.device, s.mean, s.max, s.used_mib, s.processes,
-               extract(epoch from least(s.at, d.minute + interval '1 min') - greatest(s.since, d.minute)) as spoken_s
+               extract(epoch from least(s.at, d.minute + interval '1 min') - greatest(s.since, d.minute))::float8
+                   as spoken_s
           from dirty d
           join spoken s on s.device = d.device and s.at > d.minute and s.since < d.minute + interval '1 min'
     ), own as (
-        select p.minute, p.device, x ->> 0 as instance_id, held.deployment_uid, (x ->> 3)::real as mean,
-               (x ->> 4)::real as max, p.spoken_s
-          from parts p, jsonb_array_elements(p.processes) x, lateral (
-              select c.exclusive, i.deployment_uid from claims c join instances i on i.id = c.instance_id
-               where c.device = p.device and c.instance_id = x ->> 0 and c.epoch = (x ->> 1)::int
-              union all
-              select g.exclusive, g.deployment_uid from claim_spans g
-               where g.device = p.device and g.instance_id = x ->> 0 and g.epoch = (x ->> 1)::int
-              limit 1) held
-         where not held.exclusive and x ->> 3 is not null and x ->> 4 is not null
+        select p.minute, p.device, h.instance_id, h.deployment_uid, (x ->> 3)::real as mean, (x ->> 4)::real as max,
+               p.spoken_s
+          from parts p
+          join shared h on h.device = p.device, jsonb_array_elements(p.processes) x
+         where x ->> 0 = h.instance_id and (x ->> 1)::int = h.epoch and x ->> 3 is not null and x ->> 4 is not null
     ), figures as (
         select minute, device, '' as instance_id, null::uuid as deployment_uid, mean, max, spoken_s, used_mib from parts
         union all

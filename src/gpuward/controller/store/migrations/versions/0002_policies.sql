@@ -147,8 +147,6 @@ create table claim_spans (                                            -- written
 --;;
 create index claim_spans_ended on claim_spans (ended_at)
 --;;
-create index claim_spans_instance on claim_spans (instance_id)
---;;
 -- A restart in place deletes and inserts in one transaction, whose time ends the one span and begins the next: no time
 -- is counted twice. A transaction may be older than the claim that it deletes.
 create function claims_span_kept() returns trigger language plpgsql as $$
