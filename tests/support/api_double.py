@@ -75,6 +75,18 @@ def gpu(uid: str, on: str, index: int = 0, **status: Any) -> Json:
     return {"kind": "Gpu", "name": uid, "uid": uid, "spec": {}, "status": {**facts, **status}}
 
 
+def policy(name: str, **spec: Any) -> Json:
+    return {
+        "kind": "UtilizationPolicy",
+        "name": name,
+        "uid": str(uuid.uuid4()),
+        "generation": 1,
+        "created_at": now_text(90),
+        "spec": {"min_gpu_utilization": 50, "time_window": 60, **spec},
+        "status": {},
+    }
+
+
 def refusal(status: int, code: str, message: str, **details: Any) -> web.Response:
     body = {"error": {"code": code, "message": message, "details": details}}
     return web.json_response(body, status=status)
@@ -87,7 +99,7 @@ class ApiDouble:
         self.url = ""
         self.key = KEY
         self.objects: dict[str, dict[str, Json]] = {
-            kind: {} for kind in ("deployments", "instances", "workers", "gpus", "events", "keys", "tokens")
+            kind: {} for kind in ("deployments", "instances", "workers", "gpus", "policies", "events", "keys", "tokens")
         }
         self.secrets: dict[str, str] = {}
         self.logs: dict[str, bytes] = {}
@@ -100,7 +112,8 @@ class ApiDouble:
 
     def add(self, *things: Json) -> None:
         for thing in things:
-            self.objects[thing["kind"].lower() + "s"][thing["name"]] = thing
+            kind = "policies" if thing["kind"] == "UtilizationPolicy" else thing["kind"].lower() + "s"
+            self.objects[kind][thing["name"]] = thing
 
     def bodies(self, method: str, path: str) -> list[Any]:
         return [body for m, p, _, body in self.asked if (m, p) == (method, path)]
@@ -110,6 +123,7 @@ class ApiDouble:
         api = "/api/v1"
         app.router.add_get(api + "/instances/{name}/logs", self._logs)
         app.router.add_put(api + "/deployments/{name}", self._put)
+        app.router.add_put(api + "/policies/{name}", self._put_policy)
         app.router.add_post(api + "/deployments/{name}/{action}", self._act("deployments"))
         app.router.add_post(api + "/workers/{name}/{action}", self._act("workers"))
         app.router.add_post(api + "/keys", self._create("keys", "key"))
@@ -181,6 +195,11 @@ class ApiDouble:
             before["generation"] += 1
         status, headers = (200 if before else 201), {"X-Gpuward-Outcome": outcome}
         return web.json_response(self.objects["deployments"][name], status=status, headers=headers)
+
+    async def _put_policy(self, request: web.Request) -> web.Response:
+        made = policy(request.match_info["name"], **await request.json())
+        self.add(made)
+        return web.json_response(made, status=201, headers={"X-Gpuward-Outcome": "created"})
 
     def _act(self, kind: str) -> Handler:
         async def act(request: web.Request) -> web.Response:

@@ -6,7 +6,8 @@ from typing import Final
 
 import yaml
 
-from gpuward.cli.figures import age, gib, or_nothing, percent, printable, when
+from gpuward.cli.figures import age, clock, gib, hours, or_nothing, percent, printable, when
+from gpuward.cli.idleness import applying, judged, rule_of
 from gpuward.cli.kinds import EVENTS, GPUS, INSTANCES, outlook, table_of
 from gpuward.schemas.base import View
 from gpuward.schemas.objects import (
@@ -18,6 +19,7 @@ from gpuward.schemas.objects import (
     InstanceView,
     WorkerView,
 )
+from gpuward.schemas.policy_objects import PolicyView
 
 Fields = Sequence[tuple[str, str]]
 _INDENT: Final = "  "
@@ -42,6 +44,8 @@ def describe(
             lines = list(_worker(view, now))
         case GpuView():
             lines = list(_gpu(view))
+        case PolicyView():
+            lines = list(_policy(view, now))
         case _:
             raise TypeError(f"no description of a {type(view).__name__}")
     lines += _section("Instances", _aligned(*table_of(INSTANCES, instances, now)))
@@ -62,6 +66,7 @@ def _deployment(view: DeploymentView, now: datetime) -> Iterator[str]:
             ("Message", or_nothing(status.message)),
             ("Ready", f"{status.ready} of {status.wanted}"),
             ("Generation", f"{view.generation} (acted on: {status.observed_generation}, revision {status.revision})"),
+            ("Policy", applying(status.policy)),
             ("Created", when(view.created_at, now)),
             *([("Deleted", when(view.deleted_at, now))] if view.deleted_at else []),
         ]
@@ -96,6 +101,8 @@ def _instance(view: InstanceView, now: datetime) -> Iterator[str]:
     )
     if status.explain is not None:
         yield from _section("Why it waits", _explain(status.explain))
+    if status.utilization is not None:
+        yield from _section("Utilization policy", _fields(judged(status.utilization, now)))
     claims = [
         [c.kind, c.device, c.worker, gib(c.memory_mib), "yes" if c.exclusive else "no", str(c.epoch), str(c.rank)]
         for c in status.claims
@@ -152,6 +159,30 @@ def _gpu(view: GpuView) -> Iterator[str]:
         for c in status.claims
     ]
     yield from _section("Claims", _aligned(["INSTANCE", "DEPLOYMENT", "MEMORY", "EXCLUSIVE", "EPOCH"], claims))
+
+
+def _policy(view: PolicyView, now: datetime) -> Iterator[str]:
+    spec, status = view.spec, view.status
+    watched, found = status.watches, status.verdicts
+    hook = f"{spec.webhook.url} (signed with secret {spec.webhook.secret})" if spec.webhook else ""
+    yield from _fields(
+        [
+            ("Policy", view.name),
+            ("UID", view.uid),
+            ("Generation", str(view.generation)),
+            ("Rule", rule_of(spec)),
+            ("Default", "yes: for every deployment without its own" if spec.default else "no"),
+            ("Grace period", clock(spec.grace_period)),
+            ("Min coverage", percent(100 * spec.min_coverage)),
+            ("Requests", "ignored" if spec.ignore_requests else "keep an instance"),
+            ("Webhook", or_nothing(hook)),
+            ("Watches", f"{watched.deployments} deployments, {watched.instances} instances"),
+            ("Verdicts", f"{found.idle} idle, {found.busy} busy, {found.unknown} unknown"),
+            ("Actions", f"{status.actions} taken, {status.would_have_acted} that a dry run only told"),
+            ("Freed", f"{hours(status.gpu_seconds_freed / 3600)} GPU hours"),
+            ("Created", when(view.created_at, now)),
+        ]
+    )
 
 
 def _explain(explain: Explain) -> list[str]:

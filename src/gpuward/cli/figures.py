@@ -33,6 +33,15 @@ def span(seconds: float) -> str:
     return f"{seconds:g}s"
 
 
+def clock(seconds: float) -> str:
+    """A duration in its two largest units: `50s`, `4m10s`, `2h05m`, `3d04h`."""
+    whole = max(0, int(seconds))
+    for unit_s, unit, part_s, part in ((_DAY, "d", _HOUR, "h"), (_HOUR, "h", _MINUTE, "m"), (_MINUTE, "m", 1, "s")):
+        if whole >= unit_s:
+            return f"{whole // unit_s}{unit}{whole % unit_s // part_s:02}{part}"
+    return f"{whole}s"
+
+
 def when(moment: datetime | None, now: datetime) -> str:
     """A moment and how far away it is; `-` where unknown."""
     if moment is None:
@@ -51,6 +60,13 @@ def gib(mib: int | None) -> str:
 def percent(value: float | None) -> str:
     """A percentage; `-` where unknown, which is not zero."""
     return NOTHING if value is None else f"{value:.0f}%"
+
+
+def hours(value: float | None) -> str:
+    """GPU hours: two decimals where they are few, none where many; `-` where unknown."""
+    if value is None:
+        return NOTHING
+    return f"{value:.2f}" if value < 100 else f"{value:,.0f}"  # noqa: PLR2004 - what fits a column
 
 
 def short_gpu(uuid: str) -> str:

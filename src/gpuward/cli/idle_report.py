@@ -5,7 +5,7 @@ import io
 from collections import Counter
 from typing import Final
 
-from gpuward.cli.figures import NOTHING, or_nothing, short_gpu, span
+from gpuward.cli.figures import hours, or_nothing, short_gpu, span
 from gpuward.schemas.history import IdleFigures, IdleReport
 
 _TITLES: Final = ("DEPLOYMENT", "POLICY", "BELOW", "CLAIMED", "USED", "WASTED", "UNKNOWN", "FREED", "WOULD FREE")
@@ -65,13 +65,6 @@ def as_csv(report: IdleReport) -> str:
         deleted = str(item.deleted).lower()
         writer.writerow([item.deployment, item.uid, deleted, item.policy, item.min_gpu_utilization, *figures])
     return text.getvalue()
-
-
-def hours(value: float | None) -> str:
-    """GPU hours: two decimals where they are few, one where many."""
-    if value is None:
-        return NOTHING
-    return f"{value:.2f}" if value < 100 else f"{value:,.0f}"  # noqa: PLR2004 - what fits a column
 
 
 def _figures(f: IdleFigures) -> list[str]:

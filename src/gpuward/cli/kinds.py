@@ -6,7 +6,8 @@ from datetime import datetime
 from typing import Any, Final
 
 from gpuward.cli.errors import UsageError
-from gpuward.cli.figures import age, gib, or_nothing, percent, short_gpus
+from gpuward.cli.figures import NOTHING, age, gib, hours, or_nothing, percent, short_gpus, span
+from gpuward.cli.idleness import action_of, idle_for, stops_in
 from gpuward.schemas.base import View
 from gpuward.schemas.objects import (
     DeploymentView,
@@ -18,6 +19,7 @@ from gpuward.schemas.objects import (
     TokenView,
     WorkerView,
 )
+from gpuward.schemas.policy_objects import PolicyView
 
 Cell = Callable[[Any, datetime], str]
 
@@ -57,6 +59,16 @@ def outlook(status: InstanceStatus) -> str:
     if status.explain is not None and status.explain.message and status.phase == "pending":
         return status.explain.message
     return status.message or status.reason
+
+
+def _watches(view: PolicyView) -> str:
+    watched = view.status.watches
+    return f"{watched.deployments} ({watched.instances} instances)"
+
+
+def _verdicts(view: PolicyView) -> str:
+    found = view.status.verdicts
+    return f"{found.idle}/{found.busy}/{found.unknown}"
 
 
 def _deployment_why(view: DeploymentView) -> str:
@@ -116,6 +128,9 @@ INSTANCES: Final = Kind(
         Column("GPUS", lambda i, _: short_gpus(i.status.gpus)),
         Column("RESTARTS", lambda i, _: str(i.status.restarts)),
         Column("AGE", lambda i, now: age(i.created_at, now)),
+        Column("IDLE", lambda i, now: idle_for(i.status, now)),
+        Column("STOPS IN", lambda i, now: stops_in(i.status, now)),
+        Column("VERDICT", lambda i, _: i.status.utilization.verdict if i.status.utilization else NOTHING, wide=True),
         Column("ENGINE", lambda i, _: i.spec.engine, wide=True),
         Column("EPOCH", lambda i, _: str(i.status.epoch), wide=True),
         Column("REVISION", lambda i, _: str(i.spec.revision), wide=True),
@@ -164,6 +179,27 @@ GPUS: Final = Kind(
         Column("HELD BY", lambda g, _: or_nothing(_gpu_holders(g))),
     ),
 )
+POLICIES: Final = Kind(
+    "policy",
+    "policies",
+    "policies",
+    PolicyView,
+    (
+        Column("NAME", lambda p, _: p.name),
+        Column("DEFAULT", lambda p, _: "yes" if p.spec.default else "no"),
+        Column("BELOW", lambda p, _: percent(p.spec.min_gpu_utilization)),
+        Column("FOR", lambda p, _: span(p.spec.time_window)),
+        Column("ACTION", lambda p, _: action_of(p.spec)),
+        Column("WATCHES", lambda p, _: _watches(p)),
+        Column("IDLE/BUSY/UNKNOWN", lambda p, _: _verdicts(p)),
+        Column("ACTIONS", lambda p, _: str(p.status.actions)),
+        Column("GPU HOURS FREED", lambda p, _: hours(p.status.gpu_seconds_freed / 3600)),
+        Column("WOULD HAVE ACTED", lambda p, _: str(p.status.would_have_acted), wide=True),
+        Column("GPUS", lambda p, _: p.spec.gpus, wide=True),
+        Column("GENERATION", lambda p, _: str(p.generation), wide=True),
+        Column("AGE", lambda p, now: age(p.created_at, now), wide=True),
+    ),
+)
 EVENTS: Final = Kind(
     "event",
     "events",
@@ -205,8 +241,7 @@ TOKENS: Final = Kind(
     ),
     by_name=False,
 )
-KINDS: Final = (DEPLOYMENTS, INSTANCES, WORKERS, GPUS, EVENTS, KEYS, TOKENS)
-POLICIES: Final = ("policy", "policies")
+KINDS: Final = (DEPLOYMENTS, INSTANCES, WORKERS, GPUS, POLICIES, EVENTS, KEYS, TOKENS)
 
 
 def kind_named(word: str, among: Sequence[Kind] = KINDS) -> Kind:

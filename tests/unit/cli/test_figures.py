@@ -2,7 +2,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from gpuward.cli.figures import age, gib, percent, printable, short_gpus, when
+from gpuward.cli.figures import age, clock, gib, percent, printable, short_gpus, when
 
 NOW = datetime(2030, 1, 2, tzinfo=UTC)
 
@@ -13,6 +13,14 @@ NOW = datetime(2030, 1, 2, tzinfo=UTC)
 )
 def test_ages_are_in_the_unit_that_tells_enough(seconds, text):
     assert age(NOW - timedelta(seconds=seconds), NOW) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(-5, "0s"), (59.9, "59s"), (60, "1m00s"), (250, "4m10s"), (7500, "2h05m"), (273_600, "3d04h")],
+)
+def test_durations_are_in_their_two_largest_units(seconds, text):
+    assert clock(seconds) == text
 
 
 def test_what_is_unknown_is_a_dash():

@@ -38,7 +38,8 @@ def _claim(memory_mib: int, *, exclusive: bool = False):
 @pytest.mark.usefixtures("hello")
 def test_ps_tells_where_each_instance_runs_or_why_it_waits(gpuward):
     lines = gpuward("ps").stdout.splitlines()
-    assert lines[0].split() == ["NAME", "DEPLOYMENT", "PHASE", "WORKER", "GPUS", "RESTARTS", "AGE", "WHY"]
+    titles = ["NAME", "DEPLOYMENT", "PHASE", "WORKER", "GPUS", "RESTARTS", "AGE", "IDLE", "STOPS", "IN", "WHY"]
+    assert lines[0].split() == titles
     assert lines[1].split()[:8] == ["hello-1", "hello", "running", "gpu-1", "aaaaaaaa,bbbbbbbb", "+1", "4", "60s"]
     assert lines[2].endswith("0/2 fit: 2 need_gt_free")
     assert all(line == line.rstrip() and "\x1b" not in line for line in lines)
@@ -117,17 +118,10 @@ def test_gpus_name_their_holders(gpuward):
     assert lines[2].endswith("x (exclusive)")
 
 
-@pytest.mark.parametrize("kind", ["policies", "policy"])
-def test_policies_are_refused_with_the_reason(gpuward, kind):
-    result = gpuward("get", kind)
-    assert result.exit_code == 1
-    assert "this version has no utilization policies" in result.stderr
-
-
 def test_an_unknown_kind_is_a_usage_error_that_lists_the_known(gpuward):
     result = gpuward("get", "pods")
     assert result.exit_code == 2
-    assert "deployments, instances, workers, gpus, events, keys, tokens" in result.stderr
+    assert "deployments, instances, workers, gpus, policies, events, keys, tokens" in result.stderr
 
 
 @pytest.mark.parametrize("words", [("get", "worker", "none"), ("get", "key", "none"), ("describe", "gpu", "none")])

@@ -1,4 +1,4 @@
-"""Verbs that change deployments: apply, plan, scale, stop, start, delete."""
+"""Verbs that change deployments and policies: apply, plan, scale, stop, start, delete."""
 
 import sys
 from pathlib import Path
@@ -9,13 +9,16 @@ import typer
 from gpuward.cli.answers import Json, parse, path_of
 from gpuward.cli.errors import CliError, UsageError
 from gpuward.cli.figures import gib, or_nothing, short_gpus
-from gpuward.cli.kinds import DEPLOYMENTS, WORKERS, kind_named
+from gpuward.cli.idleness import rule_of
+from gpuward.cli.kinds import DEPLOYMENTS, POLICIES, WORKERS, kind_named
 from gpuward.cli.output import Format, print_data, print_table
 from gpuward.cli.verb import OutputOption, TimeoutOption, run
 from gpuward.cli.waiting import Narrator, Target, until_gone, until_running
 from gpuward.schemas.manifest import DeploymentManifest
 from gpuward.schemas.objects import DeploymentView, PlanView
-from gpuward.schemas.parse import ManifestError, parse_manifests
+from gpuward.schemas.parse import Manifest, ManifestError, parse_manifests
+from gpuward.schemas.policy import PolicyManifest
+from gpuward.schemas.policy_objects import PlannedPolicy
 
 if TYPE_CHECKING:  # slow to import
     from gpuward.cli.client import Api
@@ -32,11 +35,13 @@ WaitOption = Annotated[bool, typer.Option("--wait", help="Wait until it is done,
 def apply(
     ctx: typer.Context, file: FileOption, wait: WaitOption = False, timeout_s: TimeoutOption = _DEFAULT_TIMEOUT_S
 ) -> None:
-    """Make deployments as a file says. An unchanged file changes nothing."""
+    """Make policies and deployments as a file says. An unchanged file changes nothing."""
 
     async def work(api: "Api") -> None:
         manifests = read_manifests(file)
-        targets = [await _apply_one(api, manifest) for manifest in manifests]
+        for policy in policies_in_order(manifests):
+            await _apply_policy(api, policy)
+        targets = [await _apply_one(api, one) for one in manifests if isinstance(one, DeploymentManifest)]
         if wait:
             await until_running(api, targets, timeout_s, Narrator())
 
@@ -45,7 +50,7 @@ def apply(
 
 @app.command()
 def plan(ctx: typer.Context, file: FileOption, output: OutputOption = Format.TABLE) -> None:
-    """Show where deployments would go; change nothing. Ends with 1 if some do not fit."""
+    """Show where deployments would go and which policy would apply; change nothing. Ends with 1 if some do not fit."""
 
     async def work(api: "Api") -> None:
         manifests = [_as_json(manifest) for manifest in read_manifests(file)]
@@ -102,19 +107,21 @@ def start(ctx: typer.Context, name: NameArgument) -> None:
 @app.command()
 def delete(
     ctx: typer.Context,
-    words: Annotated[list[str], typer.Argument(metavar="[KIND] NAME", help="deployment (the default) or worker.")],
+    words: Annotated[
+        list[str], typer.Argument(metavar="[KIND] NAME", help="deployment (the default), policy or worker.")
+    ],
     wait: WaitOption = False,
     timeout_s: TimeoutOption = _DEFAULT_TIMEOUT_S,
     confirm_dead: Annotated[
         bool, typer.Option("--confirm-dead", help="Workers: you know that nothing runs there any more.")
     ] = False,
 ) -> None:
-    """Delete a deployment or a worker."""
+    """Delete a deployment, a policy or a worker."""
 
     async def work(api: "Api") -> None:
         if len(words) not in (1, 2):
             raise UsageError("write `gpuward delete NAME` or `gpuward delete KIND NAME`")
-        kind = kind_named(words[0], (DEPLOYMENTS, WORKERS)) if len(words) > 1 else DEPLOYMENTS
+        kind = kind_named(words[0], (DEPLOYMENTS, POLICIES, WORKERS)) if len(words) > 1 else DEPLOYMENTS
         if confirm_dead and kind is not WORKERS:
             raise UsageError("--confirm-dead goes with `gpuward delete worker NAME` only")
         path = path_of(kind.path, words[-1])
@@ -122,13 +129,20 @@ def delete(
         await api.delete(path, confirm_dead="true" if confirm_dead else None)
         if wait:
             await until_gone(api, path, words[-1], uid, timeout_s, Narrator())
-        print(f"{kind.singular}/{words[-1]} deleted" if wait else f"{kind.singular}/{words[-1]} is being deleted")
+        gone = wait or kind is POLICIES  # nothing of a policy has to end first
+        print(f"{kind.singular}/{words[-1]} {'deleted' if gone else 'is being deleted'}")
 
     run(ctx, work)
 
 
-def read_manifests(file: str) -> list[DeploymentManifest]:
-    """The deployments of a file, or of stdin.
+def policies_in_order(manifests: list[Manifest]) -> list[PolicyManifest]:
+    """The policies as they must be applied: one that gives up being the default before one that becomes it."""
+    policies = [one for one in manifests if isinstance(one, PolicyManifest)]
+    return sorted(policies, key=lambda policy: policy.default)
+
+
+def read_manifests(file: str) -> list[Manifest]:
+    """The policies and deployments of a file, or of stdin.
 
     Raises:
         UsageError: the file cannot be read.
@@ -145,25 +159,40 @@ def read_manifests(file: str) -> list[DeploymentManifest]:
         raise CliError("\n".join([f"{file} is refused; nothing was changed:", *lines])) from error
 
 
+async def _apply_policy(api: "Api", manifest: PolicyManifest) -> None:
+    _, outcome = await api.apply(path_of("policies", manifest.name), _body(manifest))
+    print(f"policy/{manifest.name} {outcome}", flush=True)
+
+
 async def _apply_one(api: "Api", manifest: DeploymentManifest) -> Target:
-    path = path_of("deployments", manifest.name)
-    body = _as_json(manifest)
-    del body["kind"], body["name"]
-    raw, outcome = await api.apply(path, body)
+    raw, outcome = await api.apply(path_of("deployments", manifest.name), _body(manifest))
     view = parse(DeploymentView, raw)
     print(f"deployment/{view.name} {outcome}", flush=True)
     return Target(view.name, view.uid, view.generation)
 
 
-def _as_json(manifest: DeploymentManifest) -> Json:
+def _body(manifest: Manifest) -> Json:
+    body = _as_json(manifest)
+    del body["kind"], body["name"]
+    return body
+
+
+def _as_json(manifest: Manifest) -> Json:
     """What the user wrote, without defaults: those are the server's to choose."""
     written = manifest.model_dump(mode="json", exclude_unset=True)
     return {"kind": manifest.kind, "name": manifest.name, **written}
 
 
 def _print_plan(view: PlanView) -> None:
-    changes = [[f"deployment/{name}", change] for name, change in view.changes.items()]
-    print_table(["DEPLOYMENT", "CHANGE"], changes, empty="no deployment would change")
+    if view.policy_changes:
+        policies = [[f"policy/{name}", change] for name, change in view.policy_changes.items()]
+        print_table(["POLICY", "CHANGE"], policies, empty="")
+        print()
+    changes = [
+        [f"deployment/{name}", change, _planned_policy(view.policies.get(name))]
+        for name, change in view.changes.items()
+    ]
+    print_table(["DEPLOYMENT", "CHANGE", "POLICY"], changes, empty="no deployment would change")
     print()
     rows = []
     for item in view.items:
@@ -174,3 +203,7 @@ def _print_plan(view: PlanView) -> None:
             [f"{item.deployment}#{item.instance}", fits, or_nothing(item.worker), short_gpus(item.gpus), memory, why]
         )
     print_table(["INSTANCE", "FITS", "WORKER", "GPUS", "PER GPU", "WHY"], rows, empty="no instance would be started")
+
+
+def _planned_policy(policy: PlannedPolicy | None) -> str:
+    return "none" if policy is None else f"{policy.name or 'inline'}: {rule_of(policy.spec)}"

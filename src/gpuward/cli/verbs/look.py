@@ -8,7 +8,7 @@ import typer
 from gpuward.cli.answers import Json, parse, path_of
 from gpuward.cli.describe import describe as describe_view
 from gpuward.cli.describe_utilization import drawn_of
-from gpuward.cli.errors import CliError, NotFoundError
+from gpuward.cli.errors import NotFoundError
 from gpuward.cli.kinds import (
     DEPLOYMENTS,
     EVENTS,
@@ -37,15 +37,15 @@ _DRAWN: Final = (DEPLOYMENTS, INSTANCES)
 @app.command()
 def get(
     ctx: typer.Context,
-    kind: Annotated[str, typer.Argument(help="deployments, instances, workers, gpus, events, keys or tokens.")],
+    kind: Annotated[
+        str, typer.Argument(help="deployments, instances, workers, gpus, policies, events, keys or tokens.")
+    ],
     name: Annotated[str | None, typer.Argument(help="Only this one.")] = None,
     output: OutputOption = Format.TABLE,
 ) -> None:
     """Print objects of a kind, or one of them."""
 
     async def work(api: "Api") -> None:
-        if kind.lower() in POLICIES:
-            raise CliError("this version has no utilization policies: deployments run until somebody stops them")
         wanted = kind_named(kind)
         if name is not None:
             show(wanted, [await _one(api, wanted, name)], output, single=True)
@@ -64,7 +64,7 @@ def ps(
     deployment: Annotated[str | None, typer.Argument(help="Only instances of this deployment.")] = None,
     output: OutputOption = Format.TABLE,
 ) -> None:
-    """Print the instances: where they run, or why they do not."""
+    """Print the instances: where they run, or why they do not; for how long they idle, and when that ends them."""
 
     async def work(api: "Api") -> None:
         found = await api.items(path_of(INSTANCES.path), deployment=deployment)
@@ -78,14 +78,14 @@ def ps(
 @app.command()
 def describe(
     ctx: typer.Context,
-    kind: Annotated[str, typer.Argument(help="deployment, instance, worker or gpu.")],
+    kind: Annotated[str, typer.Argument(help="deployment, instance, worker, gpu or policy.")],
     name: Annotated[str, typer.Argument(help="Its name; an instance's id, a GPU's UUID.")],
     output: OutputOption = Format.TABLE,
 ) -> None:
     """Print all facts of one object, and its last events."""
 
     async def work(api: "Api") -> None:
-        wanted = kind_named(kind, (DEPLOYMENTS, INSTANCES, WORKERS, GPUS))
+        wanted = kind_named(kind, (DEPLOYMENTS, INSTANCES, WORKERS, GPUS, POLICIES))
         raw = await _one(api, wanted, name)
         if output.for_programs:
             print_data(raw, output)
