@@ -202,6 +202,7 @@ class Link:
             report_seq=self._journal.facts.report_seq,
             advertise=self._settings.advertised(self._proxy_port),
             proxy_port=self._proxy_port,
+            sent_s=self._clock(),
             inventory=inventory,
             processes=tuple(record.report() for record in self._journal.unacknowledged()),
         )
@@ -253,7 +254,7 @@ class Link:
             if self._inventory.tell(inventory):
                 self._outbox.say(InventoryChanged(inventory=inventory))
             seq += 1
-            self._outbox.say(Heartbeat(seq=seq, gpus=inventory.gpus))
+            self._outbox.say(Heartbeat(seq=seq, sent_s=self._clock(), gpus=inventory.gpus))
 
     async def _ping(self, channel: Channel) -> None:
         """Makes the controller say something, often enough for the process that bears its silence the shortest."""

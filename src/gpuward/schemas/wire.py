@@ -81,7 +81,7 @@ class ProcessReport(Wire):
 
 
 class Hello(Wire):
-    """First message of a connection: the agent's whole picture."""
+    """First message of a connection: the agent's whole picture. `sent_s`: on the clock of its samples."""
 
     type: Literal["hello"] = "hello"
     protocol: int = PROTOCOL
@@ -91,15 +91,17 @@ class Hello(Wire):
     report_seq: int | None = None  # the newest number of a report: what has a newer one, this picture knows nothing of
     advertise: str | None = None  # HOST:PORT of the proxy; host None: the address that the agent dials from
     proxy_port: int
+    sent_s: float | None = None
     inventory: Inventory
     processes: tuple[ProcessReport, ...]
 
 
 class Heartbeat(Wire):
-    """Every `HEARTBEAT_S`. Carries the readings; `gpus` None: could not be read."""
+    """Every `HEARTBEAT_S`. Carries the readings; `gpus` None: could not be read. `sent_s` as in hello."""
 
     type: Literal["heartbeat"] = "heartbeat"
     seq: int
+    sent_s: float | None = None
     gpus: tuple[DeviceFacts, ...] | None
 
 

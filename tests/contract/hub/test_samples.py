@@ -11,7 +11,7 @@ import pytest
 
 from gpuward.controller.agents import samples as intake
 from gpuward.controller.store.samples import write_samples
-from gpuward.schemas.wire import Welcome
+from gpuward.schemas.wire import Heartbeat, Welcome
 from support.agent_double import Connection, HubUnderTest, gpu, hello, serving
 from support.samples import own, period, sample_rows, samples
 
@@ -101,6 +101,18 @@ async def test_the_least_delayed_message_dates_them_all(hub: HubUnderTest) -> No
     ages = {row["seq"]: row["age"] for row in await sample_rows(hub.database)}
     assert 0 <= ages[1] < 10
     assert 90 <= ages[2] < 100
+
+
+async def test_hello_and_heartbeats_tell_the_clock_too(hub: HubUnderTest) -> None:
+    """The first samples of a connection need not be dated by their own delay."""
+    await hub.add_worker()
+    for seq, (in_hello, in_heartbeat) in enumerate([(True, False), (False, True)], start=1):
+        agent = await hub.connect("gpu-1", hello([gpu(GPU)], sent_s=clock_s() if in_hello else None))
+        await agent.send(Heartbeat(seq=1, sent_s=clock_s() if in_heartbeat else None, gpus=(gpu(GPU),)))
+        await tell(agent, period(seq, clock_s() - 90, {GPU: 2}), sent_s=clock_s() - 40)
+        await agent.samples_ack(seq)
+    ages = {row["seq"]: row["age"] for row in await sample_rows(hub.database)}
+    assert all(90 <= age < 105 for age in ages.values()), ages
 
 
 async def test_two_controllers_write_what_one_agent_sends_through_both(hub: HubUnderTest) -> None:

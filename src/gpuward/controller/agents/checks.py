@@ -113,11 +113,13 @@ def _check(message: AgentMessage) -> None:
             _text("agent_version", message.agent_version, MAX_NAME)
             _number("highest_term", message.highest_term, _MAX_BIGINT)
             _number("report_seq", message.report_seq or 0, _MAX_BIGINT)
+            _sent(message.sent_s)
             _inventory(message.inventory)
             _bounded("processes", message.processes, MAX_PROCESSES)
             for report in message.processes:
                 _report(report)
         case Heartbeat():
+            _sent(message.sent_s)
             _gpus(message.gpus)
         case InventoryChanged():
             _inventory(message.inventory)
@@ -173,8 +175,13 @@ def _report(report: ProcessReport) -> None:
     _number("exit_code", abs(report.exit_code or 0), _MAX_INT)
 
 
+def _sent(sent_s: float | None) -> None:
+    if sent_s is not None:
+        _between("sent_s", sent_s, 0, _MAX_SECONDS)
+
+
 def _samples(samples: Samples) -> None:
-    _between("sent_s", samples.sent_s, 0, _MAX_SECONDS)
+    _sent(samples.sent_s)
     _bounded("periods", samples.periods, MAX_PERIODS)
     for period in samples.periods:
         _number("periods.seq", period.seq, _MAX_BIGINT)

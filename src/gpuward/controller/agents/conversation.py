@@ -88,6 +88,7 @@ class Conversation:
             case CommandResult():
                 self._intake.result(session, message)
             case Heartbeat(gpus=gpus):
+                session.compare_clocks(self._clock.monotonic(), message.sent_s)
                 self._liveness.read(session, gpus)
                 overdue = session.held_elsewhere and self._clock.monotonic() >= session.look_again_at
                 if overdue or inventory.differs(session.gpus, gpus):

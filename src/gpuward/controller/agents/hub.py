@@ -53,6 +53,7 @@ class Hub:
         self, database: Database, clock: Clock, *, instance_id: str, secrets: Secrets, sample_s: float, keep: Keep
     ) -> None:
         self._database = database
+        self._clock = clock
         self._sessions: dict[str, Session] = {}
         self._joining = Joining(database, clock)
         self._delivery = Delivery(database, clock, self._sessions, secrets)
@@ -177,6 +178,7 @@ class Hub:
             raise TurnedAwayError(_DELETED, final=True)
         try:
             hello = await greeting.receive_hello(socket)
+            received_s = self._clock.monotonic()
             greeted = await greeting.accept(self._database, identity, hello, request.remote)
         except MalformedMessageError as error:
             await greeting.note_malformed(self._database, identity.id, identity.name, error)
@@ -193,6 +195,7 @@ class Hub:
             boot_id=hello.boot_id,
             gpus=hello.inventory.gpus,
         )
+        session.compare_clocks(received_s, hello.sent_s)
         session.held_elsewhere = greeted.held_elsewhere
         if not self._register(session):
             raise TurnedAwayError(_SHUTDOWN if self._closing else _TAKEN_OVER)

@@ -81,8 +81,10 @@ class Session:
         """Whether its end has begun: nothing more is sent."""
         return self._over or self._ending is not None
 
-    def compare_clocks(self, received_s: float, sent_s: float) -> None:
+    def compare_clocks(self, received_s: float, sent_s: float | None) -> None:
         """Takes the times of one message, ours and the agent's. The least delayed of all has the offset right."""
+        if sent_s is None:
+            return
         offset_s = received_s - sent_s
         self.offset_s = offset_s if self.offset_s is None else min(self.offset_s, offset_s)
 
