@@ -285,7 +285,7 @@ async def test_a_policy_tells_what_it_watches_found_and_freed(migrated: Database
 @pytest.mark.parametrize(
     ("verdicts", "status", "reason", "message"),
     [
-        ([], "unknown", "not_running", "no instance was judged yet"),
+        ([], "unknown", "not_running", "no instance runs that could be judged"),
         (["idle"], "true", "idle", "d-0 is idle"),
         (["unknown"], "unknown", "unknown", "d-0 is unknown"),
         (["idle", "idle"], "true", "idle", "2 idle; d-0: d-0 is idle"),

@@ -61,11 +61,6 @@ def outlook(status: InstanceStatus) -> str:
     return status.message or status.reason
 
 
-def _watches(view: PolicyView) -> str:
-    watched = view.status.watches
-    return f"{watched.deployments} ({watched.instances} instances)"
-
-
 def _verdicts(view: PolicyView) -> str:
     found = view.status.verdicts
     return f"{found.idle}/{found.busy}/{found.unknown}"
@@ -190,7 +185,8 @@ POLICIES: Final = Kind(
         Column("BELOW", lambda p, _: percent(p.spec.min_gpu_utilization)),
         Column("FOR", lambda p, _: span(p.spec.time_window)),
         Column("ACTION", lambda p, _: action_of(p.spec)),
-        Column("WATCHES", lambda p, _: _watches(p)),
+        Column("DEPLOYMENTS", lambda p, _: str(p.status.watches.deployments)),
+        Column("INSTANCES", lambda p, _: str(p.status.watches.instances)),
         Column("IDLE/BUSY/UNKNOWN", lambda p, _: _verdicts(p)),
         Column("ACTIONS", lambda p, _: str(p.status.actions)),
         Column("GPU HOURS FREED", lambda p, _: hours(p.status.gpu_seconds_freed / 3600)),

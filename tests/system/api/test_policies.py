@@ -57,6 +57,9 @@ async def test_a_policys_life(api: Served) -> None:
     assert (shown["policy"]["origin"], shown["policy"]["name"], shown["policy"]["generation"]) == ("default", "p", 2)
     (idle,) = [one for one in shown["conditions"] if one["type"] == "Idle"]
     assert (idle["status"], idle["reason"]) == ("unknown", "not_running")
+    own = (await api.get("/api/v1/events?object=policy/p"))["items"]
+    assert [event["reason"] for event in own] == ["policy_changed", "policy_created"]
+    assert own == (await api.get(f"/api/v1/events?object=policy:{view['uid']}"))["items"]
     assert (await api.call("DELETE", f"{P}/p"))[0] == 200
     assert (await api.call("DELETE", f"{P}/p"))[1]["error"]["code"] == "not_found"
     assert (await api.get(f"{D}/a"))["status"]["policy"] is None

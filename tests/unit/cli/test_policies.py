@@ -139,7 +139,7 @@ def test_get_policies_tells_what_each_watches_found_and_freed(gpuward, api):
     }  # fmt: skip
     api.add(watched, policy("other"))
     line = gpuward("get", "policies").stdout.splitlines()[1]
-    assert line.split() == ["stop-idle", "yes", "50%", "5m", "scale_down", "(dry", "run)", "3", "(7", "instances)",
+    assert line.split() == ["stop-idle", "yes", "50%", "5m", "scale_down", "(dry", "run)", "3", "7",
                             "1/4/2", "5", "1.50"]  # fmt: skip
     assert "other" not in gpuward("get", "policy", "stop-idle").stdout
     text = gpuward("describe", "policy", "stop-idle").stdout

@@ -12,7 +12,7 @@ from gpuward.controller.store.event_log import list_events, objects_named
 from gpuward.schemas.objects import EventView, Page
 from gpuward.schemas.problems import FieldProblem
 
-_KINDS: Final = ("deployment", "instance", "worker", "gpu")
+_KINDS: Final = ("deployment", "instance", "worker", "gpu", "policy")
 
 
 async def get_all(request: web.Request) -> web.Response:
@@ -38,7 +38,7 @@ async def get_all(request: web.Request) -> web.Response:
 
 
 _FILTERS: Final = (
-    Query("object", "only of this object: deployment:UID, instance:ID, worker:ID, gpu:UUID, or KIND/NAME"),
+    Query("object", "only of this object: deployment:UID, instance:ID, worker:ID, gpu:UUID, policy:UID, or KIND/NAME"),
     Query("reason", "only of this reason code, or of several, separated by commas"),
     Query("since", "only events after the one of this id", "integer"),
 )

@@ -52,7 +52,9 @@ async def watched_of(connection: Reader, uids: Collection[Any]) -> dict[Any, Wat
 def idle_condition(verdicts: Sequence[tuple[str, InstanceUtilization]]) -> Condition:
     """Whether a deployment is idle: all of it is, some of it is not, or nobody can tell."""
     if not verdicts:
-        return Condition(type=IDLE, status="unknown", reason="not_running", message="no instance was judged yet")
+        return Condition(
+            type=IDLE, status="unknown", reason="not_running", message="no instance runs that could be judged"
+        )
     of = {kind: [one for one in verdicts if one[1].verdict == kind] for kind in ("busy", "unknown", "idle")}
     decisive = of["busy"] or of["unknown"] or of["idle"]
     instance, verdict = decisive[0]
