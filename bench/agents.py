@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -80,14 +81,18 @@ class Meter:
         top = self.postmaster.cpu_times()
         postgres = top.user + top.system + top.children_user + top.children_system
         for child in self.postmaster.children(recursive=True):
-            times = child.cpu_times()
-            postgres += times.user + times.system
+            with suppress(psutil.NoSuchProcess):  # it has just ended: from now on its parent counts it
+                times = child.cpu_times()
+                postgres += times.user + times.system
         return own.user + own.system, postgres, agents.user + agents.system
 
     def memory_mib(self) -> tuple[float, float]:
         """Resident of the controller; of PostgreSQL proportionally, since it shares its buffers."""
         servers = [self.postmaster, *self.postmaster.children(recursive=True)]
-        pss = sum(server.memory_full_info().pss for server in servers)
+        pss = 0
+        for server in servers:
+            with suppress(psutil.NoSuchProcess):
+                pss += server.memory_full_info().pss
         return self.controller.memory_info().rss / 2**20, pss / 2**20
 
 

@@ -161,7 +161,6 @@ class Bench:
         """The whole; whether the aim was kept."""
         await self.fill()
         await self.rows("vacuum analyze")  # or the baseline would pay for what the filling left behind
-        await self.rows("checkpoint")
         instances = await self.count(_RUNNING)
         baseline = await self.stretch("baseline, no samples")
         await self.tell(sampling=True)

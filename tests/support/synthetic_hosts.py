@@ -153,9 +153,9 @@ async def _each(period_s: float, number: int) -> Any:
         due += period_s
 
 
-async def _join(shared: Shared, number: int, token: str, limit: asyncio.Semaphore) -> Host:
+async def _join(shared: Shared, number: int, token: str) -> Host:
     body = {"token": token, "name": f"host-{number}", "agent_version": "0"}
-    async with limit, shared.session.post(shared.url + JOIN_PATH, json=body) as response:
+    async with shared.session.post(shared.url + JOIN_PATH, json=body) as response:
         answer = await response.json()
         if response.status >= 300:
             raise RuntimeError(answer)
@@ -171,17 +171,19 @@ async def play(url: str, period_s: float) -> None:
     limit, count = asyncio.Semaphore(_JOINING_AT_ONCE), 0
     async with aiohttp.ClientSession(connector=connector) as session, asyncio.TaskGroup() as group:
         shared = Shared(url, period_s, session)
+
+        async def bring(number: int, token: str) -> None:
+            async with limit, asyncio.timeout(_LIMIT_S):  # a controller turns away who comes with too many others
+                host = await _join(shared, number, token)
+                group.create_task(host.run(), name=f"host-{number}")
+                await host.ready.wait()
+
         while line := await reader.readline():
             order = json.loads(line)
             shared.sampling = order.get("sampling", shared.sampling)
             tokens = order.get("tokens", [])
-            hosts = await asyncio.gather(*(_join(shared, count + n, t, limit) for n, t in enumerate(tokens)))
-            for host in hosts:
-                group.create_task(host.run(), name=f"host-{host.number}")
-            for host in hosts:
-                async with asyncio.timeout(_LIMIT_S):
-                    await host.ready.wait()
-            count += len(hosts)
+            await asyncio.gather(*(bring(count + n, token) for n, token in enumerate(tokens)))
+            count += len(tokens)
             sys.stdout.write("done\n")
             sys.stdout.flush()
         os._exit(0)  # at once: a thousand clean ends are nobody's business
