@@ -1,7 +1,8 @@
 """What was claimed, used, wasted and freed, summed from the spans of claims and the minutes. GPU seconds throughout.
 
 A claim counts by its share: 1 where it is exclusive, else its part of the GPU's memory. A minute of a shared claim is
-that of the instance's own processes; of an exclusive one the GPU's. A minute counts as far as samples speak for it.
+that of the instance's own processes; of an exclusive one the GPU's. Of a minute as many seconds count as samples speak
+for, and no more than were claimed.
 """
 
 from collections import defaultdict
@@ -44,8 +45,8 @@ _SPOKEN: Final = f"""
                            and m.instance_id = case when s.exclusive then '' else s.instance_id end
       left join unnest($3::uuid[], $4::int[]) as l (uid, minimum) on l.uid = s.deployment_uid
      cross join lateral (
-           select s.share * m.covered_s / 60 *
-                  extract(epoch from least(s.ended, m.minute + interval '1 min') - greatest(s.began, m.minute))::float8
+           select s.share * least(m.covered_s,
+                  extract(epoch from least(s.ended, m.minute + interval '1 min') - greatest(s.began, m.minute))::float8)
        ) as k (s)
      group by s.deployment_uid"""  # noqa: S608 - as above
 _FREED: Final = """
