@@ -154,7 +154,8 @@ class ApiDouble:
         if about := request.query.get("object"):
             kind, slash, name = about.partition("/")
             if slash:
-                about = f"{kind}:{self.objects[kind + 's'][name]['uid']}"
+                kinds = "policies" if kind == "policy" else kind + "s"
+                about = f"{kind}:{self.objects[kinds][name]['uid']}"
             items = [i for i in items if about in i["objects"]]
         if "reason" in request.query:
             items = [i for i in items if i["reason"] in request.query["reason"].split(",")]

@@ -158,7 +158,8 @@ def test_describe_of_a_policy_shows_its_events(gpuward, api):
         "message": "policy p was changed: dry_run True -> False",
         "objects": [f"policy:{made['uid']}"],
     }  # fmt: skip
-    assert "dry_run True -> False" in gpuward("describe", "policy", "p").stdout
+    for words in (("describe", "policy", "p"), ("events", "--for", "policy/p")):
+        assert "dry_run True -> False" in gpuward(*words).stdout
 
 
 def test_delete_policy(gpuward, api):

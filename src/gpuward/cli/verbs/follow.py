@@ -10,7 +10,7 @@ import typer
 from gpuward.cli.answers import Json, parse, path_of
 from gpuward.cli.errors import CliError, NotFoundError, UnreachableError, UsageError
 from gpuward.cli.figures import printable
-from gpuward.cli.kinds import DEPLOYMENTS, EVENTS, GPUS, INSTANCES, WORKERS, kind_named
+from gpuward.cli.kinds import DEPLOYMENTS, EVENTS, GPUS, INSTANCES, POLICIES, WORKERS, kind_named
 from gpuward.cli.output import Format, print_data
 from gpuward.cli.verb import OutputOption, run
 from gpuward.cli.verbs.look import show
@@ -126,7 +126,7 @@ def _object_named(about: str) -> str:
     word, slash, name = about.partition("/")
     if not slash or not name:
         raise UsageError(f"--for: {about!r} is not KIND/NAME; write for example deployment/hello")
-    return f"{kind_named(word, (DEPLOYMENTS, INSTANCES, WORKERS, GPUS)).singular}/{name}"
+    return f"{kind_named(word, (DEPLOYMENTS, INSTANCES, WORKERS, GPUS, POLICIES)).singular}/{name}"
 
 
 def _print_events(found: list[Json], output: Format) -> None:
