@@ -82,7 +82,7 @@ def test_gauges_are_summed_over_their_labels_and_nothing_else_is() -> None:
     assert sum_gauges('a 0.2\na{x="1"} -5\n', ("a",)) == 1
 
 
-@pytest.mark.parametrize("text", ["a NaN", "a +Inf", "a{ 1", "a many"])
+@pytest.mark.parametrize("text", ["a NaN", "a +Inf", "a{ 1", "a many", 'a{x\t="1",\t=",b"} 1'])
 def test_a_gauge_that_is_no_number_is_an_error(text: str) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - whatever of it
         sum_gauges(text, ("a",))

@@ -28,11 +28,11 @@ class Seen:
 
 
 def look(pid: int) -> Seen | None:
-    """One process without its marker, or None when it is gone."""
+    """One process without its marker, or None when it is gone, or hidden from us and so none of ours."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - thousands of times per scan; Path costs double
             text = file.read()
-    except (FileNotFoundError, ProcessLookupError):
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
         return None
     # The name stands in brackets and may hold anything, brackets too: fields are counted from the last one.
     fields = text[text.rindex(b")") + 2 :].split()

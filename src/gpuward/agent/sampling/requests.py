@@ -104,7 +104,7 @@ class RequestWatch:
                     if len(body) > _MAX_BYTES:
                         return None
             return sum_gauges(body.decode(), gauges)
-        except (aiohttp.ClientError, TimeoutError, ValueError):
+        except (aiohttp.ClientError, OSError, ValueError):  # TimeoutError is an OSError
             return None
 
 
@@ -116,7 +116,10 @@ def sum_gauges(text: str, gauges: Collection[str]) -> int:
     """
     # Only these lines are parsed: an engine tells a thousand others.
     lines = (line for line in text.splitlines() if line.startswith(tuple(gauges)))
-    families = text_string_to_metric_families("\n".join(lines) + "\n")
+    try:
+        families = tuple(text_string_to_metric_families("\n".join(lines) + "\n"))
+    except IndexError as error:  # the parser's other word for a line that breaks off
+        raise ValueError("a gauge of requests cannot be read") from error
     values = [sample.value for family in families for sample in family.samples if sample.name in gauges]
     if not all(map(math.isfinite, values)):
         raise ValueError("a gauge of requests is no finite number")

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Final, NoReturn
 
 from gpuward.agent.clock import Clock
 from gpuward.agent.gpus.reader import GpuReading, GpuWork
@@ -55,15 +55,22 @@ class Sampler:
 
     async def run(self) -> None:
         """Samples until cancelled."""
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._requests.run(), name="request gauges")
-            began_s = self._clock()
-            while True:
-                self._close(await self._read_period(began_s))
-                began_s += self.period_s
-                # Period follows upon period, unless the host slept or a reading took longer than one.
-                if (now_s := self._clock()) >= began_s + self.period_s:
-                    began_s = now_s
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._requests.run(), name="request gauges")
+                await self._sample()
+        finally:
+            if self._finding is not None:
+                self._finding.cancel()  # its thread cannot be: it ends with what it reads
+
+    async def _sample(self) -> NoReturn:
+        began_s = self._clock()
+        while True:
+            self._close(await self._read_period(began_s))
+            began_s += self.period_s
+            # Period follows upon period, unless the host slept or a reading took longer than one.
+            if (now_s := self._clock()) >= began_s + self.period_s:
+                began_s = now_s
 
     async def _read_period(self, began_s: float) -> Accumulation:
         readings = Accumulation()
