@@ -11,7 +11,7 @@ import pytest
 
 from gpuward.controller.runtime.backoff import Backoff
 from gpuward.controller.runtime.clock import SystemClock
-from gpuward.controller.runtime.loop import LoopSettings, ReconcileLoop
+from gpuward.controller.runtime.loop import ReconcileLoop
 from gpuward.controller.runtime.outcome import (
     Again,
     Done,
@@ -22,6 +22,7 @@ from gpuward.controller.runtime.outcome import (
     Terminal,
     TerminalError,
 )
+from gpuward.controller.runtime.reconciler import LoopSettings
 
 pytestmark = pytest.mark.looptime
 

@@ -8,17 +8,9 @@ from typing import Any, Final
 from gpuward.cli.errors import UsageError
 from gpuward.cli.figures import NOTHING, age, gib, hours, or_nothing, percent, short_gpus, span
 from gpuward.cli.idleness import action_of, idle_for, stops_in
+from gpuward.schemas.access import KeyView, TokenView
 from gpuward.schemas.base import View
-from gpuward.schemas.objects import (
-    DeploymentView,
-    EventView,
-    GpuView,
-    InstanceStatus,
-    InstanceView,
-    KeyView,
-    TokenView,
-    WorkerView,
-)
+from gpuward.schemas.objects import DeploymentView, EventView, GpuView, InstanceStatus, InstanceView, WorkerView
 from gpuward.schemas.policy_objects import PolicyView
 
 Cell = Callable[[Any, datetime], str]

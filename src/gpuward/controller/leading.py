@@ -17,8 +17,9 @@ from gpuward.controller.reconcilers.policies import PoliciesReconciler, feed_sam
 from gpuward.controller.reconcilers.webhooks import Webhooks
 from gpuward.controller.reconcilers.workers import WorkersReconciler
 from gpuward.controller.runtime.clock import Clock
-from gpuward.controller.runtime.loop import LoopSettings, ReconcileLoop, Reconciler
+from gpuward.controller.runtime.loop import ReconcileLoop
 from gpuward.controller.runtime.metrics import Metrics
+from gpuward.controller.runtime.reconciler import LoopSettings, Reconciler
 from gpuward.controller.settings import ControllerSettings
 from gpuward.controller.store.database import Database
 from gpuward.controller.store.quarantine import record_quarantine

@@ -17,7 +17,6 @@ InstancePhaseName = Literal[
     "unreachable", "replaced", "stopping",
 ]  # fmt: skip
 WorkerPhaseName = Literal["joining", "ready", "unreachable", "lost"]
-Role = Literal["admin", "operator", "viewer", "inference"]
 
 
 class Condition(View):
@@ -239,39 +238,6 @@ class EventView(View):
     message: str
     evidence: dict[str, Any] = {}
     objects: list[str] = []
-
-
-class KeyView(View):
-    """An API key without its secret."""
-
-    id: str
-    name: str
-    role: Role
-    created_at: datetime
-    revoked_at: datetime | None = None
-
-
-class KeyCreated(KeyView):
-    """The one answer that holds the key itself."""
-
-    key: str
-
-
-class TokenView(View):
-    """A join token without its secret."""
-
-    id: str
-    created_at: datetime
-    expires_at: datetime
-    used_at: datetime | None = None
-    used_by: str | None = None
-    revoked_at: datetime | None = None
-
-
-class TokenCreated(TokenView):
-    """The one answer that holds the token itself."""
-
-    token: str
 
 
 class LeaderView(View):

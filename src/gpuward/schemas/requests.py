@@ -4,9 +4,9 @@ from typing import Annotated, Any
 
 from pydantic import Field, field_validator
 
+from gpuward.schemas.access import Role
 from gpuward.schemas.base import Wire
 from gpuward.schemas.manifest import MAX_REPLICAS, Text, Whole
-from gpuward.schemas.objects import Role
 from gpuward.schemas.quantities import Seconds
 
 MAX_TOKEN_TTL_S = 30 * 86400.0

@@ -11,7 +11,7 @@ from gpuward.cli.kinds import KEYS, TOKENS
 from gpuward.cli.output import Format
 from gpuward.cli.verb import OutputOption, run, seconds
 from gpuward.cli.verbs.look import show
-from gpuward.schemas.objects import Role
+from gpuward.schemas.access import Role
 
 if TYPE_CHECKING:  # slow to import
     from gpuward.cli.client import Api

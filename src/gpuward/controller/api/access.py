@@ -12,8 +12,9 @@ from gpuward.controller.api.route import Access, Route
 from gpuward.controller.store.keys import create_key, list_keys, revoke_key
 from gpuward.controller.store.secrets import delete_secret, put_secret
 from gpuward.controller.store.tokens import create_token, list_tokens, revoke_token
+from gpuward.schemas.access import KeyCreated, KeyView, TokenCreated, TokenView
 from gpuward.schemas.manifest import NAME_PATTERN
-from gpuward.schemas.objects import KeyCreated, KeyView, Page, TokenCreated, TokenView
+from gpuward.schemas.objects import Page
 from gpuward.schemas.problems import FieldProblem
 from gpuward.schemas.requests import KeyBody, SecretBody, TokenBody
 

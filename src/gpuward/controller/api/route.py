@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 from aiohttp import web
 from pydantic import BaseModel
 
-from gpuward.schemas.objects import Role
+from gpuward.schemas.access import Role
 
 MAX_BODY_BYTES: Final = 2**20
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

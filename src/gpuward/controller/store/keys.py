@@ -15,7 +15,7 @@ from sqlmodel import col, select
 from gpuward.controller.store.database import Database
 from gpuward.controller.store.refusals import NotFoundError
 from gpuward.controller.store.tables import KeyRow
-from gpuward.schemas.objects import KeyCreated, KeyView, Role
+from gpuward.schemas.access import KeyCreated, KeyView, Role
 
 KEY_PREFIX: Final = "gpw_"
 CACHE_TTL_S: Final = 3.0

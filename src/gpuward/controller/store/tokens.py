@@ -15,7 +15,7 @@ from gpuward.controller.store.keys import as_uuid, hash_secret
 from gpuward.controller.store.notify import notify
 from gpuward.controller.store.refusals import NotFoundError, TokenRefusedError, WorkerNameTakenError
 from gpuward.controller.store.tables import TokenRow
-from gpuward.schemas.objects import TokenCreated, TokenView
+from gpuward.schemas.access import TokenCreated, TokenView
 from gpuward.schemas.wire import JoinResponse
 
 TOKEN_PREFIX: Final = "gpj_"  # noqa: S105 - what every token begins with is no secret
