@@ -2,8 +2,9 @@
 
 import pytest
 
+from gpuward.controller.runtime.outcome import Again
 from gpuward.controller.store.database import Database
-from support.ledger import rows
+from support.ledger import claim, rows
 from support.policed import STOP_IDLE, Policed, settle, steady
 
 
@@ -146,3 +147,24 @@ async def test_a_longer_window_reads_the_past_that_it_needs(world: Policed) -> N
     assert leader._telemetry.samples > held + 100
     (row,) = await rows(world.db, "select verdict, policy_generation, policy_uid from policy_verdicts")
     assert (row["verdict"], row["policy_generation"], str(row["policy_uid"])) == ("idle", 2, policy)
+
+
+async def test_the_past_is_read_in_portions_and_looks_go_on_meanwhile(world: Policed) -> None:
+    """An instance of which the past is not read yet is not judged, nor is what it was before."""
+    uids = [await world.deployment(name) for name in ("first", "second")]
+    leader = await world.leader()
+    await settle(leader)
+    for name in ("first-0", "second-0"):
+        await world.write("update instances set epoch = 2 where id = $1", name)
+        await world.write("delete from claims where instance_id = $1", name)
+        await claim(world.db, world.gpus[name], name, 1024, epoch=2)
+        await world.samples(name, steady(0), own=0.0, epoch=2)
+    leader._max_past_s = 0.0
+    outcomes = await leader.step(uids)
+    assert sorted(type(o).__name__ for o in outcomes.values()) == ["Again", "Done"]
+    assert len(await world.actions()) == 1
+    await world.samples("first-0", {0.5: 0}, own=0.0, epoch=2)
+    await world.samples("second-0", {0.5: 0}, own=0.0, epoch=2)
+    assert len(await leader.look()) <= 1
+    await leader.step([uid for uid, o in outcomes.items() if isinstance(o, Again)])
+    assert len(await world.actions()) == 2

@@ -109,6 +109,7 @@ class PoliciesReconciler:
         wanted: set[str] = set()
         furthest_s = now = 0.0
         for uid, facts in observed.items():
+            self._forget_judged(uid)  # what was known names what may be watched no more
             self._telemetry.watch(facts)
             now = facts.now
             for gpu, reach_s in self._telemetry.missing(uid).items():
@@ -121,7 +122,6 @@ class PoliciesReconciler:
             self._telemetry.put_past(wanted, furthest_s, samples)
 
     def _decide(self, facts: PolicyFacts) -> PolicyPlan:
-        self._forget_judged(facts.uid)
         uses: dict[str, InstanceUse] = {}
         if facts.policy is not None and not facts.deleted:
             watched = {i.id: i for i in facts.instances if is_judged(i)}
