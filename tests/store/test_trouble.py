@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import aiohttp
 import asyncpg
 import psutil
 import pytest
@@ -12,8 +13,7 @@ from sqlalchemy import text
 
 from gpuward.controller.api.errors import as_api_error
 from gpuward.controller.api.hints import Hints
-from gpuward.controller.api.routing import RoutingTable
-from gpuward.controller.api.upstream import keep_fresh
+from gpuward.controller.api.upstream import Upstream
 from gpuward.controller.runtime.database import DATABASE_ERRORS
 from gpuward.controller.store.database import TRANSACTION_TIMEOUT, Database
 from gpuward.controller.store.tokens import create_token
@@ -110,10 +110,12 @@ class _Stumbling:
 
 async def test_the_gateways_table_outlives_every_trouble(migrated: Database) -> None:
     stumbling, hints = _Stumbling(migrated), Hints()
-    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
-        refreshing = group.create_task(keep_fresh(stumbling, hints, RoutingTable()))
+    async with asyncio.timeout(30), aiohttp.ClientSession() as session:
+        upstream = Upstream(session, stumbling, hints)
         while not stumbling.answered.is_set():
             hints.publish("process", None)
             await asyncio.sleep(0.01)
-        refreshing.cancel()
+        assert not upstream.refreshing.done()
+        upstream.refreshing.cancel()
+        await asyncio.wait([upstream.refreshing])
     assert not stumbling.errors

@@ -201,6 +201,16 @@ async def test_unknown_waiting_and_senseless_requests(floor: Floor, db: Database
         assert (status, body["error"]["code"]) == (400, "invalid"), data
 
 
+async def test_what_runs_is_served_though_nobody_said_so_yet(floor: Floor, db: Database) -> None:
+    host = await floor.worker("w", Agent())
+    await floor.run(await add_deployment(db, "known"), "known-1", host)
+    await floor.served("known")
+    for name in ("first", "second"):
+        await floor.run(await add_deployment(db, name), f"{name}-1", host)
+        answers = await asyncio.gather(*(floor.ask(name) for _ in range(5)))
+        assert {status for status, _ in answers} == {200}
+
+
 async def test_what_has_no_port_serves_nothing(floor: Floor, db: Database) -> None:
     host = await floor.worker("w", Agent())
     await floor.run(await add_deployment(db, "task", engine="custom", command=["sleep", "9"]), "task-1", host)

@@ -69,15 +69,18 @@ async def forward(request: web.Request) -> web.StreamResponse:
         body = await read_body(request, MAX_BODY_BYTES)
     content = _parsed(body)
     model = content["model"]
+    tried: list[str] = []
+    for looked_again in (False, True):
+        if looked_again:
+            await upstream.look_again()
+        while (endpoint := upstream.table.pick(model, tried)) is not None:
+            tried.append(endpoint.instance)
+            with upstream.table.serving(endpoint):
+                response = await _try(request, upstream.session, endpoint, _body_for(endpoint, content, body))
+            if response is not None:
+                return response
     if not upstream.table.knows(model):
         raise ApiError(404, "model_not_found", f"no deployment is named {model!r}; GET /v1/models lists those that run")
-    tried: list[str] = []
-    while (endpoint := upstream.table.pick(model, tried)) is not None:
-        tried.append(endpoint.instance)
-        with upstream.table.serving(endpoint):
-            response = await _try(request, upstream.session, endpoint, _body_for(endpoint, content, body))
-        if response is not None:
-            return response
     raise ApiError(
         503,
         "model_not_running",
