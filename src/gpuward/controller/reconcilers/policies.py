@@ -4,6 +4,7 @@ What is read of a deployment is kept until its next step, so that each arriving 
 that shows something to do is a step made, which reads and judges everything anew.
 """
 
+import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
@@ -58,6 +59,8 @@ class PoliciesReconciler:
         self._metrics = metrics
         self._max_past_s = _MAX_PAST * sample_s  # as many GPUs, times as many seconds
         self._telemetry = Telemetry()
+        # A look whose snapshot is newer than a step's would pass by what that step only begins to watch.
+        self._reading = asyncio.Lock()
         self._horizon: str | None = None
         self._concerned: set[Watched] = set()  # by samples that have come since the last look
         self._known: dict[str, _Known] = {}
@@ -70,7 +73,7 @@ class PoliciesReconciler:
 
     async def step(self, keys: Sequence[str]) -> Mapping[str, Outcome]:
         """Judges all instances of these deployments, and does what their policies ask."""
-        async with self._database.snapshot() as connection:
+        async with self._reading, self._database.snapshot() as connection:
             await self._catch_up(connection)
             observed = await observe_policies(connection, keys)
             unended = await list_unended(connection, sorted(set(keys) - observed.keys()))
@@ -89,7 +92,7 @@ class PoliciesReconciler:
 
     async def look(self) -> set[str]:
         """Takes in the samples that have come; the deployments to be looked at because of them, or of silence."""
-        async with self._database.snapshot() as connection:
+        async with self._reading, self._database.snapshot() as connection:
             await self._catch_up(connection)
             now = await read_clock(connection)
         silent = {w for w, at in self._judged_at.items() if not 0 <= now - at < _SILENT_S}
