@@ -103,7 +103,9 @@ class Host:
         beats = 0
         async for _ in _each(HEARTBEAT_S, self.number):
             beats += 1
-            await self._say(socket, {"type": "heartbeat", "seq": beats, "gpus": self._facts()})
+            await self._say(
+                socket, {"type": "heartbeat", "seq": beats, "sent_s": time.monotonic(), "gpus": self._facts()}
+            )
 
     async def _sample(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         async for _ in _each(self.shared.period_s, self.number):
@@ -136,7 +138,7 @@ class Host:
         size = {"memory_mib": 2**20, "cpu_milli": 128_000, "simulated": True}
         picture = {"host": {**host, **size}, "gpus": self._facts()}
         said = {"type": "hello", "agent_version": "0", "boot_id": self.boot_id, "proxy_port": 7070}
-        return {**said, "protocol": PROTOCOL, "inventory": picture, "processes": []}
+        return {**said, "protocol": PROTOCOL, "sent_s": time.monotonic(), "inventory": picture, "processes": []}
 
     async def _say(self, socket: aiohttp.ClientWebSocketResponse, message: dict[str, Any]) -> None:
         async with asyncio.timeout(_LIMIT_S):
