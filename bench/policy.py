@@ -200,7 +200,8 @@ def tell_cost(baseline: Stretch, intake: Stretch, policies: Stretch) -> bool:
     share = (policies.controller + policies.postgres - baseline.controller - baseline.postgres) / 60
     kept = share <= AIM
     print(
-        f"rings of samples, and what else is kept of what is watched: {policies.controller_mib - intake.controller_mib:.0f} MiB"
+        "rings of samples, and what else is kept of what is watched: "
+        f"{policies.controller_mib - intake.controller_mib:.0f} MiB"
     )
     print(f"{'PASS' if kept else 'FAIL'}: {share:.1%} of one core in all; the aim is at most {AIM:.0%}")
     return kept
