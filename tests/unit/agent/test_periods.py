@@ -61,6 +61,18 @@ def test_what_a_process_did_itself(
     assert (None if found is None else (found.mean, found.max)) == expected
 
 
+@pytest.mark.parametrize(("unowned", "known"), [({10: 95}, False), ({}, True), (None, True)])
+def test_figures_of_which_nobody_knows_whose_they_are_are_not_zero(
+    unowned: Mapping[int, float] | None, known: bool
+) -> None:
+    """While /proc does not answer, ours may be the one that works."""
+    period = Accumulation()
+    period.add(facts(95), work({20: 95}), OWNERS)
+    period.add(facts(95), work(unowned), None)
+    found = period.process(Holder(OURS, ("GPU-a",), 0)).utilization["GPU-a"]
+    assert found == (Readings(mean=0, max=0) if known else None)
+
+
 def test_a_process_names_every_gpu_that_it_claims() -> None:
     period = Accumulation()
     period.add(facts(0), GpuWork(), {})

@@ -28,6 +28,7 @@ class _Gpu:
     used_mib: int | None = None
     running: set[Key] = field(default_factory=set)  # of ours, seen among the GPU's processes
     told: list[Mapping[Key, float]] = field(default_factory=list)  # readings in which the driver told of some process
+    unowned: bool = False  # it told of some, and whose they are could not be found out
 
 
 class Accumulation:
@@ -36,13 +37,16 @@ class Accumulation:
     def __init__(self) -> None:
         self._gpus: defaultdict[str, _Gpu] = defaultdict(_Gpu)
 
-    def add(self, facts: DeviceFacts, work: GpuWork, owners: Mapping[int, Key]) -> None:
-        """One reading. `owners` says which pids are of processes that the agent runs."""
+    def add(self, facts: DeviceFacts, work: GpuWork, owners: Mapping[int, Key] | None) -> None:
+        """One reading. `owners` says which pids are of processes that the agent runs; None: that is not known now."""
         if facts.utilization is None:
             return
         gpu = self._gpus[facts.uuid]
         gpu.percents.append(facts.utilization)
         gpu.used_mib = facts.used_mib
+        if owners is None:
+            gpu.unowned = gpu.unowned or bool(work.percent)
+            return
         gpu.running.update(owners[pid] for pid in work.running if pid in owners)
         if work.percent:
             gpu.told.append(_by_owner(work.percent, owners))
@@ -68,14 +72,15 @@ class Accumulation:
         """What the process itself did on the GPU; None where that cannot be known, which is not zero.
 
         On a GPU that did nothing it did nothing. Else the driver's word counts only if it told of some process, and if
-        ours was among those that it saw: that is the proof that its pids are those that we know.
+        ours was among those that it saw: that is the proof that its pids are those that we know. And only if we know of
+        each reading whose it was.
         """
         gpu = self._gpus.get(uuid)
         if gpu is None:
             return None
         if max(gpu.percents) == 0:
             return Readings(mean=0.0, max=0.0)
-        if key not in gpu.running or not gpu.told:
+        if key not in gpu.running or not gpu.told or gpu.unowned:
             return None
         percents = [told.get(key, 0.0) for told in gpu.told]
         return Readings(mean=_mean(percents), max=max(percents))

@@ -102,14 +102,16 @@ class Sampler:
             )
         )
 
-    async def _owners_of(self, reading: GpuReading) -> Mapping[int, Key]:
-        """Whose processes the driver told of. None are known while /proc does not answer, which makes them unknown."""
+    async def _owners_of(self, reading: GpuReading) -> Mapping[int, Key] | None:
+        """Whose processes the driver told of; None, which is unknown, while /proc does not answer."""
         pids = {pid for work in reading.work.values() for pid in (*work.running, *(work.percent or ()))}
-        if not pids or (self._finding is not None and not self._finding.done()):
+        if not pids:
             return {}
+        if self._finding is not None and not self._finding.done():
+            return None
         self._finding = asyncio.create_task(asyncio.to_thread(self._owners.find, pids, self._live()))
         await asyncio.wait({self._finding}, timeout=_OWNERS_LIMIT_S)
-        return self._finding.result() if self._finding.done() else {}
+        return self._finding.result() if self._finding.done() else None
 
 
 def _devices(record: ProcessRecord) -> tuple[str, ...]:
