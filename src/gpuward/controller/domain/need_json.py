@@ -1,10 +1,12 @@
 """Needs and analysis errors as JSON, as the store keeps them with a revision."""
 
+from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
 from gpuward.controller.domain.instances import NeedError
-from gpuward.controller.domain.placement import Need
+from gpuward.controller.domain.placement import Need, Share
+from gpuward.schemas.reasons import Reason
 
 
 def need_to_json(need: Need) -> dict[str, Any]:
@@ -15,7 +17,10 @@ def need_to_json(need: Need) -> dict[str, Any]:
         "parts": dict(need.parts),
         "heads": need.heads,
         "vocab": need.vocab,
+        "vision_heads": need.vision_heads,
         "notes": list(need.notes),
+        "shares": [asdict(share) for share in need.shares],
+        "refused": [str(reason) for reason in need.refused],
     }
 
 
@@ -27,7 +32,10 @@ def need_from_json(value: dict[str, Any]) -> Need:
         parts=value["parts"],
         heads=value["heads"],
         vocab=value["vocab"],
+        vision_heads=value.get("vision_heads"),
         notes=tuple(value["notes"]),
+        shares=tuple(Share(**share) for share in value.get("shares", ())),
+        refused=tuple(Reason(reason) for reason in value.get("refused", ())),
     )
 
 

@@ -9,15 +9,39 @@ from gpuward.schemas.reasons import Reason
 
 
 @dataclass(frozen=True, slots=True)
+class Share:
+    """What a model needs in one parallel layout: tp x pp x dp GPUs, each of which must hold `memory_mib`."""
+
+    tp: int
+    pp: int
+    dp: int
+    memory_mib: int  # of the GPU that holds most
+    parts: Mapping[str, int] = field(default_factory=dict)  # MiB that memory_mib is made of
+    host_memory_mib: int = 0  # of the whole instance
+
+    @property
+    def gpus(self) -> int:
+        """GPUs in all."""
+        return self.tp * self.pp * self.dp
+
+
+@dataclass(frozen=True, slots=True)
 class Need:
-    """What one copy of a model needs, as the analysis found it; stored with the revision."""
+    """What one copy of a model needs, as the analysis found it; stored with the revision.
+
+    Where the engine knows how it splits a model there are `shares`, one for each layout that it can run, best first,
+    and `refused` says why others are not among them. Else `memory_mib` in all is shared out evenly.
+    """
 
     memory_mib: int | None  # on GPUs, in all; None: cannot be known, so whole GPUs are taken
     host_memory_mib: int = 0
     parts: Mapping[str, int] = field(default_factory=dict)  # what memory_mib is made of
     heads: int | None = None  # attention heads; tensor parallelism must divide them
     vocab: int | None = None  # vocabulary; likewise
+    vision_heads: int | None = None  # of the vision tower; likewise
     notes: tuple[str, ...] = ()
+    shares: tuple[Share, ...] = ()
+    refused: tuple[Reason, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +50,7 @@ class Compatibility:
 
     os: frozenset[str] = frozenset()
     arch: frozenset[str] = frozenset()
+    vendors: frozenset[str] = frozenset()
     min_driver: tuple[int, ...] = ()  # such as (525,)
     min_compute_capability: tuple[int, int] | None = None
     simulated_only: bool = False  # runs on simulated hosts and on hosts without need of GPUs
@@ -33,11 +58,18 @@ class Compatibility:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """One way to spread an instance: `gpus` GPUs of one worker, each with `memory_mib` or, exclusive, whole."""
+    """One way to spread an instance: `gpus` GPUs in all, each with `memory_mib` or, exclusive, whole.
+
+    Over several workers it is a gang: each of them gives `gpus / workers`, and the host's share of memory and CPU.
+    """
 
     gpus: int
     memory_mib: int  # per GPU; of an exclusive one the least that it must have
     exclusive: bool
+    workers: int = 1
+    tp: int = 1
+    pp: int = 1
+    dp: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +91,16 @@ class Ask:
     gpus: tuple[str, ...] = ()  # manual: UUID or worker:index
     compatibility: Compatibility = Compatibility()
     avoid_workers: frozenset[str] = frozenset()  # worker ids, tried last (it failed there)
+    engine: str = ""
+    otherwise: "Ask | None" = None  # the same instance by the next best engine, where this one fits nowhere
 
     def shape(self) -> tuple[object, ...]:
         """Equal for asks that any inventory answers alike; `spread` counts the deployment's own instances."""
         return (
             self.layouts, self.refused, self.host_memory_mib, self.cpu_milli, self.strategy,
             tuple(sorted(self.labels.items())), self.workers, self.gpus, self.compatibility, self.avoid_workers,
-            self.deployment_uid if self.strategy == "spread" else None,
+            self.deployment_uid if self.strategy == "spread" else None, self.engine,
+            self.otherwise.shape() if self.otherwise else None,
         )  # fmt: skip
 
 
@@ -102,6 +137,8 @@ class DeviceState:
     exclusive_claims: int
     healthy: bool  # present, health ok
     mig_mode: bool
+    vendor: str = "nvidia"  # nvidia | amd | apple; "" of a host
+    used_mib: int | None = None  # as measured, where the measurement is fresh; claimed or not
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,15 +150,27 @@ class PlannedClaim:
     cpu_milli: int
     exclusive: bool
     position: int  # order in which the process sees its GPUs; the host claim is last
+    rank: int = 0  # of the gang's process that uses it; the leader is rank 0
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """An ask that fits, with its claims: the GPUs and always one on the host device."""
+    """An ask that fits, with its claims: the GPUs of each rank, and one on each rank's host device."""
 
     instance: str
-    worker_id: str
+    workers: tuple[str, ...]  # ids by rank: the leader first
     claims: tuple[PlannedClaim, ...]
+    layout: Layout
+    engine: str = ""
+
+    @property
+    def worker_id(self) -> str:
+        """The leader's worker."""
+        return self.workers[0]
+
+    def of_rank(self, rank: int) -> tuple[PlannedClaim, ...]:
+        """The claims of one rank, the host's last."""
+        return tuple(claim for claim in self.claims if claim.rank == rank)
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,7 +138,7 @@ class Inventory:
             self._reserved[claim.device].append(claim)
             self._take(claim, 1)
         gpus = tuple(c.device for c in placed.claims if self._devices[c.device].kind == "gpu")
-        self.upsert_load([InstanceLoad(placed.instance, deployment_uid, (placed.worker_id,), gpus)])
+        self.upsert_load([InstanceLoad(placed.instance, deployment_uid, placed.workers, gpus)])
         self._passed[placed.instance] = placed
 
     def begin_pass(self) -> None:

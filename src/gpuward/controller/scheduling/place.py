@@ -157,4 +157,4 @@ def _claims(request: Request, ask: Ask, layout: Layout, worker: int, gpu_rows: I
         for position, row in enumerate(gpu_rows.tolist())
     ]
     host = PlannedClaim(workers.host_uuid[worker], ask.host_memory_mib, ask.cpu_milli, False, len(claims))
-    return Placed(ask.instance, workers.facts[worker].id, (*claims, host))
+    return Placed(ask.instance, (workers.facts[worker].id,), (*claims, host), layout, ask.engine)

@@ -1,0 +1,77 @@
+"""What a model's files say of it: the one thing that every estimate starts from. Nothing of it was computed.
+
+None means that the files do not say, which is never zero.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Quantization:
+    """How weights were made smaller: `awq`, `gptq`, `fp8`, `compressed-tensors`, ...; GGUF's own types are dtypes."""
+
+    method: str
+    bits: int | None = None  # per weight
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """One model.
+
+    Attributes:
+        weight_bytes: bytes of the tensors of one format as stored; never of two formats that hold the same weights.
+        dtypes: bytes as stored by dtype (`BF16`, `F8_E4M3`, `I32`; of a GGUF file `Q4_K`, `F32`).
+        parameters: elements of all tensors; packed quantised weights count as they are stored.
+        dtype: what the config says that weights are loaded as, such as `bfloat16`.
+        heads, kv_heads, head_dim: of the language part. `v_head_dim` where values are of another size than keys.
+        full_layers: layers whose cache grows with the whole context, where others look through a sliding window.
+        kv_lora_rank, qk_rope_head_dim: multi-head latent attention keeps these per token and layer instead of heads.
+        vision_heads: attention heads of the vision tower, which tensor parallelism must divide too.
+        encoder: it gives no tokens, so it keeps no cache (embedding models and rerankers).
+        revision: of a hub's model, the commit that was read.
+    """
+
+    format: Literal["safetensors", "bin", "gguf"]
+    weight_bytes: int
+    dtypes: Mapping[str, int] = field(default_factory=dict)
+    parameters: int | None = None
+    architectures: tuple[str, ...] = ()
+    model_type: str = ""
+    dtype: str | None = None
+    layers: int | None = None
+    hidden_size: int | None = None
+    intermediate_size: int | None = None
+    heads: int | None = None
+    kv_heads: int | None = None
+    head_dim: int | None = None
+    v_head_dim: int | None = None
+    vocab: int | None = None
+    vision_heads: int | None = None
+    context_length: int | None = None
+    sliding_window: int | None = None
+    full_layers: int | None = None
+    kv_lora_rank: int | None = None
+    qk_rope_head_dim: int | None = None
+    experts: int | None = None
+    experts_per_token: int | None = None
+    quantization: Quantization | None = None
+    encoder: bool = False
+    revision: str | None = None
+
+
+def facts_to_json(facts: ModelFacts) -> dict[str, Any]:
+    """Facts as JSON."""
+    return asdict(facts)
+
+
+def facts_from_json(value: dict[str, Any]) -> ModelFacts:
+    """The facts that `facts_to_json` wrote."""
+    facts = ModelFacts(**value)
+    quantization = value.get("quantization")
+    return replace(
+        facts,
+        architectures=tuple(facts.architectures),
+        quantization=Quantization(**quantization) if quantization else None,
+    )
