@@ -1,10 +1,13 @@
 """Every case of the policies' cases that concerns the verdict; the ids are theirs."""
 
 import math
+import time
+from datetime import UTC, datetime
 
 import pytest
 
 from gpuward.controller.decide.utilization import judge
+from gpuward.controller.domain.series import Series
 from gpuward.controller.domain.utilization import InstanceUse, RequestsSeen, Verdict
 from gpuward.schemas.policy import UtilizationPolicy
 from support.telemetry import NOW, PERIOD_S, gpu, policy, series, steady, use
@@ -234,3 +237,25 @@ def test_a_mean_is_uncovered_where_any_gpu_is() -> None:
     found = judge(policy(gpus="mean"), use(gpu("a", ALL_LOW), gpu("b", half)), NOW)
     assert (found.verdict, found.reason) == ("unknown", "coverage")
     assert "covered 51 %" in found.message
+
+
+def test_a_change_to_winter_time_within_the_window_has_no_effect(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Case U41: in Berlin's clock 03:00 is followed by 02:00 at 01:00 UTC of that day."""
+    shift_s = datetime(2026, 10, 25, 1, 5, tzinfo=UTC).timestamp() - NOW
+    moved = Series()
+    for age in sorted(steady(0), reverse=True):
+        moved.put(NOW + shift_s - age, PERIOD_S, 0, 0)
+    found = set()
+    try:
+        for zone in ("UTC", "Europe/Berlin"):
+            monkeypatch.setenv("TZ", zone)
+            time.tzset()
+            instance = InstanceUse(
+                "running", NOW + shift_s - 7200, (gpu("a", moved),), (RequestsSeen(NOW + shift_s, PERIOD_S, 0),)
+            )
+            found.add(judge(policy(), instance, NOW + shift_s))
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    (verdict,) = found
+    assert verdict.verdict == "idle"
