@@ -94,6 +94,8 @@ class InstanceRow(SQLModel, table=True):
     explain: dict[str, Any] | None = maybe(JSONB)
     created_at: datetime = filled(TIME)
     running_since: datetime | None = maybe(TIME)
+    engine: str | None = maybe(Text)
+    layout: dict[str, Any] | None = maybe(JSONB)
 
 
 class WorkerRow(SQLModel, table=True):
@@ -162,6 +164,9 @@ class DeviceRow(SQLModel, table=True):
     claims: int = filled(Integer)
     exclusive_claims: int = filled(Integer)
     changed: int = filled(XID8)
+    vendor: str = filled(Text)
+    reserved_mib: int = filled(BigInteger)
+    foreign_mib: int = filled(BigInteger)
 
 
 class ReadingRow(SQLModel, table=True):
@@ -172,6 +177,7 @@ class ReadingRow(SQLModel, table=True):
     used_mib: int | None = maybe(BigInteger)
     utilization: float | None = maybe(REAL)
     read_at: datetime = given(TIME)
+    foreign_mib: int = filled(BigInteger)
 
 
 class ClaimRow(SQLModel, table=True):
