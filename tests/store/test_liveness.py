@@ -1,8 +1,8 @@
 """Liveness and readings: set-based, fenced by the session, never going backwards."""
 
 from gpuward.controller.store.database import Database
-from gpuward.controller.store.liveness import Reading, Seen, write_readings, write_seen
-from support.ledger import Host, add_host, rows
+from gpuward.controller.store.liveness import ForeignUse, Reading, Seen, write_readings, write_seen
+from support.ledger import Host, add_deployment, add_host, add_instance, rows
 
 
 async def see(db: Database, *seen: Seen) -> set[str]:
@@ -49,3 +49,42 @@ async def test_readings_are_the_latest_of_the_workers_own_devices(migrated: Data
     async with migrated.transaction() as c:
         await write_readings(c, [Reading(one.id, one.gpus[0], None, None, 0.0)])
     assert await rows(migrated, query) == [{"device": one.gpus[0], "used_mib": None, "utilization": None}]
+
+
+async def read(db: Database, host: Host, *used: int | None) -> list[ForeignUse]:
+    async with db.transaction() as c:
+        return await write_readings(
+            c, [Reading(host.id, uuid, mib, 0.0, 0.0) for uuid, mib in zip(host.gpus, used, strict=True)]
+        )
+
+
+async def test_memory_that_no_claim_explains_is_told_when_it_comes_and_when_it_goes(migrated: Database) -> None:
+    host = await add_host(migrated, "w", gpus=3, gib=40)
+    first, second, third = host.gpus
+    come = await read(migrated, host, 30_000, 600, 40 * 1024)  # 600 MiB of 40 GiB are the driver's own
+    assert come == [ForeignUse(host.id, first, 0, 30_000, 0), ForeignUse(host.id, third, 2, 40 * 1024, 0)]
+    assert await read(migrated, host, 30_100, 700, None) == []  # a little more is no news, and unknown is not nothing
+    assert await read(migrated, host, 0, 0, 40 * 1024) == [ForeignUse(host.id, first, 0, 0, 30_000)]
+    query = "select uuid, foreign_mib from devices where kind = 'gpu' order by uuid"
+    assert await rows(migrated, query) == [
+        {"uuid": first, "foreign_mib": 0},
+        {"uuid": second, "foreign_mib": 0},
+        {"uuid": third, "foreign_mib": 40 * 1024},
+    ]
+
+
+async def test_what_a_claim_explains_is_not_foreign_even_when_it_was_just_released(migrated: Database) -> None:
+    host = await add_host(migrated, "w", gpus=1, gib=40)
+    uid = await add_deployment(migrated, "d")
+    instance = await add_instance(migrated, uid, "i")
+    async with migrated.transaction() as c:
+        await c.execute(
+            "insert into claims (device, instance_id, epoch, memory_mib) values ($1, $2, 1, 20000)",
+            host.gpus[0],
+            instance,
+        )
+    assert await read(migrated, host, 20_000) == []
+    async with migrated.transaction() as c:
+        await c.execute("delete from claims")
+    assert await read(migrated, host, 20_000) == []  # read before the process ended, written after its claim had gone
+    assert await read(migrated, host, 20_000) == [ForeignUse(host.id, host.gpus[0], 0, 20_000, 0)]  # but not twice

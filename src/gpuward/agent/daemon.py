@@ -111,7 +111,7 @@ class _Agent:
             session = await stack.enter_async_context(_engine_session())
             boot_id = read_boot_id()
             folders, traffic, outbox = Folders(settings.data_dir), Traffic(), Outbox()
-            inventory = InventoryWatch(reader, host)
+            inventory = InventoryWatch(reader, host, reserve_gpu_mib=self._settings.reserve_gpu_memory)
             await inventory.read()
             contact = Contact(journal, boot_clock, boot_id)
             proxy = await stack.enter_async_context(
@@ -160,9 +160,11 @@ class _Agent:
             )
         name = settings.name or known
         if settings.simulate is None:
-            return name or host_label(), real_host(None, settings.labels), ChildReader()
+            host = real_host(None, settings.labels, settings.reserve_host_memory or 0)
+            return name or host_label(), host, ChildReader()
         worker = load_host(settings.simulate, name)
-        return worker.name, simulated_host(worker, settings.labels), SimulatedReader(worker, journal.live, boot_clock)
+        host = simulated_host(worker, settings.labels, settings.reserve_host_memory)
+        return worker.name, host, SimulatedReader(worker, journal.live, boot_clock)
 
     async def _serve(self, link: Link, sampler: Sampler, supervisor: Supervisor) -> None:
         """Serves until told to stop, or refused; then ends the engines in order, unless they shall stay."""

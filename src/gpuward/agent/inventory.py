@@ -15,9 +15,11 @@ _READINGS: Final = {"used_mib": None, "utilization": None, "health": "ok", "heal
 class InventoryWatch:
     """Reads the GPUs and remembers the last that was known of them."""
 
-    def __init__(self, reader: GpuReader, host: HostFacts) -> None:
+    def __init__(self, reader: GpuReader, host: HostFacts, *, reserve_gpu_mib: int | None = None) -> None:
+        """`reserve_gpu_mib` of each GPU is kept back from placement; None: as the reader says."""
         self._reader = reader
         self._host = host
+        self._reserve_gpu_mib = reserve_gpu_mib
         self._devices: dict[str, DeviceFacts] = {}
         self._told: Inventory | None = None
 
@@ -33,6 +35,8 @@ class InventoryWatch:
                 gpus = await self._reader.read()
         except TimeoutError:
             return None
+        if gpus is not None and self._reserve_gpu_mib is not None:
+            gpus = tuple(gpu.model_copy(update={"reserved_mib": self._reserve_gpu_mib}) for gpu in gpus)
         if gpus is not None:
             self._devices = {gpu.uuid: gpu for gpu in gpus}
         return gpus

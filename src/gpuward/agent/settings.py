@@ -10,6 +10,7 @@ from pydantic import AliasChoices, Field, SecretStr, field_validator, model_vali
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from gpuward.schemas.manifest import NAME_PATTERN
+from gpuward.schemas.quantities import SizeMib
 
 _LABEL_MAX = 63
 
@@ -41,6 +42,8 @@ class AgentSettings(BaseSettings):
         proxy_port: port that the proxy binds; 0: the one it had last time, else any free one.
         on_exit: what a clean shutdown does with the engines.
         labels: the worker's labels, for placement.
+        reserve_host_memory: of this host's memory (MiB), kept back from placement.
+        reserve_gpu_memory: likewise of each GPU's; whoever takes a GPU whole takes this too.
         log_format: how `daemon.main` writes logs.
     """
 
@@ -65,6 +68,8 @@ class AgentSettings(BaseSettings):
     proxy_port: Annotated[int, Field(ge=0, le=65535)] = 0
     on_exit: Literal["stop", "keep"] = "stop"
     labels: dict[str, str] = {}
+    reserve_host_memory: SizeMib | None = None
+    reserve_gpu_memory: SizeMib | None = None
     log_format: Literal["console", "json"] = "console"
 
     @field_validator("controller_url")

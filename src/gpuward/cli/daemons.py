@@ -93,6 +93,12 @@ def agent(
         str | None, typer.Option("--on-exit", help="What a clean end does to engines: stop, keep.")
     ] = None,
     label: Annotated[list[str] | None, typer.Option("--label", metavar="KEY=VALUE", help="May be repeated.")] = None,
+    reserve_host_memory: Annotated[
+        str | None, typer.Option("--reserve-host-memory", metavar="SIZE", help="Kept back from placement: 8GiB.")
+    ] = None,
+    reserve_gpu_memory: Annotated[
+        str | None, typer.Option("--reserve-gpu-memory", metavar="SIZE", help="Likewise, of each GPU.")
+    ] = None,
 ) -> None:
     """Run an agent, which runs engines on this host. It joins a controller."""
     try:
@@ -111,6 +117,8 @@ def agent(
         advertise=advertise,
         on_exit=on_exit,
         labels=_labels(label) if label else None,
+        reserve_host_memory=reserve_host_memory,
+        reserve_gpu_memory=reserve_gpu_memory,
     )
     raise typer.Exit(main(settings))
 

@@ -7,15 +7,25 @@ from pydantic import Field
 from gpuward.schemas.base import Wire
 from gpuward.schemas.manifest import MAX_GPUS, Name, ScalarText, Text
 from gpuward.schemas.quantities import Seconds, SizeMib
+from gpuward.schemas.wire import Vendor
 
 
 class SimulatedGpu(Wire):
-    """`count` equal GPUs of a simulated host."""
+    """`count` equal GPUs of a simulated host; of each, processes that nobody started here use `foreign_memory`."""
 
     model: Text
+    vendor: Vendor = "nvidia"
     memory: SizeMib
     count: Annotated[int, Field(ge=1, le=MAX_GPUS)] = 1
     compute_capability: Annotated[str, Field(pattern=r"^\d+\.\d+$")] = "9.0"
+    foreign_memory: SizeMib = 0
+
+
+class SimulatedReserve(Wire):
+    """What the host's operator keeps back from placement: of the host's memory, and of each GPU's."""
+
+    host_memory: SizeMib = 0
+    gpu_memory: SizeMib = 0
 
 
 class SimulatedWorker(Wire):
@@ -33,6 +43,7 @@ class SimulatedWorker(Wire):
     cpus: Annotated[int, Field(ge=1, le=65536)] = 64
     labels: dict[Text, ScalarText] = {}
     gpus: Annotated[tuple[SimulatedGpu, ...], Field(max_length=64)] = ()
+    reserved: SimulatedReserve = SimulatedReserve()
     telemetry_seconds: Seconds | None = None
 
 

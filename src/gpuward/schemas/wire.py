@@ -10,7 +10,7 @@ from pydantic import Field, TypeAdapter
 
 from gpuward.schemas.base import Wire
 
-PROTOCOL: Final = 2
+PROTOCOL: Final = 3
 MAX_MESSAGE_BYTES: Final = 8 * 2**20
 HEARTBEAT_S: Final = 5.0
 SAMPLE_S: Final = 10.0
@@ -27,15 +27,21 @@ ExitReason = Literal[
     "gone",  # the agent knows of no such process: never started here, or dead before it could be watched
 ]
 Health = Literal["ok", "unhealthy", "unknown"]
+Vendor = Literal["nvidia", "amd", "apple"]
 
 
 class DeviceFacts(Wire):
-    """One GPU as the agent reads it. Sizes in MiB, utilization in percent; None is unknown, never zero."""
+    """One GPU as the agent reads it. Sizes in MiB, utilization in percent; None is unknown, never zero.
+
+    `reserved_mib` of the whole `memory_mib` the host's operator keeps back from placement.
+    """
 
     uuid: str
     index: int
     model: str
+    vendor: Vendor = "nvidia"
     memory_mib: int
+    reserved_mib: int = 0
     compute_capability: str | None = None
     health: Health = "ok"
     health_reason: str = ""
@@ -45,13 +51,14 @@ class DeviceFacts(Wire):
 
 
 class HostFacts(Wire):
-    """The host itself."""
+    """The host itself. `reserved_mib` of its memory the operator keeps back from placement."""
 
     os: str
     arch: str
     hostname: str
     driver: str | None = None
     memory_mib: int
+    reserved_mib: int = 0
     cpu_milli: int
     simulated: bool = False
     labels: dict[str, str] = {}

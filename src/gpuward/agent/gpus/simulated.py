@@ -96,7 +96,7 @@ class SimulatedReader:
         gpus = tuple(
             gpu.model_copy(
                 update={
-                    "used_mib": min(memory[gpu.uuid], gpu.memory_mib),
+                    "used_mib": min((gpu.used_mib or 0) + memory[gpu.uuid], gpu.memory_mib),
                     "utilization": min(percent[gpu.uuid], _FULL_PERCENT),
                 }
             )
@@ -114,8 +114,11 @@ class SimulatedReader:
                 uuid=gpu_uuid(self._worker.name, index),
                 index=index,
                 model=kind.model,
+                vendor=kind.vendor,
                 memory_mib=kind.memory,
+                reserved_mib=self._worker.reserved.gpu_memory,
                 compute_capability=kind.compute_capability,
+                used_mib=kind.foreign_memory,
             )
             for index, kind in enumerate(kinds)
         )

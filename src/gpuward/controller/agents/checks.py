@@ -139,6 +139,7 @@ def _inventory(inventory: Inventory) -> None:
         _text(field, getattr(host, field), MAX_NAME)
     _text("driver", host.driver or "", MAX_NAME)
     _number("memory_mib", host.memory_mib, _MAX_MIB)
+    _number("reserved_mib", host.reserved_mib, _MAX_MIB)
     _number("cpu_milli", host.cpu_milli, _MAX_INT)
     _bounded("labels", host.labels, MAX_LABELS)
     for key, value in host.labels.items():
@@ -160,6 +161,7 @@ def _gpus(gpus: tuple[DeviceFacts, ...] | None) -> None:
         _text("gpus.compute_capability", gpu.compute_capability or "", MAX_NAME)
         _number("gpus.index", gpu.index, _MAX_INT)
         _number("gpus.memory_mib", gpu.memory_mib, _MAX_MIB)
+        _number("gpus.reserved_mib", gpu.reserved_mib, _MAX_MIB)
         _number("gpus.used_mib", gpu.used_mib or 0, _MAX_MIB)
         if gpu.utilization is not None:
             _between("gpus.utilization", gpu.utilization, 0, 100)

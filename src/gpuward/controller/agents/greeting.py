@@ -14,11 +14,13 @@ from aiohttp import WSMsgType, web
 from gpuward.controller.agents.checks import MalformedMessageError, parse_message, proxy_address
 from gpuward.controller.agents.intake import shortened, stray_event
 from gpuward.controller.agents.inventory import inventory_events
+from gpuward.controller.agents.liveness import foreign_events
 from gpuward.controller.agents.session import SEND_LIMIT_S, close_socket
 from gpuward.controller.runtime.database import DATABASE_ERRORS
 from gpuward.controller.store import devices, processes, workers
 from gpuward.controller.store.database import Database
 from gpuward.controller.store.events import NewEvent, write_events
+from gpuward.controller.store.liveness import Reading, write_readings
 from gpuward.controller.store.notify import notify
 from gpuward.controller.store.workers import Identity, NewSession
 from gpuward.schemas.wire import Hello, Rejected
@@ -98,9 +100,14 @@ async def accept(database: Database, identity: Identity, hello: Hello, peer: str
         gone = await processes.end_missing(connection, worker, new.session, hello.processes, hello.report_seq)
         plan = await devices.write_inventory(connection, worker, hello.inventory)
         await workers.write_host(connection, worker, hello.inventory.host, gpus_known=plan.gpus_known)
+        # Before anything can be placed here: what processes of others use already.
+        foreign = await write_readings(
+            connection, [Reading(worker, g.uuid, g.used_mib, g.utilization, 0.0) for g in hello.inventory.gpus or ()]
+        )
         events = [*_hello_events(identity, hello, new), *_gone_events(identity, gone)]
         events += [
             *inventory_events(identity.id, identity.name, plan),
+            *foreign_events(foreign),
             *(stray_event(worker, s) for s in written.strays),
         ]
         await write_events(connection, events)

@@ -13,7 +13,8 @@ from gpuward.controller.runtime.clock import Clock
 from gpuward.controller.runtime.database import DATABASE_ERRORS
 from gpuward.controller.store.database import Database
 from gpuward.controller.store.devices import settle_devices
-from gpuward.controller.store.liveness import Reading, Seen, write_readings, write_seen
+from gpuward.controller.store.events import NewEvent, write_events
+from gpuward.controller.store.liveness import ForeignUse, Reading, Seen, write_readings, write_seen
 from gpuward.controller.store.notify import notify
 from gpuward.schemas.wire import DeviceFacts
 
@@ -167,12 +168,26 @@ class Liveness:
             ]
             written = await write_seen(connection, seen)
             current = {session for session in newest if session.worker_id in written}
-            await write_readings(connection, [r for s in current for r in _readings(s, newest[s], now)])
+            foreign = await write_readings(connection, [r for s in current for r in _readings(s, newest[s], now)])
+            await write_events(connection, foreign_events(foreign))
             touched = {session.worker_id for session in current if newest[session].notify}
+            touched |= {use.worker_id for use in foreign}
             if settle:
                 touched |= await settle_devices(connection)
             await notify(connection, "worker", touched)
         return current
+
+
+def foreign_events(uses: Iterable[ForeignUse]) -> Iterable[NewEvent]:
+    """That memory which nobody claimed came into use, and that it is free again; not each of its movements."""
+    for use in uses:
+        objects = (f"gpu:{use.device}", f"worker:{use.worker_id}")
+        if not use.before_mib:
+            message = f"{use.foreign_mib} MiB of {use.device} are in use and no claim explains them; they are left alone"
+            yield NewEvent("gpu_memory_unclaimed", message, objects, {"foreign_mib": use.foreign_mib})
+        elif not use.foreign_mib:
+            message = f"what was in use of {use.device} without a claim is free again"
+            yield NewEvent("gpu_memory_explained", message, objects, {"before_mib": use.before_mib})
 
 
 def _newest(batch: dict[Session, _Heard]) -> dict[Session, _Heard]:

@@ -32,6 +32,8 @@ class DeviceRow:
     health_reason: str
     mig_mode: bool
     present: bool
+    vendor: str = "nvidia"
+    reserved_mib: int = 0  # kept back from placement by the host's operator
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +123,8 @@ def _gpu_row(facts: DeviceFacts, device: KnownDevice | None) -> DeviceRow:
         health_reason=reason,
         mig_mode=facts.mig_mode,
         present=True,
+        vendor=facts.vendor,
+        reserved_mib=facts.reserved_mib,
     )
 
 
@@ -141,6 +145,7 @@ def _host_row(worker_id: str, facts: HostFacts, device: KnownDevice | None) -> D
         health_reason=MEMORY_SHRUNK if shrunk else "",
         mig_mode=False,
         present=True,
+        reserved_mib=facts.reserved_mib,
     )
 
 

@@ -26,19 +26,20 @@ _KNOWN: Final = """
      order by d.uuid for no key update of d"""
 _ROWS: Final = """
     unnest($2::text[], $3::text[], $4::integer[], $5::text[], $6::text[], $7::bigint[], $8::bigint[], $9::bigint[],
-           $10::text[], $11::text[], $12::boolean[], $13::boolean[])
+           $10::text[], $11::text[], $12::boolean[], $13::boolean[], $14::text[], $15::bigint[])
       as r(uuid, kind, index, model, compute_capability, memory_mib, reported_mib, cpu_milli, health, health_reason,
-           mig_mode, present)"""
+           mig_mode, present, vendor, reserved_mib)"""
 _UPDATE: Final = f"""
     update devices d
        set worker_id = $1, index = r.index, model = r.model, compute_capability = r.compute_capability,
            memory_mib = r.memory_mib, reported_mib = r.reported_mib, cpu_milli = r.cpu_milli, health = r.health,
-           health_reason = r.health_reason, mig_mode = r.mig_mode, present = r.present
+           health_reason = r.health_reason, mig_mode = r.mig_mode, present = r.present, vendor = r.vendor,
+           reserved_mib = r.reserved_mib
       from {_ROWS} where d.uuid = r.uuid"""  # noqa: S608 - put together from constants
 # Two workers that report the same new GPU at once: the first keeps it, the other is refused at its next report.
 _INSERT: Final = f"""
     insert into devices (worker_id, uuid, kind, index, model, compute_capability, memory_mib, reported_mib, cpu_milli,
-                         health, health_reason, mig_mode, present)
+                         health, health_reason, mig_mode, present, vendor, reserved_mib)
     select $1, r.* from {_ROWS} order by r.uuid
         on conflict (uuid) do nothing"""  # noqa: S608 - put together from constants
 _SETTLE: Final = """
@@ -93,6 +94,8 @@ async def _known(connection: Connection, worker_id: str, uuids: Iterable[str]) -
                 health_reason=row["health_reason"],
                 mig_mode=row["mig_mode"],
                 present=row["present"],
+                vendor=row["vendor"],
+                reserved_mib=row["reserved_mib"],
             ),
             worker_id=str(row["worker_id"]),
             owner_holds_it=row["owner_holds_it"],
@@ -127,4 +130,6 @@ def _columns(rows: Sequence[DeviceRow]) -> tuple[list[Any], ...]:
         [r.health_reason for r in rows],
         [r.mig_mode for r in rows],
         [r.present for r in rows],
+        [r.vendor for r in rows],
+        [r.reserved_mib for r in rows],
     )

@@ -27,7 +27,7 @@ _LOADS: Final = """
      where c.device = any($1)"""
 _DEVICES_WITHOUT: Final = """
     select d.uuid, d.worker_id, d.kind, d.index, d.model, d.compute_capability, d.memory_mib, d.cpu_milli, d.health,
-           d.present, d.mig_mode, d.claimed_mib - x.mib as claimed_mib,
+           d.present, d.mig_mode, d.vendor, d.reserved_mib, d.foreign_mib, d.claimed_mib - x.mib as claimed_mib,
            d.claimed_cpu_milli - x.cpu as claimed_cpu_milli, d.claims - x.n as claims,
            d.exclusive_claims - x.excl as exclusive_claims, x.instances
       from devices d
@@ -142,6 +142,9 @@ def _device(row: Row) -> DeviceState:
         exclusive_claims=row["exclusive_claims"],
         healthy=row["health"] == "ok" and row["present"],
         mig_mode=row["mig_mode"],
+        vendor=row["vendor"] if row["kind"] == "gpu" else "",
+        reserved_mib=row["reserved_mib"],
+        foreign_mib=row["foreign_mib"],
     )
 
 

@@ -21,16 +21,44 @@ _SEEN: Final = """
            last_seen = excluded.last_seen
      where excluded.session >= worker_liveness.session
     returning worker_id"""
+# Foreign is what is in use and no claim explains, by this reading and by the one before: a reading may be older than
+# the release of a claim, whose memory was then seen for the last time. An unknown one leaves what was known. Device rows
+# change only where it comes, goes or moves by much, since placement reads every change of them. It needs no age: once
+# readings stop, the worker is silent or its GPUs are unknown, and nothing is placed there anyway.
 _READINGS: Final = """
-    insert into device_readings (device, used_mib, utilization, read_at)
-    select d.uuid, r.used_mib, r.utilization, clock_timestamp() - r.age_s * interval '1 second'
-      from unnest($1::uuid[], $2::text[], $3::bigint[], $4::real[], $5::double precision[])
-           as r(worker_id, device, used_mib, utilization, age_s)
-      join devices d on d.uuid = r.device and d.worker_id = r.worker_id
-     order by d.uuid
-        on conflict (device) do update
-       set used_mib = excluded.used_mib, utilization = excluded.utilization, read_at = excluded.read_at
-     where excluded.read_at >= device_readings.read_at"""
+    with said as (
+        select d.uuid, r.used_mib, r.utilization, r.read_at, d.memory_mib, d.claimed_mib,
+               greatest(coalesce(r.used_mib - d.claimed_mib, b.foreign_mib), 0) as foreign_mib,
+               greatest(coalesce(b.foreign_mib, r.used_mib - d.claimed_mib), 0) as foreign_before
+          from (select *, clock_timestamp() - age_s * interval '1 second' as read_at
+                  from unnest($1::uuid[], $2::text[], $3::bigint[], $4::real[], $5::double precision[])
+                       as r(worker_id, device, used_mib, utilization, age_s)) r
+          join devices d on d.uuid = r.device and d.worker_id = r.worker_id
+          left join device_readings b on b.device = d.uuid
+         where b.device is null or r.read_at >= b.read_at
+    ), kept as (
+        insert into device_readings (device, used_mib, utilization, read_at, foreign_mib)
+        select uuid, used_mib, utilization, read_at, foreign_mib from said order by uuid
+            on conflict (device) do update
+           set used_mib = excluded.used_mib, utilization = excluded.utilization, read_at = excluded.read_at,
+               foreign_mib = excluded.foreign_mib
+         where excluded.read_at >= device_readings.read_at
+    ), proven as (
+        select uuid, case when both_mib >= greatest($6::bigint, memory_mib * $7::float8) then both_mib else 0 end as mib
+          from (select *, least(foreign_mib, foreign_before) as both_mib from said) x
+    )
+    update devices d
+       set foreign_mib = n.mib
+      from (select o.uuid, p.mib, o.foreign_mib as told_mib
+              from proven p join devices o on o.uuid = p.uuid
+             where (p.mib = 0) <> (o.foreign_mib = 0) or abs(p.mib - o.foreign_mib) > $8
+             order by o.uuid for no key update of o) n
+     where d.uuid = n.uuid
+    returning d.uuid, d.worker_id, d.index, d.foreign_mib, n.told_mib"""
+# A driver and the contexts of engines take some memory that nobody claimed; as little as this counts as none.
+FOREIGN_FLOOR_MIB: Final = 512
+FOREIGN_FLOOR_SHARE: Final = 0.03
+_MOVED_MIB: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +83,17 @@ class Reading:
     age_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class ForeignUse:
+    """Memory of a GPU that no claim explains, and how much of it was known before. MiB."""
+
+    worker_id: str
+    device: str
+    index: int
+    foreign_mib: int
+    before_mib: int
+
+
 async def write_seen(connection: Connection, seen: Sequence[Seen]) -> set[str]:
     """Writes how connections stand; each worker at most once.
 
@@ -72,15 +111,26 @@ async def write_seen(connection: Connection, seen: Sequence[Seen]) -> set[str]:
     return {str(row["worker_id"]) for row in rows}
 
 
-async def write_readings(connection: Connection, readings: Sequence[Reading]) -> None:
-    """Writes the latest reading of each device; each device at most once for a worker."""
+async def write_readings(connection: Connection, readings: Sequence[Reading]) -> list[ForeignUse]:
+    """Writes the latest reading of each device; each device at most once for a worker.
+
+    Returns:
+        Where memory that no claim explains has come, gone or moved by much.
+    """
     if not readings:
-        return
-    await connection.execute(
+        return []
+    rows = await connection.fetch(
         _READINGS,
         [r.worker_id for r in readings],
         [r.device for r in readings],
         [r.used_mib for r in readings],
         [r.utilization for r in readings],
         [r.age_s for r in readings],
+        FOREIGN_FLOOR_MIB,
+        FOREIGN_FLOOR_SHARE,
+        _MOVED_MIB,
     )
+    return [
+        ForeignUse(str(row["worker_id"]), row["uuid"], row["index"], row["foreign_mib"], row["told_mib"])
+        for row in rows
+    ]
