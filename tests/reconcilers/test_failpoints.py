@@ -23,6 +23,7 @@ from gpuward.controller.store import (
 )
 from gpuward.controller.store import instances as instance_reads
 from gpuward.controller.store import placement as placement_store
+from gpuward.controller.store import waiting as waiting_store
 from gpuward.controller.store import workers as worker_store
 from gpuward.controller.store.database import Database
 from support.awaits import Awaits
@@ -34,7 +35,8 @@ from support.shift import Shift
 AWAITS = Awaits(
     (
         instances, placement, workers, housekeeping, analysis, cancelling, inputs,
-        instance_reads, instance_writes, starts, guarded, placement_store, inventory, worker_store,
+        instance_reads, instance_writes, starts, guarded, placement_store, waiting_store, inventory,
+        worker_store,
         locks, events, notify, audit, retention, lease,
     )
 )  # fmt: skip

@@ -96,3 +96,20 @@ def test_a_rank_whose_host_is_dead_takes_the_others_with_it() -> None:
     plan = decide(deployment(one, hosts=hosts), RestartSettings())
     assert [s.rank for s in plan.stops] == [1]
     assert (plan.removals, plan.releases) == ((), ())
+
+
+@pytest.mark.parametrize(
+    ("phase", "states", "to"),
+    [
+        ("scheduled", (RUNNING, None), "starting"),
+        ("starting", (RUNNING, None), None),
+        ("starting", (RUNNING, ("starting",)), None),
+        ("starting", (None, RUNNING), None),
+        ("starting", (RUNNING, RUNNING), "running"),
+        ("running", (RUNNING, ("unhealthy",)), "unhealthy"),
+        ("unhealthy", (RUNNING, RUNNING), "running"),
+    ],
+)
+def test_a_gang_is_as_far_as_the_rank_that_is_least_far(phase, states, to) -> None:
+    moves = [m.to.value for m in plan_for(gang(phase, *states)).moves]
+    assert moves == ([to] if to else [])

@@ -1,5 +1,6 @@
 """An instance of several ranks lives and ends as one: claims stay until all have ended, and one of them tells why."""
 
+from dataclasses import replace
 from typing import Final
 
 from gpuward.controller.decide.draft import Draft
@@ -8,6 +9,7 @@ from gpuward.controller.decide.stopping import order_stop
 from gpuward.controller.domain.instances import CommandFacts, DeploymentFacts, InstanceFacts, ProcessFacts
 
 _TOLD_TO: Final = "stopped"
+_FAR: Final = ("starting", "stopping", "unhealthy", "running")  # states of what lives, least far first
 
 
 def ends_together(facts: DeploymentFacts, instance: InstanceFacts, draft: Draft) -> bool:
@@ -26,12 +28,21 @@ def ends_together(facts: DeploymentFacts, instance: InstanceFacts, draft: Draft)
 
 
 def telling(instance: InstanceFacts) -> ProcessFacts | None:
-    """The process that stands for the instance: the one that ended by itself, else that of the lowest rank."""
+    """The process that stands for the instance: the one that ended by itself, else the one that is least far.
+
+    Requests go to rank 0, but it can answer none before the others work with it. A rank of which no agent has spoken
+    yet is about to start.
+    """
     processes = [p for rank in instance.ranks if (p := instance.process(rank)) is not None]
     ended = [p for p in processes if p.state == "exited"]
-    own = [p for p in ended if p.reason != _TOLD_TO]
-    failed = [p for p in own if p.exit_code != 0]
-    return next(iter(failed or own or ended), None) if ended else instance.process()
+    if ended:
+        own = [p for p in ended if p.reason != _TOLD_TO]
+        failed = [p for p in own if p.exit_code != 0]
+        return next(iter(failed or own or ended))
+    if not processes:
+        return instance.process()
+    least = min(processes, key=lambda p: _FAR.index(p.state))
+    return least if len(processes) == len(instance.ranks) else replace(least, state="starting")
 
 
 def refusal(instance: InstanceFacts) -> CommandFacts | None:

@@ -19,15 +19,13 @@ from gpuward.controller.scheduling.estimate import asks_for
 from gpuward.controller.scheduling.place import place
 from gpuward.controller.store.database import Database
 from gpuward.controller.store.inventory import InventoryCache
-from gpuward.controller.store.placement import (
-    PlacedStart,
+from gpuward.controller.store.placement import PlacedStart, commit_placements, store_explanations
+from gpuward.controller.store.waiting import (
     RevisionKey,
     RevisionRow,
     WaitingInstance,
-    commit_placements,
     read_revisions,
     read_waiting,
-    store_explanations,
 )
 from gpuward.schemas.manifest import DeploymentSpec
 from gpuward.schemas.objects import Explain
@@ -150,11 +148,16 @@ class PlacementReconciler:
 
     def _start(self, waiting: WaitingInstance, placed: Placed) -> PlacedStart:
         spec, _ = self._revision(waiting)
-        gpus = sorted(
-            (c for c in placed.claims if self._cache.inventory.gpu_row(c.device) is not None), key=lambda c: c.position
+        payloads = tuple(
+            start_payload(
+                spec,
+                deployment=waiting.deployment,
+                deployment_uid=waiting.deployment_uid,
+                gpus=[c for c in placed.of_rank(rank) if self._cache.inventory.gpu_row(c.device) is not None],
+            )
+            for rank in range(len(placed.workers))
         )
-        payload = start_payload(spec, deployment=waiting.deployment, deployment_uid=waiting.deployment_uid, gpus=gpus)
-        return PlacedStart(waiting, placed, payload)
+        return PlacedStart(waiting, placed, payloads)
 
     async def _commit(self, starts: Sequence[PlacedStart], began: float) -> int:
         """Commits what holds; returns how many lost a race and are to be placed again."""

@@ -26,9 +26,13 @@ async def notify(connection: Executor, kind: str, ids: Iterable[str]) -> None:
 
 async def notify_all(connection: Executor, hints: Mapping[str, Iterable[str]]) -> None:
     """`notify` for several kinds in one round trip."""
-    payloads = [_payload(kind, wanted) for kind, ids in hints.items() if (wanted := sorted(set(ids)))]
-    if payloads:
-        await connection.execute("select pg_notify($1, payload) from unnest($2::text[]) payload", CHANNEL, payloads)
+    if sent := payloads(hints):
+        await connection.execute("select pg_notify($1, payload) from unnest($2::text[]) payload", CHANNEL, sent)
+
+
+def payloads(hints: Mapping[str, Iterable[str]]) -> list[str]:
+    """What to send for these hints, for a statement that does so along with its writes."""
+    return [_payload(kind, wanted) for kind, ids in hints.items() if (wanted := sorted(set(ids)))]
 
 
 def _payload(kind: str, ids: list[str]) -> str:

@@ -1,144 +1,105 @@
-"""Who waits for a place, and the one transaction that gives places: checked row by row, verified by the ledger."""
+"""The one transaction that gives places: checked row by row under lock, verified by the ledger."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from gpuward.controller.domain.need_json import need_from_json
-from gpuward.controller.domain.placement import Need, Placed, Unplaced
+from gpuward.controller.domain.placement import Placed, Unplaced
 from gpuward.controller.scheduling.explain import headline
-from gpuward.controller.store.events import NewEvent, write_events
-from gpuward.controller.store.instances import spec_from_json
-from gpuward.controller.store.locks import lock_rows
-from gpuward.controller.store.notify import notify, notify_all
-from gpuward.controller.store.starts import order_starts
-from gpuward.schemas.manifest import DeploymentSpec
+from gpuward.controller.store.notify import CHANNEL, notify, payloads
+from gpuward.controller.store.waiting import WaitingInstance
 
-_NEXT_DUE: Final = """
-    select extract(epoch from min(not_before) - clock_timestamp())::float8
-      from instances where phase = 'pending' and not_before > clock_timestamp()"""
-# Due ones only: whoever backs off waits, and is looked at again when its time has come.
-_WAITING: Final = """
-    select i.id, i.deployment_uid, i.revision, i.phase, i.phase_since, i.epoch, i.failures, i.message, d.name,
-           clock_timestamp() as read_at,
-           (select p.worker_id from processes p where p.instance_id = i.id and p.epoch = i.epoch limit 1)
-               as last_worker,
-           (select extract(epoch from min(not_before) - clock_timestamp())::float8
-              from instances where phase = 'pending' and not_before > clock_timestamp()) as next_due_s
-      from instances i join deployments d on d.uid = i.deployment_uid
-      join revisions r on r.deployment_uid = i.deployment_uid and r.generation = i.revision
-     where i.phase in ('pending', 'analyzing') and d.deleted_at is null and r.need is not null
-       and i.revision = d.revision and (i.not_before is null or i.not_before <= clock_timestamp())
-     order by (d.spec ->> 'priority')::int desc, i.created_at, i.id
-     limit $1"""
-_REVISIONS: Final = """
-    select r.deployment_uid, r.generation, r.spec, r.need
-      from revisions r join unnest($1::uuid[], $2::bigint[]) as x (uid, generation)
-        on r.deployment_uid = x.uid and r.generation = x.generation
-     where r.need is not null"""
-
-RevisionKey = tuple[str, int]
-
-
-@dataclass(frozen=True, slots=True)
-class RevisionRow:
-    """A revision as stored. Parsing may fail where another version wrote it, and must then fail for it alone."""
-
-    spec: Any
-    need: Any
-
-    def parse(self) -> tuple[DeploymentSpec, Need]:
-        """The spec and the need.
-
-        Raises:
-            ValueError: if this version does not understand the spec.
-        """
-        return spec_from_json(self.spec), need_from_json(self.need)
-
-
-@dataclass(frozen=True, slots=True)
-class WaitingInstance:
-    """An instance that can be placed as soon as something fits."""
-
-    id: str
-    deployment_uid: str
-    deployment: str
-    revision: int
-    phase: str
-    epoch: int
-    waited_s: float
-    message: str
-    avoid_worker: str | None  # where it has failed too often in a row
+# Two statements, since each costs a round trip, and one at a time those are most of what a placement takes. This one
+# locks and reads. A count is known only when all of its rows are locked, so each waits for the one before: instances,
+# workers, devices, each by its key.
+_LOCK: Final = """
+    with i as materialized (
+        select id from instances where id = any($1) order by id for no key update),
+    w as materialized (
+        select id from workers
+         where id = any($2::uuid[]) and phase = 'ready' and gpus_known and deleted_at is null
+           and not cordoned and not draining and (select count(*) from i) is not null
+         order by id for share)
+    select uuid, memory_mib - claimed_mib as memory_mib, cpu_milli - claimed_cpu_milli as cpu_milli, claims,
+           exclusive_claims,
+           worker_id = any(array(select id from w)) and health = 'ok' and present and not mig_mode as usable
+      from devices
+     where uuid = any($3) and (select count(*) from w) is not null
+     order by uuid for no key update"""
+# Only those that still wait and whose deployment still lives become `scheduled`; the rest hangs on them.
+_WRITE: Final = """
+    with taken as (
+        update instances i
+           set phase = 'scheduled', phase_since = clock_timestamp(), epoch = x.epoch, reason = '', message = '',
+               explain = null, not_before = null, running_since = null, engine = x.engine, layout = x.layout
+          from jsonb_to_recordset($1) as x (id text, epoch int, engine text, layout jsonb), deployments d
+         where i.id = x.id and i.epoch = x.epoch - 1 and i.phase in ('pending', 'analyzing')
+           and d.uid = i.deployment_uid and d.deleted_at is null and d.revision = i.revision
+     returning i.id),
+    claimed as (
+        insert into claims (device, instance_id, epoch, rank, memory_mib, cpu_milli, exclusive, position)
+        select device, instance_id, epoch, rank, memory_mib, cpu_milli, exclusive, position
+          from jsonb_to_recordset($2) as x (device text, instance_id text, epoch int, rank int, memory_mib bigint,
+                                            cpu_milli bigint, exclusive boolean, position int)
+         where instance_id in (select id from taken)),
+    ordered as (
+        insert into commands (worker_id, instance_id, epoch, rank, verb, payload)
+        select worker_id, instance_id, epoch, rank, 'start', payload
+          from jsonb_to_recordset($3) as x (worker_id uuid, instance_id text, epoch int, rank int, payload jsonb)
+         where instance_id in (select id from taken)),
+    told as (
+        insert into events (reason, message, evidence, objects)
+        select 'scheduled', message, evidence, objects
+          from jsonb_to_recordset($4) as x (instance_id text, message text, evidence jsonb, objects text[])
+         where instance_id in (select id from taken)),
+    woken as materialized (
+        select count(pg_notify($5, payload)) as n from unnest($6::text[]) payload)
+    select id from taken, woken"""
 
 
 @dataclass(frozen=True, slots=True)
 class PlacedStart:
-    """A decision to commit: the claims, and the order that starts it."""
+    """A decision to commit: the claims, and for each rank the order that starts it."""
 
     waiting: WaitingInstance
     placed: Placed
-    payload: Mapping[str, Any]
+    payloads: tuple[Mapping[str, Any], ...]
 
-
-async def read_waiting(
-    connection: Any, limit: int, *, failures_per_worker: int
-) -> tuple[list[WaitingInstance], float | None]:
-    """Who waits, highest priority and then oldest first; and in how many seconds the next one ends its back-off."""
-    rows = await connection.fetch(_WAITING, limit)
-    next_due_s: float | None = rows[0]["next_due_s"] if rows else await connection.fetchval(_NEXT_DUE)
-    waiting = [
-        WaitingInstance(
-            id=row["id"],
-            deployment_uid=str(row["deployment_uid"]),
-            deployment=row["name"],
-            revision=row["revision"],
-            phase=row["phase"],
-            epoch=row["epoch"],
-            waited_s=(row["read_at"] - row["phase_since"]).total_seconds(),
-            message=row["message"],
-            avoid_worker=str(row["last_worker"])
-            if row["last_worker"] and row["failures"] and row["failures"] % failures_per_worker == 0
-            else None,
-        )
-        for row in rows
-    ]
-    return waiting, next_due_s
-
-
-async def read_revisions(connection: Any, keys: Sequence[RevisionKey]) -> dict[RevisionKey, RevisionRow]:
-    """Specs and needs of revisions, not parsed yet; immutable once they are there, so they may be kept."""
-    rows = await connection.fetch(_REVISIONS, [k[0] for k in keys], [k[1] for k in keys])
-    return {(str(row["deployment_uid"]), row["generation"]): RevisionRow(row["spec"], row["need"]) for row in rows}
+    @property
+    def epoch(self) -> int:
+        """The one that begins with it."""
+        return self.waiting.epoch + 1
 
 
 async def commit_placements(connection: Any, starts: Sequence[PlacedStart]) -> list[PlacedStart]:
     """Commits what still holds: claims, phase, start orders, events. What lost a race is left out of the answer.
 
-    Workers are share-locked and checked once more, devices are locked in uuid order and checked once more; the
-    triggers on claims verify the sums. The caller holds the transaction and has checked its term.
+    All ranks of an instance or none. Workers are share-locked and checked once more, devices are locked in uuid order
+    and checked once more; the triggers on claims verify the sums. The caller holds the transaction and has checked its
+    term.
 
     Returns:
         The starts that were written.
     """
-    await lock_rows(connection, instances=[s.waiting.id for s in starts])
-    workers = await _usable_workers(connection, {s.placed.worker_id for s in starts})
-    devices = await _usable_devices(connection, {c.device for s in starts for c in s.placed.claims})
-    kept = [s for s in starts if s.placed.worker_id in workers and _fits(s, devices)]
-    kept = await _take_instances(connection, kept)
-    if kept:
-        await _write_claims(connection, kept)
-        await order_starts(
-            connection, [(s.placed.worker_id, s.waiting.id, s.waiting.epoch + 1, dict(s.payload)) for s in kept]
-        )
-        await write_events(connection, [_event(s) for s in kept])
-        await notify_all(
-            connection,
-            {
-                "command": {s.placed.worker_id for s in kept},
-                "status": {s.waiting.deployment_uid for s in kept},
-            },
-        )
-    return kept
+    devices = await _lock(connection, starts)
+    kept = [s for s in starts if _fits(s, devices)]
+    if not kept:
+        return []
+    hints = {
+        "command": {worker for s in kept for worker in s.placed.workers},
+        "status": {s.waiting.deployment_uid for s in kept},
+    }
+    rows = await connection.fetch(
+        _WRITE,
+        [_instance(s) for s in kept],
+        [claim for s in kept for claim in _claims(s)],
+        [order for s in kept for order in _orders(s)],
+        [_event(s) for s in kept],
+        CHANNEL,
+        payloads(hints),
+    )
+    taken = {row["id"] for row in rows}
+    return [s for s in kept if s.waiting.id in taken]
 
 
 @dataclass(slots=True)
@@ -151,23 +112,13 @@ class _Room:
     exclusive: bool
 
 
-async def _usable_workers(connection: Any, ids: set[str]) -> set[str]:
+async def _lock(connection: Any, starts: Sequence[PlacedStart]) -> dict[str, _Room]:
+    """Locks all rows that the starts concern; returns what is left on the devices that may be used."""
     rows = await connection.fetch(
-        """select id from workers
-            where id = any($1::uuid[]) and phase = 'ready' and gpus_known and deleted_at is null
-              and not cordoned and not draining
-            order by id for share""",
-        sorted(ids),
-    )
-    return {str(row["id"]) for row in rows}
-
-
-async def _usable_devices(connection: Any, uuids: set[str]) -> dict[str, _Room]:
-    rows = await connection.fetch(
-        """select uuid, memory_mib - claimed_mib as memory_mib, cpu_milli - claimed_cpu_milli as cpu_milli, claims,
-                  exclusive_claims, health = 'ok' and present and not mig_mode as usable
-             from devices where uuid = any($1) order by uuid for no key update""",
-        sorted(uuids),
+        _LOCK,
+        [s.waiting.id for s in starts],
+        list({worker for s in starts for worker in s.placed.workers}),
+        list({c.device for s in starts for c in s.placed.claims}),
     )
     return {
         row["uuid"]: _Room(row["memory_mib"], row["cpu_milli"], row["claims"], row["exclusive_claims"] > 0)
@@ -193,52 +144,50 @@ def _fits(start: PlacedStart, devices: dict[str, _Room]) -> bool:
     return True
 
 
-async def _take_instances(connection: Any, starts: Sequence[PlacedStart]) -> list[PlacedStart]:
-    """Moves instances on to `scheduled`, those only that still wait and whose deployment still lives."""
-    rows = await connection.fetch(
-        """update instances i
-              set phase = 'scheduled', phase_since = clock_timestamp(), epoch = i.epoch + 1, reason = '', message = '',
-                  explain = null, not_before = null, running_since = null
-             from unnest($1::text[], $2::int[]) as x (id, epoch), deployments d
-            where i.id = x.id and i.epoch = x.epoch and i.phase in ('pending', 'analyzing')
-              and d.uid = i.deployment_uid and d.deleted_at is null and d.revision = i.revision
-        returning i.id""",
-        [s.waiting.id for s in starts],
-        [s.waiting.epoch for s in starts],
-    )
-    taken = {row["id"] for row in rows}
-    return [s for s in starts if s.waiting.id in taken]
+def _instance(start: PlacedStart) -> dict[str, Any]:
+    layout = start.placed.layout
+    chosen = {"gpus": layout.gpus, "workers": layout.workers, "tp": layout.tp, "pp": layout.pp, "dp": layout.dp}
+    return {"id": start.waiting.id, "epoch": start.epoch, "engine": start.placed.engine or None, "layout": chosen}
 
 
-async def _write_claims(connection: Any, starts: Sequence[PlacedStart]) -> None:
-    claims = [(s, c) for s in starts for c in s.placed.claims]
-    await connection.execute(
-        """insert into claims (device, instance_id, epoch, memory_mib, cpu_milli, exclusive, position)
-           select * from unnest($1::text[], $2::text[], $3::int[], $4::bigint[], $5::bigint[], $6::boolean[],
-                                $7::int[])""",
-        [c.device for _, c in claims],
-        [s.waiting.id for s, _ in claims],
-        [s.waiting.epoch + 1 for s, _ in claims],
-        [c.memory_mib for _, c in claims],
-        [c.cpu_milli for _, c in claims],
-        [c.exclusive for _, c in claims],
-        [c.position for _, c in claims],
-    )
+def _claims(start: PlacedStart) -> list[dict[str, Any]]:
+    return [
+        {
+            "device": claim.device,
+            "instance_id": start.waiting.id,
+            "epoch": start.epoch,
+            "rank": claim.rank,
+            "memory_mib": claim.memory_mib,
+            "cpu_milli": claim.cpu_milli,
+            "exclusive": claim.exclusive,
+            "position": claim.position,
+        }
+        for claim in start.placed.claims
+    ]
 
 
-def _event(start: PlacedStart) -> NewEvent:
-    gpus = [c.device for c in start.placed.claims if not c.device.startswith("host-")]
-    return NewEvent(
-        reason="scheduled",
-        message=f"{start.waiting.id} is placed on {', '.join(gpus) or 'a host without GPUs'}",
-        objects=(
-            f"deployment:{start.waiting.deployment_uid}",
-            f"instance:{start.waiting.id}",
-            f"worker:{start.placed.worker_id}",
+def _orders(start: PlacedStart) -> list[dict[str, Any]]:
+    return [
+        {"worker_id": worker, "instance_id": start.waiting.id, "epoch": start.epoch, "rank": rank, "payload": payload}
+        for rank, (worker, payload) in enumerate(zip(start.placed.workers, start.payloads, strict=True))
+    ]
+
+
+def _event(start: PlacedStart) -> dict[str, Any]:
+    waiting, placed = start.waiting, start.placed
+    gpus = [c.device for c in placed.claims if not c.device.startswith("host-")]
+    hosts = f" of {len(placed.workers)} workers" if len(placed.workers) > 1 else ""
+    return {
+        "instance_id": waiting.id,
+        "message": f"{waiting.id} is placed on {', '.join(gpus) or 'a host without GPUs'}{hosts}",
+        "objects": [
+            f"deployment:{waiting.deployment_uid}",
+            f"instance:{waiting.id}",
+            *(f"worker:{worker}" for worker in placed.workers),
             *(f"gpu:{uuid}" for uuid in gpus),
-        ),
-        evidence={"gpus": gpus, "epoch": start.waiting.epoch + 1, "waited_s": round(start.waiting.waited_s, 3)},
-    )
+        ],
+        "evidence": {"gpus": gpus, "epoch": start.epoch, "waited_s": round(waiting.waited_s, 3)},
+    }
 
 
 async def store_explanations(connection: Any, unplaced: Sequence[tuple[WaitingInstance, Unplaced]]) -> None:

@@ -1,0 +1,130 @@
+"""The commit of placements: all of an instance or nothing, whatever the rows have become since they were read."""
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gpuward.controller.domain.placement import Layout, Placed, PlannedClaim
+from gpuward.controller.store.audit import audit
+from gpuward.controller.store.database import Database
+from gpuward.controller.store.placement import PlacedStart, commit_placements
+from gpuward.controller.store.waiting import WaitingInstance
+from support.ledger import GIB, Host, add_deployment, add_host, add_instance, claim, rows
+
+
+async def waiting(db: Database, name: str, **fields: Any) -> WaitingInstance:
+    uid = await add_deployment(db, name, **fields)
+    await add_instance(db, uid, f"{name}-1")
+    return WaitingInstance(f"{name}-1", uid, name, 1, "pending", 0, 0.0, "", None)
+
+
+def gang(one: WaitingInstance, *hosts: Host, gpus: int = 1, mib: int = 10 * GIB) -> PlacedStart:
+    """So many GPUs of each host, the first host leading."""
+    claims = [
+        PlannedClaim(device, 0 if device.startswith("host-") else mib, 0, False, position, rank)
+        for rank, host in enumerate(hosts)
+        for position, device in enumerate([*host.gpus[:gpus], f"host-{host.id}"])
+    ]
+    layout = Layout(gpus * len(hosts), mib, False, workers=len(hosts), tp=gpus, pp=len(hosts))
+    placed = Placed(one.id, tuple(h.id for h in hosts), tuple(claims), layout, "simulated")
+    return PlacedStart(one, placed, tuple({"argv": [str(rank)]} for rank in range(len(hosts))))
+
+
+async def commit(db: Database, *starts: PlacedStart) -> list[str]:
+    async with db.transaction() as connection:
+        return [s.waiting.id for s in await commit_placements(connection, starts)]
+
+
+async def test_a_gang_has_claims_and_a_start_order_on_each_of_its_workers(db: Database) -> None:
+    leader, second = await add_host(db, "w2"), await add_host(db, "w1")
+    assert await commit(db, gang(await waiting(db, "g"), leader, second, gpus=2)) == ["g-1"]
+    (one,) = await rows(db, "select phase, epoch, engine, layout from instances")
+    layout = {"gpus": 4, "workers": 2, "tp": 2, "pp": 2, "dp": 1}
+    assert one == {"phase": "scheduled", "epoch": 1, "engine": "simulated", "layout": layout}
+    orders = await rows(db, "select worker_id::text, epoch, rank, verb, payload from commands order by rank")
+    assert [(o["worker_id"], o["epoch"], o["rank"], o["verb"], o["payload"]["argv"]) for o in orders] == [
+        (leader.id, 1, 0, "start", ["0"]),
+        (second.id, 1, 1, "start", ["1"]),
+    ]
+    held = await rows(db, "select device, rank, epoch from claims order by rank, position")
+    assert [(h["device"], h["rank"]) for h in held] == [
+        *[(device, 0) for device in (*leader.gpus[:2], f"host-{leader.id}")],
+        *[(device, 1) for device in (*second.gpus[:2], f"host-{second.id}")],
+    ]
+    (event,) = await rows(db, "select reason, objects from events")
+    assert event["reason"] == "scheduled"
+    assert {f"worker:{leader.id}", f"worker:{second.id}"} <= set(event["objects"])
+    async with db.snapshot() as connection:
+        assert (await audit(connection)).ok
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "update workers set cordoned = true where name = 'w2'",
+        "update workers set draining = true where name = 'w2'",
+        "update workers set phase = 'unreachable' where name = 'w2'",
+        "update workers set gpus_known = false where name = 'w2'",
+        "update workers set deleted_at = now() where name = 'w2'",
+        "update devices set health = 'unhealthy' where uuid = 'GPU-w2-0'",
+        "update devices set present = false where uuid = 'GPU-w2-0'",
+        "update devices set mig_mode = true where uuid = 'GPU-w2-0'",
+        "update instances set phase = 'failed' where id = 'g-1'",
+        "update instances set epoch = 1 where id = 'g-1'",
+        "update deployments set deleted_at = now() where name = 'g'",
+        "update deployments set revision = 2 where name = 'g'",
+    ],
+)
+async def test_a_gang_whose_second_rank_lost_its_place_gets_nothing_and_harms_nobody(db: Database, change: str) -> None:
+    first, second, third = [await add_host(db, name) for name in ("w1", "w2", "w3")]
+    whole, other = await waiting(db, "g"), await waiting(db, "o")
+    async with db.connection() as connection:
+        await connection.execute(change)
+    assert await commit(db, gang(whole, first, second), gang(other, third)) == ["o-1"]
+    assert {c["instance_id"] for c in await rows(db, "select instance_id from claims")} == {"o-1"}
+    assert {c["instance_id"] for c in await rows(db, "select instance_id from commands")} == {"o-1"}
+    assert len(await rows(db, "select 1 from events")) == 1
+
+
+async def test_what_another_has_taken_meanwhile_is_left_to_him(db: Database) -> None:
+    first, second = await add_host(db, "w1", gib=20), await add_host(db, "w2", gib=20)
+    one, other = await waiting(db, "g"), await waiting(db, "o")
+    await add_instance(db, other.deployment_uid, "o-2", phase="running", epoch=1)
+    await claim(db, second.gpus[0], "o-2", 15 * GIB)
+    assert await commit(db, gang(one, first, second)) == []
+    assert await commit(db, gang(one, first, second, mib=5 * GIB)) == ["g-1"]
+
+
+async def test_of_two_at_once_that_want_the_last_gpu_one_commits(db: Database) -> None:
+    """N2: by the locks, in whatever order they come; the other is left out and harms nobody."""
+    host = await add_host(db, "w", gpus=1)
+    for n in range(10):
+        pair = [await waiting(db, f"d{n}-{side}") for side in "ab"]
+        starts = [
+            replace(s, placed=replace(s.placed, claims=tuple(_whole(c) for c in s.placed.claims)))
+            for s in (gang(one, host) for one in pair)
+        ]
+        kept = await asyncio.gather(*(commit(db, start) for start in starts))
+        assert sorted(len(k) for k in kept) == [0, 1]
+        async with db.connection() as connection:
+            await connection.execute("delete from claims")
+
+
+def _whole(c: PlannedClaim) -> PlannedClaim:
+    return c if c.device.startswith("host-") else replace(c, exclusive=True, memory_mib=40 * GIB)
+
+
+async def test_a_large_batch_is_one_pass_and_each_gets_its_own(db: Database) -> None:
+    hosts = [await add_host(db, f"w{n:02}", gpus=8) for n in range(40)]
+    uid = await add_deployment(db, "d")
+    starts = []
+    for n in range(320):
+        one = WaitingInstance(await add_instance(db, uid, f"d-{n:03}"), uid, "d", 1, "pending", 0, 0.0, "", None)
+        host = hosts[n // 8]
+        starts.append(gang(one, replace(host, gpus=(host.gpus[n % 8],))))
+    assert len(await commit(db, *starts)) == 320
+    assert await rows(db, "select count(*) as n, count(distinct device) as d from claims where memory_mib > 0") == [
+        {"n": 320, "d": 320}
+    ]
