@@ -183,7 +183,7 @@ def foreign_events(uses: Iterable[ForeignUse]) -> Iterable[NewEvent]:
     for use in uses:
         objects = (f"gpu:{use.device}", f"worker:{use.worker_id}")
         if not use.before_mib:
-            message = f"{use.foreign_mib} MiB of {use.device} are in use and no claim explains them; they are left alone"
+            message = f"{use.foreign_mib} MiB of {use.device} are in use and no claim explains them; nobody gets them"
             yield NewEvent("gpu_memory_unclaimed", message, objects, {"foreign_mib": use.foreign_mib})
         elif not use.foreign_mib:
             message = f"what was in use of {use.device} without a claim is free again"

@@ -37,11 +37,14 @@ class Need:
     host_memory_mib: int = 0
     parts: Mapping[str, int] = field(default_factory=dict)  # what memory_mib is made of
     heads: int | None = None  # attention heads; tensor parallelism must divide them
-    vocab: int | None = None  # vocabulary; likewise
-    vision_heads: int | None = None  # of the vision tower; likewise
+    kv_heads: int | None = None  # of keys and values; they must divide, or be divided by, its degree
+    vocab: int | None = None  # vocabulary; as heads, where the engine demands it
+    vision_heads: int | None = None  # of the vision tower; as heads
     notes: tuple[str, ...] = ()
     shares: tuple[Share, ...] = ()
-    refused: tuple[Reason, ...] = ()
+    refused: tuple[Reason, ...] = ()  # why no host could help: the engine cannot run this model at all
+    compute_capability: tuple[int, int] | None = None  # least that the weights' types demand, above the engine's own
+    by_engine: "tuple[tuple[str, Need], ...]" = ()  # of engine auto: what each that can run it needs, best first
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +57,15 @@ class Compatibility:
     min_driver: tuple[int, ...] = ()  # such as (525,)
     min_compute_capability: tuple[int, int] | None = None
     simulated_only: bool = False  # runs on simulated hosts and on hosts without need of GPUs
+    engine: str = ""  # that the host must have installed, where it tells which it has
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
     """One way to spread an instance: `gpus` GPUs in all, each with `memory_mib` or, exclusive, whole.
 
-    Over several workers it is a gang: each of them gives `gpus / workers`, and the host's share of memory and CPU.
+    Over several workers it is a gang: each of them gives `gpus / workers`, and the host's share of memory and CPU. Only
+    GPUs named by hand may be spread unevenly: there the layout is the one of as many workers as they stand in.
     """
 
     gpus: int
@@ -83,6 +88,7 @@ class Ask:
     deployment_uid: str
     layouts: tuple[Layout, ...]
     refused: tuple[Reason, ...] = ()  # why layouts that were thought of are not among them (heads, vocabulary)
+    tried: tuple[tuple[int, Reason], ...] = ()  # the degrees of tensor parallelism that were ruled out, and why
     host_memory_mib: int = 0
     cpu_milli: int = 0
     strategy: Literal["pack", "spread", "least_fragmentation"] = "pack"
@@ -117,6 +123,7 @@ class WorkerFacts:
     driver: str | None
     simulated: bool
     labels: Mapping[str, str]
+    engines: frozenset[str] | None = None  # installed there; None: not known, so not judged by
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +145,8 @@ class DeviceState:
     healthy: bool  # present, health ok
     mig_mode: bool
     vendor: str = "nvidia"  # nvidia | amd | apple; "" of a host
-    used_mib: int | None = None  # as measured, where the measurement is fresh; claimed or not
+    reserved_mib: int = 0  # kept back by the host's operator; only who takes a GPU whole gets it
+    foreign_mib: int = 0  # in use, as measured, beyond what claims explain; little of it does not count
 
 
 @dataclass(frozen=True, slots=True)
