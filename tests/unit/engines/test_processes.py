@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gpuward.controller.engines.base import EngineProcess
+from gpuward.controller.engines.base import EngineProcess, Launch
 from gpuward.controller.engines.registry import engine_for
 from gpuward.controller.engines.transformers import GPU_RUNTIME_MIB, HOST_RUNTIME_MIB
 from gpuward.schemas.manifest import DeploymentSpec
@@ -19,7 +19,7 @@ def spec(**fields: Any) -> DeploymentSpec:
 
 def process(gpus: int = 0, **fields: Any) -> EngineProcess:
     wanted = spec(**fields)
-    return engine_for(wanted).process(wanted, gpus)
+    return engine_for(wanted).process(wanted, Launch(gpu_count=gpus))
 
 
 def test_a_command_runs_as_it_is_written() -> None:

@@ -4,10 +4,12 @@ from typing import Any
 
 import pytest
 
-from gpuward.controller.domain.placement import Ask, Layout, Need
+from gpuward.controller.domain.placement import Ask, Layout, Need, Share
 from gpuward.controller.engines.registry import engine_for
+from gpuward.controller.engines.simulated import SimulatedEngine
 from gpuward.controller.scheduling.estimate import asks_for, input_hash
 from gpuward.schemas.manifest import DeploymentSpec
+from gpuward.schemas.reasons import Reason
 
 
 def ask(need: Need, engine: str = "simulated", **fields: Any) -> Ask:
@@ -56,7 +58,88 @@ def test_named_gpus_set_the_count() -> None:
 
 
 def test_stated_degrees_set_the_count() -> None:
-    assert ask(known(100), parallel={"tp": 2, "pp": 2}).layouts == (Layout(4, 25, False),)
+    assert ask(known(100), parallel={"tp": 2, "pp": 2}).layouts == (Layout(4, 25, False, tp=2, pp=2),)
+    by_copies = ask(known(100), parallel={"tp": 2, "dp": 2}, resources={"max_workers": 2}).layouts
+    assert by_copies == (Layout(4, 50, False, tp=2, dp=2), Layout(4, 50, False, workers=2, tp=2, dp=2))
+
+
+MODEL = Need(96, heads=12, kv_heads=4, vocab=1000)
+
+
+@pytest.mark.parametrize(
+    ("resources", "parallel", "layouts", "tried"),
+    [
+        # 3 heads for each of 4 GPUs; 3 and 6 divide the 12 heads but neither the 4 nor the 1000
+        ({}, {}, [(1, 96, 1, 1, 1), (2, 48, 1, 2, 1), (4, 24, 1, 4, 1)],
+         {3: "heads_indivisible", 5: "heads_indivisible", 6: "heads_indivisible", 7: "heads_indivisible",
+          8: "heads_indivisible", 16: "heads_indivisible"}),
+        ({"gpus": 3}, {}, [], {3: "heads_indivisible"}),
+        ({"gpus": 4, "max_workers": 2}, {}, [(4, 24, 1, 4, 1), (4, 24, 2, 2, 2)], {}),
+        # tensor parallelism over two workers only where the user says so
+        ({"max_workers": 2}, {"tp": 4}, [(4, 24, 1, 4, 1), (4, 24, 2, 4, 1)], {}),
+        ({"max_workers": 3}, {"tp": 4}, [(4, 24, 1, 4, 1), (4, 24, 2, 4, 1)], {}),
+        ({}, {"pp": 3}, [(3, 32, 1, 1, 3)], {}),
+    ],
+)  # fmt: skip
+def test_what_a_model_can_be_split_into(
+    resources: dict[str, Any], parallel: dict[str, Any], layouts: list[tuple[int, ...]], tried: dict[int, str]
+) -> None:
+    asked = ask(MODEL, args={"heads": 12}, resources=resources, parallel=parallel)
+    assert [(one.gpus, one.memory_mib, one.workers, one.tp, one.pp) for one in asked.layouts] == layouts
+    assert dict(asked.tried) == tried
+    assert asked.refused == tuple(dict.fromkeys(tried.values()))
+
+
+def test_gangs_come_after_single_workers_and_small_ones_first() -> None:
+    layouts = ask(Need(96, heads=64), args={"heads": 64}, resources={"max_workers": 12}).layouts
+    workers = [layout.workers for layout in layouts]
+    assert workers == sorted(workers)
+    assert sorted(set(workers)) == [1, 2, 3, 4, 5, 6, 7, 8, 12]
+    assert all(layout.gpus % layout.workers == 0 and layout.tp * layout.workers == layout.gpus for layout in layouts)
+    big = {w for w in range(65) if w in (1, 2, 3, 4, 5, 6, 7, 8, 16, 32, 64)}
+    assert {layout.workers for layout in ask(Need(96), resources={"max_workers": 64}).layouts} == big
+
+
+def test_gpus_named_by_hand_may_stand_unevenly() -> None:
+    named = {"gpus": ["a:0", "a:1", "b:0", "c:0"]}
+    asked = ask(Need(96, heads=12), parallel={"pp": 4}, resources={"max_workers": 3}, placement=named)
+    assert [(one.gpus, one.workers, one.pp) for one in asked.layouts] == [(4, 1, 4), (4, 2, 4), (4, 3, 4)]
+    asked = ask(Need(96, heads=12), resources={"max_workers": 3}, placement=named)
+    assert [(one.workers, one.tp, one.pp) for one in asked.layouts] == [(1, 4, 1), (2, 2, 2), (3, 1, 4)]
+
+
+def test_where_the_engine_measured_each_split_the_rest_is_left_out() -> None:
+    need = Need(None, heads=8, shares=(Share(1, 1, 1, 50), Share(4, 1, 1, 20)))
+    assert [(one.gpus, one.memory_mib, one.exclusive) for one in ask(need).layouts] == [(1, 50, False), (4, 20, False)]
+    assert [one.exclusive for one in ask(need, resources={"gpu_memory": "all"}).layouts] == [True, True]
+
+
+def test_what_no_host_could_run_has_no_layout() -> None:
+    asked = ask(Need(10, refused=(Reason.ENGINE_UNSUPPORTED,)))
+    assert (asked.layouts, asked.refused) == ((), (Reason.ENGINE_UNSUPPORTED,))
+
+
+def test_the_weights_may_demand_more_of_a_gpu_than_the_engine() -> None:
+    assert ask(Need(10, compute_capability=(8, 9))).compatibility.min_compute_capability == (8, 9)
+    asked = ask(Need(10, compute_capability=(6, 0)), "transformers")
+    assert asked.compatibility.min_compute_capability == (7, 0)
+
+
+def test_the_next_best_engine_is_asked_for_where_the_best_fits_nowhere() -> None:
+    class Choice(SimulatedEngine):
+        def chosen(self, name: str) -> Any:
+            return (
+                engine_for(DeploymentSpec(engine="transformers", model="path:/m")) if name == "transformers" else self
+            )
+
+    need = Need(10, by_engine=(("simulated", Need(10)), ("transformers", Need(30))))
+    spec = DeploymentSpec(model="path:/m")
+    asked = asks_for(spec, need, Choice(), instance="i", deployment_uid="d", avoid_workers=frozenset({"w"}))
+    assert (asked.engine, asked.instance, asked.layouts[0].memory_mib) == ("simulated", "i", 10)
+    second = asked.otherwise
+    assert second is not None
+    assert (second.engine, second.instance, second.layouts[0].memory_mib) == ("transformers", "i", 30)
+    assert (second.avoid_workers, second.otherwise) == (frozenset({"w"}), None)
 
 
 def test_the_rest_is_passed_on() -> None:

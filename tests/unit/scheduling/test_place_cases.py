@@ -183,6 +183,11 @@ def test_c41_the_same_reasons_by_every_road(placement: dict[str, Any]) -> None:
     wanted = spec(placement=placement)
 
     class VllmLike:
+        name = "vllm"
+
+        def chosen(self, _: str) -> "VllmLike":
+            return self
+
         def compatibility(self, _: DeploymentSpec) -> Compatibility:
             return VLLM_LIKE
 

@@ -1,11 +1,20 @@
 """The start order for one process, from the spec and the claims. Pure."""
 
+import zlib
 from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
+from gpuward.controller.domain.placement import Layout
+from gpuward.controller.engines.base import Launch
 from gpuward.controller.engines.registry import engine_for
 from gpuward.schemas.manifest import DeploymentSpec, SecretRef
 from gpuward.schemas.wire import ClaimOrder, StartOrder
+
+# Where a gang's processes find each other, on the leader's host: below the ports that agents choose from (18000 and up)
+# and above those of well-known servers. Which of them follows from instance and epoch, so every rank knows it
+# beforehand, and a port that happened to be taken is not tried again by the next epoch.
+RENDEZVOUS_PORTS: Final = range(10_000, 18_000)
+_ALONE: Final = Layout(gpus=0, memory_mib=0, exclusive=False)
 
 
 class ClaimLike(Protocol):
@@ -25,7 +34,17 @@ class ClaimLike(Protocol):
 
 
 def start_payload(
-    spec: DeploymentSpec, *, deployment: str, deployment_uid: str, gpus: Sequence[ClaimLike]
+    spec: DeploymentSpec,
+    *,
+    deployment: str,
+    deployment_uid: str,
+    gpus: Sequence[ClaimLike],
+    engine: str = "",
+    layout: Layout | None = None,
+    gpu_mib: int = 0,
+    gang: str = "",
+    rank: int = 0,
+    leader: str = "",
 ) -> dict[str, Any]:
     """A start order as JSON, with `env_secrets` beside it: secrets are filled in at delivery, never stored.
 
@@ -33,9 +52,29 @@ def start_payload(
         spec: the revision's spec.
         deployment: its name.
         deployment_uid: its uid.
-        gpus: claims on GPUs in the order in which the process shall see them.
+        gpus: this rank's claims on GPUs in the order in which the process shall see them.
+        engine: the one that placement chose; empty: the spec leaves no choice.
+        layout: the one that placement chose.
+        gpu_mib: memory of the smallest of the GPUs, MiB; 0: not known.
+        gang: instance and epoch, the same for all ranks and no other gang.
+        rank: of this process in its gang.
+        leader: host name or address of the leader's worker, where there are several workers.
     """
-    process = engine_for(spec).process(spec, len(gpus))
+    spread = layout or _ALONE
+    launch = Launch(
+        gpu_count=len(gpus),
+        memory_mib=min((claim.memory_mib for claim in gpus), default=0),
+        gpu_mib=gpu_mib,
+        exclusive=any(claim.exclusive for claim in gpus),
+        tp=spread.tp,
+        pp=spread.pp,
+        dp=spread.dp,
+        workers=spread.workers,
+        rank=rank,
+        leader=leader,
+        rendezvous_port=rendezvous_port(gang),
+    )
+    process = engine_for(spec).chosen(engine).process(spec, launch)
     plain = {name: value for name, value in spec.env.items() if not isinstance(value, SecretRef)}
     stop_after = spec.stop_on_disconnect_after
     order = StartOrder(
@@ -54,6 +93,11 @@ def start_payload(
     )
     secrets = {name: value.secret for name, value in spec.env.items() if isinstance(value, SecretRef)}
     return {**order.model_dump(mode="json"), "env_secrets": secrets}
+
+
+def rendezvous_port(gang: str) -> int:
+    """The port of `RENDEZVOUS_PORTS` at which the processes of a gang find each other."""
+    return RENDEZVOUS_PORTS[zlib.crc32(gang.encode()) % len(RENDEZVOUS_PORTS)]
 
 
 def _claims(gpus: Iterable[ClaimLike]) -> Iterable[ClaimOrder]:

@@ -16,11 +16,14 @@ def need_to_json(need: Need) -> dict[str, Any]:
         "host_memory_mib": need.host_memory_mib,
         "parts": dict(need.parts),
         "heads": need.heads,
+        "kv_heads": need.kv_heads,
         "vocab": need.vocab,
         "vision_heads": need.vision_heads,
         "notes": list(need.notes),
         "shares": [asdict(share) for share in need.shares],
         "refused": [str(reason) for reason in need.refused],
+        "compute_capability": need.compute_capability,
+        "by_engine": [[name, need_to_json(one)] for name, one in need.by_engine],
     }
 
 
@@ -31,11 +34,14 @@ def need_from_json(value: dict[str, Any]) -> Need:
         host_memory_mib=value["host_memory_mib"],
         parts=value["parts"],
         heads=value["heads"],
+        kv_heads=value.get("kv_heads"),
         vocab=value["vocab"],
         vision_heads=value.get("vision_heads"),
         notes=tuple(value["notes"]),
         shares=tuple(Share(**share) for share in value.get("shares", ())),
         refused=tuple(Reason(reason) for reason in value.get("refused", ())),
+        compute_capability=(capability[0], capability[1]) if (capability := value.get("compute_capability")) else None,
+        by_engine=tuple((name, need_from_json(one)) for name, one in value.get("by_engine", ())),
     )
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from gpuward.controller.domain.placement import Compatibility, Need
 from gpuward.schemas.manifest import DeploymentSpec
@@ -25,6 +25,33 @@ class Analysis:
     payload: Mapping[str, Any]  # JSON
     deadline_s: float
     memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Where one process of an instance was placed. Sizes in MiB.
+
+    Attributes:
+        gpu_count: GPUs of this process.
+        memory_mib: claimed of each of them.
+        gpu_mib: memory of the smallest of them; 0: not known.
+        exclusive: they are the process's alone.
+        tp, pp, dp: degrees over all processes.
+        workers: processes, one on each worker; this one is number `rank`, the leader 0.
+        leader: host name or address at which the others reach the leader; empty where there are none.
+    """
+
+    gpu_count: int = 0
+    memory_mib: int = 0
+    gpu_mib: int = 0
+    exclusive: bool = False
+    tp: int = 1
+    pp: int = 1
+    dp: int = 1
+    workers: int = 1
+    rank: int = 0
+    leader: str = ""
+    rendezvous_port: int = 0  # on the leader, where the processes of a gang find each other
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +81,7 @@ class Engine(Protocol):
         """What the engine runs on."""
 
     def gpu_counts(self, spec: DeploymentSpec) -> tuple[int, ...]:
-        """The GPU counts to try, best first, where the user leaves the count to us; (0,): it wants none."""
+        """GPUs of one worker to try, best first, where the user leaves the count to us; (0,): it wants none."""
 
     def analysis(self, spec: DeploymentSpec) -> Analysis | None:
         """What the child has to work out; None: the need is known at once."""
@@ -62,8 +89,19 @@ class Engine(Protocol):
     def need(self, spec: DeploymentSpec, result: Any) -> Need:
         """The need, from what the analysis returned (None where there was none)."""
 
-    def process(self, spec: DeploymentSpec, gpu_count: int) -> EngineProcess:
-        """How to start it on that many GPUs."""
+    def process(self, spec: DeploymentSpec, launch: Launch) -> EngineProcess:
+        """How to start the process that was placed so."""
+
+    def chosen(self, name: str) -> "Engine":
+        """The engine of that name among those that it stands for; empty: the one that it is without a choice."""
+
+
+class SingleEngine:
+    """An engine that stands for none but itself."""
+
+    def chosen(self, name: str) -> Self:  # noqa: ARG002 - there is no choice
+        """Itself."""
+        return self
 
 
 def probe_order(spec: DeploymentSpec, default_path: str | None) -> ProbeOrder | None:
@@ -79,6 +117,12 @@ def probe_order(spec: DeploymentSpec, default_path: str | None) -> ProbeOrder | 
 def model_reference(spec: DeploymentSpec) -> str | None:
     """The model without its scheme: /dir of path:/dir, org/name@rev of hf:org/name@rev."""
     return None if spec.model is None else spec.model.partition(":")[2]
+
+
+def refuse_gangs(spec: DeploymentSpec, engine: str) -> None:
+    """Raises SpecError where several workers are allowed to an engine that cannot use them."""
+    if spec.resources.max_workers > 1:
+        raise SpecError(f"resources.max_workers: engine {engine} runs on one worker at a time; leave it at 1")
 
 
 def refuse_parallel(spec: DeploymentSpec, engine: str) -> None:

@@ -6,9 +6,12 @@ from gpuward.controller.domain.placement import Compatibility, Need
 from gpuward.controller.engines.base import (
     Analysis,
     EngineProcess,
+    Launch,
+    SingleEngine,
     SpecError,
     model_reference,
     probe_order,
+    refuse_gangs,
     refuse_parallel,
 )
 from gpuward.schemas.manifest import DeploymentSpec
@@ -27,7 +30,7 @@ _REQUEST_GAUGES: Final = (
 )
 
 
-class CustomEngine:
+class CustomEngine(SingleEngine):
     """Runs `command` on any platform, on no GPU unless GPUs or their memory are asked for."""
 
     name = "custom"
@@ -35,6 +38,7 @@ class CustomEngine:
     def validate(self, spec: DeploymentSpec) -> None:
         """Raises SpecError for what the command would never see."""
         refuse_parallel(spec, self.name)
+        refuse_gangs(spec, self.name)
         if spec.args:
             raise SpecError("args: engine custom passes none; write them into command")
         if spec.probe is not None and not _needs_port(spec):
@@ -57,10 +61,11 @@ class CustomEngine:
         """Unknown, so GPUs are taken whole unless their memory is given."""
         return Need(memory_mib=None, notes=("a command's need cannot be known",))
 
-    def process(self, spec: DeploymentSpec, gpu_count: int) -> EngineProcess:
+    def process(self, spec: DeploymentSpec, launch: Launch) -> EngineProcess:
         """The command with {model} and {gpu_count} filled in; {port} is the agent's to choose."""
         model = model_reference(spec) or ""
-        argv = tuple(part.replace("{gpu_count}", str(gpu_count)).replace("{model}", model) for part in spec.command)
+        count = str(launch.gpu_count)
+        argv = tuple(part.replace("{gpu_count}", count).replace("{model}", model) for part in spec.command)
         serves = _needs_port(spec)
         return EngineProcess(
             argv=argv,

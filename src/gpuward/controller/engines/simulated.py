@@ -4,8 +4,17 @@ import difflib
 from collections.abc import Callable
 from typing import Any, Final
 
-from gpuward.controller.domain.placement import Compatibility, Need
-from gpuward.controller.engines.base import Analysis, EngineProcess, SpecError, model_reference, probe_order
+from gpuward.controller.domain.placement import Compatibility, Need, Share
+from gpuward.controller.domain.splits import splits
+from gpuward.controller.engines.base import (
+    Analysis,
+    EngineProcess,
+    Launch,
+    SingleEngine,
+    SpecError,
+    model_reference,
+    probe_order,
+)
 from gpuward.schemas.manifest import DeploymentSpec
 from gpuward.schemas.quantities import parse_duration_s, parse_size_mib
 from gpuward.schemas.wire import SimulatedLoad
@@ -17,7 +26,9 @@ _MAX_SECONDS: Final = 3600.0
 _MAX_EXIT_CODE: Final = 255
 _MAX_PERCENT: Final = 100.0
 _MAX_STEPS: Final = 1000
-_GPU_COUNTS: Final = (1, 2, 4, 8)
+_GPU_COUNTS: Final = (1, 2, 4, 8)  # what commonly divides a model's heads
+_COUNTS_OF_A_MODEL: Final = (1, 2, 3, 4, 5, 6, 7, 8, 16)  # where the heads are known and say which will do
+_MAX_FIGURE: Final = 10_000_000
 Steps = tuple[tuple[float, float], ...]
 
 
@@ -59,6 +70,12 @@ def _utilization(value: object) -> Steps:
     return tuple(steps)
 
 
+def _figure(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _MAX_FIGURE:
+        raise ValueError(f"must be a whole number from 1 to {_MAX_FIGURE}")
+    return value
+
+
 _ARGS: Final[dict[str, Callable[[object], Any]]] = {
     "analysis_seconds": _seconds,
     "load_seconds": _seconds,
@@ -68,6 +85,12 @@ _ARGS: Final[dict[str, Callable[[object], Any]]] = {
     "utilization": _utilization,
     "memory": parse_size_mib,
     "token_seconds": _seconds,
+    # The figures of the model that it stands for, as reading one would have given them.
+    "heads": _figure,
+    "kv_heads": _figure,
+    "vocab": _figure,
+    "vision_heads": _figure,
+    "need_per_gpu": parse_size_mib,
 }
 
 
@@ -90,23 +113,26 @@ def parse_args(spec: DeploymentSpec) -> dict[str, Any]:
     return parsed
 
 
-class SimulatedEngine:
-    """Runs anywhere. Its need is its arg `memory`; without it, unknown."""
+class SimulatedEngine(SingleEngine):
+    """Runs anywhere, also as a gang, of which rank 0 serves.
+
+    Its need is its arg `memory` in all, or `need_per_gpu` of each GPU however many there are; without them, unknown.
+    """
 
     name = "simulated"
 
     def validate(self, spec: DeploymentSpec) -> None:
         """Raises SpecError for args that it does not know or cannot read."""
-        parse_args(spec)
+        if "need_per_gpu" in (args := parse_args(spec)) and "memory" in args:
+            raise SpecError("args.need_per_gpu: memory says another need; remove one of them")
 
     def compatibility(self, spec: DeploymentSpec) -> Compatibility:  # noqa: ARG002 - the same for every spec
         """Anything: it is a plain process."""
         return Compatibility()
 
     def gpu_counts(self, spec: DeploymentSpec) -> tuple[int, ...]:
-        """The product of the stated degrees, else what commonly divides a model's heads."""
-        world = spec.parallel.world
-        return _GPU_COUNTS if world is None else (world,)
+        """As many as its heads allow, or commonly do."""
+        return _COUNTS_OF_A_MODEL if "heads" in parse_args(spec) else _GPU_COUNTS
 
     def analysis(self, spec: DeploymentSpec) -> Analysis | None:
         """Sleeps in the child where `analysis_seconds` says so."""
@@ -118,11 +144,25 @@ class SimulatedEngine:
         return Analysis(_ANALYSIS, payload, seconds + _ANALYSIS_MARGIN_S, _ANALYSIS_MEMORY_BYTES)
 
     def need(self, spec: DeploymentSpec, result: Any) -> Need:
-        """What `memory` says, in all."""
-        memory_mib = parse_args(spec).get("memory") if result is None else result["memory_mib"]
-        return Need(memory_mib=memory_mib, parts={} if memory_mib is None else {"simulated": memory_mib})
+        """What the args say."""
+        args = parse_args(spec)
+        memory_mib = args.get("memory") if result is None else result["memory_mib"]
+        per_gpu_mib = args.get("need_per_gpu")
+        shares: dict[tuple[int, int, int], Share] = {}
+        if per_gpu_mib is not None:
+            for split in splits(spec, self.gpu_counts(spec)):
+                shares[split.degrees] = Share(*split.degrees, per_gpu_mib, {"simulated": per_gpu_mib})
+        return Need(
+            memory_mib=memory_mib,
+            parts={} if memory_mib is None else {"simulated": memory_mib},
+            heads=args.get("heads"),
+            kv_heads=args.get("kv_heads"),
+            vocab=args.get("vocab"),
+            vision_heads=args.get("vision_heads"),
+            shares=tuple(shares.values()),
+        )
 
-    def process(self, spec: DeploymentSpec, gpu_count: int) -> EngineProcess:
+    def process(self, spec: DeploymentSpec, launch: Launch) -> EngineProcess:
         """The server of `gpuward.agent.simulated_engine`, in the agent's own interpreter."""
         args = parse_args(spec)
         argv = ["{python}", "-m", "gpuward.agent.simulated_engine", "--port", "{port}"]
@@ -132,10 +172,12 @@ class SimulatedEngine:
                 argv += [f"--{name.replace('_', '-')}", f"{args[name]:g}"]
         if args.get("ignore_sigterm"):
             argv.append("--ignore-sigterm")
-        memory = args.get("memory")
+        memory, per_gpu = args.get("memory"), args.get("need_per_gpu")
+        if memory is not None and launch.gpu_count:
+            per_gpu = -(-memory // (launch.gpu_count * launch.workers))
         load = SimulatedLoad(
             utilization=args.get("utilization", ((0.0, 0.0),)),
-            memory_mib=None if memory is None or not gpu_count else -(-memory // gpu_count),
+            memory_mib=per_gpu if launch.gpu_count else None,
         )
         return EngineProcess(
             argv=tuple(argv),

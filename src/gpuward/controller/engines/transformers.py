@@ -7,9 +7,12 @@ from gpuward.controller.domain.placement import Compatibility, Need
 from gpuward.controller.engines.base import (
     Analysis,
     EngineProcess,
+    Launch,
+    SingleEngine,
     SpecError,
     model_reference,
     probe_order,
+    refuse_gangs,
     refuse_parallel,
 )
 from gpuward.schemas.manifest import DeploymentSpec
@@ -41,7 +44,7 @@ _ON_GPU: Final = Compatibility(
 _ON_CPU: Final = Compatibility(os=frozenset({"linux", "darwin"}), arch=frozenset({"x86_64", "aarch64"}))
 
 
-class TransformersEngine:
+class TransformersEngine(SingleEngine):
     """One process that may spread a model's layers over the GPUs that it is given; by itself it asks for one."""
 
     name = "transformers"
@@ -49,6 +52,7 @@ class TransformersEngine:
     def validate(self, spec: DeploymentSpec) -> None:
         """Raises SpecError for models and args that cannot work."""
         refuse_parallel(spec, self.name)
+        refuse_gangs(spec, self.name)
         if spec.model is None or not spec.model.startswith(("path:", "hf:")):
             raise SpecError("model: engine transformers needs model: path:/dir or hf:org/name")
         if spec.model.startswith("path:") and "@" in spec.model:
@@ -93,7 +97,7 @@ class TransformersEngine:
         parts["runtime"] = GPU_RUNTIME_MIB
         return Need(memory_mib=sum(parts.values()), host_memory_mib=HOST_RUNTIME_MIB, parts=parts)
 
-    def process(self, spec: DeploymentSpec, gpu_count: int) -> EngineProcess:  # noqa: ARG002 - it takes what it sees
+    def process(self, spec: DeploymentSpec, launch: Launch) -> EngineProcess:  # noqa: ARG002 - it takes what it sees
         """`transformers serve MODEL`, bound to this one model: it refuses requests that name another."""
         reference = model_reference(spec) or ""
         env = {"PYTHONUNBUFFERED": "1"}

@@ -30,6 +30,8 @@ def platform_reason(compatibility: Compatibility, platform: Platform, *, needs_g
         return Reason.OS_ARCH
     if arches and canonical_arch(platform.arch) not in arches:
         return Reason.OS_ARCH
+    if compatibility.engine and platform.engines is not None and compatibility.engine not in platform.engines:
+        return Reason.ENGINE_UNSUPPORTED
     if compatibility.simulated_only and needs_gpu and not platform.simulated:
         return Reason.ENGINE_UNSUPPORTED
     if needs_gpu and driver_version(platform.driver) < compatibility.min_driver:

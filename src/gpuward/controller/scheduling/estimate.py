@@ -1,11 +1,13 @@
-"""From a spec and its need to an ask: how many GPUs, how much of each, and which splits are ruled out."""
+"""From a spec and its need to an ask: how many GPUs, how much of each, over how many workers, and what is ruled out."""
 
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final, Protocol
 
 from gpuward.controller.domain.placement import Ask, Compatibility, Layout, Need
+from gpuward.controller.domain.splits import Split, indivisible, splits
 from gpuward.schemas.manifest import DeploymentSpec
 from gpuward.schemas.reasons import Reason
 
@@ -24,11 +26,16 @@ class _Work(Protocol):
 class EngineFacts(Protocol):
     """What the estimate has to know of an engine; every engine is one."""
 
+    name: str
+
     def compatibility(self, spec: DeploymentSpec) -> Compatibility:
         """What it runs on."""
 
     def gpu_counts(self, spec: DeploymentSpec) -> tuple[int, ...]:
-        """The counts to try where the user leaves them to us."""
+        """The counts to try on each worker where the user leaves them to us."""
+
+    def chosen(self, name: str) -> "EngineFacts":
+        """The engine of that name among those that it stands for; empty: the one that it is without a choice."""
 
 
 class AnalysingEngine(Protocol):
@@ -49,7 +56,7 @@ def asks_for(
     deployment_uid: str,
     avoid_workers: frozenset[str] = frozenset(),
 ) -> Ask:
-    """What one instance of this spec asks of the scheduler.
+    """What one instance of this spec asks of the scheduler: by its best engine, `otherwise` by the next.
 
     Args:
         spec: the revision's spec, validated.
@@ -59,80 +66,88 @@ def asks_for(
         deployment_uid: of its deployment.
         avoid_workers: ids of workers to be taken only where nothing else fits.
     """
-    layouts, refused = _layouts(spec, need, engine)
-    resources = spec.resources
-    return Ask(
-        instance=instance,
-        deployment_uid=deployment_uid,
+    names = need.by_engine or (("", need),)
+    blank = Ask(instance=instance, deployment_uid=deployment_uid, layouts=(), avoid_workers=avoid_workers)
+    ask, *others = (_ask(spec, one, engine.chosen(name), blank) for name, one in reversed(names))
+    for better in others:
+        ask = replace(better, otherwise=ask)
+    return ask
+
+
+def _ask(spec: DeploymentSpec, need: Need, engine: EngineFacts, blank: Ask) -> Ask:
+    layouts, tried = _layouts(spec, need, engine)
+    resources, compatibility = spec.resources, engine.compatibility(spec)
+    capabilities = [c for c in (compatibility.min_compute_capability, need.compute_capability) if c is not None]
+    return replace(
+        blank,
         layouts=layouts,
-        refused=refused,
+        refused=(*need.refused, *dict.fromkeys(reason for _, reason in tried)),
+        tried=tried,
         host_memory_mib=need.host_memory_mib if resources.host_memory == "auto" else resources.host_memory,
         cpu_milli=0 if resources.cpus == "auto" else round(resources.cpus * _CPU_MILLI),
         strategy=spec.placement.strategy,
         labels=spec.placement.labels,
         workers=spec.placement.workers,
         gpus=spec.placement.gpus,
-        compatibility=engine.compatibility(spec),
-        avoid_workers=avoid_workers,
+        compatibility=replace(compatibility, min_compute_capability=max(capabilities, default=None)),
+        engine=engine.name,
     )
 
 
-def _layouts(spec: DeploymentSpec, need: Need, engine: EngineFacts) -> tuple[tuple[Layout, ...], tuple[Reason, ...]]:
-    """The layouts to try, and the reasons for which others were left out."""
+def _layouts(
+    spec: DeploymentSpec, need: Need, engine: EngineFacts
+) -> tuple[tuple[Layout, ...], tuple[tuple[int, Reason], ...]]:
+    """The layouts to try, and the degrees of tensor parallelism that were left out with their reasons."""
+    possible = splits(spec, engine.gpu_counts(spec))
+    if need.refused:
+        return (), ()
+    if not possible:
+        return (Layout(gpus=0, memory_mib=0, exclusive=False),), ()
+    if isinstance(spec.resources.gpu_memory, int) or not (need.shares or need.memory_mib is not None):
+        # More GPUs help only where the need is known to be shared out: not where it is stated per GPU or not known.
+        possible = tuple(split for split in possible if split.gpus == possible[0].gpus)
     layouts: list[Layout] = []
-    refused: list[Reason] = []
-    for count in _counts(spec, need, engine):
-        reason = _indivisible(need, count)
-        if reason is None:
-            layouts.append(_layout(spec, need, count))
-        elif reason not in refused:
-            refused.append(reason)
-    return tuple(layouts), tuple(refused)
+    tried: dict[int, Reason] = {}
+    for split in possible:
+        reason = indivisible(need, split.tp)
+        if reason is not None:
+            tried[split.tp] = reason
+        elif (memory_mib := _memory_mib(spec, need, split)) is not None:
+            layouts.append(_layout(spec, need, split, memory_mib))
+    return tuple(layouts), tuple(tried.items())
 
 
-def _counts(spec: DeploymentSpec, need: Need, engine: EngineFacts) -> tuple[int, ...]:
-    resources = spec.resources
-    if resources.gpus != "auto":
-        return (resources.gpus,)
-    if spec.placement.gpus:
-        return (len(spec.placement.gpus),)
-    counts = engine.gpu_counts(spec)
-    # More GPUs help only where the need is known to be shared out: not where it is stated per GPU or not known at all.
-    per_gpu = resources.gpu_memory not in ("auto", "all")
-    return counts[:1] if per_gpu or need.memory_mib is None else counts
+def _memory_mib(spec: DeploymentSpec, need: Need, split: Split) -> int | None:
+    """Memory of each GPU; None where the engine cannot run the model so."""
+    if isinstance(spec.resources.gpu_memory, int):
+        return spec.resources.gpu_memory
+    if need.shares:
+        return next((s.memory_mib for s in need.shares if (s.tp, s.pp, s.dp) == split.degrees), None)
+    if need.memory_mib is None:
+        return 0
+    return -(-need.memory_mib // (split.tp * split.pp))  # each data parallel rank holds a copy of its own
 
 
-def _indivisible(need: Need, count: int) -> Reason | None:
-    """Why a model cannot be split by tensor parallelism over `count` GPUs. A need without heads is not so split."""
-    if count <= 1:
-        return None
-    if need.heads is not None and need.heads % count:
-        return Reason.HEADS_INDIVISIBLE
-    if need.vocab is not None and need.vocab % count:
-        return Reason.VOCAB_INDIVISIBLE
-    return None
-
-
-def _layout(spec: DeploymentSpec, need: Need, count: int) -> Layout:
-    resources = spec.resources
-    if count == 0:
-        return Layout(gpus=0, memory_mib=0, exclusive=False)
-    if isinstance(resources.gpu_memory, int):
-        return Layout(count, resources.gpu_memory, resources.exclusive)
-    if need.memory_mib is None:  # whole GPUs, since nobody can know how much of one would do
-        return Layout(count, 0, exclusive=True)
-    share_mib = -(-need.memory_mib // count)
-    return Layout(count, share_mib, resources.exclusive or resources.gpu_memory == "all")
+def _layout(spec: DeploymentSpec, need: Need, split: Split, memory_mib: int) -> Layout:
+    whole = spec.resources.exclusive or spec.resources.gpu_memory == "all"
+    # Nobody can know how much of a GPU would do for a need that is neither known nor stated.
+    whole = whole or not (memory_mib or need.shares or need.memory_mib is not None)
+    layout = Layout(split.gpus, memory_mib, whole, split.workers)
+    splits_model = need.shares or need.heads is not None or spec.parallel.world is not None
+    return replace(layout, tp=split.tp, pp=split.pp, dp=split.dp) if splits_model else layout
 
 
 def input_hash(spec: DeploymentSpec, engine: AnalysingEngine) -> str:
-    """SHA-256 of exactly what the analysis reads and the need is made of; equal inputs are read once."""
-    work = engine.analysis(spec)
+    """SHA-256 of what the analysis reads and the need is made of: deployments of equal hashes have equal needs."""
+    work, resources = engine.analysis(spec), spec.resources
     inputs = {
         "engine": engine.name,
         "model": spec.model,
         "args": spec.args,
         "target": None if work is None else work.target,
         "payload": None if work is None else dict(work.payload),
+        "parallel": spec.parallel.model_dump(),
+        "gpus": [resources.gpus, resources.gpu_memory, resources.max_workers, len(spec.placement.gpus)],
+        "host_memory": resources.host_memory,
     }
     return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()

@@ -25,6 +25,7 @@ class Platform(NamedTuple):
     arch: str
     driver: str | None
     simulated: bool
+    engines: frozenset[str] | None = None  # installed; None: not known
 
 
 @dataclass(slots=True)
@@ -133,7 +134,7 @@ def _worker_table(facts: list[WorkerFacts], gpus: GpuTable) -> WorkerTable:
     def zeros() -> Ints:
         return np.zeros(len(facts), dtype=np.int64)
 
-    platform_of = [Platform(w.os, w.arch, w.driver, w.simulated) for w in facts]
+    platform_of = [Platform(w.os, w.arch, w.driver, w.simulated, w.engines) for w in facts]
     number = {platform: i for i, platform in enumerate(dict.fromkeys(platform_of))}
     return WorkerTable(
         facts=facts,

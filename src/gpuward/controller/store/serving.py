@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from gpuward.controller.engines.base import EngineProcess
+from gpuward.controller.engines.base import EngineProcess, Launch
 from gpuward.controller.engines.registry import engine_for
 from gpuward.controller.store.instances import spec_from_json
 from gpuward.controller.store.views.paging import Reader
@@ -61,7 +61,7 @@ async def _processes(connection: Reader, revisions: set[tuple[Any, int]]) -> dic
     for row in rows:
         try:
             spec = spec_from_json(row["spec"])
-            found[row["deployment_uid"], row["generation"]] = engine_for(spec).process(spec, 1)
+            found[row["deployment_uid"], row["generation"]] = engine_for(spec).process(spec, Launch())
         except ValueError:  # of another version, as after a downgrade: it must not take the others' way away
             continue
     return found
