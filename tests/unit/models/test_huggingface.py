@@ -1,97 +1,86 @@
 """The hub read by range requests: a real server on loopback stands in for it, the real library asks it."""
 
 import json
-import struct
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
 
 from gpuward.controller.runtime.child import ChildError, run_child
+from support.hub_double import COMMIT, Hub, running_hub
+from support.model_files import safetensors, with_header
 
-HEADER = json.dumps({"a": {"dtype": "BF16", "shape": [4, 8], "data_offsets": [0, 64]}}).encode()
-FILES = {
-    "/org/good/resolve/main/model.safetensors": struct.pack("<Q", len(HEADER)) + HEADER + b"\0" * 64,
-    "/org/good/resolve/main/config.json": b'{"num_attention_heads": 8, "vocab_size": 32}',
-    "/org/broken/resolve/main/model.safetensors": struct.pack("<Q", 4) + b"{{{{" + b"\0" * 64,
-}
-KNOWN_REPOS = ("/org/good/", "/org/broken/", "/org/bin/")
-
-
-class Hub(BaseHTTPRequestHandler):
-    """As much of the hub as metadata needs: HEAD and ranged GET of files, and its way of saying no."""
-
-    def do_HEAD(self) -> None:
-        self._answer(body=False)
-
-    def do_GET(self) -> None:
-        self._answer(body=True)
-
-    def _answer(self, *, body: bool) -> None:
-        content = FILES.get(self.path)
-        if content is None:
-            known = self.path.startswith(KNOWN_REPOS)
-            self.send_response(404)
-            self.send_header("X-Error-Code", "EntryNotFound" if known else "RepoNotFound")
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-            return
-        total, asked = len(content), self.headers.get("Range", "")
-        if asked.startswith("bytes="):
-            first, _, last = asked.removeprefix("bytes=").partition("-")
-            content = content[int(first) : int(last) + 1 if last else None]
-            self.send_response(206)
-            self.send_header("Content-Range", f"bytes {first}-{int(first) + len(content) - 1}/{total}")
-        else:
-            self.send_response(200)
-        self.send_header("ETag", '"0123456789abcdef0123456789abcdef01234567"')
-        self.send_header("X-Repo-Commit", "a" * 40)
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        if body:
-            self.wfile.write(content)
-
-    def log_message(self, *_: Any) -> None:
-        """Says nothing."""
+CONFIG = json.dumps({"num_attention_heads": 8, "vocab_size": 32}).encode()
+BIG = 4 * 2**20  # bytes of weights that nobody is to download
 
 
 @pytest.fixture
-def hub() -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_address[1]}"
-    server.shutdown()
-    server.server_close()
-    thread.join()
+def hub() -> Iterator[Hub]:
+    shards = {f"m-{n}.safetensors": safetensors({f"t{n}": ("U8", [BIG], BIG)}) for n in range(6)}
+    index = json.dumps({"weight_map": {f"t{n}": f"m-{n}.safetensors" for n in range(6)}}).encode()
+    repos = {
+        "org/good": {
+            "model.safetensors": safetensors({"a": ("BF16", [4, 8], 64)}), "config.json": CONFIG,
+            "onnx/model.safetensors": b"in a folder below: another model", "pytorch_model.bin": b"x" * 100,
+        },
+        "org/shards": shards | {"model.safetensors.index.json": index, "config.json": CONFIG},
+        "org/bin": {"pytorch_model.bin": b"x" * 100, "config.json": CONFIG},
+        "org/broken": {"model.safetensors": with_header(b"{{{{", b"\0" * 64)},
+        "org/gated": {"model.safetensors": safetensors({"a": ("BF16", [4, 8], 64)})},
+        "org/nothing": {"README.md": b"hello"},
+    }  # fmt: skip
+    with running_hub(Hub(repos, gated={"org/gated"})) as running:
+        yield running
 
 
-async def read(endpoint: str, repo: str) -> Any:
-    target = "gpuward.controller.models.analysis:safetensors_need"
-    payload = {"repo": repo, "revision": "main", "endpoint": endpoint}
+async def read(endpoint: str, repo: str, revision: str = "main") -> Any:
+    target = "gpuward.controller.models.analysis:model_facts"
+    payload = {"repo": repo, "revision": revision, "endpoint": endpoint}
     return await run_child(target, payload, deadline_s=60, memory_bytes=2 * 2**30)
 
 
-async def test_headers_and_config_are_read(hub: str) -> None:
-    assert await read(hub, "org/good") == {
-        "tensor_bytes": 64, "elements": {"BF16": 32}, "files": 1, "heads": 8, "kv_heads": 8, "vocab": 32,
-    }  # fmt: skip
+async def test_headers_and_config_are_read_at_the_commit_that_the_branch_stands_for(hub: Hub) -> None:
+    facts = await read(hub.url, "org/good")
+    assert (facts["format"], facts["weight_bytes"], facts["parameters"]) == ("safetensors", 64, 32)
+    assert (facts["heads"], facts["kv_heads"], facts["vocab"], facts["revision"]) == (8, 8, 32, COMMIT)
+
+
+async def test_weights_are_not_downloaded(hub: Hub) -> None:
+    facts = await read(hub.url, "org/shards")
+    assert facts["weight_bytes"] == 6 * BIG
+    assert hub.sent < BIG
+
+
+async def test_of_bin_files_the_length_is_enough(hub: Hub) -> None:
+    facts = await read(hub.url, "org/bin")
+    assert (facts["format"], facts["weight_bytes"]) == ("bin", 100)
 
 
 @pytest.mark.parametrize(
-    ("repo", "words"),
+    ("repo", "revision", "words"),
     [
-        ("org/nobody", "hf:org/nobody@main is not there"),
-        ("org/bin", "hf:org/bin@main is not there, not public, or has no safetensors"),
-        ("org/broken", "hf:org/broken@main has broken safetensors"),
+        ("org/nobody", "main", "hf:org/nobody@main is not there or not public"),
+        ("org/good", "none", "hf:org/good@none is not there or not public"),
+        ("org/-bad", "main", "hf:org/-bad@main is not there or not public"),
+        ("org/gated", "main", r"hf:org/gated@main/model\.safetensors is gated: .* HF_TOKEN"),
+        ("org/broken", "main", r"the header of hf:org/broken@main/model\.safetensors is not valid JSON"),
     ],
 )
-async def test_what_the_hub_does_not_have_is_terminal(hub: str, repo: str, words: str) -> None:
+async def test_what_the_hub_does_not_have_is_terminal(hub: Hub, repo: str, revision: str, words: str) -> None:
     with pytest.raises(ChildError, match=words) as raised:
-        await read(hub, repo)
+        await read(hub.url, repo, revision)
     assert not raised.value.retryable
+
+
+async def test_weights_may_yet_be_uploaded(hub: Hub) -> None:
+    with pytest.raises(ChildError, match="holds no weights") as raised:
+        await read(hub.url, "org/nothing")
+    assert raised.value.retryable
+
+
+async def test_a_hub_that_sends_everything_is_not_listened_to(hub: Hub) -> None:
+    hub.ranges = False
+    assert (await read(hub.url, "org/shards"))["weight_bytes"] == 6 * BIG
 
 
 async def test_a_hub_out_of_reach_is_asked_again() -> None:

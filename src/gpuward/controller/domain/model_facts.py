@@ -26,10 +26,12 @@ class ModelFacts:
         parameters: elements of all tensors; packed quantised weights count as they are stored.
         dtype: what the config says that weights are loaded as, such as `bfloat16`.
         heads, kv_heads, head_dim: of the language part. `v_head_dim` where values are of another size than keys.
-        full_layers: layers whose cache grows with the whole context, where others look through a sliding window.
+        full_layers: layers whose cache grows with the whole context. `uncached_layers` keep a state of a fixed size
+            instead (linear attention, Mamba), and all that are neither look through the sliding window.
         kv_lora_rank, qk_rope_head_dim: multi-head latent attention keeps these per token and layer instead of heads.
         vision_heads: attention heads of the vision tower, which tensor parallelism must divide too.
         encoder: it gives no tokens, so it keeps no cache (embedding models and rerankers).
+        adapter_bytes: bytes of the adapters' tensors (LoRA) that are loaded beside it.
         revision: of a hub's model, the commit that was read.
     """
 
@@ -52,12 +54,14 @@ class ModelFacts:
     context_length: int | None = None
     sliding_window: int | None = None
     full_layers: int | None = None
+    uncached_layers: int = 0
     kv_lora_rank: int | None = None
     qk_rope_head_dim: int | None = None
     experts: int | None = None
     experts_per_token: int | None = None
     quantization: Quantization | None = None
     encoder: bool = False
+    adapter_bytes: int = 0
     revision: str | None = None
 
 

@@ -7,41 +7,64 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from gpuward.controller.models.config import ModelConfig, folder_config
-from gpuward.controller.models.safetensors import TensorTotals, folder_totals
+from gpuward.controller.domain.model_facts import ModelFacts, facts_to_json
+from gpuward.controller.models.config import read_config, with_config
+from gpuward.controller.models.errors import MetadataError
+from gpuward.controller.models.files import LocalFolder, ModelFiles
+from gpuward.controller.models.safetensors import BITS
+from gpuward.controller.models.weights import read_weights
 
 MAX_SIMULATED_S: Final = 3600.0
 
 
-def safetensors_need(payload: dict[str, Any]) -> dict[str, Any]:
-    """Reads what a model's tensors come to.
+def model_facts(payload: dict[str, Any]) -> dict[str, Any]:
+    """Reads what a model's files say; no weights are read, let alone downloaded.
 
     Args:
         payload: `{"path": folder}`, or `{"repo": name, "revision": revision}` with an optional `"endpoint": URL`.
 
     Returns:
-        `tensor_bytes`, `elements` by dtype, `files`, and from the config `heads`, `kv_heads`, `vocab` (None: unknown).
+        `ModelFacts` as JSON.
 
     Raises:
         MetadataError: see there.
     """
-    if "path" in payload:
-        folder = Path(payload["path"])
-        return _result(folder_totals(folder), folder_config(folder))
-    from gpuward.controller.models.huggingface import hub_totals  # noqa: PLC0415 - brings TLS with it
+    try:
+        return facts_to_json(_facts(payload))
+    except MemoryError as error:
+        raise MetadataError(
+            "the model's headers need more memory than its reader may take; give resources.gpu_memory",
+            retryable=False,
+        ) from error
 
-    return _result(*hub_totals(payload["repo"], payload["revision"], payload.get("endpoint")))
 
-
-def _result(totals: TensorTotals, config: ModelConfig) -> dict[str, Any]:
+def safetensors_need(payload: dict[str, Any]) -> dict[str, Any]:
+    """As `model_facts`, in fewer words: `tensor_bytes`, `elements` by dtype, `heads`, `kv_heads`, `vocab`."""
+    facts = _facts(payload)
     return {
-        "tensor_bytes": totals.size_bytes,
-        "elements": dict(totals.elements),
-        "files": totals.files,
-        "heads": config.heads,
-        "kv_heads": config.kv_heads,
-        "vocab": config.vocab,
+        "tensor_bytes": facts.weight_bytes,
+        "elements": {t: n * 8 // BITS[t] for t, n in facts.dtypes.items() if t in BITS},
+        "heads": facts.heads,
+        "kv_heads": facts.kv_heads,
+        "vocab": facts.vocab,
     }
+
+
+def _facts(source: dict[str, Any]) -> ModelFacts:
+    files = _files(source)
+    weights = read_weights(files)
+    facts = ModelFacts(
+        weights.format, weights.size_bytes, dict(weights.dtypes), weights.parameters, revision=files.revision
+    )
+    return with_config(facts, read_config(files))
+
+
+def _files(source: dict[str, Any]) -> ModelFiles:
+    if "path" in source:
+        return LocalFolder(Path(source["path"]))
+    from gpuward.controller.models.huggingface import HubFiles  # noqa: PLC0415 - brings TLS with it
+
+    return HubFiles(source["repo"], source["revision"], source.get("endpoint"))
 
 
 def simulated_need(payload: dict[str, Any]) -> dict[str, Any]:

@@ -1,46 +1,100 @@
-"""The few fields of a model's config.json that decide how it may be split."""
+"""What a model's config.json says of it. Untrusted: a field of the wrong kind counts as one that is not there."""
 
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
+from gpuward.controller.domain.model_facts import ModelFacts
+from gpuward.controller.models.attention import Layers, layers_of
+from gpuward.controller.models.config_floors import Floors, language_floors, vision_floor, words
+from gpuward.controller.models.defaults import DEFAULTS, ENCODERS, VISION_HEADS
+from gpuward.controller.models.files import ModelFiles
 from gpuward.controller.models.jsonfile import read_object
+from gpuward.controller.models.quantization import quantization_of
 
 CONFIG_FILE: Final = "config.json"
 MAX_CONFIG_BYTES: Final = 16 * 2**20
-# Models that see or hear keep their language part's figures one floor down, under one of these.
-_NESTED: Final = ("text_config", "llm_config", "language_config")
 
 
-@dataclass(frozen=True, slots=True)
-class ModelConfig:
-    """None: the file does not say."""
-
-    heads: int | None = None
-    kv_heads: int | None = None
-    vocab: int | None = None
-
-
-def parse_config(config: dict[str, Any]) -> ModelConfig:
-    """Picks the fields, from the nested language part where the top floor does not have them."""
-    floors = [config, *(config[key] for key in _NESTED if isinstance(config.get(key), dict))]
-
-    def first(name: str) -> int | None:
-        for floor in floors:
-            value = floor.get(name)
-            if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-                return value
-        return None
-
-    heads = first("num_attention_heads")
-    return ModelConfig(heads, first("num_key_value_heads") or heads, first("vocab_size"))
-
-
-def folder_config(folder: Path) -> ModelConfig:
-    """Reads config.json where there is one.
+def read_config(files: ModelFiles) -> Mapping[str, Any]:
+    """The config.json of a model; empty where it has none.
 
     Raises:
         MetadataError: the file is there, but cannot be read or is no JSON object.
     """
-    path = folder / CONFIG_FILE
-    return parse_config(read_object(path, MAX_CONFIG_BYTES)) if path.exists() else ModelConfig()
+    return read_object(files, CONFIG_FILE, MAX_CONFIG_BYTES) if CONFIG_FILE in files.sizes else {}
+
+
+def with_config(facts: ModelFacts, config: Mapping[str, Any]) -> ModelFacts:
+    """The facts with what a config.json adds to those of the weights."""
+    floors = language_floors(config)
+    inner = next((f["model_type"] for f in floors if isinstance(f.get("model_type"), str)), "")
+    language = Floors(floors, DEFAULTS.get(inner, {}))
+    outer = Floors((config,), {})
+    model_type = outer.word("model_type") or ""
+    layers = language.count("num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_layers")
+    kinds = Layers(0) if layers is None else layers_of(language, layers, inner or model_type)
+    return replace(
+        _with_heads(facts, language),
+        architectures=words(config.get("architectures")),
+        model_type=model_type,
+        # Older files write torch_dtype; a nested one may differ from the whole's, which is what engines go by.
+        dtype=outer.word("dtype", "torch_dtype") or language.word("dtype", "torch_dtype"),
+        layers=layers,
+        full_layers=None if layers is None else kinds.full,
+        uncached_layers=kinds.uncached,
+        sliding_window=kinds.window,
+        intermediate_size=language.count("intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size"),
+        vocab=language.count("padded_vocab_size", "vocab_size"),
+        context_length=language.count(
+            "max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_sequence_length", "n_ctx"
+        ),
+        experts=language.count("num_experts", "n_routed_experts", "num_local_experts", "moe_num_experts"),
+        experts_per_token=language.count(
+            "num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_top_k"
+        ),
+        vision_heads=_vision_heads(floors),
+        quantization=quantization_of(language),
+        encoder=inner in ENCODERS or model_type in ENCODERS,
+    )
+
+
+def _with_heads(facts: ModelFacts, config: Floors) -> ModelFacts:
+    hidden = config.count("hidden_size", "n_embd", "d_model", "dim")
+    heads = config.count("num_attention_heads", "n_head", "n_heads", "num_heads", "decoder_attention_heads")
+    head_dim = config.count("head_dim", "kv_channels")
+    nope, rope = config.count("qk_nope_head_dim"), config.count("qk_rope_head_dim")
+    if head_dim is None and nope is not None and rope is not None:
+        head_dim = nope + rope
+    if head_dim is None and hidden is not None and heads is not None:
+        head_dim = hidden // heads or None
+    latent = config.count("kv_lora_rank")
+    return replace(
+        facts,
+        hidden_size=hidden,
+        heads=heads,
+        kv_heads=_kv_heads(config, heads),
+        head_dim=head_dim,
+        v_head_dim=config.count("v_head_dim"),
+        kv_lora_rank=latent,
+        qk_rope_head_dim=None if latent is None else rope,
+    )
+
+
+def _kv_heads(config: Floors, heads: int | None) -> int | None:
+    """Fewer than heads where queries share them. Falcon and ChatGLM say by a flag whether they do."""
+    if config.flag("multi_query_attention") is False:
+        return heads
+    stated = config.count("num_key_value_heads", "num_kv_heads", "n_head_kv", "kv_n_heads", "multi_query_group_num")
+    if config.flag("multi_query") is True and config.flag("new_decoder_architecture") is not True:
+        return 1
+    return stated or heads
+
+
+def _vision_heads(floors: tuple[Mapping[str, Any], ...]) -> int | None:
+    tower = vision_floor(floors)
+    if tower is None:
+        return None
+    stated = Floors((tower,), {}).count("num_attention_heads", "num_heads", "attention_heads")
+    model_type = tower.get("model_type")
+    return stated or (VISION_HEADS.get(model_type) if isinstance(model_type, str) else None)

@@ -1,76 +1,130 @@
-"""Reads a Hugging Face model's safetensors headers by range requests; no weights are downloaded.
+"""A Hugging Face repository's files, read by range requests; no weights are downloaded.
 
 The library is imported when it is needed: a controller whose users name only folders does not have to have it.
 """
 
 import os
-import tempfile
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Final, TypeVar
 
-from gpuward.controller.models.config import ModelConfig, parse_config
 from gpuward.controller.models.errors import MetadataError
-from gpuward.controller.models.jsonfile import parse_object
-from gpuward.controller.models.safetensors import Tensor, TensorTotals
-
-if TYPE_CHECKING:
-    from huggingface_hub import HfApi
+from gpuward.controller.models.files import MAX_FILES, where
 
 _REQUEST_TIMEOUT_S: Final = 20.0
+_RETRIES: Final = 2  # the whole analysis is tried again, too
+_AT_ONCE: Final = 4  # a model of 160 files takes as many requests
+_PARTIAL, _WHOLE = 206, 200
+
+T = TypeVar("T")
 
 
-def hub_totals(repo: str, revision: str, endpoint: str | None = None) -> tuple[TensorTotals, ModelConfig]:
-    """Adds up the tensors of a repository on the hub, and reads its config.
+class HubFiles:
+    """The files on the top floor of a repository at one commit.
 
     Args:
         repo: org/name.
-        revision: branch, tag or commit.
+        revision: branch, tag or commit; what it stands for now is what is read.
         endpoint: URL of a mirror; None: where the library goes by itself.
 
     Raises:
-        MetadataError: retryable where the hub cannot be reached, terminal where it has no such model.
+        MetadataError: retryable where the hub cannot be reached, terminal where it has no such model for us.
     """
-    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+
+    def __init__(self, repo: str, revision: str, endpoint: str | None = None) -> None:
+        self.name = f"hf:{repo}@{revision}"
+        self._repo, self._endpoint = repo, endpoint
+        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+        os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+        with _told(self.name):
+            from huggingface_hub import HfApi  # noqa: PLC0415 - see the module's docstring
+
+            api = HfApi(endpoint=endpoint)
+            info = api.model_info(repo, revision=revision, files_metadata=True, timeout=_REQUEST_TIMEOUT_S)
+        self.revision: str | None = info.sha
+        siblings = info.siblings or []
+        if len(siblings) > MAX_FILES:
+            raise MetadataError(f"{self.name} holds more than {MAX_FILES} files; is it a model's?", retryable=False)
+        files = [s for s in siblings if "/" not in s.rfilename]
+        if any(s.size is None for s in files):
+            raise MetadataError(f"{self.name}: the hub does not tell the files' sizes", retryable=False)
+        self.sizes: Mapping[str, int] = {s.rfilename: s.size or 0 for s in files}
+
+    def read(self, name: str, start: int, length: int) -> bytes:
+        """See ModelFiles."""
+        length = min(length, self.sizes[name] - start)
+        if length <= 0:
+            return b""
+        with _told(where(self, name)):
+            from huggingface_hub import hf_hub_url  # noqa: PLC0415 - see the module's docstring
+            from huggingface_hub.utils import (  # type: ignore[attr-defined]  # noqa: PLC0415 - not listed, documented
+                build_hf_headers,
+                hf_raise_for_status,
+                http_stream_backoff,
+            )
+
+            url = hf_hub_url(self._repo, name, revision=self.revision, endpoint=self._endpoint)
+            headers = build_hf_headers() | {
+                "Range": f"bytes={start}-{start + length - 1}",
+                "Accept-Encoding": "identity",
+            }
+            with http_stream_backoff(
+                "GET", url, headers=headers, max_retries=_RETRIES, timeout=_REQUEST_TIMEOUT_S, follow_redirects=True
+            ) as response:
+                hf_raise_for_status(response)
+                if response.status_code != _PARTIAL and (start or response.status_code != _WHOLE):
+                    raise MetadataError(f"{where(self, name)}: the hub does not answer by ranges", retryable=False)
+                # Whoever sends the whole file all the same is not listened to for longer than we asked.
+                return _at_most(response.iter_bytes(), length)
+
+    def each(self, function: Callable[[str], T], names: Iterable[str]) -> Iterator[T]:
+        """A few at once: most of the time is the way there and back."""
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            yield from pool.map(function, names)
+
+
+def _at_most(chunks: Iterable[bytes], length: int) -> bytes:
+    parts, left = [], length
+    for chunk in chunks:
+        parts.append(chunk[:left])
+        left -= len(parts[-1])
+        if not left:
+            return b"".join(parts)
+    raise MetadataError(f"the hub sent {length - left} bytes instead of {length}", retryable=True)
+
+
+@contextmanager
+def _told(name: str) -> Iterator[None]:
+    """Turns what the library raises into a MetadataError that says what to do."""
     try:
-        from huggingface_hub import HfApi  # noqa: PLC0415 - see the module's docstring
-        from huggingface_hub.errors import (  # noqa: PLC0415 - as above
+        from huggingface_hub.errors import (  # noqa: PLC0415 - see the module's docstring
+            EntryNotFoundError,
             GatedRepoError,
-            NotASafetensorsRepoError,
+            HFValidationError,
             RepositoryNotFoundError,
             RevisionNotFoundError,
-            SafetensorsParsingError,
         )
     except ImportError as error:
         raise MetadataError(
             "hf: models need the package huggingface_hub in the controller; install it or give resources.gpu_memory",
             retryable=False,
         ) from error
-    name = f"hf:{repo}@{revision}"
     try:
-        with tempfile.TemporaryDirectory(prefix="gpuward-hub-") as cache:
-            return _read(HfApi(endpoint=endpoint), repo, revision, cache)
-    except SafetensorsParsingError as error:
-        raise MetadataError(f"{name} has broken safetensors: {error}", retryable=False) from error
-    except (GatedRepoError, NotASafetensorsRepoError, RepositoryNotFoundError, RevisionNotFoundError) as error:
-        # The library asks for files by name, so that a repository it may not see looks like one without such files.
+        yield
+    except MetadataError:
+        raise
+    except GatedRepoError as error:
         raise MetadataError(
-            f"{name} is not there, not public, or has no safetensors; check the name, or give resources.gpu_memory",
+            f"{name} is gated: have access granted on the hub and set HF_TOKEN in the controller's environment, "
+            "or give resources.gpu_memory",
             retryable=False,
         ) from error
+    except (RepositoryNotFoundError, RevisionNotFoundError, EntryNotFoundError, HFValidationError) as error:
+        raise MetadataError(
+            f"{name} is not there or not public; check the name, or give resources.gpu_memory", retryable=False
+        ) from error
+    except MemoryError:
+        raise
     except Exception as error:  # the library's network errors have no common base of their own
         raise MetadataError(f"{name} cannot be read: {type(error).__name__}: {error}", retryable=True) from error
-
-
-def _read(api: "HfApi", repo: str, revision: str, cache: str) -> tuple[TensorTotals, ModelConfig]:
-    metadata = api.get_safetensors_metadata(repo, revision=revision, timeout=_REQUEST_TIMEOUT_S)
-    tensors = {
-        name: Tensor(info.dtype, info.parameter_count, info.data_offsets[1] - info.data_offsets[0])
-        for file in metadata.files_metadata.values()
-        for name, info in file.tensors.items()
-    }
-    config = ModelConfig()
-    if api.file_exists(repo, "config.json", revision=revision):
-        path = api.hf_hub_download(repo, "config.json", revision=revision, cache_dir=cache)
-        with open(path, "rb") as file:  # noqa: PTH123 - a path that the library made as text
-            config = parse_config(parse_object(file.read(), f"config.json of {repo}"))
-    return TensorTotals.of(tensors, len(metadata.files_metadata)), config

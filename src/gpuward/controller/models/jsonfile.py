@@ -1,14 +1,14 @@
 """Bounded reading of JSON objects from files that anyone may have written."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 from gpuward.controller.models.errors import MetadataError
+from gpuward.controller.models.files import ModelFiles, where
 
 
-def parse_object(text: bytes, source: object) -> dict[str, Any]:
-    """Parses a JSON object.
+def parse_object(text: bytes, source: str) -> dict[str, Any]:
+    """Parses a JSON object; how deep it may be is bounded by Python's own limit on recursion.
 
     Raises:
         MetadataError: terminal, naming the source.
@@ -22,17 +22,13 @@ def parse_object(text: bytes, source: object) -> dict[str, Any]:
     return value
 
 
-def read_object(path: Path, max_bytes: int) -> dict[str, Any]:
-    """Reads a JSON object of at most `max_bytes` from a file.
+def read_object(files: ModelFiles, name: str, max_bytes: int) -> dict[str, Any]:
+    """Reads a JSON object of at most `max_bytes` from one of a model's files.
 
     Raises:
         MetadataError: retryable where the file cannot be read, terminal where it is too large or no JSON object.
     """
-    try:
-        with path.open("rb") as file:
-            text = file.read(max_bytes + 1)
-    except OSError as error:
-        raise MetadataError(f"{path} cannot be read: {error.strerror or error}", retryable=True) from error
-    if len(text) > max_bytes:
-        raise MetadataError(f"{path} is larger than {max_bytes} bytes; replace the file", retryable=False)
-    return parse_object(text, path)
+    source = where(files, name)
+    if files.sizes[name] > max_bytes:
+        raise MetadataError(f"{source} is larger than {max_bytes} bytes; replace the file", retryable=False)
+    return parse_object(files.read(name, 0, max_bytes), source)

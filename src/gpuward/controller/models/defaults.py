@@ -1,0 +1,42 @@
+"""What Transformers takes where a config.json does not say, by `model_type`.
+
+A nested config is mostly written without the fields that equal its class's defaults, so the models that see cannot be
+read without these. Each figure stands in that type's `configuration_*.py` of github.com/huggingface/transformers.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+DEFAULTS: Final[Mapping[str, Mapping[str, int]]] = {
+    "llama": {
+        "vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
+        "num_attention_heads": 32, "max_position_embeddings": 2048,
+    },
+    "mistral": {
+        "vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
+        "num_attention_heads": 32, "num_key_value_heads": 8, "max_position_embeddings": 131072,
+    },
+    "qwen2": {
+        "vocab_size": 151936, "hidden_size": 4096, "intermediate_size": 22016, "num_hidden_layers": 32,
+        "num_attention_heads": 32, "num_key_value_heads": 32, "max_position_embeddings": 32768,
+    },
+    "gemma2": {"vocab_size": 256000, "head_dim": 256, "max_position_embeddings": 8192},
+    "gemma3_text": {
+        "vocab_size": 262208, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26,
+        "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "max_position_embeddings": 131072,
+    },
+}  # fmt: skip
+VISION_HEADS: Final[Mapping[str, int]] = {
+    "clip_vision_model": 12, "siglip_vision_model": 12, "pixtral": 16, "qwen2_5_vl": 16, "qwen2_vl": 16,
+}  # fmt: skip
+# Every how many layers one looks at the whole context and not through the window; of files that do not say it
+# themselves. By Transformers' names and by llama.cpp's, which are the same or these.
+FULL_EVERY: Final[Mapping[str, int]] = {
+    "gemma2": 2, "gemma3_text": 6, "gemma3": 6, "cohere2": 4, "llama4_text": 4, "llama4": 4, "gpt_oss": 2, "gpt-oss": 2,
+}  # fmt: skip
+# They give one vector for a text, or a score, and no tokens one after another. Names of both, as above.
+ENCODERS: Final = frozenset({
+    "albert", "bert", "camembert", "deberta", "deberta-v2", "distilbert", "electra", "ernie", "gte", "jina-bert-v2",
+    "mobilebert", "modernbert", "mpnet", "neo-bert", "new", "nomic-bert", "nomic-bert-moe", "nomic_bert", "roberta",
+    "roformer", "xlm-roberta", "xlm-roberta-xl",
+})  # fmt: skip
