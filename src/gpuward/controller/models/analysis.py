@@ -4,6 +4,7 @@ They import nothing slow at the top: a child starts for every model that is read
 """
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,6 +15,7 @@ from gpuward.controller.models.files import LocalFolder, ModelFiles
 from gpuward.controller.models.safetensors import BITS
 from gpuward.controller.models.weights import read_weights
 
+MAX_ADAPTERS: Final = 64
 MAX_SIMULATED_S: Final = 3600.0
 
 
@@ -21,7 +23,9 @@ def model_facts(payload: dict[str, Any]) -> dict[str, Any]:
     """Reads what a model's files say; no weights are read, let alone downloaded.
 
     Args:
-        payload: `{"path": folder}`, or `{"repo": name, "revision": revision}` with an optional `"endpoint": URL`.
+        payload: the source: `{"path": folder}`, `{"gguf": file}` or `{"repo": name, "revision": revision}`, the last
+            with an optional `"endpoint": URL` and, where the repository holds several GGUF models, `"file": name`.
+            Each with optional `"adapters"`: a list of sources, whose bytes are added up.
 
     Returns:
         `ModelFacts` as JSON.
@@ -29,8 +33,12 @@ def model_facts(payload: dict[str, Any]) -> dict[str, Any]:
     Raises:
         MetadataError: see there.
     """
+    adapters = payload.get("adapters", [])
+    if len(adapters) > MAX_ADAPTERS:
+        raise MetadataError(f"{len(adapters)} adapters are more than {MAX_ADAPTERS}; name fewer", retryable=False)
     try:
-        return facts_to_json(_facts(payload))
+        facts = _facts(payload)
+        return facts_to_json(replace(facts, adapter_bytes=sum(_adapter_bytes(source) for source in adapters)))
     except MemoryError as error:
         raise MetadataError(
             "the model's headers need more memory than its reader may take; give resources.gpu_memory",
@@ -51,7 +59,11 @@ def safetensors_need(payload: dict[str, Any]) -> dict[str, Any]:
 
 
 def _facts(source: dict[str, Any]) -> ModelFacts:
-    files = _files(source)
+    files, gguf_file = _files(source)
+    if gguf_file is not None:
+        from gpuward.controller.models.gguf_facts import gguf_facts  # noqa: PLC0415 - brings numpy with it
+
+        return gguf_facts(files, gguf_file)
     weights = read_weights(files)
     facts = ModelFacts(
         weights.format, weights.size_bytes, dict(weights.dtypes), weights.parameters, revision=files.revision
@@ -59,12 +71,31 @@ def _facts(source: dict[str, Any]) -> ModelFacts:
     return with_config(facts, read_config(files))
 
 
-def _files(source: dict[str, Any]) -> ModelFiles:
-    if "path" in source:
-        return LocalFolder(Path(source["path"]))
-    from gpuward.controller.models.huggingface import HubFiles  # noqa: PLC0415 - brings TLS with it
+def _adapter_bytes(source: dict[str, Any]) -> int:
+    files, gguf_file = _files(source)
+    if gguf_file is not None:
+        from gpuward.controller.models.gguf_facts import gguf_bytes  # noqa: PLC0415 - as above
 
-    return HubFiles(source["repo"], source["revision"], source.get("endpoint"))
+        return gguf_bytes(files, gguf_file)
+    return read_weights(files).size_bytes
+
+
+def _files(source: dict[str, Any]) -> tuple[ModelFiles, str | None]:
+    """The files of a source, and which of them is its model where that is a GGUF one."""
+    files: ModelFiles
+    if "repo" in source:
+        from gpuward.controller.models.huggingface import HubFiles  # noqa: PLC0415 - brings TLS with it
+
+        files, stated = HubFiles(source["repo"], source["revision"], source.get("endpoint")), source.get("file")
+    else:
+        path = Path(source["gguf"] if "gguf" in source else source["path"])
+        stated = path.name if "gguf" in source or path.suffix == ".gguf" else None
+        files = LocalFolder(path if stated is None else path.parent)
+    if stated is None and not any(name.endswith((".safetensors", ".bin")) for name in files.sizes):
+        from gpuward.controller.models.gguf_facts import only_model  # noqa: PLC0415 - as above
+
+        stated = only_model(files)
+    return files, stated
 
 
 def simulated_need(payload: dict[str, Any]) -> dict[str, Any]:
