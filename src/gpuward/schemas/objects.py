@@ -49,14 +49,28 @@ class NearestMiss(View):
     message: str = ""
 
 
+class TriedLayout(View):
+    """A way to spread an instance that is ruled out whatever is free."""
+
+    gpus: int
+    tp: int
+    reason: str
+
+
 class Explain(View):
-    """Why an instance waits: workers looked at, how many fit, how many fell to which reason, the nearest miss."""
+    """Why an instance waits: workers looked at, how many fit, how many fell to which reason, the nearest miss.
+
+    `tried` are layouts for which there would be hosts, had the model another shape; `advice` is what would make it fit,
+    each line tried out with the scheduler itself. Both are empty where nobody has asked for them.
+    """
 
     workers: int
     fit: int = 0
     rejected: dict[str, int] = {}
     nearest: NearestMiss | None = None
     gpus: int = 0
+    tried: list[TriedLayout] = []
+    advice: list[str] = []
     message: str = ""  # one line: `0/12 fit: 8 need_gt_free (need 38 GiB, best free 22.1 on gpu-7), 3 not_ready`
 
 
@@ -271,8 +285,9 @@ class PlanItem(View):
     deployment: str
     instance: int
     fits: bool
-    worker: str | None = None
-    gpus: list[str] = []
+    worker: str | None = None  # of a gang the leader's
+    workers: list[str] = []  # by rank
+    gpus: list[str] = []  # by rank, in the order in which its process sees them
     memory_mib_per_gpu: int | None = None
     explain: Explain | None = None
 

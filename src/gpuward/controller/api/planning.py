@@ -66,6 +66,7 @@ def _item(planned: Planned, index: int, decision: Decision, inventory: Inventory
         instance=index,
         fits=True,
         worker=names[decision.worker_id],
+        workers=[names[worker] for worker in decision.workers],
         gpus=[claim.device for claim in gpus],
         memory_mib_per_gpu=gpus[0].memory_mib if gpus else None,
     )
