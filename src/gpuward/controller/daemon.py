@@ -10,6 +10,7 @@ import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Final
 
 import structlog
@@ -27,6 +28,7 @@ from gpuward.controller.client_env import write_client_env
 from gpuward.controller.health import LoopLag, Readiness
 from gpuward.controller.leading import Leading
 from gpuward.controller.reconcilers.analysis import analyse_now
+from gpuward.controller.reconcilers.known_models import KnownModels
 from gpuward.controller.runtime.clock import SystemClock
 from gpuward.controller.runtime.database import DATABASE_ERRORS
 from gpuward.controller.runtime.feed import ChangeFeed
@@ -164,7 +166,7 @@ class _Controller:
                 leadership=lambda: (self._lease.term is not None, self._lease.term),
                 readiness=Readiness(database, self._feed, self._leader),
                 loop_lag=self._lag.seconds,
-                analyse=analyse_now,
+                analyse=partial(analyse_now, KnownModels(clock.monotonic)),
                 registry=registry,
                 version=__version__,
                 longest_window_s=settings.keep_samples_h * 3600,

@@ -1,14 +1,16 @@
 """Working out what a revision needs: at once where the engine can tell, else as a cancellable computation."""
 
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from gpuward.controller.decide.instances import Finished
 from gpuward.controller.domain.instances import RevisionFacts
 from gpuward.controller.domain.placement import Need
-from gpuward.controller.engines.base import EngineUnsupportedError
+from gpuward.controller.engines.base import Analysis, EngineUnsupportedError
 from gpuward.controller.engines.registry import engine_for
+from gpuward.controller.reconcilers.known_models import KnownModels, source_of
 from gpuward.controller.runtime.child import ChildError, run_child
 from gpuward.controller.runtime.clock import Clock
 from gpuward.controller.runtime.computations import ComputationMetrics, Computations
@@ -19,8 +21,17 @@ from gpuward.schemas.manifest import DeploymentSpec
 PURPOSE = "analysis"
 
 
+@dataclass(frozen=True, slots=True)
+class _Running:
+    revision: RevisionFacts
+    analysis: Analysis
+    source: str
+
+
 class Analyses:
-    """One reign's analyses: at most one per deployment, equal inputs shared; results wait here for the next step.
+    """One reign's analyses: at most one per deployment; results wait here for the next step.
+
+    Deployments of one model share its analysis while it runs, and for a while what it found, whatever else they want.
 
     Args:
         clock: time.
@@ -40,7 +51,8 @@ class Analyses:
         self._hint = hint
         self._on_start = on_start
         self._computations = Computations(self._done, clock=clock, metrics=metrics)
-        self._running: dict[str, RevisionFacts] = {}
+        self._known = KnownModels(clock.monotonic)
+        self._running: dict[str, _Running] = {}
         self._finished: dict[str, Finished] = {}
 
     def running(self, uid: str) -> bool:
@@ -49,7 +61,8 @@ class Analyses:
 
     def under_way(self, uid: str) -> RevisionFacts | None:
         """The revision whose need is being worked out for this deployment."""
-        return self._running.get(uid)
+        running = self._running.get(uid)
+        return None if running is None else running.revision
 
     def uids(self) -> list[str]:
         """All deployments for which something is being worked out."""
@@ -65,12 +78,19 @@ class Analyses:
         if analysis is None:
             return
         self._finished.pop(uid, None)
-        self._running[uid] = revision
+        known = self._known.find(analysis)
+        if known is not None:
+            self.cancel(uid, committed_at=None)
+            self._finished[uid] = _finish(revision, known)
+            self._hint(uid)
+            return
+        source = source_of(analysis)
+        self._running[uid] = _Running(revision, analysis, source)
         self._computations.start(
             uid,
             Work(
                 purpose=PURPOSE,
-                input_hash=revision.input_hash,
+                input_hash=source,
                 target=analysis.target,
                 payload=analysis.payload,
                 deadline_s=analysis.deadline_s,
@@ -93,12 +113,14 @@ class Analyses:
         """Ends everything."""
         await self._computations.aclose()
 
-    def _done(self, owner: Hashable, input_hash: str, result: Any) -> None:
+    def _done(self, owner: Hashable, source: str, result: Any) -> None:
         uid = str(owner)
-        revision = self._running.pop(uid, None)
-        if revision is None or revision.input_hash != input_hash:
+        running = self._running.pop(uid, None)
+        if running is None or running.source != source:
             return
-        self._finished[uid] = _finish(revision, result)
+        if not isinstance(result, BaseException):
+            self._known.keep(running.analysis, result)
+        self._finished[uid] = _finish(running.revision, result)
         self._hint(uid)
 
 
@@ -110,7 +132,7 @@ def _finish(revision: RevisionFacts, result: Any) -> Finished:
     return Finished(revision.input_hash, need=engine_for(revision.spec).need(revision.spec, result))
 
 
-async def analyse_now(spec: DeploymentSpec) -> Need:
+async def analyse_now(known: KnownModels, spec: DeploymentSpec) -> Need:
     """Works a need out for a caller who waits, as for a plan; cancelling it kills the child.
 
     Raises:
@@ -120,9 +142,12 @@ async def analyse_now(spec: DeploymentSpec) -> Need:
     analysis = engine.analysis(spec)
     if analysis is None:
         return engine.need(spec, None)
-    result = await run_child(
-        analysis.target, analysis.payload, deadline_s=analysis.deadline_s, memory_bytes=analysis.memory_bytes
-    )
+    result = known.find(analysis)
+    if result is None:
+        result = await run_child(
+            analysis.target, analysis.payload, deadline_s=analysis.deadline_s, memory_bytes=analysis.memory_bytes
+        )
+        known.keep(analysis, result)
     return engine.need(spec, result)
 
 
