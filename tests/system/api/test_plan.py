@@ -98,7 +98,7 @@ async def test_bad_manifests_are_refused_as_an_apply_refuses_them(api: Served) -
         return {one["path"]: one["message"] for one in body["error"]["details"]["problems"]}
 
     assert "did you mean 'replicas'" in (await problems(manifest("a", replcas=1)))["replcas"]
-    found = await problems(manifest("a", engine="vllm", model="hf:a/b"), manifest("b", update="rolling"))
-    assert found.keys() == {"[0].engine", "[1].update"}
+    found = await problems(manifest("a", runtime="docker"), manifest("b", update="rolling"))
+    assert found.keys() == {"[0].runtime", "[1].update"}
     assert "manifests" in await problems()
     assert "at most 10000" in (await problems(manifest("a", replicas=20_000)))["replicas"]

@@ -52,7 +52,7 @@ async def test_bad_specs_name_field_and_fix(api: Served) -> None:
         (spec(resources={"gpus": "x"}), "invalid", "resources.gpus", "a whole number"),
         (spec(name="b"), "invalid", "name", "as the path says"),
         (spec(utilization_policy={}), "invalid", "utilization_policy.time_window", "is missing"),
-        ({"engine": "vllm", "model": "hf:a/b"}, "engine_unsupported", "engine", "not available in this version"),
+        (spec(runtime="docker"), "engine_unsupported", "runtime", "not available in this version"),
         (spec(args={"load_second": 1}), "invalid", "args", "load_seconds"),
         ([], "invalid", "", "one JSON object"),
     ):

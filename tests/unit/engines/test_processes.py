@@ -4,13 +4,16 @@ from typing import Any
 
 import pytest
 
+from gpuward.controller.domain.model_facts import ModelFacts, facts_to_json
 from gpuward.controller.engines.base import EngineProcess, Launch
 from gpuward.controller.engines.registry import engine_for
 from gpuward.controller.engines.transformers import GPU_RUNTIME_MIB, HOST_RUNTIME_MIB
 from gpuward.schemas.manifest import DeploymentSpec
 from gpuward.schemas.wire import ProbeOrder, SimulatedLoad
 
-READ = {"tensor_bytes": 1503300328, "elements": {"BF16": 751650164}, "files": 1, "heads": 16, "kv_heads": 8, "vocab": 9}
+READ = facts_to_json(
+    ModelFacts("safetensors", 1503300328, {"BF16": 1503300328}, heads=16, kv_heads=8, vocab=9, dtype="bfloat16")
+)
 
 
 def spec(**fields: Any) -> DeploymentSpec:
@@ -72,14 +75,14 @@ def test_simulated_defaults() -> None:
 
 def test_transformers_serve_with_flags() -> None:
     args = {"device": "cpu", "compile": True, "trust_remote_code": False, "x": [1, "b"], "default_seed": None}
-    started = process(model="path:/models/tiny", args=args)
+    started = process(engine="transformers", model="path:/models/tiny", args=args)
     assert started.argv == (
         "transformers", "serve", "/models/tiny", "--host", "127.0.0.1", "--port", "{port}",
         "--device", "cpu", "--compile", "--no-trust-remote-code", "--x", "1", "--x", "b",
     )  # fmt: skip
     assert started.env == {"PYTHONUNBUFFERED": "1", "HF_HUB_OFFLINE": "1"}
     assert started.request_model == "/models/tiny"
-    hub = process(model="hf:org/name@v1.0")
+    hub = process(engine="transformers", model="hf:org/name@v1.0")
     assert (hub.argv[2], hub.request_model) == ("org/name@v1.0", "org/name@v1.0")
     assert "HF_HUB_OFFLINE" not in hub.env
 
@@ -91,7 +94,9 @@ def test_transformers_serve_with_flags() -> None:
         ({"model": "hf:org/name"}, {"repo": "org/name", "revision": "main"}),
         ({"model": "hf:org/name@r/1"}, {"repo": "org/name", "revision": "r/1"}),
         ({"model": "path:/m", "resources": {"gpu_memory": "4GiB"}}, None),
-        ({"model": "path:/m", "resources": {"gpu_memory": "all"}}, None),
+        ({"model": "path:/m", "engine": "transformers", "resources": {"gpu_memory": "all"}}, None),
+        ({"model": "path:/m", "resources": {"gpu_memory": "all"}}, {"path": "/m"}),
+        ({"model": "gguf:/m.gguf"}, {"gguf": "/m.gguf"}),
         ({"model": "path:/m", "args": {"device": "cpu"}}, {"path": "/m"}),
         ({"model": "path:/m", "args": {"device": "cpu"}, "resources": {"host_memory": "4GiB"}}, None),
         ({"engine": "simulated", "args": {"memory": "4GiB"}}, None),
@@ -109,7 +114,7 @@ def test_what_the_child_is_asked(fields: dict[str, Any], payload: dict[str, Any]
 
 
 def test_the_need_of_transformers_is_tensors_and_stated_overhead() -> None:
-    wanted = spec(model="path:/m")
+    wanted = spec(engine="transformers", model="path:/m")
     need = engine_for(wanted).need(wanted, READ)
     assert need.parts == {"tensors": 1434, "working": 287, "runtime": GPU_RUNTIME_MIB}
     assert need.memory_mib == sum(need.parts.values())
@@ -119,7 +124,7 @@ def test_the_need_of_transformers_is_tensors_and_stated_overhead() -> None:
 
 
 def test_on_cpu_the_need_is_the_hosts() -> None:
-    wanted = spec(model="path:/m", args={"device": "cpu"})
+    wanted = spec(engine="transformers", model="path:/m", args={"device": "cpu"})
     engine = engine_for(wanted)
     need = engine.need(wanted, READ)
     assert (need.memory_mib, need.host_memory_mib) == (0, 1434 + 287 + HOST_RUNTIME_MIB)
@@ -128,8 +133,8 @@ def test_on_cpu_the_need_is_the_hosts() -> None:
 
 
 def test_another_dtype_is_another_need() -> None:
-    wanted = spec(model="path:/m", args={"dtype": "float32"})
-    assert engine_for(wanted).need(wanted, READ).parts["tensors"] == -(-2 * READ["tensor_bytes"] // 2**20)
+    wanted = spec(engine="transformers", model="path:/m", args={"dtype": "float32"})
+    assert engine_for(wanted).need(wanted, READ).parts["tensors"] == -(-2 * 1503300328 // 2**20)
 
 
 def test_the_need_of_the_simulated_engine() -> None:
@@ -145,4 +150,6 @@ def test_which_gauges_tell_of_requests() -> None:
     assert "vllm:num_requests_running" in process(command=["x", "{port}"]).request_gauges
     assert process(command=["x"], restart="never").request_gauges == ()
     assert process(engine="simulated").request_gauges == ("simulated_requests_running", "simulated_requests_waiting")
-    assert process(model="path:/models/tiny").request_gauges == ()  # transformers serve has no metrics
+    assert (
+        process(engine="transformers", model="path:/models/tiny").request_gauges == ()
+    )  # transformers serve has no metrics

@@ -17,7 +17,12 @@ def spec(**fields: Any) -> DeploymentSpec:
     ("fields", "name"),
     [
         ({"command": ["true"]}, "custom"),
-        ({"model": "hf:org/name"}, "transformers"),
+        ({"model": "hf:org/name"}, "auto"),
+        ({"model": "gguf:/m.gguf"}, "auto"),
+        ({"model": "hf:org/name", "engine": "vllm", "resources": {"max_workers": 2}}, "vllm"),
+        ({"model": "path:/m", "engine": "sglang"}, "sglang"),
+        ({"model": "gguf:/m.gguf", "engine": "llama-cpp"}, "llama-cpp"),
+        ({"model": "path:/m", "engine": "transformers"}, "transformers"),
         ({"model": "gguf:/m.gguf", "command": ["serve", "{model}"]}, "custom"),
         ({"engine": "simulated"}, "simulated"),
     ],
@@ -30,14 +35,9 @@ def test_the_engine_of_a_spec(fields: dict[str, Any], name: str) -> None:
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"engine": "vllm", "model": "hf:a/b"}, "engine: vllm"),
-        ({"engine": "sglang", "model": "hf:a/b"}, "engine: sglang"),
-        ({"engine": "llama-cpp", "model": "gguf:/m"}, "engine: llama-cpp"),
         ({"engine": "simulated", "runtime": "docker"}, "runtime: docker"),
         ({"engine": "simulated", "update": "rolling"}, "update: rolling"),
-        ({"engine": "simulated", "resources": {"max_workers": 2}}, "resources.max_workers"),
         ({"engine": "simulated", "preempt": True}, "preempt"),
-        ({"model": "gguf:/m.gguf"}, "model: gguf"),
     ],
 )
 def test_what_this_version_does_not_have(fields: dict[str, Any], words: str) -> None:
@@ -51,7 +51,13 @@ def test_what_this_version_does_not_have(fields: dict[str, Any], words: str) -> 
     [
         ({"model": "path:/a{port}"}, "model: braces"),
         ({"model": "path:/a@b"}, "model: .*rename"),
-        ({"model": "hf:a/b", "parallel": {"tp": 2}}, "parallel: engine transformers"),
+        ({"model": "hf:a/b", "engine": "transformers", "parallel": {"tp": 2}}, "parallel: engine transformers"),
+        ({"model": "gguf:/m", "parallel": {"tp": 2}}, "parallel: engine llama-cpp"),
+        ({"model": "hf:a/b", "engine": "transformers", "resources": {"max_workers": 2}}, "resources.max_workers"),
+        ({"command": ["x"], "resources": {"max_workers": 2}}, "resources.max_workers: engine custom"),
+        ({"model": "gguf:/m", "engine": "vllm"}, "model: engine vllm needs"),
+        ({"model": "hf:a/b", "engine": "llama-cpp"}, "model: engine llama-cpp needs model: gguf:"),
+        ({"engine": "sglang"}, "model: engine sglang needs"),
         ({"command": ["x"], "parallel": {"tp": 2}}, "parallel: engine custom"),
         ({"command": ["x"], "args": {"a": 1}}, "args: engine custom"),
         ({"command": ["x"], "probe": {"path": "/x"}}, "probe: .*{port}"),
@@ -72,7 +78,10 @@ def test_what_this_version_does_not_have(fields: dict[str, Any], words: str) -> 
             "resources: args.device is cpu",
         ),
         ({"model": "hf:a/b", "args": {"port": 80}}, "args.port: is set by Gpuward"),
-        ({"model": "hf:a/b", "args": {"force_model": "x"}}, "args.force_model: is set by Gpuward"),
+        (
+            {"model": "hf:a/b", "engine": "transformers", "args": {"force_model": "x"}},
+            "args.force_model: is set by Gpuward",
+        ),
         ({"model": "hf:a/b", "args": {"--dtype": "x"}}, "args.--dtype: .*without dashes"),
         ({"model": "hf:a/b", "args": {"dtype": [["x"]]}}, "args.dtype: a list"),
         ({"engine": "simulated", "args": {"load_second": 2}}, "args.load_second: .*did you mean 'load_seconds'"),

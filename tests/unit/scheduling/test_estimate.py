@@ -16,7 +16,7 @@ def ask(need: Need, engine: str = "simulated", **fields: Any) -> Ask:
     base: dict[str, Any] = {
         "simulated": {"engine": "simulated"},
         "custom": {"command": ["x"]},
-        "transformers": {"model": "path:/m"},
+        "transformers": {"model": "path:/m", "engine": "transformers"},
     }[engine]
     spec = DeploymentSpec.model_validate(base | fields)
     return asks_for(spec, need, engine_for(spec), instance="i", deployment_uid="d")
@@ -86,7 +86,8 @@ def test_what_a_model_can_be_split_into(
 ) -> None:
     asked = ask(MODEL, args={"heads": 12}, resources=resources, parallel=parallel)
     assert [(one.gpus, one.memory_mib, one.workers, one.tp, one.pp) for one in asked.layouts] == layouts
-    assert dict(asked.tried) == tried
+    assert {layout.tp: str(reason) for layout, reason in asked.tried} == tried
+    assert all(layout.memory_mib == -(-96 // layout.gpus) for layout, _ in asked.tried)
     assert asked.refused == tuple(dict.fromkeys(tried.values()))
 
 
@@ -112,6 +113,11 @@ def test_where_the_engine_measured_each_split_the_rest_is_left_out() -> None:
     need = Need(None, heads=8, shares=(Share(1, 1, 1, 50), Share(4, 1, 1, 20)))
     assert [(one.gpus, one.memory_mib, one.exclusive) for one in ask(need).layouts] == [(1, 50, False), (4, 20, False)]
     assert [one.exclusive for one in ask(need, resources={"gpu_memory": "all"}).layouts] == [True, True]
+
+
+def test_all_splits_are_tried_for_many_requests_before_any_for_few() -> None:
+    need = Need(None, shares=(Share(1, 1, 1, 50), Share(2, 1, 1, 30), Share(1, 1, 1, 20), Share(2, 1, 1, 15)))
+    assert [(one.gpus, one.memory_mib) for one in ask(need).layouts] == [(1, 50), (2, 30), (1, 20), (2, 15)]
 
 
 def test_what_no_host_could_run_has_no_layout() -> None:
@@ -159,12 +165,16 @@ def test_the_input_hash_follows_what_the_analysis_reads() -> None:
 
     same = hashed(model="path:/m")
     assert hashed(model="path:/m", replicas=7, placement={"strategy": "spread"}, env={"A": "b"}) == same
-    assert hashed(model="path:/m", engine="transformers") == same
     others = [
         hashed(model="path:/n"),
         hashed(model="hf:m/n"),
         hashed(model="path:/m", args={"dtype": "float32"}),
         hashed(model="path:/m", resources={"gpu_memory": "1GiB"}),
+        hashed(model="path:/m", resources={"gpus": 2}),
+        hashed(model="path:/m", resources={"max_workers": 2}),
+        hashed(model="path:/m", parallel={"tp": 2}),
+        hashed(model="path:/m", placement={"gpus": ["a:0", "a:1"]}),
         hashed(engine="simulated", model="path:/m"),
+        hashed(engine="vllm", model="path:/m"),
     ]
-    assert len({same, *others}) == 6
+    assert len({same, *others}) == 11

@@ -4,7 +4,7 @@ import zlib
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, Protocol
 
-from gpuward.controller.domain.placement import Layout
+from gpuward.controller.domain.placement import Layout, Need
 from gpuward.controller.engines.base import Launch
 from gpuward.controller.engines.registry import engine_for
 from gpuward.schemas.manifest import DeploymentSpec, SecretRef
@@ -45,6 +45,7 @@ def start_payload(
     gang: str = "",
     rank: int = 0,
     leader: str = "",
+    need: Need | None = None,
 ) -> dict[str, Any]:
     """A start order as JSON, with `env_secrets` beside it: secrets are filled in at delivery, never stored.
 
@@ -59,8 +60,10 @@ def start_payload(
         gang: instance and epoch, the same for all ranks and no other gang.
         rank: of this process in its gang.
         leader: host name or address of the leader's worker, where there are several workers.
+        need: the revision's, so that it is started for what its memory was reckoned for.
     """
     spread = layout or _ALONE
+    reckoned = None if need is None else next((one for name, one in need.by_engine if name == engine), need)
     launch = Launch(
         gpu_count=len(gpus),
         memory_mib=min((claim.memory_mib for claim in gpus), default=0),
@@ -73,6 +76,8 @@ def start_payload(
         rank=rank,
         leader=leader,
         rendezvous_port=rendezvous_port(gang),
+        context=None if reckoned is None else reckoned.context,
+        sequences=None if reckoned is None else reckoned.sequences,
     )
     process = engine_for(spec).chosen(engine).process(spec, launch)
     plain = {name: value for name, value in spec.env.items() if not isinstance(value, SecretRef)}

@@ -23,6 +23,8 @@ def need_to_json(need: Need) -> dict[str, Any]:
         "shares": [asdict(share) for share in need.shares],
         "refused": [str(reason) for reason in need.refused],
         "compute_capability": need.compute_capability,
+        "context": need.context,
+        "sequences": need.sequences,
         "by_engine": [[name, need_to_json(one)] for name, one in need.by_engine],
     }
 
@@ -41,6 +43,8 @@ def need_from_json(value: dict[str, Any]) -> Need:
         shares=tuple(Share(**share) for share in value.get("shares", ())),
         refused=tuple(Reason(reason) for reason in value.get("refused", ())),
         compute_capability=(capability[0], capability[1]) if (capability := value.get("compute_capability")) else None,
+        context=value.get("context"),
+        sequences=value.get("sequences"),
         by_engine=tuple((name, need_from_json(one)) for name, one in value.get("by_engine", ())),
     )
 

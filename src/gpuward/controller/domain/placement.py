@@ -44,6 +44,8 @@ class Need:
     shares: tuple[Share, ...] = ()
     refused: tuple[Reason, ...] = ()  # why no host could help: the engine cannot run this model at all
     compute_capability: tuple[int, int] | None = None  # least that the weights' types demand, above the engine's own
+    context: int | None = None  # tokens of a sequence that the shares allow for
+    sequences: int | None = None  # at once that they allow for, at best
     by_engine: "tuple[tuple[str, Need], ...]" = ()  # of engine auto: what each that can run it needs, best first
 
 
@@ -88,7 +90,7 @@ class Ask:
     deployment_uid: str
     layouts: tuple[Layout, ...]
     refused: tuple[Reason, ...] = ()  # why layouts that were thought of are not among them (heads, vocabulary)
-    tried: tuple[tuple[int, Reason], ...] = ()  # the degrees of tensor parallelism that were ruled out, and why
+    tried: tuple[tuple[Layout, Reason], ...] = ()  # those layouts, with what they would have needed
     host_memory_mib: int = 0
     cpu_milli: int = 0
     strategy: Literal["pack", "spread", "least_fragmentation"] = "pack"
@@ -97,15 +99,16 @@ class Ask:
     gpus: tuple[str, ...] = ()  # manual: UUID or worker:index
     compatibility: Compatibility = Compatibility()
     avoid_workers: frozenset[str] = frozenset()  # worker ids, tried last (it failed there)
+    gpu_models: tuple[str, ...] = ()  # that will do; empty: any
     engine: str = ""
     otherwise: "Ask | None" = None  # the same instance by the next best engine, where this one fits nowhere
 
     def shape(self) -> tuple[object, ...]:
         """Equal for asks that any inventory answers alike; `spread` counts the deployment's own instances."""
         return (
-            self.layouts, self.refused, self.host_memory_mib, self.cpu_milli, self.strategy,
+            self.layouts, self.refused, self.tried, self.host_memory_mib, self.cpu_milli, self.strategy,
             tuple(sorted(self.labels.items())), self.workers, self.gpus, self.compatibility, self.avoid_workers,
-            self.deployment_uid if self.strategy == "spread" else None, self.engine,
+            self.deployment_uid if self.strategy == "spread" else None, self.gpu_models, self.engine,
             self.otherwise.shape() if self.otherwise else None,
         )  # fmt: skip
 
@@ -124,6 +127,7 @@ class WorkerFacts:
     simulated: bool
     labels: Mapping[str, str]
     engines: frozenset[str] | None = None  # installed there; None: not known, so not judged by
+    host: str = ""  # name or address at which other workers reach it; that of its proxy
 
 
 @dataclass(frozen=True, slots=True)

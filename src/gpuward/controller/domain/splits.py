@@ -50,9 +50,10 @@ def splits(spec: DeploymentSpec, counts: Sequence[int]) -> tuple[Split, ...]:
     """
     parallel, resources, named = spec.parallel, spec.resources, len(spec.placement.gpus)
     if parallel.world is not None:
-        stated = [1 if degree == "auto" else degree for degree in (parallel.tp, parallel.pp, parallel.dp)]
+        tp, pp, dp = (1 if degree == "auto" else degree for degree in (parallel.tp, parallel.pp, parallel.dp))
         gangs = _gangs(resources.max_workers, parallel.world, named)
-        return tuple(Split(stated[0], stated[1], stated[2], n) for n in gangs)
+        # Of several copies each stays on one worker: what servers split copies over workers for is only more of them.
+        return tuple(Split(tp, pp, dp, n) for n in gangs if dp == 1 or dp % n == 0)
     total = resources.gpus if resources.gpus != "auto" else named or None
     if total == 0 or (total is None and not any(counts)):
         return ()

@@ -39,6 +39,8 @@ class Launch:
         tp, pp, dp: degrees over all processes.
         workers: processes, one on each worker; this one is number `rank`, the leader 0.
         leader: host name or address at which the others reach the leader; empty where there are none.
+        rendezvous_port: on the leader's host, where the processes of a gang find each other.
+        context, sequences: what the need was reckoned for; None: it was not reckoned.
     """
 
     gpu_count: int = 0
@@ -51,7 +53,9 @@ class Launch:
     workers: int = 1
     rank: int = 0
     leader: str = ""
-    rendezvous_port: int = 0  # on the leader, where the processes of a gang find each other
+    rendezvous_port: int = 0
+    context: int | None = None
+    sequences: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +71,7 @@ class EngineProcess:
     request_model: str | None = None
     # On the server's /metrics: requests in flight or waiting are their sum. A server that has none of them tells none.
     request_gauges: tuple[str, ...] = ()
+    gpus_by_index: bool = False  # it understands no GPU by its UUID, so it is told their numbers on the host
 
 
 class Engine(Protocol):

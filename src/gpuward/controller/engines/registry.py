@@ -2,38 +2,36 @@
 
 from typing import Final
 
+from gpuward.controller.engines.auto import AutoEngine
 from gpuward.controller.engines.base import Engine, EngineUnsupportedError, SpecError
 from gpuward.controller.engines.custom import CustomEngine
+from gpuward.controller.engines.llama_cpp import LlamaCppEngine
+from gpuward.controller.engines.sglang import SglangEngine
 from gpuward.controller.engines.simulated import SimulatedEngine
 from gpuward.controller.engines.transformers import TransformersEngine
+from gpuward.controller.engines.vllm import VllmEngine
 from gpuward.schemas.manifest import DeploymentSpec
 
 _ENGINES: Final[dict[str, Engine]] = {
-    engine.name: engine for engine in (CustomEngine(), SimulatedEngine(), TransformersEngine())
-}
+    engine.name: engine
+    for engine in (
+        CustomEngine(), SimulatedEngine(), LlamaCppEngine(), VllmEngine(), SglangEngine(), TransformersEngine(),
+    )
+}  # fmt: skip
+_AUTO: Final = AutoEngine([_ENGINES[name] for name in ("llama-cpp", "vllm", "sglang", "transformers")])
 
 
 def engine_for(spec: DeploymentSpec) -> Engine:
-    """The engine of a spec; `auto` is custom where there is a command, else transformers.
+    """The engine of a spec; `auto` is custom where there is a command, else a choice of those that load the model.
 
     Raises:
         EngineUnsupportedError: naming the field and what to write instead.
     """
-    name = spec.engine
-    if name == "auto":
-        name = "custom" if spec.command else "transformers"
-    if name not in _ENGINES:
-        known = ", ".join(sorted(_ENGINES))
-        raise EngineUnsupportedError(
-            f"engine: {name} is not available in this version; use one of {known} (custom runs any command)"
-        )
     if spec.runtime == "docker":
         raise EngineUnsupportedError("runtime: docker is not available in this version; use runtime: process")
-    if name != "custom" and spec.model is not None and spec.model.startswith("gguf:"):
-        raise EngineUnsupportedError(
-            "model: gguf is not available in this version; give a safetensors model, or a command that reads the file"
-        )
-    return _ENGINES[name]
+    if spec.engine == "auto":
+        return _ENGINES["custom"] if spec.command else _AUTO
+    return _ENGINES[spec.engine]
 
 
 def validate(spec: DeploymentSpec) -> None:
@@ -47,10 +45,6 @@ def validate(spec: DeploymentSpec) -> None:
         raise EngineUnsupportedError("update: rolling is not available in this version; use update: recreate")
     if spec.preempt:
         raise EngineUnsupportedError("preempt: pushing others out is not available in this version; leave it false")
-    if spec.resources.max_workers > 1:
-        raise EngineUnsupportedError(
-            "resources.max_workers: instances over several workers are not available in this version; leave it at 1"
-        )
     if spec.model is not None and ("{" in spec.model or "}" in spec.model):
         raise SpecError("model: braces stand for what the agent fills in; rename the folder")
     _check_counts(spec)

@@ -1,8 +1,8 @@
 """`transformers serve`: any Transformers model behind an OpenAI-compatible server, without a special build."""
 
-import re
 from typing import Any, Final
 
+from gpuward.controller.domain.model_facts import facts_from_json
 from gpuward.controller.domain.placement import Compatibility, Need
 from gpuward.controller.engines.base import (
     Analysis,
@@ -15,13 +15,11 @@ from gpuward.controller.engines.base import (
     refuse_gangs,
     refuse_parallel,
 )
+from gpuward.controller.engines.flags import flags
+from gpuward.controller.engines.memory import loaded_bytes, mib
+from gpuward.controller.engines.source import model_analysis, refuse_other_models
 from gpuward.schemas.manifest import DeploymentSpec
-
-_ANALYSIS: Final = "gpuward.controller.models.analysis:safetensors_need"
-_FOLDER_DEADLINE_S: Final = 60.0
-_HUB_DEADLINE_S: Final = 180.0
-_ANALYSIS_MEMORY_BYTES: Final = 2 * 2**30  # a header of 64 MiB grows about tenfold as Python objects
-_MIB: Final = 2**20
+from gpuward.schemas.reasons import Reason
 
 # What comes to the tensors themselves. Key-value cache, activations and the allocator's slack grow with the model;
 # a fifth on top and 2 GiB are the figures of the placement cases, which were taken from real models.
@@ -31,17 +29,22 @@ GPU_RUNTIME_MIB: Final = 2048  # CUDA context, kernels, cuBLAS workspaces
 HOST_RUNTIME_MIB: Final = 1024
 
 _OVERRIDE_BYTES: Final = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8}
-_FLOAT_BYTES: Final = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
-_RESERVED: Final = frozenset({"host", "port", "force-model"})
-_FLAG: Final = re.compile(r"^[a-z][a-z0-9-]*$")
+_RESERVED: Final = {
+    "host": "the agent's proxy speaks for it",
+    "port": "the agent chooses it",
+    "force-model": "state it as model",
+}
 
 _ON_GPU: Final = Compatibility(
+    engine="transformers",
     os=frozenset({"linux"}),
     arch=frozenset({"x86_64", "aarch64"}),
     min_driver=(525,),  # the oldest driver that runs CUDA 12 programs
     min_compute_capability=(7, 0),  # Volta: PyTorch's CUDA 12 wheels no longer carry kernels for older ones
 )
-_ON_CPU: Final = Compatibility(os=frozenset({"linux", "darwin"}), arch=frozenset({"x86_64", "aarch64"}))
+_ON_CPU: Final = Compatibility(
+    engine="transformers", os=frozenset({"linux", "darwin"}), arch=frozenset({"x86_64", "aarch64"})
+)
 
 
 class TransformersEngine(SingleEngine):
@@ -51,13 +54,10 @@ class TransformersEngine(SingleEngine):
 
     def validate(self, spec: DeploymentSpec) -> None:
         """Raises SpecError for models and args that cannot work."""
+        refuse_other_models(spec, self.name, gguf=False)
         refuse_parallel(spec, self.name)
         refuse_gangs(spec, self.name)
-        if spec.model is None or not spec.model.startswith(("path:", "hf:")):
-            raise SpecError("model: engine transformers needs model: path:/dir or hf:org/name")
-        if spec.model.startswith("path:") and "@" in spec.model:
-            raise SpecError("model: transformers takes what follows '@' for a revision; rename the folder")
-        _flags(spec)
+        flags(spec, _RESERVED)
         resources = spec.resources
         wants_gpus = resources.gpus not in ("auto", 0) or resources.gpu_memory != "auto" or resources.exclusive
         if _on_cpu(spec) and (wants_gpus or spec.placement.gpus):
@@ -76,21 +76,17 @@ class TransformersEngine(SingleEngine):
     def analysis(self, spec: DeploymentSpec) -> Analysis | None:
         """Reads the tensors' headers, unless the user said how much memory to take."""
         given = spec.resources.host_memory if _on_cpu(spec) else spec.resources.gpu_memory
-        if given != "auto":
-            return None
-        reference = model_reference(spec) or ""
-        if spec.model is not None and spec.model.startswith("path:"):
-            return Analysis(_ANALYSIS, {"path": reference}, _FOLDER_DEADLINE_S, _ANALYSIS_MEMORY_BYTES)
-        repo, _, revision = reference.partition("@")
-        payload = {"repo": repo, "revision": revision or "main"}
-        return Analysis(_ANALYSIS, payload, _HUB_DEADLINE_S, _ANALYSIS_MEMORY_BYTES)
+        return model_analysis(spec) if given == "auto" else None
 
     def need(self, spec: DeploymentSpec, result: Any) -> Need:
         """Tensors, working memory, runtime: on the GPUs, or with `device: cpu` on the host."""
         if result is None:
             return Need(memory_mib=None, host_memory_mib=HOST_RUNTIME_MIB, notes=("memory as given by the user",))
-        tensor_bytes = _loaded_bytes(spec, result)
-        parts = {"tensors": -(-tensor_bytes // _MIB), "working": -(-int(tensor_bytes * WORKING_SHARE) // _MIB)}
+        facts = facts_from_json(result)
+        if facts.format == "gguf":
+            return Need(None, refused=(Reason.ENGINE_UNSUPPORTED,), notes=("transformers serve loads no GGUF files",))
+        tensor_bytes = loaded_bytes(facts, _OVERRIDE_BYTES.get(str(spec.args.get("dtype"))))
+        parts = {"tensors": mib(tensor_bytes), "working": mib(tensor_bytes * WORKING_SHARE)}
         if _on_cpu(spec):
             parts["runtime"] = HOST_RUNTIME_MIB
             return Need(memory_mib=0, host_memory_mib=sum(parts.values()), parts=parts)
@@ -103,7 +99,7 @@ class TransformersEngine(SingleEngine):
         env = {"PYTHONUNBUFFERED": "1"}
         if spec.model is not None and spec.model.startswith("path:"):
             env["HF_HUB_OFFLINE"] = "1"
-        argv = ("transformers", "serve", reference, "--host", "127.0.0.1", "--port", "{port}", *_flags(spec))
+        argv = ("transformers", "serve", reference, "--host", "127.0.0.1", "--port", "{port}", *flags(spec, _RESERVED))
         return EngineProcess(
             argv=argv, needs_port=True, env=env, probe=probe_order(spec, "/health"), request_model=reference
         )
@@ -111,38 +107,3 @@ class TransformersEngine(SingleEngine):
 
 def _on_cpu(spec: DeploymentSpec) -> bool:
     return spec.args.get("device") == "cpu"
-
-
-def _flags(spec: DeploymentSpec) -> list[str]:
-    """The args as flags: true a bare flag, false its `--no-` form, a list the flag repeated, null nothing.
-
-    Raises:
-        SpecError: naming the arg.
-    """
-    flags: list[str] = []
-    for name, value in spec.args.items():
-        flag = name.replace("_", "-")
-        if flag in _RESERVED:
-            raise SpecError(f"args.{name}: is set by Gpuward; remove it")
-        if not _FLAG.match(flag):
-            raise SpecError(f"args.{name}: is not a flag's name; write it without dashes in front, such as dtype")
-        if isinstance(value, bool):
-            flags.append(f"--{flag}" if value else f"--no-{flag}")
-            continue
-        for item in value if isinstance(value, list) else [value]:
-            if item is None:
-                continue
-            if isinstance(item, bool | list | dict):
-                raise SpecError(f"args.{name}: a list may hold numbers and texts only")
-            flags += [f"--{flag}", str(item)]
-    return flags
-
-
-def _loaded_bytes(spec: DeploymentSpec, result: Any) -> int:
-    """Bytes of the tensors once loaded: as stored, unless `dtype` turns the floating ones into another type."""
-    override = _OVERRIDE_BYTES.get(str(spec.args.get("dtype")))
-    stored = int(result["tensor_bytes"])
-    if override is None:
-        return stored
-    elements: dict[str, int] = result["elements"]
-    return stored + sum(n * (override - _FLOAT_BYTES[t]) for t, n in elements.items() if t in _FLOAT_BYTES)

@@ -2,11 +2,12 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, Protocol
 
-from gpuward.controller.domain.placement import Ask, Compatibility, Layout, Need
+from gpuward.controller.domain.placement import Ask, Compatibility, Layout, Need, Share
 from gpuward.controller.domain.splits import Split, indivisible, splits
 from gpuward.schemas.manifest import DeploymentSpec
 from gpuward.schemas.reasons import Reason
@@ -96,8 +97,8 @@ def _ask(spec: DeploymentSpec, need: Need, engine: EngineFacts, blank: Ask) -> A
 
 def _layouts(
     spec: DeploymentSpec, need: Need, engine: EngineFacts
-) -> tuple[tuple[Layout, ...], tuple[tuple[int, Reason], ...]]:
-    """The layouts to try, and the degrees of tensor parallelism that were left out with their reasons."""
+) -> tuple[tuple[Layout, ...], tuple[tuple[Layout, Reason], ...]]:
+    """The layouts to try, and those that the model's heads or vocabulary rule out with their reasons."""
     possible = splits(spec, engine.gpu_counts(spec))
     if need.refused:
         return (), ()
@@ -107,34 +108,47 @@ def _layouts(
         # More GPUs help only where the need is known to be shared out: not where it is stated per GPU or not known.
         possible = tuple(split for split in possible if split.gpus == possible[0].gpus)
     layouts: list[Layout] = []
-    tried: dict[int, Reason] = {}
-    for split in possible:
-        reason = indivisible(need, split.tp)
-        if reason is not None:
-            tried[split.tp] = reason
-        elif (memory_mib := _memory_mib(spec, need, split)) is not None:
-            layouts.append(_layout(spec, need, split, memory_mib))
-    return tuple(layouts), tuple(tried.items())
+    tried: list[tuple[Layout, Reason]] = []
+    for split, share in _shares(spec, need, possible):
+        layout, reason = _layout(spec, need, split, share), indivisible(need, share.tp)
+        if reason is None:
+            layouts.append(layout)
+        else:
+            tried.append((layout, reason))
+    return tuple(layouts), tuple(tried)
 
 
-def _memory_mib(spec: DeploymentSpec, need: Need, split: Split) -> int | None:
-    """Memory of each GPU; None where the engine cannot run the model so."""
-    if isinstance(spec.resources.gpu_memory, int):
-        return spec.resources.gpu_memory
-    if need.shares:
-        return next((s.memory_mib for s in need.shares if (s.tp, s.pp, s.dp) == split.degrees), None)
-    if need.memory_mib is None:
-        return 0
-    return -(-need.memory_mib // (split.tp * split.pp))  # each data parallel rank holds a copy of its own
+def _shares(spec: DeploymentSpec, need: Need, possible: Sequence[Split]) -> Iterator[tuple[Split, Share]]:
+    """Each split with its share of the need.
+
+    Where the engine measured one split several times, for more and for fewer requests at once, all splits are tried for
+    the most requests before any is tried for fewer.
+    """
+    given = spec.resources.gpu_memory
+    if isinstance(given, int) or not need.shares:
+        for split in possible:
+            # Each data parallel rank holds a copy of its own.
+            even = 0 if need.memory_mib is None else -(-need.memory_mib // (split.tp * split.pp))
+            yield split, Share(*split.degrees, given if isinstance(given, int) else even)
+        return
+    measured: defaultdict[tuple[int, int, int], list[Share]] = defaultdict(list)
+    for share in need.shares:
+        measured[share.tp, share.pp, share.dp].append(share)
+    for turn in range(max(map(len, measured.values()))):
+        for split in possible:
+            # An engine that spreads layers, and splits none of them, has measured a pipeline of as many GPUs.
+            of_split = measured.get(split.degrees) or measured.get((1, split.gpus, 1), [])
+            if turn < len(of_split):
+                yield split, of_split[turn]
 
 
-def _layout(spec: DeploymentSpec, need: Need, split: Split, memory_mib: int) -> Layout:
+def _layout(spec: DeploymentSpec, need: Need, split: Split, share: Share) -> Layout:
     whole = spec.resources.exclusive or spec.resources.gpu_memory == "all"
     # Nobody can know how much of a GPU would do for a need that is neither known nor stated.
-    whole = whole or not (memory_mib or need.shares or need.memory_mib is not None)
-    layout = Layout(split.gpus, memory_mib, whole, split.workers)
+    whole = whole or not (share.memory_mib or need.shares or need.memory_mib is not None)
+    layout = Layout(split.gpus, share.memory_mib, whole, split.workers)
     splits_model = need.shares or need.heads is not None or spec.parallel.world is not None
-    return replace(layout, tp=split.tp, pp=split.pp, dp=split.dp) if splits_model else layout
+    return replace(layout, tp=share.tp, pp=share.pp, dp=share.dp) if splits_model else layout
 
 
 def input_hash(spec: DeploymentSpec, engine: AnalysingEngine) -> str:

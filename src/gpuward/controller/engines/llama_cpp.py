@@ -1,0 +1,199 @@
+"""llama.cpp: `llama-server`, for GGUF files. Checked against its server's documentation as of builds of 2026.
+
+By itself it takes all layers to the GPUs. The rest of a model stays in host memory only where the user says how many
+layers the GPUs get (`args: {n-gpu-layers: 20}`), since that is many times slower: nobody should get it by chance.
+"""
+
+from typing import Any, Final
+
+from gpuward.controller.domain.model_facts import ModelFacts, facts_from_json
+from gpuward.controller.domain.placement import Compatibility, Need, Share
+from gpuward.controller.domain.splits import Split
+from gpuward.controller.engines.base import (
+    Analysis,
+    EngineProcess,
+    Launch,
+    SingleEngine,
+    SpecError,
+    model_reference,
+    probe_order,
+    refuse_gangs,
+    refuse_parallel,
+)
+from gpuward.controller.engines.flags import figure, flags, stated, text
+from gpuward.controller.engines.memory import UNKNOWN_CACHE_SHARE, Workload, cache_per_gpu, mib
+from gpuward.controller.engines.source import model_analysis, refuse_other_models
+from gpuward.schemas.manifest import DeploymentSpec
+from gpuward.schemas.reasons import Reason
+
+DEFAULT_CONTEXT: Final = 8192
+DEFAULT_SLOTS: Final = 4  # as many as llama-server opens by itself
+CONTEXT_MIB: Final = 320  # a CUDA context with ggml's and cuBLAS's modules
+HOST_RUNTIME_MIB: Final = 512
+_BATCH: Final = 512  # tokens of a physical batch, --ubatch-size
+# The compute buffer: logits of a batch in 32 bits, which alone are 250 of the 258.5 MiB that llama.cpp reports for
+# Llama-3-8B, and beside them what passes through a layer (3 x hidden size and 3 x feed forward, in 32 bits).
+_FLOAT: Final = 4
+_THREE: Final = 3
+
+# Bytes of an element: blocks of 32 with one scale (ggml-common.h).
+_CACHE_TYPES: Final = {
+    "f32": 4.0, "f16": 2.0, "bf16": 2.0, "q8_0": 34 / 32, "q5_1": 24 / 32, "q5_0": 22 / 32, "q4_1": 20 / 32,
+    "q4_0": 18 / 32, "iq4_nl": 18 / 32,
+}  # fmt: skip
+_LAYERS: Final = ("n-gpu-layers", "gpu-layers")
+_CONTEXT: Final = ("ctx-size",)
+_SLOTS: Final = ("parallel",)
+_ADAPTERS: Final = ("lora",)
+_GPU_COUNTS: Final = (1, 2, 3, 4, 5, 6, 7, 8)
+
+_COMPATIBILITY: Final = Compatibility(
+    engine="llama-cpp",
+    os=frozenset({"linux", "darwin"}),
+    arch=frozenset({"x86_64", "aarch64"}),
+    vendors=frozenset({"nvidia", "apple"}),
+)
+_RESERVED: Final = {
+    "host": "the agent's proxy speaks for it",
+    "port": "the agent chooses it",
+    "model": "state it as model",
+    "metrics": "it is on, since requests are counted by it",
+    "rpc": "instances over several workers are not what engine llama-cpp is for",
+    "device": "placement chooses the GPUs",
+    "fit": "what fits is worked out before it is started",
+}
+
+
+class LlamaCppEngine(SingleEngine):
+    """Spreads whole layers over the GPUs of one worker."""
+
+    name = "llama-cpp"
+
+    def validate(self, spec: DeploymentSpec) -> None:
+        """Raises SpecError for models and args that cannot work."""
+        refuse_other_models(spec, self.name, gguf=True)
+        refuse_parallel(spec, self.name)
+        refuse_gangs(spec, self.name)
+        flags(spec, _RESERVED)
+        for names in (_CONTEXT, _SLOTS):
+            figure(spec, *names)
+        for name in ("cache-type-k", "cache-type-v"):
+            if (given := text(spec, name)) is not None and given not in _CACHE_TYPES:
+                raise SpecError(f"args.{name}: {given} is no type of a cache; use one of {', '.join(_CACHE_TYPES)}")
+        layers = _gpu_layers(spec)
+        wants_gpus = spec.resources.gpus not in ("auto", 0) or bool(spec.placement.gpus)
+        if layers == 0 and (wants_gpus or spec.resources.gpu_memory != "auto" or spec.resources.exclusive):
+            raise SpecError("args.n-gpu-layers: is 0, so no GPU would be used; remove the GPUs or raise it")
+        if layers != 0 and spec.resources.gpus == 0:
+            raise SpecError("resources.gpus: is 0, but layers would go to a GPU; set args: {n-gpu-layers: 0}")
+
+    def compatibility(self, spec: DeploymentSpec) -> Compatibility:  # noqa: ARG002 - the same for every spec
+        """Wherever it is installed; on GPUs of NVIDIA and Apple."""
+        return _COMPATIBILITY
+
+    def gpu_counts(self, spec: DeploymentSpec) -> tuple[int, ...]:
+        """Any number, since layers are many; none with `n-gpu-layers: 0`."""
+        return (0,) if _gpu_layers(spec) == 0 else _GPU_COUNTS
+
+    def analysis(self, spec: DeploymentSpec) -> Analysis | None:
+        """Reads the file's header, unless the user said how much memory of each GPU to take."""
+        given = isinstance(spec.resources.gpu_memory, int)
+        return None if given else model_analysis(spec, _adapters(spec))
+
+    def need(self, spec: DeploymentSpec, result: Any) -> Need:
+        """What each GPU holds for each number of GPUs, and what stays on the host."""
+        if result is None:
+            return Need(None, host_memory_mib=HOST_RUNTIME_MIB, notes=("memory as given by the user",))
+        facts = facts_from_json(result)
+        if facts.format != "gguf":
+            return Need(None, refused=(Reason.ENGINE_UNSUPPORTED,), notes=("llama-cpp loads GGUF files only",))
+        context = figure(spec, *_CONTEXT)
+        slots = figure(spec, *_SLOTS) or DEFAULT_SLOTS
+        each = min(facts.context_length or DEFAULT_CONTEXT, DEFAULT_CONTEXT) if context is None else context // slots
+        workload = Workload(max(each, 1), slots, _element_bytes(spec), _BATCH, slots)
+        layers = (facts.layers or 0) + 1  # as it counts them: the output is one more
+        wanted = _gpu_layers(spec)
+        on_gpu = 1.0 if wanted is None else min(wanted / layers, 1.0)
+        host = mib(facts.weight_bytes * (1 - on_gpu)) + HOST_RUNTIME_MIB
+        notes = [f"{slots} slots of {each} tokens{'' if context else ', by default'}"]
+        if on_gpu < 1:
+            notes.append(f"{wanted} of {layers} layers on GPUs, the rest in host memory")
+        if wanted == 0:
+            cache = cache_per_gpu(facts, Split(1, 1, 1), workload) or 0
+            host += mib(cache)
+            return Need(0, host, {"weights": mib(facts.weight_bytes), "cache": mib(cache)}, notes=tuple(notes))
+        shares = tuple(_share(facts, workload, count, on_gpu) for count in _GPU_COUNTS)
+        if spec.resources.gpus != "auto" or spec.placement.gpus:
+            count = spec.resources.gpus if spec.resources.gpus != "auto" else len(spec.placement.gpus)
+            shares = (_share(facts, workload, count, on_gpu),)
+        return Need(
+            memory_mib=shares[0].memory_mib * shares[0].gpus,
+            host_memory_mib=host,
+            parts=shares[0].parts,
+            notes=tuple(notes),
+            shares=shares,
+            context=each,
+            sequences=slots,
+        )
+
+    def process(self, spec: DeploymentSpec, launch: Launch) -> EngineProcess:
+        """`llama-server --model FILE`; it answers to any model's name."""
+        argv = ["llama-server", "--model", model_reference(spec) or "", "--host", "127.0.0.1", "--port", "{port}"]
+        argv.append("--metrics")
+        if stated(spec, _LAYERS) is None:
+            argv += ["--n-gpu-layers", "999" if launch.gpu_count else "0"]
+        if launch.context is not None and launch.sequences is not None:
+            if figure(spec, *_CONTEXT) is None:
+                argv += ["--ctx-size", str(launch.context * launch.sequences)]
+            if figure(spec, *_SLOTS) is None:
+                argv += ["--parallel", str(launch.sequences)]
+        return EngineProcess(
+            argv=(*argv, *flags(spec, _RESERVED)),
+            needs_port=True,
+            probe=probe_order(spec, "/health"),
+            request_gauges=("llamacpp:requests_processing", "llamacpp:requests_deferred"),
+        )
+
+
+def _share(facts: ModelFacts, workload: Workload, count: int, on_gpu: float) -> Share:
+    """The GPU that holds most, of so many over which whole layers are spread."""
+    split = Split(1, count, 1)
+    stage = 1 / count if not facts.layers else -(-facts.layers // count) / facts.layers
+    element = facts.weight_bytes / facts.parameters if facts.parameters else 0.0
+    embeddings = element * (facts.vocab or 0) * (facts.hidden_size or 0) if count > 1 else 0.0
+    weights = (facts.weight_bytes - embeddings) * stage + embeddings
+    cache = cache_per_gpu(facts, split, workload)
+    passing = _THREE * ((facts.hidden_size or 0) + (facts.intermediate_size or 0))
+    parts = {
+        "weights": mib(weights * on_gpu),
+        "adapters": mib(facts.adapter_bytes * stage),
+        "cache": mib((facts.weight_bytes * UNKNOWN_CACHE_SHARE / count if cache is None else cache) * on_gpu),
+        "compute": mib(workload.batch_tokens * ((facts.vocab or 0) + passing) * _FLOAT),
+        "context": CONTEXT_MIB,
+    }
+    parts = {name: size for name, size in parts.items() if size}
+    return Share(1, count, 1, sum(parts.values()), parts)
+
+
+def _gpu_layers(spec: DeploymentSpec) -> int | None:
+    """How many layers the GPUs get; None: all.
+
+    Raises:
+        SpecError: it is neither a number nor `all`.
+    """
+    value = text(spec, *_LAYERS)
+    if value is None or value == "all":
+        return None
+    if not value.isdecimal():
+        raise SpecError("args.n-gpu-layers: must be a whole number, or all")
+    return int(value)
+
+
+def _element_bytes(spec: DeploymentSpec) -> float:
+    keys, values = (_CACHE_TYPES[text(spec, f"cache-type-{part}") or "f16"] for part in "kv")
+    return (keys + values) / 2
+
+
+def _adapters(spec: DeploymentSpec) -> tuple[str, ...]:
+    value = stated(spec, _ADAPTERS)
+    return tuple(str(one) for one in (value if isinstance(value, list) else [] if value is None else [value]))
