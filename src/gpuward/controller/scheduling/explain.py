@@ -1,14 +1,17 @@
 """Why an ask waits: each worker's reason counted, the nearest miss in figures, one line for people."""
 
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 import numpy as np
 
-from gpuward.controller.domain.placement import Layout
-from gpuward.controller.scheduling.feasible import STAGE, STAGES, Request, Stages, stages_reached
-from gpuward.controller.scheduling.segments import NEVER, Ints, nth_smallest
+from gpuward.controller.domain.placement import Ask
+from gpuward.controller.scheduling.feasible import FITS, STAGE, STAGES, Request, Stages
+from gpuward.controller.scheduling.furthest import Furthest, furthest_of
+from gpuward.controller.scheduling.inventory import Inventory
+from gpuward.controller.scheduling.search import Search, search_for
+from gpuward.controller.scheduling.segments import Bools, Ints
 from gpuward.schemas.objects import Explain, NearestMiss
 from gpuward.schemas.reasons import Reason
 
@@ -20,36 +23,49 @@ _COUNTED: Final = {
     Reason.GPU_UNHEALTHY: "healthy GPUs",
     Reason.COMPUTE_CAPABILITY: "GPUs of that compute capability",
     Reason.EXCLUSIVE_CONFLICT: "untouched GPUs",
-    Reason.GPU_IN_USE: "GPUs that may be shared",
+    Reason.GPU_IN_USE: "GPUs that nobody else uses",
+    Reason.MIXED_ACCELERATORS: "that go together",
 }
 _SIZED: Final = frozenset({Reason.NEED_GT_CAPACITY, Reason.NEED_GT_FREE})
 # Says that another worker is at fault, or that nobody asked for this one: never the nearest while there is another.
 _ASIDE: Final = (STAGE[Reason.NOT_SELECTED], STAGE[Reason.NOT_ALL_SELECTED_READY])
 
 
-@dataclass(frozen=True, slots=True)
-class _Furthest:
-    """Per worker: how far the layout that came furthest came there, which one that was, how many GPUs were left."""
+def explain_unplaced(inventory: Inventory, ask: Ask) -> Explain:
+    """Explains an ask that fits nowhere, by the engine that came nearest.
 
-    reached: Stages
-    layout: Ints
-    left: Ints
-
-
-def explain_unplaced(request: Request) -> Explain:
-    """Explains an ask that fits nowhere.
-
-    `rejected` counts each worker once; a name that nobody has counts as one worker looked at. Where larger layouts
-    were refused (heads, vocabulary), their reasons stand in place of `need_gt_capacity`, since with them it would fit.
+    `rejected` counts each worker once; a name that nobody has counts as one worker looked at. Where a layout that was
+    ruled out (heads, vocabulary) would not be too large for a worker, its reason stands in place of
+    `need_gt_capacity`, and where there are several such reasons each of them does.
     """
-    furthest = _furthest(request)
-    reached = furthest.reached
-    rejected = Counter({str(STAGES[stage]): int(n) for stage, n in enumerate(np.bincount(reached)) if n})
+    searches = [search_for(inventory, by) for by in _chain(ask)]
+    found = [(search, furthest_of(search)) for search in searches]
+    search, furthest = max(found, key=lambda pair: int(_nearness(pair[1].reached).max(initial=-1)))
+    return _explained(search, furthest)
+
+
+def _chain(ask: Ask | None) -> Iterator[Ask]:
+    while ask is not None:
+        yield ask
+        ask = ask.otherwise
+
+
+def _explained(search: Search, furthest: Furthest) -> Explain:
+    request, reached = search.request, furthest.reached
+    rejected: Counter[str] = Counter()
+    for stage, count in enumerate(np.bincount(reached).tolist()):
+        if count:
+            rejected[str(_reason(stage))] += count
     if request.unknown:
         rejected[str(Reason.NOT_ALL_SELECTED_READY)] += len(request.unknown)
-    if request.ask.refused and (too_small := rejected.pop(str(Reason.NEED_GT_CAPACITY), 0)):
-        rejected.update({str(reason): too_small for reason in request.ask.refused})
-    nearest = _nearest(request, furthest)
+    too_small = reached == STAGE[Reason.NEED_GT_CAPACITY]
+    ruled_out = _ruled_out(search, too_small)
+    if ruled_out:
+        helped = np.logical_or.reduce(list(ruled_out.values()))
+        rejected[str(Reason.NEED_GT_CAPACITY)] -= int(helped.sum())
+        rejected.update({str(reason): int(would.sum()) for reason, would in ruled_out.items()})
+        rejected = +rejected
+    nearest = _nearest(request, furthest, ruled_out)
     workers = len(reached) + len(request.unknown)
     return Explain(
         workers=workers,
@@ -58,6 +74,23 @@ def explain_unplaced(request: Request) -> Explain:
         gpus=len(request.inventory.gpus.uuid),
         message=_message(workers, rejected, nearest, request.unknown),
     )
+
+
+def _ruled_out(search: Search, too_small: Bools) -> dict[Reason, Bools]:
+    """Reasons for which layouts were ruled out, and which of the workers that are too small they would do for."""
+    ask, owner = search.request.ask, search.request.inventory.groups.worker
+    if not too_small.any():
+        return {}
+    if not ask.tried:
+        return dict.fromkeys(ask.refused, too_small)
+    found: dict[Reason, Bools] = {}
+    for layout, reason in ask.tried:
+        would = np.zeros_like(too_small)
+        would[owner[search.standing(layout).reached > STAGE[Reason.NEED_GT_CAPACITY]]] = True
+        would &= too_small
+        if would.any():
+            found[reason] = found[reason] | would if reason in found else would
+    return found
 
 
 def headline(explain: Explain) -> Reason:
@@ -69,70 +102,58 @@ def headline(explain: Explain) -> Reason:
     return Reason(next(iter(explain.rejected), Reason.NOT_READY))
 
 
-def _furthest(request: Request) -> _Furthest:
-    nothing = np.zeros(len(request.fell_at), dtype=np.int64)
-    if not request.ask.layouts:  # every layout was refused beforehand, so each GPU is too small by itself
-        too_small = np.minimum(request.fell_at, STAGE[Reason.NEED_GT_CAPACITY]).astype(np.int8)
-        return _Furthest(too_small, nothing, nothing)
-    reached, left = stages_reached(request, request.ask.layouts[0])
-    layout_of = nothing
-    for number, layout in enumerate(request.ask.layouts[1:], start=1):
-        other, other_left = stages_reached(request, layout)
-        further = other >= reached
-        layout_of = np.where(further, number, layout_of)
-        left = np.where(further, other_left, left)
-        reached = np.maximum(reached, other)
-    return _Furthest(reached, layout_of, left)
+def _reason(stage: int) -> Reason:
+    """The reason of a stage; a worker that would do lacks partners."""
+    return STAGES[stage] if stage < FITS else Reason.COUNT_MISMATCH
 
 
-def _nearest(request: Request, furthest: _Furthest) -> NearestMiss | None:
-    reached = furthest.reached
-    if not len(reached):
+def _nearness(reached: Stages) -> Ints:
+    return np.where(np.isin(reached, _ASIDE), -1, reached.astype(np.int64))
+
+
+def _nearest(request: Request, furthest: Furthest, ruled_out: Mapping[Reason, Bools]) -> NearestMiss | None:
+    if not len(furthest.reached):
         return None
-    nearness = np.where(np.isin(reached, _ASIDE), -1, reached.astype(np.int64))
+    nearness = _nearness(furthest.reached)
     rows = np.flatnonzero(nearness == nearness.max())
-    reason = STAGES[int(reached[rows[0]])]
+    stage = int(furthest.reached[rows[0]])
+    reason = _reason(stage)
     need, free = _figures(request, reason, furthest)
     best = int(rows[np.argmax((free - need)[rows])])
     worker = request.inventory.workers.facts[best].name
-    code = str(request.ask.refused[0] if reason == Reason.NEED_GT_CAPACITY and request.ask.refused else reason)
+    code = str(next((r for r, would in ruled_out.items() if would[best]), reason))
     if reason in _SIZED | {Reason.HOST_MEMORY} and need[best]:
         need_gib, free_gib = round(need[best] / _MIB_PER_GIB, 2), round(free[best] / _MIB_PER_GIB, 2)
         message = f"need {need_gib:.2f} GiB, best free {free_gib:.2f} on {worker}"
         return NearestMiss(worker=worker, code=code, need_gib=need_gib, free_gib=free_gib, message=message)
     message = f"such as {worker}"
-    if reason in _COUNTED:
+    if stage == FITS:
+        message = f"need {need[best]} such workers, there are {free[best]}"
+    elif reason == Reason.COUNT_MISMATCH and request.named is not None:
+        message = f"need {_world(request, furthest, best)} GPUs, {request.named.count} are named"
+    elif reason in _COUNTED:
         message = f"need {need[best]} {_COUNTED[reason]}, best {free[best]} on {worker}"
     elif reason == Reason.CPU:
         message = f"need {need[best] / _MILLI:g} cores, best free {free[best] / _MILLI:g} on {worker}"
     return NearestMiss(worker=worker, code=code, message=message)
 
 
-def _figures(request: Request, reason: Reason, furthest: _Furthest) -> tuple[Ints, Ints]:
+def _world(request: Request, furthest: Furthest, worker: int) -> int:
+    layouts = request.ask.layouts
+    return layouts[int(furthest.layout[worker])].gpus if layouts else 0
+
+
+def _figures(request: Request, reason: Reason, furthest: Furthest) -> tuple[Ints, Ints]:
     """Per worker what is needed and what there is, in the unit of the reason; zeros where it has none."""
     workers, ask = request.inventory.workers, request.ask
-    need, free = np.zeros(len(furthest.reached), dtype=np.int64), np.zeros(len(furthest.reached), dtype=np.int64)
+    need = np.zeros(len(furthest.reached), dtype=np.int64)
     if reason == Reason.HOST_MEMORY:
         return need + ask.host_memory_mib, workers.memory - workers.memory_claimed
     if reason == Reason.CPU:
         return need + ask.cpu_milli, workers.cpu - workers.cpu_claimed
-    for number, layout in enumerate(ask.layouts):
-        mine = furthest.layout == number
-        if reason in _COUNTED:
-            need[mine], free[mine] = layout.gpus, furthest.left[mine]
-        elif reason in _SIZED:
-            need[mine], free[mine] = layout.memory_mib, _free_of_best(request, layout)[mine]
-    return need, free
-
-
-def _free_of_best(request: Request, layout: Layout) -> Ints:
-    """Free memory of each worker's n-th best GPU, n being the layout's count: the one that decides. 0 where too few."""
-    gpus = request.inventory.gpus
-    free = np.where(gpus.exclusive > 0, 0, np.maximum(gpus.total - gpus.claimed, 0))
-    taken = nth_smallest(
-        np.where(request.claimable & gpus.healthy, -free, NEVER), request.inventory.workers.first_gpu, layout.gpus
-    )
-    return np.where(taken == NEVER, 0, -taken)
+    if reason in _SIZED and ask.layouts:
+        return np.array([layout.memory_mib for layout in ask.layouts])[furthest.layout], furthest.free
+    return (furthest.wanted, furthest.left) if reason in _COUNTED else (need, need)
 
 
 def _message(workers: int, rejected: Counter[str], nearest: NearestMiss | None, unknown: tuple[str, ...]) -> str:

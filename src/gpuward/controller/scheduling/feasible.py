@@ -1,7 +1,7 @@
 """Which workers and GPUs an ask may have: the one filter for automatic and manual selection alike.
 
 Every check is a stage, and the stages have one order. A worker falls to the first that it fails; GPUs fall one by one,
-and their worker falls to the stage at which too few are left.
+and their group falls to the stage at which too few are left.
 """
 
 from collections.abc import Iterator
@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from gpuward.controller.domain.placement import Ask, Layout
 from gpuward.controller.scheduling.compatibility import platform_reason
 from gpuward.controller.scheduling.inventory import Inventory
-from gpuward.controller.scheduling.segments import Bools, Ints, count_true
-from gpuward.controller.scheduling.tables import capability_number
+from gpuward.controller.scheduling.segments import Bools, Ints
+from gpuward.controller.scheduling.tables import GpuTable, capability_number
 from gpuward.schemas.reasons import Reason
 
 STAGES: Final = (
@@ -34,6 +34,7 @@ STAGES: Final = (
     Reason.EXCLUSIVE_CONFLICT,
     Reason.GPU_IN_USE,
     Reason.NEED_GT_FREE,
+    Reason.MIXED_ACCELERATORS,  # there are enough, but of several kinds
     Reason.HOST_MEMORY,
     Reason.CPU,
 )
@@ -43,15 +44,36 @@ Stages = NDArray[np.int8]
 
 
 @dataclass(frozen=True, slots=True)
+class Named:
+    """GPUs named by hand."""
+
+    count: int  # that exist
+    workers: int  # on which they are
+    of_worker: Ints  # how many, by worker
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
-    """An ask resolved against an inventory, as far as no reservation changes it."""
+    """An ask resolved against an inventory, as far as no claim changes it."""
 
     inventory: Inventory
     ask: Ask
-    fell_at: Stages  # per worker: stage of the first worker-level check that it fails, else FITS
-    claimable: Bools  # per GPU: selected and not split up by MIG
-    named: int | None  # GPUs named by hand that exist, None where none was named
+    fell_at: Stages  # per worker: stage of the first check of whole workers that it fails, else FITS
+    claimable: Bools  # per GPU: selected, of a vendor and model that will do, and not split up by MIG
+    capable: Bools  # per GPU: claimable and of a compute capability that will do
+    named: Named | None
     unknown: tuple[str, ...]  # names that no worker and no GPU has
+
+    def allows(self, layout: Layout) -> bool:
+        """Whether GPUs named by hand are as many, on as many workers, as the layout has."""
+        named = self.named
+        return named is None or (named.count == layout.gpus and named.workers == layout.workers)
+
+    def wanted(self, layout: Layout) -> Ints:
+        """Per worker how many GPUs the layout takes there."""
+        if self.named is not None and self.named.workers > 1:
+            return self.named.of_worker
+        return np.full(len(self.fell_at), layout.gpus // layout.workers, dtype=np.int64)
 
 
 def resolve(inventory: Inventory, ask: Ask) -> Request:
@@ -65,29 +87,45 @@ def resolve(inventory: Inventory, ask: Ask) -> Request:
         whole = fell_at == FITS
         if unknown or (selected & ~whole).any():
             fell_at[selected & whole] = STAGE[Reason.NOT_ALL_SELECTED_READY]
+    claimable = chosen & ~gpus.mig & _kinds_that_do(ask, gpus)[gpus.kind]
+    oldest = ask.compatibility.min_compute_capability
     return Request(
         inventory=inventory,
         ask=ask,
         fell_at=fell_at,
-        claimable=chosen & ~gpus.mig,
-        named=int(chosen.sum()) if ask.gpus else None,
+        claimable=claimable,
+        capable=claimable if oldest is None else claimable & (gpus.capability >= capability_number(oldest)),
+        named=_named(inventory, chosen) if ask.gpus else None,
         unknown=unknown,
     )
+
+
+def _kinds_that_do(ask: Ask, gpus: GpuTable) -> Bools:
+    """By kind; the last one is that of nobody's GPU."""
+    vendors, models = ask.compatibility.vendors, ask.gpu_models
+    found = [(not vendors or k.vendor in vendors) and (not models or k.model in models) for k in gpus.kinds]
+    return np.array([*found, False], dtype=np.bool_)
+
+
+def _named(inventory: Inventory, chosen: Bools) -> Named:
+    of_worker = np.bincount(inventory.gpus.worker[chosen], minlength=len(inventory.workers.facts)).astype(np.int64)
+    return Named(int(chosen.sum()), int((of_worker > 0).sum()), of_worker)
 
 
 def _selection(inventory: Inventory, ask: Ask) -> tuple[Bools, Bools, tuple[str, ...]]:
     """The selected workers, the selected GPUs, and the names that nobody has."""
     workers, gpus = inventory.workers, inventory.gpus
-    everyone, every_gpu = np.ones(len(workers.facts), dtype=np.bool_), np.ones(len(gpus.uuid), dtype=np.bool_)
+    everyone, every_gpu = np.ones(len(workers.facts), dtype=np.bool_), np.ones(len(gpus.uuid) + 1, dtype=np.bool_)
+    every_gpu[-1] = False
     if not ask.workers and not ask.gpus:
         return everyone, every_gpu, ()
     worker_rows = {name: inventory.row_of_name.get(name) for name in ask.workers}
     gpu_rows = {name: _gpu_row(inventory, name) for name in ask.gpus}
     unknown = tuple(name for name, row in (worker_rows | gpu_rows).items() if row is None)
-    selected, chosen = ~everyone, every_gpu
+    selected, chosen = np.zeros_like(everyone), every_gpu
     selected[[row for row in worker_rows.values() if row is not None]] = True
     if ask.gpus:
-        chosen = ~every_gpu
+        chosen = np.zeros_like(every_gpu)
         chosen[[row for row in gpu_rows.values() if row is not None]] = True
         if not ask.workers:  # where both are named, GPUs of other workers make the count wrong
             selected[gpus.worker[chosen]] = True
@@ -109,7 +147,7 @@ def _gpu_row(inventory: Inventory, name: str) -> int | None:
 
 
 def _worker_checks(inventory: Inventory, ask: Ask, selected: Bools) -> Iterator[tuple[Reason, Bools]]:
-    workers = inventory.workers
+    workers, gpus = inventory.workers, inventory.gpus
     # A worker whose host device is not known has not reported fully: unknown, and so not ready.
     yield Reason.NOT_READY, workers.ready & workers.host_ok
     yield Reason.CORDONED, workers.schedulable
@@ -121,55 +159,36 @@ def _worker_checks(inventory: Inventory, ask: Ask, selected: Bools) -> Iterator[
     for reason in (Reason.OS_ARCH, Reason.ENGINE_UNSUPPORTED, Reason.DRIVER_TOO_OLD):
         if reason in reasons:
             yield reason, np.array([r != reason for r in reasons], dtype=np.bool_)[workers.platform]
+    if needs_gpu and (ask.compatibility.vendors or ask.gpu_models):
+        # A worker all of whose GPUs are of the wrong make; one without GPUs falls where they are counted.
+        does = _kinds_that_do(ask, gpus)[gpus.kind]
+        has = np.zeros(len(workers.facts), dtype=np.bool_)
+        has[gpus.worker[does]] = True
+        yield Reason.ENGINE_UNSUPPORTED, has | (np.diff(workers.first_gpu) == 0)
 
 
-def fixed_gpu_checks(request: Request, layout: Layout) -> Iterator[tuple[Reason, Bools]]:
-    """Checks of all GPUs that no reservation changes."""
-    gpus, oldest = request.inventory.gpus, request.ask.compatibility.min_compute_capability
-    right_count = request.named is None or request.named == layout.gpus
-    yield Reason.COUNT_MISMATCH, request.claimable if right_count else np.zeros_like(request.claimable)
-    yield Reason.GPU_UNHEALTHY, gpus.healthy
-    if oldest is not None:
-        yield Reason.COMPUTE_CAPABILITY, gpus.capability >= capability_number(oldest)
-    yield Reason.NEED_GT_CAPACITY, gpus.total >= layout.memory_mib
-
-
-def free_gpu_checks(request: Request, layout: Layout, rows: slice) -> Iterator[tuple[Reason, Bools]]:
-    """Checks of some GPUs against what is claimed of them now."""
-    gpus = request.inventory.gpus
+def gpu_checks(request: Request, layout: Layout, rows: Ints) -> Iterator[tuple[Reason, Bools]]:
+    """Checks of the GPUs in these rows, in the shape of `rows`."""
+    gpus, need = request.inventory.gpus, layout.memory_mib
+    yield Reason.COUNT_MISMATCH, request.claimable[rows] & request.allows(layout)
+    yield Reason.GPU_UNHEALTHY, gpus.healthy[rows]
+    yield Reason.COMPUTE_CAPABILITY, request.capable[rows]
+    room = gpus.total[rows] if layout.exclusive else gpus.total[rows] - gpus.reserved[rows]
+    yield Reason.NEED_GT_CAPACITY, room >= need
     if layout.exclusive:
         yield Reason.EXCLUSIVE_CONFLICT, gpus.claims[rows] == 0
+        yield Reason.GPU_IN_USE, gpus.foreign[rows] == 0
     else:
-        yield Reason.GPU_IN_USE, gpus.exclusive[rows] == 0
-        yield Reason.NEED_GT_FREE, gpus.total[rows] - gpus.claimed[rows] >= layout.memory_mib
+        free = room - gpus.claimed[rows]
+        # In use is what the ledger would give and the measurement does not.
+        yield Reason.GPU_IN_USE, (gpus.exclusive[rows] == 0) & ((free < need) | (free - gpus.foreign[rows] >= need))
+        yield Reason.NEED_GT_FREE, free >= need
 
 
-def host_checks(request: Request, rows: slice) -> Iterator[tuple[Reason, Bools]]:
+def host_checks(request: Request, rows: Ints) -> Iterator[tuple[Reason, Bools]]:
     """Checks of some workers' host memory and CPU against what is claimed of them now."""
     workers, ask = request.inventory.workers, request.ask
     if ask.host_memory_mib:
-        free = workers.memory[rows] - workers.memory_claimed[rows]
-        yield Reason.HOST_MEMORY, free >= ask.host_memory_mib
+        yield Reason.HOST_MEMORY, workers.memory[rows] - workers.memory_claimed[rows] >= ask.host_memory_mib
     if ask.cpu_milli:
         yield Reason.CPU, workers.cpu[rows] - workers.cpu_claimed[rows] >= ask.cpu_milli
-
-
-def stages_reached(request: Request, layout: Layout) -> tuple[Stages, Ints]:
-    """How far this layout comes on every worker. For explanation, not for speed.
-
-    Returns:
-        Per worker the stage at which it fails there, FITS where it does not; and how many GPUs were left at that stage.
-    """
-    workers, everything = request.inventory.workers, slice(None)
-    reached, left = request.fell_at.copy(), np.zeros(len(request.fell_at), dtype=np.int64)
-    alive = np.ones_like(request.claimable)
-    if layout.gpus or request.named is not None:
-        checks = [*fixed_gpu_checks(request, layout), *free_gpu_checks(request, layout, everything)]
-        for reason, passed in checks:
-            alive &= passed
-            counts = count_true(alive, workers.first_gpu)
-            falls = (counts < max(layout.gpus, 1)) & (reached == FITS)
-            reached[falls], left[falls] = STAGE[reason], counts[falls]
-    for reason, passed in host_checks(request, everything):
-        reached[~passed & (reached == FITS)] = STAGE[reason]
-    return reached, left

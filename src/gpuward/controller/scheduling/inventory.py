@@ -2,17 +2,20 @@
 
 Rows come in as the ledger is read and are updated in place; only a change of structure (another worker, another GPU,
 other labels) lays the arrays out anew. What a pass reserves stands upon a device's row until that row is read again.
+Every change of a row is noted in a log, so that a search that comes again looks at what changed since, and at no more.
 """
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections import OrderedDict, defaultdict
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from gpuward.controller.domain.placement import DeviceState, Placed, PlannedClaim, WorkerFacts
+from gpuward.controller.scheduling.groups import GroupTable, TouchLog, build_groups
 from gpuward.controller.scheduling.load import InstanceLoad, Loads
-from gpuward.controller.scheduling.segments import Bools, Ints
+from gpuward.controller.scheduling.segments import Bools
 from gpuward.controller.scheduling.tables import GpuTable, WorkerTable, build_tables
 
 
@@ -27,7 +30,17 @@ class Inventory:
         self._passed: dict[str, Placed] = {}  # by instance, what rollback takes back
         self._reserved: defaultdict[str, list[PlannedClaim]] = defaultdict(list)
         self._stale = True
+        self.log = TouchLog()
+        # What searches keep, by what they looked for; forgotten when anything but claims, use and loads changes.
+        self.searches: OrderedDict[Hashable, Any] = OrderedDict()
         self._lay_out()
+
+    @property
+    def groups(self) -> GroupTable:
+        """One row per kind of GPUs of each worker."""
+        if self._stale:
+            self._lay_out()
+        return self._groups
 
     @property
     def workers(self) -> WorkerTable:
@@ -50,6 +63,10 @@ class Inventory:
             self._lay_out()
         return self._row_of_name
 
+    def worker(self, worker_id: str) -> WorkerFacts:
+        """The facts of a worker that is known."""
+        return self._facts[worker_id]
+
     def gpu_row(self, uuid: str) -> int | None:
         """The row of this GPU, None where no known worker has it."""
         if self._stale:
@@ -70,6 +87,8 @@ class Inventory:
                 self._stale = True
             else:
                 self._workers.write_facts(self._row_of_id[new.id], new)
+                if old != new:
+                    self.searches.clear()
 
     def remove_workers(self, ids: Iterable[str]) -> None:
         """Forgets workers and their devices."""
@@ -85,16 +104,21 @@ class Inventory:
             self._devices[new.uuid] = new
             self._reserved.pop(new.uuid, None)
             row = None if self._stale else self._row.get(new.uuid)
-            if old is not None and (old.worker_id, old.kind, old.index) == (new.worker_id, new.kind, new.index):
-                if row is not None and new.kind == "gpu":
-                    self._gpus.write(row, new)
-                elif row is not None:
-                    self._workers.write_host(row, new)
+            if old is not None and _place_of(old) == _place_of(new):
+                if row is not None:
+                    self._write(row, new)
             else:
                 if old is not None:
                     self._of_worker[old.worker_id].discard(new.uuid)
                 self._of_worker[new.worker_id].add(new.uuid)
                 self._stale = True
+
+    def _write(self, row: int, device: DeviceState) -> None:
+        table = self._gpus if device.kind == "gpu" else self._workers
+        changed = table.write(row, device) if isinstance(table, GpuTable) else table.write_host(row, device)
+        if changed:
+            self.searches.clear()
+        self._touch(row, gpu=device.kind == "gpu")
 
     def remove_devices(self, uuids: Iterable[str]) -> None:
         """Forgets devices."""
@@ -160,15 +184,9 @@ class Inventory:
                 self._take(claim, -1)
         self.remove_load([placed.instance])
 
-    def deployment_on_workers(self, deployment_uid: str) -> Ints:
-        """Instances of the deployment per worker row; a copy."""
-        rows = len(self.workers.facts)
-        return self._spread(self._loads.on_workers(deployment_uid), self._row_of_id, rows)
-
-    def deployment_on_gpus(self, deployment_uid: str) -> Ints:
-        """Instances of the deployment per GPU row; a copy."""
-        rows = len(self.gpus.uuid)
-        return self._spread(self._loads.on_gpus(deployment_uid), self._row, rows)
+    def deployment_on(self, deployment_uid: str) -> tuple[Mapping[str, int], Mapping[str, int]]:
+        """Instances of the deployment by worker id, and by GPU UUID."""
+        return self._loads.on_workers(deployment_uid), self._loads.on_gpus(deployment_uid)
 
     def label_mask(self, key: str, value: str) -> Bools:
         """The workers that carry this label; kept until the layout changes."""
@@ -183,6 +201,8 @@ class Inventory:
 
     def _lay_out(self) -> None:
         self._workers, self._gpus, self._row = build_tables(self._facts.values(), self._devices)
+        self._groups = build_groups(self._workers, self._gpus)
+        self.searches.clear()
         self._row_of_id = {w.id: row for row, w in enumerate(self._workers.facts)}
         self._row_of_name = {w.name: row for row, w in enumerate(self._workers.facts)}
         self._label_masks: dict[tuple[str, str], Bools] = {}
@@ -198,13 +218,21 @@ class Inventory:
         row = None if self._stale else self._row.get(claim.device)
         if row is None:
             return
-        if self._devices[claim.device].kind == "gpu":
-            self._gpus.claimed[row] += sign * claim.memory_mib
-            self._gpus.claims[row] += sign
-            self._gpus.exclusive[row] += sign * claim.exclusive
+        gpu = self._devices[claim.device].kind == "gpu"
+        if gpu:
+            self._gpus.take(row, sign * claim.memory_mib, sign, sign * claim.exclusive)
         else:
             self._workers.memory_claimed[row] += sign * claim.memory_mib
             self._workers.cpu_claimed[row] += sign * claim.cpu_milli
+        self._touch(row, gpu=gpu)
+
+    def _touch(self, row: int, *, gpu: bool) -> None:
+        """Notes the GPU's group, or all of the worker's."""
+        if gpu:
+            self.log.add(int(self._groups.of_gpu[row]))
+        else:
+            for group in range(int(self._groups.first[row]), int(self._groups.first[row + 1])):
+                self.log.add(group)
 
     def _count(self, load: InstanceLoad, sign: int) -> None:
         """Adds an instance to the arrays, or takes it off them; a stale layout counts all anew anyway."""
@@ -213,14 +241,13 @@ class Inventory:
         for worker_id in load.workers:
             if (worker := self._row_of_id.get(worker_id)) is not None:
                 self._workers.instances[worker] += sign
+                self._touch(worker, gpu=False)
         for uuid in load.gpus:
             if (gpu := self._row.get(uuid)) is not None:
                 self._gpus.instances[gpu] += sign
+                self._touch(gpu, gpu=True)
 
-    @staticmethod
-    def _spread(counts: Mapping[str, int], rows: Mapping[str, int], length: int) -> Ints:
-        spread = np.zeros(length, dtype=np.int64)
-        for key, count in counts.items():
-            if key in rows:
-                spread[rows[key]] = count
-        return spread
+
+def _place_of(device: DeviceState) -> tuple[object, ...]:
+    """What decides the row of a device."""
+    return device.worker_id, device.kind, device.index, device.vendor, device.model

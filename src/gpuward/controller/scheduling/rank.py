@@ -1,101 +1,132 @@
-"""Which of those that fit: `pack` and `spread`, as columns to sort by. Smaller is better, earlier columns weigh more.
+"""Which of those that fit: two keys for every group of GPUs. Smaller is better, the second where the first is equal.
 
-pack, one GPU: the least memory left over, then a GPU that is shared already, then the worker with the fewest untouched
+pack, one GPU: the least memory left over, then a GPU that is shared already, then the group with the fewest untouched
 GPUs. An exclusive claim leaves nothing over, so there the smallest GPU that is large enough wins.
-pack, several GPUs: the worker with the fewest suitable GPUs, so that large free workers stay whole; then as for one.
+pack, several GPUs: the group with the fewest suitable GPUs, so that large free workers stay whole; then as for one.
 spread: the fewest instances of this deployment on the worker, then the fewest of all; then the same by GPU, and the
 least memory claimed.
 no GPU: pack fills the host with the least memory left over; who claims nothing of a host cannot be packed and goes
 where the fewest instances are.
-`least_fragmentation` ranks as pack for now; it differs only where several workers would be left equally full.
+least_fragmentation: the least of what the demand seen could use is lost (`fragmentation.py`), then as pack. Where no
+demand is known it is pack.
 """
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 
 from gpuward.controller.domain.placement import Ask, Layout
 from gpuward.controller.scheduling.inventory import Inventory
-from gpuward.controller.scheduling.segments import NEVER, Bools, Ints, count_true, nth_smallest
+from gpuward.controller.scheduling.segments import NEVER, Bools, Ints, nth_smallest
 
-# How a GPU's three spread figures share one integer: 2^11 instances of a deployment, 2^20 instances, 2^31 MiB.
+# How figures share one integer. Of a GPU: 2^11 instances of a deployment, 2^20 instances, 2^31 MiB.
 _INSTANCES_BITS: Final = 20
 _MEMORY_BITS: Final = 31
+_LEFT_BITS: Final = 44  # twice the MiB of a GPU, and one
+_WORKER_BITS: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Fitting:
+    """Some groups and, of each, which GPUs fit: all arrays have a row per group, `slots` and so on a column per GPU."""
+
+    groups: Ints
+    workers: Ints
+    slots: Ints  # rows of the GPUs
+    have: Ints  # what a claim can have of each
+    suitable: Bools
+
+
+class Ranking(Protocol):
+    """Ranks groups for one layout of one ask."""
+
+    def keys(self, some: Fitting, wanted: Ints) -> tuple[Ints, Ints]:
+        """Both keys of these groups, of each of which so many GPUs are wanted."""
+
+    def gpu_keys(self, some: Fitting) -> Ints:
+        """One number per GPU; smaller is better."""
+
+
+def nth_key(keys: Ints, suitable: Bools, wanted: Ints) -> Ints:
+    """The key of the last GPU that each group would give."""
+    if not len(wanted) or not keys.shape[1]:
+        return np.full(len(wanted), NEVER, dtype=np.int64)
+    masked = np.where(suitable, keys, NEVER)
+    most = int(wanted.max())
+    if most == int(wanted.min()):
+        return nth_smallest(masked, most)
+    ordered = np.sort(masked, axis=1)
+    nth: Ints = ordered[np.arange(len(wanted)), np.minimum(wanted, keys.shape[1]) - 1]
+    return nth
 
 
 @dataclass(slots=True)
-class Ranking:
-    """How one layout of one ask is ranked over one inventory."""
+class Pack:
+    """Fills what is in use already."""
 
     inventory: Inventory
     ask: Ask
     layout: Layout
-    on_workers: Ints  # of the deployment, for spread only; kept up to date by `placed`
-    on_gpus: Ints
 
-    @classmethod
-    def of(cls, inventory: Inventory, ask: Ask, layout: Layout) -> "Ranking":
-        """Counts the deployment's own instances where the strategy looks at them."""
-        spread = ask.strategy == "spread"
-        nothing = np.zeros(0, dtype=np.int64)
-        return cls(
-            inventory,
-            ask,
-            layout,
-            inventory.deployment_on_workers(ask.deployment_uid) if spread else nothing,
-            inventory.deployment_on_gpus(ask.deployment_uid) if spread else nothing,
-        )
+    def keys(self, some: Fitting, wanted: Ints) -> tuple[Ints, Ints]:
+        """See the module."""
+        if not self.layout.gpus:
+            return self._host_keys(some.workers)
+        untouched = np.count_nonzero(self.inventory.gpus.whole[some.slots] >= 0, axis=1)
+        last = nth_key(self.gpu_keys(some), some.suitable, wanted)
+        if self.layout.gpus > self.layout.workers:
+            last = np.minimum(last, (1 << _LEFT_BITS) - 1) | np.count_nonzero(some.suitable, axis=1) << _LEFT_BITS
+        return last, untouched
 
-    def placed(self, worker: int, gpus: Ints) -> None:
-        """Counts one more instance of the deployment."""
-        if self.ask.strategy == "spread":
-            self.on_workers[worker] += 1
-            self.on_gpus[gpus] += 1
+    def gpu_keys(self, some: Fitting) -> Ints:
+        """See the module."""
+        if self.layout.exclusive:
+            return some.have
+        keys: Ints = some.have * 2 + (self.inventory.gpus.claims[some.slots] == 0)
+        return keys
 
-    def gpu_keys(self, rows: slice) -> Ints:
-        """One number per GPU; smaller is better."""
-        gpus = self.inventory.gpus
-        if self.ask.strategy == "spread":
-            memory = np.minimum(gpus.claimed[rows], (1 << _MEMORY_BITS) - 1)
-            instances = np.minimum(gpus.instances[rows], (1 << _INSTANCES_BITS) - 1)
-            crowding: Ints = ((self.on_gpus[rows] << _INSTANCES_BITS | instances) << _MEMORY_BITS) | memory
-            return crowding
-        left: Ints = gpus.total[rows] if self.layout.exclusive else gpus.total[rows] - gpus.claimed[rows]
-        remaining: Ints = left * 2 + (gpus.claims[rows] == 0)
-        return remaining
-
-    def worker_columns(self, rows: slice, first_gpu: Ints, suitable: Bools, keys: Ints) -> list[Ints]:
-        """The columns to sort these workers by.
-
-        Args:
-            rows: the workers' rows.
-            first_gpu: where each worker's GPUs begin within `suitable` and `keys`, and where the last one's end.
-            suitable: per GPU of these workers, whether it may be taken.
-            keys: what `gpu_keys` says of them.
-        """
+    def _host_keys(self, rows: Ints) -> tuple[Ints, Ints]:
         workers = self.inventory.workers
-        columns: list[Ints] = []
-        if self.ask.strategy == "spread":
-            columns += [self.on_workers[rows], workers.instances[rows]]
-        if self.layout.gpus:
-            worst = nth_smallest(np.where(suitable, keys, NEVER), first_gpu, self.layout.gpus)
-            untouched = self.inventory.gpus.claims[_span(workers.first_gpu, rows)] == 0
-            if self.ask.strategy == "spread":
-                columns += [worst]
-            elif self.layout.gpus == 1:
-                columns += [worst, count_true(untouched, first_gpu)]
-            else:
-                columns += [count_true(suitable, first_gpu), worst, count_true(untouched, first_gpu)]
-        elif self.ask.strategy != "spread":
-            if self.ask.host_memory_mib:
-                columns += [workers.memory[rows] - workers.memory_claimed[rows]]
-            elif self.ask.cpu_milli:
-                columns += [workers.cpu[rows] - workers.cpu_claimed[rows]]
-            columns += [workers.instances[rows]]
-        return columns
+        if self.ask.host_memory_mib:
+            return workers.memory[rows] - workers.memory_claimed[rows], workers.instances[rows]
+        if self.ask.cpu_milli:
+            return workers.cpu[rows] - workers.cpu_claimed[rows], workers.instances[rows]
+        return workers.instances[rows], np.zeros(len(rows), dtype=np.int64)
 
 
-def _span(first_gpu: Ints, workers: slice) -> slice:
-    """The GPU rows of a run of workers."""
-    return slice(int(first_gpu[workers.start]), int(first_gpu[workers.stop]))
+@dataclass(slots=True)
+class Spread:
+    """Keeps away from the deployment's own instances first, then from all."""
+
+    inventory: Inventory
+    ask: Ask
+    layout: Layout
+
+    def keys(self, some: Fitting, wanted: Ints) -> tuple[Ints, Ints]:
+        """See the module."""
+        workers = self.inventory.workers
+        mine, _ = self.inventory.deployment_on(self.ask.deployment_uid)
+        own = np.zeros(len(some.workers), dtype=np.int64)
+        if mine:
+            own[:] = [mine.get(workers.facts[row].id, 0) for row in some.workers.tolist()]
+        first = own << _WORKER_BITS | workers.instances[some.workers]
+        if not self.layout.gpus:
+            return first, np.zeros_like(first)
+        return first, nth_key(self.gpu_keys(some), some.suitable, wanted)
+
+    def gpu_keys(self, some: Fitting) -> Ints:
+        """See the module."""
+        gpus = self.inventory.gpus
+        memory = np.minimum(gpus.claimed[some.slots], (1 << _MEMORY_BITS) - 1)
+        instances = np.minimum(gpus.instances[some.slots], (1 << _INSTANCES_BITS) - 1)
+        keys: Ints = (self._own(some.slots) << _INSTANCES_BITS | instances) << _MEMORY_BITS | memory
+        return keys
+
+    def _own(self, slots: Ints) -> Ints:
+        _, mine = self.inventory.deployment_on(self.ask.deployment_uid)
+        own = np.zeros(slots.size, dtype=np.int64)
+        if mine:
+            uuids = self.inventory.gpus.uuid
+            own[:] = [mine.get(uuids[row], 0) if row < len(uuids) else 0 for row in slots.ravel().tolist()]
+        return own.reshape(slots.shape)

@@ -1,0 +1,89 @@
+"""How far an ask comes on every worker, by the layout that comes furthest there."""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from gpuward.controller.scheduling.feasible import FITS, STAGE, Stages
+from gpuward.controller.scheduling.gang import Shortage, find_gang
+from gpuward.controller.scheduling.search import Search
+from gpuward.controller.scheduling.segments import Bools, Ints
+from gpuward.controller.scheduling.standing import Standing
+from gpuward.schemas.reasons import Reason
+
+_MIXED: Final = STAGE[Reason.MIXED_ACCELERATORS]
+_TOO_SMALL: Final = STAGE[Reason.NEED_GT_CAPACITY]
+
+
+@dataclass(frozen=True, slots=True)
+class Furthest:
+    """By worker: the stage that was reached, by which layout, and what was left there of what it wants.
+
+    Attributes:
+        reached: FITS where the worker would do, and there are too few such workers for the gang.
+        layout: number of the layout.
+        wanted: GPUs that it wants there; of a worker that would do, how many workers it wants.
+        left: GPUs that are left of all; of a worker that would do, how many workers there are.
+        free: free memory (MiB) of the GPU that decides.
+    """
+
+    reached: Stages
+    layout: Ints
+    wanted: Ints
+    left: Ints
+    free: Ints
+
+
+def furthest_of(search: Search) -> Furthest:
+    """Takes of each worker the layout that came furthest; of two that came as far the later, larger one."""
+    layouts = search.request.ask.layouts
+    if not layouts:  # every layout was ruled out beforehand, so each GPU is too small by itself
+        reached = np.minimum(search.request.fell_at, _TOO_SMALL).astype(np.int8)
+        nothing = np.zeros(len(reached), dtype=np.int64)
+        return Furthest(reached, nothing, nothing, nothing, nothing)
+    best = _of_layout(search, 0)
+    for number in range(1, len(layouts)):
+        other = _of_layout(search, number)
+        further = other.reached >= best.reached
+        best = Furthest(
+            np.maximum(best.reached, other.reached),
+            np.where(further, other.layout, best.layout),
+            np.where(further, other.wanted, best.wanted),
+            np.where(further, other.left, best.left),
+            np.where(further, other.free, best.free),
+        )
+    return best
+
+
+def _of_layout(search: Search, number: int) -> Furthest:
+    layout = search.request.ask.layouts[number]
+    standing = search.standing(layout)
+    groups, workers = search.request.inventory.groups, len(search.request.fell_at)
+    if len(groups.worker) == workers:
+        rows: Ints = np.arange(workers)
+        reached = standing.reached.copy()
+    else:
+        order = np.lexsort((standing.left, standing.reached, groups.worker))
+        rows = order[np.searchsorted(groups.worker[order], np.arange(workers), side="right") - 1]
+        reached = standing.reached[rows]
+        reached[_would_do_together(standing, groups.worker, reached)] = _MIXED
+    wanted, left = standing.wanted[rows], standing.left[rows]
+    do = reached == FITS
+    if do.any() and layout.workers > 1:
+        short = find_gang(search.candidates(number))
+        if isinstance(short, Shortage):
+            if short.mixed:
+                reached[do] = _MIXED
+            wanted, left = np.where(do, layout.workers, wanted), np.where(do, short.workers, left)
+    return Furthest(reached, np.full(workers, number, dtype=np.int64), wanted, left, standing.free[rows])
+
+
+def _would_do_together(standing: Standing, owner: Ints, reached: Stages) -> Bools:
+    """By worker: it has enough GPUs that would do, were they all of one kind."""
+    together = np.bincount(owner, weights=standing.suitable, minlength=len(reached))
+    wanted = np.zeros(len(reached), dtype=np.int64)
+    wanted[owner] = standing.wanted
+    fell_for_gpus = (reached >= STAGE[Reason.COUNT_MISMATCH]) & (reached < _MIXED)
+    enough: Bools = fell_for_gpus & (together >= wanted) & (wanted > 1)
+    return enough
