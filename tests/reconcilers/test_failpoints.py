@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 import asyncpg
 import pytest
 
-from gpuward.controller.reconcilers import analysis, cancelling, housekeeping, instances, placement, workers
+from gpuward.controller.reconcilers import analysis, cancelling, housekeeping, instances, placement, placer, workers
 from gpuward.controller.runtime import lease
 from gpuward.controller.runtime.outcome import StaleError
 from gpuward.controller.store import (
@@ -34,7 +34,7 @@ from support.shift import Shift
 
 AWAITS = Awaits(
     (
-        instances, placement, workers, housekeeping, analysis, cancelling, inputs,
+        instances, placement, placer, workers, housekeeping, analysis, cancelling, inputs,
         instance_reads, instance_writes, starts, guarded, placement_store, waiting_store, inventory,
         worker_store,
         locks, events, notify, audit, retention, lease,
@@ -47,6 +47,11 @@ ELSEWHERE = {
     "housekeeping.Housekeeping.run": "the loop around `round`: it sleeps and catches",
     "instances.InstancesReconciler.list_keys[0] exit": "gives the connection back: nothing is sent",
     "cancelling.CancellingReconciler.step[0] exit": "as above",
+    "instances.InstancesReconciler._apply[0]": "the placer's turn: waits for the pass before it, and sends nothing",
+    "placement.PlacementReconciler.step[0]": "as above",
+    "placer.Placer.turn[0]": "as above",
+    "placer.Placer.whole_pass[0]": "as above",
+    "placer.Placer.at_once[0]": "as above",
     "inventory.read_inventory": "the API's, for plans: it writes nothing",
     "lease.Lease": "the campaign for the lease, which has tests of its own",
     "workers.find_by_credential": "the hub's",
@@ -58,9 +63,9 @@ REACHED = tuple(n for n in AWAITS.names if not n.startswith(tuple(ELSEWHERE)))
 HOUSE = tuple(n for n in REACHED if n.startswith(("housekeeping.", "audit.", "retention.")))
 NAMES = tuple(n for n in REACHED if n not in HOUSE)
 NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
-AROUND_ANALYSIS = ("instances.InstancesReconciler", "cancelling.", "instance_writes._store_needs")
+AROUND_ANALYSIS = ("instances.InstancesReconciler", "cancelling.", "instance_writes._create")
 # By itself each is struck in the nightly run; in the short one only the commit whose answer is lost.
-ONE_BY_ONE = NAMES if NIGHTLY else ("instances.InstancesReconciler._apply[0] exit",)
+ONE_BY_ONE = NAMES if NIGHTLY else ("instances.InstancesReconciler._apply[1] exit",)
 
 _undisturbed: list[dict[str, str]] = []
 
@@ -145,7 +150,7 @@ async def test_a_fault_around_an_analysis(db: Database, admin: "asyncpg.Pool[asy
     shift = await Shift.begin(await World.make(db), FailingDatabase(db, points, admin), points)
     await play_road(shift, ANALYSED)
     assert points.strikes > 5
-    assert "instance_writes._store_needs[0]" in points.passed
+    assert "instance_writes._create[0]" in points.passed
     assert differences(shift.pictures, plain.pictures) == []
 
 

@@ -120,9 +120,9 @@ async def test_a_worker_cordoned_after_the_look_is_not_used(db: Database, reign:
     await add_deployment(db, "d", resources={"gpus": 1})
     await reign.instances.step(list(await reign.instances.list_keys()))
     waiting, _ = await reign.placement._observe()
-    placed, _ = reign.placement._decide(waiting)
+    placed, _ = reign.placer.decide(waiting)
     await sql(db, "update workers set cordoned = true")
-    assert await reign.placement._commit(placed, 0.0) == 1
+    assert await reign.placement._commit(placed) == placed
     await reign.settle()
     waits = await one(reign)
     assert (waits["phase"], waits["reason"], waits["devices"]) == ("pending", "cordoned", [])
@@ -133,9 +133,9 @@ async def test_a_deployment_deleted_after_the_look_gets_nothing(db: Database, re
     uid = await add_deployment(db, "d", resources={"gpus": 1})
     await reign.instances.step([uid])
     waiting, _ = await reign.placement._observe()
-    placed, _ = reign.placement._decide(waiting)
+    placed, _ = reign.placer.decide(waiting)
     await sql(db, "update deployments set deleted_at = now()")
-    assert await reign.placement._commit(placed, 0.0) == 1
+    assert await reign.placement._commit(placed) == placed
     assert await rows(db, "select 1 from claims") == []
     await reign.settle()
     assert await rows(db, "select 1 from deployments") == []
@@ -151,10 +151,10 @@ async def test_two_deciders_one_gpu(db: Database) -> None:
     plans = []
     for decider, pick in ((reign, 0), (other, 1)):
         waiting, _ = await decider.placement._observe()
-        placed, _ = decider.placement._decide([waiting[pick]])
+        placed, _ = decider.placer.decide([waiting[pick]])
         plans.append((decider.placement, placed))
-    lost = await asyncio.gather(*(p._commit(placed, 0.0) for p, placed in plans))
-    assert sorted(lost) == [0, 1]
+    lost = await asyncio.gather(*(p._commit(placed) for p, placed in plans))
+    assert sorted(len(starts) for starts in lost) == [0, 1]
     (device,) = await rows(db, "select claims, exclusive_claims from devices where uuid = 'GPU-w-0'")
     assert device == {"claims": 1, "exclusive_claims": 1}
     await reign.aclose()
@@ -230,7 +230,9 @@ async def test_a_spec_of_another_version_waits_alone(db: Database, reign: Reign)
     await add_deployment(db, "plain", resources={"gpus": 1})
     await reign.instances.step(sorted(await reign.instances.list_keys()))
     await sql(db, 'update revisions set spec = spec || \'{"engine": "warp"}\' where deployment_uid = $1', strange)
-    await reign.placement.step(["all"])
+    other = Reign(db, reign.placement._term)  # which has not seen the spec as it was
+    await other.placement.step(["all"])
+    await other.aclose()
     found = await rows(
         db,
         "select d.name, i.phase, i.reason from instances i join deployments d on d.uid = i.deployment_uid order by 1",

@@ -7,6 +7,7 @@ from gpuward.controller.decide.backoff import RestartSettings
 from gpuward.controller.reconcilers.analysis import Analyses
 from gpuward.controller.reconcilers.instances import InstancesReconciler
 from gpuward.controller.reconcilers.placement import EVERYTHING, PlacementReconciler
+from gpuward.controller.reconcilers.placer import Placer
 from gpuward.controller.runtime.clock import SystemClock
 from gpuward.controller.runtime.outcome import StaleError
 from gpuward.controller.store.database import Database
@@ -32,10 +33,9 @@ class Reign:
         self.db = db
         settings = settings or RestartSettings(base_s=0.0, cap_s=0.0)
         self.analyses = Analyses(clock=SystemClock(), metrics=NoMetrics(), hint=lambda _uid: None)
-        self.instances = InstancesReconciler(db, term, self.analyses, settings, lambda: None)
-        self.placement = PlacementReconciler(
-            db, term, settings, clock=SystemClock(), metrics=NoMetrics(), hint=lambda _uid: None
-        )
+        self.placer = Placer(clock=SystemClock(), metrics=NoMetrics())
+        self.instances = InstancesReconciler(db, term, self.analyses, settings, self.placer, lambda: None)
+        self.placement = PlacementReconciler(db, term, settings, self.placer, lambda _uid: None)
 
     @classmethod
     async def begin(cls, db: Database, **fields: Any) -> "Reign":

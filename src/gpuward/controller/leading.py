@@ -13,6 +13,7 @@ from gpuward.controller.reconcilers.history import History
 from gpuward.controller.reconcilers.housekeeping import Housekeeping
 from gpuward.controller.reconcilers.instances import InstancesReconciler
 from gpuward.controller.reconcilers.placement import EVERYTHING, PlacementReconciler
+from gpuward.controller.reconcilers.placer import Placer
 from gpuward.controller.reconcilers.policies import PoliciesReconciler, feed_samples
 from gpuward.controller.reconcilers.webhooks import Webhooks
 from gpuward.controller.reconcilers.workers import WorkersReconciler
@@ -34,6 +35,9 @@ _INSTANCES: Final = LoopSettings(workers=2, batch_size=256)
 _CANCELLING: Final = LoopSettings(workers=1, batch_size=4096)
 # One step at a time: the series of samples are its own.
 _POLICIES: Final = LoopSettings(workers=1, batch_size=256)
+# What was just written is about to be placed and started. Policies, whose windows are tens of seconds, let that go by,
+# and take together what follows it.
+_JUDGED_WITHIN_S: Final = 0.1
 _ONE_AT_A_TIME: Final = LoopSettings(workers=1, batch_size=1, resync_s=20.0)
 
 
@@ -110,20 +114,14 @@ class _Reign:
                 settings=loop_settings,
             )
 
+        placer = Placer(clock=clock, metrics=metrics)
         self._instances: ReconcileLoop[str] = loop(
-            InstancesReconciler(database, term, self._analyses, settings.restarts, self._wake_placement), _INSTANCES
+            InstancesReconciler(database, term, self._analyses, settings.restarts, placer, self._wake_placement),
+            _INSTANCES,
         )
         self._cancelling: ReconcileLoop[str] = loop(CancellingReconciler(database, self._analyses), _CANCELLING)
         self._placement: ReconcileLoop[str] = loop(
-            PlacementReconciler(
-                database,
-                term,
-                settings.restarts,
-                clock=clock,
-                metrics=metrics,
-                hint=self._look_at,
-            ),
-            _ONE_AT_A_TIME,
+            PlacementReconciler(database, term, settings.restarts, placer, self._look_at), _ONE_AT_A_TIME
         )
         self._workers: ReconcileLoop[str] = loop(
             WorkersReconciler(database, term=lambda: term, healthy_for_s=healthy_for_s, settings=settings.workers),
@@ -172,7 +170,7 @@ class _Reign:
             if id_ is None:
                 self._policies.add_all()
             else:
-                self._policies.add(id_)
+                self._policies.add(id_, after_s=_JUDGED_WITHIN_S)
         if kind in ("worker", "*"):
             self._workers.add(EVERYTHING)
             self._wake_placement()

@@ -9,13 +9,16 @@ from gpuward.controller.decide.orders import start_payload
 from gpuward.controller.domain.instances import DeploymentFacts
 from gpuward.controller.domain.plans import DeploymentPlan
 from gpuward.controller.reconcilers.analysis import Analyses, known_need
+from gpuward.controller.reconcilers.placer import Newcomer, Placer
 from gpuward.controller.runtime.lease import check_term
 from gpuward.controller.runtime.outcome import Again, Done, Outcome, StaleError
 from gpuward.controller.store.database import Database
 from gpuward.controller.store.errors import LostGuardError
 from gpuward.controller.store.guarded import PlannedStep
-from gpuward.controller.store.instance_writes import carry_out
+from gpuward.controller.store.instance_writes import carry_out, new_instance_id
 from gpuward.controller.store.instances import list_uids, observe
+from gpuward.controller.store.placement import commit_placements
+from gpuward.controller.store.waiting import newcomer
 
 
 class InstancesReconciler:
@@ -29,12 +32,14 @@ class InstancesReconciler:
         term: int,
         analyses: Analyses,
         settings: RestartSettings,
+        placer: Placer,
         wake_placement: Callable[[], None],
     ) -> None:
         self._database = database
         self._term = term
         self._analyses = analyses
         self._settings = settings
+        self._placer = placer
         self._wake_placement = wake_placement
 
     async def list_keys(self) -> Collection[str]:
@@ -51,12 +56,14 @@ class InstancesReconciler:
         steps = [self._decide(facts) for facts in observed.values()]
         for step in steps:
             self._cancel_needless(step)
-        await self._apply([step for step in steps if step.plan.writes])
+        placed = await self._apply([step for step in steps if step.plan.writes])
         for step in steps:
-            self._follow_up(step)
+            self._follow_up(step, placed)
         outcomes: dict[str, Outcome] = dict.fromkeys(keys, Done())
         for step in steps:
-            if step.plan.again_after_s is not None:
+            if placed.intersection(step.names):
+                outcomes[step.facts.uid] = Again(0.0)
+            elif step.plan.again_after_s is not None:
                 outcomes[step.facts.uid] = Again(step.plan.again_after_s)
         return outcomes
 
@@ -64,7 +71,8 @@ class InstancesReconciler:
         known, impossible = known_need(facts.revisions[facts.revision])
         finished = impossible or self._analyses.finished(facts.uid)
         plan = decide(facts, self._settings, finished, known)
-        return PlannedStep(facts, plan, _payloads(facts, plan))
+        names = tuple(new_instance_id(facts.name) for _ in plan.creates)
+        return PlannedStep(facts, plan, _payloads(facts, plan), names)
 
     def _cancel_needless(self, step: PlannedStep) -> None:
         """Before anything is written: what nobody waits for any more must not compute on."""
@@ -73,23 +81,42 @@ class InstancesReconciler:
             since = facts.deleted_at or facts.revisions[facts.revision].created_at
             self._analyses.cancel(facts.uid, committed_at=since)
 
-    async def _apply(self, steps: Sequence[PlannedStep]) -> None:
+    async def _apply(self, steps: Sequence[PlannedStep]) -> set[str]:
+        """Carries all of it out; returns the instances that were created and placed in one."""
         if not steps:
-            return
-        async with self._database.transaction() as connection:
-            await check_term(connection, self._term)
-            try:
-                await carry_out(connection, steps)
-            except LostGuardError as lost:
-                raise StaleError(str(lost)) from lost
+            return set()
+        async with self._placer.at_once(self._newcomers(steps)) as starts:
+            async with self._database.transaction() as connection:
+                await check_term(connection, self._term)
+                try:
+                    hints = await carry_out(connection, steps)
+                except LostGuardError as lost:
+                    raise StaleError(str(lost)) from lost
+                kept = await commit_placements(connection, starts, hints)
+            self._placer.committed(starts, kept)
+        return {s.waiting.id for s in kept}
 
-    def _follow_up(self, step: PlannedStep) -> None:
+    def _newcomers(self, steps: Sequence[PlannedStep]) -> list[Newcomer]:
+        """Who is created by these steps and could be placed at once, in the order in which they are served."""
+        found: list[Newcomer] = []
+        for step in sorted(steps, key=lambda s: -s.facts.spec.priority):
+            facts, stored = step.facts, step.plan.store_need
+            revision = facts.revisions[facts.revision]
+            need = stored.need if stored is not None else revision.need
+            if need is not None:
+                names = (newcomer(name, facts.uid, facts.name, facts.revision) for name in step.names)
+                found += [Newcomer(one, revision.spec, need) for one in names]
+        return found
+
+    def _follow_up(self, step: PlannedStep, placed: Collection[str]) -> None:
         plan, facts = step.plan, step.facts
         if plan.store_need is not None:
             self._analyses.forget(facts.uid)
         if plan.analyse is not None:
             self._analyses.start(facts.uid, facts.revisions[plan.analyse])
         if plan.wake_placement:
+            if plan.moves or facts.instances or not set(step.names) <= set(placed):
+                self._placer.somebody_waits()
             self._wake_placement()
 
 

@@ -11,11 +11,12 @@ from gpuward.controller.store.errors import LostGuardError
 
 @dataclass(frozen=True, slots=True)
 class PlannedStep:
-    """A plan with the facts it was made from, and the start payloads of its restarts by instance."""
+    """A plan with the facts it was made from, the start payloads of its restarts by instance, and names to be given."""
 
     facts: DeploymentFacts
     plan: DeploymentPlan
     payloads: Mapping[str, dict[str, Any]]
+    names: tuple[str, ...] = ()  # of the instances that it creates
 
 
 async def expect_rows(connection: Any, query: str, count: int, *args: Any) -> None:

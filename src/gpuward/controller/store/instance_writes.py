@@ -14,7 +14,7 @@ from gpuward.controller.domain.plans import ANALYZING_MESSAGE
 from gpuward.controller.store.events import NewEvent, write_events
 from gpuward.controller.store.guarded import PlannedStep, expect_rows, worker_of
 from gpuward.controller.store.locks import lock_rows
-from gpuward.controller.store.notify import notify_all
+from gpuward.controller.store.notify import Hints
 from gpuward.controller.store.starts import restart_in_place
 
 _ID_ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"  # no vowels: no words; no look-alikes
@@ -25,8 +25,11 @@ def new_instance_id(deployment: str) -> str:
     return f"{deployment[:50]}-{''.join(secrets.choice(_ID_ALPHABET) for _ in range(8))}"
 
 
-async def carry_out(connection: Any, steps: Sequence[PlannedStep]) -> None:
+async def carry_out(connection: Any, steps: Sequence[PlannedStep]) -> Hints:
     """Applies all plans or none.
+
+    Returns:
+        Who is to be notified of it, with the transaction's one notification.
 
     Raises:
         LostGuardError: if a row is no longer as it was read.
@@ -42,12 +45,11 @@ async def carry_out(connection: Any, steps: Sequence[PlannedStep]) -> None:
     await _create(connection, steps)
     await _order_stops(connection, steps)
     await _remove(connection, steps)
-    await _store_needs(connection, steps)
     await _finish(connection, steps)
     await write_events(connection, _events(steps))
     woken = {s.worker_id for step in steps for s in step.plan.stops}
     woken |= {w for step in steps for r in step.plan.restarts if (w := worker_of(step.facts, r))}
-    await notify_all(connection, {"command": woken, "status": [s.facts.uid for s in steps]})
+    return {"command": woken, "status": {s.facts.uid for s in steps}}
 
 
 async def _lock(connection: Any, steps: Sequence[PlannedStep]) -> None:
@@ -159,19 +161,43 @@ async def _release(connection: Any, steps: Sequence[PlannedStep]) -> None:
 
 
 async def _create(connection: Any, steps: Sequence[PlannedStep]) -> None:
+    """New instances, and in the same round trip the needs that became known."""
     rows = [
-        (new_instance_id(s.facts.name), s.facts.uid, c.revision, "analyzing" if c.analyzing else "pending", c.replaces)
+        {
+            "id": name,
+            "uid": s.facts.uid,
+            "revision": c.revision,
+            "phase": "analyzing" if c.analyzing else "pending",
+            "message": ANALYZING_MESSAGE if c.analyzing else "",
+            "replaces": c.replaces,
+        }
         for s in steps
-        for c in s.plan.creates
+        for name, c in zip(s.names, s.plan.creates, strict=True)
     ]
-    if rows:
+    found = [
+        {
+            "uid": s.facts.uid,
+            "generation": n.generation,
+            "need": need_to_json(n.need) if n.need is not None else None,
+            "error": need_error_to_json(n.error) if n.error is not None else None,
+        }
+        for s in steps
+        if (n := s.plan.store_need) is not None
+    ]
+    if rows or found:
         await connection.execute(
-            """insert into instances (id, deployment_uid, revision, phase, message, replaces)
-               select id, uid, revision, phase, case phase when 'analyzing' then $6 else '' end, replaces
-                 from unnest($1::text[], $2::uuid[], $3::bigint[], $4::text[], $5::text[])
-                      as x (id, uid, revision, phase, replaces)""",
-            *(list(column) for column in zip(*rows, strict=True)),
-            ANALYZING_MESSAGE,
+            """with found as (
+                   update revisions r set need = nullif(x.need, 'null'), need_error = nullif(x.error, 'null')
+                     from jsonb_to_recordset($2) as x (uid uuid, generation bigint, need jsonb, error jsonb),
+                          deployments d
+                    where r.deployment_uid = x.uid and r.generation = x.generation and r.need is null
+                      and d.uid = x.uid and d.deleted_at is null)
+               insert into instances (id, deployment_uid, revision, phase, message, replaces)
+               select id, uid, revision, phase, message, replaces
+                 from jsonb_to_recordset($1)
+                      as x (id text, uid uuid, revision bigint, phase text, message text, replaces text)""",
+            rows,
+            found,
         )
 
 
@@ -204,22 +230,6 @@ async def _remove(connection: Any, steps: Sequence[PlannedStep]) -> None:
             [r.instance for r in removals],
             [r.expected.value for r in removals],
             [r.epoch for r in removals],
-        )
-
-
-async def _store_needs(connection: Any, steps: Sequence[PlannedStep]) -> None:
-    found = [(s.facts.uid, n) for s in steps if (n := s.plan.store_need) is not None]
-    if found:
-        await connection.execute(
-            """update revisions r set need = x.need, need_error = x.error
-                 from unnest($1::uuid[], $2::bigint[], $3::jsonb[], $4::jsonb[]) as x (uid, generation, need, error),
-                      deployments d
-                where r.deployment_uid = x.uid and r.generation = x.generation and r.need is null
-                  and d.uid = x.uid and d.deleted_at is null""",
-            [uid for uid, _ in found],
-            [n.generation for _, n in found],
-            [need_to_json(n.need) if n.need is not None else None for _, n in found],
-            [need_error_to_json(n.error) if n.error is not None else None for _, n in found],
         )
 
 

@@ -23,13 +23,17 @@ from gpuward.controller.domain.phases import InstancePhase
 from gpuward.schemas.manifest import DeploymentSpec
 
 _DEPLOYMENTS: Final = """
-    select d.*, clock_timestamp() as read_at from deployments d where uid = any($1::uuid[])"""
+    select d.*, clock_timestamp() as read_at,
+           (select coalesce(jsonb_agg(jsonb_build_object(
+                       'source', source, 'max_replicas', max_replicas, 'reason', reason, 'instances', instances)
+                       order by source), '[]')
+              from intents where deployment_uid = d.uid) as intents
+      from deployments d where uid = any($1::uuid[])"""
 _REVISIONS: Final = """
     select r.* from revisions r join deployments d on d.uid = r.deployment_uid
      where r.deployment_uid = any($1::uuid[])
        and (r.generation = d.revision
             or exists (select 1 from instances i where i.deployment_uid = d.uid and i.revision = r.generation))"""
-_INTENTS: Final = "select * from intents where deployment_uid = any($1::uuid[]) order by source"
 _INSTANCES: Final = "select * from instances where deployment_uid = any($1::uuid[]) order by created_at, id"
 _CLAIMS: Final = """
     select c.*, d.worker_id, d.kind, d.health = 'ok' and d.present as healthy
@@ -79,7 +83,6 @@ async def observe(connection: Reader, uids: Sequence[str]) -> dict[str, Deployme
     if not found:
         return {}
     revisions = _group(await connection.fetch(_REVISIONS, found), "deployment_uid")
-    intents = _group(await connection.fetch(_INTENTS, found), "deployment_uid")
     instances = await connection.fetch(_INSTANCES, found)
     ids = [row["id"] for row in instances]
     claims = _group(await connection.fetch(_CLAIMS, ids), "instance_id") if ids else {}
@@ -93,9 +96,7 @@ async def observe(connection: Reader, uids: Sequence[str]) -> dict[str, Deployme
             _instance(row, claims.get(row["id"], ()), processes.get(row["id"], ()), commands.get(row["id"], ()))
         )
     return {
-        str(row["uid"]): _deployment(
-            row, revisions.get(row["uid"], ()), intents.get(row["uid"], ()), by_deployment[row["uid"]], hosts
-        )
+        str(row["uid"]): _deployment(row, revisions.get(row["uid"], ()), by_deployment[row["uid"]], hosts)
         for row in deployments
     }
 
@@ -110,7 +111,6 @@ def _group(rows: Iterable[Row], key: str) -> dict[Any, list[Row]]:
 def _deployment(
     row: Row,
     revisions: Sequence[Row],
-    intents: Sequence[Row],
     instances: Sequence[InstanceFacts],
     hosts: Mapping[str, HostFacts],
 ) -> DeploymentFacts:
@@ -132,7 +132,9 @@ def _deployment(
         conditions=tuple(row["conditions"]),
         now=row["read_at"],
         revisions={r["generation"]: _revision(r) for r in revisions},
-        intents=tuple(IntentFacts(i["source"], i["max_replicas"], i["reason"], tuple(i["instances"])) for i in intents),
+        intents=tuple(
+            IntentFacts(i["source"], i["max_replicas"], i["reason"], tuple(i["instances"])) for i in row["intents"]
+        ),
         instances=tuple(instances),
         hosts={id_: host for id_, host in hosts.items() if id_ in used},
     )

@@ -5,10 +5,11 @@ its devices changed), `command` (orders wait; ids are workers), `status` (derive
 deployments), `lease`.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final, Protocol
 
 CHANNEL: Final = "gpuward"
+Hints = Mapping[str, Collection[str]]  # ids by kind
 _MAX_PAYLOAD_BYTES: Final = 7_900  # PostgreSQL refuses 8,000
 
 

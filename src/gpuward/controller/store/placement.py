@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from gpuward.controller.domain.placement import Placed, Unplaced
 from gpuward.controller.scheduling.explain import headline
-from gpuward.controller.store.notify import CHANNEL, notify, payloads
+from gpuward.controller.store.notify import CHANNEL, Hints, notify, notify_all, payloads
 from gpuward.controller.store.waiting import WaitingInstance
 
 # Two statements, since each costs a round trip, and one at a time those are most of what a placement takes. This one
@@ -71,24 +71,26 @@ class PlacedStart:
         return self.waiting.epoch + 1
 
 
-async def commit_placements(connection: Any, starts: Sequence[PlacedStart]) -> list[PlacedStart]:
+async def commit_placements(
+    connection: Any, starts: Sequence[PlacedStart], hints: Hints | None = None
+) -> list[PlacedStart]:
     """Commits what still holds: claims, phase, start orders, events. What lost a race is left out of the answer.
 
     All ranks of an instance or none. Workers are share-locked and checked once more, devices are locked in uuid order
     and checked once more; the triggers on claims verify the sums. The caller holds the transaction and has checked its
-    term.
+    term; `hints` are what else it has to tell.
 
     Returns:
         The starts that were written.
     """
     devices = await _lock(connection, starts)
     kept = [s for s in starts if _fits(s, devices)]
+    told = {kind: set(ids) for kind, ids in (hints or {}).items()}
     if not kept:
+        await notify_all(connection, told)
         return []
-    hints = {
-        "command": {worker for s in kept for worker in s.placed.workers},
-        "status": {s.waiting.deployment_uid for s in kept},
-    }
+    told.setdefault("command", set()).update(worker for s in kept for worker in s.placed.workers)
+    told.setdefault("status", set()).update(s.waiting.deployment_uid for s in kept)
     rows = await connection.fetch(
         _WRITE,
         [_instance(s) for s in kept],
@@ -96,7 +98,7 @@ async def commit_placements(connection: Any, starts: Sequence[PlacedStart]) -> l
         [order for s in kept for order in _orders(s)],
         [_event(s) for s in kept],
         CHANNEL,
-        payloads(hints),
+        payloads(told),
     )
     taken = {row["id"] for row in rows}
     return [s for s in kept if s.waiting.id in taken]

@@ -66,6 +66,21 @@ class WaitingInstance:
     avoid_worker: str | None  # where it has failed too often in a row
 
 
+def newcomer(id_: str, deployment_uid: str, deployment: str, revision: int) -> WaitingInstance:
+    """An instance that is about to be created, and waits for nothing but its place."""
+    return WaitingInstance(
+        id=id_,
+        deployment_uid=deployment_uid,
+        deployment=deployment,
+        revision=revision,
+        phase="pending",
+        epoch=0,
+        waited_s=0.0,
+        message="",
+        avoid_worker=None,
+    )
+
+
 async def read_waiting(
     connection: Any, limit: int, *, failures_per_worker: int
 ) -> tuple[list[WaitingInstance], float | None]:

@@ -1,0 +1,220 @@
+"""Who places: the inventory of one term, what is decided on it, and the commit of that. One at a time.
+
+Two come here. The placement's own pass serves everybody who waits. A step of the instances that makes new ones may
+place them in its own transaction while nobody else waits: that spares them a second commit and all that is read for
+it. The inventory is a cache; the commit checks every row again under lock.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Final, Protocol
+
+from gpuward.controller.decide.orders import start_payload
+from gpuward.controller.domain.placement import Ask, Need, Placed, Unplaced
+from gpuward.controller.engines.registry import engine_for
+from gpuward.controller.runtime.clock import Clock
+from gpuward.controller.scheduling.estimate import asks_for
+from gpuward.controller.scheduling.inventory import Inventory
+from gpuward.controller.scheduling.place import place
+from gpuward.controller.store.inventory import InventoryCache
+from gpuward.controller.store.placement import PlacedStart
+from gpuward.controller.store.waiting import RevisionKey, WaitingInstance, read_revisions
+from gpuward.schemas.manifest import DeploymentSpec
+from gpuward.schemas.objects import Explain
+from gpuward.schemas.reasons import Reason
+
+_MAX_AT_ONCE: Final = 256  # of one step; more would hold its deployments' rows for long
+_MAX_REVISIONS_KEPT: Final = 1_000  # parsed specs, some 14 KiB each; those of a pass are kept besides
+
+Undecided = tuple[WaitingInstance, Unplaced]
+
+
+class PlacementMetrics(Protocol):
+    """What placement counts."""
+
+    def placed(self, outcome: str, n: int) -> None:
+        """`n` instances were `placed`, `unplaced` or `lost` (a race, and are placed again)."""
+
+    def placement_seconds(self, seconds: float) -> None:
+        """One instance had its claims committed so long after it began to wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class Newcomer:
+    """An instance that is about to be created, and what is known of its revision."""
+
+    waiting: WaitingInstance
+    spec: DeploymentSpec
+    need: Need
+
+
+class Placer:
+    """Lives as long as one term."""
+
+    def __init__(self, *, clock: Clock, metrics: PlacementMetrics) -> None:
+        self._clock = clock
+        self._metrics = metrics
+        self._cache = InventoryCache()
+        self._revisions: OrderedDict[RevisionKey, tuple[DeploymentSpec, Ask] | ValueError] = OrderedDict()
+        self._turn = asyncio.Lock()
+        self._joined = 0  # rises whenever somebody may have begun to wait
+        self._nobody_waits_at: int | None = None  # what it was when a pass that served everybody began
+        self._began = 0.0
+
+    @property
+    def inventory(self) -> Inventory:
+        """What is claimed, and what this turn has reserved."""
+        return self._cache.inventory
+
+    def somebody_waits(self) -> None:
+        """Newcomers are not placed at once before a pass has served whoever waits now."""
+        self._joined += 1
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """The inventory for as long as one pass takes, its commits included; what failed is taken back."""
+        async with self._turn:
+            self._began = self._clock.monotonic()
+            self.inventory.begin_pass()
+            try:
+                yield
+            except BaseException:
+                self.inventory.rollback()  # whatever was committed all the same is read at the next refresh
+                raise
+
+    @asynccontextmanager
+    async def whole_pass(self) -> AsyncIterator[list[WaitingInstance]]:
+        """A turn that serves everybody. To the list goes who is left waiting; while it is not empty, all must queue."""
+        async with self.turn():
+            joined, left = self._joined, list[WaitingInstance]()
+            self._nobody_waits_at = None
+            yield left
+            self._nobody_waits_at = None if left else joined
+
+    @asynccontextmanager
+    async def at_once(self, newcomers: Sequence[Newcomer]) -> AsyncIterator[list[PlacedStart]]:
+        """A turn for instances that are about to be created, where nobody is ahead of them; else an empty list."""
+        may = self._nobody_waits_at == self._joined and not self._turn.locked()
+        if not may or not 0 < len(newcomers) <= _MAX_AT_ONCE:
+            yield []
+            return
+        async with self.turn():
+            for one in newcomers:
+                self._learn((one.waiting.deployment_uid, one.waiting.revision), one.spec, one.need)
+            starts, _ = self.decide([one.waiting for one in newcomers])
+            yield starts
+
+    # What is known
+
+    async def refresh(self, connection: Any, waiting: Sequence[WaitingInstance]) -> None:
+        """Reads what changed, and the revisions that are asked for. In one REPEATABLE READ transaction."""
+        await self._cache.refresh(connection)
+        missing = {(w.deployment_uid, w.revision) for w in waiting} - self._revisions.keys()
+        if missing:
+            for key, row in (await read_revisions(connection, sorted(missing))).items():
+                try:
+                    self._learn(key, *row.parse())
+                except ValueError as error:
+                    self._revisions[key] = error
+        for one in waiting:
+            self._revisions.move_to_end((one.deployment_uid, one.revision))
+        while len(self._revisions) > max(_MAX_REVISIONS_KEPT, len(waiting)):
+            self._revisions.popitem(last=False)
+
+    def _learn(self, key: RevisionKey, spec: DeploymentSpec, need: Need) -> None:
+        """Keeps the spec, and what each instance of it asks but for its own name; or why this version cannot tell."""
+        try:
+            engine = engine_for(spec)
+            engine.validate(spec)
+            self._revisions[key] = spec, asks_for(spec, need, engine, instance="", deployment_uid=key[0])
+        except ValueError as error:
+            self._revisions[key] = error
+
+    # What is decided
+
+    def decide(self, waiting: Sequence[WaitingInstance]) -> tuple[list[PlacedStart], list[Undecided]]:
+        """Where everybody goes; who cannot even be asked for fits nowhere, and holds nobody else up."""
+        asked: list[tuple[WaitingInstance, Ask]] = []
+        placed: list[PlacedStart] = []
+        unplaced: list[Undecided] = []
+        for one in waiting:
+            try:
+                asked.append((one, self._ask(one)))
+            except ValueError as error:
+                unplaced.append((one, _impossible(one, error)))
+        for (one, _), decision in zip(asked, place(self.inventory, [ask for _, ask in asked]), strict=True):
+            if isinstance(decision, Placed):
+                placed.append(self._start(one, decision))
+            else:
+                unplaced.append((one, decision))
+        return placed, unplaced
+
+    def _ask(self, waiting: WaitingInstance) -> Ask:
+        _, ask = self._revision(waiting)
+        avoid = frozenset({waiting.avoid_worker}) if waiting.avoid_worker else frozenset[str]()
+        return _for_instance(ask, waiting.id, avoid)
+
+    def _revision(self, waiting: WaitingInstance) -> tuple[DeploymentSpec, Ask]:
+        found = self._revisions[waiting.deployment_uid, waiting.revision]
+        if isinstance(found, ValueError):
+            raise found
+        return found
+
+    def _start(self, waiting: WaitingInstance, placed: Placed) -> PlacedStart:
+        spec, _ = self._revision(waiting)
+        gpus = self.inventory.gpus
+        leader = self.inventory.worker(placed.worker_id).host
+        payloads = []
+        for rank in range(len(placed.workers)):
+            rows = {
+                c.device: row for c in placed.of_rank(rank) if (row := self.inventory.gpu_row(c.device)) is not None
+            }
+            payloads.append(
+                start_payload(
+                    spec,
+                    deployment=waiting.deployment,
+                    deployment_uid=waiting.deployment_uid,
+                    gpus=[c for c in placed.of_rank(rank) if c.device in rows],
+                    engine=placed.engine,
+                    layout=placed.layout,
+                    gpu_mib=min((int(gpus.total[row]) for row in rows.values()), default=0),
+                    gang=f"{waiting.id}/{waiting.epoch + 1}",
+                    rank=rank,
+                    leader=leader if len(placed.workers) > 1 else "",
+                )
+            )
+        return PlacedStart(waiting, placed, tuple(payloads))
+
+    # What is committed
+
+    def committed(self, starts: Sequence[PlacedStart], kept: Sequence[PlacedStart]) -> list[PlacedStart]:
+        """Counts, once the transaction is committed; gives back and returns what lost a race."""
+        done = {s.waiting.id for s in kept}
+        lost = [s for s in starts if s.waiting.id not in done]
+        for start in lost:
+            self.inventory.unreserve(start.placed)
+        elapsed = self._clock.monotonic() - self._began
+        for start in kept:
+            self._metrics.placement_seconds(start.waiting.waited_s + elapsed)
+        self._metrics.placed("placed", len(kept))
+        self._metrics.placed("lost", len(lost))
+        return lost
+
+    def unplaced(self, instances: Iterable[Undecided]) -> None:
+        """Counts who fits nowhere."""
+        self._metrics.placed("unplaced", sum(1 for _ in instances))
+
+
+def _for_instance(ask: Ask, instance: str, avoid: frozenset[str]) -> Ask:
+    """The ask, and all that stand behind it, in the name of one instance."""
+    otherwise = _for_instance(ask.otherwise, instance, avoid) if ask.otherwise is not None else None
+    return replace(ask, instance=instance, avoid_workers=avoid, otherwise=otherwise)
+
+
+def _impossible(waiting: WaitingInstance, error: ValueError) -> Unplaced:
+    """For a spec that this version cannot run, as after a downgrade: waits for a changed spec."""
+    message = f"this version cannot run its spec: {error}"
+    return Unplaced(waiting.id, Explain(workers=0, rejected={Reason.ENGINE_UNSUPPORTED: 1}, message=message))
