@@ -1,4 +1,6 @@
-"""How long the ledger's machine runs: `HYPOTHESIS_PROFILE` is "short" (the default), "nightly" or "shrink"."""
+"""How long the ledger's machine runs, and how many inputs the readers of files that nobody vouches for are given:
+`HYPOTHESIS_PROFILE` is "short" (the default), "nightly" or "shrink".
+"""
 
 import os
 
@@ -16,6 +18,7 @@ _PROFILES = {
 }
 
 
+_INPUTS = {"short": 300, "nightly": 100_000, "shrink": 100_000}
 PROFILE = os.environ.get(VARIABLE, "short")
 TIMEOUT_S = 600 if PROFILE == "short" else 14_400
 
@@ -29,3 +32,12 @@ def machine_settings() -> settings:
     if PROFILE not in _PROFILES:
         raise ValueError(f"{VARIABLE}={PROFILE} is unknown; use one of {', '.join(sorted(_PROFILES))}")
     return _PROFILES[PROFILE]
+
+
+def reader_settings() -> settings:
+    """The profile's settings for a property of a reader, whose inputs take a millisecond each.
+
+    Raises:
+        ValueError: as `machine_settings`.
+    """
+    return settings(machine_settings(), max_examples=_INPUTS[PROFILE])

@@ -12,7 +12,6 @@ from gpuward.controller.domain.model_facts import ModelFacts, facts_to_json
 from gpuward.controller.models.config import read_config, with_config
 from gpuward.controller.models.errors import MetadataError
 from gpuward.controller.models.files import LocalFolder, ModelFiles
-from gpuward.controller.models.safetensors import BITS
 from gpuward.controller.models.weights import read_weights
 
 MAX_ADAPTERS: Final = 64
@@ -37,8 +36,8 @@ def model_facts(payload: dict[str, Any]) -> dict[str, Any]:
     if len(adapters) > MAX_ADAPTERS:
         raise MetadataError(f"{len(adapters)} adapters are more than {MAX_ADAPTERS}; name fewer", retryable=False)
     try:
-        facts = _facts(payload)
-        return facts_to_json(replace(facts, adapter_bytes=sum(_adapter_bytes(source) for source in adapters)))
+        facts = facts_of(*_files(payload))
+        return facts_to_json(replace(facts, adapter_bytes=sum(_adapter_bytes(*_files(one)) for one in adapters)))
     except MemoryError as error:
         raise MetadataError(
             "the model's headers need more memory than its reader may take; give resources.gpu_memory",
@@ -46,20 +45,17 @@ def model_facts(payload: dict[str, Any]) -> dict[str, Any]:
         ) from error
 
 
-def safetensors_need(payload: dict[str, Any]) -> dict[str, Any]:
-    """As `model_facts`, in fewer words: `tensor_bytes`, `elements` by dtype, `heads`, `kv_heads`, `vocab`."""
-    facts = _facts(payload)
-    return {
-        "tensor_bytes": facts.weight_bytes,
-        "elements": {t: n * 8 // BITS[t] for t, n in facts.dtypes.items() if t in BITS},
-        "heads": facts.heads,
-        "kv_heads": facts.kv_heads,
-        "vocab": facts.vocab,
-    }
+def facts_of(files: ModelFiles, gguf_file: str | None = None) -> ModelFacts:
+    """What a model's files say of it.
 
+    Args:
+        files: the model's own, or those that others lie beside.
+        gguf_file: the GGUF file to read; None: safetensors and `.bin` go before the only one there may be.
 
-def _facts(source: dict[str, Any]) -> ModelFacts:
-    files, gguf_file = _files(source)
+    Raises:
+        MetadataError: see there.
+    """
+    gguf_file = gguf_file or _only_gguf(files)
     if gguf_file is not None:
         from gpuward.controller.models.gguf_facts import gguf_facts  # noqa: PLC0415 - brings numpy with it
 
@@ -71,8 +67,8 @@ def _facts(source: dict[str, Any]) -> ModelFacts:
     return with_config(facts, read_config(files))
 
 
-def _adapter_bytes(source: dict[str, Any]) -> int:
-    files, gguf_file = _files(source)
+def _adapter_bytes(files: ModelFiles, gguf_file: str | None) -> int:
+    gguf_file = gguf_file or _only_gguf(files)
     if gguf_file is not None:
         from gpuward.controller.models.gguf_facts import gguf_bytes  # noqa: PLC0415 - as above
 
@@ -80,22 +76,24 @@ def _adapter_bytes(source: dict[str, Any]) -> int:
     return read_weights(files).size_bytes
 
 
+def _only_gguf(files: ModelFiles) -> str | None:
+    if any(name.endswith((".safetensors", ".bin")) for name in files.sizes):
+        return None
+    from gpuward.controller.models.gguf_facts import only_model  # noqa: PLC0415 - as above
+
+    return only_model(files)
+
+
 def _files(source: dict[str, Any]) -> tuple[ModelFiles, str | None]:
-    """The files of a source, and which of them is its model where that is a GGUF one."""
-    files: ModelFiles
+    """The files of a source, and which GGUF one it names, if any."""
     if "repo" in source:
         from gpuward.controller.models.huggingface import HubFiles  # noqa: PLC0415 - brings TLS with it
 
-        files, stated = HubFiles(source["repo"], source["revision"], source.get("endpoint")), source.get("file")
-    else:
-        path = Path(source["gguf"] if "gguf" in source else source["path"])
-        stated = path.name if "gguf" in source or path.suffix == ".gguf" else None
-        files = LocalFolder(path if stated is None else path.parent)
-    if stated is None and not any(name.endswith((".safetensors", ".bin")) for name in files.sizes):
-        from gpuward.controller.models.gguf_facts import only_model  # noqa: PLC0415 - as above
-
-        stated = only_model(files)
-    return files, stated
+        return HubFiles(source["repo"], source["revision"], source.get("endpoint")), source.get("file")
+    path = Path(source["gguf"] if "gguf" in source else source["path"])
+    if "gguf" in source or path.suffix == ".gguf":
+        return LocalFolder(path.parent), path.name
+    return LocalFolder(path), None
 
 
 def simulated_need(payload: dict[str, Any]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ _MAX_COUNT: Final = 2**63  # larger ones no file can hold, and multiplying them 
 _MAX_DIMENSIONS: Final = 32
 _MAX_NAME: Final = 32
 _LENGTH: Final = struct.Struct("<Q")
-BITS: Final[Mapping[str, int]] = {
+_BITS: Final[Mapping[str, int]] = {
     "BOOL": 8, "U8": 8, "I8": 8, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8,
     "I16": 16, "U16": 16, "F16": 16, "BF16": 16, "I32": 32, "U32": 32, "F32": 32,
     "I64": 64, "U64": 64, "F64": 64, "C64": 64, "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6,
@@ -101,7 +101,7 @@ def _tensor(name: str, entry: Any, source: str) -> tuple[Tensor, tuple[int, int]
     if not all(map(_is_count, [*shape, *offsets])) or offsets[0] > offsets[1]:
         raise wrong
     elements, size_bytes = prod(shape), offsets[1] - offsets[0]
-    if dtype in BITS and (elements * BITS[dtype] + 7) // 8 != size_bytes:
+    if dtype in _BITS and (elements * _BITS[dtype] + 7) // 8 != size_bytes:
         raise wrong
     return Tensor(dtype, elements, size_bytes), (offsets[0], offsets[1])
 

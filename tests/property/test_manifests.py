@@ -1,0 +1,99 @@
+"""Manifests from anybody: specs or refusals that say something, and nothing else, whatever is written."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuward.controller.engines.base import SpecError
+from gpuward.controller.engines.registry import validate
+from gpuward.schemas.manifest import DeploymentManifest
+from gpuward.schemas.parse import Manifest, parse_manifest_objects, parse_manifests
+from gpuward.schemas.problems import ManifestError
+from support.machine_profiles import TIMEOUT_S, reader_settings
+
+pytestmark = pytest.mark.timeout(TIMEOUT_S)
+
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20)
+FIELDS = st.sampled_from(
+    [
+        "kind", "name", "model", "engine", "runtime", "command", "args", "env", "replicas", "restart",
+        "start_timeout", "drain_time", "probe", "priority", "preempt", "movable", "update", "resources",
+        "gpus", "gpu_memory", "exclusive", "max_workers", "host_memory", "cpus", "parallel", "tp", "pp", "dp",
+        "placement", "strategy", "labels", "workers", "utilization_policy", "min_gpu_utilization",
+        "time_window", "secret", "path", "period",
+    ]
+)  # fmt: skip
+VALUES = SCALARS | st.sampled_from(
+    [
+        "Deployment",
+        "UtilizationPolicy",
+        "x",
+        "auto",
+        "all",
+        "vllm",
+        "simulated",
+        "hf:a/b",
+        "path:/x",
+        "20GiB",
+        "5m",
+        "none",
+    ]
+)
+MANIFESTS = st.recursive(
+    VALUES, lambda inner: st.dictionaries(FIELDS, inner, max_size=8) | st.lists(inner, max_size=3),
+    max_leaves=20,
+)  # fmt: skip
+
+
+def check(manifests: list[Manifest]) -> None:
+    """Engines judge them, or refuse them in words."""
+    for manifest in manifests:
+        if isinstance(manifest, DeploymentManifest):
+            try:
+                validate(manifest.spec())
+            except SpecError as error:
+                refused = str(error)
+                assert refused
+
+
+def problems_of(parse: Any, written: Any) -> list[Any]:
+    try:
+        check(parse(written))
+    except ManifestError as error:
+        return list(error.problems)
+    return []
+
+
+@given(st.lists(MANIFESTS, max_size=3))
+@reader_settings()
+def test_as_values(values: list[Any]) -> None:
+    assert all(problem.message for problem in problems_of(parse_manifest_objects, values))
+
+
+DEPLOYMENTS = st.fixed_dictionaries(
+    {"kind": st.just("Deployment"), "name": st.just("d")},
+    optional={
+        "model": st.sampled_from(["hf:a/b", "path:/x", "gguf:/x.gguf", "hf:a/b@c"]),
+        "engine": st.sampled_from(["auto", "vllm", "sglang", "llama-cpp", "transformers", "custom", "simulated"]),
+        "args": st.dictionaries(
+            st.text("abcdefg-_", max_size=12) | FIELDS, SCALARS | st.lists(SCALARS, max_size=2), max_size=3
+        ),
+        "resources": st.dictionaries(FIELDS, VALUES, max_size=2),
+        "parallel": st.dictionaries(st.sampled_from(["tp", "pp", "dp"]), st.integers(-1, 9), max_size=3),
+        "command": st.lists(st.text(max_size=5), max_size=2),
+    },
+)
+
+
+@given(DEPLOYMENTS)
+@reader_settings()
+def test_deployments_are_judged_by_their_engines(value: dict[str, Any]) -> None:
+    assert all(problem.message for problem in problems_of(parse_manifest_objects, [value]))
+
+
+@given(st.text(max_size=200) | st.text(alphabet="ab:-[]{}&*!|>'\"\n #,0", max_size=60))
+@reader_settings()
+def test_as_text(written: str) -> None:
+    assert all(problem.message for problem in problems_of(parse_manifests, written))
