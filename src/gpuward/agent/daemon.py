@@ -125,6 +125,7 @@ class _Agent:
                 traffic=traffic,
                 clock=boot_clock,
                 boot_id=boot_id,
+                gpu_index=inventory.index_of,
                 emit=lambda record: outbox.report(record.report()),
             )
             supervisor = await stack.enter_async_context(Supervisor(tools, inventory, contact))

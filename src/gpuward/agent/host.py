@@ -44,4 +44,5 @@ def simulated_host(worker: SimulatedWorker, labels: dict[str, str], reserved_mib
         cpu_milli=worker.cpus * 1000,
         simulated=True,
         labels={**worker.labels, **labels},
+        engines=None if worker.engines is None else tuple(worker.engines),
     )

@@ -1,10 +1,12 @@
 """What this host has: its facts and its GPUs as last read."""
 
 import asyncio
+import os
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
+from gpuward.agent.engines import installed_engines
 from gpuward.agent.gpus.reader import GpuReader, GpuReading
 from gpuward.schemas.wire import DeviceFacts, HostFacts, Inventory
 
@@ -27,6 +29,11 @@ class InventoryWatch:
     def devices(self) -> Mapping[str, DeviceFacts]:
         """The GPUs by UUID as last read; an unknown reading does not take them away."""
         return MappingProxyType(self._devices)
+
+    def index_of(self, uuid: str) -> int | None:
+        """The number of a GPU on this host as last read; None where it has none."""
+        device = self._devices.get(uuid)
+        return None if device is None else device.index
 
     async def read(self) -> tuple[DeviceFacts, ...] | None:
         """Reads the GPUs now; None: they could not be read, which is unknown, not none."""
@@ -54,7 +61,8 @@ class InventoryWatch:
         gpus = await self.read()
         if not self._host.simulated:
             driver = await self._reader.driver()
-            self._host = self._host.model_copy(update={"driver": driver or self._host.driver})
+            engines = installed_engines(os.environ)
+            self._host = self._host.model_copy(update={"driver": driver or self._host.driver, "engines": engines})
         return Inventory(host=self._host, gpus=gpus)
 
     def tell(self, inventory: Inventory) -> bool:

@@ -32,6 +32,7 @@ class SimulatedWorker(Wire):
     """A simulated host; `count` above 1 makes name-0, name-1, ...
 
     `telemetry_seconds`: for so long after the agent's start the GPUs can be read, then no more, as if NVML hung.
+    `engines`: those installed there; left out: not told, so that every engine may be placed there.
     """
 
     name: Name
@@ -45,6 +46,7 @@ class SimulatedWorker(Wire):
     gpus: Annotated[tuple[SimulatedGpu, ...], Field(max_length=64)] = ()
     reserved: SimulatedReserve = SimulatedReserve()
     telemetry_seconds: Seconds | None = None
+    engines: Annotated[tuple[Text, ...], Field(max_length=64)] | None = None
 
 
 class SimulatedHosts(Wire):

@@ -62,6 +62,7 @@ class HostFacts(Wire):
     cpu_milli: int
     simulated: bool = False
     labels: dict[str, str] = {}
+    engines: tuple[str, ...] | None = None  # installed servers of models, as manifests name them; None: not known
 
 
 class Inventory(Wire):
@@ -229,6 +230,7 @@ class StartOrder(Wire):
     drain_time_s: float
     stop_on_disconnect_after_s: float | None = None
     simulated_load: SimulatedLoad | None = None
+    gpus_by_index: bool = False  # the process knows no GPU by its UUID: it is told their numbers on the host
     request_gauges: tuple[str, ...] = ()  # on the engine's /metrics: requests in flight or waiting are their sum
 
 

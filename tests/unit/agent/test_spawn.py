@@ -1,9 +1,11 @@
 import sys
 from pathlib import Path
 
+from gpuward.agent.engines import installed_engines
 from gpuward.agent.processes.ports import PortBook
 from gpuward.agent.processes.spawn import engine_argv, engine_env
 from gpuward.agent.records import Key
+from gpuward.schemas.wire import ClaimOrder
 from support.controller_double import start_order
 
 KEY = Key("i-1", 2, 1)
@@ -30,6 +32,28 @@ def test_the_environment_holds_no_secret_of_ours(tmp_path: Path) -> None:
         "GPUWARD_EPOCH": "2",
         "GPUWARD_RANK": "1",
     }
+
+
+def test_engines_that_know_no_uuid_are_told_numbers(tmp_path: Path) -> None:
+    claims = tuple(ClaimOrder(device=f"GPU-{name}", memory_mib=1, exclusive=False) for name in "ab")
+    numbers = {"GPU-a": 3, "GPU-b": 0}
+
+    def visible(*, by_index: bool, known: dict[str, int]) -> dict[str, str]:
+        order = start_order("run").model_copy(update={"claims": claims, "gpus_by_index": by_index})
+        env = engine_env({}, order, KEY, port=None, data_dir=tmp_path, gpu_index=known.get)
+        return {name: value for name, value in env.items() if name.startswith("CUDA_")}
+
+    assert visible(by_index=False, known=numbers) == {"CUDA_VISIBLE_DEVICES": "GPU-a,GPU-b"}
+    told = {"CUDA_VISIBLE_DEVICES": "3,0", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    assert visible(by_index=True, known=numbers) == told
+    assert visible(by_index=True, known={"GPU-a": 3}) == {"CUDA_VISIBLE_DEVICES": "GPU-a,GPU-b"}
+
+
+def test_installed_engines_are_found_by_their_programs(tmp_path: Path) -> None:
+    for name in ("llama-server", "vllm"):
+        (tmp_path / name).touch(mode=0o755)
+    (tmp_path / "sglang").touch(mode=0o644)  # no program
+    assert set(installed_engines({"PATH": str(tmp_path)})) - {"transformers"} == {"llama-cpp", "vllm"}
 
 
 def test_a_users_own_caches_stay(tmp_path: Path) -> None:

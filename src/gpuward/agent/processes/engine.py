@@ -44,6 +44,7 @@ class Tools:
     clock: Clock
     boot_id: str
     emit: Callable[[ProcessRecord], None]
+    gpu_index: Callable[[str], int | None]  # the number that a GPU has on this host now
 
 
 class Engine:
@@ -100,7 +101,7 @@ class Engine:
         port = tools.ports.take() if order.needs_port else None
         self._amend(port=port)  # before the start: should the agent die in between, its successor knows the port
         argv = engine_argv(order, port)
-        env = engine_env(os.environ, order, key, port=port, data_dir=tools.folders.data_dir)
+        env = engine_env(os.environ, order, key, port=port, data_dir=tools.folders.data_dir, gpu_index=tools.gpu_index)
         try:
             work, output = tools.folders.work(key.instance), tools.folders.log(key)
         except OSError as error:

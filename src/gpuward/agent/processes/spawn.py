@@ -3,9 +3,10 @@
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from gpuward.agent.engines import search_path
 from gpuward.agent.errors import SpawnError
 from gpuward.agent.processes.procfs import MARK_DIR, MARK_EPOCH, MARK_INSTANCE, MARK_RANK
 from gpuward.agent.records import Key
@@ -27,24 +28,40 @@ def engine_argv(order: StartOrder, port: int | None) -> list[str]:
 
 
 def engine_env(
-    base: Mapping[str, str], order: StartOrder, key: Key, *, port: int | None, data_dir: Path
+    base: Mapping[str, str],
+    order: StartOrder,
+    key: Key,
+    *,
+    port: int | None,
+    data_dir: Path,
+    gpu_index: Callable[[str], int | None] = lambda _uuid: None,
 ) -> dict[str, str]:
-    """The engine's environment: the agent's without what is Gpuward's own (secrets too), the order's, our markers."""
+    """The engine's environment: the agent's without what is Gpuward's own (secrets too), the order's, our markers.
+
+    `gpu_index` tells the number that a GPU has on this host now, for engines that know none by its UUID.
+    """
     env = {name: value for name, value in base.items() if not name.startswith("GPUWARD_")}
     if "PYTHONPATH" in env:  # relative folders in it are meant from here, not from the engine's folder
         env["PYTHONPATH"] = os.pathsep.join(str(Path(p).absolute()) for p in env["PYTHONPATH"].split(os.pathsep))
-    # Engines installed beside the agent are found though nobody activated its environment; the user's PATH goes first.
-    env["PATH"] = os.pathsep.join(p for p in (env.get("PATH", os.defpath), str(Path(sys.executable).parent)) if p)
+    env["PATH"] = search_path(env)
     env.setdefault("PYTHONUNBUFFERED", "1")  # the log's growth is how progress is seen
     if "HF_HUB_CACHE" not in env:
         env.setdefault("HF_HOME", str(data_dir / "cache" / "huggingface"))
     env |= order.env
-    env["CUDA_VISIBLE_DEVICES"] = ",".join(claim.device for claim in order.claims)
+    env |= _visible([claim.device for claim in order.claims], order, gpu_index)
     env[MARK_DIR] = str(data_dir)
     env[MARK_INSTANCE], env[MARK_EPOCH], env[MARK_RANK] = key.instance, str(key.epoch), str(key.rank)
     if port is not None:
         env["GPUWARD_PORT"] = str(port)
     return env
+
+
+def _visible(uuids: list[str], order: StartOrder, gpu_index: Callable[[str], int | None]) -> dict[str, str]:
+    """Which GPUs the engine sees: by UUID, which no renumbering changes, or by numbers in the driver's own order."""
+    numbers = [gpu_index(uuid) for uuid in uuids] if order.gpus_by_index else [None]
+    if None in numbers:
+        return {"CUDA_VISIBLE_DEVICES": ",".join(uuids)}
+    return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(map(str, numbers))}
 
 
 def spawn(argv: list[str], env: Mapping[str, str], *, work: Path, log: Path) -> int:

@@ -141,6 +141,9 @@ def _inventory(inventory: Inventory) -> None:
     _number("memory_mib", host.memory_mib, _MAX_MIB)
     _number("reserved_mib", host.reserved_mib, _MAX_MIB)
     _number("cpu_milli", host.cpu_milli, _MAX_INT)
+    for engine in host.engines or ():
+        _text("engines", engine, MAX_NAME)
+    _bounded("engines", host.engines or (), MAX_LABELS)
     _bounded("labels", host.labels, MAX_LABELS)
     for key, value in host.labels.items():
         _text("labels", key, MAX_NAME)

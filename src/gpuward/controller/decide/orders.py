@@ -94,6 +94,7 @@ def start_payload(
         drain_time_s=spec.drain_time,
         stop_on_disconnect_after_s=None if stop_after == "none" else stop_after,
         simulated_load=process.simulated_load,
+        gpus_by_index=process.gpus_by_index,
         request_gauges=process.request_gauges,
     )
     secrets = {name: value.secret for name, value in spec.env.items() if isinstance(value, SecretRef)}

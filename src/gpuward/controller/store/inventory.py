@@ -14,7 +14,7 @@ from gpuward.controller.scheduling.load import InstanceLoad
 
 # A horizon comes with each row that changed. Where none did, the old one is as good.
 _WORKERS: Final = """
-    select id, name, phase, cordoned, draining, deleted_at, os, arch, driver, simulated, labels, gpus_known,
+    select id, name, phase, cordoned, draining, deleted_at, os, arch, driver, simulated, labels, engines, gpus_known,
            proxy_address, pg_snapshot_xmin(pg_current_snapshot())::text as horizon
       from workers where changed >= $1::text::xid8"""
 _DEVICES: Final = """
@@ -122,6 +122,7 @@ def _worker(row: Row) -> WorkerFacts:
         driver=row["driver"],
         simulated=row["simulated"],
         labels=row["labels"],
+        engines=None if row["engines"] is None else frozenset(row["engines"]),
         host=row["proxy_address"].rpartition(":")[0].strip("[]"),
     )
 

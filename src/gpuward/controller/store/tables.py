@@ -124,6 +124,7 @@ class WorkerRow(SQLModel, table=True):
     driver: str | None = maybe(Text)
     simulated: bool = filled(Boolean)
     labels: dict[str, str] = filled(JSONB)
+    engines: list[str] | None = maybe(JSONB)
     proxy_address: str = filled(Text)
     gpus_known: bool = filled(Boolean)
     reported_at: datetime | None = maybe(TIME)

@@ -30,7 +30,7 @@ _CONNECTED: Final = """
        set session = excluded.session, connected = true, clean = false, last_seen = excluded.last_seen"""
 _HOST: Final = """
     update workers
-       set hostname = $2, os = $3, arch = $4, driver = $5, simulated = $6, labels = $7, gpus_known = $8,
+       set hostname = $2, os = $3, arch = $4, driver = $5, simulated = $6, labels = $7, gpus_known = $8, engines = $9,
            reported_at = clock_timestamp()
      where id = $1"""
 _GPUS_KNOWN: Final = "update workers set gpus_known = $2 where id = $1 and gpus_known <> $2"
@@ -127,8 +127,9 @@ async def begin_session(connection: Connection, worker_id: str, hello: Hello, pr
 async def write_host(connection: Connection, worker_id: str, host: HostFacts, *, gpus_known: bool) -> None:
     """Stores what a full report says of the host itself."""
     await connection.execute(
-        _HOST, worker_id, host.hostname, host.os, host.arch, host.driver, host.simulated, host.labels, gpus_known
-    )
+        _HOST, worker_id, host.hostname, host.os, host.arch, host.driver, host.simulated, host.labels, gpus_known,
+        None if host.engines is None else list(host.engines),
+    )  # fmt: skip
 
 
 async def write_gpus_known(connection: Connection, worker_id: str, *, gpus_known: bool) -> None:

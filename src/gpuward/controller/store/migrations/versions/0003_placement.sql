@@ -8,6 +8,8 @@ alter table devices
 -- What no claim explained at this very reading. One reading proves little: it may be older than a claim's release.
 alter table device_readings add column foreign_mib bigint not null default 0
 --;;
+alter table workers add column engines jsonb -- (hub) names of the installed ones; null: not told
+--;;
 alter table instances
     add column engine text,                                           -- (instances) what `auto` came to
     add column layout jsonb                                           -- {gpus, workers, tp, pp, dp} as placed
