@@ -12,16 +12,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuward.controller.domain.model_facts import ModelFacts, facts_from_json, facts_to_json
+from gpuward.controller.engines.registry import engine_for
 from gpuward.controller.models.analysis import facts_of
 from gpuward.controller.models.errors import MetadataError
 from gpuward.controller.models.weights import BIN_INDEX_FILE, INDEX_FILE
 from gpuward.controller.runtime.child import ChildError, run_child
+from gpuward.schemas.manifest import DeploymentSpec
 from support.machine_profiles import TIMEOUT_S, reader_settings
 from support.memory_files import MemoryFiles
 from support.model_files import safetensors, with_header
 
 pytestmark = pytest.mark.timeout(TIMEOUT_S)
 
+SPECS = [
+    DeploymentSpec.model_validate({"engine": engine, "model": "gguf:/m" if engine == "llama-cpp" else "path:/m"})
+    for engine in ("auto", "vllm", "sglang", "transformers", "llama-cpp")
+]
 # What small inputs may cost, a hundred times what they do.
 MOST_S = 2.0
 
@@ -34,7 +40,7 @@ def outcome(files: MemoryFiles) -> ModelFacts | MetadataError:
 
 
 def read(contents: dict[str, bytes]) -> None:
-    """The files give facts that make sense, or an error that says what is wrong."""
+    """The files give facts from which every engine can reckon, or an error that says what is wrong."""
     files = MemoryFiles(contents)
     began = time.process_time()
     found = outcome(files)
@@ -50,6 +56,10 @@ def read(contents: dict[str, bytes]) -> None:
     stored = json.dumps(facts_to_json(found))
     assert "\\u0000" not in stored  # PostgreSQL takes none
     assert facts_from_json(json.loads(stored)) == found
+    for spec in SPECS:
+        need = engine_for(spec).need(spec, json.loads(stored))
+        sizes = [need.memory_mib, need.host_memory_mib, *(share.memory_mib for share in need.shares)]
+        assert all(size is None or 0 <= size < 2**60 for size in sizes)
 
 
 NUMBERS = st.integers() | st.sampled_from([0, 1, 2, 8, 64, 2**31, 2**32, 2**63, 2**64, 10**30, -1])

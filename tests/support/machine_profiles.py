@@ -18,7 +18,7 @@ _PROFILES = {
 }
 
 
-_INPUTS = {"short": 300, "nightly": 100_000, "shrink": 100_000}
+_INPUTS = {"short": 200, "nightly": 100_000, "shrink": 100_000}
 PROFILE = os.environ.get(VARIABLE, "short")
 TIMEOUT_S = 600 if PROFILE == "short" else 14_400
 

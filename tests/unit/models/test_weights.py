@@ -128,6 +128,28 @@ def test_a_broken_config_names_the_file(tmp_path: Path) -> None:
         model_facts({"path": str(tmp_path)})
 
 
+@pytest.mark.parametrize(
+    ("name", "stated", "expected"),
+    [
+        ("quantize_config.json", {"bits": 4, "group_size": 128, "desc_act": True}, {"method": "gptq", "bits": 4}),
+        ("quant_config.json", {"zero_point": True, "w_bit": 4, "version": "GEMM"}, {"method": "awq", "bits": 4}),
+        (
+            "hf_quant_config.json",
+            {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "FP8"}},
+            {"method": "modelopt", "bits": 8},
+        ),
+    ],
+)
+def test_how_weights_are_quantised_may_stand_beside_the_config(
+    tmp_path: Path, name: str, stated: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    model_folder(tmp_path, {"a": ("F16", [4], 8)}, {"model_type": "llama"})
+    (tmp_path / name).write_text(json.dumps(stated))
+    assert model_facts({"path": str(tmp_path)})["quantization"] == expected
+    model_folder(tmp_path, {"a": ("F16", [4], 8)}, {"quantization_config": {"quant_method": "fp8"}})
+    assert model_facts({"path": str(tmp_path)})["quantization"] == {"method": "fp8", "bits": 8}
+
+
 def test_the_simulated_analysis_returns_what_it_was_given() -> None:
     assert simulated_need({"seconds": 0, "memory_mib": None}) == {"memory_mib": None}
 

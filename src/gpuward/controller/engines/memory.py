@@ -10,6 +10,7 @@ from gpuward.controller.domain.model_facts import ModelFacts
 from gpuward.controller.domain.splits import Split
 
 MIB: Final = 2**20
+MOST_MIB: Final = 2**40
 
 # Safetensors' names of floating point types, which an engine turns into the one that it works in.
 _FLOAT_BYTES: Final = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
@@ -31,8 +32,8 @@ _LOGIT_BYTES: Final = 8
 
 
 def mib(size: float) -> int:
-    """Bytes as MiB, rounded up."""
-    return -(-int(size) // MIB)
+    """Bytes as MiB, rounded up; an exbibyte at most, since a config may claim what no 64 bits hold."""
+    return min(-(-int(size) // MIB), MOST_MIB)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,19 +10,26 @@ from gpuward.controller.models.config_floors import Floors, language_floors, vis
 from gpuward.controller.models.defaults import DEFAULTS, ENCODERS, VISION_HEADS
 from gpuward.controller.models.files import ModelFiles
 from gpuward.controller.models.jsonfile import read_object
-from gpuward.controller.models.quantization import quantization_of
+from gpuward.controller.models.quantization import QUANTISED_BESIDE, quantization_of
 
 CONFIG_FILE: Final = "config.json"
 MAX_CONFIG_BYTES: Final = 16 * 2**20
 
 
 def read_config(files: ModelFiles) -> Mapping[str, Any]:
-    """The config.json of a model; empty where it has none.
+    """The config.json of a model, with how it is quantised where that stands in a file beside; empty without one.
 
     Raises:
         MetadataError: the file is there, but cannot be read or is no JSON object.
     """
-    return read_object(files, CONFIG_FILE, MAX_CONFIG_BYTES) if CONFIG_FILE in files.sizes else {}
+    config = read_object(files, CONFIG_FILE, MAX_CONFIG_BYTES) if CONFIG_FILE in files.sizes else {}
+    beside = next((name for name in QUANTISED_BESIDE if name in files.sizes), None)
+    if beside is None or config.get("quantization_config") or config.get("compression_config"):
+        return config
+    stated = read_object(files, beside, MAX_CONFIG_BYTES)
+    inner = stated.get("quantization")  # ModelOpt's file tells of its producer besides
+    stated = inner if isinstance(inner, dict) else stated
+    return config | {"quantization_config": {"quant_method": QUANTISED_BESIDE[beside], **stated}}
 
 
 def with_config(facts: ModelFacts, config: Mapping[str, Any]) -> ModelFacts:

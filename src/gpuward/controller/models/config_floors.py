@@ -11,7 +11,7 @@ _LANGUAGE: Final = (
     "text_config", "llm_config", "language_config", "thinker_config", "attn_config", "ffn_config",
 )  # fmt: skip
 _VISION: Final = ("vision_config", "visual")
-_MAX_COUNT: Final = 2**48
+_MAX_COUNT: Final = 2**31
 # What is kept as text goes into notes, rows and messages.
 _WORD: Final = re.compile(r"[A-Za-z0-9_.+-]{1,100}", re.ASCII)
 _MAX_WORDS: Final = 8

@@ -6,6 +6,10 @@ from typing import Any, Final
 from gpuward.controller.domain.model_facts import Quantization
 from gpuward.controller.models.config_floors import Floors, is_count, is_word
 
+# Files in which quantisers of before Transformers 4.33, and ModelOpt still, write it down, and whose they are.
+QUANTISED_BESIDE: Final[Mapping[str, str]] = {
+    "hf_quant_config.json": "modelopt", "quantize_config.json": "gptq", "quant_config.json": "awq",
+}  # fmt: skip
 # Methods whose name says it all.
 _BITS: Final[Mapping[str, int]] = {"fp8": 8, "fbgemm_fp8": 8, "mxfp4": 4, "awq": 4, "nvfp4": 4}
 _MAX_GROUPS: Final = 64
