@@ -41,7 +41,8 @@ check: $(VENV)/.ready
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# At length: the ledger's machine with many more examples, and every fault at every await by itself. An hour or more.
+# At length: the ledger's machine with many more examples, every fault at every await by itself, and 100,000 inputs for
+# each reader of files and manifests that nobody vouches for. An hour or more.
 test-nightly: $(VENV)/.ready
 	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -m 'nightly or not nightly' --timeout 14400 tests/property tests/reconcilers tests/system/faults tests/system/policies
 
