@@ -7,7 +7,8 @@ from pydantic import Field
 
 from gpuward.schemas.base import View
 from gpuward.schemas.manifest import DeploymentSpec
-from gpuward.schemas.policy_objects import DeploymentPolicy, InstanceUtilization, PlannedPolicy
+from gpuward.schemas.needs import LayoutView, NeedView
+from gpuward.schemas.policy_objects import DeploymentPolicy, InstanceUtilization
 
 DeploymentPhaseName = Literal[
     "pending", "progressing", "running", "degraded", "stopped", "succeeded", "failed", "deleting"
@@ -125,11 +126,17 @@ class InstanceSpecView(View):
 
 
 class InstanceStatus(View):
-    """Where an instance stands. `utilization` is how its policy judges it; None where none does."""
+    """Where an instance stands. `utilization` is how its policy judges it; None where none does.
+
+    `engine` and `layout` are as chosen with its place; `need` is what it was worked out to need.
+    """
 
     phase: InstancePhaseName
     reason: str = ""
     message: str = ""
+    engine: str | None = None
+    layout: LayoutView | None = None
+    need: NeedView | None = None
     worker: str | None = None
     workers: list[str] = []
     gpus: list[str] = []
@@ -277,28 +284,6 @@ class AuditView(View):
     ok: bool
     checked: list[str]
     violations: list[AuditViolation] = []
-
-
-class PlanItem(View):
-    """What would happen to one manifest's instances."""
-
-    deployment: str
-    instance: int
-    fits: bool
-    worker: str | None = None  # of a gang the leader's
-    workers: list[str] = []  # by rank
-    gpus: list[str] = []  # by rank, in the order in which its process sees them
-    memory_mib_per_gpu: int | None = None
-    explain: Explain | None = None
-
-
-class PlanView(View):
-    """The answer to `plan`; nothing was written. `changes` are of deployments, by name."""
-
-    items: list[PlanItem]
-    changes: dict[str, Literal["create", "replace", "update", "unchanged"]] = {}
-    policy_changes: dict[str, Literal["create", "update", "unchanged"]] = {}
-    policies: dict[str, PlannedPolicy] = {}  # that would apply, by deployment; missing: none
 
 
 class ErrorBody(View):

@@ -15,8 +15,9 @@ from gpuward.cli.output import Format, print_data, print_table
 from gpuward.cli.verb import OutputOption, TimeoutOption, run
 from gpuward.cli.waiting import Narrator, Target, until_gone, until_running
 from gpuward.schemas.manifest import DeploymentManifest
-from gpuward.schemas.objects import DeploymentView, PlanView
+from gpuward.schemas.objects import DeploymentView
 from gpuward.schemas.parse import Manifest, ManifestError, parse_manifests
+from gpuward.schemas.plan import PlanView
 from gpuward.schemas.policy import PolicyManifest
 from gpuward.schemas.policy_objects import PlannedPolicy
 

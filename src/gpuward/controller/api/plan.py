@@ -22,8 +22,9 @@ from gpuward.controller.store.inventory import read_inventory
 from gpuward.controller.store.plan_reads import known_needs, placed_counts
 from gpuward.controller.store.views.deployments import live_by_name
 from gpuward.schemas.manifest import DeploymentManifest, DeploymentSpec
-from gpuward.schemas.objects import DeploymentView, PlanView
+from gpuward.schemas.objects import DeploymentView
 from gpuward.schemas.parse import parse_manifest_objects
+from gpuward.schemas.plan import PlanView
 from gpuward.schemas.problems import FieldProblem, join_path
 from gpuward.schemas.requests import PlanBody
 

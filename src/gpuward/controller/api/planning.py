@@ -4,16 +4,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from gpuward.controller.domain.placement import Ask, Decision, Need, Placed
+from gpuward.controller.domain.need_view import need_view
+from gpuward.controller.domain.placement import Ask, Decision, Need, Placed, Unplaced
 from gpuward.controller.engines.registry import engine_for
+from gpuward.controller.scheduling.advice import Unfit, advise
 from gpuward.controller.scheduling.estimate import asks_for
 from gpuward.controller.scheduling.inventory import Inventory
 from gpuward.controller.scheduling.place import place
 from gpuward.schemas.manifest import DeploymentSpec
-from gpuward.schemas.objects import Explain, PlanItem
+from gpuward.schemas.needs import LayoutView
+from gpuward.schemas.objects import Explain
+from gpuward.schemas.plan import PlanItem
 from gpuward.schemas.reasons import Reason
 
 MAX_INSTANCES: Final = 10_000
+_MAX_ADVISED: Final = 5  # deployments; each takes about ten questions to the scheduler
 PlanChange = Literal["create", "replace", "update", "unchanged"]
 
 
@@ -30,16 +35,24 @@ class Planned:
 
 
 def plan_items(inventory: Inventory, planned: Sequence[Planned]) -> list[PlanItem]:
-    """Places all of them together, higher priority first, and answers in the manifests' order."""
+    """Places all of them together, higher priority first, and answers in the manifests' order.
+
+    The first that do not fit are told what would make them fit, beside all that do.
+    """
     order = sorted(range(len(planned)), key=lambda n: -planned[n].spec.priority)
     asks = [ask for n in order for ask in _asks(planned[n])]
     decisions = {decision.instance: decision for decision in place(inventory, asks)}
     names = {worker.id: worker.name for worker in inventory.workers.facts}
     items: list[PlanItem] = []
+    advised = 0
     for one in planned:
+        advice: list[str] | None = None
         for index in range(one.to_place):
             decision = decisions.get(_instance(one, index))
-            items.append(_unknown(one, index) if decision is None else _item(one, index, decision, inventory, names))
+            if isinstance(decision, Unplaced) and advice is None:
+                advice = _advice(inventory, one, decision) if advised < _MAX_ADVISED else []
+                advised += 1
+            items.append(_item(one, index, decision, inventory, names, advice or []))
     return items
 
 
@@ -57,10 +70,34 @@ def _asks(planned: Planned) -> list[Ask]:
     ]
 
 
-def _item(planned: Planned, index: int, decision: Decision, inventory: Inventory, names: Mapping[str, str]) -> PlanItem:
+def _advice(inventory: Inventory, planned: Planned, decision: Unplaced) -> list[str]:
+    if isinstance(planned.need, str):
+        return []
+    engine = engine_for(planned.spec)
+    return advise(inventory, Unfit(planned.spec, planned.need, engine, planned.uid, decision.explain))
+
+
+def _item(
+    planned: Planned,
+    index: int,
+    decision: Decision | None,
+    inventory: Inventory,
+    names: Mapping[str, str],
+    advice: list[str],
+) -> PlanItem:
+    if decision is None or isinstance(planned.need, str):
+        explain = Explain(workers=0, rejected={}, message=f"{Reason.METADATA_UNKNOWN}: {planned.need}")
+        return PlanItem(deployment=planned.name, instance=index, fits=False, explain=explain)
     if not isinstance(decision, Placed):
-        return PlanItem(deployment=planned.name, instance=index, fits=False, explain=decision.explain)
+        return PlanItem(
+            deployment=planned.name,
+            instance=index,
+            fits=False,
+            need=need_view(planned.need),
+            explain=decision.explain.model_copy(update={"advice": advice}),
+        )
     gpus = [claim for claim in decision.claims if inventory.gpu_row(claim.device) is not None]
+    layout = decision.layout
     return PlanItem(
         deployment=planned.name,
         instance=index,
@@ -69,9 +106,7 @@ def _item(planned: Planned, index: int, decision: Decision, inventory: Inventory
         workers=[names[worker] for worker in decision.workers],
         gpus=[claim.device for claim in gpus],
         memory_mib_per_gpu=gpus[0].memory_mib if gpus else None,
+        engine=decision.engine or None,
+        layout=LayoutView(gpus=layout.gpus, workers=layout.workers, tp=layout.tp, pp=layout.pp, dp=layout.dp),
+        need=need_view(planned.need, decision.engine, layout),
     )
-
-
-def _unknown(planned: Planned, index: int) -> PlanItem:
-    explain = Explain(workers=0, rejected={}, message=f"{Reason.METADATA_UNKNOWN}: {planned.need}")
-    return PlanItem(deployment=planned.name, instance=index, fits=False, explain=explain)

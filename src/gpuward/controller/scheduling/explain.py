@@ -6,13 +6,13 @@ from typing import Final
 
 import numpy as np
 
-from gpuward.controller.domain.placement import Ask
+from gpuward.controller.domain.placement import Ask, Layout
 from gpuward.controller.scheduling.feasible import FITS, STAGE, STAGES, Request, Stages
 from gpuward.controller.scheduling.furthest import Furthest, furthest_of
 from gpuward.controller.scheduling.inventory import Inventory
 from gpuward.controller.scheduling.search import Search, search_for
 from gpuward.controller.scheduling.segments import Bools, Ints
-from gpuward.schemas.objects import Explain, NearestMiss
+from gpuward.schemas.objects import Explain, NearestMiss, TriedLayout
 from gpuward.schemas.reasons import Reason
 
 _MIB_PER_GIB: Final = 1024
@@ -26,6 +26,7 @@ _COUNTED: Final = {
     Reason.GPU_IN_USE: "GPUs that nobody else uses",
     Reason.MIXED_ACCELERATORS: "that go together",
 }
+_TOO_SMALL: Final = STAGE[Reason.NEED_GT_CAPACITY]
 _SIZED: Final = frozenset({Reason.NEED_GT_CAPACITY, Reason.NEED_GT_FREE})
 # Says that another worker is at fault, or that nobody asked for this one: never the nearest while there is another.
 _ASIDE: Final = (STAGE[Reason.NOT_SELECTED], STAGE[Reason.NOT_ALL_SELECTED_READY])
@@ -58,7 +59,7 @@ def _explained(search: Search, furthest: Furthest) -> Explain:
             rejected[str(_reason(stage))] += count
     if request.unknown:
         rejected[str(Reason.NOT_ALL_SELECTED_READY)] += len(request.unknown)
-    too_small = reached == STAGE[Reason.NEED_GT_CAPACITY]
+    too_small = reached == _TOO_SMALL
     ruled_out = _ruled_out(search, too_small)
     if ruled_out:
         helped = np.logical_or.reduce(list(ruled_out.values()))
@@ -72,25 +73,36 @@ def _explained(search: Search, furthest: Furthest) -> Explain:
         rejected=dict(sorted(rejected.items(), key=lambda item: (-item[1], item[0]))),
         nearest=nearest,
         gpus=len(request.inventory.gpus.uuid),
+        tried=[
+            TriedLayout(gpus=layout.gpus, tp=layout.tp, reason=reason)
+            for layout, reason in request.ask.tried
+            if _would_do(search, layout, too_small).any()
+        ],
         message=_message(workers, rejected, nearest, request.unknown),
     )
 
 
 def _ruled_out(search: Search, too_small: Bools) -> dict[Reason, Bools]:
     """Reasons for which layouts were ruled out, and which of the workers that are too small they would do for."""
-    ask, owner = search.request.ask, search.request.inventory.groups.worker
+    ask = search.request.ask
     if not too_small.any():
         return {}
     if not ask.tried:
         return dict.fromkeys(ask.refused, too_small)
     found: dict[Reason, Bools] = {}
     for layout, reason in ask.tried:
-        would = np.zeros_like(too_small)
-        would[owner[search.standing(layout).reached > STAGE[Reason.NEED_GT_CAPACITY]]] = True
-        would &= too_small
+        would = _would_do(search, layout, too_small)
         if would.any():
             found[reason] = found[reason] | would if reason in found else would
     return found
+
+
+def _would_do(search: Search, layout: Layout, too_small: Bools) -> Bools:
+    """Which of the workers that are too small would not be so by that layout."""
+    would = np.zeros_like(too_small)
+    if too_small.any():
+        would[search.request.inventory.groups.worker[search.standing(layout).reached > _TOO_SMALL]] = True
+    return would & too_small
 
 
 def headline(explain: Explain) -> Reason:

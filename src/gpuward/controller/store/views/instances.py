@@ -5,15 +5,19 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from gpuward.controller.domain.need_json import need_from_json
+from gpuward.controller.domain.need_view import need_view
+from gpuward.controller.domain.placement import Layout, Need
 from gpuward.controller.store.instances import spec_from_json
 from gpuward.controller.store.refusals import NotFoundError
 from gpuward.controller.store.views.paging import Reader, open_cursor, page_of
 from gpuward.controller.store.views.verdicts import verdicts_of
+from gpuward.schemas.needs import LayoutView, NeedView
 from gpuward.schemas.objects import ClaimView, Explain, InstanceSpecView, InstanceStatus, InstanceView, Page
 from gpuward.schemas.policy_objects import InstanceUtilization
 
 _INSTANCES: Final = """
-    select i.*, d.name as deployment, r.spec
+    select i.*, d.name as deployment, r.spec, r.need
       from instances i
       join deployments d on d.uid = i.deployment_uid
       join revisions r on r.deployment_uid = i.deployment_uid and r.generation = i.revision"""
@@ -120,15 +124,34 @@ async def _with_claims(connection: Reader, rows: Sequence[Any]) -> list[Instance
             )
         )
     verdicts = await verdicts_of(connection, ids)
-    return [_view(row, claims[row["id"]], verdicts.get(row["id"])) for row in rows]
+    needs: dict[tuple[Any, int], Need] = {}  # many replicas share a revision
+    for row in rows:
+        key = row["deployment_uid"], row["revision"]
+        if row["need"] is not None and key not in needs:
+            needs[key] = need_from_json(row["need"])
+    return [
+        _view(row, claims[row["id"]], needs.get((row["deployment_uid"], row["revision"])), verdicts.get(row["id"]))
+        for row in rows
+    ]
 
 
-def _view(row: Any, claims: list[ClaimView], utilization: InstanceUtilization | None) -> InstanceView:
+def _need(need: Need | None, engine: str | None, layout: LayoutView | None, claims: list[ClaimView]) -> NeedView | None:
+    if need is None or layout is None:
+        return None if need is None else need_view(need, engine)
+    gpu = next((claim for claim in claims if claim.kind == "gpu"), None)
+    memory_mib, exclusive = (gpu.memory_mib, gpu.exclusive) if gpu is not None else (0, False)
+    return need_view(need, engine, Layout(memory_mib=memory_mib, exclusive=exclusive, **layout.model_dump()))
+
+
+def _view(
+    row: Any, claims: list[ClaimView], need: Need | None, utilization: InstanceUtilization | None
+) -> InstanceView:
     spec = spec_from_json(row["spec"])
     # Older epochs may still be fenced; what is shown as its place is the newest.
     newest = max((claim.epoch for claim in claims), default=0)
     present = [claim for claim in claims if claim.epoch == newest]
     workers = list(dict.fromkeys(claim.worker for claim in present))
+    layout = LayoutView.model_validate(row["layout"]) if present and row["layout"] else None
     return InstanceView(
         name=row["id"],
         uid=row["id"],
@@ -145,6 +168,9 @@ def _view(row: Any, claims: list[ClaimView], utilization: InstanceUtilization | 
             phase=row["phase"],
             reason=row["reason"],
             message=row["message"],
+            engine=row["engine"] if present else None,
+            layout=layout,
+            need=_need(need, row["engine"], layout, present),
             worker=workers[0] if workers else None,
             workers=workers,
             gpus=[claim.device for claim in present if claim.kind == "gpu"],

@@ -1,0 +1,146 @@
+"""What would make an ask fit: each advice is a changed ask or a changed host that the scheduler really was asked about.
+
+Nothing is guessed, so what is said here holds on this inventory; and the questions are few, whatever its size.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from gpuward.controller.domain.placement import Layout, Need, Placed, WorkerFacts
+from gpuward.controller.scheduling.estimate import EngineFacts, asks_for
+from gpuward.controller.scheduling.inventory import Inventory
+from gpuward.controller.scheduling.place import place
+from gpuward.schemas.manifest import DeploymentSpec, Parallel, Placement
+from gpuward.schemas.objects import Explain
+from gpuward.schemas.reasons import Reason
+
+_MIB_PER_GIB: Final = 1024
+_MORE_WORKERS: Final = (2, 4)
+_WEIGHTS: Final = frozenset({"weights", "tensors", "adapters"})  # parts of a need that no setting makes smaller
+_SIZED: Final = frozenset({Reason.NEED_GT_FREE, Reason.NEED_GT_CAPACITY})
+
+
+@dataclass(frozen=True, slots=True)
+class Unfit:
+    """An instance that fits nowhere: what it asks by, and why it does not."""
+
+    spec: DeploymentSpec
+    need: Need
+    engine: EngineFacts
+    deployment_uid: str
+    explain: Explain
+
+    def asked(self, inventory: Inventory, spec: DeploymentSpec) -> Placed | None:
+        """Where an instance of that spec would go. The inventory stays as it is."""
+        ask = asks_for(spec, self.need, self.engine, instance="advice", deployment_uid=self.deployment_uid)
+        (decision,) = place(inventory, [ask])
+        inventory.rollback()
+        return decision if isinstance(decision, Placed) else None
+
+
+def advise(inventory: Inventory, unfit: Unfit) -> list[str]:
+    """What would make it fit, the smallest change first; empty where nothing that was tried does."""
+    return [line for question in _QUESTIONS for line in question(inventory, unfit)]
+
+
+def _less_gpu_memory(inventory: Inventory, unfit: Unfit) -> Iterator[str]:
+    """No less than the weights: an engine that is given less does not start."""
+    nearest = unfit.explain.nearest
+    if nearest is None or nearest.code not in _SIZED or not nearest.free_gib:
+        return
+    tenths = int((nearest.free_gib - 0.01) * 10)  # what is said is rounded to hundredths, maybe upwards
+    if tenths > 0 and tenths / 10 * _MIB_PER_GIB > _least_mib(unfit.need):
+        spec = _with(unfit.spec, "resources", gpu_memory=tenths * _MIB_PER_GIB // 10)
+        if (placed := unfit.asked(inventory, spec)) is not None:
+            yield f"fits with gpu_memory <= {tenths / 10:g}GiB{_on(placed.layout)}"
+
+
+def _least_mib(need: Need) -> int:
+    """What a GPU must hold at least, where anything is known of it."""
+    shares = [s.parts for s in need.shares] or [need.parts]
+    return min(sum(size for part, size in parts.items() if part in _WEIGHTS) for parts in shares)
+
+
+def _less_host_memory(inventory: Inventory, unfit: Unfit) -> Iterator[str]:
+    nearest = unfit.explain.nearest
+    if nearest is None or nearest.code != Reason.HOST_MEMORY or not nearest.free_gib:
+        return
+    tenths = int((nearest.free_gib - 0.01) * 10)
+    spec = _with(unfit.spec, "resources", host_memory=tenths * _MIB_PER_GIB // 10)
+    if unfit.asked(inventory, spec) is not None:
+        yield f"fits with host_memory <= {tenths / 10:g}GiB"
+
+
+def _other_degrees(inventory: Inventory, unfit: Unfit) -> Iterator[str]:
+    if unfit.spec.parallel.world is None:
+        return
+    placed = unfit.asked(inventory, unfit.spec.model_copy(update={"parallel": Parallel()}))
+    if placed is not None:
+        yield f"fits with tp: {placed.layout.tp}, pp: {placed.layout.pp}, dp: {placed.layout.dp}"
+
+
+def _more_workers(inventory: Inventory, unfit: Unfit) -> Iterator[str]:
+    for workers in _MORE_WORKERS:
+        if workers > unfit.spec.resources.max_workers:
+            placed = unfit.asked(inventory, _with(unfit.spec, "resources", max_workers=workers))
+            if placed is not None:
+                yield f"fits with max_workers: {workers}{_on(placed.layout)}"
+                return
+
+
+def _free_choice(inventory: Inventory, unfit: Unfit) -> Iterator[str]:
+    placement = unfit.spec.placement
+    chosen = [name for name in ("workers", "gpus", "labels") if getattr(placement, name)]
+    if chosen:
+        spec = unfit.spec.model_copy(update={"placement": Placement(strategy=placement.strategy)})
+        if (placed := unfit.asked(inventory, spec)) is not None:
+            names = ", ".join(f"placement.{name}" for name in chosen)
+            yield f"fits on {_names(inventory, placed)} without {names}"
+
+
+def _uncordoned(inventory: Inventory, unfit: Unfit) -> Iterator[str]:
+    closed = [w for w in inventory.workers.facts if w.ready and not w.schedulable]
+    opened = [replace(worker, schedulable=True) for worker in closed]
+    if (placed := _with_workers(inventory, unfit, closed, opened)) is not None:
+        yield f"fits after: gpuward uncordon {_names(inventory, placed, among=closed)}"
+
+
+def _all_ready(inventory: Inventory, unfit: Unfit) -> Iterator[str]:
+    away = [w for w in inventory.workers.facts if not w.ready and w.schedulable]
+    back = [replace(worker, ready=True) for worker in away]
+    if (placed := _with_workers(inventory, unfit, away, back)) is not None:
+        yield f"fits as soon as {_names(inventory, placed, among=away)} is ready"
+
+
+def _with_workers(
+    inventory: Inventory, unfit: Unfit, real: list[WorkerFacts], thought: list[WorkerFacts]
+) -> Placed | None:
+    """Where it would go if these workers were as thought."""
+    if not real:
+        return None
+    inventory.upsert_workers(thought)
+    try:
+        return unfit.asked(inventory, unfit.spec)
+    finally:
+        inventory.upsert_workers(real)
+
+
+def _with(spec: DeploymentSpec, part: str, **changes: Any) -> DeploymentSpec:
+    return spec.model_copy(update={part: getattr(spec, part).model_copy(update=changes)})
+
+
+def _on(layout: Layout) -> str:
+    """How it would be spread, where that is no matter of course."""
+    over = f" of {layout.workers} workers" if layout.workers > 1 else ""
+    return f" on {layout.gpus} GPUs{over}" if layout.gpus > 1 else ""
+
+
+def _names(inventory: Inventory, placed: Placed, among: list[WorkerFacts] | None = None) -> str:
+    ids = placed.workers if among is None else {w.id for w in among}.intersection(placed.workers)
+    return " ".join(sorted(w.name for w in inventory.workers.facts if w.id in ids))
+
+
+_QUESTIONS: Final[tuple[Callable[[Inventory, Unfit], Iterator[str]], ...]] = (
+    _other_degrees, _free_choice, _uncordoned, _all_ready, _less_gpu_memory, _less_host_memory, _more_workers,
+)  # fmt: skip

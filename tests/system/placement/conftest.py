@@ -1,0 +1,22 @@
+"""One controller for all cases; hosts come and go with each."""
+
+from collections.abc import AsyncIterator
+
+import pytest_asyncio
+
+from support.placement_site import Site, site_in
+from support.postgres import reachable_folder
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def long_lived() -> AsyncIterator[Site]:
+    with reachable_folder() as folder:
+        async with site_in(folder) as site:
+            yield site
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def site(long_lived: Site) -> AsyncIterator[Site]:
+    """Without hosts and deployments, before and after."""
+    yield long_lived
+    await long_lived.clear()
