@@ -226,7 +226,7 @@ async def test_a_spec_of_another_version_takes_nobodys_way_away(floor: Floor, db
     await floor.run(await add_deployment(db, "m"), "m-1", host)
     async with db.transaction() as connection:
         await connection.execute(
-            """update revisions set spec = spec || '{"engine": "vllm"}'
+            """update revisions set spec = spec || '{"engine": "of tomorrow"}'
                 where deployment_uid = (select uid from deployments where name = 'odd')"""
         )
     await floor.served("m")

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from gpuward.controller.domain.phases import InstancePhase
-from gpuward.controller.domain.placement import Need
+from gpuward.controller.domain.placement import Layout, Need
 from gpuward.schemas.manifest import DeploymentSpec
 
 
@@ -56,6 +56,7 @@ class ClaimFacts:
     exclusive: bool
     position: int
     healthy: bool = True  # the device is present and well
+    device_mib: int = 0  # memory of the whole device
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +118,8 @@ class InstanceFacts:
     stop_reason: str | None
     replaces: str | None
     created_at: datetime
+    engine: str = ""  # that placement chose; empty: its spec leaves no choice
+    layout: Layout | None = None  # likewise
     claims: tuple[ClaimFacts, ...] = ()
     processes: tuple[ProcessFacts, ...] = ()
     commands: tuple[CommandFacts, ...] = ()

@@ -126,7 +126,15 @@ def _payloads(facts: DeploymentFacts, plan: DeploymentPlan) -> dict[str, dict[st
     for restart in plan.restarts:
         instance = by_id[restart.instance]
         gpus = [c for c in instance.claims if c.kind == "gpu"]
+        revision = facts.revisions[instance.revision]
         payloads[instance.id] = start_payload(
-            facts.revisions[instance.revision].spec, deployment=facts.name, deployment_uid=facts.uid, gpus=gpus
+            revision.spec,
+            deployment=facts.name,
+            deployment_uid=facts.uid,
+            gpus=gpus,
+            engine=instance.engine,
+            layout=instance.layout,
+            gpu_mib=min((claim.device_mib for claim in gpus), default=0),
+            need=revision.need,
         )
     return payloads

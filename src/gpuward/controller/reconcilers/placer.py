@@ -51,6 +51,15 @@ class Newcomer:
     need: Need
 
 
+@dataclass(frozen=True, slots=True)
+class _Revision:
+    """What is kept of one: `ask` is that of each of its instances, but for the instance's own name."""
+
+    spec: DeploymentSpec
+    need: Need
+    ask: Ask
+
+
 class Placer:
     """Lives as long as one term."""
 
@@ -58,7 +67,7 @@ class Placer:
         self._clock = clock
         self._metrics = metrics
         self._cache = InventoryCache()
-        self._revisions: OrderedDict[RevisionKey, tuple[DeploymentSpec, Ask] | ValueError] = OrderedDict()
+        self._revisions: OrderedDict[RevisionKey, _Revision | ValueError] = OrderedDict()
         self._turn = asyncio.Lock()
         self._joined = 0  # rises whenever somebody may have begun to wait
         self._nobody_waits_at: int | None = None  # what it was when a pass that served everybody began
@@ -129,7 +138,8 @@ class Placer:
         try:
             engine = engine_for(spec)
             engine.validate(spec)
-            self._revisions[key] = spec, asks_for(spec, need, engine, instance="", deployment_uid=key[0])
+            ask = asks_for(spec, need, engine, instance="", deployment_uid=key[0])
+            self._revisions[key] = _Revision(spec, need, ask)
         except ValueError as error:
             self._revisions[key] = error
 
@@ -153,18 +163,18 @@ class Placer:
         return placed, unplaced
 
     def _ask(self, waiting: WaitingInstance) -> Ask:
-        _, ask = self._revision(waiting)
+        ask = self._revision(waiting).ask
         avoid = frozenset({waiting.avoid_worker}) if waiting.avoid_worker else frozenset[str]()
         return _for_instance(ask, waiting.id, avoid)
 
-    def _revision(self, waiting: WaitingInstance) -> tuple[DeploymentSpec, Ask]:
+    def _revision(self, waiting: WaitingInstance) -> _Revision:
         found = self._revisions[waiting.deployment_uid, waiting.revision]
         if isinstance(found, ValueError):
             raise found
         return found
 
     def _start(self, waiting: WaitingInstance, placed: Placed) -> PlacedStart:
-        spec, _ = self._revision(waiting)
+        revision = self._revision(waiting)
         gpus = self.inventory.gpus
         leader = self.inventory.worker(placed.worker_id).host
         payloads = []
@@ -174,7 +184,7 @@ class Placer:
             }
             payloads.append(
                 start_payload(
-                    spec,
+                    revision.spec,
                     deployment=waiting.deployment,
                     deployment_uid=waiting.deployment_uid,
                     gpus=[c for c in placed.of_rank(rank) if c.device in rows],
@@ -184,6 +194,7 @@ class Placer:
                     gang=f"{waiting.id}/{waiting.epoch + 1}",
                     rank=rank,
                     leader=leader if len(placed.workers) > 1 else "",
+                    need=revision.need,
                 )
             )
         return PlacedStart(waiting, placed, tuple(payloads))

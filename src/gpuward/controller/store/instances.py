@@ -20,6 +20,7 @@ from gpuward.controller.domain.instances import (
 )
 from gpuward.controller.domain.need_json import need_error_from_json, need_from_json
 from gpuward.controller.domain.phases import InstancePhase
+from gpuward.controller.domain.placement import Layout
 from gpuward.schemas.manifest import DeploymentSpec
 
 _DEPLOYMENTS: Final = """
@@ -36,7 +37,7 @@ _REVISIONS: Final = """
             or exists (select 1 from instances i where i.deployment_uid = d.uid and i.revision = r.generation))"""
 _INSTANCES: Final = "select * from instances where deployment_uid = any($1::uuid[]) order by created_at, id"
 _CLAIMS: Final = """
-    select c.*, d.worker_id, d.kind, d.health = 'ok' and d.present as healthy
+    select c.*, d.worker_id, d.kind, d.memory_mib as device_mib, d.health = 'ok' and d.present as healthy
       from claims c join devices d on d.uuid = c.device
      where c.instance_id = any($1) order by c.position, c.device"""
 _PROCESSES: Final = "select * from processes where instance_id = any($1)"
@@ -166,10 +167,17 @@ def _instance(row: Row, claims: Sequence[Row], processes: Sequence[Row], command
         stop_reason=row["stop_reason"],
         replaces=row["replaces"],
         created_at=row["created_at"],
+        engine=row["engine"] or "",
+        layout=_layout(row["layout"]),
         claims=tuple(_claim(c) for c in claims),
         processes=tuple(_process(p) for p in processes),
         commands=tuple(_command(c) for c in commands),
     )
+
+
+def _layout(chosen: Mapping[str, int] | None) -> Layout | None:
+    """What was chosen of a layout; its memory stands in the claims."""
+    return None if chosen is None else Layout(memory_mib=0, exclusive=False, **chosen)
 
 
 def _claim(row: Row) -> ClaimFacts:
@@ -184,6 +192,7 @@ def _claim(row: Row) -> ClaimFacts:
         exclusive=row["exclusive"],
         position=row["position"],
         healthy=row["healthy"],
+        device_mib=row["device_mib"],
     )
 
 

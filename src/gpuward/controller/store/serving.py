@@ -8,6 +8,8 @@ from gpuward.controller.engines.registry import engine_for
 from gpuward.controller.store.instances import spec_from_json
 from gpuward.controller.store.views.paging import Reader
 
+_Key = tuple[Any, int, str]  # deployment, generation, and the engine that placement chose
+
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
@@ -24,14 +26,15 @@ async def read_serving(connection: Reader) -> tuple[frozenset[str], list[Endpoin
     """The names of all live deployments, and the endpoints of those instances of theirs that run."""
     names = await connection.fetch("select name from deployments where deleted_at is null")
     running = await connection.fetch(
-        """select d.name, i.id, i.deployment_uid, i.revision, w.proxy_address, w.proxy_secret
+        """select d.name, i.id, i.deployment_uid, i.revision, coalesce(i.engine, '') as engine,
+                  w.proxy_address, w.proxy_secret
              from instances i
              join deployments d on d.uid = i.deployment_uid and d.deleted_at is null
              join processes p on p.instance_id = i.id and p.epoch = i.epoch and p.rank = 0
              join workers w on w.id = p.worker_id and w.proxy_address <> '' and w.deleted_at is null
             where i.phase = 'running' order by d.name, i.id"""
     )
-    revisions = {(row["deployment_uid"], row["revision"]) for row in running}
+    revisions = {(row["deployment_uid"], row["revision"], row["engine"]) for row in running}
     processes = await _processes(connection, revisions) if revisions else {}
     endpoints = [
         Endpoint(
@@ -42,26 +45,29 @@ async def read_serving(connection: Reader) -> tuple[frozenset[str], list[Endpoin
             request_model=process.request_model,
         )
         for row in running
-        if (process := processes.get((row["deployment_uid"], row["revision"]))) is not None and process.needs_port
+        if (process := processes.get((row["deployment_uid"], row["revision"], row["engine"]))) is not None
+        and process.needs_port
     ]
     return frozenset(row["name"] for row in names), endpoints
 
 
-async def _processes(connection: Reader, revisions: set[tuple[Any, int]]) -> dict[tuple[Any, int], EngineProcess]:
+async def _processes(connection: Reader, revisions: set[_Key]) -> dict[_Key, EngineProcess]:
     """What these revisions run: whether it serves at all, and what it wants to read as `model`."""
     rows = await connection.fetch(
-        """select r.deployment_uid, r.generation, r.spec
+        """select r.deployment_uid, r.generation, r.spec, x.engine
              from revisions r
-             join unnest($1::uuid[], $2::bigint[]) as x (uid, generation)
+             join unnest($1::uuid[], $2::bigint[], $3::text[]) as x (uid, generation, engine)
                on x.uid = r.deployment_uid and x.generation = r.generation""",
-        [uid for uid, _ in revisions],
-        [generation for _, generation in revisions],
+        [uid for uid, _, _ in revisions],
+        [generation for _, generation, _ in revisions],
+        [engine for _, _, engine in revisions],
     )
-    found: dict[tuple[Any, int], EngineProcess] = {}
+    found: dict[_Key, EngineProcess] = {}
     for row in rows:
         try:
             spec = spec_from_json(row["spec"])
-            found[row["deployment_uid"], row["generation"]] = engine_for(spec).process(spec, Launch())
+            process = engine_for(spec).chosen(row["engine"]).process(spec, Launch())
         except ValueError:  # of another version, as after a downgrade: it must not take the others' way away
             continue
+        found[row["deployment_uid"], row["generation"], row["engine"]] = process
     return found
