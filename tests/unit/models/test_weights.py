@@ -40,10 +40,13 @@ TWO_BINS = index(a="p-1.bin", b="p-2.bin")
         ({"gptq_model-4bit.safetensors": HALF_FOUR, "consolidated.00.safetensors": HALF_TWO}, ("safetensors", 8)),
         ({"m-1.safetensors": HALF_FOUR, "m-2.safetensors": HALF_TWO}, ("safetensors", 12)),
         ({"m-1.safetensors": HALF_FOUR, "m-2.safetensors": HALF_TWO, "pytorch_model.bin": b"x"}, ("safetensors", 12)),
+        ({"w-00001-of-00002.bin": b"x" * 5, "w-00002-of-00002.bin": b"x"}, ("bin", 6)),
         # Equal tensors in two files that no index names are loaded once.
         ({"m.safetensors": HALF_FOUR, "copy.safetensors": HALF_FOUR}, ("safetensors", 8)),
         ({"consolidated.safetensors": HALF_FOUR}, ("safetensors", 8)),
         ({"adapter_model.safetensors": HALF_FOUR}, ("safetensors", 8)),
+        ({"adapter_model.bin": b"x" * 3}, ("bin", 3)),
+        ({"adapter_model.safetensors": HALF_FOUR, "pytorch_model.bin": b"x" * 5}, ("bin", 5)),
         # What the index says of sizes is not believed.
         ({"p-1.bin": b"x" * 5, "p-2.bin": b"x" * 6, "z.bin": b"x", BIN_INDEX_FILE: TWO_BINS}, ("bin", 11)),
         ({"pytorch_model.bin": b"x" * 5, "training_args.bin": b"x" * 7}, ("bin", 5)),
@@ -95,6 +98,8 @@ def test_broken_indexes(tmp_path: Path, index: Any, words: str, retryable: bool)
         ({"training_args.bin": b"x"}, "holds no weights", True),
         ({"model.safetensors": safetensors({})}, "are empty", False),
         ({"pytorch_model.bin": b""}, "are empty", False),
+        ({"model-00001-of-00002.safetensors": HALF_FOUR}, "model: 1 of 2 parts are there", True),
+        ({"pytorch_model-00002-of-00003.bin": b"x"}, "pytorch_model: 1 of 3 parts are there", True),
         ({"consolidated.00.pth": b"x"}, r"consolidated\.00\.pth is of a format", False),
         ({"pytorch_model.bin": b"version https://git-lfs.github.com/spec/v1\n"}, "git lfs pull", True),
         ({"model.safetensors": b"version https://git-lfs.github.com/spec/v1\n"}, "git lfs pull", True),

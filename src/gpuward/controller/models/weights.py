@@ -1,5 +1,6 @@
 """Which of a model's files are its weights, and what they come to. Of two formats that hold the same, one counts."""
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from gpuward.controller.models.safetensors import Tensor, header_text, parse_hea
 SINGLE_FILE: Final = "model.safetensors"
 INDEX_FILE: Final = "model.safetensors.index.json"
 BIN_FILE: Final = "pytorch_model.bin"
+ADAPTER_FILES: Final = ("adapter_model.safetensors", "adapter_model.bin")
 BIN_INDEX_FILE: Final = "pytorch_model.bin.index.json"
 MAX_INDEX_BYTES: Final = 64 * 2**20
 MAX_SHARDS: Final = 4096
@@ -23,6 +25,7 @@ MAX_DTYPES: Final = 64
 _NOT_THE_MODEL: Final = (
     "consolidated*", "adapter_model*", "training_args*", "optimizer*", "scheduler*", "rng_state*", "random_states*",
 )  # fmt: skip
+_PART: Final = re.compile(r"(?P<stem>.+)-\d{5}-of-(?P<parts>\d{5})\.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +39,9 @@ class Weights:
 
 
 def read_weights(files: ModelFiles) -> Weights:
-    """Finds a model's weights as engines look for them: safetensors before `.bin`, an index before what lies about.
+    """Finds a model's weights, or an adapter's, as engines look for them.
+
+    Safetensors go before `.bin`, an index before what lies about, and a model before an adapter that lies beside it.
 
     Raises:
         MetadataError: retryable where files are missing, terminal where one is corrupt; names it.
@@ -54,6 +59,11 @@ def read_weights(files: ModelFiles) -> Weights:
         return _bin(files, [BIN_FILE])
     if found := _loose(files, "*.bin"):
         return _bin(files, found)
+    if found := [name for name in sorted(names) if fnmatchcase(name, "consolidated*.safetensors")]:
+        return _safetensors(files, found)
+    for adapter in ADAPTER_FILES:
+        if adapter in names:
+            return _safetensors(files, [adapter]) if adapter.endswith(".safetensors") else _bin(files, [adapter])
     others = sorted(name for name in names if name.endswith((".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".onnx")))
     if others:
         raise MetadataError(
@@ -66,10 +76,14 @@ def read_weights(files: ModelFiles) -> Weights:
 
 
 def _loose(files: ModelFiles, pattern: str) -> list[str]:
-    """Files of a format that no index names, sorted; those that rather are something else only where there are none."""
+    """Files of a format that no index names, sorted, without those that rather are something else."""
     found = sorted(name for name in files.sizes if fnmatchcase(name, pattern))
     own = [name for name in found if not any(fnmatchcase(name, other) for other in _NOT_THE_MODEL)]
-    return own or [name for name in found if name.startswith(("consolidated", "adapter_model"))]
+    parts = Counter((part["stem"], int(part["parts"])) for name in own if (part := _PART.match(name)))
+    for (stem, wanted), there in parts.items():
+        if there < wanted:
+            raise MetadataError(f"{where(files, stem)}: {there} of {wanted} parts are there (yet)", retryable=True)
+    return own
 
 
 def _indexed(files: ModelFiles, index: str) -> tuple[list[str], dict[str, str]]:
