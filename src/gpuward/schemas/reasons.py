@@ -29,3 +29,5 @@ class Reason(StrEnum):
     METADATA_UNKNOWN = "metadata_unknown"
     NOT_ALL_SELECTED_READY = "not_all_selected_ready"
     POLICY_IDLE = "policy_idle"
+    RESERVED = "reserved"  # it would fit, but room is kept for another that waits
+    PREEMPTING = "preempting"  # it pushes lower ones out, and waits until they are gone

@@ -191,6 +191,7 @@ class Unplaced:
 
     instance: str
     explain: Explain
+    reason: Reason | None = None  # where it is another than the explanation's figures say
 
 
 Decision = Placed | Unplaced

@@ -26,15 +26,22 @@ def place(inventory: Inventory, asks: Sequence[Ask]) -> list[Decision]:
 
 def place_one(inventory: Inventory, ask: Ask) -> Decision:
     """Decides one ask by its best engine that fits anywhere, within the pass that has begun."""
+    placed = find(inventory, ask)
+    if placed is None:
+        return Unplaced(ask.instance, explain_unplaced(inventory, ask))
+    inventory.reserve(placed, ask.deployment_uid)
+    return placed
+
+
+def find(inventory: Inventory, ask: Ask) -> Placed | None:
+    """The place for an ask by its best engine that fits anywhere; reserves nothing."""
     by: Ask | None = ask
     while by is not None:
         found = search_for(inventory, by).best(by.avoid_workers)
         if found is not None:
-            placed = _claims(inventory, by, *found)
-            inventory.reserve(placed, ask.deployment_uid)
-            return placed
+            return _claims(inventory, by, *found)
         by = by.otherwise
-    return Unplaced(ask.instance, explain_unplaced(inventory, ask))
+    return None
 
 
 def _claims(inventory: Inventory, ask: Ask, layout: Layout, choice: Choice) -> Placed:

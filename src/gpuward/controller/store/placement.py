@@ -203,7 +203,7 @@ async def store_explanations(connection: Any, unplaced: Sequence[tuple[WaitingIn
             where i.id = x.id and i.epoch = x.epoch and i.phase in ('pending', 'analyzing')""",
         [w.id for w, _ in unplaced],
         [w.epoch for w, _ in unplaced],
-        [str(headline(u.explain)) for _, u in unplaced],
+        [str(u.reason or headline(u.explain)) for _, u in unplaced],
         [u.explain.message for _, u in unplaced],
         [u.explain.model_dump(mode="json") for _, u in unplaced],
     )

@@ -1,0 +1,111 @@
+"""Who has to leave: strictly lower ones, enough of them and not one too many, whatever runs and whatever is asked."""
+
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpuward.controller.domain.placement import Ask, Layout, Placed
+from gpuward.controller.scheduling.inventory import Inventory
+from gpuward.controller.scheduling.place import find, place
+from gpuward.controller.scheduling.preempt import Occupant, lifted, make_room
+from gpuward.controller.scheduling.queueing import Occupants, Waiter, serve
+from support.fleet import GIB, Fleet
+
+SIZES = st.sampled_from([8 * GIB, 16 * GIB])
+LAYOUTS = st.one_of(
+    st.builds(Layout, st.integers(1, 3), st.integers(1, 16).map(lambda g: g * GIB), st.booleans()),
+    st.integers(1, 2).map(lambda n: Layout(2 * n, 6 * GIB, False, workers=2)),
+)
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What runs, and what is asked by somebody of priority 5."""
+
+    fleet: Fleet
+    running: tuple[tuple[Layout, int], ...]
+    ask: Ask
+
+    def build(self, shuffle: int = 0) -> tuple[Inventory, list[Occupant]]:
+        inventory = self.fleet.inventory(shuffle)
+        asks = [Ask(f"r{n}", f"d{n}", (layout,)) for n, (layout, _) in enumerate(self.running)]
+        occupants = [
+            Occupant(
+                d.instance, self.running[int(d.instance[1:])][1], float(d.instance[1:]), frozenset(d.workers), d.claims
+            )
+            for d in place(inventory, asks)
+            if isinstance(d, Placed)
+        ]
+        Random(shuffle).shuffle(occupants)  # noqa: S311 - an order, not a secret
+        return inventory, occupants
+
+
+@st.composite
+def scenes(draw: st.DrawFn) -> Scene:
+    fleet = Fleet()
+    for number in range(draw(st.integers(1, 3))):
+        fleet.add(f"w{number}", draw(st.lists(SIZES, min_size=1, max_size=4)), host_memory=draw(SIZES))
+    running = draw(st.lists(st.tuples(LAYOUTS, st.integers(0, 7)), max_size=9))
+    fields: dict[str, Any] = {"host_memory_mib": draw(st.sampled_from([0, GIB]))}
+    layouts = draw(st.lists(LAYOUTS, min_size=1, max_size=2, unique=True))
+    return Scene(fleet, tuple(running), Ask("p", "dp", tuple(layouts), **fields))
+
+
+def arrays(inventory: Inventory) -> list[list[int]]:
+    gpus, workers = inventory.gpus, inventory.workers
+    return [
+        np.asarray(a).tolist()
+        for a in (gpus.claimed, gpus.claims, gpus.exclusive, gpus.room, gpus.whole, workers.memory_claimed)
+    ]
+
+
+@given(scenes())
+def test_enough_leave_and_all_of_them_have_to(scene: Scene) -> None:
+    inventory, occupants = scene.build()
+    lower = [o for o in occupants if o.priority < 5]
+    before = arrays(inventory)
+    if find(inventory, scene.ask) is not None:
+        return
+    room = make_room(inventory, scene.ask, lower)
+    assert arrays(inventory) == before
+    with lifted(inventory, lower):
+        assert (room is None) == (find(inventory, scene.ask) is None)
+    if room is None:
+        return
+    assert set(room.leave) <= set(lower)
+    assert room.leave
+    with lifted(inventory, room.leave):
+        assert find(inventory, scene.ask) == room.placed
+    for spared in room.leave:
+        with lifted(inventory, [o for o in room.leave if o != spared]):
+            assert find(inventory, scene.ask) is None
+    highest = max(o.priority for o in room.leave)
+    with lifted(inventory, [o for o in lower if o.priority < highest]):
+        assert find(inventory, scene.ask) is None
+    assert arrays(inventory) == before
+
+
+@given(scenes(), st.integers(1, 2**16))
+def test_the_order_in_which_they_are_read_changes_nothing(scene: Scene, seed: int) -> None:
+    first, second = (make_room(i, scene.ask, o) for i, o in (scene.build(), scene.build(seed)))
+    assert first == second
+
+
+@given(scenes())
+@settings(max_examples=50)
+def test_nobody_leaves_for_what_fits_or_may_not_push(scene: Scene) -> None:
+    inventory, occupants = scene.build()
+    fits = find(inventory, scene.ask) is not None
+    for preempt in (True, False):
+        (served,) = serve(
+            inventory, [Waiter(scene.ask, 5, preempt=preempt)], Occupants(tuple(occupants)), reserve_after_s=60
+        )
+        assert isinstance(served.decision, Placed) == fits
+        if fits or not preempt:
+            assert served.leave == ()
+        assert all(o.priority < 5 for o in served.leave)
+        inventory.rollback()

@@ -1,0 +1,166 @@
+"""Who is pushed out, for whom room is kept, and what the others are told."""
+
+from gpuward.controller.domain.placement import Ask, Layout, Placed, Unplaced
+from gpuward.controller.scheduling.inventory import Inventory
+from gpuward.controller.scheduling.place import place
+from gpuward.controller.scheduling.preempt import Occupant, make_room
+from gpuward.controller.scheduling.queueing import Occupants, Served, Waiter, serve
+from gpuward.schemas.reasons import Reason
+from support.fleet import GIB, Fleet
+
+G80 = 80 * GIB
+
+
+def whole(instance: str, gpus: int, workers: int = 1, on: str = "") -> Ask:
+    return Ask(instance, f"d-{instance}", (Layout(gpus, 0, True, workers),), workers=(on,) if on else ())
+
+
+def running(inventory: Inventory, *asks: tuple[Ask, int, float]) -> list[Occupant]:
+    """Places these, with their priority and the time of their birth."""
+    decisions = place(inventory, [ask for ask, _, _ in asks])
+    found = []
+    for decision, (_, priority, born) in zip(decisions, asks, strict=True):
+        assert isinstance(decision, Placed)
+        found.append(Occupant(decision.instance, priority, born, frozenset(decision.workers), decision.claims))
+    return found
+
+
+def leave(inventory: Inventory, ask: Ask, occupants: list[Occupant]) -> list[str] | None:
+    room = make_room(inventory, ask, occupants)
+    return None if room is None else [o.instance for o in room.leave]
+
+
+def test_the_lowest_leave_though_they_are_more() -> None:
+    inventory = Fleet().add("a", [G80] * 2).add("b", [G80] * 2).inventory()
+    on = running(
+        inventory, (whole("one", 2, on="a"), 20, 0), (whole("x", 1, on="b"), 10, 0), (whole("y", 1, on="b"), 10, 0)
+    )
+    assert leave(inventory, whole("p", 2), on) == ["x", "y"]
+
+
+def test_of_equals_the_fewest_leave() -> None:
+    inventory = Fleet().add("a", [G80] * 2).add("b", [G80] * 2).inventory()
+    on = running(
+        inventory, (whole("one", 2, on="a"), 10, 0), (whole("x", 1, on="b"), 10, 9), (whole("y", 1, on="b"), 10, 9)
+    )
+    assert leave(inventory, whole("p", 2), on) == ["one"]
+
+
+def test_of_as_many_those_leave_that_hold_least_and_then_the_youngest() -> None:
+    inventory = Fleet().add("a", [G80] * 4).inventory()
+    on = running(inventory, (whole("big", 2), 10, 9), (whole("old", 1), 10, 1), (whole("young", 1), 10, 5))
+    assert leave(inventory, whole("p", 1), on) == ["young"]
+
+
+def test_a_gang_leaves_as_a_whole_and_counts_once() -> None:
+    inventory = Fleet().add("a", [G80]).add("b", [G80]).inventory()
+    on = running(inventory, (whole("gang", 2, workers=2), 10, 0))
+    assert leave(inventory, whole("p", 1), on) == ["gang"]
+    assert leave(inventory, whole("q", 2, workers=2), on) == ["gang"]
+
+
+def test_nobody_leaves_where_even_empty_workers_would_not_do() -> None:
+    inventory = Fleet().add("a", [G80] * 2).inventory()
+    on = running(inventory, (whole("x", 2), 10, 0))
+    assert leave(inventory, whole("p", 3), on) is None
+
+
+def serve_all(inventory: Inventory, occupants: Occupants, *waiting: Waiter) -> dict[str, Served]:
+    served = serve(inventory, waiting, occupants, reserve_after_s=60)
+    inventory.rollback()
+    return {s.decision.instance: s for s in served}
+
+
+def reason(served: Served) -> Reason | None:
+    assert isinstance(served.decision, Unplaced)
+    return served.decision.reason
+
+
+def test_a_higher_one_pushes_out_and_what_comes_after_it_does_not_take_its_room() -> None:
+    inventory = Fleet().add("a", [G80] * 2).inventory()
+    on = running(inventory, (whole("x", 1), 10, 0))
+    first = serve_all(
+        inventory,
+        Occupants(tuple(on)),
+        Waiter(whole("p", 2), 50, preempt=True),
+        Waiter(whole("s", 1), 20),
+    )
+    assert [o.instance for o in first["p"].leave] == ["x"]
+    assert (reason(first["p"]), reason(first["s"])) == (Reason.PREEMPTING, Reason.RESERVED)
+    assert "p on a" in first["s"].decision.explain.message
+    later = serve_all(
+        inventory,
+        Occupants((), tuple(on)),
+        Waiter(whole("p", 2), 50, preempt=True, pushing=True),
+        Waiter(whole("s", 1), 20),
+    )
+    assert (later["p"].leave, reason(later["p"])) == ((), Reason.PREEMPTING)
+    assert reason(later["s"]) == Reason.RESERVED
+
+
+def test_no_second_victim_while_the_first_leaves_and_none_where_room_is_coming_anyway() -> None:
+    inventory = Fleet().add("a", [G80]).add("b", [G80]).inventory()
+    on = running(inventory, (whole("x", 1, on="a"), 10, 0), (whole("y", 1, on="b"), 10, 0))
+    coming = serve_all(inventory, Occupants((on[1],), (on[0],)), Waiter(whole("p", 1), 50, preempt=True))
+    assert (coming["p"].leave, reason(coming["p"])) == ((), None)
+    pushing = serve_all(inventory, Occupants((on[0], on[1])), Waiter(whole("p", 1), 50, preempt=True, pushing=True))
+    assert pushing["p"].leave == ()
+
+
+def test_two_who_push_do_not_count_on_the_same_room() -> None:
+    inventory = Fleet().add("a", [G80]).add("b", [G80]).inventory()
+    on = running(inventory, (whole("x", 1, on="a"), 10, 0), (whole("y", 1, on="b"), 10, 0))
+    served = serve_all(
+        inventory,
+        Occupants(tuple(on)),
+        Waiter(whole("p", 1), 50, preempt=True),
+        Waiter(whole("q", 1), 50, preempt=True),
+        Waiter(whole("r", 1), 50, preempt=True),
+    )
+    assert sorted(o.instance for s in served.values() for o in s.leave) == ["x", "y"]
+    assert served["r"].leave == ()
+
+
+def test_equals_and_higher_ones_are_never_pushed_out() -> None:
+    inventory = Fleet().add("a", [G80]).inventory()
+    on = running(inventory, (whole("x", 1), 50, 0))
+    assert serve_all(inventory, Occupants(tuple(on)), Waiter(whole("p", 1), 50, preempt=True))["p"].leave == ()
+
+
+def test_a_small_one_passes_a_big_one_until_that_has_waited_long() -> None:
+    inventory = Fleet().add("a", [G80] * 4).add("b", [G80] * 4).inventory()
+    on = running(
+        inventory, (whole("x", 3, on="a"), 10, 0), (whole("y", 2, on="b"), 10, 0), (whole("z", 1, on="b"), 10, 0)
+    )
+    for waited_s, fits in ((59.0, True), (60.0, False)):
+        served = serve_all(
+            inventory,
+            Occupants(tuple(on)),
+            Waiter(whole("big", 4), 10, waited_s=waited_s),
+            Waiter(whole("s", 1), 10),
+            Waiter(whole("t", 1), 10),
+        )
+        assert isinstance(served["s"].decision, Placed)
+        assert isinstance(served["t"].decision, Placed) == fits
+        assert served["big"].leave == ()
+    # Kept is the worker on which one has to end, not the one on which two have to.
+    assert isinstance(served["s"].decision, Placed)
+    assert served["s"].decision.worker_id == "id-b"
+    assert reason(served["t"]) == Reason.RESERVED
+
+
+def test_room_is_kept_for_one_at_a_time_and_for_none_that_could_never_fit() -> None:
+    inventory = Fleet().add("a", [G80] * 2).add("b", [G80] * 2).inventory()
+    on = running(inventory, (whole("x", 1, on="a"), 10, 0), (whole("y", 1, on="b"), 10, 0))
+    served = serve_all(
+        inventory,
+        Occupants(tuple(on)),
+        Waiter(whole("huge", 3), 10, waited_s=900),
+        Waiter(whole("first", 2), 10, waited_s=900),
+        Waiter(whole("second", 2), 10, waited_s=800),
+        Waiter(whole("s", 1), 10),
+        Waiter(whole("t", 1), 10),
+    )
+    assert isinstance(served["s"].decision, Placed)
+    assert reason(served["t"]) == Reason.RESERVED
+    assert "first on a" in served["t"].decision.explain.message
