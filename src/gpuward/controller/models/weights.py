@@ -15,12 +15,17 @@ from gpuward.controller.models.safetensors import Tensor, header_text, parse_hea
 SINGLE_FILE: Final = "model.safetensors"
 INDEX_FILE: Final = "model.safetensors.index.json"
 BIN_FILE: Final = "pytorch_model.bin"
-ADAPTER_FILES: Final = ("adapter_model.safetensors", "adapter_model.bin")
+ADAPTER_FILE: Final = "adapter_model.safetensors"
+ADAPTER_BIN_FILE: Final = "adapter_model.bin"
 BIN_INDEX_FILE: Final = "pytorch_model.bin.index.json"
 MAX_INDEX_BYTES: Final = 64 * 2**20
 MAX_SHARDS: Final = 4096
 MAX_HEADERS_BYTES: Final = 128 * 2**20  # of all files together: as Python objects they take about tenfold
 MAX_DTYPES: Final = 64
+_FORMATS: Final = (  # best first
+    ("safetensors", SINGLE_FILE, INDEX_FILE, "*.safetensors"),
+    ("bin", BIN_FILE, BIN_INDEX_FILE, "*.bin"),
+)
 # Beside a model's own: the same weights as its makers' own programs name them, or something that is not the model.
 _NOT_THE_MODEL: Final = (
     "consolidated*", "adapter_model*", "training_args*", "optimizer*", "scheduler*", "rng_state*", "random_states*",
@@ -41,33 +46,37 @@ class Weights:
 def read_weights(files: ModelFiles) -> Weights:
     """Finds a model's weights, or an adapter's, as engines look for them.
 
-    Safetensors go before `.bin`, an index before what lies about, and a model before an adapter that lies beside it.
+    Safetensors go before `.bin`, what has its usual name before what lies about, a model before an adapter beside it.
 
     Raises:
         MetadataError: retryable where files are missing, terminal where one is corrupt; names it.
     """
-    names = files.sizes
-    if SINGLE_FILE in names:
-        return _safetensors(files, [SINGLE_FILE])
-    if INDEX_FILE in names:
-        return _safetensors(files, *_indexed(files, INDEX_FILE))
-    if found := _loose(files, "*.safetensors"):
+    for format_, single, index, pattern in _FORMATS:
+        weight_map = None
+        if single in files.sizes:
+            names = [single]
+        elif index in files.sizes:
+            names, weight_map = _indexed(files, index)
+        else:
+            names = _loose(files, pattern)
+        if names:
+            return _safetensors(files, names, weight_map) if format_ == "safetensors" else _bin(files, names)
+    return _aside(files)
+
+
+def _aside(files: ModelFiles) -> Weights:
+    """What counts where nothing else is there: the makers' own names, an adapter."""
+    names = sorted(files.sizes)
+    if found := [name for name in names if fnmatchcase(name, "consolidated*.safetensors")]:
         return _safetensors(files, found)
-    if BIN_INDEX_FILE in names:
-        return _bin(files, _indexed(files, BIN_INDEX_FILE)[0])
-    if BIN_FILE in names:
-        return _bin(files, [BIN_FILE])
-    if found := _loose(files, "*.bin"):
-        return _bin(files, found)
-    if found := [name for name in sorted(names) if fnmatchcase(name, "consolidated*.safetensors")]:
-        return _safetensors(files, found)
-    for adapter in ADAPTER_FILES:
-        if adapter in names:
-            return _safetensors(files, [adapter]) if adapter.endswith(".safetensors") else _bin(files, [adapter])
-    others = sorted(name for name in names if name.endswith((".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".onnx")))
-    if others:
+    if ADAPTER_FILE in files.sizes:
+        return _safetensors(files, [ADAPTER_FILE])
+    if ADAPTER_BIN_FILE in files.sizes:
+        return _bin(files, [ADAPTER_BIN_FILE])
+    other = next((n for n in names if n.endswith((".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".onnx"))), None)
+    if other is not None:
         raise MetadataError(
-            f"{where(files, others[0])} is of a format that no engine here loads; convert it to safetensors",
+            f"{where(files, other)} is of a format that no engine here loads; convert it to safetensors",
             retryable=False,
         )
     raise MetadataError(
