@@ -248,6 +248,8 @@ def test_quantisations(stated: dict[str, Any], expected: tuple[str, int | None])
         ({"dtype": "bfloat16", "text_config": {"torch_dtype": "float32"}}, {"dtype": "bfloat16"}),
         ({"model_type": "llava", "text_config": {"model_type": "mistral"}}, {"kv_heads": 8, "layers": 32}),
         ({"vision_config": {"model_type": "pixtral"}}, {"vision_heads": 16}),
+        ({"model_type": "gemma3_text", "use_bidirectional_attention": True}, {"encoder": True}),
+        ({"model_type": "xlm-roberta"}, {"encoder": True}),
         # Fields of the wrong kind count as not there.
         ({"num_attention_heads": "x", "vocab_size": -1, "text_config": None}, {"heads": None, "vocab": None}),
         ({"num_hidden_layers": True, "hidden_size": 1.5, "head_dim": 10**30}, {"layers": None, "head_dim": None}),

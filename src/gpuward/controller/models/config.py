@@ -62,7 +62,8 @@ def with_config(facts: ModelFacts, config: Mapping[str, Any]) -> ModelFacts:
         ),
         vision_heads=_vision_heads(floors),
         quantization=quantization_of(language),
-        encoder=inner in ENCODERS or model_type in ENCODERS,
+        # EmbeddingGemma is of a decoder's type, and says by this flag that it is none.
+        encoder=bool({inner, model_type} & ENCODERS) or language.flag("use_bidirectional_attention") is True,
     )
 
 

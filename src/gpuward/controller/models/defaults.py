@@ -36,7 +36,8 @@ FULL_EVERY: Final[Mapping[str, int]] = {
 }  # fmt: skip
 # They give one vector for a text, or a score, and no tokens one after another. Names of both, as above.
 ENCODERS: Final = frozenset({
-    "albert", "bert", "camembert", "deberta", "deberta-v2", "distilbert", "electra", "ernie", "gte", "jina-bert-v2",
-    "mobilebert", "modernbert", "mpnet", "neo-bert", "new", "nomic-bert", "nomic-bert-moe", "nomic_bert", "roberta",
-    "roformer", "xlm-roberta", "xlm-roberta-xl",
+    "albert", "bert", "camembert", "deberta", "deberta-v2", "distilbert", "electra", "ernie", "eurobert",
+    "gemma-embedding", "gte", "jina-bert-v2", "jina-bert-v3", "llama-embed", "mobilebert", "modern-bert", "modernbert",
+    "mpnet", "neo-bert", "new", "nomic-bert", "nomic-bert-moe", "nomic_bert", "roberta", "roformer", "t5encoder",
+    "xlm-roberta", "xlm-roberta-xl",
 })  # fmt: skip
