@@ -13,7 +13,7 @@ BIN := $(VENV)/bin
 PIP_INSTALL := -m pip --disable-pip-version-check --no-input install -qq --no-cache-dir
 LOCKED := $(PIP_INSTALL) --require-hashes --no-deps --only-binary=:all: --requirement
 
-.PHONY: help setup run test check test-nightly test-engines bench-place bench-storm bench-agents bench-policy lock clean
+.PHONY: help setup run test check test-nightly test-engines bench-place bench-storm bench-agents bench-policy estimates lock clean
 .DELETE_ON_ERROR:
 
 help:
@@ -24,6 +24,7 @@ help:
 	@echo 'make test-nightly  the ledger and its faults at length'
 	@echo 'make test-engines  tests with real model servers (installs $(ENGINES) first)'
 	@echo 'make bench-place   placements per second through the real store; bench-storm, bench-agents, bench-policy: see bench/'
+	@echo 'make estimates     docs/estimates.md anew, from docs/models.yaml'
 	@echo 'make lock          resolve the dependencies anew'
 	@echo 'make clean         remove what the other targets made'
 
@@ -54,6 +55,10 @@ test-engines: $(VENV)/.ready $(ENGINES)/.ready
 # kept.
 bench-place bench-storm bench-agents bench-policy: bench-%: $(VENV)/.ready
 	PYTHONPATH=tests $(BIN)/python bench/$*.py $(ARGS)
+
+# What well-known models need, from docs/models.yaml; a test holds the page to it.
+estimates: $(VENV)/.ready
+	$(BIN)/python bench/estimates.py $(ARGS)
 
 # An environment is made from nothing and marked as ready last, so an interrupted installation is simply done again.
 $(VENV)/.ready: requirements.lock pyproject.toml

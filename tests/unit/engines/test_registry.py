@@ -37,7 +37,6 @@ def test_the_engine_of_a_spec(fields: dict[str, Any], name: str) -> None:
     [
         ({"engine": "simulated", "runtime": "docker"}, "runtime: docker"),
         ({"engine": "simulated", "update": "rolling"}, "update: rolling"),
-        ({"engine": "simulated", "preempt": True}, "preempt"),
     ],
 )
 def test_what_this_version_does_not_have(fields: dict[str, Any], words: str) -> None:

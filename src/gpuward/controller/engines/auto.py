@@ -58,7 +58,7 @@ class AutoEngine:
             return needs[0][1]
         why = [note for _, need in needs if need.refused for note in need.notes]
         others = ", ".join(name for name, _ in able[1:])
-        chosen = f"engine {able[0][0]} first" + (f", where it is not to be had {others}" if others else "")
+        chosen = f"engine: {able[0][0]}" + (f", and where that fits nowhere {others}" if others else "")
         best = able[0][1]
         return replace(best, notes=(*best.notes, chosen, *why), by_engine=tuple(able))
 

@@ -43,8 +43,6 @@ def validate(spec: DeploymentSpec) -> None:
     engine = engine_for(spec)
     if spec.update == "rolling":
         raise EngineUnsupportedError("update: rolling is not available in this version; use update: recreate")
-    if spec.preempt:
-        raise EngineUnsupportedError("preempt: pushing others out is not available in this version; leave it false")
     if spec.model is not None and ("{" in spec.model or "}" in spec.model):
         raise SpecError("model: braces stand for what the agent fills in; rename the folder")
     _check_counts(spec)

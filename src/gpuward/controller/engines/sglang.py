@@ -130,8 +130,10 @@ def static_fraction(launch: Launch) -> float | None:
     """
     if not launch.gpu_mib or not launch.memory_mib:
         return None
+    if launch.exclusive:
+        return WHOLE_GPU
     outside = sum(outside_parts(Split(launch.tp, launch.pp, launch.dp)).values()) + ACTIVATIONS_MIB
-    return max(_LEAST, min((launch.memory_mib - outside) / launch.gpu_mib, WHOLE_GPU))
+    return min(max((launch.memory_mib - outside) / launch.gpu_mib, _LEAST), WHOLE_GPU)
 
 
 def _cache(spec: DeploymentSpec, launch: Launch) -> list[str]:

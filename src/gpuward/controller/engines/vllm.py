@@ -17,10 +17,10 @@ _BY_PARALLEL: Final = "state it under parallel"
 _BY_PLACEMENT: Final = "it follows from where the instance is placed"
 _BY_RESOURCES: Final = "state resources.gpu_memory instead, which is what is then claimed"
 
-# Most of a GPU that is asked for where it is claimed whole: vLLM's own default, which leaves room for what it does not
-# account for.
+# Of a GPU that is claimed whole: vLLM's own default, which leaves room for what it does not account for.
 WHOLE_GPU: Final = 0.9
 _LEAST: Final = 0.01
+_MOST: Final = 0.98  # it does not start where less is free than it is told to take, and a context is taken already
 
 _TABLE: Final = ServerTable(
     compatibility=Compatibility(
@@ -132,9 +132,10 @@ def memory_fraction(launch: Launch) -> float | None:
     """
     if not launch.gpu_mib or not launch.memory_mib:
         return None
+    if launch.exclusive:
+        return WHOLE_GPU
     outside = sum(outside_parts(Split(launch.tp, launch.pp, launch.dp)).values())
-    fraction = (launch.memory_mib - outside) / launch.gpu_mib
-    return max(_LEAST, min(fraction, WHOLE_GPU))
+    return min(max((launch.memory_mib - outside) / launch.gpu_mib, _LEAST), _MOST)
 
 
 def _gang(launch: Launch) -> list[str]:

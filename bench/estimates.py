@@ -1,0 +1,167 @@
+"""Writes docs/estimates.md: what well-known models need, by the very code that places them.
+
+make estimates                 writes the page anew
+make estimates ARGS=--check    only says whether it is up to date
+"""
+
+import argparse
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from gpuward.controller.domain.model_facts import ModelFacts, facts_to_json
+from gpuward.controller.domain.placement import Layout, Need
+from gpuward.controller.engines.memory import cache_bytes_per_token
+from gpuward.controller.engines.registry import engine_for
+from gpuward.controller.models.config import with_config
+from gpuward.controller.scheduling.estimate import asks_for
+from gpuward.schemas.manifest import DeploymentSpec
+
+DOCS: Final = Path(__file__).resolve().parent.parent / "docs"
+MODELS: Final = DOCS / "models.yaml"
+PAGE: Final = DOCS / "estimates.md"
+H100_MIB: Final = 80 * 1024
+CONTEXT: Final = 8192
+SEQUENCES: Final = 16
+HEAD: Final = """\
+# Estimates
+
+What Gpuward reckons for well-known models, for 16 sequences of 8192 tokens at once. Made by `make estimates` from the
+published configs in [models.yaml](models.yaml), with the code that places models: a test holds the two together.
+
+A GPU's memory is the sum of its parts; `gpuward describe` shows them for what runs.
+
+- **weights**: the tensors in the type that the engine works in, divided by tensor parallelism, by whole layers over a
+  pipeline. Adapters that the args name are added.
+- **cache**: keys and values of all tokens. Per token and layer `kv heads x (head size of keys + of values)` elements,
+  or `kv_lora_rank + qk_rope_head_dim` with multi-head latent attention; layers with a sliding window keep no more than
+  the window; encoders keep nothing. One byte per element with an FP8 cache.
+- **activations**: what one step of the model holds besides. **context**, **graphs**, **collectives**: what CUDA,
+  captured graphs and NCCL take beside what a server accounts for. Where each figure comes from stands beside it in
+  `controller/engines/memory.py` and `served.py`.
+
+Without stated context and concurrency an instance on vLLM or SGLang is reckoned for the same 16 sequences of 8192
+tokens (or of the model's own context, where that is shorter), and where that fits nowhere, for one; on llama.cpp for 4.
+State them in `args`, and the estimate and the server's command line follow: `max-model-len`, `max-num-seqs` (vLLM);
+`context-length`, `max-running-requests` (SGLang); `ctx-size`, `parallel` (llama.cpp).
+
+Estimates are made to hold, not to be tight: activations are those of a batch of 8192 tokens, as vLLM uses on large
+GPUs. They leave out what only some models have: image and video inputs beyond a step's tokens, speculative decoding,
+CUDA graphs of unusual sizes. Cache of linear attention layers, of a fixed size, is not counted either.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One model of the page."""
+
+    name: str
+    source: str
+    facts: ModelFacts
+    need: Need
+    layout: Layout | None  # the first that an instance is asked for and that fits GPUs of 80 GiB
+
+
+def facts_of(entry: dict[str, Any]) -> ModelFacts:
+    """A model's facts, from its entry of the data file, read as its config.json would be."""
+    weights = entry["weights"]
+    bare = ModelFacts(
+        entry.get("format", "safetensors"), weights, entry.get("dtypes", {"BF16": weights}), entry["parameters"]
+    )
+    return with_config(bare, entry["config"])
+
+
+def row_of(entry: dict[str, Any]) -> Row:
+    """What an instance of this model would ask for."""
+    facts = facts_of(entry)
+    gguf = facts.format == "gguf"
+    args = {"ctx-size": CONTEXT * SEQUENCES, "parallel": SEQUENCES}
+    spec = DeploymentSpec.model_validate(
+        {
+            "engine": "llama-cpp" if gguf else "vllm",
+            "model": "gguf:/model.gguf" if gguf else "hf:org/name",
+            "args": args if gguf else {"max-model-len": CONTEXT, "max-num-seqs": SEQUENCES},
+            "resources": {"max_workers": 1 if gguf else 4},
+        }
+    )
+    engine = engine_for(spec)
+    need = engine.need(spec, facts_to_json(facts))
+    layouts = asks_for(spec, need, engine, instance="", deployment_uid="").layouts
+    fits = next(
+        (layout for layout in layouts if layout.memory_mib <= H100_MIB and layout.gpus <= 8 * layout.workers), None
+    )
+    return Row(entry["name"], entry["source"], facts, need, fits)
+
+
+def page() -> str:
+    """The whole page."""
+    rows = [row_of(entry) for entry in yaml.safe_load(MODELS.read_text(encoding="utf-8"))]
+    lines = [
+        HEAD,
+        "| model | weights, GiB | cache per token, bytes | one GPU, GiB | smallest layout on H100 80 GiB | each, GiB |",
+        "|---|---:|---:|---:|---|---:|",
+        *(_line(row) for row in rows),
+        "",
+        "What the GPU of the smallest layout that holds most is made of, MiB:",
+        "",
+        "| model | parts |",
+        "|---|---|",
+        *(f"| {row.name} | {_parts(row)} |" for row in rows),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _line(row: Row) -> str:
+    facts, layout = row.facts, row.layout
+    # llama.cpp keeps F16 unless told otherwise, vLLM the model's own type, which is of two bytes in all of these.
+    per_token = cache_bytes_per_token(facts, 2)
+    assert per_token is not None
+    cells = [
+        f"[{row.name}]({row.source})",
+        f"{facts.weight_bytes / 2**30:.2f}",
+        f"{per_token:,.0f}",
+        f"{row.need.shares[0].memory_mib / 1024:.1f}",
+        "none" if layout is None else _words(layout),
+        "" if layout is None else f"{layout.memory_mib / 1024:.1f}",
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def _words(layout: Layout) -> str:
+    degrees = [f"{name} {n}" for name, n in (("tp", layout.tp), ("pp", layout.pp)) if n > 1]
+    where = (
+        f"{layout.workers} workers x {layout.gpus // layout.workers} GPUs"
+        if layout.workers > 1
+        else (f"{layout.gpus} GPU{'s' if layout.gpus > 1 else ''}")
+    )
+    return f"{where} ({', '.join(degrees)})" if degrees else where
+
+
+def _parts(row: Row) -> str:
+    layout = row.layout
+    if layout is None:
+        return ""
+    share = next(s for s in row.need.shares if (s.tp, s.pp, s.dp) == (layout.tp, layout.pp, layout.dp))
+    return ", ".join(f"{name} {size:,}" for name, size in share.parts.items())
+
+
+def main() -> int:
+    """Writes the page, or with --check compares it."""
+    parser = argparse.ArgumentParser(description="What well-known models need, as docs/estimates.md.")
+    parser.add_argument("--check", action="store_true", help="write nothing; fail where the page is not up to date")
+    said = parser.parse_args()
+    made = page()
+    if said.check:
+        same = PAGE.exists() and PAGE.read_text(encoding="utf-8") == made
+        print("up to date" if same else f"{PAGE} is not up to date: run `make estimates`")
+        return 0 if same else 1
+    PAGE.write_text(made, encoding="utf-8")
+    print(f"wrote {PAGE}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

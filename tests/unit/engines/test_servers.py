@@ -1,0 +1,329 @@
+"""vLLM, SGLang and llama.cpp: what they are started with, what they need, and what their tables refuse."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gpuward.controller.domain.model_facts import ModelFacts, Quantization, facts_to_json
+from gpuward.controller.domain.placement import Ask, Need
+from gpuward.controller.engines.base import EngineProcess, Launch, SpecError
+from gpuward.controller.engines.registry import engine_for, validate
+from gpuward.controller.engines.sglang import static_fraction
+from gpuward.controller.engines.vllm import memory_fraction
+from gpuward.controller.scheduling.estimate import asks_for
+from gpuward.schemas.manifest import DeploymentSpec
+from gpuward.schemas.reasons import Reason
+
+GIB = 1024
+LLAMA = ModelFacts(
+    "safetensors", 16_060_522_496, {"BF16": 16_060_522_496}, 8_030_261_248, ("LlamaForCausalLM",), "llama", "bfloat16",
+    layers=32, hidden_size=4096, intermediate_size=14336, heads=32, kv_heads=8, head_dim=128, vocab=128_256,
+    context_length=131_072,
+)  # fmt: skip
+QUANTISED = replace(LLAMA, format="gguf", weight_bytes=4_920_739_232, dtypes={"Q4_K": 4_920_739_232}, dtype=None)
+BERT = ModelFacts(
+    "safetensors", 437_955_512, {"F32": 437_955_512}, 109_482_752, ("BertModel",), "bert", "float32", layers=12,
+    hidden_size=768, intermediate_size=3072, heads=12, kv_heads=12, head_dim=64, vocab=30_522, context_length=512,
+    encoder=True,
+)  # fmt: skip
+
+
+def spec(engine: str, **fields: Any) -> DeploymentSpec:
+    model = "gguf:/m.gguf" if engine == "llama-cpp" else "hf:org/name"
+    return DeploymentSpec.model_validate({"engine": engine, "model": model} | fields)
+
+
+def process(wanted: DeploymentSpec, launch: Launch) -> EngineProcess:
+    validate(wanted)
+    return engine_for(wanted).process(wanted, launch)
+
+
+def need(engine: str, facts: ModelFacts = LLAMA, **fields: Any) -> Need:
+    wanted = spec(engine, **fields)
+    validate(wanted)
+    return engine_for(wanted).need(wanted, facts_to_json(facts))
+
+
+def asks(engine: str, facts: ModelFacts = LLAMA, **fields: Any) -> list[Ask]:
+    wanted = spec(engine, **fields)
+    asked: Ask | None = asks_for(
+        wanted, need(engine, facts, **fields), engine_for(wanted), instance="i", deployment_uid="d"
+    )
+    found = []
+    while asked is not None:
+        found.append(asked)
+        asked = asked.otherwise
+    return found
+
+
+ONE = Launch(gpu_count=1, memory_mib=20 * GIB, gpu_mib=80 * GIB, context=8192, sequences=16)
+
+
+def test_vllm_on_a_part_of_one_gpu() -> None:
+    started = process(spec("vllm", model="hf:org/name@v1", args={"enforce-eager": True, "max_num_seqs": 8}), ONE)
+    assert " ".join(started.argv) == (
+        "vllm serve org/name --revision v1 --host 127.0.0.1 --port {port} --gpu-memory-utilization 0.2367"
+        " --max-model-len 8192 --enforce-eager --max-num-seqs 8"
+    )
+    assert started.probe is not None
+    assert (started.probe.path, started.request_model, started.gpus_by_index) == ("/health", "org/name", True)
+    assert started.request_gauges == ("vllm:num_requests_running", "vllm:num_requests_waiting")
+    assert started.env == {}
+    folder = process(spec("vllm", model="path:/m", args={"max-model-len": "4k", "served-model-name": ["a", "b"]}), ONE)
+    assert folder.argv.count("--max-model-len") == 1
+    assert (folder.request_model, folder.env) == ("a", {"HF_HUB_OFFLINE": "1"})
+
+
+def test_a_model_of_four_gib_takes_four_gib() -> None:
+    """Of 80 GiB: what vLLM is told, and what it takes besides, are the claim."""
+    launch = replace(ONE, memory_mib=4 * GIB)
+    fraction = memory_fraction(launch)
+    assert fraction is not None
+    assert fraction * launch.gpu_mib == pytest.approx(4 * GIB - 576 - 512, abs=1)
+    assert memory_fraction(replace(launch, memory_mib=80 * GIB, exclusive=True)) == 0.9
+    assert memory_fraction(replace(launch, memory_mib=80 * GIB)) == 0.98
+    assert memory_fraction(replace(launch, memory_mib=100)) == 0.01
+    assert memory_fraction(Launch()) is None
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_vllm_over_two_workers(rank: int) -> None:
+    launch = replace(
+        ONE, gpu_count=8, tp=8, pp=2, workers=2, rank=rank, leader="10.0.0.1", rendezvous_port=12345, exclusive=True
+    )
+    argv = process(spec("vllm"), launch).argv
+    serving = ("--host", "127.0.0.1", "--port", "{port}") if rank == 0 else ("--headless",)
+    assert argv == (
+        "vllm", "serve", "org/name", *serving, "--tensor-parallel-size", "8", "--pipeline-parallel-size", "2",
+        "--nnodes", "2", "--node-rank", str(rank), "--master-addr", "10.0.0.1", "--master-port", "12345",
+        "--gpu-memory-utilization", "0.9000", "--max-model-len", "8192",
+    )  # fmt: skip
+    started = process(spec("vllm"), launch)
+    assert (started.needs_port, started.probe is None) == (rank == 0, rank != 0)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_vllms_copies_over_two_workers(rank: int) -> None:
+    launch = replace(ONE, gpu_count=8, tp=4, dp=4, workers=2, rank=rank, leader="h", rendezvous_port=11000)
+    line = " ".join(process(spec("vllm"), launch).argv)
+    assert "--tensor-parallel-size 4 --data-parallel-size 4 --data-parallel-size-local 2" in line
+    assert ("--data-parallel-start-rank 2" in line) is (rank == 1)
+    assert "--data-parallel-address h --data-parallel-rpc-port 11000" in line
+    assert "nnodes" not in line
+
+
+def test_sglang() -> None:
+    started = process(spec("sglang", model="path:/m"), ONE)
+    assert " ".join(started.argv) == (
+        "sglang serve --model-path /m --host 127.0.0.1 --port {port} --enable-metrics --mem-fraction-static 0.2180"
+        " --context-length 8192 --max-total-tokens 131072"
+    )
+    assert started.request_gauges == ("sglang:num_running_reqs", "sglang:num_queue_reqs")
+    launch = replace(ONE, tp=4, pp=2, workers=2, rank=1, leader="h", rendezvous_port=10001, exclusive=True)
+    follower = process(spec("sglang", args={"context-length": 4096}), launch)
+    assert " ".join(follower.argv[7:]) == (
+        "{port} --enable-metrics --tp-size 4 --pp-size 2 --nnodes 2 --node-rank 1 --dist-init-addr h:10001"
+        " --mem-fraction-static 0.8500 --context-length 4096"
+    )
+    assert (follower.probe, follower.request_gauges) == (None, ())
+    assert static_fraction(Launch()) is None
+
+
+def test_llama_server() -> None:
+    started = process(spec("llama-cpp"), replace(ONE, sequences=4))
+    assert " ".join(started.argv) == (
+        "llama-server --model /m.gguf --host 127.0.0.1 --port {port} --metrics --n-gpu-layers 999 --ctx-size 32768"
+        " --parallel 4"
+    )
+    assert started.request_model is None
+    own = process(spec("llama-cpp", args={"n-gpu-layers": 10, "ctx-size": 4096, "parallel": 2}), ONE)
+    assert own.argv[8:] == ("--n-gpu-layers", "10", "--ctx-size", "4096", "--parallel", "2")
+
+
+@pytest.mark.parametrize(
+    ("engine", "fields", "words"),
+    [
+        ("vllm", {"args": {"gpu-memory-utilization": 0.9}}, "args.gpu-memory-utilization: .*resources.gpu_memory"),
+        ("vllm", {"args": {"tensor_parallel_size": 2}}, "args.tensor_parallel_size: .*parallel"),
+        ("vllm", {"args": {"max-model-len": "long"}}, "args.max-model-len: must be a whole number"),
+        ("vllm", {"args": {"max-num-seqs": 0}}, "args.max-num-seqs: must be"),
+        ("vllm", {"args": {"max-num-seqs": True}}, "args.max-num-seqs: must be"),
+        ("vllm", {"args": {"dtype": "int3"}}, "args.dtype: int3"),
+        ("vllm", {"args": {"lora-modules": ["plain"]}}, "args.lora-modules: write each as name="),
+        ("vllm", {"resources": {"gpus": 0}}, "resources.gpus: is 0"),
+        ("vllm", {"model": "path:/a@b"}, "model: .*rename"),
+        ("sglang", {"args": {"mem-fraction-static": 0.9}}, "args.mem-fraction-static: .*resources.gpu_memory"),
+        ("sglang", {"args": {"tp": 2}}, "args.tp: .*parallel"),
+        ("sglang", {"parallel": {"dp": 2}, "resources": {"max_workers": 2}}, "parallel.dp: sglang keeps"),
+        ("llama-cpp", {"args": {"n-gpu-layers": "most"}}, "args.n-gpu-layers: must be"),
+        ("llama-cpp", {"args": {"n-gpu-layers": 0}, "resources": {"gpus": 1}}, "args.n-gpu-layers: is 0"),
+        ("llama-cpp", {"resources": {"gpus": 0}}, "resources.gpus: is 0"),
+        ("llama-cpp", {"args": {"cache-type-k": "q3"}}, "args.cache-type-k: q3"),
+        ("llama-cpp", {"resources": {"max_workers": 2}}, "resources.max_workers"),
+    ],
+)
+def test_refusals_name_the_field_and_the_fix(engine: str, fields: dict[str, Any], words: str) -> None:
+    with pytest.raises(SpecError, match="^" + words):
+        validate(spec(engine, **fields))
+
+
+def test_the_need_is_measured_for_each_split_and_falls_back_to_one_sequence() -> None:
+    found = need("vllm")
+    by_gpus = [(share.gpus, share.parts["cache"]) for share in found.shares]
+    assert by_gpus[:4] == [(1, 16 * GIB), (2, 8 * GIB), (3, 6 * GIB), (4, 4 * GIB)]
+    assert (1, GIB) in by_gpus
+    assert found.shares[0].memory_mib == sum(found.shares[0].parts.values())
+    assert (found.heads, found.kv_heads, found.vocab) == (32, 8, 128_256)
+    assert (found.context, found.sequences) == (8192, 16)
+    assert "by default" in found.notes[0]
+    (asked,) = asks("vllm")
+    assert [(one.tp, one.memory_mib > 30 * GIB) for one in asked.layouts][:2] == [(1, True), (2, False)]
+    assert {one.tp for one, _ in asked.tried} == {3, 5, 6, 7}
+
+
+def test_stated_context_and_concurrency_are_what_is_reckoned() -> None:
+    found = need("vllm", args={"max-model-len": "32K", "max-num-seqs": 4})
+    assert found.shares[0].parts["cache"] == 16 * GIB
+    assert len({share.gpus for share in found.shares}) == len(found.shares)  # no second turn for fewer
+    assert (found.context, found.sequences) == (32_768, 4)
+    halved = need("vllm", args={"kv-cache-dtype": "fp8"})
+    assert halved.shares[0].parts["cache"] == 8 * GIB
+    assert need("sglang", args={"context-length": 4096, "max-running-requests": 16}).shares[0].parts["cache"] == 8 * GIB
+
+
+def test_stated_degrees_are_the_only_ones() -> None:
+    found = need("vllm", parallel={"tp": 4, "pp": 2}, resources={"max_workers": 2})
+    assert {(share.tp, share.pp) for share in found.shares} == {(4, 2)}
+    (asked,) = asks("vllm", parallel={"tp": 4, "pp": 2}, resources={"max_workers": 2})
+    assert [(one.gpus, one.workers, one.tp, one.pp) for one in asked.layouts][:2] == [(8, 1, 4, 2), (8, 2, 4, 2)]
+    (refused,) = asks("vllm", parallel={"tp": 3})
+    assert refused.layouts == ()
+    assert refused.refused == (Reason.HEADS_INDIVISIBLE,)
+
+
+def test_the_servers_pad_the_vocabulary_but_not_the_heads() -> None:
+    assert need("vllm", replace(LLAMA, vocab=10_001)).vocab == 10_048
+    (asked,) = asks("vllm", replace(LLAMA, heads=25, kv_heads=5, vocab=128_000))
+    assert [one.tp for one in asked.layouts] == [1, 5, 1, 5]
+    (asked,) = asks("vllm", replace(LLAMA, vision_heads=6))
+    assert [one.tp for one in asked.layouts] == [1, 2, 1, 2]
+    assert (Reason.VISION_INDIVISIBLE) in asked.refused
+
+
+def test_an_encoder_keeps_no_cache() -> None:
+    found = need("vllm", BERT)
+    assert "cache" not in found.shares[0].parts
+    assert found.shares[0].parts["weights"] == 209  # half of 32 bits
+    assert found.context == 512
+    assert found.compute_capability is None
+
+
+def test_adapters_are_read_and_counted() -> None:
+    wanted = spec("vllm", args={"enable-lora": True, "lora-modules": ["a=/adapters/a", "b=org/b"]})
+    work = engine_for(wanted).analysis(wanted)
+    assert work is not None
+    assert work.payload == {
+        "repo": "org/name", "revision": "main",
+        "adapters": [{"path": "/adapters/a"}, {"repo": "org/b", "revision": "main"}],
+    }  # fmt: skip
+    assert need("vllm", replace(LLAMA, adapter_bytes=2**30)).shares[0].parts["adapters"] == GIB
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+@pytest.mark.parametrize(
+    ("facts", "args", "least"),
+    [
+        (LLAMA, {}, (8, 0)),  # no bfloat16 on Turing
+        (LLAMA, {"dtype": "half"}, None),
+        (replace(LLAMA, dtype="float16"), {}, None),
+        (replace(LLAMA, dtype="float16", quantization=Quantization("awq", 4)), {}, (7, 5)),
+        (replace(LLAMA, dtypes={"F8_E4M3": 10}, quantization=Quantization("fp8", 8)), {}, (8, 9)),  # no FP8 on Ampere
+        (replace(LLAMA, dtypes={"F8_E4M3": 10}, quantization=Quantization("compressed-tensors", 8)), {}, (8, 9)),
+        (replace(LLAMA, quantization=Quantization("compressed-tensors", 4)), {"dtype": "half"}, (7, 5)),
+        (LLAMA, {"quantization": "fp8"}, (8, 9)),
+        (LLAMA, {"kv-cache-dtype": "fp8_e5m2"}, (8, 9)),
+        (replace(LLAMA, quantization=Quantization("mxfp4", 4)), {}, (8, 0)),
+    ],
+)
+def test_types_against_capability(
+    engine: str, facts: ModelFacts, args: dict[str, Any], least: tuple[int, int] | None
+) -> None:
+    (asked,) = asks(engine, facts, args=args)
+    own = {"vllm": (7, 0), "sglang": (7, 5)}[engine]
+    assert asked.compatibility.min_compute_capability == max(own, least or own)
+    assert asked.compatibility.engine == engine
+
+
+def test_what_no_host_could_help() -> None:
+    for engine, facts in (
+        ("vllm", QUANTISED),
+        ("sglang", QUANTISED),
+        ("transformers", QUANTISED),
+        ("llama-cpp", LLAMA),
+        ("vllm", replace(LLAMA, architectures=("T5ForConditionalGeneration",))),
+    ):
+        (asked,) = asks(engine, facts)
+        assert (asked.layouts, asked.refused) == ((), (Reason.ENGINE_UNSUPPORTED,)), engine
+        assert need(engine, facts).notes
+
+
+def test_llama_cpp_spreads_layers_over_gpus() -> None:
+    found = need("llama-cpp", QUANTISED)
+    (asked,) = asks("llama-cpp", QUANTISED)
+    assert [(one.gpus, one.tp, one.pp) for one in asked.layouts[:3]] == [(1, 1, 1), (2, 1, 2), (3, 1, 3)]
+    assert found.shares[0].parts["cache"] == 4 * GIB  # 4 slots of 8192 tokens
+    assert found.shares[0].parts["weights"] == 4693
+    assert asked.layouts[0].memory_mib > asked.layouts[1].memory_mib > asked.layouts[0].memory_mib / 2
+    assert asked.tried == ()
+    halved = need("llama-cpp", QUANTISED, args={"cache-type-k": "q8_0", "cache-type-v": "q8_0"})
+    assert halved.shares[0].parts["cache"] == 4 * GIB * 34 / 64
+    (two,) = asks("llama-cpp", QUANTISED, resources={"gpus": 2})
+    assert [(one.gpus, one.pp) for one in two.layouts] == [(2, 2)]
+
+
+def test_the_rest_stays_in_host_memory_only_where_the_user_says_so() -> None:
+    whole, part = need("llama-cpp", QUANTISED), need("llama-cpp", QUANTISED, args={"n-gpu-layers": 11})
+    assert whole.host_memory_mib == 512
+    assert part.host_memory_mib == 512 + 3129  # 22 of 33
+    assert part.shares[0].parts["weights"] == 1565
+    assert any("11 of 33 layers" in note for note in part.notes)
+    on_host = need("llama-cpp", QUANTISED, args={"n-gpu-layers": 0})
+    assert on_host.memory_mib == 0
+    assert on_host.host_memory_mib == 512 + 4693 + 4 * GIB
+    (asked,) = asks("llama-cpp", QUANTISED, args={"n-gpu-layers": 0})
+    assert [one.gpus for one in asked.layouts] == [0]
+
+
+def test_auto_asks_for_the_best_engine_first_and_says_why() -> None:
+    chain = asks("auto", LLAMA)
+    assert [asked.engine for asked in chain] == ["vllm", "sglang", "transformers"]
+    assert [asked.compatibility.engine for asked in chain] == ["vllm", "sglang", "transformers"]
+    assert need("auto", LLAMA).notes[-1] == "engine: vllm, and where that fits nowhere sglang, transformers"
+    gguf = asks("auto", QUANTISED, model="gguf:/m.gguf")
+    assert [asked.engine for asked in gguf] == ["llama-cpp"]
+    cpu = asks("auto", LLAMA, args={"device": "cpu"})
+    assert [(asked.engine, asked.layouts[0].gpus) for asked in cpu] == [("transformers", 0)]
+    old = asks("auto", replace(LLAMA, architectures=("T5ForConditionalGeneration",)))
+    assert [asked.engine for asked in old] == ["transformers"]
+    assert any(
+        "vllm does not run T5" in note
+        for note in need("auto", replace(LLAMA, architectures=("T5ForConditionalGeneration",))).notes
+    )
+
+
+def test_auto_of_a_revision_from_before_there_was_a_choice_is_transformers() -> None:
+    wanted = spec("auto")
+    asked = asks_for(wanted, Need(3768), engine_for(wanted), instance="i", deployment_uid="d")
+    assert (asked.engine, asked.otherwise) == ("transformers", None)
+    assert [(one.gpus, one.memory_mib) for one in asked.layouts] == [(1, 3768)]
+    assert engine_for(wanted).chosen("").process(wanted, Launch()).argv[0] == "transformers"
+
+
+def test_memory_given_by_the_user_needs_no_reading() -> None:
+    for engine in ("vllm", "sglang", "auto"):
+        wanted = spec(engine, resources={"gpu_memory": "20GiB", "gpus": 2})
+        assert engine_for(wanted).analysis(wanted) is None
+        need_given = engine_for(wanted).need(wanted, None)
+        asked = asks_for(wanted, need_given, engine_for(wanted), instance="i", deployment_uid="d")
+        assert [(one.gpus, one.memory_mib) for one in asked.layouts] == [(2, 20 * GIB)]
