@@ -6,6 +6,7 @@ from typing import Final
 
 import yaml
 
+from gpuward.cli.explained import explain_lines, layout_line, need_lines
 from gpuward.cli.figures import age, clock, gib, hours, or_nothing, percent, printable, when
 from gpuward.cli.idleness import applying, judged, rule_of
 from gpuward.cli.kinds import EVENTS, GPUS, INSTANCES, outlook, table_of
@@ -14,7 +15,6 @@ from gpuward.schemas.objects import (
     Condition,
     DeploymentView,
     EventView,
-    Explain,
     GpuView,
     InstanceView,
     WorkerView,
@@ -48,6 +48,8 @@ def describe(
             lines = list(_policy(view, now))
         case _:
             raise TypeError(f"no description of a {type(view).__name__}")
+    if isinstance(view, DeploymentView):
+        lines += _of_one(instances)
     lines += _section("Instances", _aligned(*table_of(INSTANCES, instances, now)))
     lines += _section("GPUs", _aligned(*table_of(GPUS, gpus, now)))
     lines += drawn
@@ -88,7 +90,8 @@ def _instance(view: InstanceView, now: datetime) -> Iterator[str]:
         [
             ("Instance", view.name),
             ("Deployment", f"{view.spec.deployment} (uid {view.spec.deployment_uid}, revision {view.spec.revision})"),
-            ("Engine", view.spec.engine),
+            ("Engine", status.engine or view.spec.engine),
+            *([("Layout", layout_line(status.layout))] if status.layout else []),
             ("Model", or_nothing(view.spec.model)),
             ("Phase", f"{status.phase}, for {age(status.phase_since, now)}"),
             ("Reason", or_nothing(status.reason)),
@@ -100,7 +103,9 @@ def _instance(view: InstanceView, now: datetime) -> Iterator[str]:
         ]
     )
     if status.explain is not None:
-        yield from _section("Why it waits", _explain(status.explain))
+        yield from _section("Why it waits", explain_lines(status.explain))
+    if status.need is not None:
+        yield from _section("What it needs", need_lines(status.need))
     if status.utilization is not None:
         yield from _section("Utilization policy", _fields(judged(status.utilization, now)))
     claims = [
@@ -109,6 +114,16 @@ def _instance(view: InstanceView, now: datetime) -> Iterator[str]:
     ]
     titles = ["KIND", "DEVICE", "WORKER", "MEMORY", "EXCLUSIVE", "EPOCH", "RANK"]
     yield from _section("Claims", _aligned(titles, claims))
+
+
+def _of_one(instances: Sequence[InstanceView]) -> Iterator[str]:
+    """What its newest instance needs, and why the first that waits does so: the others are alike."""
+    newest = max(instances, key=lambda i: (i.generation, i.created_at), default=None)
+    if newest is not None and newest.status.need is not None:
+        yield from _section("What an instance needs", need_lines(newest.status.need))
+    waiting = next((i for i in instances if i.status.phase == "pending" and i.status.explain is not None), None)
+    if waiting is not None and waiting.status.explain is not None:
+        yield from _section(f"Why {waiting.name} waits", explain_lines(waiting.status.explain))
 
 
 def _worker(view: WorkerView, now: datetime) -> Iterator[str]:
@@ -183,18 +198,6 @@ def _policy(view: PolicyView, now: datetime) -> Iterator[str]:
             ("Created", when(view.created_at, now)),
         ]
     )
-
-
-def _explain(explain: Explain) -> list[str]:
-    lines = [f"{explain.fit} of {explain.workers} workers fit ({explain.gpus} GPUs looked at)"]
-    lines += [f"{count} x {code}" for code, count in sorted(explain.rejected.items(), key=lambda item: -item[1])]
-    nearest = explain.nearest
-    if nearest is not None:
-        figures = [f"needs {nearest.need_gib:g} GiB"] if nearest.need_gib is not None else []
-        figures += [f"has {nearest.free_gib:g} GiB"] if nearest.free_gib is not None else []
-        told = ", ".join([nearest.code, *([nearest.message] if nearest.message else figures)])
-        lines.append(f"nearest: {nearest.worker} ({told})")
-    return lines
 
 
 def _conditions(conditions: Sequence[Condition], now: datetime) -> list[str]:

@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from gpuward.cli.errors import UsageError
+from gpuward.cli.explained import layout_line, one_line
 from gpuward.cli.figures import NOTHING, age, gib, hours, or_nothing, percent, short_gpus, span
 from gpuward.cli.idleness import action_of, idle_for, stops_in
 from gpuward.schemas.access import KeyView, TokenView
@@ -48,8 +49,8 @@ class Kind:
 
 def outlook(status: InstanceStatus) -> str:
     """Why an instance is where it is, in one line; what it waits for comes first."""
-    if status.explain is not None and status.explain.message and status.phase == "pending":
-        return status.explain.message
+    if status.explain is not None and status.phase == "pending" and (line := one_line(status.explain)):
+        return line
     return status.message or status.reason
 
 
@@ -118,7 +119,8 @@ INSTANCES: Final = Kind(
         Column("IDLE", lambda i, now: idle_for(i.status, now)),
         Column("STOPS IN", lambda i, now: stops_in(i.status, now)),
         Column("VERDICT", lambda i, _: i.status.utilization.verdict if i.status.utilization else NOTHING, wide=True),
-        Column("ENGINE", lambda i, _: i.spec.engine, wide=True),
+        Column("ENGINE", lambda i, _: i.status.engine or i.spec.engine, wide=True),
+        Column("LAYOUT", lambda i, _: layout_line(i.status.layout) if i.status.layout else NOTHING, wide=True),
         Column("EPOCH", lambda i, _: str(i.status.epoch), wide=True),
         Column("REVISION", lambda i, _: str(i.spec.revision), wide=True),
         Column("GPU UUIDS", lambda i, _: or_nothing(",".join(i.status.gpus)), wide=True),

@@ -1,9 +1,13 @@
 """Planning: the same checks and the same placement as the real thing, and not a row written."""
 
+import time
 from typing import Any
 
+from gpuward.controller.api.planning import Planned, plan_items
 from gpuward.controller.domain.placement import Need
 from gpuward.controller.store.database import Database
+from gpuward.schemas.manifest import DeploymentSpec
+from support.fleet import Fleet
 from support.ledger import GIB, add_deployment, add_host, add_instance, claim, rows
 from support.served import Served
 
@@ -102,3 +106,57 @@ async def test_bad_manifests_are_refused_as_an_apply_refuses_them(api: Served) -
     assert found.keys() == {"[0].runtime", "[1].update"}
     assert "manifests" in await problems()
     assert "at most 10000" in (await problems(manifest("a", replicas=20_000)))["replicas"]
+
+
+async def test_engine_layout_and_parts_are_told(api: Served, db: Database) -> None:
+    await add_host(db, "w", gpus=4, gib=40)
+    (item,) = (await plan(api, manifest("a", args={"memory": "60GiB", "heads": 32})))["items"]
+    assert item["engine"] == "simulated"
+    assert item["layout"] == {"gpus": 2, "workers": 1, "tp": 2, "pp": 1, "dp": 1}
+    assert (item["need"]["parts"], item["need"]["memory_mib"]) == ({"simulated": 60 * GIB}, 60 * GIB)
+
+
+async def test_what_would_make_it_fit(api: Served, db: Database) -> None:
+    await add_host(db, "w", gpus=1, gib=40)
+    (item,) = (await plan(api, manifest("a", args={"memory": "60GiB"})))["items"]
+    assert item["explain"]["advice"] == ["fits with gpu_memory <= 40GiB"]
+    uid = await add_deployment(db, "b", args={"memory": "60GiB"})
+    await add_instance(db, uid, "b-1")
+    status, answer = await api.call("GET", "/api/v1/instances/b-1/explain")
+    assert (status, answer["message"]) == (200, "metadata_unknown: its need is being worked out")
+    async with db.transaction() as connection:
+        need = {"memory_mib": 60 * GIB, "host_memory_mib": 0, "parts": {}, "heads": None, "vocab": None, "notes": []}
+        await connection.execute("update revisions set need = $1", need)
+    found = await api.get("/api/v1/instances/b-1/explain", role="viewer")
+    assert (found["rejected"], found["advice"]) == ({"need_gt_capacity": 1}, ["fits with gpu_memory <= 40GiB"])
+    async with db.transaction() as connection:
+        await connection.execute("update instances set phase = 'failed'")
+    status, answer = await api.call("GET", "/api/v1/instances/b-1/explain")
+    assert (status, answer["error"]["code"]) == (409, "not_waiting")
+
+
+async def test_a_plan_writes_nothing_at_all(api: Served, db: Database) -> None:
+    await add_host(db, "w", gpus=8, gib=40)
+    await plan(api, manifest("a"))  # whoever reads for the first time may leave hints of what is committed
+    async with db.connection() as connection:
+        before = await connection.fetchval("select pg_current_wal_insert_lsn()")
+        await plan(api, *(manifest(f"a{n}", args={"memory": "4GiB"}, replicas=4) for n in range(20)))
+        moved = await connection.fetchval("select pg_current_wal_insert_lsn() - $1", before)
+    assert moved < 1024, "80 instances were planned"
+
+
+def test_many_manifests_on_many_workers_are_planned_within_a_second() -> None:
+    """100 manifests on 1,000 workers of 8 GPUs; a machine that is busy with other tests gets thrice the time."""
+    fleet = Fleet()
+    for number in range(1000):
+        fleet.add(f"w{number}", [80 * GIB] * 8)
+    inventory, planned = fleet.inventory(), []
+    for number in range(100):
+        spec = DeploymentSpec.model_validate({"engine": "simulated", "args": {"heads": 32}, "priority": number})
+        planned.append(
+            Planned(f"m{number}", f"uid-{number}", spec, "create", 1, Need((10 + 7 * number) * GIB, heads=32))
+        )
+    began = time.process_time()
+    items = plan_items(inventory, planned)
+    assert time.process_time() - began < 3.0
+    assert [item.fits for item in items] == [(10 + 7 * number) <= 640 for number in range(100)]

@@ -41,13 +41,14 @@ def test_ps_tells_where_each_instance_runs_or_why_it_waits(gpuward):
     titles = ["NAME", "DEPLOYMENT", "PHASE", "WORKER", "GPUS", "RESTARTS", "AGE", "IDLE", "STOPS", "IN", "WHY"]
     assert lines[0].split() == titles
     assert lines[1].split()[:8] == ["hello-1", "hello", "running", "gpu-1", "aaaaaaaa,bbbbbbbb", "+1", "4", "60s"]
-    assert lines[2].endswith("0/2 fit: 2 need_gt_free")
+    assert lines[2].endswith("0/2 fit: 2 VRAM")
     assert all(line == line.rstrip() and "\x1b" not in line for line in lines)
 
 
 @pytest.mark.usefixtures("hello")
 def test_a_long_reason_is_not_cut_off_when_piped(gpuward, api):
-    api.objects["instances"]["hello-2"]["status"]["explain"]["message"] = reason = "why " * 200 + "end"
+    explain = api.objects["instances"]["hello-2"]["status"]["explain"]
+    explain["nearest"] = {"worker": "gpu-1", "code": "need_gt_free", "message": (reason := "why " * 200 + "end")}
     assert reason in gpuward("ps").stdout
 
 

@@ -8,6 +8,7 @@ import typer
 
 from gpuward.cli.answers import Json, parse, path_of
 from gpuward.cli.errors import CliError, UsageError
+from gpuward.cli.explained import layout_line, one_line
 from gpuward.cli.figures import gib, or_nothing, short_gpus
 from gpuward.cli.idleness import rule_of
 from gpuward.cli.kinds import DEPLOYMENTS, POLICIES, WORKERS, kind_named
@@ -197,13 +198,24 @@ def _print_plan(view: PlanView) -> None:
     print()
     rows = []
     for item in view.items:
-        why = item.explain.message if item.explain is not None else ""
+        why = one_line(item.explain) if item.explain is not None else layout_line(item.layout) if item.layout else ""
         memory = gib(item.memory_mib_per_gpu)
-        fits = "yes" if item.fits else "no"
+        where = ",".join(item.workers) or item.worker
         rows.append(
-            [f"{item.deployment}#{item.instance}", fits, or_nothing(item.worker), short_gpus(item.gpus), memory, why]
-        )
-    print_table(["INSTANCE", "FITS", "WORKER", "GPUS", "PER GPU", "WHY"], rows, empty="no instance would be started")
+            [
+                f"{item.deployment}#{item.instance}", "yes" if item.fits else "no", or_nothing(item.engine),
+                or_nothing(where), short_gpus(item.gpus), memory, why,
+            ]
+        )  # fmt: skip
+    titles = ["INSTANCE", "FITS", "ENGINE", "WORKER", "GPUS", "PER GPU", "WHY"]
+    print_table(titles, rows, empty="no instance would be started")
+    for name, advice in _advice(view).items():
+        print(f"\n{name}:", *(f"  {line}" for line in advice), sep="\n")
+
+
+def _advice(view: PlanView) -> dict[str, list[str]]:
+    """What would make a deployment's instances fit, once for each."""
+    return {i.deployment: i.explain.advice for i in view.items if i.explain is not None and i.explain.advice}
 
 
 def _planned_policy(policy: PlannedPolicy | None) -> str:

@@ -8,7 +8,7 @@ import typer
 from gpuward.cli.answers import Json, parse, path_of
 from gpuward.cli.describe import describe as describe_view
 from gpuward.cli.describe_utilization import drawn_of
-from gpuward.cli.errors import NotFoundError
+from gpuward.cli.errors import CliError, NotFoundError
 from gpuward.cli.kinds import (
     DEPLOYMENTS,
     EVENTS,
@@ -116,6 +116,8 @@ async def _one(api: "Api", kind: Kind, name: str) -> Json:
 
 async def _description(api: "Api", kind: Kind, raw: Json) -> str:
     name = raw["name"]
+    if kind is INSTANCES and raw["status"]["phase"] == "pending":
+        raw = await _with_advice(api, raw)
     instances = await api.items(path_of(INSTANCES.path), deployment=name) if kind is DEPLOYMENTS else []
     gpus = await api.items(path_of(GPUS.path), worker=name) if kind is WORKERS else []
     events = await api.items(path_of(EVENTS.path), limit=_DESCRIBED_EVENTS, object=object_key(kind, raw))
@@ -129,3 +131,12 @@ async def _description(api: "Api", kind: Kind, raw: Json) -> str:
         drawn=drawn,
         now=now,
     )
+
+
+async def _with_advice(api: "Api", raw: Json) -> Json:
+    """A waiting instance with the explanation of this moment, which takes the controller some work."""
+    try:
+        explain = await api.get(path_of(INSTANCES.path, raw["name"], "explain"))
+    except CliError:  # it has got its place meanwhile, or is gone
+        return raw
+    return {**raw, "status": {**raw["status"], "explain": explain}}

@@ -45,15 +45,22 @@ def advise(inventory: Inventory, unfit: Unfit) -> list[str]:
 
 
 def _less_gpu_memory(inventory: Inventory, unfit: Unfit) -> Iterator[str]:
-    """No less than the weights: an engine that is given less does not start."""
+    """As much as the GPU with the most room has, or else the nearest miss; never less than the weights.
+
+    An engine that is given less than those does not start.
+    """
     nearest = unfit.explain.nearest
-    if nearest is None or nearest.code not in _SIZED or not nearest.free_gib:
+    if nearest is None or not _SIZED.intersection(unfit.explain.rejected):
         return
-    tenths = int((nearest.free_gib - 0.01) * 10)  # what is said is rounded to hundredths, maybe upwards
-    if tenths > 0 and tenths / 10 * _MIB_PER_GIB > _least_mib(unfit.need):
-        spec = _with(unfit.spec, "resources", gpu_memory=tenths * _MIB_PER_GIB // 10)
-        if (placed := unfit.asked(inventory, spec)) is not None:
-            yield f"fits with gpu_memory <= {tenths / 10:g}GiB{_on(placed.layout)}"
+    widest = int(inventory.gpus.room.max(initial=0))
+    # What is said of the nearest is rounded to hundredths, maybe upwards.
+    sizes = {widest * 10 // _MIB_PER_GIB, int((max(nearest.free_gib or 0, 0.01) - 0.01) * 10)}
+    for tenths in sorted(sizes, reverse=True):
+        if tenths > 0 and tenths / 10 * _MIB_PER_GIB > _least_mib(unfit.need):
+            spec = _with(unfit.spec, "resources", gpu_memory=tenths * _MIB_PER_GIB // 10)
+            if (placed := unfit.asked(inventory, spec)) is not None:
+                yield f"fits with gpu_memory <= {tenths / 10:g}GiB{_on(placed.layout)}"
+                return
 
 
 def _least_mib(need: Need) -> int:

@@ -73,6 +73,7 @@ def _explained(search: Search, furthest: Furthest) -> Explain:
         rejected=dict(sorted(rejected.items(), key=lambda item: (-item[1], item[0]))),
         nearest=nearest,
         gpus=len(request.inventory.gpus.uuid),
+        unknown=list(request.unknown),
         tried=[
             TriedLayout(gpus=layout.gpus, tp=layout.tp, reason=reason)
             for layout, reason in request.ask.tried

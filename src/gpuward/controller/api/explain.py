@@ -1,0 +1,58 @@
+"""`GET /instances/{id}/explain`: why an instance waits, as things stand now, and what would make it fit. Reads only."""
+
+import asyncio
+from typing import Final
+
+from aiohttp import web
+
+from gpuward.controller.api.context import CONTEXT
+from gpuward.controller.api.errors import ApiError
+from gpuward.controller.api.exchange import answer
+from gpuward.controller.api.route import Access, Route
+from gpuward.controller.domain.placement import Placed
+from gpuward.controller.engines.registry import engine_for
+from gpuward.controller.scheduling.advice import Unfit, advise
+from gpuward.controller.scheduling.estimate import asks_for
+from gpuward.controller.scheduling.inventory import Inventory
+from gpuward.controller.scheduling.place import place
+from gpuward.controller.store.explain_reads import Standing, standing_of
+from gpuward.controller.store.inventory import read_inventory
+from gpuward.schemas.objects import Explain
+from gpuward.schemas.reasons import Reason
+
+_WAITING: Final = frozenset({"pending", "analyzing"})
+
+
+async def get(request: web.Request) -> web.Response:
+    """`GET /instances/{id}/explain`."""
+    async with request.app[CONTEXT].database.snapshot() as connection:
+        standing = await standing_of(connection, request.match_info["id"])
+        if standing.phase not in _WAITING:
+            raise ApiError(409, "not_waiting", f"{standing.instance} is {standing.phase} and waits for no place")
+        inventory = await read_inventory(connection)
+    return answer(await asyncio.to_thread(explain_now, inventory, standing))
+
+
+def explain_now(inventory: Inventory, standing: Standing) -> Explain:
+    """Asks the scheduler again, and then what would change its mind."""
+    workers, gpus = len(inventory.workers.facts), len(inventory.gpus.uuid)
+    if standing.need is None:
+        told = f"{Reason.METADATA_UNKNOWN}: {standing.message or 'its need is being worked out'}"
+        return Explain(workers=workers, gpus=gpus, message=told)
+    spec, need, engine, uid = standing.spec, standing.need, engine_for(standing.spec), standing.deployment_uid
+    ask = asks_for(spec, need, engine, instance=standing.instance, deployment_uid=uid)
+    (decision,) = place(inventory, [ask])
+    if isinstance(decision, Placed):
+        if standing.explain is not None:  # what keeps it is not the room itself, such as its turn
+            return standing.explain
+        return Explain(workers=workers, gpus=gpus, fit=1, message="it fits, and is placed in a moment")
+    advice = advise(inventory, Unfit(spec, need, engine, uid, decision.explain))
+    return decision.explain.model_copy(update={"advice": advice})
+
+
+ROUTES: Final = (
+    Route(
+        "GET", "/api/v1/instances/{id}/explain", get, Access.READ,
+        "Why a waiting instance fits nowhere now, and what would make it fit", "instances", Explain,
+    ),
+)  # fmt: skip

@@ -1,0 +1,80 @@
+"""Advice: what is said to help does help, and the inventory is as it was."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gpuward.controller.domain.placement import Need, Placed, Share, Unplaced
+from gpuward.controller.engines.registry import engine_for
+from gpuward.controller.scheduling.advice import Unfit, advise
+from gpuward.controller.scheduling.estimate import asks_for
+from gpuward.controller.scheduling.place import place
+from gpuward.schemas.manifest import DeploymentSpec
+from support.fleet import GIB, Fleet
+
+
+def spec_of(**fields: Any) -> DeploymentSpec:
+    return DeploymentSpec.model_validate({"engine": "simulated", **fields})
+
+
+def advice(fleet: Fleet, need: Need, **fields: Any) -> list[str]:
+    """What is said of an ask that does not fit; the same ask gets the same answer before and after."""
+    inventory, spec = fleet.inventory(), spec_of(**fields)
+    ask = asks_for(spec, need, engine_for(spec), instance="i", deployment_uid="d")
+    (decision,) = place(inventory, [ask])
+    assert isinstance(decision, Unplaced)
+    said = advise(inventory, Unfit(spec, need, engine_for(spec), "d", decision.explain))
+    assert place(inventory, [ask]) == [decision]
+    return said
+
+
+def test_less_gpu_memory() -> None:
+    fleet = Fleet().add("a", [40 * GIB]).add("b", [24 * GIB - 100]).claim("a/0", 30 * GIB)
+    assert advice(fleet, Need(38 * GIB)) == ["fits with gpu_memory <= 23.9GiB"]
+    spec = spec_of(resources={"gpu_memory": "23.9GiB"})
+    ask = asks_for(spec, Need(38 * GIB), engine_for(spec), instance="i", deployment_uid="d")
+    assert isinstance(place(fleet.inventory(), [ask])[0], Placed)
+
+
+def test_never_less_than_the_weights() -> None:
+    fleet = Fleet().add("a", [24 * GIB])
+    need = Need(None, shares=(Share(1, 1, 1, 38 * GIB, {"weights": 30 * GIB, "cache": 8 * GIB}),))
+    assert advice(fleet, need) == []
+
+
+def test_more_workers() -> None:
+    fleet = Fleet().add("a", [24 * GIB]).add("b", [24 * GIB])
+    need = Need(40 * GIB, heads=32, vocab=152064, parts={"weights": 40 * GIB})
+    assert advice(fleet, need, args={"heads": 32}) == ["fits with max_workers: 2 on 2 GPUs of 2 workers"]
+
+
+def test_degrees_that_divide() -> None:
+    fleet = Fleet().add("a", [24 * GIB] * 4)
+    said = advice(fleet, Need(40 * GIB, heads=28), parallel={"tp": 3}, args={"heads": 28})
+    assert said[0] == "fits with tp: 2, pp: 1, dp: 1"
+
+
+def test_a_cordoned_worker_and_one_that_is_away() -> None:
+    need, resources = Need(20 * GIB, parts={"weights": 20 * GIB}), {"resources": {"gpus": 1}}
+    fleet = Fleet().add("a", [24 * GIB], schedulable=False).add("b", [8 * GIB])
+    assert advice(fleet, need, **resources) == ["fits after: gpuward uncordon a"]
+    fleet = Fleet().add("a", [24 * GIB], ready=False).add("b", [8 * GIB])
+    assert advice(fleet, need, **resources) == ["fits as soon as a is ready"]
+
+
+def test_a_free_choice() -> None:
+    fleet = Fleet().add("a", [8 * GIB]).add("b", [24 * GIB], labels={"zone": "b"})
+    need = Need(20 * GIB, parts={"weights": 20 * GIB})
+    said = advice(fleet, need, placement={"workers": ["a"], "labels": {"zone": "a"}})
+    assert said == ["fits on b without placement.workers, placement.labels"]
+
+
+def test_host_memory() -> None:
+    fleet = Fleet().add("a", [24 * GIB], host_memory=64 * GIB)
+    assert advice(fleet, Need(GIB), resources={"host_memory": "100GiB"}) == ["fits with host_memory <= 63.9GiB"]
+
+
+@pytest.mark.parametrize("fill", [lambda f: f.claim("a/0"), lambda f: f.set("a/0", healthy=False)])
+def test_nothing_is_said_where_nothing_helps(fill: Callable[[Fleet], Fleet]) -> None:
+    assert advice(fill(Fleet().add("a", [24 * GIB])), Need(GIB), resources={"gpus": 1}) == []
