@@ -18,6 +18,7 @@ from gpuward.controller.store import (
     inventory,
     locks,
     notify,
+    occupants,
     retention,
     starts,
 )
@@ -29,13 +30,13 @@ from gpuward.controller.store.database import Database
 from support.awaits import Awaits
 from support.failpoints import FailingDatabase, Failpoints, Kind
 from support.ledger import add_deployment, rows
-from support.road import ACTS, ANALYSED, Act, Crew, World, differences
+from support.road import ACTS, ANALYSED, PUSHED, Act, Crew, World, differences
 from support.shift import Shift
 
 AWAITS = Awaits(
     (
         instances, placement, placer, workers, housekeeping, analysis, cancelling, inputs,
-        instance_reads, instance_writes, starts, guarded, placement_store, waiting_store, inventory,
+        instance_reads, instance_writes, starts, guarded, placement_store, waiting_store, occupants, inventory,
         worker_store,
         locks, events, notify, audit, retention, lease,
     )
@@ -61,7 +62,12 @@ ELSEWHERE = {
 }
 REACHED = tuple(n for n in AWAITS.names if not n.startswith(tuple(ELSEWHERE)))
 HOUSE = tuple(n for n in REACHED if n.startswith(("housekeeping.", "audit.", "retention.")))
-NAMES = tuple(n for n in REACHED if n not in HOUSE)
+# Awaits passed only where somebody pushes others out.
+PUSHING = tuple(
+    n for n in REACHED if n.startswith(("occupants.", "placement.PlacementReconciler._occupants"))
+    or n in ("placement.PlacementReconciler.step[2]", "placement.PlacementReconciler._tell[3]")
+)  # fmt: skip
+NAMES = tuple(n for n in REACHED if n not in HOUSE + PUSHING)
 NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 AROUND_ANALYSIS = ("instances.InstancesReconciler", "cancelling.", "instance_writes._create")
 # By itself each is struck in the nightly run; in the short one only the commit whose answer is lost.
@@ -151,6 +157,19 @@ async def test_a_fault_around_an_analysis(db: Database, admin: "asyncpg.Pool[asy
     await play_road(shift, ANALYSED)
     assert points.strikes > 5
     assert "instance_writes._create[0]" in points.passed
+    assert differences(shift.pictures, plain.pictures) == []
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+async def test_a_fault_while_one_is_pushed_out(db: Database, admin: "asyncpg.Pool[asyncpg.Record]", kind: Kind) -> None:
+    """One leaves and no second one, whatever fails meanwhile, and it gets its place back."""
+    plain = await Shift.begin(await World.make(db), db, Failpoints(AWAITS))
+    await play_road(plain, PUSHED)
+    left, wants = each_once(n for n in (*NAMES, *PUSHING) if n.startswith(("placement.", "occupants.", *PUSHING)))
+    points = Failpoints(AWAITS, kind, wants)
+    shift = await Shift.begin(await World.make(db), FailingDatabase(db, points, admin), points)
+    await play_road(shift, PUSHED)
+    assert not left.intersection(PUSHING)
     assert differences(shift.pictures, plain.pictures) == []
 
 

@@ -277,3 +277,9 @@ ANALYSED: Sequence[Act] = (
     Act("change_slow", _change_slow),
     Act("delete_slow", lambda w: deployments.delete(w.db, "slow")),
 )
+# Nine GPUs are taken; whoever is pushed out of one gets it back in the end.
+PUSHED: Sequence[Act] = (
+    Act("fill", lambda w: w.apply("low", replicas=9, resources={"gpus": 1})),
+    Act("push_out", lambda w: w.apply("high", priority=900, preempt=True, resources={"gpus": 1})),
+    Act("make_way", lambda w: deployments.delete(w.db, "high")),
+)

@@ -114,7 +114,7 @@ class _Reign:
                 settings=loop_settings,
             )
 
-        placer = Placer(clock=clock, metrics=metrics)
+        placer = Placer(clock=clock, metrics=metrics, reserve_after_s=settings.reserve_after_s)
         self._instances: ReconcileLoop[str] = loop(
             InstancesReconciler(database, term, self._analyses, settings.restarts, placer, self._wake_placement),
             _INSTANCES,

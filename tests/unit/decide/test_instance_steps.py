@@ -1,5 +1,6 @@
 """One instance's steps: given a phase and what is known, which phase next, and what goes with it."""
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -109,7 +110,7 @@ def test_backoff_waits_its_time() -> None:
 
 def test_backoff_leaves_a_sick_gpu() -> None:
     one = instance("a", "backoff", not_before=NOW, processes=(process("exited", "exit", 1),))
-    sick = one.claims[0].__class__(*(getattr(one.claims[0], f) for f in one.claims[0].__slots__[:-1]), healthy=False)
+    sick = replace(one.claims[0], healthy=False)
     one = instance("a", "backoff", not_before=NOW, processes=one.processes, claims=(sick, one.claims[1]))
     assert moved(plan_for(one)) == ["pending"]
 

@@ -104,9 +104,8 @@ def _let_go(facts: DeploymentFacts, wanted: int, draft: Draft) -> set[str]:
             let_go(instance, "deleted", "the deployment was deleted")
         return leaving
     for instance in here:
-        homes = [host(facts, instance, rank) for rank in instance.ranks]
-        if any(h is not None and h.draining for h in homes) and instance.phase not in _GOING:
-            let_go(instance, "drained", "its worker is drained")
+        if instance.phase not in _GOING and (why := _sent_away(facts, instance)) is not None:
+            let_go(instance, *why)
     _let_outdated_go(facts, [i for i in here if i.id not in leaving], let_go)
     count = [i for i in here if i.id not in leaving and _counts(facts, i)]
     stop_reason = next((i.reason for i in facts.intents if i.max_replicas <= wanted and i.reason), "scaled_down")
@@ -118,6 +117,16 @@ def _let_go(facts: DeploymentFacts, wanted: int, draft: Draft) -> set[str]:
             if instance.id not in leaving and instance.phase is P.UNREACHABLE:
                 let_go(instance, stop_reason, "")
     return leaving
+
+
+def _sent_away(facts: DeploymentFacts, instance: InstanceFacts) -> tuple[str, str] | None:
+    """Why it has to leave its place, though it is wanted: reason and message."""
+    homes = [host(facts, instance, rank) for rank in instance.ranks]
+    if any(h is not None and h.draining for h in homes):
+        return "drained", "its worker is drained"
+    if instance.pushed_out_for is not None:
+        return "preempted", f"makes room for {instance.pushed_out_for}, whose priority is higher"
+    return None
 
 
 def _let_outdated_go(
@@ -224,9 +233,15 @@ def _fill_up(facts: DeploymentFacts, staying: list[InstanceFacts], wanted: int, 
         i for i in staying
         if i.phase is P.UNREACHABLE and not _counts(facts, i) and not any(s.replaces == i.id for s in facts.instances)
     ]  # fmt: skip
+    pushed_out = [
+        i for i in facts.instances
+        if i.pushed_out_for is not None and not any(s.replaces == i.id for s in facts.instances)
+    ]  # fmt: skip
+    # Who was pushed out queues again with the age that it had.
+    before = [(i.id, i.created_at) for i in pushed_out] + [(i.id, None) for i in given_up]
     for n in range(min(max(missing, 0), _MAX_CREATED_AT_ONCE)):
-        replaces = given_up[n].id if n < len(given_up) else None
-        draft.creates.append(Create(facts.revision, replaces, analyzing=draft.analyse is not None))
+        replaces, born = before[n] if n < len(before) else (None, None)
+        draft.creates.append(Create(facts.revision, replaces, analyzing=draft.analyse is not None, born=born))
     if missing > _MAX_CREATED_AT_ONCE:
         draft.again(0.0)
 

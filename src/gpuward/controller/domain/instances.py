@@ -120,6 +120,7 @@ class InstanceFacts:
     created_at: datetime
     engine: str = ""  # that placement chose; empty: its spec leaves no choice
     layout: Layout | None = None  # likewise
+    pushed_out_for: str | None = None  # the instance that waits for its room
     claims: tuple[ClaimFacts, ...] = ()
     processes: tuple[ProcessFacts, ...] = ()
     commands: tuple[CommandFacts, ...] = ()

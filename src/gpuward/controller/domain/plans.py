@@ -19,6 +19,7 @@ class Create:
     revision: int
     replaces: str | None = None
     analyzing: bool = False
+    born: datetime | None = None  # where it has the age of another, which was pushed out; None: now
 
 
 @dataclass(frozen=True, slots=True)

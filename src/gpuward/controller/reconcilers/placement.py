@@ -6,8 +6,12 @@ from typing import Final
 from gpuward.controller.decide.backoff import RestartSettings
 from gpuward.controller.reconcilers.placer import Placer, Undecided
 from gpuward.controller.runtime.lease import check_term
-from gpuward.controller.runtime.outcome import Again, Done, Outcome
+from gpuward.controller.runtime.outcome import Again, Done, Outcome, StaleError
+from gpuward.controller.scheduling.queueing import Occupants
 from gpuward.controller.store.database import Database
+from gpuward.controller.store.errors import LostGuardError
+from gpuward.controller.store.locks import lock_rows
+from gpuward.controller.store.occupants import Push, push_out, read_occupants
 from gpuward.controller.store.placement import PlacedStart, commit_placements, store_explanations
 from gpuward.controller.store.waiting import WaitingInstance, read_waiting
 
@@ -43,12 +47,15 @@ class PlacementReconciler:
         """One pass: who waits, where they fit, and the commit of it."""
         async with self._placer.whole_pass() as left:
             waiting, next_due_s = await self._observe()
-            placed, unplaced = self._placer.decide(waiting)
+            decided = self._placer.decide(waiting)
+            if self._placer.room_matters(decided):
+                decided = self._placer.decide(waiting, await self._occupants(waiting))
+            placed, unplaced = decided.placed, decided.unplaced
             lost: list[PlacedStart] = []
             for first in range(0, len(placed), _MAX_COMMITTED):
                 lost += await self._commit(placed[first : first + _MAX_COMMITTED])
             left.extend([one for one, _ in unplaced] + [start.waiting for start in lost])
-            await self._explain(unplaced)
+            await self._tell(unplaced, decided.pushes)
             self._placer.unplaced(unplaced)
         outcome: Outcome = Done()
         if lost:
@@ -65,6 +72,12 @@ class PlacementReconciler:
             await self._placer.refresh(connection, waiting)
         return waiting, next_due_s
 
+    async def _occupants(self, waiting: Sequence[WaitingInstance]) -> Occupants:
+        """Read with the inventory of the same moment."""
+        async with self._database.snapshot() as connection:
+            await self._placer.refresh(connection, waiting)
+            return await read_occupants(connection)
+
     async def _commit(self, starts: Sequence[PlacedStart]) -> list[PlacedStart]:
         """Commits what holds; returns what lost a race and is to be placed again."""
         async with self._database.transaction() as connection:
@@ -73,14 +86,23 @@ class PlacementReconciler:
         self._hint_all(s.waiting.deployment_uid for s in kept)
         return self._placer.committed(starts, kept)
 
-    async def _explain(self, unplaced: Sequence[Undecided]) -> None:
+    async def _tell(self, unplaced: Sequence[Undecided], pushes: Sequence[Push]) -> None:
+        """Why they wait on; and those that are pushed out, that they have to leave."""
         changed = [(w, u) for w, u in unplaced if w.phase != "pending" or w.message != u.explain.message]
-        if not changed:
+        if not changed and not pushes:
             return
+        leaving: set[str] = set()
         async with self._database.transaction() as connection:
             await check_term(connection, self._term)
-            await store_explanations(connection, changed)
-        self._hint_all(w.deployment_uid for w, _ in changed)
+            concerned = {w.id for w, _ in changed} | {o.instance for push in pushes for o in push.leave}
+            await lock_rows(connection, instances=concerned | {push.waiting.id for push in pushes})
+            try:
+                leaving = await push_out(connection, pushes) if pushes else leaving
+            except LostGuardError as lost:
+                raise StaleError(str(lost)) from lost
+            await store_explanations(connection, changed, leaving)
+        self._hint_all([w.deployment_uid for w, _ in changed])
+        self._hint_all(leaving)
 
     def _hint_all(self, uids: Iterable[str]) -> None:
         for uid in set(uids):

@@ -9,7 +9,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
 from gpuward.controller.decide.orders import start_payload
@@ -18,14 +18,16 @@ from gpuward.controller.engines.registry import engine_for
 from gpuward.controller.runtime.clock import Clock
 from gpuward.controller.scheduling.estimate import asks_for
 from gpuward.controller.scheduling.inventory import Inventory
-from gpuward.controller.scheduling.place import place
+from gpuward.controller.scheduling.queueing import Occupants, Waiter, serve
 from gpuward.controller.store.inventory import InventoryCache
+from gpuward.controller.store.occupants import Push
 from gpuward.controller.store.placement import PlacedStart
 from gpuward.controller.store.waiting import RevisionKey, WaitingInstance, read_revisions
 from gpuward.schemas.manifest import DeploymentSpec
 from gpuward.schemas.objects import Explain
 from gpuward.schemas.reasons import Reason
 
+RESERVE_AFTER_S: Final = 60.0
 _MAX_AT_ONCE: Final = 256  # of one step; more would hold its deployments' rows for long
 _MAX_REVISIONS_KEPT: Final = 1_000  # parsed specs, some 14 KiB each; those of a pass are kept besides
 
@@ -40,6 +42,15 @@ class PlacementMetrics(Protocol):
 
     def placement_seconds(self, seconds: float) -> None:
         """One instance had its claims committed so long after it began to wait."""
+
+
+@dataclass(slots=True)
+class Decided:
+    """What comes of those who wait: who starts, who waits on and why, and whom the latter push out."""
+
+    placed: list[PlacedStart] = field(default_factory=list)
+    unplaced: list[Undecided] = field(default_factory=list)
+    pushes: list[Push] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +74,9 @@ class _Revision:
 class Placer:
     """Lives as long as one term."""
 
-    def __init__(self, *, clock: Clock, metrics: PlacementMetrics) -> None:
+    def __init__(self, *, clock: Clock, metrics: PlacementMetrics, reserve_after_s: float = RESERVE_AFTER_S) -> None:
         self._clock = clock
+        self._reserve_after_s = reserve_after_s
         self._metrics = metrics
         self._cache = InventoryCache()
         self._revisions: OrderedDict[RevisionKey, _Revision | ValueError] = OrderedDict()
@@ -113,8 +125,7 @@ class Placer:
         async with self.turn():
             for one in newcomers:
                 self._learn((one.waiting.deployment_uid, one.waiting.revision), one.spec, one.need)
-            starts, _ = self.decide([one.waiting for one in newcomers])
-            yield starts
+            yield self.decide([one.waiting for one in newcomers]).placed
 
     # What is known
 
@@ -145,22 +156,35 @@ class Placer:
 
     # What is decided
 
-    def decide(self, waiting: Sequence[WaitingInstance]) -> tuple[list[PlacedStart], list[Undecided]]:
-        """Where everybody goes; who cannot even be asked for fits nowhere, and holds nobody else up."""
+    def decide(self, waiting: Sequence[WaitingInstance], occupants: Occupants | None = None) -> Decided:
+        """Where everybody goes; who cannot even be asked for fits nowhere, and holds nobody else up.
+
+        Args:
+            waiting: in the order in which they are served.
+            occupants: whose claims they are, where room is to be kept for somebody or made.
+        """
+        self.inventory.rollback()  # an earlier answer of this turn
+        decided = Decided()
         asked: list[tuple[WaitingInstance, Ask]] = []
-        placed: list[PlacedStart] = []
-        unplaced: list[Undecided] = []
         for one in waiting:
             try:
                 asked.append((one, self._ask(one)))
             except ValueError as error:
-                unplaced.append((one, _impossible(one, error)))
-        for (one, _), decision in zip(asked, place(self.inventory, [ask for _, ask in asked]), strict=True):
-            if isinstance(decision, Placed):
-                placed.append(self._start(one, decision))
-            else:
-                unplaced.append((one, decision))
-        return placed, unplaced
+                decided.unplaced.append((one, _impossible(one, error)))
+        waiters = [Waiter(ask, w.priority, w.preempt, w.waited_s, w.pushing) for w, ask in asked]
+        answers = serve(self.inventory, waiters, occupants, reserve_after_s=self._reserve_after_s)
+        for (one, _), served in zip(asked, answers, strict=True):
+            if isinstance(served.decision, Placed):
+                decided.placed.append(self._start(one, served.decision))
+                continue
+            decided.unplaced.append((one, served.decision))
+            if served.leave:
+                decided.pushes.append(Push(one, served.leave))
+        return decided
+
+    def room_matters(self, decided: Decided) -> bool:
+        """Whether to decide once more with the occupants, since somebody may have room made or kept."""
+        return any(w.preempt or w.waited_s >= self._reserve_after_s for w, _ in decided.unplaced)
 
     def _ask(self, waiting: WaitingInstance) -> Ask:
         ask = self._revision(waiting).ask

@@ -34,6 +34,7 @@ class Occupant:
     born: float  # seconds since the epoch, from which its age in the queue counts
     workers: frozenset[str]  # ids
     claims: tuple[PlannedClaim, ...]
+    epoch: int = 0  # in which it holds them
 
     @property
     def gpus(self) -> int:

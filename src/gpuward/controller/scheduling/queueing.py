@@ -86,11 +86,6 @@ class _Kept:
         return self.in_the_way.get(shape, False)
 
 
-def room_matters(waiter: Waiter, reserve_after_s: float) -> bool:
-    """Whether it has to be known who occupies what, where this one does not fit."""
-    return waiter.preempt or waiter.waited_s >= reserve_after_s
-
-
 def serve(
     inventory: Inventory, waiting: Sequence[Waiter], occupants: Occupants | None, *, reserve_after_s: float
 ) -> list[Served]:

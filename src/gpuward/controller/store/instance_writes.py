@@ -170,6 +170,7 @@ async def _create(connection: Any, steps: Sequence[PlannedStep]) -> None:
             "phase": "analyzing" if c.analyzing else "pending",
             "message": ANALYZING_MESSAGE if c.analyzing else "",
             "replaces": c.replaces,
+            "born": c.born and c.born.isoformat(),
         }
         for s in steps
         for name, c in zip(s.names, s.plan.creates, strict=True)
@@ -192,10 +193,11 @@ async def _create(connection: Any, steps: Sequence[PlannedStep]) -> None:
                           deployments d
                     where r.deployment_uid = x.uid and r.generation = x.generation and r.need is null
                       and d.uid = x.uid and d.deleted_at is null)
-               insert into instances (id, deployment_uid, revision, phase, message, replaces)
-               select id, uid, revision, phase, message, replaces
+               insert into instances (id, deployment_uid, revision, phase, message, replaces, created_at)
+               select id, uid, revision, phase, message, replaces, coalesce(born, now())
                  from jsonb_to_recordset($1)
-                      as x (id text, uid uuid, revision bigint, phase text, message text, replaces text)""",
+                      as x (id text, uid uuid, revision bigint, phase text, message text, replaces text,
+                            born timestamptz)""",
             rows,
             found,
         )

@@ -1,6 +1,6 @@
 """The one transaction that gives places: checked row by row under lock, verified by the ledger."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -192,8 +192,13 @@ def _event(start: PlacedStart) -> dict[str, Any]:
     }
 
 
-async def store_explanations(connection: Any, unplaced: Sequence[tuple[WaitingInstance, Unplaced]]) -> None:
-    """Writes why they wait. The caller leaves out those whose explanation has not changed."""
+async def store_explanations(
+    connection: Any, unplaced: Sequence[tuple[WaitingInstance, Unplaced]], also: Collection[str] = ()
+) -> None:
+    """Writes why they wait. The caller leaves out those whose explanation has not changed, and has locked the others.
+
+    `also`: other deployments of which watchers are told.
+    """
     await connection.execute(
         """update instances i
               set phase = 'pending', reason = x.reason, message = x.message, explain = x.explain,
@@ -207,4 +212,4 @@ async def store_explanations(connection: Any, unplaced: Sequence[tuple[WaitingIn
         [u.explain.message for _, u in unplaced],
         [u.explain.model_dump(mode="json") for _, u in unplaced],
     )
-    await notify(connection, "status", {w.deployment_uid for w, _ in unplaced})
+    await notify(connection, "status", {w.deployment_uid for w, _ in unplaced}.union(also))

@@ -96,6 +96,7 @@ class InstanceRow(SQLModel, table=True):
     running_since: datetime | None = maybe(TIME)
     engine: str | None = maybe(Text)
     layout: dict[str, Any] | None = maybe(JSONB)
+    pushed_out_for: str | None = maybe(Text)
 
 
 class WorkerRow(SQLModel, table=True):

@@ -15,6 +15,8 @@ _NEXT_DUE: Final = """
 # Due ones only: whoever backs off waits, and is looked at again when its time has come.
 _WAITING: Final = """
     select i.id, i.deployment_uid, i.revision, i.phase, i.phase_since, i.epoch, i.failures, i.message, d.name,
+           (d.spec ->> 'priority')::int as priority, (d.spec ->> 'preempt')::boolean as preempt,
+           exists (select 1 from instances v where v.pushed_out_for = i.id) as pushing,
            clock_timestamp() as read_at,
            (select p.worker_id from processes p where p.instance_id = i.id and p.epoch = i.epoch limit 1)
                as last_worker,
@@ -63,7 +65,10 @@ class WaitingInstance:
     epoch: int
     waited_s: float
     message: str
-    avoid_worker: str | None  # where it has failed too often in a row
+    avoid_worker: str | None = None  # where it has failed too often in a row
+    priority: int = 0
+    preempt: bool = False
+    pushing: bool = False  # those whom it pushed out are still leaving
 
 
 def newcomer(id_: str, deployment_uid: str, deployment: str, revision: int) -> WaitingInstance:
@@ -77,7 +82,6 @@ def newcomer(id_: str, deployment_uid: str, deployment: str, revision: int) -> W
         epoch=0,
         waited_s=0.0,
         message="",
-        avoid_worker=None,
     )
 
 
@@ -100,6 +104,9 @@ async def read_waiting(
             avoid_worker=str(row["last_worker"])
             if row["last_worker"] and row["failures"] and row["failures"] % failures_per_worker == 0
             else None,
+            priority=row["priority"],
+            preempt=row["preempt"],
+            pushing=row["pushing"],
         )
         for row in rows
     ]

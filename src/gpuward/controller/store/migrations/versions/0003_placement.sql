@@ -12,4 +12,7 @@ alter table workers add column engines jsonb -- (hub) names of the installed one
 --;;
 alter table instances
     add column engine text,                                           -- (instances) what `auto` came to
-    add column layout jsonb                                           -- {gpus, workers, tp, pp, dp} as placed
+    add column layout jsonb,                                          -- {gpus, workers, tp, pp, dp} as placed
+    add column pushed_out_for text                                    -- (instances) who waits for its room
+--;;
+create index instances_pushed_out on instances (pushed_out_for) where pushed_out_for is not null
