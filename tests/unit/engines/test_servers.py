@@ -304,6 +304,8 @@ def test_auto_asks_for_the_best_engine_first_and_says_why() -> None:
     assert [asked.engine for asked in gguf] == ["llama-cpp"]
     cpu = asks("auto", LLAMA, args={"device": "cpu"})
     assert [(asked.engine, asked.layouts[0].gpus) for asked in cpu] == [("transformers", 0)]
+    shown = asks("auto", LLAMA, args={"context_length": 4096})
+    assert [asked.engine for asked in shown] == ["sglang"]  # by whose flag is given
     old = asks("auto", replace(LLAMA, architectures=("T5ForConditionalGeneration",)))
     assert [asked.engine for asked in old] == ["transformers"]
     assert any(

@@ -8,11 +8,18 @@ it is taken there.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 from gpuward.controller.domain.placement import Compatibility, Need
 from gpuward.controller.engines.base import Analysis, Engine, EngineProcess, Launch, SpecError
+from gpuward.controller.engines.flags import flag_of
 from gpuward.schemas.manifest import DeploymentSpec
+
+
+class Choosable(Engine, Protocol):
+    """An engine that may be chosen."""
+
+    own_flags: frozenset[str]  # by which a user shows that he means this one
 
 
 class AutoEngine:
@@ -24,18 +31,19 @@ class AutoEngine:
 
     name = "auto"
 
-    def __init__(self, engines: Sequence[Engine]) -> None:
+    def __init__(self, engines: Sequence[Choosable]) -> None:
         self._engines = {engine.name: engine for engine in engines}
 
     def validate(self, spec: DeploymentSpec) -> None:
         """Raises SpecError where none of the engines can run this spec: what the last says that loads such a model."""
         problems: list[SpecError] = []
-        for engine in self._engines.values():
+        meant = self._meant(spec)
+        for engine in meant:
             try:
                 engine.validate(spec)
             except SpecError as error:
                 problems.append(error)
-        if len(problems) == len(self._engines):
+        if len(problems) == len(meant):
             raise next((one for one in reversed(problems) if not str(one).startswith("model: engine")), problems[-1])
 
     def compatibility(self, spec: DeploymentSpec) -> Compatibility:
@@ -70,10 +78,16 @@ class AutoEngine:
         """The engine of that name; empty, as on revisions from before there was a choice: the last."""
         return self._engines[name or next(reversed(self._engines))]
 
+    def _meant(self, spec: DeploymentSpec) -> list[Engine]:
+        """Those that know all flags of the args that only some of the engines know."""
+        given = {flag_of(name) for name in spec.args}
+        told = given & frozenset().union(*(engine.own_flags for engine in self._engines.values()))
+        return [engine for engine in self._engines.values() if told <= engine.own_flags] or list(self._engines.values())
+
     def _able(self, spec: DeploymentSpec) -> list[Engine]:
         """The engines that accept this spec."""
         able = []
-        for engine in self._engines.values():
+        for engine in self._meant(spec):
             try:
                 engine.validate(spec)
             except SpecError:

@@ -102,7 +102,12 @@ class Engine(Protocol):
 
 
 class SingleEngine:
-    """An engine that stands for none but itself."""
+    """An engine that stands for none but itself.
+
+    `own_flags` are those by which a user who leaves the engine to us shows which one he means.
+    """
+
+    own_flags: frozenset[str] = frozenset()
 
     def chosen(self, name: str) -> Self:  # noqa: ARG002 - there is no choice
         """Itself."""

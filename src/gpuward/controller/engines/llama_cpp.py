@@ -68,6 +68,7 @@ class LlamaCppEngine(SingleEngine):
     """Spreads whole layers over the GPUs of one worker."""
 
     name = "llama-cpp"
+    own_flags = frozenset({*_LAYERS, *_CONTEXT, *_SLOTS, *_ADAPTERS})
 
     def validate(self, spec: DeploymentSpec) -> None:
         """Raises SpecError for models and args that cannot work."""

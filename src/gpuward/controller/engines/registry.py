@@ -12,13 +12,10 @@ from gpuward.controller.engines.transformers import TransformersEngine
 from gpuward.controller.engines.vllm import VllmEngine
 from gpuward.schemas.manifest import DeploymentSpec
 
-_ENGINES: Final[dict[str, Engine]] = {
-    engine.name: engine
-    for engine in (
-        CustomEngine(), SimulatedEngine(), LlamaCppEngine(), VllmEngine(), SglangEngine(), TransformersEngine(),
-    )
-}  # fmt: skip
-_AUTO: Final = AutoEngine([_ENGINES[name] for name in ("llama-cpp", "vllm", "sglang", "transformers")])
+_BEST_FIRST: Final = (LlamaCppEngine(), VllmEngine(), SglangEngine(), TransformersEngine())
+_ALL: Final[tuple[Engine, ...]] = (CustomEngine(), SimulatedEngine(), *_BEST_FIRST)
+_ENGINES: Final = {engine.name: engine for engine in _ALL}
+_AUTO: Final = AutoEngine(_BEST_FIRST)
 
 
 def engine_for(spec: DeploymentSpec) -> Engine:

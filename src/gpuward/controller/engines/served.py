@@ -70,6 +70,11 @@ class ServerTable:
     batch_sequences_default: int
     adapters: tuple[str, ...]
 
+    @property
+    def own_flags(self) -> frozenset[str]:
+        """Those of the workload, which no two servers call alike."""
+        return frozenset({*self.context, *self.sequences, *self.batch_tokens, *self.adapters})
+
 
 class ModelServer(SingleEngine):
     """One of the two."""

@@ -84,6 +84,7 @@ class SglangEngine(ModelServer):
 
     name = "sglang"
     table = _TABLE
+    own_flags = _TABLE.own_flags
 
     def validate(self, spec: DeploymentSpec) -> None:
         """Raises SpecError for models and args that cannot work."""

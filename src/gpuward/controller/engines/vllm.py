@@ -92,6 +92,7 @@ class VllmEngine(ModelServer):
 
     name = "vllm"
     table = _TABLE
+    own_flags = _TABLE.own_flags
 
     def process(self, spec: DeploymentSpec, launch: Launch) -> EngineProcess:
         """`vllm serve MODEL`; of a gang the leader serves, and the others only compute."""

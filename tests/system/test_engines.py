@@ -1,0 +1,115 @@
+"""Servers of models as hosts have them installed: which is chosen, what it is started with, and who answers."""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from support.cluster import Cluster
+from support.model_files import with_header
+
+WEIGHTS = 1_503_264_768  # of Qwen3-0.6B; a hole in the file, not bytes on disk
+CONFIG = {
+    "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "torch_dtype": "bfloat16", "num_hidden_layers": 28,
+    "hidden_size": 1024, "intermediate_size": 3072, "num_attention_heads": 16, "num_key_value_heads": 8,
+    "head_dim": 128, "vocab_size": 151936, "max_position_embeddings": 40960,
+}  # fmt: skip
+# Stands in for a server: notes what it was started with, and serves as the simulated engine does.
+PROGRAM = """#!{python}
+import json, os, sys
+with open({log!r}, "a") as log:
+    told = {{name: os.environ.get(name) for name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")}}
+    log.write(json.dumps([os.path.basename(sys.argv[0]), sys.argv[1:], told]) + "\\n")
+port = sys.argv[sys.argv.index("--port") + 1]
+os.execv({python!r}, [{python!r}, "-m", "gpuward.agent.simulated_engine", "--port", port, "--model", "m"])
+"""
+
+
+def model(folder: Path) -> Path:
+    folder.mkdir()
+    header = {"w": {"dtype": "BF16", "shape": [WEIGHTS // 2], "data_offsets": [0, WEIGHTS]}}
+    file = folder / "model.safetensors"
+    file.write_bytes(with_header(header))
+    os.truncate(file, file.stat().st_size + WEIGHTS)
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    return folder
+
+
+def install(folder: Path, log: Path, *names: str) -> str:
+    """A search path with these programs in front."""
+    folder.mkdir()
+    for name in names:
+        program = folder / name
+        program.write_text(PROGRAM.format(python=sys.executable, log=str(log)))
+        program.chmod(0o755)
+    return f"{folder}{os.pathsep}{os.environ['PATH']}"
+
+
+async def test_the_best_engine_that_a_host_has_serves_the_model(cluster: Cluster, tmp_path: Path) -> None:
+    folder, log = model(cluster.folder / "model"), tmp_path / "started"
+    path = install(tmp_path / "bin", log, "vllm", "transformers")
+    await cluster.start_controller()
+    await cluster.start_agent("plain", gpus=1, host={"engines": ["transformers"]}, PATH=path)
+    await cluster.start_agent("good", gpus=2, memory="80GiB", host={"engines": ["vllm", "transformers"]}, PATH=path)
+    old = [{"model": "Tesla T4", "memory": "80GiB", "count": 1, "compute_capability": "7.5"}]
+    await cluster.start_agent("old", host={"engines": ["vllm"], "gpus": old}, PATH=path)
+
+    def started() -> list[Any]:
+        return [json.loads(line) for line in log.read_text().splitlines()]
+
+    async def ask(name: str) -> int:
+        body = {"model": name, "messages": [{"role": "user", "content": "Hello"}]}
+        async with cluster.session.post("/v1/chat/completions", json=body) as response:
+            return response.status
+
+    await cluster.apply("chat", engine="auto", model=f"path:{folder}", placement={"gpus": ["good:1"]})
+    await cluster.running("chat")
+    (instance,) = await cluster.instances("chat")
+    (gpu,) = [claim for claim in instance["status"]["claims"] if claim["kind"] == "gpu"]
+    assert (instance["status"]["worker"], instance["status"]["engine"]) == ("good", "vllm")
+    assert gpu["memory_mib"] == 1434 + 14336 + 537 + 576 + 512  # as on the page of estimates
+    fraction = (gpu["memory_mib"] - 576 - 512) / (80 * 1024)
+    ((program, argv, told),) = started()
+    port = argv[argv.index("--port") + 1]
+    assert (program, argv) == (
+        "vllm",
+        ["serve", str(folder), "--host", "127.0.0.1", "--port", port, "--gpu-memory-utilization", f"{fraction:.4f}",
+         "--max-model-len", "8192"],
+    )  # fmt: skip
+    assert told == {"CUDA_VISIBLE_DEVICES": "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    assert await ask("chat") == 200
+
+    cluster.engines()[instance["name"]].kill()
+    await cluster.until(lambda: len(started()) == 2, "it is started again", 40)
+    assert started()[1][1][6:] == argv[6:], "in place it is started as before"
+
+    await cluster.apply("plain", engine="auto", model=f"path:{folder}", placement={"workers": ["plain"]})
+    await cluster.running("plain")
+    (instance,) = await cluster.instances("plain")
+    assert instance["status"]["engine"] == "transformers"
+    assert started()[-1][0] == "transformers"
+    assert await ask("plain") == 200
+
+    # The engine is not installed; the GPU lacks bfloat16, and FP8 for the cache.
+    asked = {"model": f"path:{folder}", "engine": "vllm"}
+    for number, (placement, args, code) in enumerate(
+        (
+            ({"workers": ["plain"]}, {}, "engine_unsupported"),
+            ({"workers": ["old"]}, {}, "compute_capability"),
+            ({"workers": ["old"]}, {"dtype": "half", "kv-cache-dtype": "fp8"}, "compute_capability"),
+        )
+    ):
+        manifest = {"kind": "Deployment", "name": f"no-{number}", **asked, "args": args, "placement": placement}
+        (item,) = (await cluster.post("/plan", {"manifests": [manifest]}))["items"]
+        assert item["explain"]["rejected"].get(code) == 1, item
+    manifest = {
+        "kind": "Deployment",
+        "name": "half",
+        **asked,
+        "args": {"dtype": "half"},
+        "placement": {"workers": ["old"]},
+    }
+    (item,) = (await cluster.post("/plan", {"manifests": [manifest]}))["items"]
+    assert item["fits"]
+    await cluster.audit()
