@@ -1,0 +1,122 @@
+"""Which running instances to move so that others fit: the fewest, then the smallest.
+
+A move is a new copy that runs before the old one goes. So each copy must fit beside everything that runs now, beside
+the copies before it, and beside what the room is made for; then no order of the moves can end in a knot.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from gpuward.controller.domain.placement import Ask, Placed, PlannedClaim
+from gpuward.controller.scheduling.inventory import Inventory
+from gpuward.controller.scheduling.place import find
+from gpuward.controller.scheduling.preempt import Occupant, Room, make_room
+
+MAX_MOVES: Final = 32  # of one plan
+_MAX_WAYS: Final = 8  # that are tried for one demand; each leaves out somebody who has nowhere to go
+
+
+@dataclass(frozen=True, slots=True)
+class Movable:
+    """A running instance that may be moved: what it holds, and what a new copy of it asks."""
+
+    instance: str
+    workers: tuple[str, ...]  # ids by rank
+    claims: tuple[PlannedClaim, ...]
+    ask: Ask
+
+
+@dataclass(frozen=True, slots=True)
+class Relocation:
+    """A move: where the new copy goes."""
+
+    instance: str
+    to: Placed
+
+
+@dataclass(slots=True)
+class Consolidation:
+    """What is to be moved, which demands then fit, and which do not all the same."""
+
+    moves: list[Relocation] = field(default_factory=list)
+    fits: list[Placed] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
+
+
+def consolidate(
+    inventory: Inventory, demands: Sequence[Ask], movable: Sequence[Movable], *, max_moves: int = MAX_MOVES
+) -> Consolidation:
+    """Works out moves for demands in the order given; the inventory is the same afterwards.
+
+    Args:
+        inventory: as it is.
+        demands: what shall fit, each beside those before it.
+        movable: what may be moved. Everything else stays where it is.
+        max_moves: no more than so many in all.
+    """
+    plan, staying = Consolidation(), {one.instance: one for one in movable}
+    inventory.begin_pass()
+    try:
+        for demand in demands:
+            placed = find(inventory, demand)
+            if placed is not None:
+                inventory.reserve(placed, demand.deployment_uid)
+            else:
+                placed = _make_way(inventory, demand, staying, plan, max_moves - len(plan.moves))
+            if placed is not None:
+                plan.fits.append(placed)
+            else:
+                plan.left.append(demand.instance)
+    finally:
+        inventory.rollback()
+    return plan
+
+
+def _make_way(
+    inventory: Inventory, demand: Ask, staying: dict[str, Movable], plan: Consolidation, budget: int
+) -> Placed | None:
+    """Adds the moves for one demand to the plan, and reserves all that they take; None where there is no way."""
+    pool = dict(staying)
+    for _ in range(_MAX_WAYS):
+        room = make_room(inventory, demand, [_occupant(one) for one in pool.values()])
+        if room is None or len(room.leave) > budget:
+            return None
+        found = _relocate(inventory, demand, room, pool)
+        if isinstance(found, str):
+            del pool[found]
+            continue
+        plan.moves += found
+        for move in found:
+            del staying[move.instance]
+        return room.placed
+    return None
+
+
+def _occupant(one: Movable) -> Occupant:
+    """As somebody who could leave. All are of one rank, and of as many the smaller ones go: they count as younger."""
+    memory_mib = sum(claim.memory_mib for claim in one.claims)
+    return Occupant(one.instance, 0, -float(memory_mib), frozenset(one.workers), one.claims)
+
+
+def _relocate(inventory: Inventory, demand: Ask, room: Room, pool: Mapping[str, Movable]) -> list[Relocation] | str:
+    """New places for all who leave, with the room they make reserved; else who of them has nowhere to go."""
+    reserved = [room.placed]
+    inventory.reserve(room.placed, demand.deployment_uid)  # upon what still stands there, so that nobody else fits
+    moves: list[Relocation] = []
+    for one in sorted(room.leave, key=lambda o: (-o.gpus, o.born, o.instance)):  # the large ones are hard to place
+        ask = pool[one.instance].ask
+        copy = find(inventory, _renamed(ask, f"{one.instance}+"))
+        if copy is None:
+            for placed in reversed(reserved):
+                inventory.unreserve(placed)
+            return one.instance
+        inventory.reserve(copy, ask.deployment_uid)
+        reserved.append(copy)
+        moves.append(Relocation(one.instance, copy))
+    return moves
+
+
+def _renamed(ask: Ask, instance: str) -> Ask:
+    otherwise = _renamed(ask.otherwise, instance) if ask.otherwise is not None else None
+    return replace(ask, instance=instance, otherwise=otherwise)

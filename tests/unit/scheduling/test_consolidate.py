@@ -1,0 +1,132 @@
+"""Consolidation: which instances move so that others fit, and that nothing is ever claimed twice on the way."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpuward.controller.domain.placement import Ask, Layout, PlannedClaim
+from gpuward.controller.scheduling.consolidate import Consolidation, Movable, consolidate
+from gpuward.controller.scheduling.inventory import Inventory
+from gpuward.controller.scheduling.place import find
+from support.fleet import GIB, Fleet, gpus_of
+
+
+def ask(name: str, gpus: int, gib: int, *, workers: int = 1, exclusive: bool = False, **more: object) -> Ask:
+    layout = Layout(gpus=gpus, memory_mib=gib * GIB, exclusive=exclusive, workers=workers)
+    return Ask(instance=name, deployment_uid=f"d-{name}", layouts=(layout,), **more)  # type: ignore[arg-type] # fields
+
+
+def running(fleet: Fleet, name: str, gib: int, *gpus: str, **more: object) -> Movable:
+    """Has something run there, which asks for as much wherever it goes."""
+    for gpu in gpus:
+        fleet.claim(gpu, gib * GIB)
+    claims = tuple(PlannedClaim(gpu, gib * GIB, 0, False, n) for n, gpu in enumerate(gpus))
+    workers = tuple(dict.fromkeys(f"id-{gpu.partition('/')[0]}" for gpu in gpus))
+    return Movable(name, workers, claims, ask(name, len(gpus), gib, **more))
+
+
+def worked_out(fleet: Fleet, demands: Sequence[Ask], movable: Sequence[Movable], **more: int) -> Consolidation:
+    inventory = fleet.inventory()
+    before = _picture(inventory)
+    plan = consolidate(inventory, demands, movable, **more)
+    assert _picture(inventory) == before
+    return plan
+
+
+def _picture(inventory: Inventory) -> list[list[int]]:
+    gpus, workers = inventory.gpus, inventory.workers
+    return [gpus.claimed.tolist(), gpus.claims.tolist(), gpus.room.tolist(), workers.memory_claimed.tolist()]
+
+
+def moves(plan: Consolidation) -> dict[str, list[str]]:
+    return {move.instance: gpus_of(move.to) for move in plan.moves}
+
+
+def test_nothing_moves_where_it_fits() -> None:
+    fleet = Fleet().add("a", [80 * GIB] * 2)
+    small = running(fleet, "small", 10, "a/0")
+    plan = worked_out(fleet, [ask("big", 1, 80)], [small])
+    assert (moves(plan), plan.left, gpus_of(plan.fits[0])) == ({}, [], ["a/1"])
+
+
+def test_the_fewest_move_and_of_them_the_smallest() -> None:
+    fleet = Fleet().add("a", [80 * GIB]).add("b", [80 * GIB]).add("c", [80 * GIB])
+    movable = [running(fleet, "two-1", 10, "a/0"), running(fleet, "two-2", 10, "a/0")]
+    movable += [running(fleet, "large", 40, "b/0"), running(fleet, "small", 30, "c/0")]
+    plan = worked_out(fleet, [ask("big", 1, 80)], movable)
+    assert moves(plan) == {"small": ["b/0"]}
+    assert gpus_of(plan.fits[0]) == ["c/0"]
+
+
+def test_who_may_not_be_moved_stays() -> None:
+    fleet = Fleet().add("a", [80 * GIB]).add("b", [80 * GIB])
+    small, large = running(fleet, "small", 10, "a/0"), running(fleet, "large", 40, "b/0")
+    assert moves(worked_out(fleet, [ask("big", 1, 80)], [small, large])) == {"small": ["b/0"]}
+    assert moves(worked_out(fleet, [ask("big", 1, 80)], [large])) == {"large": ["a/0"]}
+    plan = worked_out(fleet, [ask("big", 1, 80)], [])
+    assert (plan.moves, plan.left) == ([], ["big"])
+
+
+def test_who_has_nowhere_to_go_stays() -> None:
+    fleet = Fleet().add("a", [80 * GIB], labels={"zone": "a"}).add("b", [80 * GIB])
+    bound = running(fleet, "bound", 10, "a/0", labels={"zone": "a"})
+    other = running(fleet, "other", 40, "b/0")
+    assert moves(worked_out(fleet, [ask("big", 1, 80)], [bound, other])) == {"other": ["a/0"]}
+
+
+def test_room_for_a_gang_and_for_whole_gpus() -> None:
+    fleet = Fleet().add("a", [80 * GIB] * 2).add("b", [80 * GIB] * 2).add("c", [80 * GIB] * 2)
+    movable = [running(fleet, f"m{n}", 10, f"{n}/0") for n in "abc"]
+    plan = worked_out(fleet, [ask("gang", 4, 80, workers=2, exclusive=True)], movable)
+    assert len(plan.moves) == 2
+    assert len(plan.fits) == 1
+    assert len(plan.fits[0].workers) == 2
+
+
+def test_several_demands_in_their_order_and_no_more_moves_than_allowed() -> None:
+    fleet = Fleet().add("a", [80 * GIB]).add("b", [80 * GIB]).add("c", [80 * GIB])
+    movable = [running(fleet, f"m{n}", 10, f"{n}/0") for n in "abc"]
+    plan = worked_out(fleet, [ask("one", 1, 80), ask("two", 1, 80), ask("three", 1, 80)], movable)
+    assert [p.instance for p in plan.fits] == ["one", "two"]
+    assert (len(plan.moves), plan.left) == (2, ["three"])
+    assert worked_out(fleet, [ask("one", 1, 80), ask("two", 1, 80)], movable, max_moves=1).left == ["two"]
+
+
+HELD = st.tuples(st.integers(0, 3), st.integers(0, 1), st.integers(1, 60), st.booleans())
+
+
+@settings(max_examples=60, deadline=None)
+@given(held=st.lists(HELD, max_size=8), wanted=st.lists(st.tuples(st.integers(1, 2), st.integers(1, 80)), max_size=3))
+def test_copies_fit_beside_all_that_runs_and_moves_are_needed(
+    held: list[tuple[int, int, int, bool]], wanted: list[tuple[int, int]]
+) -> None:
+    fleet, movable = Fleet(), []
+    for number in range(4):
+        fleet.add(f"w{number}", [80 * GIB] * 2)
+    for number, (worker, gpu, gib, may_move) in enumerate(held):
+        uuid = f"w{worker}/{gpu}"
+        if fleet.devices[uuid].claimed_mib + gib * GIB > 80 * GIB:
+            continue
+        one = running(fleet, f"m{number}", gib, uuid)
+        movable += [one] if may_move else []
+    demands = [ask(f"d{n}", gpus, gib) for n, (gpus, gib) in enumerate(wanted)]
+    plan = worked_out(fleet, demands, movable)
+    taken = Counter({uuid: device.claimed_mib for uuid, device in fleet.devices.items()})
+    for move in plan.moves:
+        taken.update({claim.device: claim.memory_mib for claim in move.to.claims})
+    assert all(taken[uuid] <= device.memory_mib for uuid, device in fleet.devices.items()), "while copies come up"
+    moved = {move.instance for move in plan.moves}
+    for one in movable:
+        if one.instance in moved:
+            taken.subtract({claim.device: claim.memory_mib for claim in one.claims})
+    for placed in plan.fits:
+        taken.update({claim.device: claim.memory_mib for claim in placed.claims})
+    assert all(taken[uuid] <= device.memory_mib for uuid, device in fleet.devices.items()), "once all is done"
+    assert {p.instance for p in plan.fits} | set(plan.left) == {d.instance for d in demands}
+    if plan.moves:
+        inventory = fleet.inventory()
+        inventory.begin_pass()
+        together = [find(inventory, d) for d in demands[:1]]
+        assert len(demands) > 1 or together == [None], "what fits anyway moves nobody"
