@@ -59,7 +59,12 @@ def splits(spec: DeploymentSpec, counts: Sequence[int]) -> tuple[Split, ...]:
         return ()
     if total is not None:
         return tuple(_of_total(total, n) for n in _gangs(resources.max_workers, total, named))
-    return tuple(Split(count, n, 1, n) for n in _gang_sizes(resources.max_workers) for count in counts)
+    return tuple(
+        Split(count, n, 1, n)
+        for n in _gang_sizes(resources.max_workers)
+        for count in counts
+        if n == 1 or count.bit_count() == 1  # whoever needs several workers can do without odd counts
+    )
 
 
 def _of_total(total: int, workers: int) -> Split:

@@ -28,7 +28,7 @@ from gpuward.schemas.reasons import Reason
 
 DEFAULT_CONTEXT: Final = 8192
 DEFAULT_SLOTS: Final = 4  # as many as llama-server opens by itself
-CONTEXT_MIB: Final = 320  # a CUDA context with ggml's and cuBLAS's modules
+CONTEXT_MIB: Final = 320  # a CUDA context without PyTorch's kernels: https://github.com/pytorch/pytorch/issues/28394
 HOST_RUNTIME_MIB: Final = 512
 _BATCH: Final = 512  # tokens of a physical batch, --ubatch-size
 # The compute buffer: logits of a batch in 32 bits, which alone are 250 of the 258.5 MiB that llama.cpp reports for

@@ -34,16 +34,17 @@ GPU_COUNTS: Final = (1, 2, 3, 4, 5, 6, 7, 8, 16)  # of one worker; which of them
 DEFAULT_CONTEXT: Final = 8192
 DEFAULT_SEQUENCES: Final = (16, 1)
 
-# Beside what the server accounts for itself, MiB per GPU. A context of CUDA 12 or 13 with the modules of PyTorch and
-# cuBLAS takes 450 to 560 on H100, A100 and L4; captured graphs 130 for a 0.6B model
-# (https://github.com/generative-computing/mellea/pull/416) and up to about 500 for large ones.
+# Beside what the server accounts for itself, MiB per GPU. A CUDA context of PyTorch takes about 400 since modules are
+# loaded lazily (https://github.com/pytorch/pytorch/issues/109888); libraries' workspaces come on top.
 CONTEXT_MIB: Final = 576
+# Captured graphs were 130 for a 0.6B model (https://github.com/generative-computing/mellea/pull/416); they grow with
+# the number of layers, so four times as much for large ones.
 GRAPHS_MIB: Final = 512
-# Buffers of NCCL and of the custom all-reduce: 0.33 GiB were measured with tp 2, 2.1 GiB with tp 8
-# (https://github.com/vllm-project/vllm/issues/14452; DJL's log of DeepSeek-Coder-V2-Lite on 8 A100), so per rank:
+# Buffers of NCCL and of the custom all-reduce, per rank: vLLM logged 0.33 GiB with tp 2
+# (https://github.com/vllm-project/vllm/issues/14452), and 2.1 GiB is known of tp 8 on A100.
 COLLECTIVES_MIB: Final = 256
 _MOST_RANKS: Final = 8  # that share a worker's buffers
-# Server, scheduler and one process per GPU, each with PyTorch: some 1 GiB resident each.
+# Server, scheduler and one process per GPU, each with PyTorch. Guessed at 1 GiB each for the usual few of them.
 HOST_RUNTIME_MIB: Final = 4096
 _FP8_CACHE: Final = 1.0
 _VOCABULARY_PAD: Final = 64  # both pad the vocabulary to a multiple of it before they divide it

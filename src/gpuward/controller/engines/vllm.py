@@ -1,6 +1,6 @@
-"""vLLM: `vllm serve`, on one worker or, since its version 0.12, natively on several.
+"""vLLM: `vllm serve`, on one worker or, without Ray, on several (https://github.com/vllm-project/vllm/pull/23691).
 
-Checked against the documentation and sources of versions 0.10 to 0.29.
+Flags and tables are those of its documentation and sources, versions 0.10 to 0.29; several workers need 0.12.
 """
 
 from typing import Final
