@@ -116,7 +116,7 @@ def test_vllms_copies_over_two_workers(rank: int) -> None:
 def test_sglang() -> None:
     started = process(spec("sglang", model="path:/m"), ONE)
     assert " ".join(started.argv) == (
-        "sglang serve --model-path /m --host 127.0.0.1 --port {port} --enable-metrics --mem-fraction-static 0.2180"
+        "sglang serve --model-path /m --host 127.0.0.1 --port {port} --enable-metrics --mem-fraction-static 0.2195"
         " --context-length 8192 --max-total-tokens 131072"
     )
     assert started.request_gauges == ("sglang:num_running_reqs", "sglang:num_queue_reqs")
@@ -128,6 +128,9 @@ def test_sglang() -> None:
     )
     assert (follower.probe, follower.request_gauges) == (None, ())
     assert static_fraction(Launch()) is None
+    shared = static_fraction(replace(ONE, others_mib=40 * GIB))
+    assert shared is not None
+    assert shared * (40 * GIB - 576) == pytest.approx(20 * GIB - 576 - 512 - 1536, abs=1)  # of what is free then
 
 
 def test_llama_server() -> None:

@@ -42,6 +42,7 @@ def start_payload(
     engine: str = "",
     layout: Layout | None = None,
     gpu_mib: int = 0,
+    others_mib: int = 0,
     gang: str = "",
     rank: int = 0,
     leader: str = "",
@@ -56,7 +57,8 @@ def start_payload(
         gpus: this rank's claims on GPUs in the order in which the process shall see them.
         engine: the one that placement chose; empty: the spec leaves no choice.
         layout: the one that placement chose.
-        gpu_mib: memory of the smallest of the GPUs, MiB; 0: not known.
+        gpu_mib: memory of the largest of the GPUs, MiB; 0: not known.
+        others_mib: most that others have claimed of one of them.
         gang: instance and epoch, the same for all ranks and no other gang.
         rank: of this process in its gang.
         leader: host name or address of the leader's worker, where there are several workers.
@@ -68,6 +70,7 @@ def start_payload(
         gpu_count=len(gpus),
         memory_mib=min((claim.memory_mib for claim in gpus), default=0),
         gpu_mib=gpu_mib,
+        others_mib=others_mib,
         exclusive=any(claim.exclusive for claim in gpus),
         tp=spread.tp,
         pp=spread.pp,

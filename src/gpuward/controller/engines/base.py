@@ -34,7 +34,8 @@ class Launch:
     Attributes:
         gpu_count: GPUs of this process.
         memory_mib: claimed of each of them.
-        gpu_mib: memory of the smallest of them; 0: not known.
+        gpu_mib: memory of the largest of them, so that a share of it is never more than the claim; 0: not known.
+        others_mib: most that others have claimed of one of them.
         exclusive: they are the process's alone.
         tp, pp, dp: degrees over all processes.
         workers: processes, one on each worker; this one is number `rank`, the leader 0.
@@ -46,6 +47,7 @@ class Launch:
     gpu_count: int = 0
     memory_mib: int = 0
     gpu_mib: int = 0
+    others_mib: int = 0
     exclusive: bool = False
     tp: int = 1
     pp: int = 1

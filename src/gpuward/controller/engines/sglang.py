@@ -7,7 +7,7 @@ from gpuward.controller.domain.splits import Split
 from gpuward.controller.engines.base import EngineProcess, Launch, SpecError, probe_order
 from gpuward.controller.engines.flags import figure, flags, stated
 from gpuward.controller.engines.memory import mib
-from gpuward.controller.engines.served import ModelServer, ServerTable, outside_parts
+from gpuward.controller.engines.served import CONTEXT_MIB, ModelServer, ServerTable, outside_parts
 from gpuward.controller.engines.source import repository
 from gpuward.schemas.manifest import DeploymentSpec
 
@@ -17,6 +17,7 @@ _BY_RESOURCES: Final = "state resources.gpu_memory instead, which is what is the
 
 WHOLE_GPU: Final = 0.85  # of one that is claimed whole; about what it chooses by itself
 _LEAST: Final = 0.05
+_MOST: Final = 0.95
 # What it keeps for activations is what its fraction leaves: a chunk of prefill's, which it makes no account of.
 ACTIVATIONS_MIB: Final = mib(1.5 * 2**30)
 
@@ -126,15 +127,16 @@ def static_fraction(launch: Launch) -> float | None:
     """`--mem-fraction-static`: weights and cache, of the memory that is free before the weights are loaded.
 
     The rest of it is what SGLang leaves to activations and graphs (`_profile_available_bytes` in its sources). Where
-    others already hold memory of the GPU, less is free and so less is taken, never more than the claim; the number of
-    tokens is bounded besides, so that a GPU that is freer than the ledger thinks does not give more.
+    others have claimed memory of the GPU, less of it is free. Should they not have taken it yet, the bound on the
+    number of tokens keeps the cache from growing into what is theirs.
     """
     if not launch.gpu_mib or not launch.memory_mib:
         return None
     if launch.exclusive:
         return WHOLE_GPU
     outside = sum(outside_parts(Split(launch.tp, launch.pp, launch.dp)).values()) + ACTIVATIONS_MIB
-    return min(max((launch.memory_mib - outside) / launch.gpu_mib, _LEAST), WHOLE_GPU)
+    free_mib = max(launch.gpu_mib - launch.others_mib - CONTEXT_MIB, launch.memory_mib)
+    return min(max((launch.memory_mib - outside) / free_mib, _LEAST), _MOST)
 
 
 def _cache(spec: DeploymentSpec, launch: Launch) -> list[str]:
