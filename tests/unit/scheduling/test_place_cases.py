@@ -299,8 +299,15 @@ def test_the_reason_of_a_platform(facts: dict[str, Any], reason: str | None) -> 
     assert isinstance(one(fleet, cpu_only), Placed) == (reason != "os_arch")  # a driver matters to GPUs only
 
 
+def test_who_needs_no_gpu_leaves_free_gpus_the_hosts_that_they_need() -> None:
+    fleet = Fleet().add("a", [W16], host_memory=8 * GIB).add("b", [W16], host_memory=64 * GIB).claim("b/0")
+    decision = one(fleet, Ask("i", "d", (Layout(0, 0, False),), host_memory_mib=6 * GIB))
+    assert isinstance(decision, Placed)
+    assert decision.worker_id == "id-b"
+
+
 def test_without_gpus_only_the_host_is_claimed() -> None:
-    inventory = Fleet().add("a", [W16], cpus=4, host_memory=8 * GIB).add("b", cpus=4, host_memory=64 * GIB).inventory()
+    inventory = Fleet().add("a", cpus=4, host_memory=8 * GIB).add("b", cpus=4, host_memory=64 * GIB).inventory()
     wanted = Ask("i", "d", (Layout(0, 0, False),), host_memory_mib=6 * GIB, cpu_milli=1500)
     decision = one(inventory, wanted)
     assert isinstance(decision, Placed)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from gpuward.controller.domain.placement import DeviceState, Placed, PlannedClaim, WorkerFacts
+from gpuward.controller.scheduling.demand import DemandSeen
 from gpuward.controller.scheduling.groups import GroupTable, TouchLog, build_groups
 from gpuward.controller.scheduling.load import InstanceLoad, Loads
 from gpuward.controller.scheduling.segments import Bools
@@ -33,6 +34,7 @@ class Inventory:
         self.log = TouchLog()
         # What searches keep, by what they looked for; forgotten when anything but claims, use and loads changes.
         self.searches: OrderedDict[Hashable, Any] = OrderedDict()
+        self.demand = DemandSeen()
         self._lay_out()
 
     @property
@@ -178,6 +180,8 @@ class Inventory:
     def begin_pass(self) -> None:
         """Starts a pass: `rollback` takes back what is reserved from here on."""
         self._passed.clear()
+        if self.demand.settle():
+            self.searches.clear()
 
     def rollback(self) -> None:
         """Takes back the whole pass, last decision first: after a plan, or a commit that failed."""

@@ -5,10 +5,11 @@ GPUs. An exclusive claim leaves nothing over, so there the smallest GPU that is 
 pack, several GPUs: the group with the fewest suitable GPUs, so that large free workers stay whole; then as for one.
 spread: the fewest instances of this deployment on the worker, then the fewest of all; then the same by GPU, and the
 least memory claimed.
-no GPU: pack fills the host with the least memory left over; who claims nothing of a host cannot be packed and goes
-where the fewest instances are.
-least_fragmentation: the least of what the demand seen could use is lost (`fragmentation.py`), then as pack. Where no
-demand is known it is pack.
+no GPU: pack takes the host whose GPUs have the least memory free, so that free GPUs keep the CPU and memory without
+which nobody can use them; of those it fills the one with the least memory left over. Who claims nothing of a host
+cannot be packed and goes where the fewest instances are.
+least_fragmentation: the least of what the demand seen could use is lost (`fragmentation.py`), then the group with the
+least memory free. Where no demand is known it is pack.
 """
 
 from dataclasses import dataclass
@@ -61,6 +62,12 @@ def nth_key(keys: Ints, suitable: Bools, wanted: Ints) -> Ints:
     return nth
 
 
+def free_memory(inventory: Inventory, slots: Ints) -> Ints:
+    """What shared claims could still have of each group."""
+    free: Ints = np.maximum(inventory.gpus.room[slots], 0).sum(axis=1)
+    return free
+
+
 @dataclass(slots=True)
 class Pack:
     """Fills what is in use already."""
@@ -72,7 +79,7 @@ class Pack:
     def keys(self, some: Fitting, wanted: Ints) -> tuple[Ints, Ints]:
         """See the module."""
         if not self.layout.gpus:
-            return self._host_keys(some.workers)
+            return self._host_keys(some)
         untouched = np.count_nonzero(self.inventory.gpus.whole[some.slots] >= 0, axis=1)
         last = nth_key(self.gpu_keys(some), some.suitable, wanted)
         if self.layout.gpus > self.layout.workers:
@@ -86,12 +93,12 @@ class Pack:
         keys: Ints = some.have * 2 + (self.inventory.gpus.claims[some.slots] == 0)
         return keys
 
-    def _host_keys(self, rows: Ints) -> tuple[Ints, Ints]:
-        workers = self.inventory.workers
+    def _host_keys(self, some: Fitting) -> tuple[Ints, Ints]:
+        workers, rows = self.inventory.workers, some.workers
         if self.ask.host_memory_mib:
-            return workers.memory[rows] - workers.memory_claimed[rows], workers.instances[rows]
+            return free_memory(self.inventory, some.slots), workers.memory[rows] - workers.memory_claimed[rows]
         if self.ask.cpu_milli:
-            return workers.cpu[rows] - workers.cpu_claimed[rows], workers.instances[rows]
+            return free_memory(self.inventory, some.slots), workers.cpu[rows] - workers.cpu_claimed[rows]
         return workers.instances[rows], np.zeros(len(rows), dtype=np.int64)
 
 

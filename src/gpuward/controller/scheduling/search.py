@@ -7,6 +7,7 @@ import numpy as np
 from gpuward.controller.domain.placement import Ask, Layout
 from gpuward.controller.scheduling.candidates import Candidates, Choice
 from gpuward.controller.scheduling.feasible import Request, resolve
+from gpuward.controller.scheduling.fragmentation import Fragments, LeastFragmentation
 from gpuward.controller.scheduling.gang import Shortage, find_gang
 from gpuward.controller.scheduling.inventory import Inventory
 from gpuward.controller.scheduling.rank import Pack, Ranking, Spread
@@ -75,7 +76,21 @@ def search_for(inventory: Inventory, ask: Ask) -> Search:
 
 
 def _ranking(inventory: Inventory, ask: Ask, layout: Layout) -> Ranking:
-    return Spread(inventory, ask, layout) if ask.strategy == "spread" else Pack(inventory, ask, layout)
+    if ask.strategy == "spread":
+        return Spread(inventory, ask, layout)
+    pack = Pack(inventory, ask, layout)
+    if ask.strategy == "pack" or not inventory.demand.known:
+        return pack
+    return LeastFragmentation(inventory, ask, layout, _fragments(inventory), pack)
+
+
+def _fragments(inventory: Inventory) -> Fragments:
+    """One for all searches, kept with them."""
+    found: Fragments | None = inventory.searches.get(Fragments)
+    if found is None:
+        found = inventory.searches[Fragments] = Fragments(inventory)
+    inventory.searches.move_to_end(Fragments)
+    return found
 
 
 def _choose(candidates: Candidates, rows: Bools | None) -> Choice | None:

@@ -1,0 +1,164 @@
+"""How tightly placement packs a real cluster's tasks: the OpenB trace, beside the table of the paper it comes with.
+
+The folder with the trace's files is given by `--folder` or OPENB_DIR; nothing of it is part of this project. Protocol,
+metric and the table are those of *Beware of Fragmentation* (USENIX ATC '23): the tasks in an order that a seed decides,
+then tasks drawn at random until 130 % of the cluster's GPUs were asked for; nothing departs, and what does not fit is
+dropped. Told is how much of all GPUs is allocated then.
+
+Decisions are those of `place()` over an inventory; a database is not involved. A GPU has 1,000 units here, which stand
+where its MiB would, so that a share of a GPU is a share of its memory.
+
+    make bench-openb ARGS='--folder DIR'       (or: python bench/openb.py --lists default --seeds 42 43)
+"""
+
+import argparse
+import csv
+import os
+import random
+import statistics
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from gpuward.controller.domain.placement import Ask, DeviceState, Layout, Placed, WorkerFacts
+from gpuward.controller.scheduling.demand import Demand
+from gpuward.controller.scheduling.inventory import Inventory
+from gpuward.controller.scheduling.place import place
+
+WHOLE = 1_000  # units of one GPU
+ASKED = 1.3  # of all GPUs
+TOGETHER = 64  # asks that come to the scheduler in one pass
+Strategy = Literal["pack", "least_fragmentation"]
+# Means over seeds 42 to 51, by the paper's artefact: the best of the others (BestFit), and FGD.
+PAPER = {"default": (93.08, 95.39), "gpushare100": (85.01, 86.90), "multigpu50": (95.74, 97.18)}
+
+
+@dataclass(frozen=True)
+class Result:
+    """One run."""
+
+    allocated: float  # percent of all GPUs
+    per_second: float  # decisions
+    decisions: int
+    slowest_s: float  # pass
+
+
+def rows_of(file: Path) -> list[dict[str, str]]:
+    """A CSV file with a header."""
+    with file.open(encoding="utf-8", newline="") as lines:
+        return list(csv.DictReader(lines))
+
+
+def cluster(file: Path) -> tuple[Inventory, int]:
+    """The cluster, empty; and how many units its GPUs have."""
+    workers: list[WorkerFacts] = []
+    devices: list[DeviceState] = []
+    for node in rows_of(file):
+        name, gpus = node["sn"], int(node["gpu"])
+        workers.append(WorkerFacts(name, name, True, True, "linux", "x86_64", "580.1", False, {}))
+        host = DeviceState(
+            uuid=f"host-{name}", worker_id=name, kind="host", index=0, model="", compute_capability=None,
+            memory_mib=int(node["memory_mib"]), cpu_milli=int(node["cpu_milli"]), claimed_mib=0, claimed_cpu_milli=0,
+            claims=0, exclusive_claims=0, healthy=True, mig_mode=False, vendor="",
+        )  # fmt: skip
+        gpu = replace(host, kind="gpu", model=node["model"], memory_mib=WHOLE, cpu_milli=0, vendor="nvidia")
+        devices += [host, *(replace(gpu, uuid=f"{name}/{index}", index=index) for index in range(gpus))]
+    inventory = Inventory()
+    inventory.upsert_workers(workers)
+    inventory.upsert_devices(devices)
+    return inventory, WHOLE * len(inventory.gpus.uuid)
+
+
+def ask_of(task: dict[str, str], strategy: Strategy) -> Ask:
+    """What a task asks; several GPUs are always whole ones."""
+    gpus, share = int(task["num_gpu"]), int(task["gpu_milli"])
+    models = tuple(model for model in (task.get("gpu_spec") or "").split("|") if model)
+    return Ask(
+        instance="",
+        deployment_uid="",
+        layouts=(Layout(gpus, share if gpus else 0, exclusive=gpus > 0 and share == WHOLE),),
+        host_memory_mib=int(task["memory_mib"]),
+        cpu_milli=int(task["cpu_milli"]),
+        strategy=strategy,
+        gpu_models=models,
+    )
+
+
+def units(ask: Ask) -> int:
+    """What it asks of all GPUs together."""
+    return ask.layouts[0].gpus * ask.layouts[0].memory_mib
+
+
+def in_order(asks: Sequence[Ask], seed: int, limit: float) -> Iterator[Ask]:
+    """The paper's order of arrival, until so many units were asked for."""
+    chance = random.Random(seed)  # noqa: S311 - an order, not a secret
+    shuffled = list(asks)
+    chance.shuffle(shuffled)
+    asked, number = 0, 0
+    while asked < limit:
+        ask = shuffled[number] if number < len(shuffled) else chance.choice(shuffled)
+        yield replace(ask, instance=f"i{number}")
+        asked += units(ask)
+        number += 1
+
+
+def run(nodes: Path, asks: Sequence[Ask], seed: int) -> Result:
+    """Places tasks until 130 % of the cluster was asked for."""
+    inventory, capacity = cluster(nodes)
+    for ask in asks:  # as in the paper, what the cluster is asked for is known beforehand
+        layout = ask.layouts[0]
+        demand = Demand(layout.gpus, layout.memory_mib, layout.exclusive, ask.host_memory_mib, ask.cpu_milli)
+        inventory.demand.add(demand)
+    arrivals = list(in_order(asks, seed, ASKED * capacity))
+    allocated, took_s, slowest_s = 0, 0.0, 0.0
+    for first in range(0, len(arrivals), TOGETHER):
+        batch = arrivals[first : first + TOGETHER]
+        begun = time.perf_counter()
+        decisions = place(inventory, batch)
+        pass_s = time.perf_counter() - begun
+        took_s, slowest_s = took_s + pass_s, max(slowest_s, pass_s)
+        allocated += sum(units(ask) for ask, d in zip(batch, decisions, strict=True) if isinstance(d, Placed))
+    return Result(100 * allocated / capacity, len(arrivals) / took_s, len(arrivals), slowest_s)
+
+
+def main() -> None:
+    """Parses the options and prints a line for each list and strategy."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--folder", type=Path, default=os.environ.get("OPENB_DIR"), help="of the trace's CSV files")
+    parser.add_argument("--nodes", default="openb_node_list_all_node.csv")
+    parser.add_argument("--lists", nargs="+", default=list(PAPER), help="tasks, by the names of their files' ends")
+    parser.add_argument("--strategies", nargs="+", default=["pack", "least_fragmentation"])
+    parser.add_argument("--seeds", nargs="+", type=int, default=[42, 43, 44])
+    options = parser.parse_args()
+    if options.folder is None or not (nodes := Path(options.folder) / options.nodes).is_file():
+        sys.exit("the trace is not here: give its folder by --folder or OPENB_DIR (its files are openb_*.csv)")
+    for name in options.lists:
+        file = nodes.parent / f"openb_pod_list_{name}.csv"
+        if not file.is_file():
+            print(f"{name}: {file.name} is not in the folder")
+            continue
+        tasks = rows_of(file)
+        for strategy in options.strategies:
+            results = [run(nodes, [ask_of(task, strategy) for task in tasks], seed) for seed in options.seeds]
+            print(line(name, strategy, results), flush=True)
+
+
+def line(name: str, strategy: Strategy, results: Sequence[Result]) -> str:
+    """One line of the table."""
+    paper = ""
+    if name in PAPER:
+        figure = PAPER[name][strategy == "least_fragmentation"]
+        paper = f" (paper's {'FGD' if strategy == 'least_fragmentation' else 'BestFit'} {figure:.2f})"
+    each = ", ".join(f"{r.allocated:.2f}" for r in results)
+    return (
+        f"{name:12} {strategy:19} {statistics.mean(r.allocated for r in results):6.2f} %{paper} of {each}"
+        f" | {statistics.mean(r.per_second for r in results):,.0f} decisions/s ({results[0].decisions:,} each)"
+        f", slowest pass of {TOGETHER}: {max(r.slowest_s for r in results) * 1e3:.0f} ms"
+    )
+
+
+if __name__ == "__main__":
+    main()
