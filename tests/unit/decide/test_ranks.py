@@ -113,3 +113,47 @@ def test_a_rank_whose_host_is_dead_takes_the_others_with_it() -> None:
 def test_a_gang_is_as_far_as_the_rank_that_is_least_far(phase, states, to) -> None:
     moves = [m.to.value for m in plan_for(gang(phase, *states)).moves]
     assert moves == ([to] if to else [])
+
+
+LOST = (host("w1"), host("w2", phase="lost"))
+
+
+def plan_lost(one: InstanceFacts, *others: InstanceFacts, hosts=LOST, **fields) -> DeploymentPlan:
+    facts = deployment(one, *others, hosts=hosts, spec=spec(**fields))
+    return decide(facts, RestartSettings())
+
+
+def test_a_gang_that_lost_a_worker_is_replaced_and_what_runs_on_the_others_is_stopped() -> None:
+    plan = plan_lost(gang("unreachable", RUNNING, RUNNING))
+    assert [(s.rank, s.reason) for s in plan.stops] == [(0, "rank_lost")]
+    assert plan.releases == ()
+    assert [c.replaces for c in plan.creates] == ["g"]
+
+
+@pytest.mark.parametrize("phase", ["unreachable", "replaced", "stopping"])
+def test_the_ranks_that_have_ended_let_go_while_the_lost_one_is_fenced(phase) -> None:
+    plan = plan_lost(gang(phase, STOPPED, RUNNING))
+    assert [(r.instance, r.rank) for r in plan.releases] == [("g", 0)]
+    assert plan.removals == ()
+
+
+def without_first(one: InstanceFacts) -> InstanceFacts:
+    return replace(one, claims=tuple(c for c in one.claims if c.rank))
+
+
+def test_a_gang_that_let_go_of_ranks_never_comes_back() -> None:
+    """Its host is back, but the GPUs of the other may be somebody else's by now."""
+    plan = plan_lost(without_first(gang("unreachable", STOPPED, RUNNING)), hosts=(host("w1"), host("w2")))
+    assert [m.to.value for m in plan.moves] == ["stopping"]
+    assert [s.rank for s in plan.stops] == [1]
+
+
+def test_a_task_that_never_restarts_is_left_alone() -> None:
+    plan = plan_lost(gang("unreachable", RUNNING, RUNNING), restart="never")
+    assert (plan.stops, plan.releases, plan.creates) == ((), (), ())
+
+
+def test_the_substitute_of_a_gang_takes_its_place_once_it_holds_claims() -> None:
+    heir = replace(instance("h", "scheduled"), replaces="g")
+    plan = plan_lost(without_first(gang("unreachable", STOPPED, RUNNING)), heir)
+    assert [(m.instance, m.to.value) for m in plan.moves] == [("g", "replaced")]

@@ -81,6 +81,11 @@ class Draft:
             self.releases.append(Release(instance=instance.id, epoch=instance.epoch))
             self.wake_placement = True
 
+    def release_rank(self, instance: InstanceFacts, rank: int) -> None:
+        """Plans the release of one rank's claims; the instance can only end from here on."""
+        self.releases.append(Release(instance=instance.id, epoch=instance.epoch, rank=rank))
+        self.wake_placement = True
+
     def withdraw(self, instance: InstanceFacts, rank: int) -> bool:
         """Plans to take the rank's start order back where no agent can have seen it; False where one may have."""
         order = unsent_start(instance, rank)

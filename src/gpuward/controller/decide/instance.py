@@ -5,8 +5,8 @@ from datetime import timedelta
 from gpuward.controller.decide.backoff import RestartSettings
 from gpuward.controller.decide.draft import Draft
 from gpuward.controller.decide.liveness import host, host_is_dead, is_lost, is_silent, may_run, unsent_start
-from gpuward.controller.decide.ranks import ends_together, refusal, telling
-from gpuward.controller.decide.stopping import stop
+from gpuward.controller.decide.ranks import ends_together, has_lost_ranks, refusal, telling
+from gpuward.controller.decide.stopping import reap, stop
 from gpuward.controller.domain.instances import DeploymentFacts, InstanceFacts, ProcessFacts
 from gpuward.controller.domain.phases import LIVE, InstancePhase
 from gpuward.controller.domain.plans import Fact, Restart
@@ -36,10 +36,16 @@ def advance(facts: DeploymentFacts, instance: InstanceFacts, draft: Draft, setti
         case P.UNREACHABLE:
             _look_for_return(facts, instance, draft, settings)
         case P.REPLACED:
-            if not is_silent(facts, instance) or not _any_may_run(facts, instance):
-                stop(facts, instance, draft, "replaced", "its substitute runs elsewhere")
+            _leave_to_substitute(facts, instance, draft)
         case P.PENDING | P.ANALYZING | P.SUCCEEDED | P.FAILED | P.STOPPING:
             pass  # placement's, final, or `stopping.py`'s
+
+
+def _leave_to_substitute(facts: DeploymentFacts, instance: InstanceFacts, draft: Draft) -> None:
+    if not is_silent(facts, instance) or not _any_may_run(facts, instance):
+        stop(facts, instance, draft, "replaced", "its substitute runs elsewhere")
+    elif len(instance.ranks) > 1:
+        reap(facts, instance, draft)
 
 
 def _any_may_run(facts: DeploymentFacts, instance: InstanceFacts) -> bool:
@@ -196,6 +202,14 @@ def _leave_worker(instance: InstanceFacts, draft: Draft, reason: str) -> None:
 
 
 def _look_for_return(facts: DeploymentFacts, instance: InstanceFacts, draft: Draft, settings: RestartSettings) -> None:
+    gang = len(instance.ranks) > 1 or has_lost_ranks(instance)
+    if gang and is_lost(facts, instance) and facts.revisions[instance.revision].spec.restart != "never":
+        reap(facts, instance, draft)
+        _look_for_substitute(facts, instance, draft)
+        return
+    if has_lost_ranks(instance):
+        stop(facts, instance, draft, "rank_lost", "a worker of it was lost, and the others have let go")
+        return
     if ends_together(facts, instance, draft):
         return
     if is_silent(facts, instance) and not _has_ended(facts, instance):

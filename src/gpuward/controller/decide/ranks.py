@@ -27,6 +27,12 @@ def ends_together(facts: DeploymentFacts, instance: InstanceFacts, draft: Draft)
     return True
 
 
+def has_lost_ranks(instance: InstanceFacts) -> bool:
+    """Whether ranks that were to start hold no claims any more: a worker was lost, and the others were let go."""
+    ranks = instance.ranks
+    return any(c.verb == "start" and c.epoch == instance.epoch and c.rank not in ranks for c in instance.commands)
+
+
 def telling(instance: InstanceFacts) -> ProcessFacts | None:
     """The process that stands for the instance: the one that ended by itself, else the one that is least far.
 

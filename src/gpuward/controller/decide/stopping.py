@@ -1,7 +1,7 @@
 """Taking an instance down: orders never sent are withdrawn, processes are stopped, and only the dead are let go."""
 
 from gpuward.controller.decide.draft import Draft
-from gpuward.controller.decide.liveness import host_is_dead, may_run
+from gpuward.controller.decide.liveness import host_is_dead, is_lost, may_run
 from gpuward.controller.domain.instances import DeploymentFacts, InstanceFacts
 from gpuward.controller.domain.phases import InstancePhase
 from gpuward.controller.domain.plans import Fact, StopOrderPlan
@@ -25,6 +25,25 @@ def stop(facts: DeploymentFacts, instance: InstanceFacts, draft: Draft, reason: 
         if home is not None and home.fence_until is not None and home.fence_until > facts.now:
             draft.again((home.fence_until - facts.now).total_seconds())
         order_stop(facts, instance, rank, draft, reason)
+    if len(running) < len(instance.ranks) and is_lost(facts, instance):
+        reap(facts, instance, draft)
+
+
+def reap(facts: DeploymentFacts, instance: InstanceFacts, draft: Draft) -> None:
+    """Stops the ranks of a gang that has lost a worker, where somebody is left to do it, and lets go of the dead ones.
+
+    The lost worker's fence may last long, and the GPUs of the others need not wait for it.
+    """
+    for rank in instance.ranks:
+        home = facts.hosts.get(instance.host_of(rank) or "")
+        if home is None or home.phase != "ready" or home.deleted:
+            continue
+        if draft.withdraw(instance, rank):
+            draft.again(0.0)
+        elif may_run(facts, instance, rank):
+            order_stop(facts, instance, rank, draft, "rank_lost")
+        else:
+            draft.release_rank(instance, rank)
 
 
 def order_stop(facts: DeploymentFacts, instance: InstanceFacts, rank: int, draft: Draft, reason: str) -> None:

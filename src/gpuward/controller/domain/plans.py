@@ -49,10 +49,11 @@ class Restart:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """All claims of an instance go: what held them is dead, or was never started."""
+    """All claims of an instance go, or those of one rank: what held them is dead, or was never started."""
 
     instance: str
     epoch: int
+    rank: int | None = None  # None: all
 
 
 @dataclass(frozen=True, slots=True)

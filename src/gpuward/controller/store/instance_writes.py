@@ -153,10 +153,11 @@ async def _release(connection: Any, steps: Sequence[PlannedStep]) -> None:
     releases = [r for s in steps for r in s.plan.releases]
     if releases:
         await connection.execute(
-            """delete from claims c using unnest($1::text[], $2::int[]) as x (id, epoch)
-                where c.instance_id = x.id and c.epoch <= x.epoch""",
+            """delete from claims c using unnest($1::text[], $2::int[], $3::int[]) as x (id, epoch, rank)
+                where c.instance_id = x.id and c.epoch <= x.epoch and c.rank = coalesce(x.rank, c.rank)""",
             [r.instance for r in releases],
             [r.epoch for r in releases],
+            [r.rank for r in releases],
         )
 
 
