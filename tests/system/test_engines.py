@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ import json, os, sys
 with open({log!r}, "a") as log:
     told = {{name: os.environ.get(name) for name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")}}
     log.write(json.dumps([os.path.basename(sys.argv[0]), sys.argv[1:], told]) + "\\n")
+if "--headless" in sys.argv:
+    os.execvp("sleep", ["sleep", "600"])
 port = sys.argv[sys.argv.index("--port") + 1]
 os.execv({python!r}, [{python!r}, "-m", "gpuward.agent.simulated_engine", "--port", port, "--model", "m"])
 """
@@ -46,10 +49,16 @@ def install(folder: Path, log: Path, *names: str) -> str:
     return f"{folder}{os.pathsep}{os.environ['PATH']}"
 
 
+async def ask(cluster: Cluster, name: str) -> int:
+    body = {"model": name, "messages": [{"role": "user", "content": "Hello"}]}
+    async with cluster.session.post("/v1/chat/completions", json=body) as response:
+        return response.status
+
+
 async def test_the_best_engine_that_a_host_has_serves_the_model(cluster: Cluster, tmp_path: Path) -> None:
     folder, log = model(cluster.folder / "model"), tmp_path / "started"
     path = install(tmp_path / "bin", log, "vllm", "transformers")
-    await cluster.start_controller()
+    await cluster.start_controller(GPUWARD_RESTART_BACKOFF_S="0.2")
     await cluster.start_agent("plain", gpus=1, host={"engines": ["transformers"]}, PATH=path)
     await cluster.start_agent("good", gpus=2, memory="80GiB", host={"engines": ["vllm", "transformers"]}, PATH=path)
     old = [{"model": "Tesla T4", "memory": "80GiB", "count": 1, "compute_capability": "7.5"}]
@@ -57,11 +66,6 @@ async def test_the_best_engine_that_a_host_has_serves_the_model(cluster: Cluster
 
     def started() -> list[Any]:
         return [json.loads(line) for line in log.read_text().splitlines()]
-
-    async def ask(name: str) -> int:
-        body = {"model": name, "messages": [{"role": "user", "content": "Hello"}]}
-        async with cluster.session.post("/v1/chat/completions", json=body) as response:
-            return response.status
 
     await cluster.apply("chat", engine="auto", model=f"path:{folder}", placement={"gpus": ["good:1"]})
     await cluster.running("chat")
@@ -78,7 +82,7 @@ async def test_the_best_engine_that_a_host_has_serves_the_model(cluster: Cluster
          "--max-model-len", "8192"],
     )  # fmt: skip
     assert told == {"CUDA_VISIBLE_DEVICES": "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-    assert await ask("chat") == 200
+    assert await ask(cluster, "chat") == 200
 
     cluster.engines()[instance["name"]].kill()
     await cluster.until(lambda: len(started()) == 2, "it is started again", 40)
@@ -89,7 +93,7 @@ async def test_the_best_engine_that_a_host_has_serves_the_model(cluster: Cluster
     (instance,) = await cluster.instances("plain")
     assert instance["status"]["engine"] == "transformers"
     assert started()[-1][0] == "transformers"
-    assert await ask("plain") == 200
+    assert await ask(cluster, "plain") == 200
 
     # The engine is not installed; the GPU lacks bfloat16, and FP8 for the cache.
     asked = {"model": f"path:{folder}", "engine": "vllm"}
@@ -112,4 +116,33 @@ async def test_the_best_engine_that_a_host_has_serves_the_model(cluster: Cluster
     }
     (item,) = (await cluster.post("/plan", {"manifests": [manifest]}))["items"]
     assert item["fits"]
+    await cluster.audit()
+
+
+async def test_a_model_too_big_for_one_host_is_served_by_two(cluster: Cluster, tmp_path: Path) -> None:
+    folder, log = model(cluster.folder / "model"), tmp_path / "started"
+    path = install(tmp_path / "bin", log, "vllm")
+    await cluster.start_controller()
+    for name in ("a", "b"):
+        await cluster.start_agent(name, gpus=1, memory="12GiB", PATH=path)
+    await cluster.apply("big", engine="vllm", model=f"path:{folder}", resources={"max_workers": 2})
+    await cluster.running("big")
+    (instance,) = await cluster.instances("big")
+    status = instance["status"]
+    assert (sorted(status["workers"]), len(status["gpus"])) == (["a", "b"], 2)
+    assert {name: status["layout"][name] for name in ("workers", "tp", "pp", "dp")} == {
+        "workers": 2, "tp": 1, "pp": 2, "dp": 1,
+    }  # fmt: skip
+    ranks = {}
+    for _, argv, told in (json.loads(line) for line in log.read_text().splitlines()):
+        assert told["CUDA_VISIBLE_DEVICES"] == "0"
+        flags = dict(pairwise(argv))
+        ranks[int(flags["--node-rank"])] = ("--headless" in argv, flags)
+    (leads, one), (follows, other) = ranks[0], ranks[1]
+    assert (leads, follows) == (False, True)
+    for flag in ("--nnodes", "--pipeline-parallel-size", "--master-addr", "--master-port", "--gpu-memory-utilization"):
+        assert one[flag] == other[flag]
+    assert (one["--nnodes"], one["--pipeline-parallel-size"], one["--master-addr"]) == ("2", "2", "127.0.0.1")
+    assert 10_000 <= int(one["--master-port"]) < 18_000
+    assert await ask(cluster, "big") == 200
     await cluster.audit()
