@@ -129,6 +129,7 @@ async def test_a_worker_cordoned_after_the_look_is_not_used(db: Database, reign:
 
 
 async def test_a_deployment_deleted_after_the_look_gets_nothing(db: Database, reign: Reign) -> None:
+    """N1: the result is dropped and no claim is left."""
     await add_host(db, "w")
     uid = await add_deployment(db, "d", resources={"gpus": 1})
     await reign.instances.step([uid])
@@ -142,7 +143,7 @@ async def test_a_deployment_deleted_after_the_look_gets_nothing(db: Database, re
 
 
 async def test_two_deciders_one_gpu(db: Database) -> None:
-    """Both saw the same free GPU; exactly one commit holds, and the other is told."""
+    """N2: both saw the same free GPU; exactly one commit holds, and the other is told."""
     await add_host(db, "w", gpus=1)
     await add_deployment(db, "d", replicas=2, resources={"gpus": 1})
     reign = await Reign.begin(db)

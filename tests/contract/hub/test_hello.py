@@ -5,7 +5,7 @@ import hashlib
 import aiohttp
 import pytest
 
-from gpuward.schemas.wire import CONNECT_PATH, InventoryChanged, Rejected
+from gpuward.schemas.wire import CONNECT_PATH, DeviceFacts, InventoryChanged, Rejected
 from support.agent_double import GIB, HubUnderTest, eventually, gpu, hello, inventory, process
 from support.ledger import add_deployment, add_instance, claim
 
@@ -134,7 +134,32 @@ async def test_gpus_that_are_missing_stay_claimed_and_turn_unhealthy(hub: HubUnd
     )
 
 
+def numbered(*uuids: str) -> list[DeviceFacts]:
+    return [gpu(uuid).model_copy(update={"index": n}) for n, uuid in enumerate(uuids)]
+
+
+async def test_a_renumbered_gpu_is_known_by_its_uuid(hub: HubUnderTest) -> None:
+    """N6: claims stay with the GPU, whatever its number; those of the one that is gone are not moved to another."""
+    await hub.add_worker()
+    await hub.connect(first=hello(numbered("GPU-a", "GPU-b", "GPU-c")))
+    uid = await add_deployment(hub.database, "d")
+    for name in ("a", "c"):
+        await add_instance(hub.database, uid, f"d-{name}", phase="running", epoch=1)
+        await claim(hub.database, f"GPU-{name}", f"d-{name}", 1024)
+    await hub.connect(first=hello(numbered("GPU-c", "GPU-b")))
+    found = await hub.database.pool.fetch(
+        """select d.uuid, d.index, d.present, c.instance_id
+             from devices d left join claims c on c.device = d.uuid where d.kind = 'gpu' order by d.uuid"""
+    )
+    assert [tuple(row) for row in found] == [
+        ("GPU-a", 0, False, "d-a"),
+        ("GPU-b", 1, True, None),
+        ("GPU-c", 0, True, "d-c"),
+    ]
+
+
 async def test_unreadable_gpus_are_unknown_and_not_gone(hub: HubUnderTest) -> None:
+    """N7: no inventory is not an empty one; placement and eviction wait for it."""
     await hub.add_worker()
     await hub.connect(first=hello([gpu("GPU-a")]))
     connection = await hub.connect(first=hello(None))
