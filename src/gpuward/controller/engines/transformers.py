@@ -37,6 +37,7 @@ _RESERVED: Final = {
 
 _ON_GPU: Final = Compatibility(
     engine="transformers",
+    vendors=frozenset({"nvidia"}),
     os=frozenset({"linux"}),
     arch=frozenset({"x86_64", "aarch64"}),
     min_driver=(525,),  # the oldest driver that runs CUDA 12 programs
