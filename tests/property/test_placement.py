@@ -40,24 +40,19 @@ def fleets(draw: st.DrawFn) -> Fleet:
                 fleet.claim(uuid, claimed)
             fleet.set(uuid, healthy=draw(st.integers(0, 7)) > 0, mig_mode=draw(st.integers(0, 7)) == 0)
             fleet.set(uuid, compute_capability=draw(st.sampled_from([(9, 0), (9, 0), (6, 1), None])))
+            fleet.set(uuid, model=draw(st.sampled_from("HHHA")), vendor=draw(st.sampled_from(["nvidia"] * 4 + ["amd"])))
+            fleet.set(uuid, reserved_mib=draw(st.sampled_from([0, 0, GIB])))
+            fleet.set(uuid, foreign_mib=draw(st.sampled_from([0, 0, 0, 3 * GIB])))
     return fleet
 
 
+def layout(each: int, workers: int, memory: int, exclusive: bool) -> Layout:
+    return Layout(each * workers, memory * GIB, exclusive, workers)
+
+
 # Several layouts on GPUs, or one without: an instance that can do without a GPU asks for none.
-LAYOUTS = st.one_of(
-    st.just((Layout(0, 0, False),)),
-    st.lists(
-        st.builds(
-            Layout,
-            gpus=st.integers(1, 3),
-            memory_mib=st.integers(0, 26).map(lambda g: g * GIB),
-            exclusive=st.booleans(),
-        ),
-        min_size=1,
-        max_size=3,
-        unique=True,
-    ).map(tuple),
-)
+ON_GPUS = st.builds(layout, st.integers(1, 3), st.sampled_from([1, 1, 1, 2, 3]), st.integers(0, 26), st.booleans())
+LAYOUTS = st.one_of(st.just((Layout(0, 0, False),)), st.lists(ON_GPUS, min_size=1, max_size=3, unique=True).map(tuple))
 
 SHAPES: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
     {
@@ -92,16 +87,20 @@ def test_never_too_much_and_exclusive_is_alone(fleet: Fleet, wanted: list[Ask]) 
     for ask, decision in zip(wanted, place(fleet.inventory(), wanted), strict=True):
         if isinstance(decision, Unplaced):
             continue
-        worker = next(w for w in fleet.workers.values() if w.id == decision.worker_id)
-        assert worker.ready
-        assert worker.schedulable
+        workers = [next(w for w in fleet.workers.values() if w.id == worker) for worker in decision.workers]
+        assert len(set(decision.workers)) == len(workers) == decision.layout.workers
+        assert all(worker.ready and worker.schedulable for worker in workers)
         gpus = gpus_of(decision)
-        assert len(set(gpus)) == len(gpus)
-        assert any(len(gpus) == layout.gpus for layout in ask.layouts)
-        assert [c.position for c in decision.claims] == list(range(len(gpus) + 1))
+        assert len(set(gpus)) == len(gpus) == decision.layout.gpus
+        assert decision.layout in ask.layouts
+        assert len({fleet.devices[uuid].vendor for uuid in gpus}) <= 1
+        for rank in range(len(workers)):
+            own = decision.of_rank(rank)
+            assert [c.position for c in own] == list(range(len(own)))
+            assert ask.gpus or len(own) - 1 == decision.layout.gpus // len(workers)
         for claim in decision.claims:
             device = fleet.devices[claim.device]
-            assert device.worker_id == decision.worker_id
+            assert device.worker_id == decision.workers[claim.rank]
             assert device.healthy
             assert not device.mig_mode
             assert not claim.exclusive or claim.memory_mib == device.memory_mib
@@ -110,7 +109,8 @@ def test_never_too_much_and_exclusive_is_alone(fleet: Fleet, wanted: list[Ask]) 
             claims[claim.device] += 1
             exclusive[claim.device] += claim.exclusive
             if device.kind == "gpu":
-                assert claimed[claim.device] <= device.memory_mib
+                kept = 0 if claim.exclusive else device.reserved_mib + device.foreign_mib
+                assert claimed[claim.device] <= device.memory_mib - kept
                 assert not exclusive[claim.device] or claims[claim.device] == 1
             else:
                 assert claimed[claim.device] <= device.memory_mib
@@ -138,11 +138,9 @@ def test_automatic_choice_named_by_hand_is_the_same_choice(fleet: Fleet, wanted:
     ask = wanted[0]
     automatic = place(fleet.inventory(), [ask])[0]
     if isinstance(automatic, Placed):
-        name = automatic.worker_id.removeprefix("id-")
-        count = len(automatic.claims) - 1
-        same_size = tuple(layout for layout in ask.layouts if layout.gpus == count)
-        named = replace(ask, gpus=tuple(gpus_of(automatic)), layouts=same_size)
-        assert place(fleet.inventory(), [replace(ask, workers=(*ask.workers, name))])[0] == automatic
+        names = tuple(worker.removeprefix("id-") for worker in automatic.workers)
+        named = replace(ask, gpus=tuple(gpus_of(automatic)), layouts=(automatic.layout,))
+        assert place(fleet.inventory(), [replace(ask, workers=tuple({*ask.workers, *names}))])[0] == automatic
         assert place(fleet.inventory(), [named])[0] == automatic
         return
     for name in fleet.workers:  # what nobody can have automatically, nobody can have by naming it
@@ -151,6 +149,23 @@ def test_automatic_choice_named_by_hand_is_the_same_choice(fleet: Fleet, wanted:
     for device in fleet.devices.values():
         if device.kind == "gpu" and not ask.gpus:
             assert isinstance(place(fleet.inventory(), [replace(ask, gpus=(device.uuid,))])[0], Unplaced)
+
+
+@given(fleets(), asks())
+def test_named_by_hand_a_worker_falls_for_the_same_reason(fleet: Fleet, wanted: list[Ask]) -> None:
+    """On a fleet of one worker, whoever names it or all of its GPUs hears what the automatic choice heard."""
+    for name in list(fleet.workers)[1:]:
+        del fleet.workers[name]
+    fleet.devices = {u: d for u, d in fleet.devices.items() if d.worker_id.removeprefix("id-") in fleet.workers}
+    for asked in wanted:
+        ask = replace(asked, workers=(), gpus=())
+        automatic = place(fleet.inventory(), [ask])[0]
+        for name in fleet.workers:
+            by_name = place(fleet.inventory(), [replace(ask, workers=(name,))])[0]
+            assert by_name == automatic
+        gpus = tuple(d.uuid for d in fleet.devices.values() if d.kind == "gpu")
+        if gpus and all(one.gpus == len(gpus) and one.workers == 1 for one in ask.layouts):
+            assert place(fleet.inventory(), [replace(ask, gpus=gpus)])[0] == automatic
 
 
 @given(fleets(), asks())
@@ -206,7 +221,7 @@ def _committed(fleet: Fleet, wanted: list[Ask], decisions: list[Decision]) -> In
                     exclusive_claims=device.exclusive_claims + claim.exclusive,
                 )
             gpus = tuple(gpus_of(decision))
-            loads.append(InstanceLoad(ask.instance, ask.deployment_uid, (decision.worker_id,), gpus))
+            loads.append(InstanceLoad(ask.instance, ask.deployment_uid, decision.workers, gpus))
     fresh = fleet.inventory()
     fresh.set_load(loads)
     return fresh

@@ -87,5 +87,13 @@ class Fleet:
 
 
 def gpus_of(placed: Placed) -> list[str]:
-    """The GPUs of a decision, without the host."""
-    return [claim.device for claim in placed.claims[:-1]]
+    """The GPUs of a decision by rank, without the hosts."""
+    return [claim.device for rank in range(len(placed.workers)) for claim in placed.of_rank(rank)[:-1]]
+
+
+def gang_of(placed: Placed) -> dict[str, list[str]]:
+    """The GPUs of each rank by its worker's name, the leader first."""
+    return {
+        worker.removeprefix("id-"): [claim.device for claim in placed.of_rank(rank)[:-1]]
+        for rank, worker in enumerate(placed.workers)
+    }

@@ -22,7 +22,7 @@ class DemandSeen:
     """Live and recent instances by their demand.
 
     What placement looks at (`known`) follows only when a good part of it has changed, since everything that was worked
-    out from it is then worked out anew.
+    out from it is then worked out anew; `version` tells which it is.
     """
 
     def __init__(self) -> None:
@@ -30,6 +30,7 @@ class DemandSeen:
         self._recent: deque[Demand] = deque()
         self._changes = 0
         self.known: Mapping[Demand, int] = {}
+        self.version = 0
 
     def add(self, demand: Demand, count: int = 1) -> None:
         """Counts instances that ask so."""
@@ -45,9 +46,8 @@ class DemandSeen:
             self._counts += Counter()  # drops what is down to nothing
             self._changes += 1
 
-    def settle(self) -> bool:
-        """Brings `known` up to date where much has changed; True where it did."""
-        if not self._changes or self._changes * 100 < self._counts.total() * _MOVED_PERCENT:
-            return False
-        self.known, self._changes = dict(self._counts), 0
-        return True
+    def settle(self) -> None:
+        """Brings `known` up to date where much has changed."""
+        if self._changes and self._changes * 100 >= self._counts.total() * _MOVED_PERCENT:
+            self.known, self._changes = dict(self._counts), 0
+            self.version += 1

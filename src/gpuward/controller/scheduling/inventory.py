@@ -147,6 +147,8 @@ class Inventory:
                 self.remove_load([load.instance])
             self._loads.add(load)
             self._count(load, 1)
+            if load.demand is not None:
+                self.demand.add(load.demand)
 
     def remove_load(self, instances: Iterable[str]) -> None:
         """Forgets these instances; those that are not known are passed over."""
@@ -155,6 +157,8 @@ class Inventory:
             if load is not None:
                 self._loads.remove(load)
                 self._count(load, -1)
+                if load.demand is not None:
+                    self.demand.remove(load.demand)
 
     # What a pass does
 
@@ -180,8 +184,7 @@ class Inventory:
     def begin_pass(self) -> None:
         """Starts a pass: `rollback` takes back what is reserved from here on."""
         self._passed.clear()
-        if self.demand.settle():
-            self.searches.clear()
+        self.demand.settle()
 
     def rollback(self) -> None:
         """Takes back the whole pass, last decision first: after a plan, or a commit that failed."""

@@ -4,6 +4,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from gpuward.controller.scheduling.demand import Demand
+
 
 @dataclass(frozen=True, slots=True)
 class InstanceLoad:
@@ -13,6 +15,7 @@ class InstanceLoad:
     deployment_uid: str
     workers: tuple[str, ...]  # ids
     gpus: tuple[str, ...]  # UUIDs
+    demand: Demand | None = None  # what it takes of one worker, as the ledger says; of a mere reservation not told
 
 
 class Loads:

@@ -63,13 +63,13 @@ class Search:
 
 def search_for(inventory: Inventory, ask: Ask) -> Search:
     """The search for asks of this shape: the one that is kept, or a new one."""
-    groups, shape = inventory.groups, ask.shape()
-    searches = inventory.searches
-    found: Search | None = searches.get(shape)
+    groups, searches = inventory.groups, inventory.searches
+    key = (ask.shape(), inventory.demand.version if ask.strategy == "least_fragmentation" else 0)
+    found: Search | None = searches.get(key)
     if found is not None:
-        searches.move_to_end(shape)
+        searches.move_to_end(key)
         return found
-    found = searches[shape] = Search(inventory, ask)
+    found = searches[key] = Search(inventory, ask)
     if len(searches) > max(_KEPT_AT_LEAST, _KEPT_ROWS // max(1, groups.gpus.size)):
         searches.popitem(last=False)
     return found
@@ -79,17 +79,17 @@ def _ranking(inventory: Inventory, ask: Ask, layout: Layout) -> Ranking:
     if ask.strategy == "spread":
         return Spread(inventory, ask, layout)
     pack = Pack(inventory, ask, layout)
-    if ask.strategy == "pack" or not inventory.demand.known:
+    if ask.strategy == "pack" or not any(demand.gpus for demand in inventory.demand.known):
         return pack
     return LeastFragmentation(inventory, ask, layout, _fragments(inventory), pack)
 
 
 def _fragments(inventory: Inventory) -> Fragments:
     """One for all searches, kept with them."""
-    found: Fragments | None = inventory.searches.get(Fragments)
+    key = (Fragments, inventory.demand.version)
+    found: Fragments | None = inventory.searches.get(key)
     if found is None:
-        found = inventory.searches[Fragments] = Fragments(inventory)
-    inventory.searches.move_to_end(Fragments)
+        found = inventory.searches[key] = Fragments(inventory)
     return found
 
 

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
 from gpuward.controller.domain.placement import DeviceState, WorkerFacts
+from gpuward.controller.scheduling.demand import Demand
 from gpuward.controller.scheduling.inventory import Inventory
 from gpuward.controller.scheduling.load import InstanceLoad
 
@@ -22,7 +23,8 @@ _DEVICES: Final = """
       from devices d join workers w on w.id = d.worker_id
      where d.changed >= $1::text::xid8"""
 _LOADS: Final = """
-    select c.instance_id, i.deployment_uid, c.device, d.worker_id, d.kind
+    select c.instance_id, i.deployment_uid, c.device, d.worker_id, d.kind, c.rank, c.memory_mib, c.cpu_milli,
+           c.exclusive
       from claims c join instances i on i.id = c.instance_id join devices d on d.uuid = c.device
      where c.device = any($1)"""
 _DEVICES_WITHOUT: Final = """
@@ -108,6 +110,20 @@ def _load(instance: str, claims: list[Row]) -> InstanceLoad:
         deployment_uid=str(claims[0]["deployment_uid"]),
         workers=tuple(sorted({str(c["worker_id"]) for c in claims})),
         gpus=tuple(c["device"] for c in claims if c["kind"] == "gpu"),
+        demand=_demand([c for c in claims if not c["rank"]]),
+    )
+
+
+def _demand(claims: list[Row]) -> Demand:
+    """What an instance takes of its leader's worker, which stands for all of them."""
+    gpus = [c for c in claims if c["kind"] == "gpu"]
+    host = [c for c in claims if c["kind"] == "host"]
+    return Demand(
+        gpus=len(gpus),
+        memory_mib=max((c["memory_mib"] for c in gpus), default=0),
+        exclusive=any(c["exclusive"] for c in gpus),
+        host_memory_mib=sum(c["memory_mib"] for c in host),
+        cpu_milli=sum(c["cpu_milli"] for c in host),
     )
 
 
