@@ -39,7 +39,7 @@ A GPU's memory is the sum of its parts; `gpuward describe` shows them for what r
 - **cache**: keys and values of all tokens. Per token and layer `kv heads x (head size of keys + of values)` elements,
   or `kv_lora_rank + qk_rope_head_dim` with multi-head latent attention; layers with a sliding window keep no more than
   the window; encoders keep nothing. One byte per element with an FP8 cache.
-- **activations**: what one step of the model holds besides. **context**, **graphs**, **collectives**: what CUDA,
+- **activations**: what one step of the model holds besides; **images**: in a vision tower. **context**, **graphs**, **collectives**: what CUDA,
   captured graphs and NCCL take beside what a server accounts for. Where each figure comes from stands beside it in
   `controller/engines/memory.py` and `served.py`.
 
@@ -49,8 +49,8 @@ State them in `args`, and the estimate and the server's command line follow: `ma
 `context-length`, `max-running-requests` (SGLang); `ctx-size`, `parallel` (llama.cpp).
 
 Estimates are made to hold, not to be tight: activations are those of a batch of 8192 tokens, as vLLM uses on large
-GPUs. They leave out what only some models have: image and video inputs beyond a step's tokens, speculative decoding,
-CUDA graphs of unusual sizes. Cache of linear attention layers, of a fixed size, is not counted either.
+GPUs. They leave out what only some models have: videos, several images at once, speculative decoding, CUDA graphs of
+unusual sizes. Cache of linear attention layers, of a fixed size, is not counted either.
 """
 
 

@@ -44,6 +44,9 @@ GRAPHS_MIB: Final = 512
 # (https://github.com/vllm-project/vllm/issues/14452), and 2.1 GiB is known of tp 8 on A100.
 COLLECTIVES_MIB: Final = 256
 _MOST_RANKS: Final = 8  # that share a worker's buffers
+# What passes through a vision tower when the largest image that a model takes is profiled. Allowed for, not derived:
+# towers differ widely. 16 GiB were too few for Qwen2.5-VL-7B in 4 bits (https://github.com/QwenLM/Qwen3-VL/issues/1224).
+IMAGES_MIB: Final = 3072
 # Server, scheduler and one process per GPU, each with PyTorch. Guessed at 1 GiB each for the usual few of them.
 HOST_RUNTIME_MIB: Final = 4096
 _FP8_CACHE: Final = 1.0
@@ -169,6 +172,7 @@ class ModelServer(SingleEngine):
                 "adapters": mib(facts.adapter_bytes / split.tp),
                 "cache": mib(total * UNKNOWN_CACHE_SHARE / split.gpus if cache is None else cache),
                 "activations": mib(activations(facts, workload, dtype_bytes)),
+                "images": 0 if facts.vision_heads is None else IMAGES_MIB,
                 **outside_parts(split),
             }
             parts = {name: size for name, size in parts.items() if size}
