@@ -39,9 +39,10 @@ A GPU's memory is the sum of its parts; `gpuward describe` shows them for what r
 - **cache**: keys and values of all tokens. Per token and layer `kv heads x (head size of keys + of values)` elements,
   or `kv_lora_rank + qk_rope_head_dim` with multi-head latent attention; layers with a sliding window keep no more than
   the window; encoders keep nothing. One byte per element with an FP8 cache.
-- **activations**: what one step of the model holds besides; **images**: in a vision tower. **context**, **graphs**, **collectives**: what CUDA,
-  captured graphs and NCCL take beside what a server accounts for. Where each figure comes from stands beside it in
-  `controller/engines/memory.py` and `served.py`.
+- **activations**: what one step of the model holds besides; **images**: what a vision tower does.
+- **context**, **graphs**, **collectives**: what CUDA, captured graphs and NCCL take beside what a server accounts for.
+
+Where each figure comes from stands beside it in `controller/engines/memory.py` and `served.py`.
 
 Without stated context and concurrency an instance on vLLM or SGLang is reckoned for the same 16 sequences of 8192
 tokens (or of the model's own context, where that is shorter), and where that fits nowhere, for one; on llama.cpp for 4.
