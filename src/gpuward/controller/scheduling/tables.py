@@ -94,6 +94,13 @@ class GpuTable:
         untouched = usable and not self.claims[row] and not self.foreign[row]
         self.whole[row] = self.total[row] if untouched else NONE
 
+    def derive_all(self) -> None:
+        """`derive` for every row at once."""
+        usable = self.healthy & ~self.mig
+        room = np.maximum(self.total - self.reserved - self.claimed - self.foreign, NONE)
+        self.room[:] = np.where(usable & (self.exclusive == 0), room, NONE)
+        self.whole[:] = np.where(usable & (self.claims == 0) & (self.foreign == 0), self.total, NONE)
+
 
 @dataclass(slots=True)
 class WorkerTable:
@@ -182,8 +189,7 @@ def _gpu_table(
         room=np.full(len(gpus) + 1, NONE, dtype=np.int64),
         whole=np.full(len(gpus) + 1, NONE, dtype=np.int64),
     )
-    for row in range(len(gpus)):
-        table.derive(row)
+    table.derive_all()
     return table
 
 
