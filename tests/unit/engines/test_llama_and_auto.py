@@ -1,0 +1,74 @@
+"""llama.cpp, which spreads layers and not matrices; and the choice among all engines."""
+
+from dataclasses import replace
+
+from gpuward.controller.domain.placement import Need
+from gpuward.controller.engines.base import Launch
+from gpuward.controller.engines.registry import engine_for
+from gpuward.controller.scheduling.estimate import asks_for
+from support.engine_asks import GIB, LLAMA, ONE, QUANTISED, asks, need, process, spec
+
+
+def test_llama_server() -> None:
+    started = process(spec("llama-cpp"), replace(ONE, sequences=4))
+    assert " ".join(started.argv) == (
+        "llama-server --model /m.gguf --host 127.0.0.1 --port {port} --metrics --n-gpu-layers 999 --ctx-size 32768"
+        " --parallel 4"
+    )
+    assert started.request_model is None
+    own = process(spec("llama-cpp", args={"n-gpu-layers": 10, "ctx-size": 4096, "parallel": 2}), ONE)
+    assert own.argv[8:] == ("--n-gpu-layers", "10", "--ctx-size", "4096", "--parallel", "2")
+
+
+def test_llama_cpp_spreads_layers_over_gpus() -> None:
+    found = need("llama-cpp", QUANTISED)
+    (asked,) = asks("llama-cpp", QUANTISED)
+    assert [(one.gpus, one.tp, one.pp) for one in asked.layouts[:3]] == [(1, 1, 1), (2, 1, 2), (3, 1, 3)]
+    assert found.shares[0].parts["cache"] == 4 * GIB  # 4 slots of 8192 tokens
+    assert found.shares[0].parts["weights"] == 4693
+    assert asked.layouts[0].memory_mib > asked.layouts[1].memory_mib > asked.layouts[0].memory_mib / 2
+    assert asked.tried == ()
+    halved = need("llama-cpp", QUANTISED, args={"cache-type-k": "q8_0", "cache-type-v": "q8_0"})
+    assert halved.shares[0].parts["cache"] == 4 * GIB * 34 / 64
+    (two,) = asks("llama-cpp", QUANTISED, resources={"gpus": 2})
+    assert [(one.gpus, one.pp) for one in two.layouts] == [(2, 2)]
+
+
+def test_the_rest_stays_in_host_memory_only_where_the_user_says_so() -> None:
+    whole, part = need("llama-cpp", QUANTISED), need("llama-cpp", QUANTISED, args={"n-gpu-layers": 11})
+    assert whole.host_memory_mib == 512
+    assert part.host_memory_mib == 512 + 3129  # 22 of 33
+    assert part.shares[0].parts["weights"] == 1565
+    assert any("11 of 33 layers" in note for note in part.notes)
+    on_host = need("llama-cpp", QUANTISED, args={"n-gpu-layers": 0})
+    assert on_host.memory_mib == 0
+    assert on_host.host_memory_mib == 512 + 4693 + 4 * GIB
+    (asked,) = asks("llama-cpp", QUANTISED, args={"n-gpu-layers": 0})
+    assert [one.gpus for one in asked.layouts] == [0]
+
+
+def test_auto_asks_for_the_best_engine_first_and_says_why() -> None:
+    chain = asks("auto", LLAMA)
+    assert [asked.engine for asked in chain] == ["vllm", "sglang", "transformers"]
+    assert [asked.compatibility.engine for asked in chain] == ["vllm", "sglang", "transformers"]
+    assert need("auto", LLAMA).notes[-1] == "engine: vllm, and where that fits nowhere sglang, transformers"
+    gguf = asks("auto", QUANTISED, model="gguf:/m.gguf")
+    assert [asked.engine for asked in gguf] == ["llama-cpp"]
+    cpu = asks("auto", LLAMA, args={"device": "cpu"})
+    assert [(asked.engine, asked.layouts[0].gpus) for asked in cpu] == [("transformers", 0)]
+    shown = asks("auto", LLAMA, args={"context_length": 4096})
+    assert [asked.engine for asked in shown] == ["sglang"]  # by whose flag is given
+    old = asks("auto", replace(LLAMA, architectures=("T5ForConditionalGeneration",)))
+    assert [asked.engine for asked in old] == ["transformers"]
+    assert any(
+        "vllm does not run T5" in note
+        for note in need("auto", replace(LLAMA, architectures=("T5ForConditionalGeneration",))).notes
+    )
+
+
+def test_auto_of_a_revision_from_before_there_was_a_choice_is_transformers() -> None:
+    wanted = spec("auto")
+    asked = asks_for(wanted, Need(3768), engine_for(wanted), instance="i", deployment_uid="d")
+    assert (asked.engine, asked.otherwise) == ("transformers", None)
+    assert [(one.gpus, one.memory_mib) for one in asked.layouts] == [(1, 3768)]
+    assert engine_for(wanted).chosen("").process(wanted, Launch()).argv[0] == "transformers"
