@@ -1,0 +1,113 @@
+"""Fragmentation as its definition says, worked out GPU by GPU, beside the arrays that are kept up to date."""
+
+from fractions import Fraction
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpuward.controller.domain.placement import Ask, Layout, Placed
+from gpuward.controller.scheduling.demand import Demand
+from gpuward.controller.scheduling.fragmentation import Fragments
+from gpuward.controller.scheduling.inventory import Inventory
+from gpuward.controller.scheduling.place import place
+from support.fleet import Fleet, gpus_of
+
+SIZE = 1_000
+HOST = st.sampled_from([0, 100, 400])
+DEMANDS = st.builds(
+    Demand, st.integers(1, 2), st.sampled_from([200, 500, SIZE]), st.booleans(), HOST, st.sampled_from([0, 1000, 2000])
+)
+SEEN = st.dictionaries(DEMANDS, st.integers(1, 5), min_size=1, max_size=4)
+ASKS = st.lists(
+    st.builds(
+        lambda gpus, share, whole, host, cpu: Ask(
+            "", "d", (Layout(gpus, share if gpus else 0, whole and gpus > 0),), host_memory_mib=host, cpu_milli=cpu,
+            strategy="least_fragmentation",
+        ),
+        st.integers(0, 2), st.sampled_from([200, 300, 700]), st.booleans(), HOST, st.sampled_from([0, 1000]),
+    ),
+    min_size=1,
+    max_size=6,
+)  # fmt: skip
+
+
+def fleet_of(sizes: list[int], seen: dict[Demand, int]) -> Inventory:
+    fleet = Fleet()
+    for number, gpus in enumerate(sizes):
+        fleet.add(f"w{number}", [SIZE] * gpus, host_memory=1_000, cpus=4)
+    inventory = fleet.inventory()
+    for demand, count in seen.items():
+        inventory.demand.add(demand, count)
+    inventory.begin_pass()
+    return inventory
+
+
+def usable(inventory: Inventory, worker: int, demand: Demand) -> int:
+    """What of a worker's free GPU memory a demand could use."""
+    gpus, workers = inventory.gpus, inventory.workers
+    rows = [row for row in range(len(gpus.uuid)) if gpus.worker[row] == worker]
+    have = [int((gpus.whole if demand.exclusive else gpus.room)[row]) for row in rows]
+    does = [mib for mib in have if mib >= demand.memory_mib]
+    memory = int(workers.memory[worker] - workers.memory_claimed[worker])
+    cpu = int(workers.cpu[worker] - workers.cpu_claimed[worker])
+    if len(does) < demand.gpus or memory < demand.host_memory_mib or cpu < demand.cpu_milli:
+        return 0
+    served = min(
+        Fraction(cpu * demand.gpus, max(demand.cpu_milli, 1)),
+        Fraction(memory * demand.gpus, max(demand.host_memory_mib, 1)),
+        Fraction(len(does)),
+    )
+    return int(sum(does) * served / len(does))
+
+
+def value(inventory: Inventory, worker: int) -> float:
+    known = inventory.demand.known
+    total = sum(known.values())
+    return sum(usable(inventory, worker, d) * max(1, round(10_000 * n / total)) for d, n in known.items())
+
+
+@settings(max_examples=100)
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=3), SEEN, ASKS)
+def test_what_is_lost_is_what_the_definition_says_and_nobody_could_lose_less(
+    sizes: list[int], seen: dict[Demand, int], asks: list[Ask]
+) -> None:
+    inventory = fleet_of(sizes, seen)
+    workers = range(len(sizes))
+    for number, ask in enumerate(asks):
+        before = [value(inventory, worker) for worker in workers]
+        losses = []
+        for worker in workers:  # what it would cost elsewhere, by trying it
+            named = Ask(f"t{number}", "d", ask.layouts, host_memory_mib=ask.host_memory_mib, cpu_milli=ask.cpu_milli,
+                        strategy=ask.strategy, workers=(f"w{worker}",))  # fmt: skip
+            if isinstance(place(inventory, [named])[0], Placed):
+                losses.append(before[worker] - value(inventory, worker))
+            inventory.rollback()
+        decision = place(inventory, [Ask(f"i{number}", "d", ask.layouts, host_memory_mib=ask.host_memory_mib,
+                                         cpu_milli=ask.cpu_milli, strategy=ask.strategy)])[0]  # fmt: skip
+        assert isinstance(decision, Placed) == bool(losses)
+        if isinstance(decision, Placed):
+            assert sum(before) - sum(value(inventory, worker) for worker in workers) <= min(losses) + 10_000
+
+
+def test_the_last_room_for_a_rare_large_demand_is_kept() -> None:
+    fleet = Fleet().add("a", [SIZE] * 2).add("b", [SIZE] * 2, cpus=2)
+    ask = Ask("i", "d", (Layout(1, 400, exclusive=False),), cpu_milli=100, strategy="least_fragmentation")
+    inventory = fleet.inventory()
+    assert gpus_of_first(inventory, ask) == ["a/0"]  # nothing is known of any demand: as pack
+    inventory = fleet.inventory()
+    inventory.demand.add(Demand(2, SIZE, exclusive=True, host_memory_mib=0, cpu_milli=3000), 1)
+    inventory.demand.add(Demand(1, 400, exclusive=False, host_memory_mib=0, cpu_milli=100), 9)
+    assert gpus_of_first(inventory, ask) == ["b/0"]  # `b` has not the CPU for two whole GPUs anyway
+
+
+def gpus_of_first(inventory: Inventory, ask: Ask) -> list[str]:
+    decision = place(inventory, [ask])[0]
+    assert isinstance(decision, Placed)
+    return gpus_of(decision)
+
+
+def test_fragments_of_a_fleet_without_gpus_are_none() -> None:
+    inventory = fleet_of([0, 0], {Demand(1, 200, exclusive=False, host_memory_mib=0, cpu_milli=0): 1})
+    ask = Ask("i", "d", (Layout(0, 0, exclusive=False),), cpu_milli=100, strategy="least_fragmentation")
+    assert isinstance(place(inventory, [ask])[0], Placed)
+    assert Fragments(inventory).nobody == 0
