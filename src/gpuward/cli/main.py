@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from gpuward.cli import daemons
-from gpuward.cli.verbs import access, change, follow, health, look, report, top, workers
+from gpuward.cli.verbs import access, change, defrag, follow, health, look, report, top, workers
 
 app = typer.Typer(
     name="gpuward",
@@ -15,7 +15,18 @@ app = typer.Typer(
     pretty_exceptions_enable=False,  # its tracebacks print local variables, and keys are among them
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for part in (daemons.app, change.app, look.app, top.app, report.app, follow.app, workers.app, access.app, health.app):
+for part in (
+    daemons.app,
+    change.app,
+    defrag.app,
+    look.app,
+    top.app,
+    report.app,
+    follow.app,
+    workers.app,
+    access.app,
+    health.app,
+):
     app.add_typer(part)
 
 

@@ -15,6 +15,7 @@ from gpuward.controller.reconcilers.instances import InstancesReconciler
 from gpuward.controller.reconcilers.placement import EVERYTHING, PlacementReconciler
 from gpuward.controller.reconcilers.placer import Placer
 from gpuward.controller.reconcilers.policies import PoliciesReconciler, feed_samples
+from gpuward.controller.reconcilers.relocations import RelocationsReconciler
 from gpuward.controller.reconcilers.webhooks import Webhooks
 from gpuward.controller.reconcilers.workers import WorkersReconciler
 from gpuward.controller.runtime.clock import Clock
@@ -127,6 +128,9 @@ class _Reign:
             WorkersReconciler(database, term=lambda: term, healthy_for_s=healthy_for_s, settings=settings.workers),
             _ONE_AT_A_TIME,
         )
+        self._relocations: ReconcileLoop[str] = loop(
+            RelocationsReconciler(database, term, at_once=settings.relocations_at_once), _ONE_AT_A_TIME
+        )
         self._judging = PoliciesReconciler(database, term, metrics, sample_s=settings.sample_every_s)
         self._policies: ReconcileLoop[str] = loop(self._judging, _POLICIES)
         self._webhooks = Webhooks(database, term, clock)
@@ -146,6 +150,7 @@ class _Reign:
                 group.create_task(self._instances.run(), name="instances")
                 group.create_task(self._placement.run(), name="placement")
                 group.create_task(self._workers.run(), name="workers")
+                group.create_task(self._relocations.run(), name="relocations")
                 group.create_task(self._policies.run(), name="policies")
                 group.create_task(feed_samples(self._judging, self._clock, self._policies.add), name="samples")
                 group.create_task(self._webhooks.run(), name="webhooks")
@@ -171,6 +176,8 @@ class _Reign:
                 self._policies.add_all()
             else:
                 self._policies.add(id_, after_s=_JUDGED_WITHIN_S)
+        if kind in ("relocation", "*"):
+            self._relocations.add(EVERYTHING)
         if kind in ("worker", "*"):
             self._workers.add(EVERYTHING)
             self._wake_placement()

@@ -40,6 +40,7 @@ class ControllerSettings(BaseSettings):
     unreachable_after_s: Positive = 15.0
     lost_after_s: Positive = 60.0
     reserve_after_s: Positive = 60.0  # who has waited so long has room kept for it
+    relocations_at_once: Annotated[int, Field(ge=1, le=100)] = 2  # instances that are moved to make room
     audit_every_s: Positive = 60.0
     keep_events_days: Annotated[int, Field(ge=1, le=3650)] = 30
     sample_every_s: Annotated[float, Field(ge=1, le=60)] = 10.0  # agents' sampling period

@@ -55,7 +55,7 @@ def plan(ctx: typer.Context, file: FileOption, output: OutputOption = Format.TAB
     """Show where deployments would go and which policy would apply; change nothing. Ends with 1 if some do not fit."""
 
     async def work(api: "Api") -> None:
-        manifests = [_as_json(manifest) for manifest in read_manifests(file)]
+        manifests = [manifest_as_json(manifest) for manifest in read_manifests(file)]
         raw = await api.post(path_of("plan"), {"manifests": manifests})
         view = parse(PlanView, raw)
         if output.for_programs:
@@ -174,12 +174,12 @@ async def _apply_one(api: "Api", manifest: DeploymentManifest) -> Target:
 
 
 def _body(manifest: Manifest) -> Json:
-    body = _as_json(manifest)
+    body = manifest_as_json(manifest)
     del body["kind"], body["name"]
     return body
 
 
-def _as_json(manifest: Manifest) -> Json:
+def manifest_as_json(manifest: Manifest) -> Json:
     """What the user wrote, without defaults: those are the server's to choose."""
     written = manifest.model_dump(mode="json", exclude_unset=True)
     return {"kind": manifest.kind, "name": manifest.name, **written}

@@ -8,6 +8,7 @@ from aiohttp import web
 
 from gpuward.controller.api import (
     access,
+    defrag,
     deployments,
     events,
     explain,
@@ -46,6 +47,7 @@ def all_routes(version: str) -> list[Route]:
     tables: Sequence[Sequence[Route]] = (
         deployments.ROUTES,
         plan.ROUTES,
+        defrag.ROUTES,
         instances.ROUTES,
         explain.ROUTES,
         logs.ROUTES,

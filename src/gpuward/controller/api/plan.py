@@ -41,14 +41,14 @@ async def post(request: web.Request) -> web.Response:
     parsed = parse_manifest_objects(list(body.manifests))
     written = {join_path("", n) if len(parsed) > 1 else "": manifest for n, manifest in enumerate(parsed)}
     deployments = {path: one for path, one in written.items() if isinstance(one, DeploymentManifest)}
-    _validate_all(deployments)
+    validate_all(deployments)
     async with context.database.snapshot() as connection:
         policies = await policy_outlook(connection, written, longest_window_s=context.longest_window_s)
     if policies.problems:
         raise invalid(policies.problems)
     manifests = list(deployments.values())
     async with request.app[ANALYSES_AT_ONCE]:
-        planned = await _observe(context, manifests)
+        planned = await observe_manifests(context, manifests)
     replaced = [one.uid for one in planned if one.change == "replace"]
     async with context.database.snapshot() as connection:
         # Old instances make room for the new ones, so what they hold counts as free.
@@ -61,7 +61,7 @@ async def post(request: web.Request) -> web.Response:
     return answer(view)
 
 
-def _validate_all(manifests: Mapping[str, DeploymentManifest]) -> None:
+def validate_all(manifests: Mapping[str, DeploymentManifest]) -> None:
     """Checks what each would run on, given by the path at which each was written."""
     problems: list[FieldProblem] = []
     for path, manifest in manifests.items():
@@ -79,7 +79,8 @@ def _validate_all(manifests: Mapping[str, DeploymentManifest]) -> None:
         raise invalid(problems)
 
 
-async def _observe(context: ApiContext, manifests: Sequence[DeploymentManifest]) -> list[Planned]:
+async def observe_manifests(context: ApiContext, manifests: Sequence[DeploymentManifest]) -> list[Planned]:
+    """What would become of each, with its need: known, or worked out here."""
     specs = {manifest.name: manifest.spec() for manifest in manifests}
     hashes = {name: input_hash(spec, engine_for(spec)) for name, spec in specs.items()}
     async with context.database.snapshot() as connection:

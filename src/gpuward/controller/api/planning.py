@@ -8,7 +8,7 @@ from gpuward.controller.domain.need_view import need_view
 from gpuward.controller.domain.placement import Ask, Decision, Need, Placed, Unplaced
 from gpuward.controller.engines.registry import engine_for
 from gpuward.controller.scheduling.advice import Unfit, advise
-from gpuward.controller.scheduling.estimate import asks_for
+from gpuward.controller.scheduling.estimate import asks_for, for_instance
 from gpuward.controller.scheduling.inventory import Inventory
 from gpuward.controller.scheduling.place import place
 from gpuward.schemas.manifest import DeploymentSpec
@@ -40,7 +40,7 @@ def plan_items(inventory: Inventory, planned: Sequence[Planned]) -> list[PlanIte
     The first that do not fit are told what would make them fit, beside all that do.
     """
     order = sorted(range(len(planned)), key=lambda n: -planned[n].spec.priority)
-    asks = [ask for n in order for ask in _asks(planned[n])]
+    asks = [ask for n in order for ask in asks_of(planned[n])]
     decisions = {decision.instance: decision for decision in place(inventory, asks)}
     names = {worker.id: worker.name for worker in inventory.workers.facts}
     items: list[PlanItem] = []
@@ -60,14 +60,13 @@ def _instance(planned: Planned, index: int) -> str:
     return f"{planned.name}#{index}"
 
 
-def _asks(planned: Planned) -> list[Ask]:
+def asks_of(planned: Planned) -> list[Ask]:
+    """What its instances ask; nothing where the need is not known."""
     if isinstance(planned.need, str):
         return []
     engine = engine_for(planned.spec)
-    return [
-        asks_for(planned.spec, planned.need, engine, instance=_instance(planned, n), deployment_uid=planned.uid)
-        for n in range(planned.to_place)
-    ]
+    ask = asks_for(planned.spec, planned.need, engine, instance="", deployment_uid=planned.uid)
+    return [for_instance(ask, _instance(planned, n)) for n in range(planned.to_place)]
 
 
 def _advice(inventory: Inventory, planned: Planned, decision: Unplaced) -> list[str]:

@@ -13,6 +13,7 @@ from gpuward.controller.domain.plans import (
     Fact,
     Move,
     Release,
+    RelocationEnd,
     Remove,
     Restart,
     StopOrderPlan,
@@ -33,6 +34,7 @@ class Draft:
     withdrawals: list[Withdraw] = field(default_factory=list)
     removals: list[Remove] = field(default_factory=list)
     facts: list[Fact] = field(default_factory=list)
+    relocated: list[RelocationEnd] = field(default_factory=list)
     forget_failures: list[str] = field(default_factory=list)
     store_need: StoreNeed | None = None
     update: DeploymentUpdate | None = None
@@ -117,6 +119,7 @@ class Draft:
             update=self.update,
             finish=self.finish,
             facts=tuple(self.facts),
+            relocated=tuple(self.relocated),
             forget_failures=tuple(self.forget_failures),
             analyse=self.analyse,
             wake_placement=self.wake_placement,

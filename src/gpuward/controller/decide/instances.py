@@ -8,6 +8,7 @@ from gpuward.controller.decide.backoff import RestartSettings
 from gpuward.controller.decide.draft import Draft
 from gpuward.controller.decide.instance import advance
 from gpuward.controller.decide.liveness import host, is_lost
+from gpuward.controller.decide.relocating import is_on_trial, relocate, why_relocated
 from gpuward.controller.decide.rollup import roll_up
 from gpuward.controller.decide.stopping import stop
 from gpuward.controller.domain.instances import DeploymentFacts, InstanceFacts, NeedError, RevisionFacts
@@ -63,6 +64,7 @@ def decide(
         need_known = _settle_need(facts, finished, known, draft, settings)
         _analyse(facts, staying, wanted, need_known, draft)
         _fill_up(facts, staying, wanted, draft)
+        relocate(facts, draft)
         if _opens_the_way(facts, draft):
             draft.again(0.0)
     elif len(draft.removals) == len(facts.instances):
@@ -126,7 +128,7 @@ def _sent_away(facts: DeploymentFacts, instance: InstanceFacts) -> tuple[str, st
         return "drained", "its worker is drained"
     if instance.pushed_out_for is not None:
         return "preempted", f"makes room for {instance.pushed_out_for}, whose priority is higher"
-    return None
+    return why_relocated(facts, instance)
 
 
 def _let_outdated_go(
@@ -160,7 +162,7 @@ def _given_up(facts: DeploymentFacts, instance: InstanceFacts) -> bool:
 
 def _counts(facts: DeploymentFacts, instance: InstanceFacts) -> bool:
     """Whether it fills one of the wanted places. One given up with its worker does not; its substitute does."""
-    if instance.phase in _GOING:
+    if instance.phase in _GOING or is_on_trial(facts, instance):
         return False
     return not (instance.phase is P.UNREACHABLE and _given_up(facts, instance))
 

@@ -57,6 +57,7 @@ class ClaimFacts:
     position: int
     healthy: bool = True  # the device is present and well
     device_mib: int = 0  # memory of the whole device
+    device_claimed_mib: int = 0  # of it, by this claim and all others
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +145,17 @@ class InstanceFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class RelocationFacts:
+    """A move under way: `instance`, at `epoch`, goes as soon as `copy` runs; empty: there is none yet."""
+
+    id: int
+    instance: str
+    epoch: int
+    to: str  # names of the workers, for people
+    copy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class DeploymentFacts:
     """A deployment, its newest revision and every revision that an instance still runs, its instances, their hosts."""
 
@@ -166,3 +178,4 @@ class DeploymentFacts:
     intents: tuple[IntentFacts, ...] = ()
     instances: tuple[InstanceFacts, ...] = ()
     hosts: Mapping[str, HostFacts] = field(default_factory=dict)
+    relocations: tuple[RelocationFacts, ...] = ()

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from gpuward.controller.domain.instances import NeedError
 from gpuward.controller.domain.phases import InstancePhase
@@ -20,6 +20,7 @@ class Create:
     replaces: str | None = None
     analyzing: bool = False
     born: datetime | None = None  # where it has the age of another, which was pushed out; None: now
+    relocation: int | None = None  # of which it is the copy
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,15 @@ class Remove:
 
 
 @dataclass(frozen=True, slots=True)
+class RelocationEnd:
+    """A relocation is over."""
+
+    id: int
+    state: Literal["moved", "abandoned"]
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class StoreNeed:
     """The result of the analysis, kept with the revision."""
 
@@ -130,6 +140,7 @@ class DeploymentPlan:
     update: DeploymentUpdate | None = None
     finish: bool = False  # the tombstone may go
     facts: tuple[Fact, ...] = ()
+    relocated: tuple[RelocationEnd, ...] = ()
     forget_failures: tuple[str, ...] = ()
     analyse: int | None = None
     wake_placement: bool = False
@@ -141,4 +152,5 @@ class DeploymentPlan:
         return bool(
             self.creates or self.moves or self.restarts or self.releases or self.stops or self.withdrawals
             or self.removals or self.store_need or self.update or self.finish or self.facts or self.forget_failures
+            or self.relocated
         )  # fmt: skip

@@ -104,8 +104,10 @@ class InstancesReconciler:
             revision = facts.revisions[facts.revision]
             need = stored.need if stored is not None else revision.need
             if need is not None:
-                names = (newcomer(name, facts.uid, facts.name, facts.revision) for name in step.names)
-                found += [Newcomer(one, revision.spec, need) for one in names]
+                # A copy of one that is to move has its place chosen already, and comes by the ordinary pass.
+                names = (n for n, c in zip(step.names, step.plan.creates, strict=True) if c.relocation is None)
+                new = (newcomer(name, facts.uid, facts.name, facts.revision) for name in names)
+                found += [Newcomer(one, revision.spec, need) for one in new]
         return found
 
     def _follow_up(self, step: PlannedStep, placed: Collection[str]) -> None:
@@ -134,7 +136,8 @@ def _payloads(facts: DeploymentFacts, plan: DeploymentPlan) -> dict[str, dict[st
             gpus=gpus,
             engine=instance.engine,
             layout=instance.layout,
-            gpu_mib=min((claim.device_mib for claim in gpus), default=0),
+            gpu_mib=max((claim.device_mib for claim in gpus), default=0),
+            others_mib=max((claim.device_claimed_mib - claim.memory_mib for claim in gpus), default=0),
             need=revision.need,
         )
     return payloads

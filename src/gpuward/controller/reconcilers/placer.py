@@ -16,13 +16,13 @@ from gpuward.controller.decide.orders import start_payload
 from gpuward.controller.domain.placement import Ask, Need, Placed, Unplaced
 from gpuward.controller.engines.registry import engine_for
 from gpuward.controller.runtime.clock import Clock
-from gpuward.controller.scheduling.estimate import asks_for
+from gpuward.controller.scheduling.estimate import asks_for, for_instance
 from gpuward.controller.scheduling.inventory import Inventory
 from gpuward.controller.scheduling.queueing import Occupants, Waiter, serve
 from gpuward.controller.store.inventory import InventoryCache
 from gpuward.controller.store.occupants import Push
 from gpuward.controller.store.placement import PlacedStart
-from gpuward.controller.store.waiting import RevisionKey, WaitingInstance, read_revisions
+from gpuward.controller.store.waiting import Destination, RevisionKey, WaitingInstance, read_revisions
 from gpuward.schemas.manifest import DeploymentSpec
 from gpuward.schemas.objects import Explain
 from gpuward.schemas.reasons import Reason
@@ -189,7 +189,8 @@ class Placer:
     def _ask(self, waiting: WaitingInstance) -> Ask:
         ask = self._revision(waiting).ask
         avoid = frozenset({waiting.avoid_worker}) if waiting.avoid_worker else frozenset[str]()
-        return _for_instance(ask, waiting.id, avoid)
+        ask = for_instance(ask, waiting.id, avoid)
+        return ask if waiting.destination is None else _bound_for(ask, waiting.destination)
 
     def _revision(self, waiting: WaitingInstance) -> _Revision:
         found = self._revisions[waiting.deployment_uid, waiting.revision]
@@ -203,18 +204,17 @@ class Placer:
         leader = self.inventory.worker(placed.worker_id).host
         payloads = []
         for rank in range(len(placed.workers)):
-            rows = {
-                c.device: row for c in placed.of_rank(rank) if (row := self.inventory.gpu_row(c.device)) is not None
-            }
+            held = [(c, row) for c in placed.of_rank(rank) if (row := self.inventory.gpu_row(c.device)) is not None]
             payloads.append(
                 start_payload(
                     revision.spec,
                     deployment=waiting.deployment,
                     deployment_uid=waiting.deployment_uid,
-                    gpus=[c for c in placed.of_rank(rank) if c.device in rows],
+                    gpus=[claim for claim, _ in held],
                     engine=placed.engine,
                     layout=placed.layout,
-                    gpu_mib=min((int(gpus.total[row]) for row in rows.values()), default=0),
+                    gpu_mib=max((int(gpus.total[row]) for _, row in held), default=0),
+                    others_mib=max((int(gpus.claimed[row]) - c.memory_mib for c, row in held), default=0),
                     gang=f"{waiting.id}/{waiting.epoch + 1}",
                     rank=rank,
                     leader=leader if len(placed.workers) > 1 else "",
@@ -243,10 +243,10 @@ class Placer:
         self._metrics.placed("unplaced", sum(1 for _ in instances))
 
 
-def _for_instance(ask: Ask, instance: str, avoid: frozenset[str]) -> Ask:
-    """The ask, and all that stand behind it, in the name of one instance."""
-    otherwise = _for_instance(ask.otherwise, instance, avoid) if ask.otherwise is not None else None
-    return replace(ask, instance=instance, avoid_workers=avoid, otherwise=otherwise)
+def _bound_for(ask: Ask, to: Destination) -> Ask:
+    """The ask by hand of a place that was chosen beforehand: the same checks, and no other place."""
+    otherwise = _bound_for(ask.otherwise, to) if ask.otherwise is not None else None
+    return replace(ask, workers=() if to.gpus else to.workers, gpus=to.gpus, otherwise=otherwise)
 
 
 def _impossible(waiting: WaitingInstance, error: ValueError) -> Unplaced:

@@ -5,10 +5,11 @@ the copies before it, and beside what the room is made for; then no order of the
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 from gpuward.controller.domain.placement import Ask, Placed, PlannedClaim
+from gpuward.controller.scheduling.estimate import for_instance
 from gpuward.controller.scheduling.inventory import Inventory
 from gpuward.controller.scheduling.place import find
 from gpuward.controller.scheduling.preempt import Occupant, Room, make_room
@@ -106,7 +107,7 @@ def _relocate(inventory: Inventory, demand: Ask, room: Room, pool: Mapping[str, 
     moves: list[Relocation] = []
     for one in sorted(room.leave, key=lambda o: (-o.gpus, o.born, o.instance)):  # the large ones are hard to place
         ask = pool[one.instance].ask
-        copy = find(inventory, _renamed(ask, f"{one.instance}+"))
+        copy = find(inventory, for_instance(ask, f"{one.instance}+", frozenset()))
         if copy is None:
             for placed in reversed(reserved):
                 inventory.unreserve(placed)
@@ -115,8 +116,3 @@ def _relocate(inventory: Inventory, demand: Ask, room: Room, pool: Mapping[str, 
         reserved.append(copy)
         moves.append(Relocation(one.instance, copy))
     return moves
-
-
-def _renamed(ask: Ask, instance: str) -> Ask:
-    otherwise = _renamed(ask.otherwise, instance) if ask.otherwise is not None else None
-    return replace(ask, instance=instance, otherwise=otherwise)

@@ -15,6 +15,7 @@ from gpuward.controller.store.events import NewEvent, write_events
 from gpuward.controller.store.guarded import PlannedStep, expect_rows, worker_of
 from gpuward.controller.store.locks import lock_rows
 from gpuward.controller.store.notify import Hints
+from gpuward.controller.store.relocations import note_relocations
 from gpuward.controller.store.starts import restart_in_place
 
 _ID_ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"  # no vowels: no words; no look-alikes
@@ -43,13 +44,15 @@ async def carry_out(connection: Any, steps: Sequence[PlannedStep]) -> Hints:
     await _release(connection, steps)
     await restart_in_place(connection, steps)
     await _create(connection, steps)
+    await note_relocations(connection, steps)
     await _order_stops(connection, steps)
     await _remove(connection, steps)
     await _finish(connection, steps)
     await write_events(connection, _events(steps))
     woken = {s.worker_id for step in steps for s in step.plan.stops}
     woken |= {w for step in steps for r in step.plan.restarts if (w := worker_of(step.facts, r))}
-    return {"command": woken, "status": {s.facts.uid for s in steps}}
+    ended = {"all" for s in steps if s.plan.relocated}
+    return {"command": woken, "status": {s.facts.uid for s in steps}, "relocation": ended}
 
 
 async def _lock(connection: Any, steps: Sequence[PlannedStep]) -> None:

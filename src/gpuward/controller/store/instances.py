@@ -16,6 +16,7 @@ from gpuward.controller.domain.instances import (
     InstanceFacts,
     IntentFacts,
     ProcessFacts,
+    RelocationFacts,
     RevisionFacts,
 )
 from gpuward.controller.domain.need_json import need_error_from_json, need_from_json
@@ -28,7 +29,9 @@ _DEPLOYMENTS: Final = """
            (select coalesce(jsonb_agg(jsonb_build_object(
                        'source', source, 'max_replicas', max_replicas, 'reason', reason, 'instances', instances)
                        order by source), '[]')
-              from intents where deployment_uid = d.uid) as intents
+              from intents where deployment_uid = d.uid) as intents,
+           (select jsonb_agg(to_jsonb(r) order by r.id) from relocations r
+             where r.deployment_uid = d.uid and r.state = 'moving') as relocations
       from deployments d where uid = any($1::uuid[])"""
 _REVISIONS: Final = """
     select r.* from revisions r join deployments d on d.uid = r.deployment_uid
@@ -37,7 +40,8 @@ _REVISIONS: Final = """
             or exists (select 1 from instances i where i.deployment_uid = d.uid and i.revision = r.generation))"""
 _INSTANCES: Final = "select * from instances where deployment_uid = any($1::uuid[]) order by created_at, id"
 _CLAIMS: Final = """
-    select c.*, d.worker_id, d.kind, d.memory_mib as device_mib, d.health = 'ok' and d.present as healthy
+    select c.*, d.worker_id, d.kind, d.memory_mib as device_mib, d.claimed_mib as device_claimed_mib,
+           d.health = 'ok' and d.present as healthy
       from claims c join devices d on d.uuid = c.device
      where c.instance_id = any($1) order by c.position, c.device"""
 _PROCESSES: Final = "select * from processes where instance_id = any($1)"
@@ -138,7 +142,13 @@ def _deployment(
         ),
         instances=tuple(instances),
         hosts={id_: host for id_, host in hosts.items() if id_ in used},
+        relocations=tuple(_relocation(r) for r in row["relocations"] or ()),
     )
+
+
+def _relocation(row: Row) -> RelocationFacts:
+    to = ", ".join(row["workers"])
+    return RelocationFacts(row["id"], row["instance_id"], row["epoch"], to, row["copy_id"] or "")
 
 
 def _revision(row: Row) -> RevisionFacts:
@@ -194,6 +204,7 @@ def _claim(row: Row) -> ClaimFacts:
         position=row["position"],
         healthy=row["healthy"],
         device_mib=row["device_mib"],
+        device_claimed_mib=row["device_claimed_mib"],
     )
 
 

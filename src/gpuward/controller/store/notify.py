@@ -2,7 +2,7 @@
 
 Kinds: `deployment` (what is wanted changed), `process` (an agent reported; ids are deployments), `worker` (a worker or
 its devices changed), `command` (orders wait; ids are workers), `status` (derived state changed, for watchers; ids are
-deployments), `lease`.
+deployments), `relocation` (moves wait, or have ended), `lease`.
 """
 
 from collections.abc import Collection, Iterable, Mapping

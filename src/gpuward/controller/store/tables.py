@@ -99,6 +99,25 @@ class InstanceRow(SQLModel, table=True):
     pushed_out_for: str | None = maybe(Text)
 
 
+class RelocationRow(SQLModel, table=True):
+    """An instance that is to move so that others fit."""
+
+    __tablename__ = "relocations"
+    id: int = filled(BigInteger, key=True)
+    deployment_uid: uuids.UUID = given(Uuid)
+    instance_id: str = given(Text)
+    epoch: int = given(Integer)
+    workers: list[str] = given(ARRAY(Text))
+    gpus: list[str] = given(ARRAY(Text))
+    demand: str = filled(Text)
+    state: str = filled(Text)
+    copy_id: str | None = maybe(Text)
+    message: str = filled(Text)
+    created_at: datetime = filled(TIME)
+    started_at: datetime | None = maybe(TIME)
+    ended_at: datetime | None = maybe(TIME)
+
+
 class WorkerRow(SQLModel, table=True):
     """A GPU host."""
 

@@ -17,6 +17,8 @@ _WAITING: Final = """
     select i.id, i.deployment_uid, i.revision, i.phase, i.phase_since, i.epoch, i.failures, i.message, d.name,
            (d.spec ->> 'priority')::int as priority, (d.spec ->> 'preempt')::boolean as preempt,
            exists (select 1 from instances v where v.pushed_out_for = i.id) as pushing,
+           (select jsonb_build_array(r.workers, r.gpus) from relocations r
+             where r.copy_id = i.id and r.state = 'moving') as destination,
            clock_timestamp() as read_at,
            (select p.worker_id from processes p where p.instance_id = i.id and p.epoch = i.epoch limit 1)
                as last_worker,
@@ -54,6 +56,14 @@ class RevisionRow:
 
 
 @dataclass(frozen=True, slots=True)
+class Destination:
+    """A place chosen beforehand: workers by name, GPUs by UUID."""
+
+    workers: tuple[str, ...]
+    gpus: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class WaitingInstance:
     """An instance that can be placed as soon as something fits."""
 
@@ -69,6 +79,7 @@ class WaitingInstance:
     priority: int = 0
     preempt: bool = False
     pushing: bool = False  # those whom it pushed out are still leaving
+    destination: Destination | None = None  # a copy of one that is to move goes there and nowhere else
 
 
 def newcomer(id_: str, deployment_uid: str, deployment: str, revision: int) -> WaitingInstance:
@@ -107,6 +118,7 @@ async def read_waiting(
             priority=row["priority"],
             preempt=row["preempt"],
             pushing=row["pushing"],
+            destination=Destination(*map(tuple, row["destination"])) if row["destination"] else None,
         )
         for row in rows
     ]
