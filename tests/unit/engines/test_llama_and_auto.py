@@ -1,7 +1,9 @@
 """llama.cpp, which spreads layers and not matrices; and the choice among all engines."""
 
+import json
 from dataclasses import replace
 
+from gpuward.controller.domain.need_json import need_from_json, need_to_json
 from gpuward.controller.domain.placement import Need
 from gpuward.controller.engines.base import Launch
 from gpuward.controller.engines.registry import engine_for
@@ -72,3 +74,10 @@ def test_auto_of_a_revision_from_before_there_was_a_choice_is_transformers() -> 
     assert (asked.engine, asked.otherwise) == ("transformers", None)
     assert [(one.gpus, one.memory_mib) for one in asked.layouts] == [(1, 3768)]
     assert engine_for(wanted).chosen("").process(wanted, Launch()).argv[0] == "transformers"
+
+
+def test_a_need_is_stored_whole() -> None:
+    for facts, model in ((LLAMA, "hf:org/name"), (QUANTISED, "gguf:/m.gguf")):
+        found = need("auto", facts, model=model, resources={"max_workers": 2} if facts is LLAMA else {})
+        assert found.by_engine
+        assert need_from_json(json.loads(json.dumps(need_to_json(found)))) == found
