@@ -23,8 +23,8 @@ _SEEN: Final = """
     returning worker_id"""
 # Foreign is what is in use and no claim explains, by this reading and by the one before: a reading may be older than
 # the release of a claim, whose memory was then seen for the last time. An unknown one leaves what was known. Rows of
-# devices change only where it comes, goes or moves by much, since placement reads every change of them. It needs no age:
-# once readings stop, the worker is silent or its GPUs are unknown, and nothing is placed there anyway.
+# devices change only where it comes, goes or moves by much, since placement reads every change of them. It needs no
+# age: once readings stop, the worker is silent or its GPUs are unknown, and nothing is placed there anyway.
 _READINGS: Final = """
     with said as (
         select d.uuid, r.used_mib, r.utilization, r.read_at, d.memory_mib, d.claimed_mib,
