@@ -57,6 +57,8 @@ def test_top_tells_memory_use_who_is_idle_and_when_it_is_stopped(gpuward):
     ("verdict", "idle_for", "stops_in"),
     [
         ({"verdict": "idle"}, "11m", "idle"),
+        ({"verdict": "idle", "action": "notify"}, "11m", "-"),  # a policy that stops nothing
+        ({"verdict": "idle", "dry_run": True}, "11m", "-"),
         ({"verdict": "unknown", "reason": "no_telemetry"}, "-", "no_telemetry"),
         ({"verdict": "busy", "reason": "requests"}, "-", "-"),
     ],
