@@ -181,6 +181,13 @@ def test_report_idle_as_a_table_with_its_total(gpuward, api):
     assert "a policy of 30 % / 10m" in text
 
 
+@pytest.mark.parametrize(("written", "asked"), [("14d", "1209600s"), ("400d", "34560000s"), ("90.5s", "90.5s")])
+def test_report_idle_reaches_back_as_far_as_is_written(gpuward, api, written, asked):
+    api.canned["idle"] = REPORT
+    gpuward("report", "idle", "--since", written)
+    assert api.asked[-1][2]["since"] == asked
+
+
 def test_report_idle_without_a_replay_has_no_column_for_it(gpuward, api):
     total = {**REPORT["total"], "would_free": None}
     api.canned["idle"] = {**REPORT, "replayed": None, "total": total}
