@@ -51,7 +51,7 @@ async def test_a_long_window_is_read_from_the_minutes_and_ends_with_samples(migr
     await minutes(migrated, A, [(60.0 * n, 40.0) for n in range(300)])
     await sample(migrated, host, A, [(now - 10, 70.0)])
     async with migrated.snapshot() as c:
-        (series,) = (await read_utilization(c, await tracks_of_gpus(c, [A]), 7 * 3600)).series
+        (series,) = (await read_utilization(c, await tracks_of_gpus(c, [A]), 8 * 3600)).series
     assert series.values[-1] == 70.0
     assert series.values[30] == 40.0
     assert series.values[0] is None

@@ -105,10 +105,12 @@ def _claim(claim: GpuClaimView, picture: Picture) -> tuple[list[str], str]:
         return [claim.instance, claim.deployment, NOTHING, NOTHING], ""
     idle_for = age(watched.low_since, picture.now)
     due = NOTHING
-    if watched.verdict == "idle":
-        due = "idle"
-    elif watched.verdict == "unknown" and watched.due_at is None:
+    if watched.verdict == "unknown" and watched.due_at is None:
         due = or_nothing(watched.reason)
+    elif watched.dry_run or watched.action == "notify":
+        due = NOTHING  # it takes nothing away
+    elif watched.verdict == "idle":
+        due = "idle"
     elif watched.due_at is not None and watched.low_since is not None:
         due = age(picture.now, max(watched.due_at, picture.now))
     return [claim.instance, claim.deployment, idle_for, due], watched.verdict

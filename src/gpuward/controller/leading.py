@@ -135,7 +135,12 @@ class _Reign:
         self._policies: ReconcileLoop[str] = loop(self._judging, _POLICIES)
         self._webhooks = Webhooks(database, term, clock)
         self._housekeeping = Housekeeping(
-            database, term, clock, audit_every_s=settings.audit_every_s, keep_events_days=settings.keep_events_days
+            database,
+            term,
+            clock,
+            audit_every_s=settings.audit_every_s,
+            keep_events_days=settings.keep_events_days,
+            keep_actions_days=max(settings.keep_events_days, settings.keep_history_days),  # reports look as far back
         )
         self._history = History(
             database, term, clock, every_s=settings.rollup_every_s, keep_days=settings.keep_history_days

@@ -1,6 +1,7 @@
 """Utilization policies as users write them: what counts as idle, for how long, and what is done then."""
 
 import re
+from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlsplit
 
@@ -49,9 +50,16 @@ def _share(value: object) -> object:
 
 
 def _url(text: str) -> str:
-    parts = urlsplit(text)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError(f"{text!r} is no URL to post to; write https://host/path")
+    wrong = f"{text!r} is no URL to post to; write https://host/path"
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+    except ValueError as error:
+        raise ValueError(f"{wrong} ({error})") from None
+    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
+        raise ValueError(wrong)
+    if " " in text or not text.isprintable():
+        raise ValueError(f"{wrong}, without blanks")
     if parts.username or parts.password:
         raise ValueError("holds a password; leave it out: what is sent is signed")
     return text
@@ -79,6 +87,8 @@ class Webhook(Wire):
 
 
 def _as_webhook(value: object) -> Any:
+    if value is not None and not isinstance(value, str | Mapping | Webhook):
+        raise ValueError(f"must be a URL, such as https://host/path, or {{url: ..., secret: ...}}, not {value!r}")
     return {"url": value} if isinstance(value, str) else value
 
 

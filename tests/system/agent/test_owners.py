@@ -55,10 +55,14 @@ async def test_the_whole_tree_is_its_processs_and_nobody_elses(tmp_path: Path) -
         live = [record(ours, leader.pid), record(other, neighbour.pid)]
         mine = {p.pid for p in (leader, *leader.children(recursive=True))}
         theirs = {p.pid for p in (neighbour, *neighbour.children(recursive=True))}
-        foreign = {p.pid for p in (stranger, *stranger.children(recursive=True))} | {os.getpid(), 2**22 + 1}
-        expected = dict.fromkeys(mine, ours) | dict.fromkeys(theirs, other)
-        assert owners.find(mine | theirs | foreign, live) == expected
-        assert owners.find(mine | theirs | foreign, live) == expected  # from memory
+        foreign = {p.pid for p in (stranger, *stranger.children(recursive=True))} | {os.getpid()}
+        expected = dict.fromkeys(mine, ours) | dict.fromkeys(theirs, other) | dict.fromkeys(foreign)
+        everybody = {*expected, 2**22 + 1}  # and one that is gone
+        assert owners.find(everybody, live) == expected
+        assert owners.find(everybody, live) == expected  # from memory
+    ended = {leader.pid, neighbour.pid}  # since that look: the driver still tells of them
+    assert owners.find(ended, live) == {leader.pid: ours, neighbour.pid: other}
+    assert owners.find(ended, live) == {}
 
 
 async def test_one_that_left_its_parents_is_known_by_its_marker(tmp_path: Path) -> None:
@@ -66,4 +70,4 @@ async def test_one_that_left_its_parents_is_known_by_its_marker(tmp_path: Path) 
     marks = {MARK_DIR: str(tmp_path), MARK_INSTANCE: "i-1", MARK_EPOCH: "2", MARK_RANK: "1"}
     async with tree(marks) as leader:
         assert Owners(str(tmp_path)).find([leader.pid], [record(key, None)]) == {leader.pid: key}
-        assert Owners("/elsewhere").find([leader.pid], [record(key, None)]) == {}
+        assert Owners("/elsewhere").find([leader.pid], [record(key, None)]) == {leader.pid: None}

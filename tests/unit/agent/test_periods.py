@@ -10,7 +10,7 @@ from gpuward.agent.sampling.periods import Accumulation, Holder
 from gpuward.schemas.wire import DeviceFacts, Readings
 
 OURS, OTHER = Key("i-1", 1, 0), Key("i-2", 3, 0)
-OWNERS = {10: OURS, 11: OURS, 20: OTHER}
+OWNERS = {10: OURS, 11: OURS, 20: OTHER, 30: None}
 
 
 def facts(utilization: float | None, uuid: str = "GPU-a") -> DeviceFacts:
@@ -45,6 +45,9 @@ def test_mean_and_maximum_of_what_was_read() -> None:
         ([(95, work({20: 55, 10: 20, 11: 20}))], (40, 40)),  # the whole tree
         ([(99, work({10: 80, 11: 80}))], (100, 100)),
         ([(50, work({10: 40})), (50, work({20: 50})), (0, work({}))], (20, 40)),  # what was not told is not counted
+        ([(95, work({30: 95}))], (0, 0)),  # a stranger works
+        ([(95, work({10: 0, 77: 95}))], None),  # one that has ended, and may have been ours
+        ([(95, work({10: 5, 77: 0}))], (5, 5)),  # one that did nothing, whoever's it was
         ([(0, work(None)), (0, work(None))], (0, 0)),  # nobody did anything, whatever the driver can tell
         ([(0, GpuWork())], (0, 0)),
         ([(95, work(None))], None),  # the driver does not tell
@@ -61,14 +64,14 @@ def test_what_a_process_did_itself(
     assert (None if found is None else (found.mean, found.max)) == expected
 
 
-@pytest.mark.parametrize(("unowned", "known"), [({10: 95}, False), ({}, True), (None, True)])
+@pytest.mark.parametrize(("unowned", "known"), [({10: 95}, False), ({10: 0}, True), ({}, True), (None, True)])
 def test_figures_of_which_nobody_knows_whose_they_are_are_not_zero(
     unowned: Mapping[int, float] | None, known: bool
 ) -> None:
     """While /proc does not answer, ours may be the one that works."""
     period = Accumulation()
     period.add(facts(95), work({20: 95}), OWNERS)
-    period.add(facts(95), work(unowned), None)
+    period.add(facts(95), work(unowned), {})
     found = period.process(Holder(OURS, ("GPU-a",), 0)).utilization["GPU-a"]
     assert found == (Readings(mean=0, max=0) if known else None)
 

@@ -57,6 +57,8 @@ def test_top_tells_memory_use_who_is_idle_and_when_it_is_stopped(gpuward):
     ("verdict", "idle_for", "stops_in"),
     [
         ({"verdict": "idle"}, "11m", "idle"),
+        ({"verdict": "idle", "action": "notify"}, "11m", "-"),  # a policy that stops nothing
+        ({"verdict": "idle", "dry_run": True}, "11m", "-"),
         ({"verdict": "unknown", "reason": "no_telemetry"}, "-", "no_telemetry"),
         ({"verdict": "busy", "reason": "requests"}, "-", "-"),
     ],
@@ -177,6 +179,13 @@ def test_report_idle_as_a_table_with_its_total(gpuward, api):
     assert line_of(text, "TOTAL").split() == total
     assert line_of(text, "6.50").split()[0] in ("TOTAL", "p")
     assert "a policy of 30 % / 10m" in text
+
+
+@pytest.mark.parametrize(("written", "asked"), [("14d", "1209600s"), ("400d", "34560000s"), ("90.5s", "90.5s")])
+def test_report_idle_reaches_back_as_far_as_is_written(gpuward, api, written, asked):
+    api.canned["idle"] = REPORT
+    gpuward("report", "idle", "--since", written)
+    assert api.asked[-1][2]["since"] == asked
 
 
 def test_report_idle_without_a_replay_has_no_column_for_it(gpuward, api):

@@ -37,19 +37,17 @@ class Accumulation:
     def __init__(self) -> None:
         self._gpus: defaultdict[str, _Gpu] = defaultdict(_Gpu)
 
-    def add(self, facts: DeviceFacts, work: GpuWork, owners: Mapping[int, Key] | None) -> None:
-        """One reading. `owners` says which pids are of processes that the agent runs; None: that is not known now."""
+    def add(self, facts: DeviceFacts, work: GpuWork, owners: Mapping[int, Key | None]) -> None:
+        """One reading. `owners` says whose each pid is, None if not ours; a pid that is missing may be anybody's."""
         if facts.utilization is None:
             return
         gpu = self._gpus[facts.uuid]
         gpu.percents.append(facts.utilization)
         gpu.used_mib = facts.used_mib
-        if owners is None:
-            gpu.unowned = gpu.unowned or bool(work.percent)
-            return
-        gpu.running.update(owners[pid] for pid in work.running if pid in owners)
+        gpu.running.update(key for pid in work.running if (key := owners.get(pid)) is not None)
         if work.percent:
             gpu.told.append(_by_owner(work.percent, owners))
+            gpu.unowned = gpu.unowned or any(value > 0 for pid, value in work.percent.items() if pid not in owners)
 
     def gpus(self) -> tuple[GpuSample, ...]:
         """The period's samples: none of a GPU that was never read."""
@@ -86,12 +84,12 @@ class Accumulation:
         return Readings(mean=_mean(percents), max=max(percents))
 
 
-def _by_owner(percent: Mapping[int, float], owners: Mapping[int, Key]) -> Mapping[Key, float]:
+def _by_owner(percent: Mapping[int, float], owners: Mapping[int, Key | None]) -> Mapping[Key, float]:
     """The sums over each process's tree."""
     sums: defaultdict[Key, float] = defaultdict(float)
     for pid, value in percent.items():
-        if pid in owners:
-            sums[owners[pid]] += value
+        if (key := owners.get(pid)) is not None:
+            sums[key] += value
     return {key: min(value, _FULL_PERCENT) for key, value in sums.items()}
 
 

@@ -50,7 +50,7 @@ class Sampler:
         self._requests = requests
         self._backlog = backlog
         self._clock = clock
-        self._finding: asyncio.Task[dict[int, Key]] | None = None
+        self._finding: asyncio.Task[dict[int, Key | None]] | None = None
         self._seq = 0
 
     async def run(self) -> None:
@@ -102,16 +102,16 @@ class Sampler:
             )
         )
 
-    async def _owners_of(self, reading: GpuReading) -> Mapping[int, Key] | None:
-        """Whose processes the driver told of; None, which is unknown, while /proc does not answer."""
+    async def _owners_of(self, reading: GpuReading) -> Mapping[int, Key | None]:
+        """Whose processes the driver told of; of none of them that is known while /proc does not answer."""
         pids = {pid for work in reading.work.values() for pid in (*work.running, *(work.percent or ()))}
         if not pids:
             return {}
         if self._finding is not None and not self._finding.done():
-            return None
+            return {}
         self._finding = asyncio.create_task(asyncio.to_thread(self._owners.find, pids, self._live()))
         await asyncio.wait({self._finding}, timeout=_OWNERS_LIMIT_S)
-        return self._finding.result() if self._finding.done() else None
+        return self._finding.result() if self._finding.done() else {}
 
 
 def _devices(record: ProcessRecord) -> tuple[str, ...]:

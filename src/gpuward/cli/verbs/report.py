@@ -54,9 +54,9 @@ def idle(
             raise UsageError(f"{missing} is missing: a policy is replayed only where both it and the other are given")
         raw = await api.get(
             path_of("reports", "idle"),
-            since=f"{since:g}s",
+            since=f"{since:.15g}s",
             min_gpu_utilization=minimum,
-            time_window=None if window is None else f"{window:g}s",
+            time_window=None if window is None else f"{window:.15g}s",
         )
         if output in (ReportFormat.JSON, ReportFormat.YAML):
             print_data(raw, Format(output.value))

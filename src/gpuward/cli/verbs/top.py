@@ -75,7 +75,7 @@ async def _look(api: "Api", worker: str | None, window_s: float, lines: int | No
         instances |= {view.name: view for view in (parse(InstanceView, raw) for raw in found)}
     for begin in range(0, len(gpus), _MOST_AT_ONCE):
         uuids = ",".join(gpu.uid for gpu in gpus[begin : begin + _MOST_AT_ONCE])
-        answer = await api.get(path_of("utilization"), gpus=uuids, window=f"{window_s:g}s")
+        answer = await api.get(path_of("utilization"), gpus=uuids, window=f"{window_s:.15g}s")
         series |= {one.gpu: one.values for one in parse(UtilizationView, answer).series}
     return Picture(
         url=api.url,

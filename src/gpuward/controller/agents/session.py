@@ -17,6 +17,7 @@ MAX_OUTGOING: Final = 4_096
 SEND_LIMIT_S: Final = 10.0
 SILENCE_LIMIT_S: Final = 20.0  # an agent that answers pings but has not spoken for so long is hung
 CLOSE_LIMIT_S: Final = 2.0
+_DRIFT: Final = 2e-4  # seconds per second: two clocks that nobody sets drift apart by less
 
 Outgoing = Welcome | Command | ReportAck | SamplesAck | Rejected
 
@@ -57,6 +58,7 @@ class Session:
         self.since = since
         self.boot_id = boot_id
         self.offset_s: float | None = None
+        self._compared_s = 0.0
         self.clean = False
         self.ours = False
         self.unanswered: dict[int, float] = {}
@@ -82,11 +84,18 @@ class Session:
         return self._over or self._ending is not None
 
     def compare_clocks(self, received_s: float, sent_s: float | None) -> None:
-        """Takes the times of one message, ours and the agent's. The least delayed of all has the offset right."""
+        """Takes the times of one message, ours and the agent's. The least delayed of all has the offset right.
+
+        A connection may live for weeks: what was right once is trusted the less the longer ago it was, or an agent's
+        clock that runs slow would have its samples dated ever further back.
+        """
         if sent_s is None:
             return
         offset_s = received_s - sent_s
-        self.offset_s = offset_s if self.offset_s is None else min(self.offset_s, offset_s)
+        if self.offset_s is not None:
+            drifted_s = _DRIFT * max(0.0, received_s - self._compared_s)
+            offset_s = min(self.offset_s + drifted_s, offset_s)
+        self.offset_s, self._compared_s = offset_s, received_s
 
     def send(self, message: Outgoing) -> bool:
         """Queues a message; False where the connection is ending. A full queue ends it: the agent is too slow."""

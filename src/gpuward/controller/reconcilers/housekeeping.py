@@ -23,13 +23,21 @@ class Housekeeping:
     """Runs one round every `audit_every_s` seconds. A violation is logged, and an event the first time it is seen."""
 
     def __init__(
-        self, database: Database, term: int, clock: Clock, *, audit_every_s: float, keep_events_days: int
+        self,
+        database: Database,
+        term: int,
+        clock: Clock,
+        *,
+        audit_every_s: float,
+        keep_events_days: int,
+        keep_actions_days: int,
     ) -> None:
         self._database = database
         self._term = term
         self._clock = clock
         self._audit_every_s = audit_every_s
         self._keep_events_days = keep_events_days
+        self._keep_actions_days = keep_actions_days
         self._seen: frozenset[str] = frozenset()
 
     async def run(self) -> None:
@@ -57,4 +65,4 @@ class Housekeeping:
         self._seen = frozenset(found)
         async with self._database.transaction() as connection:
             await check_term(connection, self._term)
-            await prune(connection, keep_events_days=self._keep_events_days)
+            await prune(connection, keep_events_days=self._keep_events_days, keep_actions_days=self._keep_actions_days)

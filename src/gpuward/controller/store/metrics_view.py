@@ -42,9 +42,11 @@ async def read_figures(connection: Reader) -> Figures:
         READING_GOOD_FOR_S,
     )
     freed = await connection.fetch(
-        """select coalesce(nullif(policy, ''), $1) as policy,
-                  sum(gpus * greatest(extract(epoch from coalesce(ended_at, now()) - at), 0))::float8 as gpu_s
-             from policy_actions where action <> 'notify' and not dry_run group by 1""",
+        """select coalesce(nullif(policy, ''), $1) as policy, sum(gpu_s)::float8 as gpu_s
+             from (select policy, gpus * greatest(extract(epoch from coalesce(ended_at, now()) - at), 0) as gpu_s
+                     from policy_actions where action <> 'notify' and not dry_run
+                   union all select policy, gpu_s from policy_totals) a
+            group by 1""",
         INLINE,
     )
     return Figures(

@@ -90,6 +90,18 @@ class ActionRow(SQLModel, table=True):
     ended_at: datetime | None = maybe(TIME)
 
 
+class TotalsRow(SQLModel, table=True):
+    """What those actions of a policy came to that are kept no more."""
+
+    __tablename__ = "policy_totals"
+    id: int = filled(BigInteger, key=True)
+    policy: str = given(Text)
+    policy_uid: uuids.UUID | None = maybe(Uuid)
+    actions: int = given(BigInteger)
+    would_have_acted: int = given(BigInteger)
+    gpu_s: float = given(Float(53))
+
+
 class DeliveryRow(SQLModel, table=True):
     """A webhook's message on its way."""
 

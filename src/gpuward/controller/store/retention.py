@@ -1,4 +1,4 @@
-"""What may be forgotten: old events, spent join tokens, webhooks that are over.
+"""What may be forgotten: old events, spent join tokens, webhooks that are over, actions of policies that have ended.
 
 In bounded portions, so that no delete holds others up.
 """
@@ -9,8 +9,8 @@ _PORTION: Final = 5_000
 _TOKENS_KEPT_DAYS: Final = 30
 
 
-async def prune(connection: Any, *, keep_events_days: int) -> int:
-    """Deletes one portion of what is too old; returns how many events went."""
+async def prune(connection: Any, *, keep_events_days: int, keep_actions_days: int) -> int:
+    """Deletes one portion of what is too old; returns how many events went. What actions came to is kept as a sum."""
     gone = await connection.fetchval(
         """with old as (delete from events where id in (
                select id from events where at < now() - make_interval(days => $1) order by id limit $2) returning 1)
@@ -26,6 +26,22 @@ async def prune(connection: Any, *, keep_events_days: int) -> int:
         """delete from webhook_deliveries where id in (
                select id from webhook_deliveries where finished_at < now() - make_interval(days => $1) limit $2)""",
         keep_events_days,
+        _PORTION,
+    )
+    await connection.execute(
+        """with old as (delete from policy_actions where id in (
+               select id from policy_actions where ended_at < now() - make_interval(days => $1) order by id limit $2)
+               returning *)
+           insert into policy_totals as t (policy, policy_uid, actions, would_have_acted, gpu_s)
+           select policy, policy_uid, count(*) filter (where not dry_run), count(*) filter (where dry_run),
+                  coalesce(sum(gpus * greatest(extract(epoch from ended_at - at), 0))
+                           filter (where not dry_run and action <> 'notify'), 0)
+             from old group by policy, policy_uid
+           on conflict (policy_uid, policy) do update
+              set actions = t.actions + excluded.actions,
+                  would_have_acted = t.would_have_acted + excluded.would_have_acted,
+                  gpu_s = t.gpu_s + excluded.gpu_s""",
+        keep_actions_days,
         _PORTION,
     )
     return int(gone)

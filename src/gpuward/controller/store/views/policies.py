@@ -28,11 +28,14 @@ _POLICIES: Final = f"""
           from policy_verdicts v join instances i on i.id = v.instance_id and i.epoch = v.epoch
          group by v.policy_uid),
     done as (
-        select policy_uid, count(*) filter (where not dry_run) as actions,
-               count(*) filter (where dry_run) as would_have_acted,
-               sum(gpus * extract(epoch from coalesce(ended_at, now()) - at))
-                   filter (where not dry_run and action in ('stop', 'scale_down')) as gpu_seconds_freed
-          from policy_actions group by policy_uid)
+        select policy_uid, sum(actions)::bigint as actions, sum(would_have_acted)::bigint as would_have_acted,
+               sum(gpu_s) as gpu_seconds_freed
+          from (select policy_uid, (not dry_run)::int as actions, dry_run::int as would_have_acted,
+                       case when not dry_run and action in ('stop', 'scale_down')
+                            then gpus * extract(epoch from coalesce(ended_at, now()) - at) else 0 end as gpu_s
+                  from policy_actions
+                union all select policy_uid, actions, would_have_acted, gpu_s from policy_totals) a
+         group by policy_uid)
     select p.*, coalesce(w.deployments, 0) as deployments, coalesce(w.instances, 0) as instances,
            coalesce(j.idle, 0) as idle, coalesce(j.busy, 0) as busy, coalesce(j.unknown, 0) as unknown,
            coalesce(a.actions, 0) as actions, coalesce(a.would_have_acted, 0) as would_have_acted,

@@ -89,6 +89,19 @@ create index policy_actions_open on policy_actions (deployment_uid) where ended_
 --;;
 create index policy_actions_at on policy_actions (at)
 --;;
+create index policy_actions_ended on policy_actions (ended_at)
+--;;
+-- What actions that were forgotten came to, so that no counter ever falls.
+create table policy_totals (                                          -- (policies)
+    id               bigint generated always as identity primary key,
+    policy           text not null,
+    policy_uid       uuid,
+    actions          bigint not null,
+    would_have_acted bigint not null,
+    gpu_s            double precision not null,                       -- GPU seconds freed
+    unique nulls not distinct (policy_uid, policy)
+)
+--;;
 create table webhook_deliveries (                                     -- (policies) all of it
     id           uuid primary key,
     action_id    bigint references policy_actions (id) on delete cascade,
