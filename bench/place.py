@@ -4,7 +4,7 @@ Bursts alternate with a reference in the same database, so that what is quoted a
 commits of one claim each. Then single applies on the idle cluster: from the apply's commit to the claims' commit,
 heard by a listener of the bench's own. Asserts that the database is durable; ends with the audit.
 
-    make bench-place            (or: python bench/place.py --workers 1000 --instances 4000 --blocks 8)
+    make bench-place            (or: python bench/place.py --workers 1000 5000 --instances 4000 --blocks 8)
 """
 
 import argparse
@@ -202,14 +202,14 @@ def report(title: str, blocks: list[Block]) -> None:
     )
 
 
-async def run(options: argparse.Namespace, folder: Path) -> None:
-    """The whole bench in one durable database."""
+async def run(options: argparse.Namespace, workers: int, folder: Path) -> None:
+    """The whole bench of one size of fleet, in one durable database."""
     async with EmbeddedPostgres(folder) as server:
         database = await Database.open(server.dsn)
         await migrate(database)
         await assert_durable(database)
-        await make_workers(database, options.workers)
-        print(f"{options.workers} workers x {GPUS_PER_WORKER} GPUs, {options.instances} instances of one GPU")
+        await make_workers(database, workers)
+        print(f"{workers:,} workers x {GPUS_PER_WORKER} GPUs, {options.instances:,} instances of one GPU")
         async with leader(database):
             await burst(database, "bwarm", 8, 8)
             size = options.instances // options.blocks
@@ -247,16 +247,17 @@ async def clear(database: Database) -> None:
 def main() -> None:
     """Parses the options and runs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--workers", type=int, default=1000)
+    parser.add_argument("--workers", type=int, nargs="+", default=[1000, 5000], help="sizes of the fleet")
     parser.add_argument("--instances", type=int, default=4000)
     parser.add_argument("--blocks", type=int, default=8)
     parser.add_argument("--replicas", type=int, nargs="+", default=[4000, 20, 1], help="replicas per deployment")
     options = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
-    with tempfile.TemporaryDirectory(prefix="gpuward-bench-") as folder:
-        Path(folder).chmod(0o711)
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(run(options, Path(folder)))
+    for workers in options.workers:
+        with tempfile.TemporaryDirectory(prefix="gpuward-bench-") as folder:
+            Path(folder).chmod(0o711)
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                runner.run(run(options, workers, Path(folder)))
 
 
 if __name__ == "__main__":

@@ -210,7 +210,7 @@ def test_a_dead_host_is_removed_and_joins_anew() -> None:
 def test_one_rank_of_a_gang_ends(restart: str, what: str) -> None:
     with told(first={"replicas": 0}, second={"replicas": 0}) as story:
         for pick in range(3):
-            story.gang(pick=pick, mib=10 * GIB, restart=restart)
+            story.gang(restart=restart, preempt=False)
             story.work(rounds=2, lines=GOOD)
             story.process(h=pick % 2, pick=0, what=what)
             story.work(rounds=4, lines=GOOD)

@@ -11,21 +11,17 @@ from hypothesis import strategies as st
 from gpuward.controller.store import instance_writes
 from gpuward.controller.store.migrate import migrate
 from support.machine_faults import Strike, StruckDatabase
-from support.machine_hosts import GIB
 from support.postgres import PostgresServer, create_database, drop_database
 
 NAMES = st.sampled_from(["d0", "d1", "d2", "gang"])
 HOSTS = st.integers(0, 2)
 CONTROLLERS = st.integers(0, 1)
 PICKS = st.integers(0, 63)
-MEMORY = st.sampled_from([0, 10 * GIB, 24 * GIB])
 PARTS = st.sampled_from(["step_instances", "step_placement", "step_workers", "step"])
 STRIKES = st.builds(
     Strike, at=st.integers(1, 16), when=st.sampled_from(["before", "after"]), how=st.sampled_from(["drop", "cancel"])
 )
-ACTS = st.one_of(
-    PARTS, PARTS, st.sampled_from(["take_over", "delete", "stop", "cordon", "write", "deliver", "hello", "gang"])
-)
+ACTS = st.one_of(PARTS, PARTS, st.sampled_from(["take_over", "delete", "stop", "cordon", "write", "deliver", "hello"]))
 LINES = st.sampled_from(["good", "good", "good", "repeats", "swaps", "slow", "breaks", "dead"])
 HUB_ACTS = st.sampled_from(["write", "deliver"])
 SPECS = st.fixed_dictionaries(
@@ -33,6 +29,7 @@ SPECS = st.fixed_dictionaries(
         "replicas": st.integers(0, 3),
         "restart": st.sampled_from(["always", "always", "on_failure", "never"]),
         "priority": st.sampled_from([100, 200]),
+        "preempt": st.sampled_from([False, False, True]),
         "stop_on_disconnect_after": st.sampled_from(["none", "none", 60]),
         "resources": st.fixed_dictionaries(
             {

@@ -22,7 +22,6 @@ from support.machine_bench import (
     HOSTS,
     HUB_ACTS,
     LINES,
-    MEMORY,
     NAMES,
     PARTS,
     PICKS,
@@ -31,7 +30,7 @@ from support.machine_bench import (
     Bench,
 )  # fmt: skip
 from support.machine_checks import check, progress, settle
-from support.machine_claims import claim_straight, place_gang
+from support.machine_claims import claim_straight, count_gangs
 from support.machine_controllers import Term
 from support.machine_faults import Strike
 from support.machine_hosts import GIB, GPU_MIB, Host
@@ -87,7 +86,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(name=NAMES, fields=SPECS)
     def apply(self, name: str, fields: dict[str, Any]) -> None:
-        spec = DeploymentSpec.model_validate({**fields, "engine": "custom", "command": ["run"]})
+        spec = DeploymentSpec.model_validate({**fields, "engine": "simulated"})
         self.do(self.world.apply(name, spec))
 
     @rule(name=NAMES, verb=st.sampled_from(["delete", "delete", "scale", "stop", "start"]), replicas=st.integers(0, 4))
@@ -187,7 +186,6 @@ class LedgerMachine(RuleBasedStateMachine):
             "write": controller.write,
             "deliver": controller.deliver,
             "hello": lambda: self._connect(host, n),
-            "gang": lambda: place_gang(world, n, 0),
         }
         return acts.get(what) or getattr(self._leader(), what)
 
@@ -279,13 +277,14 @@ class LedgerMachine(RuleBasedStateMachine):
 
     # Claims past the scheduler, and time
 
-    @rule(pick=PICKS, mib=MEMORY, restart=st.sampled_from(["always", "never"]))
-    def gang(self, pick: int, mib: int, restart: str) -> None:
-        """More GPUs than a host has: the scheduler of today leaves it waiting, and ranks are placed by hand."""
+    @rule(restart=st.sampled_from(["always", "never"]), preempt=st.booleans())
+    def gang(self, restart: str, preempt: bool) -> None:
+        """More GPUs than a host has, so that it needs two."""
         resources = {"gpus": 4, "gpu_memory": "10GiB", "max_workers": 2}
-        self.apply("gang", {"restart": restart, "resources": resources})
+        self.apply("gang", {"restart": restart, "resources": resources, "priority": 150, "preempt": preempt})
         self.do(self.world.attempt(self._leader().step_instances))
-        self.do(self.world.attempt(lambda: place_gang(self.world, pick, mib)))
+        self.do(self.world.attempt(self._leader().step_placement))
+        self.do(count_gangs(self.world))
 
     @rule(pick=PICKS, mib=st.sampled_from([0, 4 * GIB, 24 * GIB, 41 * GIB]))
     def claim(self, pick: int, mib: int) -> None:
