@@ -99,6 +99,8 @@ class InstancesReconciler:
     def _newcomers(self, steps: Sequence[PlannedStep]) -> list[Newcomer]:
         """Who is created by these steps and could be placed at once, in the order in which they are served."""
         found: list[Newcomer] = []
+        if any(s.plan.releases or s.plan.restarts for s in steps):
+            return found  # they lock devices, and whoever has done that may lock no more workers
         for step in sorted(steps, key=lambda s: -s.facts.spec.priority):
             facts, stored = step.facts, step.plan.store_need
             revision = facts.revisions[facts.revision]
