@@ -43,7 +43,9 @@ def one_line(explain: Explain) -> str:
         figures = f" ({_figures(nearest)})" if nearest is not None and short(nearest.code) == word else ""
         parts.append(f"{count} {word}{figures}")
     line = f"{explain.fit}/{explain.workers} fit: {', '.join(parts)}"
-    return f"{line}; no such worker or GPU: {', '.join(explain.unknown)}" if explain.unknown else line
+    if explain.unknown:
+        line += f"; no such worker or GPU: {', '.join(explain.unknown)}"
+    return f"{line}; {explain.note}" if explain.note else line
 
 
 def short(code: str) -> str:
@@ -70,6 +72,7 @@ def explain_lines(explain: Explain) -> list[str]:
         figures += [f"has {nearest.free_gib:g} GiB"] if nearest.free_gib is not None else []
         told = ", ".join([nearest.code, *([nearest.message] if nearest.message else figures)])
         lines.append(f"nearest: {nearest.worker} ({told})")
+    lines += [explain.note] if explain.note else []
     lines += [f"ruled out: {t.gpus} GPUs, tp {t.tp} ({t.reason})" for t in explain.tried]
     return [*lines, *explain.advice]
 

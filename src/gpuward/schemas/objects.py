@@ -71,6 +71,7 @@ class Explain(View):
     nearest: NearestMiss | None = None
     gpus: int = 0
     unknown: list[str] = []  # workers and GPUs named by hand that nobody knows
+    note: str = ""  # of its turn: for whom room is kept, whom it pushes out
     tried: list[TriedLayout] = []
     advice: list[str] = []
     message: str = ""  # one line: `0/12 fit: 8 need_gt_free (need 38 GiB, best free 22.1 on gpu-7), 3 not_ready`

@@ -21,6 +21,7 @@ class PlanItem(View):
     engine: str | None = None
     layout: LayoutView | None = None
     need: NeedView | None = None
+    preempts: list[str] = []  # instances that would be pushed out; then it fits
     explain: Explain | None = None
 
 

@@ -4,7 +4,9 @@ import time
 from typing import Any
 
 from gpuward.controller.api.planning import Planned, plan_items
-from gpuward.controller.domain.placement import Need
+from gpuward.controller.domain.placement import Need, PlannedClaim
+from gpuward.controller.scheduling.preempt import Occupant
+from gpuward.controller.scheduling.queueing import Occupants
 from gpuward.controller.store.database import Database
 from gpuward.schemas.manifest import DeploymentSpec
 from support.fleet import Fleet
@@ -135,6 +137,19 @@ async def test_what_would_make_it_fit(api: Served, db: Database) -> None:
     assert (status, answer["error"]["code"]) == (409, "not_waiting")
 
 
+async def test_who_would_be_pushed_out(api: Served, db: Database) -> None:
+    await add_host(db, "w", gpus=1, gib=40)
+    uid = await add_deployment(db, "low", resources={"gpus": 1, "exclusive": True})
+    await add_instance(db, uid, "low-1", phase="running", epoch=1)
+    await claim(db, "GPU-w-0", "low-1", 40 * GIB, exclusive=True)
+    whole = {"gpus": 1, "exclusive": True}
+    (item,) = (await plan(api, manifest("high", priority=500, preempt=True, resources=whole)))["items"]
+    assert (item["fits"], item["preempts"]) == (False, ["low-1"])
+    assert "pushes out low-1" in item["explain"]["note"]
+    (item,) = (await plan(api, manifest("high", priority=500, resources=whole)))["items"]
+    assert (item["preempts"], item["explain"]["advice"]) == ([], ["fits when w is free of low-1"])
+
+
 async def test_a_plan_writes_nothing_at_all(api: Served, db: Database) -> None:
     await add_host(db, "w", gpus=8, gib=40)
     await plan(api, manifest("a"))  # whoever reads for the first time may leave hints of what is committed
@@ -160,3 +175,26 @@ def test_many_manifests_on_many_workers_are_planned_within_a_second() -> None:
     items = plan_items(inventory, planned)
     assert time.process_time() - began < 3.0
     assert [item.fits for item in items] == [(10 + 7 * number) <= 640 for number in range(100)]
+
+
+def test_a_full_cluster_is_planned_as_quickly() -> None:
+    """As above, where every GPU is taken and the first has to be told whose leaving would help."""
+    fleet, occupants = Fleet(), []
+    for number in range(1000):
+        fleet.add(f"w{number}", [80 * GIB] * 8)
+        for index in range(8):
+            fleet.claim(f"w{number}/{index}", 70 * GIB)
+            claims = (PlannedClaim(f"w{number}/{index}", 70 * GIB, 0, False, 0),)
+            occupants.append(Occupant(f"i{number}-{index}", 100, 0.0, frozenset({f"id-w{number}"}), claims))
+    spec = DeploymentSpec.model_validate({"engine": "simulated", "args": {"heads": 32}})
+    planned = [
+        Planned(f"m{number}", f"uid-{number}", spec, "create", 1, Need((300 + number) * GIB, heads=32))
+        for number in range(100)
+    ]
+    inventory = fleet.inventory()
+    began = time.process_time()
+    items = plan_items(inventory, planned, Occupants(tuple(occupants)))
+    assert time.process_time() - began < 3.0
+    assert not any(item.fits for item in items)
+    assert items[0].explain is not None
+    assert "is free of" in items[0].explain.advice[-1]

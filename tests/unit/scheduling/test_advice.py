@@ -1,15 +1,16 @@
 """Advice: what is said to help does help, and the inventory is as it was."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
-from gpuward.controller.domain.placement import Need, Placed, Share, Unplaced
+from gpuward.controller.domain.placement import Need, Placed, PlannedClaim, Share, Unplaced
 from gpuward.controller.engines.registry import engine_for
 from gpuward.controller.scheduling.advice import Unfit, advise
 from gpuward.controller.scheduling.estimate import asks_for
 from gpuward.controller.scheduling.place import place
+from gpuward.controller.scheduling.preempt import Occupant
 from gpuward.schemas.manifest import DeploymentSpec
 from support.fleet import GIB, Fleet
 
@@ -18,13 +19,13 @@ def spec_of(**fields: Any) -> DeploymentSpec:
     return DeploymentSpec.model_validate({"engine": "simulated", **fields})
 
 
-def advice(fleet: Fleet, need: Need, **fields: Any) -> list[str]:
+def advice(fleet: Fleet, need: Need, *, occupants: Sequence[Occupant] = (), **fields: Any) -> list[str]:
     """What is said of an ask that does not fit; the same ask gets the same answer before and after."""
     inventory, spec = fleet.inventory(), spec_of(**fields)
     ask = asks_for(spec, need, engine_for(spec), instance="i", deployment_uid="d")
     (decision,) = place(inventory, [ask])
     assert isinstance(decision, Unplaced)
-    said = advise(inventory, Unfit(spec, need, engine_for(spec), "d", decision.explain))
+    said = advise(inventory, Unfit(spec, need, engine_for(spec), "d", decision.explain, occupants))
     assert place(inventory, [ask]) == [decision]
     return said
 
@@ -78,3 +79,14 @@ def test_host_memory() -> None:
 @pytest.mark.parametrize("fill", [lambda f: f.claim("a/0"), lambda f: f.set("a/0", healthy=False)])
 def test_nothing_is_said_where_nothing_helps(fill: Callable[[Fleet], Fleet]) -> None:
     assert advice(fill(Fleet().add("a", [24 * GIB])), Need(GIB), resources={"gpus": 1}) == []
+
+
+def test_whose_leaving_would_do() -> None:
+    fleet = Fleet().add("a", [24 * GIB] * 2).claim("a/0", 20 * GIB).claim("a/1", 20 * GIB)
+    held = {"one": [("a/0", 20)]}
+    occupants = [
+        Occupant(name, 100, 0.0, frozenset({"id-a"}), tuple(PlannedClaim(g, n * GIB, 0, False, 0) for g, n in claims))
+        for name, claims in held.items()
+    ]
+    said = advice(fleet, Need(20 * GIB, parts={"weights": 20 * GIB}), occupants=occupants, resources={"gpus": 1})
+    assert said == ["fits when a is free of one"]

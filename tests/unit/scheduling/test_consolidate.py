@@ -60,6 +60,12 @@ def test_the_fewest_move_and_of_them_the_smallest() -> None:
     assert gpus_of(plan.fits[0]) == ["c/0"]
 
 
+def test_one_large_one_moves_rather_than_two_small_ones() -> None:
+    fleet = Fleet().add("a", [24 * GIB] * 2).add("b", [20 * GIB])
+    movable = [running(fleet, "large", 20, "a/0"), *(running(fleet, f"small-{n}", 10, "a/1") for n in "12")]
+    assert moves(worked_out(fleet, [ask("big", 1, 24)], movable)) == {"large": ["b/0"]}
+
+
 def test_who_may_not_be_moved_stays() -> None:
     fleet = Fleet().add("a", [80 * GIB]).add("b", [80 * GIB])
     small, large = running(fleet, "small", 10, "a/0"), running(fleet, "large", 40, "b/0")

@@ -62,7 +62,7 @@ def plan(ctx: typer.Context, file: FileOption, output: OutputOption = Format.TAB
             print_data(raw, output)
         else:
             _print_plan(view)
-        misfits = sum(not item.fits for item in view.items)
+        misfits = sum(not item.fits and not item.preempts for item in view.items)
         if misfits:
             raise CliError(f"{misfits} of {len(view.items)} instances would have to wait")
 

@@ -1,6 +1,7 @@
 """`GET /instances/{id}/explain`: why an instance waits, as things stand now, and what would make it fit. Reads only."""
 
 import asyncio
+from collections.abc import Sequence
 from typing import Final
 
 from aiohttp import web
@@ -15,8 +16,10 @@ from gpuward.controller.scheduling.advice import Unfit, advise
 from gpuward.controller.scheduling.estimate import asks_for
 from gpuward.controller.scheduling.inventory import Inventory
 from gpuward.controller.scheduling.place import place
+from gpuward.controller.scheduling.preempt import Occupant
 from gpuward.controller.store.explain_reads import Standing, standing_of
 from gpuward.controller.store.inventory import read_inventory
+from gpuward.controller.store.occupants import read_occupants
 from gpuward.schemas.objects import Explain
 from gpuward.schemas.reasons import Reason
 
@@ -30,10 +33,11 @@ async def get(request: web.Request) -> web.Response:
         if standing.phase not in _WAITING:
             raise ApiError(409, "not_waiting", f"{standing.instance} is {standing.phase} and waits for no place")
         inventory = await read_inventory(connection)
-    return answer(await asyncio.to_thread(explain_now, inventory, standing))
+        occupants = await read_occupants(connection)
+    return answer(await asyncio.to_thread(explain_now, inventory, standing, occupants.staying))
 
 
-def explain_now(inventory: Inventory, standing: Standing) -> Explain:
+def explain_now(inventory: Inventory, standing: Standing, occupants: Sequence[Occupant] = ()) -> Explain:
     """Asks the scheduler again, and then what would change its mind."""
     workers, gpus = len(inventory.workers.facts), len(inventory.gpus.uuid)
     if standing.need is None:
@@ -46,8 +50,9 @@ def explain_now(inventory: Inventory, standing: Standing) -> Explain:
         if standing.explain is not None:  # what keeps it is not the room itself, such as its turn
             return standing.explain
         return Explain(workers=workers, gpus=gpus, fit=1, message="it fits, and is placed in a moment")
-    advice = advise(inventory, Unfit(spec, need, engine, uid, decision.explain))
-    return decision.explain.model_copy(update={"advice": advice})
+    advice = advise(inventory, Unfit(spec, need, engine, uid, decision.explain, occupants))
+    note = "" if standing.explain is None else standing.explain.note
+    return decision.explain.model_copy(update={"advice": advice, "note": note})
 
 
 ROUTES: Final = (

@@ -19,6 +19,7 @@ from gpuward.controller.runtime.child import ChildError, ChildFailure
 from gpuward.controller.scheduling.estimate import input_hash
 from gpuward.controller.store.deployments import change_between
 from gpuward.controller.store.inventory import read_inventory
+from gpuward.controller.store.occupants import read_occupants
 from gpuward.controller.store.plan_reads import known_needs, placed_counts
 from gpuward.controller.store.views.deployments import live_by_name
 from gpuward.schemas.manifest import DeploymentManifest, DeploymentSpec
@@ -53,7 +54,8 @@ async def post(request: web.Request) -> web.Response:
     async with context.database.snapshot() as connection:
         # Old instances make room for the new ones, so what they hold counts as free.
         inventory = await read_inventory(connection, without=replaced)
-    items = await asyncio.to_thread(plan_items, inventory, planned)
+        occupants = await read_occupants(connection, without=replaced)
+    items = await asyncio.to_thread(plan_items, inventory, planned, occupants)
     changes = {one.name: one.change for one in planned}
     view = PlanView(
         items=items, changes=changes, policy_changes=dict(policies.changes), policies=dict(policies.effective)

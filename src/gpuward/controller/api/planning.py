@@ -1,16 +1,18 @@
 """What an apply of several manifests would lead to: worked out with the scheduler's own code, on arrays, no I/O."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
 from gpuward.controller.domain.need_view import need_view
-from gpuward.controller.domain.placement import Ask, Decision, Need, Placed, Unplaced
+from gpuward.controller.domain.placement import Ask, Need, Placed, Unplaced
 from gpuward.controller.engines.registry import engine_for
 from gpuward.controller.scheduling.advice import Unfit, advise
 from gpuward.controller.scheduling.estimate import asks_for, for_instance
 from gpuward.controller.scheduling.inventory import Inventory
-from gpuward.controller.scheduling.place import place
+from gpuward.controller.scheduling.preempt import Occupant
+from gpuward.controller.scheduling.queueing import Occupants, Served, Waiter, serve
 from gpuward.schemas.manifest import DeploymentSpec
 from gpuward.schemas.needs import LayoutView
 from gpuward.schemas.objects import Explain
@@ -18,7 +20,8 @@ from gpuward.schemas.plan import PlanItem
 from gpuward.schemas.reasons import Reason
 
 MAX_INSTANCES: Final = 10_000
-_MAX_ADVISED: Final = 5  # deployments; each takes about ten questions to the scheduler
+_MAX_ADVISED: Final = 5  # deployments; each takes about ten questions to the scheduler, who has to leave many more
+_NOBODY: Final = Occupants()
 PlanChange = Literal["create", "replace", "update", "unchanged"]
 
 
@@ -34,25 +37,33 @@ class Planned:
     need: Need | str  # a text: why the need is not known
 
 
-def plan_items(inventory: Inventory, planned: Sequence[Planned]) -> list[PlanItem]:
+def plan_items(inventory: Inventory, planned: Sequence[Planned], occupants: Occupants = _NOBODY) -> list[PlanItem]:
     """Places all of them together, higher priority first, and answers in the manifests' order.
 
     The first that do not fit are told what would make them fit, beside all that do.
+
+    Args:
+        inventory: as it is; of no use afterwards.
+        planned: what is to be placed.
+        occupants: those who hold claims, whom the planned might push out.
     """
     order = sorted(range(len(planned)), key=lambda n: -planned[n].spec.priority)
-    asks = [ask for n in order for ask in asks_of(planned[n])]
-    decisions = {decision.instance: decision for decision in place(inventory, asks)}
+    waiters = [
+        Waiter(ask, planned[n].spec.priority, planned[n].spec.preempt) for n in order for ask in asks_of(planned[n])
+    ]
+    served = {one.decision.instance: one for one in serve(inventory, waiters, occupants, reserve_after_s=math.inf)}
     names = {worker.id: worker.name for worker in inventory.workers.facts}
     items: list[PlanItem] = []
     advised = 0
     for one in planned:
         advice: list[str] | None = None
         for index in range(one.to_place):
-            decision = decisions.get(_instance(one, index))
-            if isinstance(decision, Unplaced) and advice is None:
-                advice = _advice(inventory, one, decision) if advised < _MAX_ADVISED else []
+            answer = served.get(_instance(one, index))
+            if answer is not None and isinstance(answer.decision, Unplaced) and advice is None:
+                staying = occupants.staying if not advised else ()
+                advice = _advice(inventory, one, answer.decision, staying) if advised < _MAX_ADVISED else []
                 advised += 1
-            items.append(_item(one, index, decision, inventory, names, advice or []))
+            items.append(_item(one, index, answer, inventory, names, advice or []))
     return items
 
 
@@ -69,30 +80,32 @@ def asks_of(planned: Planned) -> list[Ask]:
     return [for_instance(ask, _instance(planned, n)) for n in range(planned.to_place)]
 
 
-def _advice(inventory: Inventory, planned: Planned, decision: Unplaced) -> list[str]:
+def _advice(inventory: Inventory, planned: Planned, decision: Unplaced, occupants: Sequence[Occupant]) -> list[str]:
     if isinstance(planned.need, str):
         return []
     engine = engine_for(planned.spec)
-    return advise(inventory, Unfit(planned.spec, planned.need, engine, planned.uid, decision.explain))
+    return advise(inventory, Unfit(planned.spec, planned.need, engine, planned.uid, decision.explain, occupants))
 
 
 def _item(
     planned: Planned,
     index: int,
-    decision: Decision | None,
+    answer: Served | None,
     inventory: Inventory,
     names: Mapping[str, str],
     advice: list[str],
 ) -> PlanItem:
-    if decision is None or isinstance(planned.need, str):
+    if answer is None or isinstance(planned.need, str):
         explain = Explain(workers=0, rejected={}, message=f"{Reason.METADATA_UNKNOWN}: {planned.need}")
         return PlanItem(deployment=planned.name, instance=index, fits=False, explain=explain)
+    decision = answer.decision
     if not isinstance(decision, Placed):
         return PlanItem(
             deployment=planned.name,
             instance=index,
             fits=False,
             need=need_view(planned.need),
+            preempts=[one.instance for one in answer.leave],
             explain=decision.explain.model_copy(update={"advice": advice}),
         )
     gpus = [claim for claim in decision.claims if inventory.gpu_row(claim.device) is not None]

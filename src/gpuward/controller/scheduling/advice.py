@@ -3,19 +3,21 @@
 Nothing is guessed, so what is said here holds on this inventory; and the questions are few, whatever its size.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from gpuward.controller.domain.placement import Layout, Need, Placed, WorkerFacts
+from gpuward.controller.domain.placement import Ask, Layout, Need, Placed, WorkerFacts
 from gpuward.controller.scheduling.estimate import EngineFacts, asks_for
 from gpuward.controller.scheduling.inventory import Inventory
-from gpuward.controller.scheduling.place import place
+from gpuward.controller.scheduling.place import find
+from gpuward.controller.scheduling.preempt import Occupant, make_room
 from gpuward.schemas.manifest import DeploymentSpec, Parallel, Placement
 from gpuward.schemas.objects import Explain
 from gpuward.schemas.reasons import Reason
 
 _MIB_PER_GIB: Final = 1024
+_MAX_NAMED: Final = 4
 _MORE_WORKERS: Final = (2, 4)
 _WEIGHTS: Final = frozenset({"weights", "tensors", "adapters"})  # parts of a need that no setting makes smaller
 _SIZED: Final = frozenset({Reason.NEED_GT_FREE, Reason.NEED_GT_CAPACITY})
@@ -30,13 +32,15 @@ class Unfit:
     engine: EngineFacts
     deployment_uid: str
     explain: Explain
+    occupants: Sequence[Occupant] = ()  # who hold claims and could leave
+
+    def ask(self, spec: DeploymentSpec) -> Ask:
+        """What an instance of that spec asks."""
+        return asks_for(spec, self.need, self.engine, instance="advice", deployment_uid=self.deployment_uid)
 
     def asked(self, inventory: Inventory, spec: DeploymentSpec) -> Placed | None:
         """Where an instance of that spec would go. The inventory stays as it is."""
-        ask = asks_for(spec, self.need, self.engine, instance="advice", deployment_uid=self.deployment_uid)
-        (decision,) = place(inventory, [ask])
-        inventory.rollback()
-        return decision if isinstance(decision, Placed) else None
+        return find(inventory, self.ask(spec))
 
 
 def advise(inventory: Inventory, unfit: Unfit) -> list[str]:
@@ -120,6 +124,14 @@ def _all_ready(inventory: Inventory, unfit: Unfit) -> Iterator[str]:
         yield f"fits as soon as {_names(inventory, placed, among=away)} is ready"
 
 
+def _others_gone(inventory: Inventory, unfit: Unfit) -> Iterator[str]:
+    room = make_room(inventory, unfit.ask(unfit.spec), [replace(o, priority=0) for o in unfit.occupants])
+    if room is not None and room.leave:
+        names = ", ".join(o.instance for o in room.leave[:_MAX_NAMED])
+        more = f" and {len(room.leave) - _MAX_NAMED} more" if len(room.leave) > _MAX_NAMED else ""
+        yield f"fits when {_names(inventory, room.placed)} is free of {names}{more}"
+
+
 def _with_workers(
     inventory: Inventory, unfit: Unfit, real: list[WorkerFacts], thought: list[WorkerFacts]
 ) -> Placed | None:
@@ -150,4 +162,5 @@ def _names(inventory: Inventory, placed: Placed, among: list[WorkerFacts] | None
 
 _QUESTIONS: Final[tuple[Callable[[Inventory, Unfit], Iterator[str]], ...]] = (
     _other_degrees, _free_choice, _uncordoned, _all_ready, _less_gpu_memory, _less_host_memory, _more_workers,
+    _others_gone,
 )  # fmt: skip

@@ -80,7 +80,7 @@ def _make_way(
     """Adds the moves for one demand to the plan, and reserves all that they take; None where there is no way."""
     pool = dict(staying)
     for _ in range(_MAX_WAYS):
-        room = make_room(inventory, demand, [_occupant(one) for one in pool.values()])
+        room = _room(inventory, demand, pool)
         if room is None or len(room.leave) > budget:
             return None
         found = _relocate(inventory, demand, room, pool)
@@ -94,10 +94,22 @@ def _make_way(
     return None
 
 
-def _occupant(one: Movable) -> Occupant:
-    """As somebody who could leave. All are of one rank, and of as many the smaller ones go: they count as younger."""
-    memory_mib = sum(claim.memory_mib for claim in one.claims)
-    return Occupant(one.instance, 0, -float(memory_mib), frozenset(one.workers), one.claims)
+def _size(one: Occupant | Movable) -> int:
+    return sum(claim.memory_mib for claim in one.claims)
+
+
+def _room(inventory: Inventory, demand: Ask, pool: Mapping[str, Movable]) -> Room | None:
+    """Where the fewest have to leave, and of as many the smallest: tried with the large staying, and with the small."""
+    found: list[Room] = []
+    for sign in (1, -1):
+        # All are of one rank; who is to stay counts as older.
+        occupants = [
+            Occupant(one.instance, 0, float(sign * _size(one)), frozenset(one.workers), one.claims)
+            for one in pool.values()
+        ]
+        if (room := make_room(inventory, demand, occupants)) is not None:
+            found.append(room)
+    return min(found, key=lambda room: (len(room.leave), sum(map(_size, room.leave))), default=None)
 
 
 def _relocate(inventory: Inventory, demand: Ask, room: Room, pool: Mapping[str, Movable]) -> list[Relocation] | str:
@@ -105,7 +117,7 @@ def _relocate(inventory: Inventory, demand: Ask, room: Room, pool: Mapping[str, 
     reserved = [room.placed]
     inventory.reserve(room.placed, demand.deployment_uid)  # upon what still stands there, so that nobody else fits
     moves: list[Relocation] = []
-    for one in sorted(room.leave, key=lambda o: (-o.gpus, o.born, o.instance)):  # the large ones are hard to place
+    for one in sorted(room.leave, key=lambda o: (-o.gpus, -_size(o), o.instance)):  # the large ones are hard to place
         ask = pool[one.instance].ask
         copy = find(inventory, for_instance(ask, f"{one.instance}+", frozenset()))
         if copy is None:

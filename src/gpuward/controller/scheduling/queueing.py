@@ -170,7 +170,7 @@ def _gone_over(occupants: Occupants, leave: Sequence[Occupant]) -> Occupants:
 
 def _told(decision: Unplaced, reason: Reason | None, text: str) -> Unplaced:
     explain = decision.explain
-    told = explain.model_copy(update={"message": f"{explain.message}; {text}"})
+    told = explain.model_copy(update={"message": f"{explain.message}; {text}", "note": text})
     return replace(decision, explain=told, reason=reason)
 
 

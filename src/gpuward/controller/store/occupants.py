@@ -1,7 +1,7 @@
 """Who holds claims, and that some of them shall leave for one who waits."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -22,7 +22,7 @@ _OCCUPANTS: Final = """
       join devices v on v.uuid = c.device
       join instances i on i.id = c.instance_id
       join deployments d on d.uid = i.deployment_uid
-     where i.phase = 'stopping' or i.phase = any($1)"""
+     where (i.phase = 'stopping' or i.phase = any($1)) and d.uid <> all($2::uuid[])"""
 _PUSH_OUT: Final = """
     update instances i set pushed_out_for = x.waits
       from jsonb_to_recordset($1) as x (id text, epoch int, waits text, waits_epoch int), instances w
@@ -39,10 +39,10 @@ class Push:
     leave: tuple[Occupant, ...]
 
 
-async def read_occupants(connection: Any) -> Occupants:
-    """All who hold claims and can leave, or are leaving."""
+async def read_occupants(connection: Any, *, without: Collection[str] = ()) -> Occupants:
+    """All who hold claims and can leave, or are leaving, but for the deployments `without` (uids)."""
     rows: defaultdict[str, list[Any]] = defaultdict(list)
-    for row in await connection.fetch(_OCCUPANTS, list(_STAYING)):
+    for row in await connection.fetch(_OCCUPANTS, list(_STAYING), list(without)):
         rows[row["instance_id"]].append(row)
     found: dict[bool, list[Occupant]] = {True: [], False: []}
     for instance, claims in rows.items():
