@@ -32,6 +32,7 @@ class Case:
     resources: Json = field(default_factory=dict)
     parallel: Json = field(default_factory=dict)
     select: dict[str, list[int]] = field(default_factory=dict)
+    leader: str | None = None
     need_per_gpu: str | None = None
 
     def manifest(self, name: str = "case", **placement: Any) -> Json:
@@ -81,7 +82,7 @@ CASES = {
     "C24": Case(
         ("a80-1", "a80-2", "a80-3"), "q7b", {"a80-1": [0, 1], "a80-2": [0], "a80-3": [0]},
         resources={"gpus": 4, "max_workers": 3}, parallel={"pp": 4},
-        select={"a80-1": [0, 1], "a80-2": [0], "a80-3": [0]},
+        select={"a80-1": [0, 1], "a80-2": [0], "a80-3": [0]}, leader="a80-1",
     ),
     "C27": Case(
         ("w16x4",), "q32b", refused=why("need_gt_capacity"), resources={"gpus": 2}, select={"w16x4": [0, 1]}
@@ -103,6 +104,7 @@ async def test_case(site: Site, id_: str) -> None:
     if case.where:
         assert sorted(applied["gpus"]) == sorted(gpus_of(case.where))
         assert sorted(applied["workers"]) == sorted(case.where)
+        assert case.leader in (None, applied["worker"])
     else:
         assert applied["explain"]["rejected"].keys() == case.refused
         assert applied["reason"] in case.refused
@@ -115,6 +117,7 @@ def agrees(case: Case, item: Json) -> None:
         assert sorted(item["gpus"]) == sorted(gpus_of(case.where))
         assert sorted(item["workers"]) == sorted(case.where)
         assert item["worker"] == item["workers"][0]
+        assert case.leader in (None, item["worker"])
     else:
         assert not item["fits"]
         assert item["explain"]["rejected"].keys() == case.refused
