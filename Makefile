@@ -13,7 +13,7 @@ BIN := $(VENV)/bin
 PIP_INSTALL := -m pip --disable-pip-version-check --no-input install -qq --no-cache-dir
 LOCKED := $(PIP_INSTALL) --require-hashes --no-deps --only-binary=:all: --requirement
 
-.PHONY: help setup run test check test-nightly test-engines bench-place bench-storm bench-agents bench-policy bench-openb estimates lock clean
+.PHONY: help setup run test check test-nightly test-engines bench-place bench-storm bench-agents bench-policy bench-openb bench-plan estimates lock clean
 .DELETE_ON_ERROR:
 
 help:
@@ -23,7 +23,7 @@ help:
 	@echo 'make check         lint, format, types, import rules'
 	@echo 'make test-nightly  the ledger and its faults at length'
 	@echo 'make test-engines  tests with real model servers (installs $(ENGINES) first)'
-	@echo 'make bench-place   placements per second through the real store; bench-storm, bench-agents, bench-policy, bench-openb: see bench/'
+	@echo 'make bench-place   placements per second through the real store; bench-storm, bench-agents, bench-policy, bench-openb, bench-plan: see bench/'
 	@echo 'make estimates     docs/estimates.md anew, from docs/models.yaml'
 	@echo 'make lock          resolve the dependencies anew'
 	@echo 'make clean         remove what the other targets made'
@@ -53,7 +53,7 @@ test-engines: $(VENV)/.ready $(ENGINES)/.ready
 
 # What they print says what it was measured against; bench-storm and bench-policy exit with 1 where a promise is not
 # kept.
-bench-place bench-storm bench-agents bench-policy bench-openb: bench-%: $(VENV)/.ready
+bench-place bench-storm bench-agents bench-policy bench-openb bench-plan: bench-%: $(VENV)/.ready
 	PYTHONPATH=tests $(BIN)/python bench/$*.py $(ARGS)
 
 # What well-known models need, from docs/models.yaml; a test holds the page to it.

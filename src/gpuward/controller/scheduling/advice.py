@@ -125,7 +125,7 @@ def _all_ready(inventory: Inventory, unfit: Unfit) -> Iterator[str]:
 
 
 def _others_gone(inventory: Inventory, unfit: Unfit) -> Iterator[str]:
-    room = make_room(inventory, unfit.ask(unfit.spec), [replace(o, priority=0) for o in unfit.occupants])
+    room = make_room(inventory, unfit.ask(unfit.spec), unfit.occupants) if unfit.occupants else None
     if room is not None and room.leave:
         names = ", ".join(o.instance for o in room.leave[:_MAX_NAMED])
         more = f" and {len(room.leave) - _MAX_NAMED} more" if len(room.leave) > _MAX_NAMED else ""

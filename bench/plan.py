@@ -1,0 +1,107 @@
+"""How long `plan` takes: many manifests on many workers, through the API over a real database, empty and full.
+
+Usage: python bench/plan.py [--workers 1000] [--manifests 100] [--rounds 5]. Tests' support has to be on the path.
+Prints the median and the longest of the rounds; the first, which reads everything for the first time, is among them.
+"""
+
+import argparse
+import asyncio
+import statistics
+import time
+from typing import Any, Final
+
+from gpuward.controller.store.database import Database
+from support.migrated import migrated_database, migrated_template
+from support.postgres import running_server
+from support.served import Served, served
+
+AIM_S: Final = 1.0  # for 100 manifests on 1,000 workers
+GPUS: Final = 8
+GPU_MIB: Final = 81_920
+_WORKERS: Final = """
+    insert into workers (id, name, credential_hash, proxy_secret, phase, os, arch, driver, simulated, gpus_known,
+                         session, reported_at)
+    select gen_random_uuid(), 'w' || n, decode(md5(n::text), 'hex'), 's', 'ready', 'linux', 'x86_64', '580.95', true,
+           true, 1, now()
+      from generate_series(1, $1) n"""
+_HOSTS: Final = """
+    insert into devices (uuid, worker_id, kind, index, memory_mib, reported_mib, cpu_milli)
+    select 'host-' || id, id, 'host', 0, 1048576, 1048576, 64000 from workers"""
+_GPUS: Final = """
+    insert into devices (uuid, worker_id, kind, index, model, compute_capability, memory_mib, reported_mib)
+    select 'GPU-' || name || '-' || n, id, 'gpu', n, 'H100', '9.0', $1, $1
+      from workers, generate_series(0, $2 - 1) n"""
+_FULL: Final = """
+    with d as (insert into deployments (uid, name, generation, revision, spec)
+               values (gen_random_uuid(), 'full', 1, 1, '{"engine": "simulated", "priority": 100}') returning uid),
+         r as (insert into revisions (deployment_uid, generation, spec, input_hash)
+               select uid, 1, '{"engine": "simulated"}', '' from d),
+         i as (insert into instances (id, deployment_uid, revision, phase, epoch)
+               select 'full-' || g.uuid, d.uid, 1, 'running', 1 from d, devices g where g.kind = 'gpu' returning id)
+    insert into claims (device, instance_id, epoch, memory_mib) select substr(id, 6), id, 1, $1 from i"""
+
+
+async def fill(database: Database, workers: int) -> None:
+    """Workers of eight free GPUs each."""
+    async with database.transaction() as connection:
+        await connection.execute(_WORKERS, workers)
+        await connection.execute(_HOSTS)
+        await connection.execute(_GPUS, GPU_MIB, GPUS)
+
+
+async def seconds_of(api: Served, manifests: list[dict[str, Any]], rounds: int) -> tuple[list[float], int]:
+    """The time of each round, and how many instances fit."""
+    times, fits = [], 0
+    for _ in range(rounds):
+        began = time.monotonic()
+        status, answer = await api.call("POST", "/api/v1/plan", json={"manifests": manifests})
+        times.append(time.monotonic() - began)
+        if status != 200:
+            raise SystemExit(f"the plan was refused: {answer}")
+        fits = sum(item["fits"] for item in answer["items"])
+    return times, fits
+
+
+async def measure(database: Database, workers: int, count: int, rounds: int) -> None:
+    """Measures and prints."""
+    manifests = [
+        {"kind": "Deployment", "name": f"m{n}", "engine": "simulated", "priority": n,
+         "args": {"memory": f"{10 + 7 * n}GiB", "heads": 32}}
+        for n in range(count)
+    ]  # fmt: skip
+    await fill(database, workers)
+    async with served(database) as api:
+        await tell("empty", api, manifests, workers, rounds)
+        async with database.transaction() as connection:
+            await connection.execute(_FULL, GPU_MIB - 1024)
+        await tell("full", api, manifests, workers, rounds)
+
+
+async def tell(state: str, api: Served, manifests: list[dict[str, Any]], workers: int, rounds: int) -> None:
+    """Measures one state of the cluster and prints what it took."""
+    times, fits = await seconds_of(api, manifests, rounds)
+    print(
+        f"{state}: {len(manifests)} manifests on {workers} workers of {GPUS} GPUs: median "
+        f"{statistics.median(times):.3f} s, longest {max(times):.3f} s (aim {AIM_S:g} s); {fits} fit"
+    )
+
+
+def main() -> None:
+    """Runs it on a database of its own."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--workers", type=int, default=1000)
+    parser.add_argument("--manifests", type=int, default=100)
+    parser.add_argument("--rounds", type=int, default=5)
+    given = parser.parse_args()
+    with running_server() as server:
+        template = migrated_template(server)
+
+        async def run() -> None:
+            async with migrated_database(server, template) as database:
+                await measure(database, given.workers, given.manifests, given.rounds)
+
+        asyncio.run(run())
+
+
+if __name__ == "__main__":
+    main()
