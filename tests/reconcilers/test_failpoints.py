@@ -48,6 +48,7 @@ ELSEWHERE = {
     "housekeeping.Housekeeping.run": "the loop around `round`: it sleeps and catches",
     "instances.InstancesReconciler.list_keys[0] exit": "gives the connection back: nothing is sent",
     "cancelling.CancellingReconciler.step[0] exit": "as above",
+    "instance_writes.carry_out[8]": "notes relocations, of which this road has none",
     "instances.InstancesReconciler._apply[0]": "the placer's turn: waits for the pass before it, and sends nothing",
     "placement.PlacementReconciler.step[0]": "as above",
     "placer.Placer.turn[0]": "as above",
