@@ -5,10 +5,10 @@ is put to the very search that places it. So what comes out is enough, and none 
 put back, and only where the ask did not fit any more was it lifted again.
 """
 
-from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -18,10 +18,11 @@ from gpuward.controller.scheduling.candidates import Candidates
 from gpuward.controller.scheduling.inventory import Inventory
 from gpuward.controller.scheduling.place import find
 from gpuward.controller.scheduling.search import search_for
-from gpuward.controller.scheduling.segments import NEVER, Ints
+from gpuward.controller.scheduling.segments import NEVER, Bools, Ints
 
 # Places that are worked out to the end, of each layout. Those that lack the fewest GPUs come first.
 _MAX_SITES: Final = 12
+_TRIED_FIRST: Final = 16  # workers that are thought empty together; then four times as many, and so on
 _Site = frozenset[str]  # ids of workers
 
 
@@ -50,7 +51,7 @@ class Room:
     leave: tuple[Occupant, ...] = ()
 
 
-def make_room(inventory: Inventory, ask: Ask, occupants: Sequence[Occupant]) -> Room | None:
+def make_room(inventory: Inventory, ask: Ask, occupants: Sequence[Occupant], *, ranked: bool = True) -> Room | None:
     """Who has to leave for an ask that does not fit now; None where it would not fit though all of them left.
 
     Of several ways the one whose highest victim is lowest, then the one of the fewest victims, then that of the fewest
@@ -60,11 +61,20 @@ def make_room(inventory: Inventory, ask: Ask, occupants: Sequence[Occupant]) -> 
         inventory: as it is; it is the same afterwards.
         ask: what does not fit.
         occupants: those that may be made to leave.
+        ranked: False where their priority does not matter, since they end by themselves.
     """
-    level = _lowest_level(inventory, ask, occupants)
-    if level is None:
-        return None
-    pool = [o for o in occupants if o.priority <= level]
+    if not ranked:
+        pool = _enough(inventory, ask, occupants)
+        return None if pool is None else _fewest(inventory, ask, [replace(o, priority=0) for o in pool])
+    for level in sorted({o.priority for o in occupants}):
+        pool = _enough(inventory, ask, [o for o in occupants if o.priority <= level])
+        if pool is not None:
+            return _fewest(inventory, ask, pool)
+    return None
+
+
+def _fewest(inventory: Inventory, ask: Ask, pool: Sequence[Occupant]) -> Room | None:
+    """Who of the pool has to leave, the ask fitting if all do."""
     ways = []
     for site in dict.fromkeys(_sites(inventory, ask, pool)):
         near = [o for o in pool if o.workers & site]
@@ -90,27 +100,50 @@ def lifted(inventory: Inventory, occupants: Iterable[Occupant]) -> Iterator[None
             inventory.put_back(one.claims)
 
 
-def _lowest_level(inventory: Inventory, ask: Ask, occupants: Sequence[Occupant]) -> int | None:
-    """The lowest priority so that the ask fits when all up to it have left."""
-    levels = sorted({o.priority for o in occupants})
+def _enough(inventory: Inventory, ask: Ask, pool: Sequence[Occupant]) -> list[Occupant] | None:
+    """Some of the pool whose leaving is enough, those on the workers that lack least; None where all are not enough."""
+    on_worker: defaultdict[str, dict[str, Occupant]] = defaultdict(dict)
+    for one in pool:
+        for worker in one.workers:
+            on_worker[worker][one.instance] = one
+    workers = _nearest_workers(inventory, ask, pool)
+    count = _TRIED_FIRST
+    while workers:
+        some = {i: o for worker in workers[:count] for i, o in on_worker[worker].items()}
+        with lifted(inventory, some.values()):
+            if find(inventory, ask) is not None:
+                return list(some.values())
+        if count >= len(workers):
+            break
+        count *= 4
+    return None
 
-    def fits(level: int) -> bool:
-        with lifted(inventory, (o for o in occupants if o.priority <= level)):
-            return find(inventory, ask) is not None
 
-    if not levels or not fits(levels[-1]):
-        return None
-    return levels[bisect_left(range(len(levels) - 1), x=True, key=lambda n: fits(levels[n]))]
+def _nearest_workers(inventory: Inventory, ask: Ask, pool: Sequence[Occupant]) -> list[str]:
+    """Workers that might have GPUs enough if all of the pool left, those that lack the fewest now first."""
+    held = np.zeros(len(inventory.gpus.uuid) + 1, dtype=np.bool_)
+    rows = [inventory.gpu_row(claim.device) for one in pool for claim in one.claims]
+    held[[row for row in rows if row is not None]] = True
+    groups, facts = inventory.groups, inventory.workers.facts
+    lacking: dict[int, int] = {}
+    for one in _chain(ask):
+        for number, layout in enumerate(one.layouts):
+            wanted = search_for(inventory, one).candidates(number).wanted
+            free, possible = _suitable(inventory, layout), _suitable(inventory, layout, held)
+            for group in np.flatnonzero(possible >= wanted).tolist():
+                worker, lacks = int(groups.worker[group]), max(int(wanted[group] - free[group]), 0)
+                lacking[worker] = min(lacking.get(worker, lacks), lacks)
+    return [facts[worker].id for worker in sorted(lacking, key=lambda w: (lacking[w], w))]
+
+
+def _chain(ask: Ask) -> list[Ask]:
+    """The ask by each of its engines."""
+    return [ask, *(_chain(ask.otherwise) if ask.otherwise is not None else [])]
 
 
 def _sites(inventory: Inventory, ask: Ask, pool: Sequence[Occupant]) -> list[_Site]:
     """Workers, or sets of them for a gang, on which the ask would fit if all of the pool left."""
-    chain: list[Ask] = []
-    by: Ask | None = ask
-    while by is not None:
-        chain.append(by)
-        by = by.otherwise
-    layouts = [(one, number, layout) for one in chain for number, layout in enumerate(one.layouts)]
+    layouts = [(one, number, layout) for one in _chain(ask) for number, layout in enumerate(one.layouts)]
     free = {layout: _suitable(inventory, layout) for _, _, layout in layouts}
     sites: list[_Site] = []
     with lifted(inventory, pool):
@@ -121,11 +154,13 @@ def _sites(inventory: Inventory, ask: Ask, pool: Sequence[Occupant]) -> list[_Si
     return sites
 
 
-def _suitable(inventory: Inventory, layout: Layout) -> Ints:
-    """By group how many GPUs could be had now."""
+def _suitable(inventory: Inventory, layout: Layout, held: Bools | None = None) -> Ints:
+    """By group how many GPUs could be had now, or at the very best if what is held on some were gone."""
     gpus = inventory.gpus
-    have = gpus.whole if layout.exclusive else gpus.room
-    suitable: Ints = np.count_nonzero(have[inventory.groups.gpus] >= layout.memory_mib, axis=1).astype(np.int64)
+    can: Bools = (gpus.whole if layout.exclusive else gpus.room) >= layout.memory_mib
+    if held is not None:
+        can = can | held
+    suitable: Ints = np.count_nonzero(can[inventory.groups.gpus], axis=1).astype(np.int64)
     return suitable
 
 

@@ -160,7 +160,7 @@ def _nearest(inventory: Inventory, ask: Ask, occupants: Occupants) -> Room | Non
         placed = find(inventory, ask)
         if placed is not None:
             return Room(placed)
-        return make_room(inventory, ask, [replace(o, priority=0) for o in occupants.staying])
+        return make_room(inventory, ask, occupants.staying, ranked=False)
 
 
 def _gone_over(occupants: Occupants, leave: Sequence[Occupant]) -> Occupants:
