@@ -10,7 +10,7 @@ from gpuward.controller.api.context import CONTEXT, ApiContext
 from gpuward.controller.api.errors import as_api_error, invalid
 from gpuward.controller.api.exchange import answer, read_model
 from gpuward.controller.api.plan_policies import policy_outlook
-from gpuward.controller.api.planning import MAX_INSTANCES, PlanChange, Planned, plan_items
+from gpuward.controller.api.planning import MAX_INSTANCES, NOBODY, PlanChange, Planned, plan_items
 from gpuward.controller.api.route import Access, Route
 from gpuward.controller.domain.placement import Need
 from gpuward.controller.engines.base import SpecError
@@ -30,6 +30,7 @@ from gpuward.schemas.problems import FieldProblem, join_path
 from gpuward.schemas.requests import PlanBody
 
 ANALYSES_LIMIT_S: Final = 25.0
+FEW: Final = 10  # manifests, of which the first that does not fit is told whose leaving would help: that takes longest
 MAX_ANALYSES_AT_ONCE: Final = 2  # plans have no part in the controller's own analyses, and must not crowd them out
 ANALYSES_AT_ONCE: Final = web.AppKey("ANALYSES_AT_ONCE", asyncio.Semaphore)
 _CHANGES: Final[dict[str, PlanChange]] = {"unchanged": "unchanged", "updated": "update", "replaced": "replace"}
@@ -54,7 +55,8 @@ async def post(request: web.Request) -> web.Response:
     async with context.database.snapshot() as connection:
         # Old instances make room for the new ones, so what they hold counts as free.
         inventory = await read_inventory(connection, without=replaced)
-        occupants = await read_occupants(connection, without=replaced)
+        needed = len(planned) <= FEW or any(one.spec.preempt for one in planned)
+        occupants = await read_occupants(connection, without=replaced) if needed else NOBODY
     items = await asyncio.to_thread(plan_items, inventory, planned, occupants)
     changes = {one.name: one.change for one in planned}
     view = PlanView(

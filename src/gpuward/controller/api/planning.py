@@ -21,7 +21,7 @@ from gpuward.schemas.reasons import Reason
 
 MAX_INSTANCES: Final = 10_000
 _MAX_ADVISED: Final = 5  # deployments; each takes about ten questions to the scheduler, who has to leave many more
-_NOBODY: Final = Occupants()
+NOBODY: Final = Occupants()
 PlanChange = Literal["create", "replace", "update", "unchanged"]
 
 
@@ -37,7 +37,7 @@ class Planned:
     need: Need | str  # a text: why the need is not known
 
 
-def plan_items(inventory: Inventory, planned: Sequence[Planned], occupants: Occupants = _NOBODY) -> list[PlanItem]:
+def plan_items(inventory: Inventory, planned: Sequence[Planned], occupants: Occupants = NOBODY) -> list[PlanItem]:
     """Places all of them together, higher priority first, and answers in the manifests' order.
 
     The first that do not fit are told what would make them fit, beside all that do.
