@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from gpuward.controller.domain.placement import Ask, Layout
-from gpuward.controller.scheduling.feasible import FITS, STAGE, STAGES, Request, Stages
+from gpuward.controller.scheduling.feasible import FITS, STAGE, STAGES, Request
 from gpuward.controller.scheduling.furthest import Furthest, furthest_of
 from gpuward.controller.scheduling.inventory import Inventory
 from gpuward.controller.scheduling.search import Search, search_for
@@ -30,6 +30,7 @@ _TOO_SMALL: Final = STAGE[Reason.NEED_GT_CAPACITY]
 _SIZED: Final = frozenset({Reason.NEED_GT_CAPACITY, Reason.NEED_GT_FREE})
 # Says that another worker is at fault, or that nobody asked for this one: never the nearest while there is another.
 _ASIDE: Final = (STAGE[Reason.NOT_SELECTED], STAGE[Reason.NOT_ALL_SELECTED_READY])
+_NEARNESS: Final = np.array([-1 if stage in _ASIDE else stage for stage in range(FITS + 1)], dtype=np.int64)
 
 
 def explain_unplaced(inventory: Inventory, ask: Ask) -> Explain:
@@ -41,7 +42,7 @@ def explain_unplaced(inventory: Inventory, ask: Ask) -> Explain:
     """
     searches = [search_for(inventory, by) for by in _chain(ask)]
     found = [(search, furthest_of(search)) for search in searches]
-    search, furthest = max(found, key=lambda pair: int(_nearness(pair[1].reached).max(initial=-1)))
+    search, furthest = max(found, key=lambda pair: int(_NEARNESS[pair[1].reached].max(initial=-1)))
     return _explained(search, furthest)
 
 
@@ -120,14 +121,10 @@ def _reason(stage: int) -> Reason:
     return STAGES[stage] if stage < FITS else Reason.COUNT_MISMATCH
 
 
-def _nearness(reached: Stages) -> Ints:
-    return np.where(np.isin(reached, _ASIDE), -1, reached.astype(np.int64))
-
-
 def _nearest(request: Request, furthest: Furthest, ruled_out: Mapping[Reason, Bools]) -> NearestMiss | None:
     if not len(furthest.reached):
         return None
-    nearness = _nearness(furthest.reached)
+    nearness = _NEARNESS[furthest.reached]
     rows = np.flatnonzero(nearness == nearness.max())
     stage = int(furthest.reached[rows[0]])
     reason = _reason(stage)
