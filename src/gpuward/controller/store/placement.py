@@ -83,7 +83,7 @@ async def commit_placements(
     Returns:
         The starts that were written.
     """
-    devices = await _lock(connection, starts)
+    devices = await _lock(connection, starts) if starts else {}
     kept = [s for s in starts if _fits(s, devices)]
     told = {kind: set(ids) for kind, ids in (hints or {}).items()}
     if not kept:
