@@ -15,7 +15,7 @@ from gpuward.controller.scheduling.segments import Bools
 from gpuward.controller.scheduling.standing import Standing
 
 # Searches that are kept: a row of arrays for each group, some 100 bytes, and one for each GPU.
-_KEPT_ROWS: Final = 4_000_000
+_KEPT_ROWS: Final = 8_000_000
 _KEPT_AT_LEAST: Final = 8
 
 
