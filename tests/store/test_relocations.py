@@ -3,9 +3,10 @@
 import pytest
 
 from gpuward.controller.store.database import Database
-from gpuward.controller.store.movable import read_movable
+from gpuward.controller.store.movable import RelocationRow, read_movable, read_relocations
 from gpuward.controller.store.refusals import InUseError
 from gpuward.controller.store.relocations import NewRelocation, ask_for, begin_next
+from gpuward.controller.store.retention import prune
 from support.ledger import GIB, add_deployment, add_host, add_instance, claim, rows
 
 
@@ -88,3 +89,22 @@ async def test_who_may_be_moved(migrated: Database, change: str) -> None:
         await connection.execute(change)
     async with migrated.snapshot() as connection:
         assert await read_movable(connection) == []
+
+
+async def test_old_moves_are_forgotten(migrated: Database) -> None:
+    await ask_for(migrated, await some_running(migrated, 3))
+    async with migrated.transaction() as connection:
+        for instance, days in (("i0", 31), ("i1", 29)):
+            await connection.execute(
+                """update relocations set state = 'moved', ended_at = now() - make_interval(days => $2)
+                    where instance_id = $1""",
+                instance,
+                days,
+            )
+        await prune(connection, keep_events_days=30, keep_actions_days=30)
+    assert [row.instance for row in await _shown(migrated)] == ["i2", "i1"], "and those under way are kept"
+
+
+async def _shown(migrated: Database) -> list[RelocationRow]:
+    async with migrated.snapshot() as connection:
+        return await read_relocations(connection)

@@ -1,4 +1,4 @@
-"""What may be forgotten: old events, spent join tokens, webhooks that are over, actions of policies that have ended.
+"""What may be forgotten: old events, spent join tokens, webhooks and moves that are over, policies' actions likewise.
 
 In bounded portions, so that no delete holds others up.
 """
@@ -25,6 +25,12 @@ async def prune(connection: Any, *, keep_events_days: int, keep_actions_days: in
     await connection.execute(
         """delete from webhook_deliveries where id in (
                select id from webhook_deliveries where finished_at < now() - make_interval(days => $1) limit $2)""",
+        keep_events_days,
+        _PORTION,
+    )
+    await connection.execute(
+        """delete from relocations where id in (
+               select id from relocations where ended_at < now() - make_interval(days => $1) order by id limit $2)""",
         keep_events_days,
         _PORTION,
     )
