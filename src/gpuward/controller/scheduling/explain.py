@@ -139,7 +139,7 @@ def _nearest(request: Request, furthest: Furthest, ruled_out: Mapping[Reason, Bo
     message = f"such as {worker}"
     if stage == FITS:
         message = f"need {need[best]} such workers, there are {free[best]}"
-    elif reason == Reason.COUNT_MISMATCH and request.named is not None:
+    elif reason == Reason.COUNT_MISMATCH and request.named and request.named.count != _world(request, furthest, best):
         message = f"need {_world(request, furthest, best)} GPUs, {request.named.count} are named"
     elif reason in _COUNTED:
         message = f"need {need[best]} {_COUNTED[reason]}, best {free[best]} on {worker}"
