@@ -121,7 +121,7 @@ async def test_engine_layout_and_parts_are_told(api: Served, db: Database) -> No
 async def test_what_would_make_it_fit(api: Served, db: Database) -> None:
     await add_host(db, "w", gpus=1, gib=40)
     (item,) = (await plan(api, manifest("a", args={"memory": "60GiB"})))["items"]
-    assert item["explain"]["advice"] == ["fits with gpu_memory <= 40GiB"]
+    assert item["explain"]["advice"] == ["fits with gpu_memory <= 40GiB on 1 GPU"]
     uid = await add_deployment(db, "b", args={"memory": "60GiB"})
     await add_instance(db, uid, "b-1")
     status, answer = await api.call("GET", "/api/v1/instances/b-1/explain")
@@ -130,7 +130,7 @@ async def test_what_would_make_it_fit(api: Served, db: Database) -> None:
         need = {"memory_mib": 60 * GIB, "host_memory_mib": 0, "parts": {}, "heads": None, "vocab": None, "notes": []}
         await connection.execute("update revisions set need = $1", need)
     found = await api.get("/api/v1/instances/b-1/explain", role="viewer")
-    assert (found["rejected"], found["advice"]) == ({"need_gt_capacity": 1}, ["fits with gpu_memory <= 40GiB"])
+    assert (found["rejected"], found["advice"]) == ({"need_gt_capacity": 1}, ["fits with gpu_memory <= 40GiB on 1 GPU"])
     async with db.transaction() as connection:
         await connection.execute("update instances set phase = 'failed'")
     status, answer = await api.call("GET", "/api/v1/instances/b-1/explain")

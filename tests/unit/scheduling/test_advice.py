@@ -32,7 +32,7 @@ def advice(fleet: Fleet, need: Need, *, occupants: Sequence[Occupant] = (), **fi
 
 def test_less_gpu_memory() -> None:
     fleet = Fleet().add("a", [40 * GIB]).add("b", [24 * GIB - 100]).claim("a/0", 30 * GIB)
-    assert advice(fleet, Need(38 * GIB)) == ["fits with gpu_memory <= 23.9GiB"]
+    assert advice(fleet, Need(38 * GIB)) == ["fits with gpu_memory <= 23.9GiB on 1 GPU"]
     spec = spec_of(resources={"gpu_memory": "23.9GiB"})
     ask = asks_for(spec, Need(38 * GIB), engine_for(spec), instance="i", deployment_uid="d")
     assert isinstance(place(fleet.inventory(), [ask])[0], Placed)

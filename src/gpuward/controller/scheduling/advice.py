@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from gpuward.controller.domain.need_view import need_view
 from gpuward.controller.domain.placement import Ask, Layout, Need, Placed, WorkerFacts
 from gpuward.controller.scheduling.estimate import EngineFacts, asks_for
 from gpuward.controller.scheduling.inventory import Inventory
@@ -60,17 +61,21 @@ def _less_gpu_memory(inventory: Inventory, unfit: Unfit) -> Iterator[str]:
     # What is said of the nearest is rounded to hundredths, maybe upwards.
     sizes = {widest * 10 // _MIB_PER_GIB, int((max(nearest.free_gib or 0, 0.01) - 0.01) * 10)}
     for tenths in sorted(sizes, reverse=True):
-        if tenths > 0 and tenths / 10 * _MIB_PER_GIB > _least_mib(unfit.need):
-            spec = _with(unfit.spec, "resources", gpu_memory=tenths * _MIB_PER_GIB // 10)
-            if (placed := unfit.asked(inventory, spec)) is not None:
-                yield f"fits with gpu_memory <= {tenths / 10:g}GiB{_on(placed.layout)}"
-                return
+        memory_mib = tenths * _MIB_PER_GIB // 10
+        placed = unfit.asked(inventory, _with(unfit.spec, "resources", gpu_memory=memory_mib)) if tenths > 0 else None
+        if placed is not None and memory_mib > _least_mib(unfit.need, placed):
+            count = placed.layout.gpus
+            yield f"fits with gpu_memory <= {tenths / 10:g}GiB on {count} GPU{'s' * (count > 1)}"
+            return
 
 
-def _least_mib(need: Need) -> int:
-    """What a GPU must hold at least, where anything is known of it."""
-    shares = [s.parts for s in need.shares] or [need.parts]
-    return min(sum(size for part, size in parts.items() if part in _WEIGHTS) for parts in shares)
+def _least_mib(need: Need, placed: Placed) -> int:
+    """What each of these GPUs must hold at least, where anything is known of it."""
+    shown = need_view(need, placed.engine, placed.layout)
+    weights_mib = sum(size for part, size in shown.parts.items() if part in _WEIGHTS)
+    if shown.per_gpu or not weights_mib:
+        return weights_mib
+    return weights_mib // max(placed.layout.gpus // placed.layout.dp, 1)
 
 
 def _less_host_memory(inventory: Inventory, unfit: Unfit) -> Iterator[str]:
