@@ -53,7 +53,7 @@ ELSEWHERE = {
     "placement.PlacementReconciler.step[0]": "as above",
     "placer.Placer.turn[0]": "as above",
     "placer.Placer.whole_pass[0]": "as above",
-    "placer.Placer.at_once[0]": "as above",
+    "placer.Placer.at_once": "as above",
     "inventory.read_inventory": "the API's, for plans: it writes nothing",
     "lease.Lease": "the campaign for the lease, which has tests of its own",
     "workers.find_by_credential": "the hub's",

@@ -8,7 +8,7 @@ it. The inventory is a cache; the commit checks every row again under lock.
 import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
@@ -28,6 +28,7 @@ from gpuward.schemas.objects import Explain
 from gpuward.schemas.reasons import Reason
 
 RESERVE_AFTER_S: Final = 60.0
+_PATIENCE_S: Final = 0.02
 _MAX_AT_ONCE: Final = 256  # of one step; more would hold its deployments' rows for long
 _MAX_REVISIONS_KEPT: Final = 1_000  # parsed specs, some 14 KiB each; those of a pass are kept besides
 
@@ -104,6 +105,7 @@ class Placer:
                 yield
             except BaseException:
                 self.inventory.rollback()  # whatever was committed all the same is read at the next refresh
+                self._nobody_waits_at = None
                 raise
 
     @asynccontextmanager
@@ -111,21 +113,31 @@ class Placer:
         """A turn that serves everybody. To the list goes who is left waiting; while it is not empty, all must queue."""
         async with self.turn():
             joined, left = self._joined, list[WaitingInstance]()
-            self._nobody_waits_at = None
             yield left
             self._nobody_waits_at = None if left else joined
 
     @asynccontextmanager
     async def at_once(self, newcomers: Sequence[Newcomer]) -> AsyncIterator[list[PlacedStart]]:
-        """A turn for instances that are about to be created, where nobody is ahead of them; else an empty list."""
-        may = self._nobody_waits_at == self._joined and not self._turn.locked()
-        if not may or not 0 < len(newcomers) <= _MAX_AT_ONCE:
-            yield []
-            return
-        async with self.turn():
-            for one in newcomers:
-                self._learn((one.waiting.deployment_uid, one.waiting.revision), one.spec, one.need)
-            yield self.decide([one.waiting for one in newcomers]).placed
+        """A turn for instances that are about to be created, where nobody is ahead of them; else an empty list.
+
+        A pass that serves nobody is over in a moment, so that is waited for, and a longer one is not.
+        """
+        starts: list[PlacedStart] = []
+        async with AsyncExitStack() as turn:
+            if self._nobody_waits() and 0 < len(newcomers) <= _MAX_AT_ONCE:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_PATIENCE_S):
+                        await turn.enter_async_context(self.turn())
+                    starts = self._decide_at_once(newcomers) if self._nobody_waits() else starts
+            yield starts
+
+    def _nobody_waits(self) -> bool:
+        return self._nobody_waits_at == self._joined
+
+    def _decide_at_once(self, newcomers: Sequence[Newcomer]) -> list[PlacedStart]:
+        for one in newcomers:
+            self._learn((one.waiting.deployment_uid, one.waiting.revision), one.spec, one.need)
+        return self.decide([one.waiting for one in newcomers]).placed
 
     # What is known
 
