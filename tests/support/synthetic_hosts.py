@@ -26,6 +26,7 @@ BUSY, LOW = 90.0, 3.0  # percent
 _JOINING_AT_ONCE = 20
 _LIMIT_S = 120.0
 _GPU_MIB = 81_920
+_USED_MIB = 40_000  # of a GPU on which something runs
 
 
 def is_low(instance: str) -> bool:
@@ -122,16 +123,20 @@ class Host:
             used = dict.fromkeys(devices, low if is_low(instance) else busy)
             readings.update(used)
             processes.append({"instance": instance, "epoch": epoch, "utilization": used, "requests": 0})
-        gpus = [{"uuid": uuid_, "used_mib": 40_000, **of} for uuid_, of in readings.items()]
+        gpus = [{"uuid": uuid_, "used_mib": self._used_mib(uuid_), **of} for uuid_, of in readings.items()]
         period = {"seq": int(now_s * 1000), "sampled_s": now_s, "period_s": self.shared.period_s}
         return {"type": "samples", "sent_s": now_s, "periods": [{**period, "gpus": gpus, "processes": processes}]}
 
     def _facts(self) -> list[dict[str, Any]]:
         fixed = {"model": "NVIDIA H100 80GB HBM3", "memory_mib": _GPU_MIB, "compute_capability": "9.0"}
         return [
-            {**fixed, "uuid": uuid_, "index": index, "used_mib": 40_000, "utilization": LOW}
+            {**fixed, "uuid": uuid_, "index": index, "used_mib": self._used_mib(uuid_), "utilization": LOW}
             for index, uuid_ in enumerate(self.gpus)
         ]
+
+    def _used_mib(self, gpu: str) -> int:
+        """In use is what is claimed: the controller places nothing on memory that no claim explains."""
+        return _USED_MIB if any(gpu in devices for _, devices in self.held.values()) else 0
 
     def _hello(self) -> dict[str, Any]:
         host = {"os": "linux", "arch": "x86_64", "hostname": f"host-{self.number}", "driver": "580.95"}
