@@ -43,7 +43,8 @@ check: $(VENV)/.ready
 	$(BIN)/lint-imports
 
 # At length: the ledger's machine with many more examples, every fault at every await by itself, and 100,000 inputs for
-# each reader of files and manifests that nobody vouches for. An hour or more.
+# each reader of files and manifests that nobody vouches for. An hour or more; one process, since what the machine must
+# have met is counted over all tests of its file.
 test-nightly: $(VENV)/.ready
 	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -m 'nightly or not nightly' --timeout 14400 tests/property tests/reconcilers tests/system/faults tests/system/policies
 

@@ -105,7 +105,7 @@ class Database:
         )
 
         async with pool.acquire(timeout=ACQUIRE_TIMEOUT_S):
-            pass
+            pass  # that it could be made is all that is asked
 
         async def connect() -> "asyncpg.Connection[Any]":
             return await asyncpg.connect(
