@@ -26,6 +26,7 @@ from prometheus_client import CollectorRegistry
 from gpuward.controller.leading import Leading
 from gpuward.controller.runtime.clock import SystemClock
 from gpuward.controller.runtime.feed import ChangeFeed
+from gpuward.controller.runtime.garbage import collect_seldom
 from gpuward.controller.runtime.lease import Lease
 from gpuward.controller.runtime.metrics import Metrics
 from gpuward.controller.settings import ControllerSettings
@@ -211,6 +212,7 @@ async def run(options: argparse.Namespace, workers: int, folder: Path) -> None:
         await make_workers(database, workers)
         print(f"{workers:,} workers x {GPUS_PER_WORKER} GPUs, {options.instances:,} instances of one GPU")
         async with leader(database):
+            collect_seldom()  # as the daemon does once it serves
             await burst(database, "bwarm", 8, 8)
             size = options.instances // options.blocks
             for each in options.replicas:

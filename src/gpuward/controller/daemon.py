@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import gc
 import logging
 import os
 import secrets
@@ -32,6 +31,7 @@ from gpuward.controller.reconcilers.known_models import KnownModels
 from gpuward.controller.runtime.clock import SystemClock
 from gpuward.controller.runtime.database import DATABASE_ERRORS
 from gpuward.controller.runtime.feed import ChangeFeed
+from gpuward.controller.runtime.garbage import collect_seldom
 from gpuward.controller.runtime.lease import Lease
 from gpuward.controller.runtime.metrics import Metrics
 from gpuward.controller.settings import ControllerSettings
@@ -46,7 +46,6 @@ log = structlog.get_logger(__name__)
 
 _DATABASE_WAIT_S: Final = 60.0
 _HTTP_CLOSE_S: Final = 2.0
-_COLLECT_AFTER: Final = (20_000, 10, 20)  # objects more than before; rounds of the young; rounds of the middle-aged
 # Of the pool's connections. A flood of requests leaves the others to what the controller lives by; and since no more
 # of them run at once, each one's statements follow one another closely, and the event loop comes round quickly: in a
 # storm of requests 6, 4 and 3 answered as many a second, and with 3 a cancel was through in half the time of 6.
@@ -69,11 +68,7 @@ def main(settings: ControllerSettings) -> int:
         return await run_controller(settings, stop=stop, on_ready=serving)
 
     def serving(url: str) -> None:
-        # What is loaded by now stays: a full collection that looked through all of it held the loop for a tenth of a
-        # second, and made them frequent that thousands of agents' sessions are long-lived, too.
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(*_COLLECT_AFTER)
+        collect_seldom()
         log.info("serving", url=url)
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
