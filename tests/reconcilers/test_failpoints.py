@@ -51,6 +51,9 @@ ELSEWHERE = {
     "instance_writes.carry_out[8]": "notes relocations, of which this road has none",
     "instances.InstancesReconciler._apply[0]": "the placer's turn: waits for the pass before it, and sends nothing",
     "placement.PlacementReconciler.step[0]": "as above",
+    "placement.PlacementReconciler.step[2]": "decides, and sends nothing: each commit is a task of its own",
+    "placement.PlacementReconciler._decide": "as above",
+    "placement.PlacementReconciler._place": "as above",
     "placer.Placer.turn[0]": "as above",
     "placer.Placer.whole_pass[0]": "as above",
     "placer.Placer.at_once": "as above",
@@ -66,7 +69,7 @@ HOUSE = tuple(n for n in REACHED if n.startswith(("housekeeping.", "audit.", "re
 # Awaits passed only where somebody pushes others out.
 PUSHING = tuple(
     n for n in REACHED if n.startswith(("occupants.", "placement.PlacementReconciler._occupants"))
-    or n in ("placement.PlacementReconciler.step[2]", "placement.PlacementReconciler._tell[3]")
+    or n == "placement.PlacementReconciler._tell_some[3]"
 )  # fmt: skip
 NAMES = tuple(n for n in REACHED if n not in HOUSE + PUSHING)
 NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"

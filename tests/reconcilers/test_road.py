@@ -7,6 +7,7 @@ import pytest
 from gpuward.controller.decide.backoff import RestartSettings
 from gpuward.controller.runtime.outcome import StaleError
 from gpuward.controller.store.database import Database
+from gpuward.controller.store.placement import PlacedStart
 from support.ledger import GIB, add_deployment, add_host, report, rows
 from support.reign import Reign
 
@@ -120,7 +121,7 @@ async def test_a_worker_cordoned_after_the_look_is_not_used(db: Database, reign:
     await add_deployment(db, "d", resources={"gpus": 1})
     await reign.instances.step(list(await reign.instances.list_keys()))
     waiting, _ = await reign.placement._observe()
-    placed = reign.placer.decide(waiting).placed
+    placed = [d for d in reign.placer.decide(waiting) if isinstance(d, PlacedStart)]
     await sql(db, "update workers set cordoned = true")
     assert await reign.placement._commit(placed) == placed
     await reign.settle()
@@ -134,7 +135,7 @@ async def test_a_deployment_deleted_after_the_look_gets_nothing(db: Database, re
     uid = await add_deployment(db, "d", resources={"gpus": 1})
     await reign.instances.step([uid])
     waiting, _ = await reign.placement._observe()
-    placed = reign.placer.decide(waiting).placed
+    placed = [d for d in reign.placer.decide(waiting) if isinstance(d, PlacedStart)]
     await sql(db, "update deployments set deleted_at = now()")
     assert await reign.placement._commit(placed) == placed
     assert await rows(db, "select 1 from claims") == []
@@ -152,7 +153,7 @@ async def test_two_deciders_one_gpu(db: Database) -> None:
     plans = []
     for decider, pick in ((reign, 0), (other, 1)):
         waiting, _ = await decider.placement._observe()
-        placed = decider.placer.decide([waiting[pick]]).placed
+        placed = [d for d in decider.placer.decide([waiting[pick]]) if isinstance(d, PlacedStart)]
         plans.append((decider.placement, placed))
     lost = await asyncio.gather(*(p._commit(placed) for p, placed in plans))
     assert sorted(len(starts) for starts in lost) == [0, 1]

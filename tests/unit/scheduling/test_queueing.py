@@ -2,7 +2,7 @@
 
 from gpuward.controller.domain.placement import Ask, Layout, Placed, Unplaced
 from gpuward.controller.scheduling.inventory import Inventory
-from gpuward.controller.scheduling.place import place
+from gpuward.controller.scheduling.place import find, place
 from gpuward.controller.scheduling.preempt import Occupant, make_room
 from gpuward.controller.scheduling.queueing import Occupants, Served, Waiter, serve
 from gpuward.schemas.reasons import Reason
@@ -66,7 +66,7 @@ def test_nobody_leaves_where_even_empty_workers_would_not_do() -> None:
 
 
 def serve_all(inventory: Inventory, occupants: Occupants, *waiting: Waiter) -> dict[str, Served]:
-    served = serve(inventory, waiting, occupants, reserve_after_s=60)
+    served = list(serve(inventory, waiting, occupants, reserve_after_s=60))
     inventory.rollback()
     return {s.decision.instance: s for s in served}
 
@@ -164,3 +164,36 @@ def test_room_is_kept_for_one_at_a_time_and_for_none_that_could_never_fit() -> N
     assert isinstance(served["s"].decision, Placed)
     assert reason(served["t"]) == Reason.RESERVED
     assert "first on a" in served["t"].decision.explain.message
+
+
+def test_equal_asks_that_do_not_fit_are_told_the_same_and_others_are_served_between_them() -> None:
+    inventory = Fleet().add("a", [G80] * 2).inventory()
+    served = serve_all(
+        inventory,
+        Occupants(),
+        Waiter(whole("big", 3)),
+        Waiter(whole("small", 1)),
+        Waiter(whole("as-big", 3)),
+        Waiter(whole("pair", 2)),
+    )
+    first, second = served["big"].decision, served["as-big"].decision
+    assert isinstance(first, Unplaced)
+    assert isinstance(second, Unplaced)
+    assert first.explain == second.explain
+    assert isinstance(served["small"].decision, Placed)
+    assert isinstance(served["pair"].decision, Unplaced)
+
+
+def test_who_does_not_ask_for_all_leaves_no_room_kept() -> None:
+    inventory = Fleet().add("a", [G80] * 2).inventory()
+    on = running(inventory, (whole("x", 1), 10, 0))
+    answers = serve(
+        inventory,
+        [Waiter(whole("p", 2), 50, preempt=True), Waiter(whole("s", 1), 20)],
+        Occupants(tuple(on)),
+        reserve_after_s=60,
+    )
+    assert [o.instance for o in next(answers).leave] == ["x"]
+    assert find(inventory, whole("s", 1)) is None
+    answers.close()
+    assert find(inventory, whole("s", 1)) is not None

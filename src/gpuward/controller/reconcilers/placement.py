@@ -1,12 +1,15 @@
 """Placement, the batched apply step of the instances: everybody who waits, one pass over the inventory, one commit."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from typing import Final, TypeVar
 
 from gpuward.controller.decide.backoff import RestartSettings
-from gpuward.controller.reconcilers.placer import Placer, Undecided
+from gpuward.controller.reconcilers.placer import Placer, Unserved
 from gpuward.controller.runtime.lease import check_term
 from gpuward.controller.runtime.outcome import Again, Done, Outcome, StaleError
+from gpuward.controller.runtime.pace import Pace
+from gpuward.controller.runtime.tasks import OneBehind
 from gpuward.controller.scheduling.queueing import Occupants
 from gpuward.controller.store.database import Database
 from gpuward.controller.store.errors import LostGuardError
@@ -17,7 +20,10 @@ from gpuward.controller.store.waiting import WaitingInstance, read_waiting
 
 EVERYTHING: Final = "all"  # the one key: whoever waits is looked at together, in order
 _MAX_WAITING: Final = 20_000  # looked at in one pass; those behind them wait for the next
-_MAX_COMMITTED: Final = 2_000  # starts in one transaction, so that it stays well under its deadline
+_MAX_COMMITTED: Final = 256  # starts in one transaction: a moment's work of the database
+_MAX_TOLD: Final = 2_000  # why they wait, likewise
+
+T = TypeVar("T")
 
 
 class PlacementReconciler:
@@ -47,22 +53,54 @@ class PlacementReconciler:
         """One pass: who waits, where they fit, and the commit of it."""
         async with self._placer.whole_pass() as left:
             waiting, next_due_s = await self._observe()
-            decided = self._placer.decide(waiting)
-            if self._placer.room_matters(decided):
-                decided = self._placer.decide(waiting, await self._occupants(waiting))
-            placed, unplaced = decided.placed, decided.unplaced
-            lost: list[PlacedStart] = []
-            for first in range(0, len(placed), _MAX_COMMITTED):
-                lost += await self._commit(placed[first : first + _MAX_COMMITTED])
-            left.extend([one for one, _ in unplaced] + [start.waiting for start in lost])
-            await self._tell(unplaced, decided.pushes)
-            self._placer.unplaced(unplaced)
+            lost, unserved = await self._place(waiting)
+            left.extend([one.waiting for one in unserved] + [start.waiting for start in lost])
+            await self._tell(unserved)
+            self._placer.unplaced(unserved)
         outcome: Outcome = Done()
         if lost:
             outcome = Again(0.0)
         elif next_due_s is not None:
             outcome = Again(max(next_due_s, 0.01))
         return dict.fromkeys(keys, outcome)
+
+    async def _place(self, waiting: Sequence[WaitingInstance]) -> tuple[list[PlacedStart], list[Unserved]]:
+        """Decides and commits, and returns who lost a race and who fits nowhere.
+
+        Some are committed while others are decided; but none before all are, where room may be kept for one or made.
+        """
+        async with OneBehind[list[PlacedStart]]() as behind:
+            if not self._placer.room_may_matter(waiting):
+                starts, unserved = await self._decide(waiting, None, behind)
+            else:
+                starts, unserved = await self._decide(waiting, None)
+                if self._placer.room_may_matter(one.waiting for one in unserved):
+                    starts, unserved = await self._decide(waiting, await self._occupants(waiting))
+            for some in _pieces(starts, _MAX_COMMITTED):
+                await behind.begin(self._commit(some))
+        return [start for lost in behind.results for start in lost], unserved
+
+    async def _decide(
+        self,
+        waiting: Sequence[WaitingInstance],
+        occupants: Occupants | None,
+        behind: OneBehind[list[PlacedStart]] | None = None,
+    ) -> tuple[list[PlacedStart], list[Unserved]]:
+        """Decides all, and lets others have their turn meanwhile. Commits what comes together, where it may."""
+        starts: list[PlacedStart] = []
+        unserved: list[Unserved] = []
+        pace = Pace()
+        with closing(self._placer.decide(waiting, occupants)) as answers:
+            for answer in answers:
+                if isinstance(answer, Unserved):
+                    unserved.append(answer)
+                else:
+                    starts.append(answer)
+                if behind is not None and len(starts) == _MAX_COMMITTED:
+                    await behind.begin(self._commit(starts))
+                    starts = []
+                await pace.rest()
+        return starts, unserved
 
     async def _observe(self) -> tuple[list[WaitingInstance], float | None]:
         async with self._database.snapshot() as connection:
@@ -86,24 +124,36 @@ class PlacementReconciler:
         self._hint_all(s.waiting.deployment_uid for s in kept)
         return self._placer.committed(starts, kept)
 
-    async def _tell(self, unplaced: Sequence[Undecided], pushes: Sequence[Push]) -> None:
+    async def _tell(self, unserved: Sequence[Unserved]) -> None:
         """Why they wait on; and those that are pushed out, that they have to leave."""
-        changed = [(w, u) for w, u in unplaced if w.phase != "pending" or w.message != u.explain.message]
-        if not changed and not pushes:
-            return
+        changed = [
+            one
+            for one in unserved
+            if one.leave or one.waiting.phase != "pending" or one.waiting.message != one.decision.explain.message
+        ]
+        for some in _pieces(changed, _MAX_TOLD):
+            await self._tell_some(some)
+
+    async def _tell_some(self, unserved: Sequence[Unserved]) -> None:
+        pushes = [Push(one.waiting, one.leave) for one in unserved if one.leave]
         leaving: set[str] = set()
         async with self._database.transaction() as connection:
             await check_term(connection, self._term)
-            concerned = {w.id for w, _ in changed} | {o.instance for push in pushes for o in push.leave}
-            await lock_rows(connection, instances=concerned | {push.waiting.id for push in pushes})
+            concerned = {one.waiting.id for one in unserved} | {o.instance for push in pushes for o in push.leave}
+            await lock_rows(connection, instances=concerned)
             try:
                 leaving = await push_out(connection, pushes) if pushes else leaving
             except LostGuardError as lost:
                 raise StaleError(str(lost)) from lost
-            await store_explanations(connection, changed, leaving)
-        self._hint_all([w.deployment_uid for w, _ in changed])
+            await store_explanations(connection, [(one.waiting, one.decision) for one in unserved], leaving)
+        self._hint_all([one.waiting.deployment_uid for one in unserved])
         self._hint_all(leaving)
 
     def _hint_all(self, uids: Iterable[str]) -> None:
         for uid in set(uids):
             self._hint(uid)
+
+
+def _pieces(things: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    """What goes into one transaction each."""
+    return (things[first : first + size] for first in range(0, len(things), size))

@@ -7,9 +7,9 @@ it. The inventory is a cache; the commit checks every row again under lock.
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass, field, replace
+from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
+from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 from gpuward.controller.decide.orders import start_payload
@@ -18,9 +18,9 @@ from gpuward.controller.engines.registry import engine_for
 from gpuward.controller.runtime.clock import Clock
 from gpuward.controller.scheduling.estimate import asks_for, for_instance
 from gpuward.controller.scheduling.inventory import Inventory
+from gpuward.controller.scheduling.preempt import Occupant
 from gpuward.controller.scheduling.queueing import Occupants, Waiter, serve
 from gpuward.controller.store.inventory import InventoryCache
-from gpuward.controller.store.occupants import Push
 from gpuward.controller.store.placement import PlacedStart
 from gpuward.controller.store.waiting import Destination, RevisionKey, WaitingInstance, read_revisions
 from gpuward.schemas.manifest import DeploymentSpec
@@ -31,8 +31,6 @@ RESERVE_AFTER_S: Final = 60.0
 _PATIENCE_S: Final = 0.02
 _MAX_AT_ONCE: Final = 256  # of one step; more would hold its deployments' rows for long
 _MAX_REVISIONS_KEPT: Final = 1_000  # parsed specs, some 14 KiB each; those of a pass are kept besides
-
-Undecided = tuple[WaitingInstance, Unplaced]
 
 
 class PlacementMetrics(Protocol):
@@ -45,13 +43,13 @@ class PlacementMetrics(Protocol):
         """One instance had its claims committed so long after it began to wait."""
 
 
-@dataclass(slots=True)
-class Decided:
-    """What comes of those who wait: who starts, who waits on and why, and whom the latter push out."""
+@dataclass(frozen=True, slots=True)
+class Unserved:
+    """One who waits on, and why. `leave`: those whom it pushes out."""
 
-    placed: list[PlacedStart] = field(default_factory=list)
-    unplaced: list[Undecided] = field(default_factory=list)
-    pushes: list[Push] = field(default_factory=list)
+    waiting: WaitingInstance
+    decision: Unplaced
+    leave: tuple[Occupant, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +135,8 @@ class Placer:
     def _decide_at_once(self, newcomers: Sequence[Newcomer]) -> list[PlacedStart]:
         for one in newcomers:
             self._learn((one.waiting.deployment_uid, one.waiting.revision), one.spec, one.need)
-        return self.decide([one.waiting for one in newcomers]).placed
+        answers = self.decide([one.waiting for one in newcomers])
+        return [answer for answer in answers if isinstance(answer, PlacedStart)]
 
     # What is known
 
@@ -168,35 +167,41 @@ class Placer:
 
     # What is decided
 
-    def decide(self, waiting: Sequence[WaitingInstance], occupants: Occupants | None = None) -> Decided:
-        """Where everybody goes; who cannot even be asked for fits nowhere, and holds nobody else up.
+    def decide(
+        self, waiting: Sequence[WaitingInstance], occupants: Occupants | None = None
+    ) -> Generator[PlacedStart | Unserved, None, None]:
+        """Where everybody goes, one at a time; who cannot even be asked for fits nowhere, and holds nobody else up.
+
+        Whoever does not ask for all of them closes it.
 
         Args:
             waiting: in the order in which they are served.
             occupants: whose claims they are, where room is to be kept for somebody or made.
         """
         self.inventory.rollback()  # an earlier answer of this turn
-        decided = Decided()
-        asked: list[tuple[WaitingInstance, Ask]] = []
+        by_id = {one.id: one for one in waiting}
+        impossible: list[Unserved] = []
+        with closing(
+            serve(self.inventory, self._waiters(waiting, impossible), occupants, reserve_after_s=self._reserve_after_s)
+        ) as answers:
+            for served in answers:
+                one = by_id[served.decision.instance]
+                if isinstance(served.decision, Placed):
+                    yield self._start(one, served.decision)
+                else:
+                    yield Unserved(one, served.decision, served.leave)
+        yield from impossible
+
+    def room_may_matter(self, waiting: Iterable[WaitingInstance]) -> bool:
+        """Whether somebody, should it not fit, may have room made or kept: then the occupants are to be known."""
+        return any(one.preempt or one.waited_s >= self._reserve_after_s for one in waiting)
+
+    def _waiters(self, waiting: Iterable[WaitingInstance], impossible: list[Unserved]) -> Iterator[Waiter]:
         for one in waiting:
             try:
-                asked.append((one, self._ask(one)))
+                yield Waiter(self._ask(one), one.priority, one.preempt, one.waited_s, one.pushing)
             except ValueError as error:
-                decided.unplaced.append((one, _impossible(one, error)))
-        waiters = [Waiter(ask, w.priority, w.preempt, w.waited_s, w.pushing) for w, ask in asked]
-        answers = serve(self.inventory, waiters, occupants, reserve_after_s=self._reserve_after_s)
-        for (one, _), served in zip(asked, answers, strict=True):
-            if isinstance(served.decision, Placed):
-                decided.placed.append(self._start(one, served.decision))
-                continue
-            decided.unplaced.append((one, served.decision))
-            if served.leave:
-                decided.pushes.append(Push(one, served.leave))
-        return decided
-
-    def room_matters(self, decided: Decided) -> bool:
-        """Whether to decide once more with the occupants, since somebody may have room made or kept."""
-        return any(w.preempt or w.waited_s >= self._reserve_after_s for w, _ in decided.unplaced)
+                impossible.append(Unserved(one, _impossible(one, error)))
 
     def _ask(self, waiting: WaitingInstance) -> Ask:
         ask = self._revision(waiting).ask
@@ -250,9 +255,9 @@ class Placer:
         self._metrics.placed("lost", len(lost))
         return lost
 
-    def unplaced(self, instances: Iterable[Undecided]) -> None:
+    def unplaced(self, instances: Sequence[Unserved]) -> None:
         """Counts who fits nowhere."""
-        self._metrics.placed("unplaced", sum(1 for _ in instances))
+        self._metrics.placed("unplaced", len(instances))
 
 
 def _bound_for(ask: Ask, to: Destination) -> Ask:

@@ -1,8 +1,12 @@
-"""Ending tasks for good: cancelled, awaited, and nothing left behind. Starts none."""
+"""Tasks with an owner: ended for good, or one at a time beside it. Nothing is left behind."""
 
 import asyncio
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Coroutine, Iterable
+from typing import Any, Final, Generic, Self, TypeVar
+
+_END_S: Final = 10.0
+
+T = TypeVar("T")
 
 
 async def end_tasks(tasks: Iterable[asyncio.Task[Any]], *, limit_s: float) -> bool:
@@ -32,3 +36,52 @@ async def end_tasks(tasks: Iterable[asyncio.Task[Any]], *, limit_s: float) -> bo
     if cancelled is not None:
         raise cancelled
     return not left
+
+
+class OneBehind(Generic[T]):
+    """Work that goes on while its owner prepares the next piece of it: one piece at a time, in order.
+
+    As a context manager it waits for the last piece; if the owner fails, the piece that runs is cancelled.
+
+    Attributes:
+        results: of the pieces that are done, in order.
+    """
+
+    def __init__(self) -> None:
+        self.results: list[T] = []
+        self._running: asyncio.Task[T] | None = None
+
+    async def begin(self, piece: Coroutine[Any, Any, T]) -> None:
+        """Waits for the piece before, and begins this one.
+
+        Raises:
+            Exception: what the piece before raised; this one is not begun then.
+        """
+        try:
+            await self._wait()
+        except BaseException:
+            piece.close()
+            raise
+        self._running = asyncio.create_task(piece)
+
+    async def _wait(self) -> None:
+        running, self._running = self._running, None
+        if running is None:
+            return
+        try:
+            self.results.append(await running)
+        finally:
+            await end_tasks([running], limit_s=_END_S)
+
+    async def __aenter__(self) -> Self:
+        """Nothing runs yet."""
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Waits for the last piece, and raises what it raised; or cancels it, where the owner has failed."""
+        if kind is None:
+            await self._wait()
+        elif self._running is not None:
+            await end_tasks([self._running], limit_s=_END_S)
+            if self._running.done() and not self._running.cancelled():
+                self._running.exception()  # what the owner raised goes before

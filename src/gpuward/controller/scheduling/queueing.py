@@ -7,7 +7,7 @@ What is kept counts as claimed for all that come later in the order, for this on
 nothing of it can be forgotten or left behind. No room is kept for what would not fit on empty workers.
 """
 
-from collections.abc import Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from gpuward.controller.domain.placement import Ask, Decision, Placed, Unplaced
@@ -87,33 +87,44 @@ class _Kept:
 
 
 def serve(
-    inventory: Inventory, waiting: Sequence[Waiter], occupants: Occupants | None, *, reserve_after_s: float
-) -> list[Served]:
-    """Decides all in the order given, reserving what is placed as `place` does.
+    inventory: Inventory, waiting: Iterable[Waiter], occupants: Occupants | None, *, reserve_after_s: float
+) -> Generator[Served, None, None]:
+    """Decides all in the order given, one whenever it is asked for the next, reserving what is placed as `place` does.
+
+    Whoever does not ask for all of them closes it, so that no room stays kept.
 
     Args:
-        inventory: what is free.
+        inventory: what is free; nobody else changes it until the last is decided.
         waiting: by priority and age.
         occupants: whose claims they are; None: not read, so no room is kept.
         reserve_after_s: for how long one has to wait until room is kept for it.
 
-    Returns:
+    Yields:
         One for each, in the same order.
     """
     inventory.begin_pass()
     kept = _Kept(inventory)
-    served: list[Served] = []
+    misfits: dict[object, Unplaced] = {}  # by shape: as room only dwindles, what does not fit will not fit later
     try:
         for waiter in waiting:
-            decision = place_one(inventory, waiter.ask)
+            decision = _decide(inventory, waiter.ask, misfits)
             if isinstance(decision, Placed) or occupants is None:
-                served.append(Served(decision))
+                yield Served(decision)
                 continue
             one, occupants = _keep_room(kept, waiter, decision, occupants, reserve_after_s)
-            served.append(one)
+            yield one
     finally:
         kept.release()
-    return served
+
+
+def _decide(inventory: Inventory, ask: Ask, misfits: dict[object, Unplaced]) -> Decision:
+    shape = ask.shape()
+    if shape in misfits:
+        return replace(misfits[shape], instance=ask.instance)
+    decision = place_one(inventory, ask)
+    if isinstance(decision, Unplaced):
+        misfits[shape] = decision
+    return decision
 
 
 def _keep_room(

@@ -1,0 +1,79 @@
+"""Pieces of work one behind the other: in order, one at a time, and none outlives its owner."""
+
+import asyncio
+
+import pytest
+
+from gpuward.controller.runtime.tasks import OneBehind
+
+
+async def test_one_runs_at_a_time_while_the_owner_goes_on() -> None:
+    seen: list[str] = []
+
+    async def piece(name: str) -> str:
+        seen.append(f"{name} begins")
+        await asyncio.sleep(0)
+        seen.append(f"{name} ends")
+        return name
+
+    async with OneBehind[str]() as behind:
+        await behind.begin(piece("a"))
+        seen.append("owner")
+        await behind.begin(piece("b"))
+    assert seen == ["owner", "a begins", "a ends", "b begins", "b ends"]
+    assert behind.results == ["a", "b"]
+
+
+async def test_what_a_piece_raises_comes_at_the_next_which_is_not_begun() -> None:
+    begun: list[str] = []
+
+    async def piece(name: str) -> None:
+        begun.append(name)
+        raise ValueError(name)
+
+    async def own() -> None:
+        async with OneBehind[None]() as behind:
+            await behind.begin(piece("a"))
+            await behind.begin(piece("b"))
+
+    with pytest.raises(ValueError, match="a"):
+        await own()
+    assert begun == ["a"]
+
+
+async def test_what_the_last_piece_raises_comes_at_the_end() -> None:
+    async def piece() -> None:
+        raise ValueError("last")
+
+    async def own() -> None:
+        async with OneBehind[None]() as behind:
+            await behind.begin(piece())
+
+    with pytest.raises(ValueError, match="last"):
+        await own()
+
+
+@pytest.mark.parametrize("how", ["fails", "is cancelled"])
+async def test_a_piece_does_not_outlive_its_owner(how: str) -> None:
+    ended = asyncio.Event()
+
+    async def piece() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.set()
+
+    async def own() -> None:
+        async with OneBehind[None]() as behind:
+            await behind.begin(piece())
+            await asyncio.sleep(0)
+            if how == "fails":
+                raise KeyError
+            await behind.begin(piece())
+
+    owner = asyncio.create_task(own())
+    await asyncio.sleep(0.01)
+    owner.cancel()
+    await asyncio.wait([owner], timeout=5)
+    assert ended.is_set()
+    assert owner.cancelled() or isinstance(owner.exception(), KeyError)
