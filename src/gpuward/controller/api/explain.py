@@ -16,7 +16,7 @@ from gpuward.controller.scheduling.advice import Unfit, advise
 from gpuward.controller.scheduling.estimate import asks_for
 from gpuward.controller.scheduling.inventory import Inventory
 from gpuward.controller.scheduling.place import place
-from gpuward.controller.scheduling.preempt import Occupant
+from gpuward.controller.scheduling.pool import Occupant
 from gpuward.controller.store.explain_reads import Standing, standing_of
 from gpuward.controller.store.inventory import read_inventory
 from gpuward.controller.store.occupants import read_occupants

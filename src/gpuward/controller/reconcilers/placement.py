@@ -54,11 +54,11 @@ class PlacementReconciler:
             lost: list[PlacedStart] = []
             for first in range(0, len(placed), _MAX_COMMITTED):
                 lost += await self._commit(placed[first : first + _MAX_COMMITTED])
-            left.extend([one for one, _ in unplaced] + [start.waiting for start in lost])
+            left.extend([one for one, _ in unplaced] + [start.waiting for start in lost] + decided.behind)
             await self._tell(unplaced, decided.pushes)
             self._placer.unplaced(unplaced)
         outcome: Outcome = Done()
-        if lost:
+        if lost or decided.behind:
             outcome = Again(0.0)
         elif next_due_s is not None:
             outcome = Again(max(next_due_s, 0.01))

@@ -29,6 +29,7 @@ from gpuward.schemas.reasons import Reason
 
 RESERVE_AFTER_S: Final = 60.0
 _PATIENCE_S: Final = 0.02
+_MAX_PUSHES: Final = 8  # of one pass; each takes some 50 ms among ten thousands, and nothing else runs then
 _MAX_AT_ONCE: Final = 256  # of one step; more would hold its deployments' rows for long
 _MAX_REVISIONS_KEPT: Final = 1_000  # parsed specs, some 14 KiB each; those of a pass are kept besides
 
@@ -47,11 +48,12 @@ class PlacementMetrics(Protocol):
 
 @dataclass(slots=True)
 class Decided:
-    """What comes of those who wait: who starts, who waits on and why, and whom the latter push out."""
+    """What comes of those who wait: who starts, who waits on and why, whom they push out, who was not looked at."""
 
     placed: list[PlacedStart] = field(default_factory=list)
     unplaced: list[Undecided] = field(default_factory=list)
     pushes: list[Push] = field(default_factory=list)
+    behind: list[WaitingInstance] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,8 +186,11 @@ class Placer:
             except ValueError as error:
                 decided.unplaced.append((one, _impossible(one, error)))
         waiters = [Waiter(ask, w.priority, w.preempt, w.waited_s, w.pushing) for w, ask in asked]
-        answers = serve(self.inventory, waiters, occupants, reserve_after_s=self._reserve_after_s)
-        for (one, _), served in zip(asked, answers, strict=True):
+        answers = serve(
+            self.inventory, waiters, occupants, reserve_after_s=self._reserve_after_s, most_pushes=_MAX_PUSHES
+        )
+        decided.behind = [one for one, _ in asked[len(answers) :]]
+        for (one, _), served in zip(asked, answers, strict=False):
             if isinstance(served.decision, Placed):
                 decided.placed.append(self._start(one, served.decision))
                 continue

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from gpuward.controller.domain.placement import PlannedClaim
-from gpuward.controller.scheduling.preempt import Occupant
+from gpuward.controller.scheduling.pool import Occupant
 from gpuward.controller.scheduling.queueing import Occupants
 from gpuward.controller.store.errors import LostGuardError
 from gpuward.controller.store.events import NewEvent, write_events
