@@ -76,7 +76,7 @@ class PlacementReconciler:
         """Read with the inventory of the same moment."""
         async with self._database.snapshot() as connection:
             await self._placer.refresh(connection, waiting)
-            return await read_occupants(connection)
+            return await read_occupants(connection, self._placer.holdings)
 
     async def _commit(self, starts: Sequence[PlacedStart]) -> list[PlacedStart]:
         """Commits what holds; returns what lost a race and is to be placed again."""

@@ -19,6 +19,7 @@ from gpuward.controller.runtime.clock import Clock
 from gpuward.controller.scheduling.estimate import asks_for, for_instance
 from gpuward.controller.scheduling.inventory import Inventory
 from gpuward.controller.scheduling.queueing import Occupants, Waiter, serve
+from gpuward.controller.store.holdings import Holdings
 from gpuward.controller.store.inventory import InventoryCache
 from gpuward.controller.store.occupants import Push
 from gpuward.controller.store.placement import PlacedStart
@@ -92,6 +93,11 @@ class Placer:
     def inventory(self) -> Inventory:
         """What is claimed, and what this turn has reserved."""
         return self._cache.inventory
+
+    @property
+    def holdings(self) -> Holdings:
+        """Who holds what, as of the last refresh."""
+        return self._cache.holdings
 
     def somebody_waits(self) -> None:
         """Newcomers are not placed at once before a pass has served whoever waits now."""
