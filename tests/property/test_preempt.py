@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from gpuward.controller.domain.placement import Ask, Layout, Placed
 from gpuward.controller.scheduling.inventory import Inventory
 from gpuward.controller.scheduling.place import find, place
-from gpuward.controller.scheduling.preempt import Occupant, lifted, make_room
+from gpuward.controller.scheduling.pool import Occupant
+from gpuward.controller.scheduling.preempt import lifted, make_room
 from gpuward.controller.scheduling.queueing import Occupants, Waiter, serve
 from support.fleet import GIB, Fleet
 

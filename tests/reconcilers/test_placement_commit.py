@@ -97,6 +97,35 @@ async def test_what_another_has_taken_meanwhile_is_left_to_him(db: Database) -> 
     assert await commit(db, gang(one, first, second, mib=5 * GIB)) == ["g-1"]
 
 
+async def test_what_is_reserved_or_in_use_meanwhile_is_given_to_nobody_who_shares(db: Database) -> None:
+    for n, (change, fits) in enumerate(
+        [
+            ("reserved_mib = 10 * 1024 where kind = 'gpu'", ["s", "w"]),
+            ("reserved_mib = 11 * 1024 where kind = 'gpu'", ["w"]),
+            ("foreign_mib = 10 * 1024 where kind = 'gpu'", ["s"]),
+            ("foreign_mib = 11 * 1024 where kind = 'gpu'", []),
+            ("reserved_mib = memory_mib where kind = 'host'", ["s", "w"]),
+        ]
+    ):
+        host = await add_host(db, f"w{n}", gpus=2, gib=20)
+        sharing = gang(await waiting(db, f"s{n}"), host)
+        taking = gang(await waiting(db, f"w{n}"), replace(host, gpus=host.gpus[1:]), mib=20 * GIB)
+        whole = tuple(replace(c, exclusive=c.memory_mib > 0) for c in taking.placed.claims)
+        async with db.connection() as connection:
+            await connection.execute(f"update devices set {change}")  # noqa: S608 - from the table above
+        kept = await commit(db, sharing, replace(taking, placed=replace(taking.placed, claims=whole)))
+        assert kept == [f"{name}{n}-1" for name in fits], change
+
+
+async def test_host_memory_that_is_reserved_meanwhile_is_not_given_away(db: Database) -> None:
+    host = await add_host(db, "w1", gpus=1)
+    start = gang(await waiting(db, "s"), host)
+    claims = tuple(replace(c, memory_mib=10 * GIB) for c in start.placed.claims)
+    async with db.connection() as connection:
+        await connection.execute("update devices set reserved_mib = memory_mib - 9 * 1024 where kind = 'host'")
+    assert await commit(db, replace(start, placed=replace(start.placed, claims=claims))) == []
+
+
 async def test_of_two_at_once_that_want_the_last_gpu_one_commits(db: Database) -> None:
     """N2: by the locks, in whatever order they come; the other is left out and harms nobody."""
     host = await add_host(db, "w", gpus=1)

@@ -121,3 +121,23 @@ async def test_room_is_kept_for_who_has_waited_long(db: Database, reign: Reign) 
     await reign.settle()
     seen = await look(db)
     assert [row["phase"] for row in (*seen["big"], *seen["small"])] == ["scheduled", "pending"]
+
+
+async def test_whose_victim_is_lost_with_its_worker_pushes_out_another(db: Database, reign: Reign) -> None:
+    """Nobody can say when the lost one's fence is over, so its room is nothing to wait for."""
+    await add_host(db, "w1", gpus=1)
+    await add_host(db, "w2", gpus=1)
+    for name in ("a", "b"):
+        await run(db, reign, name, priority=10, resources={"gpus": 1})
+    await add_deployment(db, "high", priority=50, preempt=True, resources={"gpus": 1})
+    await reign.settle()
+    (victim,) = [row for one in (await look(db)).values() for row in one if row["phase"] == "stopping"]
+    async with db.connection() as connection:
+        await connection.execute(
+            """update workers set phase = 'lost'
+                where id in (select worker_id from processes where instance_id = $1)""",
+            victim["id"],
+        )
+    await reign.settle()
+    stopping = {row["id"] for one in (await look(db)).values() for row in one if row["phase"] == "stopping"}
+    assert len(stopping) == 2

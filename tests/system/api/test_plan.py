@@ -5,7 +5,7 @@ from typing import Any
 
 from gpuward.controller.api.planning import Planned, plan_items
 from gpuward.controller.domain.placement import Need, PlannedClaim
-from gpuward.controller.scheduling.preempt import Occupant
+from gpuward.controller.scheduling.pool import Occupant
 from gpuward.controller.scheduling.queueing import Occupants
 from gpuward.controller.store.database import Database
 from gpuward.schemas.manifest import DeploymentSpec

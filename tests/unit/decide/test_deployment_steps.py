@@ -100,6 +100,13 @@ def test_drained_instances_go_and_new_ones_come() -> None:
     assert len(plan.creates) == 1
 
 
+def test_a_task_that_is_pushed_out_queues_again_with_its_age() -> None:
+    task = running("a", pushed_out_for="b", age_s=900)
+    plan = plan_of(task, spec=spec(restart="never"))
+    assert [s.reason for s in plan.stops] == ["preempted"]
+    assert [(c.replaces, c.born) for c in plan.creates] == [("a", task.created_at)]
+
+
 def test_a_new_revision_replaces_one_at_a_time_old_stopped_first() -> None:
     two = (running("a", age_s=20), running("b", age_s=10))
     both = {"spec": spec(replicas=2), "revision": 2}

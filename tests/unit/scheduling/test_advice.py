@@ -10,7 +10,7 @@ from gpuward.controller.engines.registry import engine_for
 from gpuward.controller.scheduling.advice import Unfit, advise
 from gpuward.controller.scheduling.estimate import asks_for
 from gpuward.controller.scheduling.place import place
-from gpuward.controller.scheduling.preempt import Occupant
+from gpuward.controller.scheduling.pool import Occupant
 from gpuward.schemas.manifest import DeploymentSpec
 from support.fleet import GIB, Fleet
 

@@ -1,9 +1,12 @@
 """Who is pushed out, for whom room is kept, and what the others are told."""
 
+import time
+
 from gpuward.controller.domain.placement import Ask, Layout, Placed, Unplaced
 from gpuward.controller.scheduling.inventory import Inventory
 from gpuward.controller.scheduling.place import find, place
-from gpuward.controller.scheduling.preempt import Occupant, make_room
+from gpuward.controller.scheduling.pool import Occupant
+from gpuward.controller.scheduling.preempt import make_room
 from gpuward.controller.scheduling.queueing import Occupants, Served, Waiter, serve
 from gpuward.schemas.reasons import Reason
 from support.fleet import GIB, Fleet
@@ -197,3 +200,31 @@ def test_who_does_not_ask_for_all_leaves_no_room_kept() -> None:
     assert find(inventory, whole("s", 1)) is None
     answers.close()
     assert find(inventory, whole("s", 1)) is not None
+
+
+def test_a_pass_ends_after_so_many_pushes_and_the_next_goes_on() -> None:
+    inventory = Fleet().add("a", [G80] * 4).inventory()
+    on = running(inventory, *((whole(f"x{n}", 1), 10, 0) for n in range(4)))
+    waiting = [Waiter(whole(f"p{n}", 1), 50, preempt=True) for n in range(3)]
+    first = list(serve(inventory, waiting, Occupants(tuple(on)), reserve_after_s=60, most_pushes=2))
+    inventory.rollback()
+    assert [len(s.leave) for s in first] == [1, 1]
+    leaving = {o for s in first for o in s.leave}
+    waiting[:2] = [Waiter(w.ask, 50, preempt=True, pushing=True) for w in waiting[:2]]
+    staying = tuple(o for o in on if o not in leaving)
+    second = list(serve(inventory, waiting, Occupants(staying, tuple(leaving)), reserve_after_s=60, most_pushes=2))
+    assert [len(s.leave) for s in second] == [0, 0, 1]
+
+
+def test_many_that_may_push_are_answered_in_a_moment() -> None:
+    """Whoever finds nobody to push out finds so once for all of its like, and by what the priorities say of GPUs."""
+    fleet = Fleet()
+    for n in range(200):
+        fleet.add(f"w{n:03}", [G80] * 8)
+    inventory = fleet.inventory()
+    on = running(inventory, *((whole(f"x{n}", 1), n % 40, n) for n in range(1600)))
+    waiting = [Waiter(whole(f"p{n}", 9), 90, preempt=True, waited_s=90) for n in range(2_000)]
+    began = time.process_time()
+    served = list(serve(inventory, waiting, Occupants(tuple(on)), reserve_after_s=60))
+    assert time.process_time() - began < 3
+    assert not any(s.leave for s in served)

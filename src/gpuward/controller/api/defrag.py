@@ -52,7 +52,7 @@ async def post(request: web.Request) -> web.Response:
         async with request.app[ANALYSES_AT_ONCE]:
             planned = await observe_manifests(context, manifests)
     async with context.database.snapshot() as connection:
-        inventory = await read_inventory(connection)
+        inventory = (await read_inventory(connection)).inventory
         movable, demands = await read_movable(connection), await read_demands(connection, MAX_DEMANDS)
     outcome = await asyncio.to_thread(_work_out, inventory, planned, demands, movable)
     view = _view(outcome, planned)

@@ -16,7 +16,7 @@ from gpuward.controller.scheduling.advice import Unfit, advise
 from gpuward.controller.scheduling.estimate import asks_for
 from gpuward.controller.scheduling.inventory import Inventory
 from gpuward.controller.scheduling.place import place
-from gpuward.controller.scheduling.preempt import Occupant
+from gpuward.controller.scheduling.pool import Occupant
 from gpuward.controller.store.explain_reads import Standing, standing_of
 from gpuward.controller.store.inventory import read_inventory
 from gpuward.controller.store.occupants import read_occupants
@@ -32,9 +32,9 @@ async def get(request: web.Request) -> web.Response:
         standing = await standing_of(connection, request.match_info["id"])
         if standing.phase not in _WAITING:
             raise ApiError(409, "not_waiting", f"{standing.instance} is {standing.phase} and waits for no place")
-        inventory = await read_inventory(connection)
-        occupants = await read_occupants(connection)
-    return answer(await asyncio.to_thread(explain_now, inventory, standing, occupants.staying))
+        seen = await read_inventory(connection)
+        occupants = await read_occupants(connection, seen.holdings)
+    return answer(await asyncio.to_thread(explain_now, seen.inventory, standing, occupants.staying))
 
 
 def explain_now(inventory: Inventory, standing: Standing, occupants: Sequence[Occupant] = ()) -> Explain:

@@ -54,10 +54,10 @@ async def post(request: web.Request) -> web.Response:
     replaced = [one.uid for one in planned if one.change == "replace"]
     async with context.database.snapshot() as connection:
         # Old instances make room for the new ones, so what they hold counts as free.
-        inventory = await read_inventory(connection, without=replaced)
+        seen = await read_inventory(connection, without=replaced)
         needed = len(planned) <= FEW or any(one.spec.preempt for one in planned)
-        occupants = await read_occupants(connection, without=replaced) if needed else NOBODY
-    items = await asyncio.to_thread(plan_items, inventory, planned, occupants)
+        occupants = await read_occupants(connection, seen.holdings, without=replaced) if needed else NOBODY
+    items = await asyncio.to_thread(plan_items, seen.inventory, planned, occupants)
     changes = {one.name: one.change for one in planned}
     view = PlanView(
         items=items, changes=changes, policy_changes=dict(policies.changes), policies=dict(policies.effective)

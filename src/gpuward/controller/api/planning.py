@@ -11,7 +11,7 @@ from gpuward.controller.engines.registry import engine_for
 from gpuward.controller.scheduling.advice import Unfit, advise
 from gpuward.controller.scheduling.estimate import asks_for, for_instance
 from gpuward.controller.scheduling.inventory import Inventory
-from gpuward.controller.scheduling.preempt import Occupant
+from gpuward.controller.scheduling.pool import Occupant
 from gpuward.controller.scheduling.queueing import Occupants, Served, Waiter, serve
 from gpuward.schemas.manifest import DeploymentSpec
 from gpuward.schemas.needs import LayoutView

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from gpuward.controller.decide.backoff import RestartSettings
@@ -24,6 +25,22 @@ _MAX_COMMITTED: Final = 256  # starts in one transaction: a moment's work of the
 _MAX_TOLD: Final = 2_000  # why they wait, likewise
 
 T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class _Decided:
+    """Who starts and is not committed yet, who waits on, and who has no answer yet, by id."""
+
+    behind: dict[str, WaitingInstance]
+    starts: list[PlacedStart] = field(default_factory=list)
+    unserved: list[Unserved] = field(default_factory=list)
+
+    def take(self, answer: PlacedStart | Unserved) -> None:
+        del self.behind[answer.waiting.id]
+        if isinstance(answer, Unserved):
+            self.unserved.append(answer)
+        else:
+            self.starts.append(answer)
 
 
 class PlacementReconciler:
@@ -53,54 +70,52 @@ class PlacementReconciler:
         """One pass: who waits, where they fit, and the commit of it."""
         async with self._placer.whole_pass() as left:
             waiting, next_due_s = await self._observe()
-            lost, unserved = await self._place(waiting)
-            left.extend([one.waiting for one in unserved] + [start.waiting for start in lost])
+            lost, unserved, behind = await self._place(waiting)
+            left.extend([one.waiting for one in unserved] + [start.waiting for start in lost] + behind)
             await self._tell(unserved)
             self._placer.unplaced(unserved)
         outcome: Outcome = Done()
-        if lost:
+        if lost or behind:
             outcome = Again(0.0)
         elif next_due_s is not None:
             outcome = Again(max(next_due_s, 0.01))
         return dict.fromkeys(keys, outcome)
 
-    async def _place(self, waiting: Sequence[WaitingInstance]) -> tuple[list[PlacedStart], list[Unserved]]:
-        """Decides and commits, and returns who lost a race and who fits nowhere.
+    async def _place(
+        self, waiting: Sequence[WaitingInstance]
+    ) -> tuple[list[PlacedStart], list[Unserved], list[WaitingInstance]]:
+        """Decides and commits, and returns who lost a race, who fits nowhere, and who was not looked at.
 
         Some are committed while others are decided; but none before all are, where room may be kept for one or made.
         """
-        async with OneBehind[list[PlacedStart]]() as behind:
+        async with OneBehind[list[PlacedStart]]() as commits:
             if not self._placer.room_may_matter(waiting):
-                starts, unserved = await self._decide(waiting, None, behind)
+                decided = await self._decide(waiting, None, commits)
             else:
-                starts, unserved = await self._decide(waiting, None)
-                if self._placer.room_may_matter(one.waiting for one in unserved):
-                    starts, unserved = await self._decide(waiting, await self._occupants(waiting))
-            for some in _pieces(starts, _MAX_COMMITTED):
-                await behind.begin(self._commit(some))
-        return [start for lost in behind.results for start in lost], unserved
+                decided = await self._decide(waiting, None)
+                if self._placer.room_may_matter(one.waiting for one in decided.unserved):
+                    decided = await self._decide(waiting, await self._occupants(waiting))
+            for some in _pieces(decided.starts, _MAX_COMMITTED):
+                await commits.begin(self._commit(some))
+        return [start for lost in commits.results for start in lost], decided.unserved, list(decided.behind.values())
 
     async def _decide(
         self,
         waiting: Sequence[WaitingInstance],
         occupants: Occupants | None,
-        behind: OneBehind[list[PlacedStart]] | None = None,
-    ) -> tuple[list[PlacedStart], list[Unserved]]:
+        commits: OneBehind[list[PlacedStart]] | None = None,
+    ) -> _Decided:
         """Decides all, and lets others have their turn meanwhile. Commits what comes together, where it may."""
-        starts: list[PlacedStart] = []
-        unserved: list[Unserved] = []
+        decided = _Decided({one.id: one for one in waiting})
         pace = Pace()
         with closing(self._placer.decide(waiting, occupants)) as answers:
             for answer in answers:
-                if isinstance(answer, Unserved):
-                    unserved.append(answer)
-                else:
-                    starts.append(answer)
-                if behind is not None and len(starts) == _MAX_COMMITTED:
-                    await behind.begin(self._commit(starts))
-                    starts = []
+                decided.take(answer)
+                if commits is not None and len(decided.starts) == _MAX_COMMITTED:
+                    await commits.begin(self._commit(decided.starts))
+                    decided.starts = []
                 await pace.rest()
-        return starts, unserved
+        return decided
 
     async def _observe(self) -> tuple[list[WaitingInstance], float | None]:
         async with self._database.snapshot() as connection:
@@ -114,7 +129,7 @@ class PlacementReconciler:
         """Read with the inventory of the same moment."""
         async with self._database.snapshot() as connection:
             await self._placer.refresh(connection, waiting)
-            return await read_occupants(connection)
+            return await read_occupants(connection, self._placer.holdings)
 
     async def _commit(self, starts: Sequence[PlacedStart]) -> list[PlacedStart]:
         """Commits what holds; returns what lost a race and is to be placed again."""

@@ -18,8 +18,9 @@ from gpuward.controller.engines.registry import engine_for
 from gpuward.controller.runtime.clock import Clock
 from gpuward.controller.scheduling.estimate import asks_for, for_instance
 from gpuward.controller.scheduling.inventory import Inventory
-from gpuward.controller.scheduling.preempt import Occupant
+from gpuward.controller.scheduling.pool import Occupant
 from gpuward.controller.scheduling.queueing import Occupants, Waiter, serve
+from gpuward.controller.store.holdings import Holdings
 from gpuward.controller.store.inventory import InventoryCache
 from gpuward.controller.store.placement import PlacedStart
 from gpuward.controller.store.waiting import Destination, RevisionKey, WaitingInstance, read_revisions
@@ -29,6 +30,7 @@ from gpuward.schemas.reasons import Reason
 
 RESERVE_AFTER_S: Final = 60.0
 _PATIENCE_S: Final = 0.02
+_MAX_PUSHES: Final = 8  # of one pass; each takes some 50 ms among ten thousands, and nothing else runs then
 _MAX_AT_ONCE: Final = 256  # of one step; more would hold its deployments' rows for long
 _MAX_REVISIONS_KEPT: Final = 1_000  # parsed specs, some 14 KiB each; those of a pass are kept besides
 
@@ -88,6 +90,11 @@ class Placer:
     def inventory(self) -> Inventory:
         """What is claimed, and what this turn has reserved."""
         return self._cache.inventory
+
+    @property
+    def holdings(self) -> Holdings:
+        """Who holds what, as of the last refresh."""
+        return self._cache.holdings
 
     def somebody_waits(self) -> None:
         """Newcomers are not placed at once before a pass has served whoever waits now."""
@@ -172,7 +179,7 @@ class Placer:
     ) -> Generator[PlacedStart | Unserved, None, None]:
         """Where everybody goes, one at a time; who cannot even be asked for fits nowhere, and holds nobody else up.
 
-        Whoever does not ask for all of them closes it.
+        Where many push others out, the last may get no answer. Whoever does not ask for all answers closes it.
 
         Args:
             waiting: in the order in which they are served.
@@ -181,9 +188,14 @@ class Placer:
         self.inventory.rollback()  # an earlier answer of this turn
         by_id = {one.id: one for one in waiting}
         impossible: list[Unserved] = []
-        with closing(
-            serve(self.inventory, self._waiters(waiting, impossible), occupants, reserve_after_s=self._reserve_after_s)
-        ) as answers:
+        answers = serve(
+            self.inventory,
+            self._waiters(waiting, impossible),
+            occupants,
+            reserve_after_s=self._reserve_after_s,
+            most_pushes=_MAX_PUSHES,
+        )
+        with closing(answers):
             for served in answers:
                 one = by_id[served.decision.instance]
                 if isinstance(served.decision, Placed):

@@ -12,7 +12,8 @@ from gpuward.controller.domain.placement import Ask, Layout, Need, Placed, Worke
 from gpuward.controller.scheduling.estimate import EngineFacts, asks_for
 from gpuward.controller.scheduling.inventory import Inventory
 from gpuward.controller.scheduling.place import find
-from gpuward.controller.scheduling.preempt import Occupant, make_room
+from gpuward.controller.scheduling.pool import Occupant
+from gpuward.controller.scheduling.preempt import make_room
 from gpuward.schemas.manifest import DeploymentSpec, Parallel, Placement
 from gpuward.schemas.objects import Explain
 from gpuward.schemas.reasons import Reason

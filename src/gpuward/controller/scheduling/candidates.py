@@ -27,7 +27,10 @@ class Choice:
 
 
 class Candidates:
-    """For one layout of one request. Groups in `first` and `second` have keys; NEVER where they do not fit."""
+    """For one layout of one request. Groups in `first` and `second` have keys; NEVER where they do not fit.
+
+    Those that are not `eligible` never will, whatever is claimed.
+    """
 
     def __init__(self, request: Request, layout: Layout, ranking: RankingOf) -> None:
         self.layout = layout
@@ -35,9 +38,9 @@ class Candidates:
         self._ranking = ranking(request.inventory, request.ask, layout)
         groups, gpus = request.inventory.groups, request.inventory.gpus
         self.wanted: Ints = request.wanted(layout)[groups.worker]
-        self._eligible: Bools = (request.fell_at == FITS)[groups.worker]
+        self.eligible: Bools = (request.fell_at == FITS)[groups.worker]
         if not request.allows(layout):
-            self._eligible[:] = False
+            self.eligible[:] = False
         usable = request.capable
         self._usable: Bools | None = None if usable[:-1].all() else usable
         self._have: Ints = gpus.whole if layout.exclusive else gpus.room
@@ -91,7 +94,7 @@ class Candidates:
     def _rank(self, rows: Ints) -> None:
         some = self._fitting(rows)
         wanted = self.wanted[rows]
-        fits = self._eligible[rows]
+        fits = self.eligible[rows]
         if self.layout.gpus:
             fits = fits & (np.count_nonzero(some.suitable, axis=1) >= wanted) & (wanted > 0)
         for _, passed in host_checks(self.request, some.workers):

@@ -12,7 +12,8 @@ from gpuward.controller.domain.placement import Ask, Placed, PlannedClaim
 from gpuward.controller.scheduling.estimate import for_instance
 from gpuward.controller.scheduling.inventory import Inventory
 from gpuward.controller.scheduling.place import find
-from gpuward.controller.scheduling.preempt import Occupant, Room, make_room
+from gpuward.controller.scheduling.pool import Occupant
+from gpuward.controller.scheduling.preempt import Room, make_room
 
 MAX_MOVES: Final = 32  # of one plan
 _MAX_WAYS: Final = 8  # that are tried for one demand; each leaves out somebody who has nowhere to go

@@ -29,7 +29,7 @@ class Inventory:
         self._of_worker: defaultdict[str, set[str]] = defaultdict(set)
         self._loads = Loads()
         self._passed: dict[str, Placed] = {}  # by instance, what rollback takes back
-        self._reserved: defaultdict[str, list[PlannedClaim]] = defaultdict(list)
+        self._reserved: defaultdict[str, dict[str, PlannedClaim]] = defaultdict(dict)  # by device and instance
         self._stale = True
         self.log = TouchLog()
         # What searches keep, by what they looked for; forgotten when anything but claims, use and loads changes.
@@ -104,7 +104,7 @@ class Inventory:
         for new in devices:
             old = self._devices.get(new.uuid)
             self._devices[new.uuid] = new
-            self._reserved.pop(new.uuid, None)
+            self._forget_reserved(new.uuid)
             row = None if self._stale else self._row.get(new.uuid)
             if old is not None and _place_of(old) == _place_of(new):
                 if row is not None:
@@ -126,10 +126,17 @@ class Inventory:
         """Forgets devices."""
         for uuid in tuple(uuids):
             old = self._devices.pop(uuid, None)
-            self._reserved.pop(uuid, None)
+            self._forget_reserved(uuid)
             if old is not None:
                 self._of_worker[old.worker_id].discard(uuid)
                 self._stale = True
+
+    def _forget_reserved(self, uuid: str) -> None:
+        """The row tells now what is claimed, so whose reservation it does not confirm runs nowhere."""
+        for instance in self._reserved.pop(uuid, ()):
+            load = self._loads.get(instance)
+            if load is not None and load.demand is None:
+                self.remove_load([instance])
 
     def set_load(self, loads: Iterable[InstanceLoad]) -> None:
         """Replaces what is known of who runs where by exactly these."""
@@ -165,7 +172,7 @@ class Inventory:
     def reserve(self, placed: Placed, deployment_uid: str) -> None:
         """Marks the claims of a decision as taken, so that the next decision sees them."""
         for claim in placed.claims:
-            self._reserved[claim.device].append(claim)
+            self._reserved[claim.device][placed.instance] = claim
             self._take(claim, 1)
         gpus = tuple(c.device for c in placed.claims if self._devices[c.device].kind == "gpu")
         self.upsert_load([InstanceLoad(placed.instance, deployment_uid, placed.workers, gpus)])
@@ -195,9 +202,7 @@ class Inventory:
         """Takes back one decision of the pass (its commit lost a race), but for devices read again since."""
         del self._passed[placed.instance]
         for claim in placed.claims:
-            standing = self._reserved.get(claim.device, [])
-            if claim in standing:
-                standing.remove(claim)
+            if self._reserved.get(claim.device, {}).pop(placed.instance, None) is not None:
                 self._take(claim, -1)
         self.remove_load([placed.instance])
 
@@ -225,7 +230,7 @@ class Inventory:
         self._label_masks: dict[tuple[str, str], Bools] = {}
         self._stale = False
         for claims in self._reserved.values():
-            for claim in claims:
+            for claim in claims.values():
                 self._take(claim, 1)
         for load in self._loads:
             self._count(load, 1)

@@ -5,7 +5,6 @@ is put to the very search that places it. So what comes out is enough, and none 
 put back, and only where the ask did not fit any more was it lifted again.
 """
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -13,10 +12,11 @@ from typing import Final
 
 import numpy as np
 
-from gpuward.controller.domain.placement import Ask, Layout, Placed, PlannedClaim
+from gpuward.controller.domain.placement import Ask, Layout, Placed
 from gpuward.controller.scheduling.candidates import Candidates
 from gpuward.controller.scheduling.inventory import Inventory
 from gpuward.controller.scheduling.place import find
+from gpuward.controller.scheduling.pool import Occupant, Pool
 from gpuward.controller.scheduling.search import search_for
 from gpuward.controller.scheduling.segments import NEVER, Bools, Ints
 
@@ -27,23 +27,6 @@ _Site = frozenset[str]  # ids of workers
 
 
 @dataclass(frozen=True, slots=True)
-class Occupant:
-    """An instance that holds claims and could be made to leave."""
-
-    instance: str
-    priority: int
-    born: float  # seconds since the epoch, from which its age in the queue counts
-    workers: frozenset[str]  # ids
-    claims: tuple[PlannedClaim, ...]
-    epoch: int = 0  # in which it holds them
-
-    @property
-    def gpus(self) -> int:
-        """Claims on GPUs, roughly what it would lose."""
-        return len(self.claims) - len(self.workers)
-
-
-@dataclass(frozen=True, slots=True)
 class Room:
     """Where an ask will fit, once `leave` have left: not one of them could stay."""
 
@@ -51,7 +34,12 @@ class Room:
     leave: tuple[Occupant, ...] = ()
 
 
-def make_room(inventory: Inventory, ask: Ask, occupants: Sequence[Occupant], *, ranked: bool = True) -> Room | None:
+def make_room(inventory: Inventory, ask: Ask, occupants: Sequence[Occupant]) -> Room | None:
+    """`push_out` of any of these."""
+    return push_out(inventory, ask, Pool(inventory, occupants))
+
+
+def push_out(inventory: Inventory, ask: Ask, pool: Pool, *, below: int | None = None) -> Room | None:
     """Who has to leave for an ask that does not fit now; None where it would not fit though all of them left.
 
     Of several ways the one whose highest victim is lowest, then the one of the fewest victims, then that of the fewest
@@ -60,17 +48,29 @@ def make_room(inventory: Inventory, ask: Ask, occupants: Sequence[Occupant], *, 
     Args:
         inventory: as it is; it is the same afterwards.
         ask: what does not fit.
-        occupants: those that may be made to leave.
-        ranked: False where their priority does not matter, since they end by themselves.
+        pool: those that may be made to leave.
+        below: only those of a lower priority than this.
     """
-    if not ranked:
-        pool = _enough(inventory, ask, occupants)
-        return None if pool is None else _fewest(inventory, ask, [replace(o, priority=0) for o in pool])
-    for level in sorted({o.priority for o in occupants}):
-        pool = _enough(inventory, ask, [o for o in occupants if o.priority <= level])
-        if pool is not None:
-            return _fewest(inventory, ask, pool)
-    return None
+    levels = pool.levels(below)
+    enough = _enough(inventory, ask, pool, levels[-1]) if levels else None
+    if enough is None:
+        return None
+    lowest, highest = 0, len(levels) - 1  # the level that is looked for is between these, and the higher one would do
+    while lowest < highest:
+        middle = (lowest + highest) // 2
+        fewer = _enough(inventory, ask, pool, levels[middle])
+        if fewer is None:
+            lowest = middle + 1
+        else:
+            highest, enough = middle, fewer
+    return _fewest(inventory, ask, enough)
+
+
+def await_ends(inventory: Inventory, ask: Ask, pool: Pool) -> Room | None:
+    """Where the fewest have to end, whatever their priority, since none of them is made to; else as `push_out`."""
+    levels = pool.levels()
+    enough = _enough(inventory, ask, pool, levels[-1]) if levels else None
+    return None if enough is None else _fewest(inventory, ask, [replace(one, priority=0) for one in enough])
 
 
 def _fewest(inventory: Inventory, ask: Ask, pool: Sequence[Occupant]) -> Room | None:
@@ -100,40 +100,35 @@ def lifted(inventory: Inventory, occupants: Iterable[Occupant]) -> Iterator[None
             inventory.put_back(one.claims)
 
 
-def _enough(inventory: Inventory, ask: Ask, pool: Sequence[Occupant]) -> list[Occupant] | None:
-    """Some of the pool whose leaving is enough, those on the workers that lack least; None where all are not enough."""
-    on_worker: defaultdict[str, dict[str, Occupant]] = defaultdict(dict)
-    for one in pool:
-        for worker in one.workers:
-            on_worker[worker][one.instance] = one
-    workers = _nearest_workers(inventory, ask, pool)
+def _enough(inventory: Inventory, ask: Ask, pool: Pool, level: int) -> list[Occupant] | None:
+    """Some up to a priority whose leaving is enough, on the workers that lack least; None where all are not enough."""
+    workers = _nearest_workers(inventory, ask, pool, level)
     count = _TRIED_FIRST
     while workers:
-        some = {i: o for worker in workers[:count] for i, o in on_worker[worker].items()}
-        with lifted(inventory, some.values()):
+        some = pool.on(workers[:count], level)
+        with lifted(inventory, some):
             if find(inventory, ask) is not None:
-                return list(some.values())
+                return some
         if count >= len(workers):
             break
         count *= 4
     return None
 
 
-def _nearest_workers(inventory: Inventory, ask: Ask, pool: Sequence[Occupant]) -> list[str]:
-    """Workers that might have GPUs enough if all of the pool left, those that lack the fewest now first."""
-    held = np.zeros(len(inventory.gpus.uuid) + 1, dtype=np.bool_)
-    rows = [inventory.gpu_row(claim.device) for one in pool for claim in one.claims]
-    held[[row for row in rows if row is not None]] = True
+def _nearest_workers(inventory: Inventory, ask: Ask, pool: Pool, level: int) -> list[str]:
+    """Workers that would have GPUs enough if all up to a priority left, those that lack the fewest now first."""
     groups, facts = inventory.groups, inventory.workers.facts
-    lacking: dict[int, int] = {}
+    lacking: Ints = np.full(len(facts), NEVER, dtype=np.int64)
     for one in _chain(ask):
         for number, layout in enumerate(one.layouts):
-            wanted = search_for(inventory, one).candidates(number).wanted
-            free, possible = _suitable(inventory, layout), _suitable(inventory, layout, held)
-            for group in np.flatnonzero(possible >= wanted).tolist():
-                worker, lacks = int(groups.worker[group]), max(int(wanted[group] - free[group]), 0)
-                lacking[worker] = min(lacking.get(worker, lacks), lacks)
-    return [facts[worker].id for worker in sorted(lacking, key=lambda w: (lacking[w], w))]
+            candidates = search_for(inventory, one).candidates(number)
+            wanted, free = candidates.wanted, _suitable(inventory, layout)
+            possible = np.count_nonzero(pool.would_do(layout, level)[groups.gpus], axis=1) >= wanted
+            rows = np.flatnonzero(possible & candidates.eligible)
+            if len(np.unique(groups.worker[rows])) >= layout.workers:
+                np.minimum.at(lacking, groups.worker[rows], np.maximum(wanted - free, 0)[rows])
+    near = np.flatnonzero(lacking != NEVER)
+    return [facts[worker].id for worker in near[np.lexsort((near, lacking[near]))].tolist()]
 
 
 def _chain(ask: Ask) -> list[Ask]:
@@ -154,12 +149,10 @@ def _sites(inventory: Inventory, ask: Ask, pool: Sequence[Occupant]) -> list[_Si
     return sites
 
 
-def _suitable(inventory: Inventory, layout: Layout, held: Bools | None = None) -> Ints:
-    """By group how many GPUs could be had now, or at the very best if what is held on some were gone."""
+def _suitable(inventory: Inventory, layout: Layout) -> Ints:
+    """By group how many GPUs could be had now."""
     gpus = inventory.gpus
     can: Bools = (gpus.whole if layout.exclusive else gpus.room) >= layout.memory_mib
-    if held is not None:
-        can = can | held
     suitable: Ints = np.count_nonzero(can[inventory.groups.gpus], axis=1).astype(np.int64)
     return suitable
 

@@ -7,13 +7,16 @@ What is kept counts as claimed for all that come later in the order, for this on
 nothing of it can be forgotten or left behind. No room is kept for what would not fit on empty workers.
 """
 
-from collections.abc import Generator, Iterable, Sequence
+import math
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from gpuward.controller.domain.placement import Ask, Decision, Placed, Unplaced
 from gpuward.controller.scheduling.inventory import Inventory
 from gpuward.controller.scheduling.place import find, place_one
-from gpuward.controller.scheduling.preempt import Occupant, Room, lifted, make_room
+from gpuward.controller.scheduling.pool import Occupant, Pool
+from gpuward.controller.scheduling.preempt import Room, await_ends, lifted, push_out
 from gpuward.schemas.reasons import Reason
 
 
@@ -86,10 +89,65 @@ class _Kept:
         return self.in_the_way.get(shape, False)
 
 
+class _Crowd:
+    """The occupants as the pass goes on. What is worked out of them by shape holds for the rest of it.
+
+    A pass only takes, and who comes later may push out no more than who came before: who finds no way, finds none.
+    """
+
+    def __init__(self, inventory: Inventory, occupants: Occupants) -> None:
+        self._inventory = inventory
+        self._staying = occupants.staying
+        self._leaving = list(occupants.leaving)
+        self._nobody_to_push: set[object] = set()
+        self._nobody_to_await: set[object] = set()
+
+    @cached_property
+    def _pool(self) -> Pool:
+        return Pool(self._inventory, self._staying)
+
+    def coming(self, ask: Ask) -> Placed | None:
+        """Where it fits once those that are leaving are gone."""
+        with lifted(self._inventory, self._leaving):
+            return find(self._inventory, ask)
+
+    def push(self, waiter: Waiter) -> Room | None:
+        """Whom it pushes out; those then count as leaving."""
+        shape = waiter.ask.shape()
+        if shape in self._nobody_to_push:
+            return None
+        with lifted(self._inventory, self._leaving):
+            room = push_out(self._inventory, waiter.ask, self._pool, below=waiter.priority)
+        if room is None:
+            self._nobody_to_push.add(shape)
+            return None
+        self._pool.remove(room.leave)
+        self._leaving += room.leave
+        return room
+
+    def nearest(self, ask: Ask) -> Placed | None:
+        """Where the fewest have to end until it fits."""
+        shape = ask.shape()
+        if shape in self._nobody_to_await:
+            return None
+        with lifted(self._inventory, self._leaving):
+            placed = find(self._inventory, ask)
+            if placed is None and (room := await_ends(self._inventory, ask, self._pool)) is not None:
+                placed = room.placed
+        if placed is None:
+            self._nobody_to_await.add(shape)
+        return placed
+
+
 def serve(
-    inventory: Inventory, waiting: Iterable[Waiter], occupants: Occupants | None, *, reserve_after_s: float
+    inventory: Inventory,
+    waiting: Iterable[Waiter],
+    occupants: Occupants | None,
+    *,
+    reserve_after_s: float,
+    most_pushes: float = math.inf,
 ) -> Generator[Served, None, None]:
-    """Decides all in the order given, one whenever it is asked for the next, reserving what is placed as `place` does.
+    """Decides in the order given, one whenever it is asked for the next, reserving what is placed as `place` does.
 
     Whoever does not ask for all of them closes it, so that no room stays kept.
 
@@ -98,21 +156,26 @@ def serve(
         waiting: by priority and age.
         occupants: whose claims they are; None: not read, so no room is kept.
         reserve_after_s: for how long one has to wait until room is kept for it.
+        most_pushes: after so many who push others out it ends, since to find out whom takes long.
 
     Yields:
-        One for each, in the same order.
+        One for each, in the same order; those that are missing at the end were not looked at.
     """
     inventory.begin_pass()
     kept = _Kept(inventory)
+    crowd = None if occupants is None else _Crowd(inventory, occupants)
     misfits: dict[object, Unplaced] = {}  # by shape: as room only dwindles, what does not fit will not fit later
     try:
         for waiter in waiting:
             decision = _decide(inventory, waiter.ask, misfits)
-            if isinstance(decision, Placed) or occupants is None:
+            if isinstance(decision, Placed) or crowd is None:
                 yield Served(decision)
                 continue
-            one, occupants = _keep_room(kept, waiter, decision, occupants, reserve_after_s)
-            yield one
+            served = _keep_room(kept, waiter, decision, crowd, reserve_after_s)
+            yield served
+            most_pushes -= bool(served.leave)
+            if most_pushes <= 0:
+                return
     finally:
         kept.release()
 
@@ -127,56 +190,26 @@ def _decide(inventory: Inventory, ask: Ask, misfits: dict[object, Unplaced]) -> 
     return decision
 
 
-def _keep_room(
-    kept: _Kept, waiter: Waiter, decision: Unplaced, occupants: Occupants, reserve_after_s: float
-) -> tuple[Served, Occupants]:
-    """What is kept for one that does not fit, and the occupants with those gone over who now leave for it."""
+def _keep_room(kept: _Kept, waiter: Waiter, decision: Unplaced, crowd: _Crowd, reserve_after_s: float) -> Served:
+    """What is kept for one that does not fit."""
     inventory, ask = kept.inventory, waiter.ask
     if kept.stands_in_the_way(ask):
-        return Served(_told(decision, Reason.RESERVED, _for_whom(kept))), occupants
-    if waiter.preempt and (placed := _coming(inventory, ask, occupants)) is not None:
+        return Served(_told(decision, Reason.RESERVED, _for_whom(kept)))
+    if waiter.preempt and (placed := crowd.coming(ask)) is not None:
         kept.keep(ask, placed)
         text = f"room is being freed for it on {_names(inventory, placed)}"
-        return Served(_told(decision, Reason.PREEMPTING if waiter.pushing else None, text)), occupants
-    if waiter.preempt and not waiter.pushing and (room := _push(inventory, waiter, occupants)) is not None:
+        return Served(_told(decision, Reason.PREEMPTING if waiter.pushing else None, text))
+    if waiter.preempt and not waiter.pushing and (room := crowd.push(waiter)) is not None:
         kept.keep(ask, room.placed)
         names = ", ".join(o.instance for o in room.leave)
         text = f"pushes out {names} on {_names(inventory, room.placed)}"
-        return Served(_told(decision, Reason.PREEMPTING, text), room.leave), _gone_over(occupants, room.leave)
-    if waiter.waited_s >= reserve_after_s and not kept.reserved:
-        room = _nearest(inventory, ask, occupants)
-        if room is not None:
-            kept.keep(ask, room.placed)
-            kept.reserved = True
-            text = f"has waited long, so room is kept for it on {_names(inventory, room.placed)}"
-            return Served(_told(decision, None, text)), occupants
-    return Served(decision), occupants
-
-
-def _coming(inventory: Inventory, ask: Ask, occupants: Occupants) -> Placed | None:
-    """Where it fits once those that are leaving are gone."""
-    with lifted(inventory, occupants.leaving):
-        return find(inventory, ask)
-
-
-def _push(inventory: Inventory, waiter: Waiter, occupants: Occupants) -> Room | None:
-    lower = [o for o in occupants.staying if o.priority < waiter.priority]
-    with lifted(inventory, occupants.leaving):
-        return make_room(inventory, waiter.ask, lower)
-
-
-def _nearest(inventory: Inventory, ask: Ask, occupants: Occupants) -> Room | None:
-    """Where the fewest have to end until it fits, whatever their priority, since none of them is made to."""
-    with lifted(inventory, occupants.leaving):
-        placed = find(inventory, ask)
-        if placed is not None:
-            return Room(placed)
-        return make_room(inventory, ask, occupants.staying, ranked=False)
-
-
-def _gone_over(occupants: Occupants, leave: Sequence[Occupant]) -> Occupants:
-    staying = tuple(o for o in occupants.staying if o not in leave)
-    return Occupants(staying, (*occupants.leaving, *leave))
+        return Served(_told(decision, Reason.PREEMPTING, text), room.leave)
+    if waiter.waited_s >= reserve_after_s and not kept.reserved and (placed := crowd.nearest(ask)) is not None:
+        kept.keep(ask, placed)
+        kept.reserved = True
+        text = f"has waited long, so room is kept for it on {_names(inventory, placed)}"
+        return Served(_told(decision, None, text))
+    return Served(decision)
 
 
 def _told(decision: Unplaced, reason: Reason | None, text: str) -> Unplaced:

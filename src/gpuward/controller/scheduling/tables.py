@@ -96,10 +96,15 @@ class GpuTable:
 
     def derive_all(self) -> None:
         """`derive` for every row at once."""
+        nothing = np.zeros_like(self.claims)
+        self.room[:], self.whole[:] = self.without(nothing, nothing, nothing)
+
+    def without(self, memory_mib: Ints, count: Ints, exclusive: Ints) -> tuple[Ints, Ints]:
+        """What `room` and `whole` would be if such claims on each GPU were gone."""
         usable = self.healthy & ~self.mig
-        room = np.maximum(self.total - self.reserved - self.claimed - self.foreign, NONE)
-        self.room[:] = np.where(usable & (self.exclusive == 0), room, NONE)
-        self.whole[:] = np.where(usable & (self.claims == 0) & (self.foreign == 0), self.total, NONE)
+        room = np.maximum(self.total - self.reserved - self.claimed + memory_mib - self.foreign, NONE)
+        untouched = usable & (self.claims == count) & (self.foreign == 0)
+        return np.where(usable & (self.exclusive == exclusive), room, NONE), np.where(untouched, self.total, NONE)
 
 
 @dataclass(slots=True)

@@ -4,14 +4,12 @@ Each row of workers and devices carries the transaction that last wrote it. A re
 transactions that the snapshot before could not yet see as finished, so none is missed however commits interleave.
 """
 
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection
 from typing import Any, Final
 
 from gpuward.controller.domain.placement import DeviceState, WorkerFacts
-from gpuward.controller.scheduling.demand import Demand
 from gpuward.controller.scheduling.inventory import Inventory
-from gpuward.controller.scheduling.load import InstanceLoad
+from gpuward.controller.store.holdings import Holdings, Row, load_of
 
 # A horizon comes with each row that changed. Where none did, the old one is as good.
 _WORKERS: Final = """
@@ -22,9 +20,9 @@ _DEVICES: Final = """
     select d.*, w.deleted_at is not null as orphaned, pg_snapshot_xmin(pg_current_snapshot())::text as horizon
       from devices d join workers w on w.id = d.worker_id
      where d.changed >= $1::text::xid8"""
-_LOADS: Final = """
+_CLAIMS: Final = """
     select c.instance_id, i.deployment_uid, c.device, d.worker_id, d.kind, c.rank, c.memory_mib, c.cpu_milli,
-           c.exclusive
+           c.exclusive, c.position
       from claims c join instances i on i.id = c.instance_id join devices d on d.uuid = c.device
      where c.device = any($1)"""
 _DEVICES_WITHOUT: Final = """
@@ -40,17 +38,14 @@ _DEVICES_WITHOUT: Final = """
              where i.deployment_uid = any($1::uuid[]) group by c.device) x on x.device = d.uuid"""
 _FROM_THE_START: Final = "0"
 
-Row = Mapping[str, Any]
-
 
 class InventoryCache:
     """An `Inventory` kept up to date by reading changes. For one reader at a time."""
 
     def __init__(self) -> None:
         self.inventory = Inventory()
+        self.holdings = Holdings()
         self._horizon = _FROM_THE_START
-        self._on_device: defaultdict[str, set[str]] = defaultdict(set)
-        self._devices_of: dict[str, tuple[str, ...]] = {}
 
     async def refresh(self, connection: Any) -> None:
         """Takes over what changed. The connection must be in one REPEATABLE READ transaction."""
@@ -58,39 +53,21 @@ class InventoryCache:
         devices = await connection.fetch(_DEVICES, self._horizon)
         if devices:
             uuids = [row["uuid"] for row in devices]
-            self._take_loads(uuids, await connection.fetch(_LOADS, uuids))
+            claims = await connection.fetch(_CLAIMS, uuids)
+            for instance, holding in self.holdings.take_over(uuids, claims):
+                if holding is None:
+                    self.inventory.remove_load([instance])
+                else:
+                    self.inventory.upsert_load([load_of(instance, holding)])
         self.inventory.upsert_workers(_worker(row) for row in workers if row["deleted_at"] is None)
         self.inventory.remove_workers(str(row["id"]) for row in workers if row["deleted_at"] is not None)
         self.inventory.upsert_devices(_device(row) for row in devices if not row["orphaned"])
         self.inventory.remove_devices(row["uuid"] for row in devices if row["orphaned"])
         self._horizon = next((row["horizon"] for row in (*workers, *devices)), self._horizon)
 
-    def _take_loads(self, changed: Iterable[str], rows: Iterable[Row]) -> None:
-        """Who runs on the changed devices. An instance's claims are made together, so a new one is seen whole here."""
-        fresh: defaultdict[str, list[Row]] = defaultdict(list)
-        for row in rows:
-            fresh[row["instance_id"]].append(row)
-        looked_at = set(changed)
-        known = {instance for uuid in looked_at for instance in self._on_device.get(uuid, ())}
-        for instance in known | fresh.keys():
-            expected = looked_at.intersection(self._devices_of.get(instance, ()))
-            if expected != {claim["device"] for claim in fresh.get(instance, ())}:
-                self._replace(instance, fresh.get(instance, []))
 
-    def _replace(self, instance: str, claims: list[Row]) -> None:
-        for uuid in self._devices_of.pop(instance, ()):
-            self._on_device[uuid].discard(instance)
-        if not claims:
-            self.inventory.remove_load([instance])
-            return
-        self._devices_of[instance] = tuple(claim["device"] for claim in claims)
-        for claim in claims:
-            self._on_device[claim["device"]].add(instance)
-        self.inventory.upsert_load([_load(instance, claims)])
-
-
-async def read_inventory(connection: Any, *, without: Collection[str] = ()) -> Inventory:
-    """A fresh inventory of this moment, for who plans without writing.
+async def read_inventory(connection: Any, *, without: Collection[str] = ()) -> InventoryCache:
+    """A fresh inventory of this moment with who holds what, for who plans without writing.
 
     Args:
         connection: in one REPEATABLE READ transaction.
@@ -101,30 +78,7 @@ async def read_inventory(connection: Any, *, without: Collection[str] = ()) -> I
     freed = await connection.fetch(_DEVICES_WITHOUT, list(without)) if without else []
     cache.inventory.upsert_devices(_device(row) for row in freed)
     cache.inventory.remove_load({instance for row in freed for instance in row["instances"]})
-    return cache.inventory
-
-
-def _load(instance: str, claims: list[Row]) -> InstanceLoad:
-    return InstanceLoad(
-        instance=instance,
-        deployment_uid=str(claims[0]["deployment_uid"]),
-        workers=tuple(sorted({str(c["worker_id"]) for c in claims})),
-        gpus=tuple(c["device"] for c in claims if c["kind"] == "gpu"),
-        demand=_demand([c for c in claims if not c["rank"]]),
-    )
-
-
-def _demand(claims: list[Row]) -> Demand:
-    """What an instance takes of its leader's worker, which stands for all of them."""
-    gpus = [c for c in claims if c["kind"] == "gpu"]
-    host = [c for c in claims if c["kind"] == "host"]
-    return Demand(
-        gpus=len(gpus),
-        memory_mib=max((c["memory_mib"] for c in gpus), default=0),
-        exclusive=any(c["exclusive"] for c in gpus),
-        host_memory_mib=sum(c["memory_mib"] for c in host),
-        cpu_milli=sum(c["cpu_milli"] for c in host),
-    )
+    return cache
 
 
 def _worker(row: Row) -> WorkerFacts:

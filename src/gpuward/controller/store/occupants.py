@@ -1,27 +1,22 @@
 """Who holds claims, and that some of them shall leave for one who waits."""
 
-from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from gpuward.controller.domain.placement import PlannedClaim
-from gpuward.controller.scheduling.preempt import Occupant
+from gpuward.controller.scheduling.pool import Occupant
 from gpuward.controller.scheduling.queueing import Occupants
 from gpuward.controller.store.errors import LostGuardError
 from gpuward.controller.store.events import NewEvent, write_events
+from gpuward.controller.store.holdings import Holdings
 from gpuward.controller.store.waiting import WaitingInstance
 
 _STAYING: Final = ("scheduled", "starting", "running", "unhealthy", "backoff")
 # An instance whose worker is silent is not among them: nobody could be told to make it leave.
 _OCCUPANTS: Final = """
-    select c.instance_id, c.device, c.memory_mib, c.cpu_milli, c.exclusive, c.position, c.rank, v.worker_id, i.epoch,
-           extract(epoch from i.created_at)::float8 as born, (d.spec ->> 'priority')::int as priority,
+    select i.id, i.epoch, extract(epoch from i.created_at)::float8 as born, (d.spec ->> 'priority')::int as priority,
            i.phase = 'stopping' or i.pushed_out_for is not null or d.deleted_at is not null as leaving
-      from claims c
-      join devices v on v.uuid = c.device
-      join instances i on i.id = c.instance_id
-      join deployments d on d.uid = i.deployment_uid
+      from instances i join deployments d on d.uid = i.deployment_uid
      where (i.phase = 'stopping' or i.phase = any($1)) and d.uid <> all($2::uuid[])"""
 _PUSH_OUT: Final = """
     update instances i set pushed_out_for = x.waits
@@ -39,30 +34,19 @@ class Push:
     leave: tuple[Occupant, ...]
 
 
-async def read_occupants(connection: Any, *, without: Collection[str] = ()) -> Occupants:
-    """All who hold claims and can leave, or are leaving, but for the deployments `without` (uids)."""
-    rows: defaultdict[str, list[Any]] = defaultdict(list)
-    for row in await connection.fetch(_OCCUPANTS, list(_STAYING), list(without)):
-        rows[row["instance_id"]].append(row)
+async def read_occupants(connection: Any, holdings: Holdings, *, without: Collection[str] = ()) -> Occupants:
+    """All who hold claims and can leave, or are leaving, but for the deployments `without` (uids).
+
+    What they hold is known already, of the same moment.
+    """
     found: dict[bool, list[Occupant]] = {True: [], False: []}
-    for instance, claims in rows.items():
-        found[claims[0]["leaving"]].append(_occupant(instance, claims))
+    for row in await connection.fetch(_OCCUPANTS, list(_STAYING), list(without)):
+        holding = holdings.get(row["id"])
+        if holding is not None:
+            found[row["leaving"]].append(
+                Occupant(row["id"], row["priority"], row["born"], holding.workers, holding.claims, row["epoch"])
+            )
     return Occupants(tuple(found[False]), tuple(found[True]))
-
-
-def _occupant(instance: str, rows: Sequence[Any]) -> Occupant:
-    claims = (
-        PlannedClaim(r["device"], r["memory_mib"], r["cpu_milli"], r["exclusive"], r["position"], r["rank"])
-        for r in rows
-    )
-    return Occupant(
-        instance=instance,
-        priority=rows[0]["priority"],
-        born=rows[0]["born"],
-        workers=frozenset(str(row["worker_id"]) for row in rows),
-        claims=tuple(claims),
-        epoch=rows[0]["epoch"],
-    )
 
 
 async def push_out(connection: Any, pushes: Sequence[Push]) -> set[str]:

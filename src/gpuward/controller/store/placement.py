@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from gpuward.controller.domain.placement import Placed, Unplaced
+from gpuward.controller.domain.placement import Placed, PlannedClaim, Unplaced
 from gpuward.controller.scheduling.explain import headline
 from gpuward.controller.store.notify import CHANNEL, Hints, notify, notify_all, payloads
 from gpuward.controller.store.waiting import WaitingInstance
@@ -20,8 +20,8 @@ _LOCK: Final = """
          where id = any($2::uuid[]) and phase = 'ready' and gpus_known and deleted_at is null
            and not cordoned and not draining and (select count(*) from i) is not null
          order by id for share)
-    select uuid, memory_mib - claimed_mib as memory_mib, cpu_milli - claimed_cpu_milli as cpu_milli, claims,
-           exclusive_claims,
+    select uuid, memory_mib - claimed_mib as whole_mib, reserved_mib, foreign_mib,
+           cpu_milli - claimed_cpu_milli as cpu_milli, claims, exclusive_claims,
            worker_id = any(array(select id from w)) and health = 'ok' and present and not mig_mode as usable
       from devices
      where uuid = any($3) and (select count(*) from w) is not null
@@ -106,12 +106,30 @@ async def commit_placements(
 
 @dataclass(slots=True)
 class _Room:
-    """What is left on a locked device."""
+    """What is left on a locked device, by the measure of the search: nobody shares what is reserved or in use."""
 
-    memory_mib: int
+    whole_mib: int  # without regard to what is reserved, which goes to who takes a GPU whole
+    reserved_mib: int
+    foreign_mib: int
     cpu_milli: int
     claims: int
     exclusive: bool
+
+    def has(self, claim: PlannedClaim) -> bool:
+        """Whether the claim fits. What is not asked for may be lacking."""
+        if self.exclusive or (claim.cpu_milli and claim.cpu_milli > self.cpu_milli):
+            return False
+        if claim.exclusive:
+            return not self.claims and not self.foreign_mib and claim.memory_mib <= self.whole_mib
+        shared_mib = self.whole_mib - self.reserved_mib - self.foreign_mib
+        return not claim.memory_mib or claim.memory_mib <= shared_mib
+
+    def take(self, claim: PlannedClaim) -> None:
+        """Takes it off."""
+        self.whole_mib -= claim.memory_mib
+        self.cpu_milli -= claim.cpu_milli
+        self.claims += 1
+        self.exclusive = self.exclusive or claim.exclusive
 
 
 async def _lock(connection: Any, starts: Sequence[PlacedStart]) -> dict[str, _Room]:
@@ -123,7 +141,14 @@ async def _lock(connection: Any, starts: Sequence[PlacedStart]) -> dict[str, _Ro
         list({c.device for s in starts for c in s.placed.claims}),
     )
     return {
-        row["uuid"]: _Room(row["memory_mib"], row["cpu_milli"], row["claims"], row["exclusive_claims"] > 0)
+        row["uuid"]: _Room(
+            whole_mib=row["whole_mib"],
+            reserved_mib=row["reserved_mib"],
+            foreign_mib=row["foreign_mib"],
+            cpu_milli=row["cpu_milli"],
+            claims=row["claims"],
+            exclusive=row["exclusive_claims"] > 0,
+        )
         for row in rows
         if row["usable"]
     }
@@ -131,18 +156,11 @@ async def _lock(connection: Any, starts: Sequence[PlacedStart]) -> dict[str, _Ro
 
 def _fits(start: PlacedStart, devices: dict[str, _Room]) -> bool:
     """Whether all its claims hold on the locked rows; if so, they are taken off the room that is left."""
-    for claim in start.placed.claims:
-        room = devices.get(claim.device)
-        if room is None or room.exclusive or (claim.exclusive and room.claims):
-            return False
-        if claim.memory_mib > room.memory_mib or claim.cpu_milli > room.cpu_milli:
-            return False
-    for claim in start.placed.claims:
-        room = devices[claim.device]
-        room.memory_mib -= claim.memory_mib
-        room.cpu_milli -= claim.cpu_milli
-        room.claims += 1
-        room.exclusive = room.exclusive or claim.exclusive
+    rooms = [(room, claim) for claim in start.placed.claims if (room := devices.get(claim.device)) is not None]
+    if len(rooms) < len(start.placed.claims) or not all(room.has(claim) for room, claim in rooms):
+        return False
+    for room, claim in rooms:
+        room.take(claim)
     return True
 
 

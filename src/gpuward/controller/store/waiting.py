@@ -12,11 +12,16 @@ from gpuward.schemas.manifest import DeploymentSpec
 _NEXT_DUE: Final = """
     select extract(epoch from min(not_before) - clock_timestamp())::float8
       from instances where phase = 'pending' and not_before > clock_timestamp()"""
-# Due ones only: whoever backs off waits, and is looked at again when its time has come.
+# Due ones only: whoever backs off waits, and is looked at again when its time has come. Whom it pushed out of a worker
+# that is lost may never leave, so it waits for the others alone.
 _WAITING: Final = """
     select i.id, i.deployment_uid, i.revision, i.phase, i.phase_since, i.epoch, i.failures, i.message, d.name,
            (d.spec ->> 'priority')::int as priority, (d.spec ->> 'preempt')::boolean as preempt,
-           exists (select 1 from instances v where v.pushed_out_for = i.id) as pushing,
+           exists (select 1 from instances v
+                    where v.pushed_out_for = i.id
+                      and not exists (select 1 from claims c join devices g on g.uuid = c.device
+                                        join workers w on w.id = g.worker_id
+                                       where c.instance_id = v.id and w.phase = 'lost')) as pushing,
            (select jsonb_build_array(r.workers, r.gpus) from relocations r
              where r.copy_id = i.id and r.state = 'moving') as destination,
            clock_timestamp() as read_at,
