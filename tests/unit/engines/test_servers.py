@@ -30,6 +30,23 @@ def test_vllm_on_a_part_of_one_gpu() -> None:
     assert (folder.request_model, folder.env) == ("a", {"HF_HUB_OFFLINE": "1"})
 
 
+def flags_given(engine: str, **args: Any) -> str:
+    return " ".join(process(spec(engine, args=args), Launch(gpu_count=1)).argv).partition("{port} ")[2]
+
+
+def test_each_server_is_given_its_flags_as_it_reads_them() -> None:
+    """Their lists keep what the last flag says, only vLLM reads 8k, and SGLang's switches have no `--no-`."""
+    assert flags_given("vllm", lora_modules=["a=/a", "b=/b"], middleware=["m", "n"], enforce_eager=False) == (
+        "--lora-modules a=/a b=/b --middleware m --middleware n --no-enforce-eager"
+    )
+    assert flags_given("sglang", **{"lora-paths": ["a=/a", "b=/b"], "context-length": "8k", "skip": False}) == (
+        "--enable-metrics --lora-paths a=/a b=/b --context-length 8000"
+    )
+    assert flags_given("llama-cpp", **{"lora": ["/a", "/b"], "ctx-size": "8K", "parallel": 1, "mmap": False}) == (
+        "--metrics --n-gpu-layers 999 --lora /a --lora /b --ctx-size 8192 --parallel 1 --no-mmap"
+    )
+
+
 def test_a_model_of_four_gib_takes_four_gib() -> None:
     """Of 80 GiB: what vLLM is told, and what it takes besides, are the claim."""
     launch = replace(ONE, memory_mib=4 * GIB)
@@ -96,18 +113,33 @@ def test_sglang() -> None:
         ("vllm", {"args": {"max-model-len": "long"}}, "args.max-model-len: must be a whole number"),
         ("vllm", {"args": {"max-num-seqs": 0}}, "args.max-num-seqs: must be"),
         ("vllm", {"args": {"max-num-seqs": True}}, "args.max-num-seqs: must be"),
+        ("vllm", {"args": {"max-num-seqs": 1.5}}, "args.max-num-seqs: must be"),
+        ("vllm", {"args": {"max-num-seqs": "9" * 400}}, "args.max-num-seqs: must be"),
+        ("vllm", {"args": {"gpu-memory-util": 0.9}}, "args.gpu-memory-util: .*gpu-memory-utilization; write the flag"),
+        ("vllm", {"args": {"max_num_seq": 8}}, "args.max_num_seq: .*max-num-seqs"),
+        ("vllm", {"args": {"config": "/c.yaml"}}, "args.config: .*under args"),
         ("vllm", {"args": {"dtype": "int3"}}, "args.dtype: int3"),
         ("vllm", {"args": {"lora-modules": ["plain"]}}, "args.lora-modules: write each as name="),
         ("vllm", {"resources": {"gpus": 0}}, "resources.gpus: is 0"),
         ("vllm", {"model": "path:/a@b"}, "model: .*rename"),
         ("sglang", {"args": {"mem-fraction-static": 0.9}}, "args.mem-fraction-static: .*resources.gpu_memory"),
+        ("sglang", {"args": {"mem-fraction": 0.9}}, "args.mem-fraction: .*mem-fraction-static; write the flag out"),
         ("sglang", {"args": {"tp": 2}}, "args.tp: .*parallel"),
         ("sglang", {"parallel": {"dp": 2}, "resources": {"max_workers": 2}}, "parallel.dp: sglang keeps"),
         ("llama-cpp", {"args": {"n-gpu-layers": "most"}}, "args.n-gpu-layers: must be"),
+        ("llama-cpp", {"args": {"n-gpu-layers": "9" * 5000}}, "args.n-gpu-layers: must be"),
         ("llama-cpp", {"args": {"n-gpu-layers": 0}, "resources": {"gpus": 1}}, "args.n-gpu-layers: is 0"),
         ("llama-cpp", {"resources": {"gpus": 0}}, "resources.gpus: is 0"),
         ("llama-cpp", {"args": {"cache-type-k": "q3"}}, "args.cache-type-k: q3"),
         ("llama-cpp", {"resources": {"max_workers": 2}}, "resources.max_workers"),
+        # With the engine left open, a flag that only one of them has shows which is meant, also where it is refused.
+        ("auto", {"args": {"gpu-memory-utilization": 0.9}}, "args.gpu-memory-utilization: .*resources.gpu_memory"),
+        ("auto", {"args": {"tensor-parallel-size": 2}}, "args.tensor-parallel-size: .*parallel"),
+        (
+            "auto",
+            {"args": {"max-model-len": 9, "context-length": 9}},
+            "args: context-length, max-model-len are flags of",
+        ),
     ],
 )
 def test_refusals_name_the_field_and_the_fix(engine: str, fields: dict[str, Any], words: str) -> None:

@@ -4,6 +4,7 @@ By itself it takes all layers to the GPUs. The rest of a model stays in host mem
 layers the GPUs get (`args: {n-gpu-layers: 20}`), since that is many times slower: nobody should get it by chance.
 """
 
+import re
 from typing import Any, Final
 
 from gpuward.controller.domain.model_facts import ModelFacts, facts_from_json
@@ -45,6 +46,9 @@ _LAYERS: Final = ("n-gpu-layers", "gpu-layers")
 _CONTEXT: Final = ("ctx-size",)
 _SLOTS: Final = ("parallel",)
 _ADAPTERS: Final = ("lora",)
+_FIGURES: Final = frozenset({*_CONTEXT, *_SLOTS})
+_READ: Final = frozenset({*_LAYERS, *_FIGURES, *_ADAPTERS, "cache-type-k", "cache-type-v"})
+_LAYER_COUNT: Final = re.compile(r"[0-9]{1,6}")
 _GPU_COUNTS: Final = (1, 2, 3, 4, 5, 6, 7, 8)
 
 _COMPATIBILITY: Final = Compatibility(
@@ -75,9 +79,7 @@ class LlamaCppEngine(SingleEngine):
         refuse_other_models(spec, self.name, gguf=True)
         refuse_parallel(spec, self.name)
         refuse_gangs(spec, self.name)
-        flags(spec, _RESERVED)
-        for names in (_CONTEXT, _SLOTS):
-            figure(spec, *names)
+        _flags(spec)
         for name in ("cache-type-k", "cache-type-v"):
             if (given := text(spec, name)) is not None and given not in _CACHE_TYPES:
                 raise SpecError(f"args.{name}: {given} is no type of a cache; use one of {', '.join(_CACHE_TYPES)}")
@@ -149,7 +151,7 @@ class LlamaCppEngine(SingleEngine):
             if figure(spec, *_SLOTS) is None:
                 argv += ["--parallel", str(launch.sequences)]
         return EngineProcess(
-            argv=(*argv, *flags(spec, _RESERVED)),
+            argv=(*argv, *_flags(spec)),
             needs_port=True,
             probe=probe_order(spec, "/health"),
             request_gauges=("llamacpp:requests_processing", "llamacpp:requests_deferred"),
@@ -176,6 +178,10 @@ def _share(facts: ModelFacts, workload: Workload, count: int, on_gpu: float) -> 
     return Share(1, count, 1, sum(parts.values()), parts)
 
 
+def _flags(spec: DeploymentSpec) -> list[str]:
+    return flags(spec, _RESERVED, _READ, _FIGURES)
+
+
 def _gpu_layers(spec: DeploymentSpec) -> int | None:
     """How many layers the GPUs get; None: all.
 
@@ -185,7 +191,7 @@ def _gpu_layers(spec: DeploymentSpec) -> int | None:
     value = text(spec, *_LAYERS)
     if value is None or value == "all":
         return None
-    if not value.isdecimal():
+    if _LAYER_COUNT.fullmatch(value) is None:
         raise SpecError("args.n-gpu-layers: must be a whole number, or all")
     return int(value)
 

@@ -50,6 +50,9 @@ IMAGES_MIB: Final = 3072
 # Server, scheduler and one process per GPU, each with PyTorch. Guessed at 1 GiB each for the usual few of them.
 HOST_RUNTIME_MIB: Final = 4096
 _FP8_CACHE: Final = 1.0
+_READ: Final = ("dtype", "quantization", "kv-cache-dtype")
+# Flags that engines of other kinds have too.
+_ANYBODYS: Final = frozenset({"host", "port", "model", "revision", "device", "config"})
 _VOCABULARY_PAD: Final = 64  # both pad the vocabulary to a multiple of it before they divide it
 
 
@@ -61,6 +64,8 @@ class ServerTable:
         capabilities: least compute capability by quantisation method, `fp8-weights`, `fp8-cache` and `bfloat16`.
         unsupported: architectures that it is known not to run, with what is known of it.
         reserved: flags that are not the user's, with what to do instead.
+        repeated: flags that are written once for each value; all others take several.
+        negated: whether a switch has a `--no-` form.
     """
 
     compatibility: Compatibility
@@ -73,11 +78,23 @@ class ServerTable:
     batch_tokens_default: int
     batch_sequences_default: int
     adapters: tuple[str, ...]
+    repeated: frozenset[str] = frozenset()
+    negated: bool = True
+
+    @property
+    def figures(self) -> frozenset[str]:
+        """Those of the workload, which no two servers call alike."""
+        return frozenset({*self.context, *self.sequences, *self.batch_tokens})
 
     @property
     def own_flags(self) -> frozenset[str]:
-        """Those of the workload, which no two servers call alike."""
-        return frozenset({*self.context, *self.sequences, *self.batch_tokens, *self.adapters})
+        """Those by which a user shows that he means this server, even where he may not set them."""
+        return frozenset({*self.figures, *self.adapters, *self.reserved}) - _ANYBODYS
+
+    def flags(self, spec: DeploymentSpec) -> list[str]:
+        """The spec's args as this server reads them; raises SpecError naming the arg."""
+        read = {*self.figures, *self.adapters, *_READ}
+        return flags(spec, self.reserved, read, self.figures, self.repeated, negated=self.negated)
 
 
 class ModelServer(SingleEngine):
@@ -89,9 +106,7 @@ class ModelServer(SingleEngine):
     def validate(self, spec: DeploymentSpec) -> None:
         """Raises SpecError for models and args that cannot work."""
         refuse_other_models(spec, self.name, gguf=False)
-        flags(spec, self.table.reserved)
-        for names in (self.table.context, self.table.sequences, self.table.batch_tokens):
-            figure(spec, *names)
+        self.table.flags(spec)
         dtype = text(spec, "dtype")
         if dtype not in (None, "auto", *DTYPE_BYTES):
             raise SpecError(f"args.dtype: {dtype} is none that {self.name} knows; use one of {', '.join(DTYPE_BYTES)}")

@@ -5,7 +5,7 @@ from typing import Final
 from gpuward.controller.domain.placement import Compatibility
 from gpuward.controller.domain.splits import Split
 from gpuward.controller.engines.base import EngineProcess, Launch, SpecError, probe_order
-from gpuward.controller.engines.flags import figure, flags, stated
+from gpuward.controller.engines.flags import figure, stated
 from gpuward.controller.engines.memory import mib
 from gpuward.controller.engines.served import CONTEXT_MIB, ModelServer, ServerTable, outside_parts
 from gpuward.controller.engines.source import repository
@@ -70,6 +70,7 @@ _TABLE: Final = ServerTable(
         "max-total-tokens": "state context-length and max-running-requests, from which it follows",
         "enable-metrics": "it is on, since requests are counted by it",
         "device": "engine sglang runs on GPUs",
+        "config": "write what is in the file under args",
     },
     context=("context-length",),
     sequences=("max-running-requests",),
@@ -77,6 +78,7 @@ _TABLE: Final = ServerTable(
     batch_tokens_default=8192,
     batch_sequences_default=256,
     adapters=("lora-paths",),
+    negated=False,  # its switches are there or not
 )
 
 
@@ -114,7 +116,7 @@ class SglangEngine(ModelServer):
         served = stated(spec, ("served-model-name",))
         serves = launch.rank == 0
         return EngineProcess(
-            argv=(*argv, *flags(spec, _TABLE.reserved)),
+            argv=(*argv, *_TABLE.flags(spec)),
             needs_port=True,  # the others too open one, for the sake of whoever asks for their health
             env={"HF_HUB_OFFLINE": "1"} if spec.model is not None and spec.model.startswith("path:") else {},
             probe=probe_order(spec, "/health") if serves else None,

@@ -8,7 +8,7 @@ from typing import Final
 from gpuward.controller.domain.placement import Compatibility
 from gpuward.controller.domain.splits import Split
 from gpuward.controller.engines.base import EngineProcess, Launch, probe_order
-from gpuward.controller.engines.flags import figure, flags, stated
+from gpuward.controller.engines.flags import figure, stated
 from gpuward.controller.engines.served import ModelServer, ServerTable, outside_parts
 from gpuward.controller.engines.source import repository
 from gpuward.schemas.manifest import DeploymentSpec
@@ -77,6 +77,8 @@ _TABLE: Final = ServerTable(
         "gpu-memory-utilization": _BY_RESOURCES,
         "kv-cache-memory-bytes": _BY_RESOURCES,
         "device": "engine vllm runs on GPUs",
+        "config": "write what is in the file under args",
+        "uds": "the agent's proxy asks at a port",
     },
     context=("max-model-len",),
     sequences=("max-num-seqs",),
@@ -84,6 +86,7 @@ _TABLE: Final = ServerTable(
     batch_tokens_default=8192,  # on GPUs of 70 GiB and more; 2048 on smaller ones
     batch_sequences_default=256,
     adapters=("lora-modules",),
+    repeated=frozenset({"middleware"}),  # every other list is one flag with several values, of which the last counts
 )
 
 
@@ -115,7 +118,7 @@ class VllmEngine(ModelServer):
         served = stated(spec, ("served-model-name",))
         names = served if isinstance(served, list) else [served]
         return EngineProcess(
-            argv=(*argv, *flags(spec, _TABLE.reserved)),
+            argv=(*argv, *_TABLE.flags(spec)),
             needs_port=serves,
             env={"HF_HUB_OFFLINE": "1"} if spec.model is not None and spec.model.startswith("path:") else {},
             probe=probe_order(spec, "/health") if serves else None,
