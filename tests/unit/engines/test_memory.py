@@ -104,6 +104,11 @@ def test_a_window_bounds_the_layers_that_look_through_it() -> None:
     assert (gemma.full_layers, gemma.sliding_window) == (10, 1024)
     assert cache(gemma) == (10 * 8192 + 52 * 1024) * 16 * 16 * 256 * 2
     assert cache(gemma, context=512) == 62 * 512 * 16 * 16 * 256 * 2
+    # vLLM does not start unless one sequence fits together with a step's tokens, which come in before the oldest go.
+    one = replace(work(sequences=1), beyond_windows=8192)
+    assert cache_per_gpu(gemma, ONE, one) == 62 * 8192 * 16 * 256 * 2
+    many = replace(work(), beyond_windows=8192)
+    assert cache_per_gpu(gemma, ONE, many) == (10 * 8192 * 16 + 52 * (1024 * 16 + 8192)) * 16 * 256 * 2
     assert cache(replace(gemma, uncached_layers=52, full_layers=10)) == 10 * 8192 * 16 * 16 * 256 * 2
 
 

@@ -171,6 +171,19 @@ def test_stated_context_and_concurrency_are_what_is_reckoned() -> None:
     assert need("sglang", args={"context-length": 4096, "max-running-requests": 16}).shares[0].parts["cache"] == 8 * GIB
 
 
+def test_a_window_counts_where_the_server_keeps_to_it() -> None:
+    windowed = replace(LLAMA, sliding_window=1024, full_layers=8)
+
+    def cached(engine: str, **args: Any) -> int:
+        return need(engine, windowed, args=args).shares[0].parts["cache"]
+
+    per_token = 4096 / 2**20  # of one layer, MiB
+    assert cached("vllm") == (8 * 16 * 8192 + 24 * (16 * 1024 + 8192)) * per_token
+    assert cached("vllm", **{"max-num-batched-tokens": 2048}) == (8 * 16 * 8192 + 24 * (16 * 1024 + 2048)) * per_token
+    assert cached("vllm", **{"disable-hybrid-kv-cache-manager": True}) == 16 * GIB
+    assert cached("sglang") == 16 * GIB
+
+
 def test_stated_degrees_are_the_only_ones() -> None:
     found = need("vllm", parallel={"tp": 4, "pp": 2}, resources={"max_workers": 2})
     assert {(share.tp, share.pp) for share in found.shares} == {(4, 2)}

@@ -5,6 +5,7 @@ layers the GPUs get (`args: {n-gpu-layers: 20}`), since that is many times slowe
 """
 
 import re
+from dataclasses import replace
 from typing import Any, Final
 
 from gpuward.controller.domain.model_facts import ModelFacts, facts_from_json
@@ -32,6 +33,7 @@ DEFAULT_SLOTS: Final = 4  # as many as llama-server opens by itself
 CONTEXT_MIB: Final = 320  # a CUDA context without PyTorch's kernels: https://github.com/pytorch/pytorch/issues/28394
 HOST_RUNTIME_MIB: Final = 512
 _BATCH: Final = 512  # tokens of a physical batch, --ubatch-size
+_WINDOW_PAD: Final = 256  # each slot's window and a physical batch are rounded up to it (llama-kv-cache-iswa.cpp)
 # The compute buffer: logits of a batch in 32 bits, which alone are 250 of the 258.5 MiB that llama.cpp reports for
 # Llama-3-8B, and beside them what passes through a layer (3 x hidden size and 3 x feed forward, in 32 bits).
 _FLOAT: Final = 4
@@ -45,8 +47,9 @@ _CACHE_TYPES: Final = {
 _LAYERS: Final = ("n-gpu-layers", "gpu-layers")
 _CONTEXT: Final = ("ctx-size",)
 _SLOTS: Final = ("parallel",)
+_UBATCH: Final = ("ubatch-size",)
 _ADAPTERS: Final = ("lora",)
-_FIGURES: Final = frozenset({*_CONTEXT, *_SLOTS})
+_FIGURES: Final = frozenset({*_CONTEXT, *_SLOTS, *_UBATCH})
 _READ: Final = frozenset({*_LAYERS, *_FIGURES, *_ADAPTERS, "cache-type-k", "cache-type-v"})
 _LAYER_COUNT: Final = re.compile(r"[0-9]{1,6}")
 _GPU_COUNTS: Final = (1, 2, 3, 4, 5, 6, 7, 8)
@@ -113,7 +116,10 @@ class LlamaCppEngine(SingleEngine):
         context = figure(spec, *_CONTEXT)
         slots = figure(spec, *_SLOTS) or DEFAULT_SLOTS
         each = min(facts.context_length or DEFAULT_CONTEXT, DEFAULT_CONTEXT) if context is None else context // slots
-        workload = Workload(max(each, 1), slots, _element_bytes(spec), _BATCH, slots)
+        batch = figure(spec, *_UBATCH) or _BATCH
+        workload = Workload(max(each, 1), slots, _element_bytes(spec), batch, slots, slots * (batch + _WINDOW_PAD))
+        if stated(spec, ("swa-full",)) is True:
+            facts = replace(facts, sliding_window=None)
         layers = (facts.layers or 0) + 1  # as it counts them: the output is one more
         wanted = _gpu_layers(spec)
         on_gpu = 1.0 if wanted is None else min(wanted / layers, 1.0)

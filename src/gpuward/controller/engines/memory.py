@@ -46,6 +46,8 @@ class Workload:
         cache_bytes: of one element of the key-value cache; that of keys and of values may differ, this is their mean.
         batch_tokens: most that pass through the model in one step.
         batch_sequences: most that one step gives a token to.
+        beyond_windows: tokens that a layer with a sliding window holds of all sequences together besides their
+            windows, since those of a step come in before the oldest go.
     """
 
     context: int
@@ -53,6 +55,7 @@ class Workload:
     cache_bytes: float
     batch_tokens: int
     batch_sequences: int
+    beyond_windows: int = 0
 
 
 def loaded_bytes(facts: ModelFacts, dtype_bytes: int | None) -> int:
@@ -120,9 +123,9 @@ def _elements_per_layer(facts: ModelFacts, kv_heads: int | None) -> int | None:
 def cache_per_gpu(facts: ModelFacts, split: Split, workload: Workload) -> float | None:
     """The key-value cache that one GPU keeps for the workload; None: the files do not say enough.
 
-    Layers that look through a sliding window keep no more than the window of each sequence. Tensor parallelism divides
-    the heads of keys and values, of which each GPU has at least one; a latent is kept by each GPU whole. Each data
-    parallel copy of the model serves as many sequences.
+    Layers that look through a sliding window keep no more than the window of each sequence, and the tokens of a step.
+    Tensor parallelism divides the heads of keys and values, of which each GPU has at least one; a latent is kept by
+    each GPU whole. Each data parallel copy of the model serves as many sequences.
     """
     if facts.encoder:
         return 0.0
@@ -132,9 +135,10 @@ def cache_per_gpu(facts: ModelFacts, split: Split, workload: Workload) -> float 
         return None
     caching = facts.layers - facts.uncached_layers
     full = caching if facts.full_layers is None or facts.sliding_window is None else facts.full_layers
-    windowed = min(workload.context, facts.sliding_window or workload.context)
-    tokens = full * workload.context + (caching - full) * windowed
-    return tokens * workload.sequences * per_layer * workload.cache_bytes * _stage_share(facts, split.pp)
+    held = workload.context * workload.sequences
+    windows = (facts.sliding_window or workload.context) * workload.sequences
+    tokens = full * held + (caching - full) * min(held, windows + workload.beyond_windows)
+    return tokens * per_layer * workload.cache_bytes * _stage_share(facts, split.pp)
 
 
 def activations(facts: ModelFacts, workload: Workload, element_bytes: int) -> float:

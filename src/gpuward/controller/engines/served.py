@@ -4,7 +4,7 @@ They differ in data (`ServerTable`) and in their command lines, which are the su
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from gpuward.controller.domain.model_facts import ModelFacts, facts_from_json
@@ -66,6 +66,8 @@ class ServerTable:
         reserved: flags that are not the user's, with what to do instead.
         repeated: flags that are written once for each value; all others take several.
         negated: whether a switch has a `--no-` form.
+        windows: whether its cache keeps of layers with a sliding window no more than that.
+        no_windows: the switch after which it does not.
     """
 
     compatibility: Compatibility
@@ -80,6 +82,8 @@ class ServerTable:
     adapters: tuple[str, ...]
     repeated: frozenset[str] = frozenset()
     negated: bool = True
+    windows: bool = True
+    no_windows: str = ""
 
     @property
     def figures(self) -> frozenset[str]:
@@ -169,13 +173,17 @@ class ModelServer(SingleEngine):
 
     def _shares(self, spec: DeploymentSpec, facts: ModelFacts, context: int, sequences: int) -> Iterator[Share]:
         dtype_bytes = _working_bytes(spec, facts)
+        tokens = figure(spec, *self.table.batch_tokens) or self.table.batch_tokens_default
         workload = Workload(
             context=context,
             sequences=sequences,
             cache_bytes=_FP8_CACHE if (text(spec, "kv-cache-dtype") or "").startswith("fp8") else dtype_bytes,
-            batch_tokens=figure(spec, *self.table.batch_tokens) or self.table.batch_tokens_default,
+            batch_tokens=tokens,
             batch_sequences=max(sequences, self.table.batch_sequences_default),
+            beyond_windows=tokens,  # of one sequence, or shared by several: SlidingWindowSpec in vLLM's sources
         )
+        if not self.table.windows or stated(spec, (self.table.no_windows,)) is True:
+            facts = replace(facts, sliding_window=None)
         total = loaded_bytes(facts, dtype_bytes)
         measured = {split.degrees: split for split in splits(spec, self.gpu_counts(spec))}
         for split in measured.values():

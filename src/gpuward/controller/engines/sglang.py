@@ -79,6 +79,8 @@ _TABLE: Final = ServerTable(
     batch_sequences_default=256,
     adapters=("lora-paths",),
     negated=False,  # its switches are there or not
+    # It keeps every token for most models, and for a few (is_hybrid_swa_model in its sources) four fifths of them.
+    windows=False,
 )
 
 

@@ -87,6 +87,7 @@ _TABLE: Final = ServerTable(
     batch_sequences_default=256,
     adapters=("lora-modules",),
     repeated=frozenset({"middleware"}),  # every other list is one flag with several values, of which the last counts
+    no_windows="disable-hybrid-kv-cache-manager",
 )
 
 
