@@ -138,7 +138,8 @@ def test_folders_with_indexes(files: dict[str, bytes], name: str | None, index: 
 
 FIELDS = st.sampled_from(
     [
-        "architectures", "attention_chunk_size", "attn_config", "attn_layer_period", "compression_config",
+        "architectures", "attention", "attention_chunk_size", "attn_config", "attn_layer_indices",
+        "attn_layer_period", "block_configs", "compression_config", "hybrid_layer_pattern", "n_heads_in_group",
         "dtype", "ffn_config", "full_attention_interval", "head_dim", "hidden_size",
         "hybrid_override_pattern", "intermediate_size", "kv_lora_rank", "layer_types", "llm_config",
         "max_position_embeddings", "max_window_layers", "model_type", "multi_query", "multi_query_attention",
