@@ -55,8 +55,18 @@ def test_a_model_of_four_gib_takes_four_gib() -> None:
     assert fraction * launch.gpu_mib == pytest.approx(4 * GIB - 576 - 512, abs=1)
     assert memory_fraction(replace(launch, memory_mib=80 * GIB, exclusive=True)) == 0.9
     assert memory_fraction(replace(launch, memory_mib=80 * GIB)) == 0.98
+    # Claimed whole, it is told to take no less than what a part of the same size would be.
+    for of in (memory_fraction, static_fraction):
+        whole = replace(launch, memory_mib=80 * GIB, exclusive=True, need_mib=78 * GIB)
+        assert of(whole) == of(replace(launch, memory_mib=78 * GIB)) > 0.9
     assert memory_fraction(replace(launch, memory_mib=100)) == 0.01
     assert memory_fraction(Launch()) is None
+
+
+def test_vllm_keeps_to_as_many_sequences_as_were_reckoned_for() -> None:
+    """Its own default is 1024 on GPUs of 70 GiB and more, whose logits would not be in the claim."""
+    assert " ".join(process(spec("vllm"), ONE).argv).endswith("--max-model-len 8192 --max-num-seqs 256")
+    assert "--max-num-seqs" not in process(spec("vllm"), replace(ONE, exclusive=True)).argv
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -207,7 +217,9 @@ def test_an_encoder_keeps_no_cache() -> None:
     found = need("vllm", BERT)
     assert "cache" not in found.shares[0].parts
     assert found.shares[0].parts["weights"] == 209  # half of 32 bits
-    assert found.context == 512
+    assert (found.context, found.sequences) == (None, None)
+    line = process(spec("vllm"), replace(ONE, context=found.context, sequences=found.sequences)).argv
+    assert line[-2] == "--gpu-memory-utilization"  # no length: that of its tokenizer may be less than its config's
     assert found.compute_capability is None
 
 

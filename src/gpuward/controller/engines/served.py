@@ -161,8 +161,10 @@ class ModelServer(SingleEngine):
             notes=_notes(facts, reckoned, turns[0], said=context is not None or sequences is not None),
             shares=shares,
             compute_capability=demanded_capability(spec, facts, self.table.capabilities),
-            context=reckoned,
-            sequences=turns[0],
+            # An encoder's need does not depend on them, and it may take less than its config says: its tokenizer's and
+            # pooling's own files bound it too, and vLLM refuses to be told more.
+            context=None if facts.encoder else reckoned,
+            sequences=None if facts.encoder else turns[0],
         )
 
     def _refusal(self, facts: ModelFacts) -> str | None:

@@ -15,7 +15,7 @@ _BY_PARALLEL: Final = "state it under parallel"
 _BY_PLACEMENT: Final = "it follows from where the instance is placed"
 _BY_RESOURCES: Final = "state resources.gpu_memory instead, which is what is then claimed"
 
-WHOLE_GPU: Final = 0.85  # of one that is claimed whole; about what it chooses by itself
+WHOLE_GPU: Final = 0.85  # of one that is claimed whole, if that is enough; about what it chooses by itself
 _LEAST: Final = 0.05
 _MOST: Final = 0.95
 # What it keeps for activations is what its fraction leaves: a chunk of prefill's, which it makes no account of.
@@ -136,11 +136,10 @@ def static_fraction(launch: Launch) -> float | None:
     """
     if not launch.gpu_mib or not launch.memory_mib:
         return None
-    if launch.exclusive:
-        return WHOLE_GPU
     outside = sum(outside_parts(Split(launch.tp, launch.pp, launch.dp)).values()) + ACTIVATIONS_MIB
-    free_mib = max(launch.gpu_mib - launch.others_mib - CONTEXT_MIB, launch.memory_mib)
-    return min(max((launch.memory_mib - outside) / free_mib, _LEAST), _MOST)
+    own_mib = launch.need_mib if launch.exclusive else launch.memory_mib
+    free_mib = max(launch.gpu_mib - launch.others_mib - CONTEXT_MIB, own_mib)
+    return min(max((own_mib - outside) / free_mib, WHOLE_GPU if launch.exclusive else _LEAST), _MOST)
 
 
 def _cache(spec: DeploymentSpec, launch: Launch) -> list[str]:

@@ -17,7 +17,8 @@ _BY_PARALLEL: Final = "state it under parallel"
 _BY_PLACEMENT: Final = "it follows from where the instance is placed"
 _BY_RESOURCES: Final = "state resources.gpu_memory instead, which is what is then claimed"
 
-# Of a GPU that is claimed whole: vLLM's own default, which leaves room for what it does not account for.
+# Of a GPU that is claimed whole, if that is enough: vLLM's own default, which leaves room for what it does not account
+# for.
 WHOLE_GPU: Final = 0.9
 _LEAST: Final = 0.01
 _MOST: Final = 0.98  # it does not start where less is free than it is told to take, and a context is taken already
@@ -116,6 +117,9 @@ class VllmEngine(ModelServer):
         # The model's own context may be far longer than its cache has room for, and then it would not start.
         if launch.context is not None and figure(spec, *_TABLE.context) is None:
             argv += ["--max-model-len", str(launch.context)]
+        # On large GPUs it would make room for the logits of 1024, which are more than were reckoned for.
+        if not launch.exclusive and launch.sequences is not None and figure(spec, *_TABLE.sequences) is None:
+            argv += ["--max-num-seqs", str(max(launch.sequences, _TABLE.batch_sequences_default))]
         served = stated(spec, ("served-model-name",))
         names = served if isinstance(served, list) else [served]
         return EngineProcess(
@@ -137,10 +141,9 @@ def memory_fraction(launch: Launch) -> float | None:
     """
     if not launch.gpu_mib or not launch.memory_mib:
         return None
-    if launch.exclusive:
-        return WHOLE_GPU
     outside = sum(outside_parts(Split(launch.tp, launch.pp, launch.dp)).values())
-    return min(max((launch.memory_mib - outside) / launch.gpu_mib, _LEAST), _MOST)
+    own_mib = (launch.need_mib if launch.exclusive else launch.memory_mib) - outside
+    return min(max(own_mib / launch.gpu_mib, WHOLE_GPU if launch.exclusive else _LEAST), _MOST)
 
 
 def _gang(launch: Launch) -> list[str]:
