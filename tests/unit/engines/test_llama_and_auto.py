@@ -52,6 +52,13 @@ def test_llama_cpp_keeps_a_batch_beside_each_slots_window() -> None:
     assert part("compute", **{"ubatch-size": 2048}) == pytest.approx(4 * part("compute"), abs=4)
 
 
+def test_llama_cpp_reads_whatever_is_loaded_beside_the_model() -> None:
+    wanted = spec("llama-cpp", args={"lora": "/a.gguf", "mmproj": "/tower.gguf"})
+    work = engine_for(wanted).analysis(wanted)
+    assert work is not None
+    assert work.payload["adapters"] == [{"gguf": "/a.gguf"}, {"gguf": "/tower.gguf"}]
+
+
 def test_the_rest_stays_in_host_memory_only_where_the_user_says_so() -> None:
     whole, part = need("llama-cpp", QUANTISED), need("llama-cpp", QUANTISED, args={"n-gpu-layers": 11})
     assert whole.host_memory_mib == 512

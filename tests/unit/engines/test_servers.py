@@ -141,6 +141,8 @@ def test_sglang() -> None:
         ("llama-cpp", {"args": {"n-gpu-layers": 0}, "resources": {"gpus": 1}}, "args.n-gpu-layers: is 0"),
         ("llama-cpp", {"resources": {"gpus": 0}}, "resources.gpus: is 0"),
         ("llama-cpp", {"args": {"cache-type-k": "q3"}}, "args.cache-type-k: q3"),
+        ("llama-cpp", {"args": {"tensor-split": "3,1"}}, "args.tensor-split: .*as many layers"),
+        ("llama-cpp", {"args": {"split-mode": "none"}}, "args.split-mode: .*resources.gpus: 1"),
         ("llama-cpp", {"resources": {"max_workers": 2}}, "resources.max_workers"),
         # With the engine left open, a flag that only one of them has shows which is meant, also where it is refused.
         ("auto", {"args": {"gpu-memory-utilization": 0.9}}, "args.gpu-memory-utilization: .*resources.gpu_memory"),
@@ -279,3 +281,14 @@ def test_memory_given_by_the_user_needs_no_reading() -> None:
         need_given = engine_for(wanted).need(wanted, None)
         asked = asks_for(wanted, need_given, engine_for(wanted), instance="i", deployment_uid="d")
         assert [(one.gpus, one.memory_mib) for one in asked.layouts] == [(2, 20 * GIB)]
+
+
+def test_of_memory_given_by_the_user_sglangs_cache_is_bounded_by_what_else_he_says() -> None:
+    wanted = spec(
+        "sglang",
+        resources={"gpu_memory": "20GiB"},
+        args={"context-length": 4096, "max-running-requests": 8},
+    )
+    reckoned = engine_for(wanted).need(wanted, None)
+    launch = replace(ONE, context=reckoned.context, sequences=reckoned.sequences)
+    assert "--max-total-tokens 32768 " in " ".join(process(wanted, launch).argv)

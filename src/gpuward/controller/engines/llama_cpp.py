@@ -48,7 +48,7 @@ _LAYERS: Final = ("n-gpu-layers", "gpu-layers")
 _CONTEXT: Final = ("ctx-size",)
 _SLOTS: Final = ("parallel",)
 _UBATCH: Final = ("ubatch-size",)
-_ADAPTERS: Final = ("lora",)
+_ADAPTERS: Final = ("lora", "mmproj")  # what is loaded beside the model, a vision tower too
 _FIGURES: Final = frozenset({*_CONTEXT, *_SLOTS, *_UBATCH})
 _READ: Final = frozenset({*_LAYERS, *_FIGURES, *_ADAPTERS, "cache-type-k", "cache-type-v"})
 _LAYER_COUNT: Final = re.compile(r"[0-9]{1,6}")
@@ -64,9 +64,13 @@ _RESERVED: Final = {
     "host": "the agent's proxy speaks for it",
     "port": "the agent chooses it",
     "model": "state it as model",
+    "model-url": "state it as model",
+    "hf-repo": "state it as model",
     "metrics": "it is on, since requests are counted by it",
     "rpc": "instances over several workers are not what engine llama-cpp is for",
     "device": "placement chooses the GPUs",
+    "main-gpu": "placement chooses the GPUs",
+    "tensor-split": "each GPU gets as many layers, which is what is then claimed",
     "fit": "what fits is worked out before it is started",
 }
 
@@ -86,6 +90,8 @@ class LlamaCppEngine(SingleEngine):
         for name in ("cache-type-k", "cache-type-v"):
             if (given := text(spec, name)) is not None and given not in _CACHE_TYPES:
                 raise SpecError(f"args.{name}: {given} is no type of a cache; use one of {', '.join(_CACHE_TYPES)}")
+        if text(spec, "split-mode") == "none":
+            raise SpecError("args.split-mode: is none, so one GPU would hold all; set resources.gpus: 1 instead")
         layers = _gpu_layers(spec)
         wants_gpus = spec.resources.gpus not in ("auto", 0) or bool(spec.placement.gpus)
         if layers == 0 and (wants_gpus or spec.resources.gpu_memory != "auto" or spec.resources.exclusive):
@@ -175,7 +181,7 @@ def _share(facts: ModelFacts, workload: Workload, count: int, on_gpu: float) -> 
     passing = _THREE * ((facts.hidden_size or 0) + (facts.intermediate_size or 0))
     parts = {
         "weights": mib(weights * on_gpu),
-        "adapters": mib(facts.adapter_bytes * stage),
+        "adapters": mib(facts.adapter_bytes),  # a vision tower is not spread
         "cache": mib((facts.weight_bytes * UNKNOWN_CACHE_SHARE / count if cache is None else cache) * on_gpu),
         "compute": mib(workload.batch_tokens * ((facts.vocab or 0) + passing) * _FLOAT),
         "context": CONTEXT_MIB,
@@ -208,5 +214,6 @@ def _element_bytes(spec: DeploymentSpec) -> float:
 
 
 def _adapters(spec: DeploymentSpec) -> tuple[str, ...]:
-    value = stated(spec, _ADAPTERS)
-    return tuple(str(one) for one in (value if isinstance(value, list) else [] if value is None else [value]))
+    given = (stated(spec, (name,)) for name in _ADAPTERS)
+    lists = (value if isinstance(value, list) else [] if value is None else [value] for value in given)
+    return tuple(str(one) for values in lists for one in values if not isinstance(one, bool))

@@ -137,13 +137,13 @@ class ModelServer(SingleEngine):
 
     def need(self, spec: DeploymentSpec, result: Any) -> Need:
         """The need of each split that is worth a try, from the model's facts."""
+        context, sequences = figure(spec, *self.table.context), figure(spec, *self.table.sequences)
         if result is None:
-            return Need(None, host_memory_mib=HOST_RUNTIME_MIB, notes=("memory as given by the user",))
+            given = ("memory as given by the user",)
+            return Need(None, host_memory_mib=HOST_RUNTIME_MIB, notes=given, context=context, sequences=sequences)
         facts = facts_from_json(result)
         if refusal := self._refusal(facts):
             return Need(None, refused=(Reason.ENGINE_UNSUPPORTED,), notes=(refusal,))
-        context = figure(spec, *self.table.context)
-        sequences = figure(spec, *self.table.sequences)
         reckoned = context or min(facts.context_length or DEFAULT_CONTEXT, DEFAULT_CONTEXT)
         turns = DEFAULT_SEQUENCES if sequences is None and context is None else (sequences or DEFAULT_SEQUENCES[0],)
         if facts.encoder:
