@@ -261,6 +261,12 @@ def test_types_against_capability(
     assert asked.compatibility.engine == engine
 
 
+def test_fp8_weights_do_not_come_to_ampere_by_the_last_engine_of_auto() -> None:
+    eight_bit = replace(LLAMA, dtypes={"F8_E4M3": 10}, quantization=Quantization("fp8", 8))
+    assert [asked.compatibility.min_compute_capability for asked in asks("auto", eight_bit)] == [(8, 9)] * 3
+    assert need("transformers", eight_bit, args={"device": "cpu"}).compute_capability is None
+
+
 def test_what_no_host_could_help() -> None:
     for engine, facts in (
         ("vllm", QUANTISED),
