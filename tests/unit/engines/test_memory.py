@@ -99,6 +99,14 @@ def test_a_latent_is_kept_by_each_gpu_whole() -> None:
     assert cache(deepseek, Split(8, 2, 1)) == cache(deepseek) * 31 / 61  # the larger of two stages
 
 
+def test_sparse_attention_keeps_an_index_beside_its_latent() -> None:
+    """DeepSeek-V3.2: 61 x 132 bytes of the index, which an FP8 cache does not make smaller."""
+    sparse = replace(facts("DeepSeek-V3 and R1"), index_head_dim=128)
+    assert cache_bytes_per_token(sparse, 2) == 70_272 + 61 * 132
+    assert cache_bytes_per_token(sparse, 1) == 70_272 / 2 + 61 * 132
+    assert cache(sparse, Split(8, 1, 1)) == (70_272 + 61 * 132) * 8192 * 16
+
+
 def test_a_window_bounds_the_layers_that_look_through_it() -> None:
     gemma = facts("Gemma-3-27B")  # every sixth layer sees everything: 10 of 62
     assert (gemma.full_layers, gemma.sliding_window) == (10, 1024)

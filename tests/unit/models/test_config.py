@@ -253,6 +253,11 @@ def test_quantisations(stated: dict[str, Any], expected: tuple[str, int | None])
                  {"attention": {"n_heads_in_group": 16, "no_op": False}}]},
             {"kv_heads": 8, "full_layers": 2, "uncached_layers": 1, "head_dim": 128},
         ),
+        # DeepSeek-V3.2.
+        (
+            {"kv_lora_rank": 512, "qk_rope_head_dim": 64, "index_head_dim": 128, "index_topk": 2048},
+            {"kv_lora_rank": 512, "index_head_dim": 128},
+        ),
         # MiniCPM3-4B: a latent, but vLLM keeps its 40 heads.
         (
             {"model_type": "minicpm3", "num_hidden_layers": 62, "num_attention_heads": 40, "num_key_value_heads": 40,

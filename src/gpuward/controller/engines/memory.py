@@ -29,6 +29,10 @@ UNKNOWN_CACHE_SHARE: Final = 0.2
 _FEED_FORWARD: Final = 3
 _AROUND_ATTENTION: Final = 6
 _LOGIT_BYTES: Final = 8
+# Of a sparse layer's index both servers keep a byte for each element of a token's key, and four bytes of scale for each
+# 128 of them, whatever the cache's own type (DeepseekV32IndexerCache of vLLM, NSATokenToKVPool of SGLang).
+_INDEX_BLOCK: Final = 128
+_INDEX_SCALE_BYTES: Final = 4
 
 
 def mib(size: float) -> int:
@@ -101,15 +105,21 @@ def cache_bytes_per_token(facts: ModelFacts, element_bytes: float) -> float | No
     """Bytes that one token adds to the key-value cache of all layers while its sequence is short; None: not known.
 
     Multi-head latent attention keeps one latent and one rotary key (DeepSeek-V2, arXiv:2405.04434, section 2.1):
-    `layers x (kv_lora_rank + qk_rope_head_dim)`. Else a key and a value for each head of keys and values (grouped
-    query attention, arXiv:2305.13245): `layers x kv_heads x (head_dim + v_head_dim)`.
+    `layers x (kv_lora_rank + qk_rope_head_dim)`, and sparse attention an index besides. Else a key and a value for each
+    head of keys and values (grouped query attention, arXiv:2305.13245): `layers x kv_heads x (head_dim + v_head_dim)`.
     """
     per_layer = _elements_per_layer(facts, facts.kv_heads)
     if facts.encoder:
         return 0.0
     if per_layer is None or facts.layers is None:
         return None
-    return (facts.layers - facts.uncached_layers) * per_layer * element_bytes
+    return (facts.layers - facts.uncached_layers) * (per_layer * element_bytes + _index_bytes(facts))
+
+
+def _index_bytes(facts: ModelFacts) -> int:
+    """Of one token and layer."""
+    key = facts.index_head_dim or 0
+    return key + key // _INDEX_BLOCK * _INDEX_SCALE_BYTES
 
 
 def _elements_per_layer(facts: ModelFacts, kv_heads: int | None) -> int | None:
@@ -138,7 +148,8 @@ def cache_per_gpu(facts: ModelFacts, split: Split, workload: Workload) -> float 
     held = workload.context * workload.sequences
     windows = (facts.sliding_window or workload.context) * workload.sequences
     tokens = full * held + (caching - full) * min(held, windows + workload.beyond_windows)
-    return tokens * per_layer * workload.cache_bytes * _stage_share(facts, split.pp)
+    per_token = per_layer * workload.cache_bytes + _index_bytes(facts)
+    return tokens * per_token * _stage_share(facts, split.pp)
 
 
 def activations(facts: ModelFacts, workload: Workload, element_bytes: int) -> float:

@@ -86,6 +86,7 @@ def _with_heads(facts: ModelFacts, config: Floors, layers: int, model_type: str)
         v_head_dim=config.count("v_head_dim"),
         kv_lora_rank=latent,
         qk_rope_head_dim=None if latent is None else rope,
+        index_head_dim=None if latent is None else config.count("index_head_dim"),
     )
 
 
