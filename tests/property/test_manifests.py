@@ -11,6 +11,7 @@ from gpuward.controller.engines.registry import validate
 from gpuward.schemas.manifest import DeploymentManifest
 from gpuward.schemas.parse import Manifest, parse_manifest_objects, parse_manifests
 from gpuward.schemas.problems import ManifestError
+from support.bounds import bounded
 from support.machine_profiles import TIMEOUT_S, reader_settings
 
 pytestmark = pytest.mark.timeout(TIMEOUT_S)
@@ -60,7 +61,8 @@ def check(manifests: list[Manifest]) -> None:
 
 def problems_of(parse: Any, written: Any) -> list[Any]:
     try:
-        check(parse(written))
+        with bounded():
+            check(parse(written))
     except ManifestError as error:
         return list(error.problems)
     return []
@@ -90,6 +92,29 @@ DEPLOYMENTS = st.fixed_dictionaries(
 @given(DEPLOYMENTS)
 @reader_settings()
 def test_deployments_are_judged_by_their_engines(value: dict[str, Any]) -> None:
+    assert all(problem.message for problem in problems_of(parse_manifest_objects, [value]))
+
+
+FLAGS = st.sampled_from(
+    [
+        "max-model-len", "max_num_seqs", "gpu-memory-utilization", "dtype", "kv-cache-dtype", "lora-modules",
+        "context-length", "mem-fraction", "ctx-size", "parallel", "n-gpu-layers", "cache-type-k", "lora", "memory",
+    ]
+)  # fmt: skip
+FIGURES = st.sampled_from(["8k", "1.5", "1e9", "9" * 12, "9" * 400, "9" * 5000, "\u0663", "-1", "all", "a=/b"])
+SERVED = st.builds(
+    lambda engine, args: {
+        "kind": "Deployment", "name": "d", "engine": engine, "args": args,
+        "model": "gguf:/m.gguf" if engine == "llama-cpp" else "path:/m",
+    },
+    st.sampled_from(["auto", "vllm", "sglang", "llama-cpp", "transformers"]),
+    st.dictionaries(FLAGS, FIGURES | SCALARS | st.lists(FIGURES | SCALARS, max_size=2), min_size=1, max_size=3),
+)  # fmt: skip
+
+
+@given(SERVED)
+@reader_settings()
+def test_flags_are_judged_by_their_engines(value: dict[str, Any]) -> None:
     assert all(problem.message for problem in problems_of(parse_manifest_objects, [value]))
 
 

@@ -2,6 +2,9 @@
 
 import json
 from dataclasses import replace
+from typing import Any
+
+import pytest
 
 from gpuward.controller.domain.need_json import need_from_json, need_to_json
 from gpuward.controller.domain.placement import Need
@@ -34,6 +37,26 @@ def test_llama_cpp_spreads_layers_over_gpus() -> None:
     assert halved.shares[0].parts["cache"] == 4 * GIB * 34 / 64
     (two,) = asks("llama-cpp", QUANTISED, resources={"gpus": 2})
     assert [(one.gpus, one.pp) for one in two.layouts] == [(2, 2)]
+
+
+def test_llama_cpp_keeps_a_batch_beside_each_slots_window() -> None:
+    windowed = replace(QUANTISED, sliding_window=1024, full_layers=8)
+
+    def part(name: str, **args: Any) -> int:
+        return need("llama-cpp", windowed, args=args).shares[0].parts[name]
+
+    per_token = 4096 / 2**20  # of one layer, MiB
+    assert part("cache") == (8 * 8192 + 24 * (1024 + 512 + 256)) * 4 * per_token
+    assert part("cache", **{"swa-full": True}) == 4 * GIB
+    assert part("cache", **{"ubatch-size": 2048}) == (8 * 8192 + 24 * (1024 + 2048 + 256)) * 4 * per_token
+    assert part("compute", **{"ubatch-size": 2048}) == pytest.approx(4 * part("compute"), abs=4)
+
+
+def test_llama_cpp_reads_whatever_is_loaded_beside_the_model() -> None:
+    wanted = spec("llama-cpp", args={"lora": "/a.gguf", "mmproj": "/tower.gguf"})
+    work = engine_for(wanted).analysis(wanted)
+    assert work is not None
+    assert work.payload["adapters"] == [{"gguf": "/a.gguf"}, {"gguf": "/tower.gguf"}]
 
 
 def test_the_rest_stays_in_host_memory_only_where_the_user_says_so() -> None:

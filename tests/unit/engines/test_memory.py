@@ -99,11 +99,24 @@ def test_a_latent_is_kept_by_each_gpu_whole() -> None:
     assert cache(deepseek, Split(8, 2, 1)) == cache(deepseek) * 31 / 61  # the larger of two stages
 
 
+def test_sparse_attention_keeps_an_index_beside_its_latent() -> None:
+    """DeepSeek-V3.2: 61 x 132 bytes of the index, which an FP8 cache does not make smaller."""
+    sparse = replace(facts("DeepSeek-V3 and R1"), index_head_dim=128)
+    assert cache_bytes_per_token(sparse, 2) == 70_272 + 61 * 132
+    assert cache_bytes_per_token(sparse, 1) == 70_272 / 2 + 61 * 132
+    assert cache(sparse, Split(8, 1, 1)) == (70_272 + 61 * 132) * 8192 * 16
+
+
 def test_a_window_bounds_the_layers_that_look_through_it() -> None:
     gemma = facts("Gemma-3-27B")  # every sixth layer sees everything: 10 of 62
     assert (gemma.full_layers, gemma.sliding_window) == (10, 1024)
     assert cache(gemma) == (10 * 8192 + 52 * 1024) * 16 * 16 * 256 * 2
     assert cache(gemma, context=512) == 62 * 512 * 16 * 16 * 256 * 2
+    # vLLM does not start unless one sequence fits together with a step's tokens, which come in before the oldest go.
+    one = replace(work(sequences=1), beyond_windows=8192)
+    assert cache_per_gpu(gemma, ONE, one) == 62 * 8192 * 16 * 256 * 2
+    many = replace(work(), beyond_windows=8192)
+    assert cache_per_gpu(gemma, ONE, many) == (10 * 8192 * 16 + 52 * (1024 * 16 + 8192)) * 16 * 256 * 2
     assert cache(replace(gemma, uncached_layers=52, full_layers=10)) == 10 * 8192 * 16 * 16 * 256 * 2
 
 

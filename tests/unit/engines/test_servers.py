@@ -30,6 +30,23 @@ def test_vllm_on_a_part_of_one_gpu() -> None:
     assert (folder.request_model, folder.env) == ("a", {"HF_HUB_OFFLINE": "1"})
 
 
+def flags_given(engine: str, **args: Any) -> str:
+    return " ".join(process(spec(engine, args=args), Launch(gpu_count=1)).argv).partition("{port} ")[2]
+
+
+def test_each_server_is_given_its_flags_as_it_reads_them() -> None:
+    """Their lists keep what the last flag says, only vLLM reads 8k, and SGLang's switches have no `--no-`."""
+    assert flags_given("vllm", lora_modules=["a=/a", "b=/b"], middleware=["m", "n"], enforce_eager=False) == (
+        "--lora-modules a=/a b=/b --middleware m --middleware n --no-enforce-eager"
+    )
+    assert flags_given("sglang", **{"lora-paths": ["a=/a", "b=/b"], "context-length": "8k", "skip": False}) == (
+        "--enable-metrics --lora-paths a=/a b=/b --context-length 8000"
+    )
+    assert flags_given("llama-cpp", **{"lora": ["/a", "/b"], "ctx-size": "8K", "parallel": 1, "mmap": False}) == (
+        "--metrics --n-gpu-layers 999 --lora /a --lora /b --ctx-size 8192 --parallel 1 --no-mmap"
+    )
+
+
 def test_a_model_of_four_gib_takes_four_gib() -> None:
     """Of 80 GiB: what vLLM is told, and what it takes besides, are the claim."""
     launch = replace(ONE, memory_mib=4 * GIB)
@@ -38,8 +55,18 @@ def test_a_model_of_four_gib_takes_four_gib() -> None:
     assert fraction * launch.gpu_mib == pytest.approx(4 * GIB - 576 - 512, abs=1)
     assert memory_fraction(replace(launch, memory_mib=80 * GIB, exclusive=True)) == 0.9
     assert memory_fraction(replace(launch, memory_mib=80 * GIB)) == 0.98
+    # Claimed whole, it is told to take no less than what a part of the same size would be.
+    for of in (memory_fraction, static_fraction):
+        whole = replace(launch, memory_mib=80 * GIB, exclusive=True, need_mib=78 * GIB)
+        assert of(whole) == of(replace(launch, memory_mib=78 * GIB)) > 0.9
     assert memory_fraction(replace(launch, memory_mib=100)) == 0.01
     assert memory_fraction(Launch()) is None
+
+
+def test_vllm_keeps_to_as_many_sequences_as_were_reckoned_for() -> None:
+    """Its own default is 1024 on GPUs of 70 GiB and more, whose logits would not be in the claim."""
+    assert " ".join(process(spec("vllm"), ONE).argv).endswith("--max-model-len 8192 --max-num-seqs 256")
+    assert "--max-num-seqs" not in process(spec("vllm"), replace(ONE, exclusive=True)).argv
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -96,18 +123,35 @@ def test_sglang() -> None:
         ("vllm", {"args": {"max-model-len": "long"}}, "args.max-model-len: must be a whole number"),
         ("vllm", {"args": {"max-num-seqs": 0}}, "args.max-num-seqs: must be"),
         ("vllm", {"args": {"max-num-seqs": True}}, "args.max-num-seqs: must be"),
+        ("vllm", {"args": {"max-num-seqs": 1.5}}, "args.max-num-seqs: must be"),
+        ("vllm", {"args": {"max-num-seqs": "9" * 400}}, "args.max-num-seqs: must be"),
+        ("vllm", {"args": {"gpu-memory-util": 0.9}}, "args.gpu-memory-util: .*gpu-memory-utilization; write the flag"),
+        ("vllm", {"args": {"max_num_seq": 8}}, "args.max_num_seq: .*max-num-seqs"),
+        ("vllm", {"args": {"config": "/c.yaml"}}, "args.config: .*under args"),
         ("vllm", {"args": {"dtype": "int3"}}, "args.dtype: int3"),
         ("vllm", {"args": {"lora-modules": ["plain"]}}, "args.lora-modules: write each as name="),
         ("vllm", {"resources": {"gpus": 0}}, "resources.gpus: is 0"),
         ("vllm", {"model": "path:/a@b"}, "model: .*rename"),
         ("sglang", {"args": {"mem-fraction-static": 0.9}}, "args.mem-fraction-static: .*resources.gpu_memory"),
+        ("sglang", {"args": {"mem-fraction": 0.9}}, "args.mem-fraction: .*mem-fraction-static; write the flag out"),
         ("sglang", {"args": {"tp": 2}}, "args.tp: .*parallel"),
         ("sglang", {"parallel": {"dp": 2}, "resources": {"max_workers": 2}}, "parallel.dp: sglang keeps"),
         ("llama-cpp", {"args": {"n-gpu-layers": "most"}}, "args.n-gpu-layers: must be"),
+        ("llama-cpp", {"args": {"n-gpu-layers": "9" * 5000}}, "args.n-gpu-layers: must be"),
         ("llama-cpp", {"args": {"n-gpu-layers": 0}, "resources": {"gpus": 1}}, "args.n-gpu-layers: is 0"),
         ("llama-cpp", {"resources": {"gpus": 0}}, "resources.gpus: is 0"),
         ("llama-cpp", {"args": {"cache-type-k": "q3"}}, "args.cache-type-k: q3"),
+        ("llama-cpp", {"args": {"tensor-split": "3,1"}}, "args.tensor-split: .*as many layers"),
+        ("llama-cpp", {"args": {"split-mode": "none"}}, "args.split-mode: .*resources.gpus: 1"),
         ("llama-cpp", {"resources": {"max_workers": 2}}, "resources.max_workers"),
+        # With the engine left open, a flag that only one of them has shows which is meant, also where it is refused.
+        ("auto", {"args": {"gpu-memory-utilization": 0.9}}, "args.gpu-memory-utilization: .*resources.gpu_memory"),
+        ("auto", {"args": {"tensor-parallel-size": 2}}, "args.tensor-parallel-size: .*parallel"),
+        (
+            "auto",
+            {"args": {"max-model-len": 9, "context-length": 9}},
+            "args: context-length, max-model-len are flags of",
+        ),
     ],
 )
 def test_refusals_name_the_field_and_the_fix(engine: str, fields: dict[str, Any], words: str) -> None:
@@ -139,6 +183,19 @@ def test_stated_context_and_concurrency_are_what_is_reckoned() -> None:
     assert need("sglang", args={"context-length": 4096, "max-running-requests": 16}).shares[0].parts["cache"] == 8 * GIB
 
 
+def test_a_window_counts_where_the_server_keeps_to_it() -> None:
+    windowed = replace(LLAMA, sliding_window=1024, full_layers=8)
+
+    def cached(engine: str, **args: Any) -> int:
+        return need(engine, windowed, args=args).shares[0].parts["cache"]
+
+    per_token = 4096 / 2**20  # of one layer, MiB
+    assert cached("vllm") == (8 * 16 * 8192 + 24 * (16 * 1024 + 8192)) * per_token
+    assert cached("vllm", **{"max-num-batched-tokens": 2048}) == (8 * 16 * 8192 + 24 * (16 * 1024 + 2048)) * per_token
+    assert cached("vllm", **{"disable-hybrid-kv-cache-manager": True}) == 16 * GIB
+    assert cached("sglang") == 16 * GIB
+
+
 def test_stated_degrees_are_the_only_ones() -> None:
     found = need("vllm", parallel={"tp": 4, "pp": 2}, resources={"max_workers": 2})
     assert {(share.tp, share.pp) for share in found.shares} == {(4, 2)}
@@ -162,7 +219,9 @@ def test_an_encoder_keeps_no_cache() -> None:
     found = need("vllm", BERT)
     assert "cache" not in found.shares[0].parts
     assert found.shares[0].parts["weights"] == 209  # half of 32 bits
-    assert found.context == 512
+    assert (found.context, found.sequences) == (None, None)
+    line = process(spec("vllm"), replace(ONE, context=found.context, sequences=found.sequences)).argv
+    assert line[-2] == "--gpu-memory-utilization"  # no length: that of its tokenizer may be less than its config's
     assert found.compute_capability is None
 
 
@@ -202,6 +261,12 @@ def test_types_against_capability(
     assert asked.compatibility.engine == engine
 
 
+def test_fp8_weights_do_not_come_to_ampere_by_the_last_engine_of_auto() -> None:
+    eight_bit = replace(LLAMA, dtypes={"F8_E4M3": 10}, quantization=Quantization("fp8", 8))
+    assert [asked.compatibility.min_compute_capability for asked in asks("auto", eight_bit)] == [(8, 9)] * 3
+    assert need("transformers", eight_bit, args={"device": "cpu"}).compute_capability is None
+
+
 def test_what_no_host_could_help() -> None:
     for engine, facts in (
         ("vllm", QUANTISED),
@@ -222,3 +287,14 @@ def test_memory_given_by_the_user_needs_no_reading() -> None:
         need_given = engine_for(wanted).need(wanted, None)
         asked = asks_for(wanted, need_given, engine_for(wanted), instance="i", deployment_uid="d")
         assert [(one.gpus, one.memory_mib) for one in asked.layouts] == [(2, 20 * GIB)]
+
+
+def test_of_memory_given_by_the_user_sglangs_cache_is_bounded_by_what_else_he_says() -> None:
+    wanted = spec(
+        "sglang",
+        resources={"gpu_memory": "20GiB"},
+        args={"context-length": 4096, "max-running-requests": 8},
+    )
+    reckoned = engine_for(wanted).need(wanted, None)
+    launch = replace(ONE, context=reckoned.context, sequences=reckoned.sequences)
+    assert "--max-total-tokens 32768 " in " ".join(process(wanted, launch).argv)

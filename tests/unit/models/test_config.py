@@ -231,6 +231,39 @@ def test_quantisations(stated: dict[str, Any], expected: tuple[str, int | None])
              "attention_chunk_size": 8192}},
             {"full_layers": 12, "sliding_window": 8192},
         ),
+        # GLM-5-Next's sparse layers keep all; so does, for all we know, a kind that is not known here.
+        (
+            {"num_hidden_layers": 3, "layer_types": ["deepseek_sparse_attention", "linear_attention", "something_new"]},
+            {"full_layers": 2, "uncached_layers": 1},
+        ),
+        ({"num_hidden_layers": 3, "layers_block_type": ["mamba", "hybrid", "mamba"]}, {"uncached_layers": 2}),
+        ({"model_type": "bamba", "num_hidden_layers": 32, "attn_layer_indices": [9, 18, 27]}, {"full_layers": 3}),
+        (
+            {"model_type": "mimo_v2_flash", "num_hidden_layers": 4, "hybrid_layer_pattern": [0, 1, 1, 1],
+             "sliding_window": 128},
+            {"full_layers": 1, "sliding_window": 128},
+        ),
+        ({"model_type": "new", "num_hidden_layers": 4, "sliding_window": 128}, {"full_layers": 4}),
+        # Nemotron-NAS: heads of keys and values differ by layer, and some layers have none.
+        (
+            {"model_type": "nemotron-nas", "num_hidden_layers": 3, "num_attention_heads": 64, "hidden_size": 8192,
+             "num_key_value_heads": None, "block_configs": [
+                 {"attention": {"n_heads_in_group": 8, "no_op": False}},
+                 {"attention": {"n_heads_in_group": None, "no_op": True}},
+                 {"attention": {"n_heads_in_group": 16, "no_op": False}}]},
+            {"kv_heads": 8, "full_layers": 2, "uncached_layers": 1, "head_dim": 128},
+        ),
+        # DeepSeek-V3.2.
+        (
+            {"kv_lora_rank": 512, "qk_rope_head_dim": 64, "index_head_dim": 128, "index_topk": 2048},
+            {"kv_lora_rank": 512, "index_head_dim": 128},
+        ),
+        # MiniCPM3-4B: a latent, but vLLM keeps its 40 heads.
+        (
+            {"model_type": "minicpm3", "num_hidden_layers": 62, "num_attention_heads": 40, "num_key_value_heads": 40,
+             "kv_lora_rank": 256, "qk_nope_head_dim": 64, "qk_rope_head_dim": 32, "hidden_size": 2560},
+            {"kv_lora_rank": None, "qk_rope_head_dim": None, "kv_heads": 40, "head_dim": 96},
+        ),
         # Falcon-7B and 40B, MPT-30B's and ChatGLM3's own names.
         ({"n_head": 71, "hidden_size": 4544, "multi_query": True}, {"heads": 71, "kv_heads": 1, "head_dim": 64}),
         (

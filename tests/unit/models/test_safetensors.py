@@ -42,7 +42,6 @@ def entry(**changes: Any) -> dict[str, Any]:
         (b"[" * 100_000, b"", "not valid JSON"),
         (b'{"a": ' * 100_000, b"", "not valid JSON"),
         ([], b"", "no JSON object"),
-        (entry(), b"\0" * 7, "holds 7 bytes of tensors, its header says 8"),
         (entry(), b"\0" * 9, "holds 9 bytes"),
         (entry(data_offsets=[2, 10]), b"\0" * 10, "overlap or leave holes"),
         (entry() | {"b": entry()["a"]}, b"\0" * 8, "overlap or leave holes"),
@@ -67,6 +66,15 @@ def test_broken_headers_are_terminal_and_name_the_file(tmp_path: Path, header: A
         read(tmp_path)
     assert not raised.value.retryable
     assert str(tmp_path / FILE) in str(raised.value)
+
+
+def test_a_file_that_is_still_being_copied_is_read_again_later(tmp_path: Path) -> None:
+    whole = safetensors({"a": ("F16", [4], 8)})
+    for length in (0, 7, 8, 20, len(whole) - 1):
+        (tmp_path / FILE).write_bytes(whole[:length])
+        with pytest.raises(MetadataError) as raised:
+            read(tmp_path)
+        assert raised.value.retryable, length
 
 
 def test_lengths_are_bounded(tmp_path: Path) -> None:

@@ -72,6 +72,7 @@ def start_payload(
         gpu_mib=gpu_mib,
         others_mib=others_mib,
         exclusive=any(claim.exclusive for claim in gpus),
+        need_mib=spread.memory_mib,
         tp=spread.tp,
         pp=spread.pp,
         dp=spread.dp,

@@ -29,6 +29,7 @@ class ModelFacts:
         full_layers: layers whose cache grows with the whole context. `uncached_layers` keep a state of a fixed size
             instead (linear attention, Mamba), and all that are neither look through the sliding window.
         kv_lora_rank, qk_rope_head_dim: multi-head latent attention keeps these per token and layer instead of heads.
+        index_head_dim: sparse attention keeps a key of this size besides, by which it finds what to look at.
         vision_heads: attention heads of the vision tower, which tensor parallelism must divide too.
         encoder: it gives no tokens, so it keeps no cache (embedding models and rerankers).
         adapter_bytes: bytes of the adapters' tensors (LoRA) that are loaded beside it.
@@ -57,6 +58,7 @@ class ModelFacts:
     uncached_layers: int = 0
     kv_lora_rank: int | None = None
     qk_rope_head_dim: int | None = None
+    index_head_dim: int | None = None
     experts: int | None = None
     experts_per_token: int | None = None
     quantization: Quantization | None = None

@@ -37,7 +37,9 @@ class AutoEngine:
     def validate(self, spec: DeploymentSpec) -> None:
         """Raises SpecError where none of the engines can run this spec: what the last says that loads such a model."""
         problems: list[SpecError] = []
-        meant = self._meant(spec)
+        told, meant = self._told(spec), self._meant(spec)
+        if not any(told <= engine.own_flags for engine in meant):
+            raise SpecError(f"args: {', '.join(sorted(told))} are flags of different engines; state engine")
         for engine in meant:
             try:
                 engine.validate(spec)
@@ -78,15 +80,19 @@ class AutoEngine:
         """The engine of that name; empty, as on revisions from before there was a choice: the last."""
         return self._engines[name or next(reversed(self._engines))]
 
-    def _meant(self, spec: DeploymentSpec) -> list[Engine]:
+    def _meant(self, spec: DeploymentSpec) -> list[Choosable]:
         """Those that know all flags of the args that only some of the engines know."""
-        given = {flag_of(name) for name in spec.args}
-        told = given & frozenset().union(*(engine.own_flags for engine in self._engines.values()))
+        told = self._told(spec)
         return [engine for engine in self._engines.values() if told <= engine.own_flags] or list(self._engines.values())
+
+    def _told(self, spec: DeploymentSpec) -> frozenset[str]:
+        """The flags that are given and that not every engine has."""
+        own = frozenset().union(*(engine.own_flags for engine in self._engines.values()))
+        return own & {flag_of(name) for name in spec.args}
 
     def _able(self, spec: DeploymentSpec) -> list[Engine]:
         """The engines that accept this spec."""
-        able = []
+        able: list[Engine] = []
         for engine in self._meant(spec):
             try:
                 engine.validate(spec)

@@ -37,6 +37,7 @@ class Launch:
         gpu_mib: memory of the largest of them, so that a share of it is never more than the claim; 0: not known.
         others_mib: most that others have claimed of one of them.
         exclusive: they are the process's alone.
+        need_mib: of each of them as reckoned or given, which of one that is claimed whole is less than the claim.
         tp, pp, dp: degrees over all processes.
         workers: processes, one on each worker; this one is number `rank`, the leader 0.
         leader: host name or address at which the others reach the leader; empty where there are none.
@@ -49,6 +50,7 @@ class Launch:
     gpu_mib: int = 0
     others_mib: int = 0
     exclusive: bool = False
+    need_mib: int = 0
     tp: int = 1
     pp: int = 1
     dp: int = 1

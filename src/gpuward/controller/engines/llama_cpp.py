@@ -4,6 +4,8 @@ By itself it takes all layers to the GPUs. The rest of a model stays in host mem
 layers the GPUs get (`args: {n-gpu-layers: 20}`), since that is many times slower: nobody should get it by chance.
 """
 
+import re
+from dataclasses import replace
 from typing import Any, Final
 
 from gpuward.controller.domain.model_facts import ModelFacts, facts_from_json
@@ -31,6 +33,7 @@ DEFAULT_SLOTS: Final = 4  # as many as llama-server opens by itself
 CONTEXT_MIB: Final = 320  # a CUDA context without PyTorch's kernels: https://github.com/pytorch/pytorch/issues/28394
 HOST_RUNTIME_MIB: Final = 512
 _BATCH: Final = 512  # tokens of a physical batch, --ubatch-size
+_WINDOW_PAD: Final = 256  # each slot's window and a physical batch are rounded up to it (llama-kv-cache-iswa.cpp)
 # The compute buffer: logits of a batch in 32 bits, which alone are 250 of the 258.5 MiB that llama.cpp reports for
 # Llama-3-8B, and beside them what passes through a layer (3 x hidden size and 3 x feed forward, in 32 bits).
 _FLOAT: Final = 4
@@ -44,7 +47,11 @@ _CACHE_TYPES: Final = {
 _LAYERS: Final = ("n-gpu-layers", "gpu-layers")
 _CONTEXT: Final = ("ctx-size",)
 _SLOTS: Final = ("parallel",)
-_ADAPTERS: Final = ("lora",)
+_UBATCH: Final = ("ubatch-size",)
+_ADAPTERS: Final = ("lora", "mmproj")  # what is loaded beside the model, a vision tower too
+_FIGURES: Final = frozenset({*_CONTEXT, *_SLOTS, *_UBATCH})
+_READ: Final = frozenset({*_LAYERS, *_FIGURES, *_ADAPTERS, "cache-type-k", "cache-type-v"})
+_LAYER_COUNT: Final = re.compile(r"[0-9]{1,6}")
 _GPU_COUNTS: Final = (1, 2, 3, 4, 5, 6, 7, 8)
 
 _COMPATIBILITY: Final = Compatibility(
@@ -57,9 +64,13 @@ _RESERVED: Final = {
     "host": "the agent's proxy speaks for it",
     "port": "the agent chooses it",
     "model": "state it as model",
+    "model-url": "state it as model",
+    "hf-repo": "state it as model",
     "metrics": "it is on, since requests are counted by it",
     "rpc": "instances over several workers are not what engine llama-cpp is for",
     "device": "placement chooses the GPUs",
+    "main-gpu": "placement chooses the GPUs",
+    "tensor-split": "each GPU gets as many layers, which is what is then claimed",
     "fit": "what fits is worked out before it is started",
 }
 
@@ -75,12 +86,12 @@ class LlamaCppEngine(SingleEngine):
         refuse_other_models(spec, self.name, gguf=True)
         refuse_parallel(spec, self.name)
         refuse_gangs(spec, self.name)
-        flags(spec, _RESERVED)
-        for names in (_CONTEXT, _SLOTS):
-            figure(spec, *names)
+        _flags(spec)
         for name in ("cache-type-k", "cache-type-v"):
             if (given := text(spec, name)) is not None and given not in _CACHE_TYPES:
                 raise SpecError(f"args.{name}: {given} is no type of a cache; use one of {', '.join(_CACHE_TYPES)}")
+        if text(spec, "split-mode") == "none":
+            raise SpecError("args.split-mode: is none, so one GPU would hold all; set resources.gpus: 1 instead")
         layers = _gpu_layers(spec)
         wants_gpus = spec.resources.gpus not in ("auto", 0) or bool(spec.placement.gpus)
         if layers == 0 and (wants_gpus or spec.resources.gpu_memory != "auto" or spec.resources.exclusive):
@@ -111,7 +122,10 @@ class LlamaCppEngine(SingleEngine):
         context = figure(spec, *_CONTEXT)
         slots = figure(spec, *_SLOTS) or DEFAULT_SLOTS
         each = min(facts.context_length or DEFAULT_CONTEXT, DEFAULT_CONTEXT) if context is None else context // slots
-        workload = Workload(max(each, 1), slots, _element_bytes(spec), _BATCH, slots)
+        batch = figure(spec, *_UBATCH) or _BATCH
+        workload = Workload(max(each, 1), slots, _element_bytes(spec), batch, slots, slots * (batch + _WINDOW_PAD))
+        if stated(spec, ("swa-full",)) is True:
+            facts = replace(facts, sliding_window=None)
         layers = (facts.layers or 0) + 1  # as it counts them: the output is one more
         wanted = _gpu_layers(spec)
         on_gpu = 1.0 if wanted is None else min(wanted / layers, 1.0)
@@ -149,7 +163,7 @@ class LlamaCppEngine(SingleEngine):
             if figure(spec, *_SLOTS) is None:
                 argv += ["--parallel", str(launch.sequences)]
         return EngineProcess(
-            argv=(*argv, *flags(spec, _RESERVED)),
+            argv=(*argv, *_flags(spec)),
             needs_port=True,
             probe=probe_order(spec, "/health"),
             request_gauges=("llamacpp:requests_processing", "llamacpp:requests_deferred"),
@@ -167,13 +181,17 @@ def _share(facts: ModelFacts, workload: Workload, count: int, on_gpu: float) -> 
     passing = _THREE * ((facts.hidden_size or 0) + (facts.intermediate_size or 0))
     parts = {
         "weights": mib(weights * on_gpu),
-        "adapters": mib(facts.adapter_bytes * stage),
+        "adapters": mib(facts.adapter_bytes),  # a vision tower is not spread
         "cache": mib((facts.weight_bytes * UNKNOWN_CACHE_SHARE / count if cache is None else cache) * on_gpu),
         "compute": mib(workload.batch_tokens * ((facts.vocab or 0) + passing) * _FLOAT),
         "context": CONTEXT_MIB,
     }
     parts = {name: size for name, size in parts.items() if size}
     return Share(1, count, 1, sum(parts.values()), parts)
+
+
+def _flags(spec: DeploymentSpec) -> list[str]:
+    return flags(spec, _RESERVED, _READ, _FIGURES)
 
 
 def _gpu_layers(spec: DeploymentSpec) -> int | None:
@@ -185,7 +203,7 @@ def _gpu_layers(spec: DeploymentSpec) -> int | None:
     value = text(spec, *_LAYERS)
     if value is None or value == "all":
         return None
-    if not value.isdecimal():
+    if _LAYER_COUNT.fullmatch(value) is None:
         raise SpecError("args.n-gpu-layers: must be a whole number, or all")
     return int(value)
 
@@ -196,5 +214,6 @@ def _element_bytes(spec: DeploymentSpec) -> float:
 
 
 def _adapters(spec: DeploymentSpec) -> tuple[str, ...]:
-    value = stated(spec, _ADAPTERS)
-    return tuple(str(one) for one in (value if isinstance(value, list) else [] if value is None else [value]))
+    given = (stated(spec, (name,)) for name in _ADAPTERS)
+    lists = (value if isinstance(value, list) else [] if value is None else [value] for value in given)
+    return tuple(str(one) for values in lists for one in values if not isinstance(one, bool))

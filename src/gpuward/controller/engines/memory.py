@@ -29,6 +29,10 @@ UNKNOWN_CACHE_SHARE: Final = 0.2
 _FEED_FORWARD: Final = 3
 _AROUND_ATTENTION: Final = 6
 _LOGIT_BYTES: Final = 8
+# Of a sparse layer's index both servers keep a byte for each element of a token's key, and four bytes of scale for each
+# 128 of them, whatever the cache's own type (DeepseekV32IndexerCache of vLLM, NSATokenToKVPool of SGLang).
+_INDEX_BLOCK: Final = 128
+_INDEX_SCALE_BYTES: Final = 4
 
 
 def mib(size: float) -> int:
@@ -46,6 +50,8 @@ class Workload:
         cache_bytes: of one element of the key-value cache; that of keys and of values may differ, this is their mean.
         batch_tokens: most that pass through the model in one step.
         batch_sequences: most that one step gives a token to.
+        beyond_windows: tokens that a layer with a sliding window holds of all sequences together besides their
+            windows, since those of a step come in before the oldest go.
     """
 
     context: int
@@ -53,6 +59,7 @@ class Workload:
     cache_bytes: float
     batch_tokens: int
     batch_sequences: int
+    beyond_windows: int = 0
 
 
 def loaded_bytes(facts: ModelFacts, dtype_bytes: int | None) -> int:
@@ -98,15 +105,21 @@ def cache_bytes_per_token(facts: ModelFacts, element_bytes: float) -> float | No
     """Bytes that one token adds to the key-value cache of all layers while its sequence is short; None: not known.
 
     Multi-head latent attention keeps one latent and one rotary key (DeepSeek-V2, arXiv:2405.04434, section 2.1):
-    `layers x (kv_lora_rank + qk_rope_head_dim)`. Else a key and a value for each head of keys and values (grouped
-    query attention, arXiv:2305.13245): `layers x kv_heads x (head_dim + v_head_dim)`.
+    `layers x (kv_lora_rank + qk_rope_head_dim)`, and sparse attention an index besides. Else a key and a value for each
+    head of keys and values (grouped query attention, arXiv:2305.13245): `layers x kv_heads x (head_dim + v_head_dim)`.
     """
     per_layer = _elements_per_layer(facts, facts.kv_heads)
     if facts.encoder:
         return 0.0
     if per_layer is None or facts.layers is None:
         return None
-    return (facts.layers - facts.uncached_layers) * per_layer * element_bytes
+    return (facts.layers - facts.uncached_layers) * (per_layer * element_bytes + _index_bytes(facts))
+
+
+def _index_bytes(facts: ModelFacts) -> int:
+    """Of one token and layer."""
+    key = facts.index_head_dim or 0
+    return key + key // _INDEX_BLOCK * _INDEX_SCALE_BYTES
 
 
 def _elements_per_layer(facts: ModelFacts, kv_heads: int | None) -> int | None:
@@ -120,9 +133,9 @@ def _elements_per_layer(facts: ModelFacts, kv_heads: int | None) -> int | None:
 def cache_per_gpu(facts: ModelFacts, split: Split, workload: Workload) -> float | None:
     """The key-value cache that one GPU keeps for the workload; None: the files do not say enough.
 
-    Layers that look through a sliding window keep no more than the window of each sequence. Tensor parallelism divides
-    the heads of keys and values, of which each GPU has at least one; a latent is kept by each GPU whole. Each data
-    parallel copy of the model serves as many sequences.
+    Layers that look through a sliding window keep no more than the window of each sequence, and the tokens of a step.
+    Tensor parallelism divides the heads of keys and values, of which each GPU has at least one; a latent is kept by
+    each GPU whole. Each data parallel copy of the model serves as many sequences.
     """
     if facts.encoder:
         return 0.0
@@ -132,9 +145,11 @@ def cache_per_gpu(facts: ModelFacts, split: Split, workload: Workload) -> float 
         return None
     caching = facts.layers - facts.uncached_layers
     full = caching if facts.full_layers is None or facts.sliding_window is None else facts.full_layers
-    windowed = min(workload.context, facts.sliding_window or workload.context)
-    tokens = full * workload.context + (caching - full) * windowed
-    return tokens * workload.sequences * per_layer * workload.cache_bytes * _stage_share(facts, split.pp)
+    held = workload.context * workload.sequences
+    windows = (facts.sliding_window or workload.context) * workload.sequences
+    tokens = full * held + (caching - full) * min(held, windows + workload.beyond_windows)
+    per_token = per_layer * workload.cache_bytes + _index_bytes(facts)
+    return tokens * per_token * _stage_share(facts, split.pp)
 
 
 def activations(facts: ModelFacts, workload: Workload, element_bytes: int) -> float:

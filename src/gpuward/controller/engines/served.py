@@ -4,7 +4,7 @@ They differ in data (`ServerTable`) and in their command lines, which are the su
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from gpuward.controller.domain.model_facts import ModelFacts, facts_from_json
@@ -50,6 +50,9 @@ IMAGES_MIB: Final = 3072
 # Server, scheduler and one process per GPU, each with PyTorch. Guessed at 1 GiB each for the usual few of them.
 HOST_RUNTIME_MIB: Final = 4096
 _FP8_CACHE: Final = 1.0
+_READ: Final = ("dtype", "quantization", "kv-cache-dtype")
+# Flags that engines of other kinds have too.
+_ANYBODYS: Final = frozenset({"host", "port", "model", "revision", "device", "config"})
 _VOCABULARY_PAD: Final = 64  # both pad the vocabulary to a multiple of it before they divide it
 
 
@@ -61,6 +64,10 @@ class ServerTable:
         capabilities: least compute capability by quantisation method, `fp8-weights`, `fp8-cache` and `bfloat16`.
         unsupported: architectures that it is known not to run, with what is known of it.
         reserved: flags that are not the user's, with what to do instead.
+        repeated: flags that are written once for each value; all others take several.
+        negated: whether a switch has a `--no-` form.
+        windows: whether its cache keeps of layers with a sliding window no more than that.
+        no_windows: the switch after which it does not.
     """
 
     compatibility: Compatibility
@@ -73,11 +80,25 @@ class ServerTable:
     batch_tokens_default: int
     batch_sequences_default: int
     adapters: tuple[str, ...]
+    repeated: frozenset[str] = frozenset()
+    negated: bool = True
+    windows: bool = True
+    no_windows: str = ""
+
+    @property
+    def figures(self) -> frozenset[str]:
+        """Those of the workload, which no two servers call alike."""
+        return frozenset({*self.context, *self.sequences, *self.batch_tokens})
 
     @property
     def own_flags(self) -> frozenset[str]:
-        """Those of the workload, which no two servers call alike."""
-        return frozenset({*self.context, *self.sequences, *self.batch_tokens, *self.adapters})
+        """Those by which a user shows that he means this server, even where he may not set them."""
+        return frozenset({*self.figures, *self.adapters, *self.reserved}) - _ANYBODYS
+
+    def flags(self, spec: DeploymentSpec) -> list[str]:
+        """The spec's args as this server reads them; raises SpecError naming the arg."""
+        read = {*self.figures, *self.adapters, *_READ}
+        return flags(spec, self.reserved, read, self.figures, self.repeated, negated=self.negated)
 
 
 class ModelServer(SingleEngine):
@@ -89,9 +110,7 @@ class ModelServer(SingleEngine):
     def validate(self, spec: DeploymentSpec) -> None:
         """Raises SpecError for models and args that cannot work."""
         refuse_other_models(spec, self.name, gguf=False)
-        flags(spec, self.table.reserved)
-        for names in (self.table.context, self.table.sequences, self.table.batch_tokens):
-            figure(spec, *names)
+        self.table.flags(spec)
         dtype = text(spec, "dtype")
         if dtype not in (None, "auto", *DTYPE_BYTES):
             raise SpecError(f"args.dtype: {dtype} is none that {self.name} knows; use one of {', '.join(DTYPE_BYTES)}")
@@ -118,13 +137,13 @@ class ModelServer(SingleEngine):
 
     def need(self, spec: DeploymentSpec, result: Any) -> Need:
         """The need of each split that is worth a try, from the model's facts."""
+        context, sequences = figure(spec, *self.table.context), figure(spec, *self.table.sequences)
         if result is None:
-            return Need(None, host_memory_mib=HOST_RUNTIME_MIB, notes=("memory as given by the user",))
+            given = ("memory as given by the user",)
+            return Need(None, host_memory_mib=HOST_RUNTIME_MIB, notes=given, context=context, sequences=sequences)
         facts = facts_from_json(result)
         if refusal := self._refusal(facts):
             return Need(None, refused=(Reason.ENGINE_UNSUPPORTED,), notes=(refusal,))
-        context = figure(spec, *self.table.context)
-        sequences = figure(spec, *self.table.sequences)
         reckoned = context or min(facts.context_length or DEFAULT_CONTEXT, DEFAULT_CONTEXT)
         turns = DEFAULT_SEQUENCES if sequences is None and context is None else (sequences or DEFAULT_SEQUENCES[0],)
         if facts.encoder:
@@ -142,8 +161,10 @@ class ModelServer(SingleEngine):
             notes=_notes(facts, reckoned, turns[0], said=context is not None or sequences is not None),
             shares=shares,
             compute_capability=demanded_capability(spec, facts, self.table.capabilities),
-            context=reckoned,
-            sequences=turns[0],
+            # An encoder's need does not depend on them, and it may take less than its config says: its tokenizer's and
+            # pooling's own files bound it too, and vLLM refuses to be told more.
+            context=None if facts.encoder else reckoned,
+            sequences=None if facts.encoder else turns[0],
         )
 
     def _refusal(self, facts: ModelFacts) -> str | None:
@@ -154,13 +175,17 @@ class ModelServer(SingleEngine):
 
     def _shares(self, spec: DeploymentSpec, facts: ModelFacts, context: int, sequences: int) -> Iterator[Share]:
         dtype_bytes = _working_bytes(spec, facts)
+        tokens = figure(spec, *self.table.batch_tokens) or self.table.batch_tokens_default
         workload = Workload(
             context=context,
             sequences=sequences,
             cache_bytes=_FP8_CACHE if (text(spec, "kv-cache-dtype") or "").startswith("fp8") else dtype_bytes,
-            batch_tokens=figure(spec, *self.table.batch_tokens) or self.table.batch_tokens_default,
+            batch_tokens=tokens,
             batch_sequences=max(sequences, self.table.batch_sequences_default),
+            beyond_windows=tokens,  # of one sequence, or shared by several: SlidingWindowSpec in vLLM's sources
         )
+        if not self.table.windows or stated(spec, (self.table.no_windows,)) is True:
+            facts = replace(facts, sliding_window=None)
         total = loaded_bytes(facts, dtype_bytes)
         measured = {split.degrees: split for split in splits(spec, self.gpu_counts(spec))}
         for split in measured.values():

@@ -5,7 +5,7 @@ from typing import Final
 from gpuward.controller.domain.placement import Compatibility
 from gpuward.controller.domain.splits import Split
 from gpuward.controller.engines.base import EngineProcess, Launch, SpecError, probe_order
-from gpuward.controller.engines.flags import figure, flags, stated
+from gpuward.controller.engines.flags import figure, stated
 from gpuward.controller.engines.memory import mib
 from gpuward.controller.engines.served import CONTEXT_MIB, ModelServer, ServerTable, outside_parts
 from gpuward.controller.engines.source import repository
@@ -15,7 +15,7 @@ _BY_PARALLEL: Final = "state it under parallel"
 _BY_PLACEMENT: Final = "it follows from where the instance is placed"
 _BY_RESOURCES: Final = "state resources.gpu_memory instead, which is what is then claimed"
 
-WHOLE_GPU: Final = 0.85  # of one that is claimed whole; about what it chooses by itself
+WHOLE_GPU: Final = 0.85  # of one that is claimed whole, if that is enough; about what it chooses by itself
 _LEAST: Final = 0.05
 _MOST: Final = 0.95
 # What it keeps for activations is what its fraction leaves: a chunk of prefill's, which it makes no account of.
@@ -70,6 +70,7 @@ _TABLE: Final = ServerTable(
         "max-total-tokens": "state context-length and max-running-requests, from which it follows",
         "enable-metrics": "it is on, since requests are counted by it",
         "device": "engine sglang runs on GPUs",
+        "config": "write what is in the file under args",
     },
     context=("context-length",),
     sequences=("max-running-requests",),
@@ -77,6 +78,9 @@ _TABLE: Final = ServerTable(
     batch_tokens_default=8192,
     batch_sequences_default=256,
     adapters=("lora-paths",),
+    negated=False,  # its switches are there or not
+    # It keeps every token for most models, and for a few (is_hybrid_swa_model in its sources) four fifths of them.
+    windows=False,
 )
 
 
@@ -114,7 +118,7 @@ class SglangEngine(ModelServer):
         served = stated(spec, ("served-model-name",))
         serves = launch.rank == 0
         return EngineProcess(
-            argv=(*argv, *flags(spec, _TABLE.reserved)),
+            argv=(*argv, *_TABLE.flags(spec)),
             needs_port=True,  # the others too open one, for the sake of whoever asks for their health
             env={"HF_HUB_OFFLINE": "1"} if spec.model is not None and spec.model.startswith("path:") else {},
             probe=probe_order(spec, "/health") if serves else None,
@@ -132,11 +136,10 @@ def static_fraction(launch: Launch) -> float | None:
     """
     if not launch.gpu_mib or not launch.memory_mib:
         return None
-    if launch.exclusive:
-        return WHOLE_GPU
     outside = sum(outside_parts(Split(launch.tp, launch.pp, launch.dp)).values()) + ACTIVATIONS_MIB
-    free_mib = max(launch.gpu_mib - launch.others_mib - CONTEXT_MIB, launch.memory_mib)
-    return min(max((launch.memory_mib - outside) / free_mib, _LEAST), _MOST)
+    own_mib = launch.need_mib if launch.exclusive else launch.memory_mib
+    free_mib = max(launch.gpu_mib - launch.others_mib - CONTEXT_MIB, own_mib)
+    return min(max((own_mib - outside) / free_mib, WHOLE_GPU if launch.exclusive else _LEAST), _MOST)
 
 
 def _cache(spec: DeploymentSpec, launch: Launch) -> list[str]:

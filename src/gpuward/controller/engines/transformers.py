@@ -15,6 +15,7 @@ from gpuward.controller.engines.base import (
     refuse_gangs,
     refuse_parallel,
 )
+from gpuward.controller.engines.capability import demanded_capability
 from gpuward.controller.engines.flags import flags
 from gpuward.controller.engines.memory import loaded_bytes, mib
 from gpuward.controller.engines.source import model_analysis, refuse_other_models
@@ -35,6 +36,9 @@ _RESERVED: Final = {
     "force-model": "state it as model",
 }
 
+# Below these it turns the weights into bfloat16, twice as large, or refuses them (quantizer_finegrained_fp8.py and
+# quantizer_fbgemm_fp8.py of Transformers).
+_CAPABILITIES: Final = {"fp8-weights": (8, 9), "fbgemm_fp8": (9, 0)}
 _ON_GPU: Final = Compatibility(
     engine="transformers",
     vendors=frozenset({"nvidia"}),
@@ -92,7 +96,8 @@ class TransformersEngine(SingleEngine):
             parts["runtime"] = HOST_RUNTIME_MIB
             return Need(memory_mib=0, host_memory_mib=sum(parts.values()), parts=parts)
         parts["runtime"] = GPU_RUNTIME_MIB
-        return Need(memory_mib=sum(parts.values()), host_memory_mib=HOST_RUNTIME_MIB, parts=parts)
+        least = demanded_capability(spec, facts, _CAPABILITIES)
+        return Need(sum(parts.values()), HOST_RUNTIME_MIB, parts, compute_capability=least)
 
     def process(self, spec: DeploymentSpec, launch: Launch) -> EngineProcess:  # noqa: ARG002 - it takes what it sees
         """`transformers serve MODEL`, bound to this one model: it refuses requests that name another."""

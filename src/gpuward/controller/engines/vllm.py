@@ -8,7 +8,7 @@ from typing import Final
 from gpuward.controller.domain.placement import Compatibility
 from gpuward.controller.domain.splits import Split
 from gpuward.controller.engines.base import EngineProcess, Launch, probe_order
-from gpuward.controller.engines.flags import figure, flags, stated
+from gpuward.controller.engines.flags import figure, stated
 from gpuward.controller.engines.served import ModelServer, ServerTable, outside_parts
 from gpuward.controller.engines.source import repository
 from gpuward.schemas.manifest import DeploymentSpec
@@ -17,7 +17,8 @@ _BY_PARALLEL: Final = "state it under parallel"
 _BY_PLACEMENT: Final = "it follows from where the instance is placed"
 _BY_RESOURCES: Final = "state resources.gpu_memory instead, which is what is then claimed"
 
-# Of a GPU that is claimed whole: vLLM's own default, which leaves room for what it does not account for.
+# Of a GPU that is claimed whole, if that is enough: vLLM's own default, which leaves room for what it does not account
+# for.
 WHOLE_GPU: Final = 0.9
 _LEAST: Final = 0.01
 _MOST: Final = 0.98  # it does not start where less is free than it is told to take, and a context is taken already
@@ -77,6 +78,8 @@ _TABLE: Final = ServerTable(
         "gpu-memory-utilization": _BY_RESOURCES,
         "kv-cache-memory-bytes": _BY_RESOURCES,
         "device": "engine vllm runs on GPUs",
+        "config": "write what is in the file under args",
+        "uds": "the agent's proxy asks at a port",
     },
     context=("max-model-len",),
     sequences=("max-num-seqs",),
@@ -84,6 +87,8 @@ _TABLE: Final = ServerTable(
     batch_tokens_default=8192,  # on GPUs of 70 GiB and more; 2048 on smaller ones
     batch_sequences_default=256,
     adapters=("lora-modules",),
+    repeated=frozenset({"middleware"}),  # every other list is one flag with several values, of which the last counts
+    no_windows="disable-hybrid-kv-cache-manager",
 )
 
 
@@ -112,10 +117,13 @@ class VllmEngine(ModelServer):
         # The model's own context may be far longer than its cache has room for, and then it would not start.
         if launch.context is not None and figure(spec, *_TABLE.context) is None:
             argv += ["--max-model-len", str(launch.context)]
+        # On large GPUs it would make room for the logits of 1024, which are more than were reckoned for.
+        if not launch.exclusive and launch.sequences is not None and figure(spec, *_TABLE.sequences) is None:
+            argv += ["--max-num-seqs", str(max(launch.sequences, _TABLE.batch_sequences_default))]
         served = stated(spec, ("served-model-name",))
         names = served if isinstance(served, list) else [served]
         return EngineProcess(
-            argv=(*argv, *flags(spec, _TABLE.reserved)),
+            argv=(*argv, *_TABLE.flags(spec)),
             needs_port=serves,
             env={"HF_HUB_OFFLINE": "1"} if spec.model is not None and spec.model.startswith("path:") else {},
             probe=probe_order(spec, "/health") if serves else None,
@@ -133,10 +141,9 @@ def memory_fraction(launch: Launch) -> float | None:
     """
     if not launch.gpu_mib or not launch.memory_mib:
         return None
-    if launch.exclusive:
-        return WHOLE_GPU
     outside = sum(outside_parts(Split(launch.tp, launch.pp, launch.dp)).values())
-    return min(max((launch.memory_mib - outside) / launch.gpu_mib, _LEAST), _MOST)
+    own_mib = (launch.need_mib if launch.exclusive else launch.memory_mib) - outside
+    return min(max(own_mib / launch.gpu_mib, WHOLE_GPU if launch.exclusive else _LEAST), _MOST)
 
 
 def _gang(launch: Launch) -> list[str]:

@@ -5,10 +5,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from gpuward.controller.models.config_floors import Floors, is_count
-from gpuward.controller.models.defaults import FULL_EVERY
+from gpuward.controller.models.defaults import ALL_WINDOWED, FULL_EVERY
 
 _MAX_LAYERS: Final = 100_000
 _QWEN_FULL: Final = 28  # max_window_layers where the file does not say: Qwen2Config of Transformers
+
+
+# Kinds of layers that keep a state of a fixed size, or nothing at all.
+_UNCACHED: Final = frozenset({"linear_attention", "mamba", "mamba2", "conv", "recurrent", "mlp", "moe"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,29 +26,54 @@ class Layers:
 
 def layers_of(config: Floors, layers: int, model_type: str) -> Layers:
     """How a config says it: by name of each layer, by a period, or by a window that counts for all."""
-    kinds = config.value("layer_types")
+    kinds = config.value("layer_types", "layers_block_type")
     if isinstance(kinds, list) and len(kinds) == layers:
         return _by_name(config, kinds)
-    pattern = config.value("hybrid_override_pattern")  # Nemotron-H: one letter for each layer, * for attention
-    if isinstance(pattern, str) and len(pattern) == layers:
-        return Layers(pattern.count("*"), uncached=layers - pattern.count("*"))
-    # Qwen3-Next and Jamba: one layer with attention in so many.
-    every = config.count("full_attention_interval", "attn_layer_period")
-    if every is not None:
-        return Layers(layers // every, uncached=layers - layers // every)
+    uncached = _without_attention(config, layers)
+    if uncached is not None:
+        return Layers(layers - uncached, uncached)
+    pattern = config.value("hybrid_layer_pattern")  # MiMo-V2: 1 for a layer with a window
+    if isinstance(pattern, list) and len(pattern) == layers:
+        return Layers(layers - pattern.count(1), window=_window(config))
     return _by_window(config, layers, model_type)
 
 
 def _by_name(config: Floors, kinds: Iterable[object]) -> Layers:
     full = windowed = uncached = 0
     for kind in kinds:
-        if kind in ("full_attention", "attention"):
-            full += 1
-        elif kind in ("sliding_attention", "chunked_attention"):
+        if kind in ("sliding_attention", "chunked_attention"):
             windowed += 1
-        else:  # linear attention, Mamba, convolution
+        elif kind in _UNCACHED:
             uncached += 1
+        else:  # one that nobody knows here may well keep everything, as does sparse attention
+            full += 1
     return Layers(full, uncached, _window(config) if windowed else None)
+
+
+def _without_attention(config: Floors, layers: int) -> int | None:
+    """How many layers have none, where the config says which have; None: it does not say."""
+    pattern = config.value("hybrid_override_pattern")  # Nemotron-H: one letter for each layer, * for attention
+    if isinstance(pattern, str) and len(pattern) == layers:
+        return layers - pattern.count("*")
+    indices = config.value("attn_layer_indices")  # Bamba
+    if isinstance(indices, list) and 0 < len(indices) <= layers:
+        return layers - len(indices)
+    blocks = blocks_of(config, layers)
+    if blocks:
+        return sum(heads == 0 for heads in blocks)
+    # Qwen3-Next and Jamba: one layer with attention in so many.
+    every = config.count("full_attention_interval", "attn_layer_period")
+    return None if every is None else layers - layers // every
+
+
+def blocks_of(config: Floors, layers: int) -> tuple[int, ...]:
+    """Nemotron-NAS: of each layer how many heads share one of keys and values, 0 where there are none; else empty."""
+    blocks = config.value("block_configs")
+    if not isinstance(blocks, list) or len(blocks) != layers:
+        return ()
+    attentions = [block["attention"] for block in blocks if isinstance(block, dict) and "attention" in block]
+    groups = [attention.get("n_heads_in_group") for attention in attentions if isinstance(attention, dict)]
+    return tuple(int(group or 0) if is_count(group) else 0 for group in groups) if len(groups) == layers else ()
 
 
 def _window(config: Floors) -> int | None:
@@ -65,4 +94,6 @@ def _by_window(config: Floors, layers: int, model_type: str) -> Layers:
     if isinstance(pattern, str) and pattern:  # Exaone 4: a letter for each layer, L local and G global, repeated
         return Layers(sum(pattern[n % len(pattern)] == "G" for n in range(min(layers, _MAX_LAYERS))), window=window)
     every = pattern if is_count(pattern) else FULL_EVERY.get(model_type)
-    return Layers(0 if every is None else layers // every, window=window)
+    if every is None:  # of a model that is not known to have a window everywhere, none is
+        return Layers(0, window=window) if model_type in ALL_WINDOWED else Layers(layers)
+    return Layers(layers // every, window=window)

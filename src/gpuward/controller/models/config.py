@@ -5,9 +5,9 @@ from dataclasses import replace
 from typing import Any, Final
 
 from gpuward.controller.domain.model_facts import ModelFacts
-from gpuward.controller.models.attention import Layers, layers_of
+from gpuward.controller.models.attention import Layers, blocks_of, layers_of
 from gpuward.controller.models.config_floors import Floors, language_floors, vision_floor, words
-from gpuward.controller.models.defaults import DEFAULTS, ENCODERS, VISION_HEADS
+from gpuward.controller.models.defaults import DEFAULTS, ENCODERS, VISION_HEADS, WHOLE_HEADS
 from gpuward.controller.models.files import ModelFiles
 from gpuward.controller.models.jsonfile import read_object
 from gpuward.controller.models.quantization import QUANTISED_BESIDE, quantization_of
@@ -42,7 +42,7 @@ def with_config(facts: ModelFacts, config: Mapping[str, Any]) -> ModelFacts:
     layers = language.count("num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_layers")
     kinds = Layers(0) if layers is None else layers_of(language, layers, inner or model_type)
     return replace(
-        _with_heads(facts, language),
+        _with_heads(facts, language, layers or 0, inner or model_type),
         architectures=words(config.get("architectures")),
         model_type=model_type,
         # Older files write torch_dtype; a nested one may differ from the whole's, which is what engines go by.
@@ -67,7 +67,7 @@ def with_config(facts: ModelFacts, config: Mapping[str, Any]) -> ModelFacts:
     )
 
 
-def _with_heads(facts: ModelFacts, config: Floors) -> ModelFacts:
+def _with_heads(facts: ModelFacts, config: Floors, layers: int, model_type: str) -> ModelFacts:
     hidden = config.count("hidden_size", "n_embd", "d_model", "dim")
     heads = config.count("num_attention_heads", "n_head", "n_heads", "num_heads", "decoder_attention_heads")
     head_dim = config.count("head_dim", "kv_channels")
@@ -76,21 +76,25 @@ def _with_heads(facts: ModelFacts, config: Floors) -> ModelFacts:
         head_dim = nope + rope
     if head_dim is None and hidden is not None and heads is not None:
         head_dim = hidden // heads or None
-    latent = config.count("kv_lora_rank")
+    latent = None if model_type in WHOLE_HEADS else config.count("kv_lora_rank")
     return replace(
         facts,
         hidden_size=hidden,
         heads=heads,
-        kv_heads=_kv_heads(config, heads),
+        kv_heads=_kv_heads(config, heads, layers),
         head_dim=head_dim,
         v_head_dim=config.count("v_head_dim"),
         kv_lora_rank=latent,
         qk_rope_head_dim=None if latent is None else rope,
+        index_head_dim=None if latent is None else config.count("index_head_dim"),
     )
 
 
-def _kv_heads(config: Floors, heads: int | None) -> int | None:
-    """Fewer than heads where queries share them. Falcon and ChatGLM say by a flag whether they do."""
+def _kv_heads(config: Floors, heads: int | None, layers: int) -> int | None:
+    """Fewer than heads where queries share them, the most of a layer. Falcon and ChatGLM say by a flag whether so."""
+    least_shared = min(filter(None, blocks_of(config, layers)), default=None)
+    if least_shared is not None and heads is not None:
+        return max(1, heads // least_shared)
     if config.flag("multi_query_attention") is False:
         return heads
     stated = config.count("num_key_value_heads", "num_kv_heads", "n_head_kv", "kv_n_heads", "multi_query_group_num")

@@ -34,6 +34,11 @@ VISION_HEADS: Final[Mapping[str, int]] = {
 FULL_EVERY: Final[Mapping[str, int]] = {
     "gemma2": 2, "gemma3_text": 6, "gemma3": 6, "cohere2": 4, "llama4_text": 4, "llama4": 4, "gpt_oss": 2, "gpt-oss": 2,
 }  # fmt: skip
+# All of their layers look through the window that their files name.
+ALL_WINDOWED: Final = frozenset({"mistral", "mixtral", "phi3", "phimoe", "starcoder2"})
+# They have a latent, yet servers keep whole heads of them: vLLM's list of models that it runs on latents
+# (`is_deepseek_mla` in its transformers_utils/model_arch_config_convertor.py) lacks them.
+WHOLE_HEADS: Final = frozenset({"minicpm3"})
 # They give one vector for a text, or a score, and no tokens one after another. Names of both, as above.
 ENCODERS: Final = frozenset({
     "albert", "bert", "camembert", "deberta", "deberta-v2", "distilbert", "electra", "ernie", "eurobert",

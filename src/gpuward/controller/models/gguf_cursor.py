@@ -25,9 +25,9 @@ class Cursor:
         self._buffer = b""
         self.at = 0
 
-    def wrong(self, what: str) -> MetadataError:
-        """The error that says what is wrong with this file."""
-        return MetadataError(f"{where(self._files, self._name)}: {what}; replace the file", retryable=False)
+    def wrong(self, what: str, *, retryable: bool = False) -> MetadataError:
+        """The error that says what is wrong with this file; retryable where it may only be on its way here."""
+        return MetadataError(f"{where(self._files, self._name)}: {what}; replace the file", retryable=retryable)
 
     def skip(self, length: int) -> int:
         """Goes forward, and returns where it was."""

@@ -66,7 +66,8 @@ def read_header(files: ModelFiles, name: str) -> GgufHeader:
     """Reads and checks one file's header.
 
     Raises:
-        MetadataError: retryable where the file cannot be read, terminal where it is corrupt or unknown; names the file.
+        MetadataError: retryable where the file cannot be read or is too short for its tensors, terminal where it is
+            corrupt or unknown; names the file.
     """
     cursor = Cursor(files, name)
     if cursor.take(len(_MAGIC)) != _MAGIC:
@@ -155,7 +156,7 @@ def _check_cover(cursor: Cursor, values: Mapping[str, Value], tensors: list[_Ten
             raise cursor.wrong("tensors overlap")
         end = tensor.offset + tensor.size_bytes
     if tensors and end > data_bytes:
-        raise cursor.wrong(f"it ends before its tensors do, by {end - data_bytes} bytes")
+        raise cursor.wrong(f"it ends before its tensors do, by {end - data_bytes} bytes", retryable=True)
 
 
 def missing(files: ModelFiles, name: str) -> MetadataError:

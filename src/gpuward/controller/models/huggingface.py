@@ -29,7 +29,8 @@ class HubFiles:
         endpoint: URL of a mirror; None: where the library goes by itself.
 
     Raises:
-        MetadataError: retryable where the hub cannot be reached, terminal where it has no such model for us.
+        MetadataError: retryable where the hub cannot be reached or access may be granted, terminal where it has no such
+            model for us.
     """
 
     def __init__(self, repo: str, revision: str, endpoint: str | None = None) -> None:
@@ -118,7 +119,7 @@ def _told(name: str) -> Iterator[None]:
         raise MetadataError(
             f"{name} is gated: have access granted on the hub and set HF_TOKEN in the controller's environment, "
             "or give resources.gpu_memory",
-            retryable=False,
+            retryable=True,  # granting it changes no spec
         ) from error
     except (RepositoryNotFoundError, RevisionNotFoundError, EntryNotFoundError, HFValidationError) as error:
         raise MetadataError(

@@ -41,7 +41,8 @@ def header_text(files: ModelFiles, name: str) -> bytes:
     """A file's header as it stands there.
 
     Raises:
-        MetadataError: retryable where the file cannot be read, terminal where its length is beyond the file or limits.
+        MetadataError: retryable where the file cannot be read or is too short, terminal where its length is beyond
+            limits.
     """
     size = files.sizes[name]
     first = files.read(name, 0, min(size, _FIRST_BYTES))
@@ -57,7 +58,7 @@ def parse_header(text: bytes, file_bytes: int, source: str) -> dict[str, Tensor]
     """The tensors of a header, checked against the length of its file.
 
     Raises:
-        MetadataError: terminal, naming the source.
+        MetadataError: terminal, or retryable where the file is too short; names the source.
     """
     header = parse_object(text, f"the header of {source}")
     header.pop("__metadata__", None)
@@ -72,12 +73,12 @@ def parse_header(text: bytes, file_bytes: int, source: str) -> dict[str, Tensor]
 
 def _header_length(prefix: bytes, file_bytes: int, source: str) -> int:
     if len(prefix) < _LENGTH.size:
-        raise MetadataError(f"{source} is too short to be safetensors; replace the file", retryable=False)
+        raise MetadataError(f"{source} is too short to be safetensors; copy the file again", retryable=True)
     length: int = _LENGTH.unpack(prefix)[0]
     if length > min(MAX_HEADER_BYTES, file_bytes - _LENGTH.size):
         raise MetadataError(
             f"{source} of {file_bytes} bytes claims a header of {length} (limit {MAX_HEADER_BYTES}); replace the file",
-            retryable=False,
+            retryable=length <= MAX_HEADER_BYTES,  # as below
         )
     return length
 
@@ -116,5 +117,5 @@ def _check_cover(spans: list[tuple[int, int]], data_bytes: int, source: str) -> 
     if end != data_bytes:
         raise MetadataError(
             f"{source} holds {data_bytes} bytes of tensors, its header says {end}; copy the file again",
-            retryable=False,
+            retryable=end > data_bytes,  # a short one may be on its way here
         )

@@ -113,7 +113,7 @@ async def run_child(target: str, payload: Any, *, deadline_s: float, memory_byte
             answer = await pipes.answer()
         exited = await _has_exited(process)
     except TimeoutError:
-        raise ChildTimeout(f"{target} was not done within {deadline_s:g} s") from None
+        raise ChildTimeout(f"working it out took longer than {deadline_s:g} s") from None  # users read it
     finally:
         try:
             await _end(process)
