@@ -72,15 +72,15 @@ def _less_gpu_memory(inventory: Inventory, unfit: Unfit) -> Iterator[str]:
     for tenths in sorted(sizes, reverse=True):
         memory_mib = tenths * _MIB_PER_GIB // 10
         placed = unfit.asked(inventory, _with(unfit.spec, "resources", gpu_memory=memory_mib)) if tenths > 0 else None
-        if placed is not None and memory_mib >= _least_mib(unfit.need, placed):
+        if placed is not None and memory_mib >= _least_mib(unfit, placed):
             count = placed.layout.gpus
             yield f"fits with gpu_memory <= {tenths / 10:g}GiB on {count} GPU{'s' * (count > 1)}"
             return
 
 
-def _least_mib(need: Need, placed: Placed) -> int:
+def _least_mib(unfit: Unfit, placed: Placed) -> int:
     """What each of these GPUs must hold at least, where anything is known of it."""
-    shown = need_view(need, placed.engine, placed.layout)
+    shown = need_view(unfit.need, unfit.spec.resources, placed.engine, placed.layout)
     fixed_mib = sum(size for part, size in shown.parts.items() if part not in (_CACHE, _MADE_UP))
     least_mib = fixed_mib + shown.parts.get(_CACHE, 0) // (shown.sequences or 1)
     return least_mib if shown.per_gpu else least_mib // max(placed.layout.gpus // placed.layout.dp, 1)
