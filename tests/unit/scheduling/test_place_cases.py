@@ -125,6 +125,16 @@ def test_c28_the_named_gpus_must_be_as_many_as_asked() -> None:
     assert refused(fleet, ask(Need(NEED["q8b"], heads=28), {"gpus": 3})) == {"heads_indivisible": 2}
 
 
+def test_where_the_model_rules_out_every_layout_a_smaller_worker_falls_to_what_it_lacks() -> None:
+    fleet = Fleet().add("two", [W16] * 2).add("four", [W16] * 4).add("small", [GIB] * 4)
+    decision = one(fleet, ask(Need(NEED["q8b"], heads=28), {"gpus": 3}))
+    assert isinstance(decision, Unplaced)
+    assert decision.explain.rejected == {"heads_indivisible": 1, "count_mismatch": 1, "need_gt_capacity": 1}
+    assert decision.explain.nearest is not None
+    assert (decision.explain.nearest.worker, decision.explain.nearest.code) == ("four", "heads_indivisible")
+    assert decision.explain.nearest.message == "such as four"
+
+
 def test_c29_labels_cordon_and_silence() -> None:
     fleet = Fleet().add("w24a", [W24A]).add("w16x2", [W16] * 2)
     assert refused(fleet, ask("q06b", placement={"labels": {"os": "Windows"}})) == {"label_mismatch": 2}

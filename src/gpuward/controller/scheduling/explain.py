@@ -8,7 +8,7 @@ import numpy as np
 
 from gpuward.controller.domain.placement import Ask, Layout
 from gpuward.controller.scheduling.feasible import FITS, STAGE, STAGES, Request
-from gpuward.controller.scheduling.furthest import Furthest, furthest_of
+from gpuward.controller.scheduling.furthest import Furthest, furthest_of, layouts_shown
 from gpuward.controller.scheduling.inventory import Inventory
 from gpuward.controller.scheduling.search import Search, search_for
 from gpuward.controller.scheduling.segments import Bools, Ints
@@ -132,15 +132,16 @@ def _nearest(request: Request, furthest: Furthest, ruled_out: Mapping[Reason, Bo
     best = int(rows[np.argmax((free - need)[rows])])
     worker = request.inventory.workers.facts[best].name
     code = str(next((r for r, would in ruled_out.items() if would[best]), reason))
-    if reason in _SIZED | {Reason.HOST_MEMORY} and need[best]:
+    ruled = code != reason and not request.ask.layouts  # not its size speaks against it
+    if reason in _SIZED | {Reason.HOST_MEMORY} and need[best] and not ruled:
         need_gib, free_gib = round(need[best] / _MIB_PER_GIB, 2), round(free[best] / _MIB_PER_GIB, 2)
         message = f"need {need_gib:.2f} GiB, best free {free_gib:.2f} on {worker}"
         return NearestMiss(worker=worker, code=code, need_gib=need_gib, free_gib=free_gib, message=message)
     message = f"such as {worker}"
     if stage == FITS:
         message = f"need {need[best]} such workers, there are {free[best]}"
-    elif reason == Reason.COUNT_MISMATCH and request.named and request.named.count != _world(request, furthest, best):
-        message = f"need {_world(request, furthest, best)} GPUs, {request.named.count} are named"
+    elif reason == Reason.COUNT_MISMATCH and (named := _named_otherwise(request, furthest, best)):
+        message = named
     elif reason in _COUNTED:
         message = f"need {need[best]} {_COUNTED[reason]}, best {free[best]} on {worker}"
     elif reason == Reason.CPU:
@@ -148,9 +149,16 @@ def _nearest(request: Request, furthest: Furthest, ruled_out: Mapping[Reason, Bo
     return NearestMiss(worker=worker, code=code, message=message)
 
 
-def _world(request: Request, furthest: Furthest, worker: int) -> int:
-    layouts = request.ask.layouts
-    return layouts[int(furthest.layout[worker])].gpus if layouts else 0
+def _named_otherwise(request: Request, furthest: Furthest, worker: int) -> str | None:
+    """What of the GPUs named by hand agrees with no layout: how many they are, or of how many workers."""
+    named, layouts = request.named, layouts_shown(request.ask)
+    if named is None or not layouts:
+        return None
+    layout = layouts[int(furthest.layout[worker])]
+    if named.count != layout.gpus:
+        return f"need {layout.gpus} GPUs, {named.count} are named"
+    spread = max(one.workers for one in layouts)
+    return f"GPUs of {named.workers} workers are named, of {spread} asked for" if named.workers > spread else None
 
 
 def _figures(request: Request, reason: Reason, furthest: Furthest) -> tuple[Ints, Ints]:
@@ -161,8 +169,8 @@ def _figures(request: Request, reason: Reason, furthest: Furthest) -> tuple[Ints
         return need + ask.host_memory_mib, workers.memory - workers.memory_claimed
     if reason == Reason.CPU:
         return need + ask.cpu_milli, workers.cpu - workers.cpu_claimed
-    if reason in _SIZED and ask.layouts:
-        return np.array([layout.memory_mib for layout in ask.layouts])[furthest.layout], furthest.free
+    if reason in _SIZED and (layouts := layouts_shown(ask)):
+        return np.array([layout.memory_mib for layout in layouts])[furthest.layout], furthest.free
     return (furthest.wanted, furthest.left) if reason in _COUNTED else (need, need)
 
 
