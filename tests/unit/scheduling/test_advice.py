@@ -108,6 +108,13 @@ def test_host_memory() -> None:
     assert advice(fleet, Need(GIB), resources={"host_memory": "100GiB"}) == ["fits with host_memory <= 63.9GiB"]
 
 
+def test_fewer_cpus() -> None:
+    fleet = Fleet().add("a", [24 * GIB], cpus=32).add("b", [24 * GIB], cpus=64, schedulable=False)
+    said = advice(fleet, Need(GIB), resources={"cpus": 48})
+    assert said == ["fits after: gpuward uncordon b"]
+    assert advice(Fleet().add("a", [24 * GIB], cpus=32), Need(GIB), resources={"cpus": 48}) == ["fits with cpus <= 32"]
+
+
 @pytest.mark.parametrize("fill", [lambda f: f.claim("a/0"), lambda f: f.set("a/0", healthy=False)])
 def test_nothing_is_said_where_nothing_helps(fill: Callable[[Fleet], Fleet]) -> None:
     assert advice(fill(Fleet().add("a", [24 * GIB])), Need(GIB), resources={"gpus": 1}) == []

@@ -19,6 +19,7 @@ from gpuward.schemas.objects import Explain
 from gpuward.schemas.reasons import Reason
 
 _MIB_PER_GIB: Final = 1024
+_MILLI: Final = 1000
 _MAX_NAMED: Final = 4
 _CACHE: Final = "cache"  # the part of a need that less memory makes smaller, down to that of one sequence
 _MADE_UP: Final = "simulated"  # and one that is as large as it is said to be
@@ -94,6 +95,16 @@ def _less_host_memory(inventory: Inventory, unfit: Unfit) -> Iterator[str]:
     spec = _with(unfit.spec, "resources", host_memory=tenths * _MIB_PER_GIB // 10)
     if unfit.asked(inventory, spec) is not None:
         yield f"fits with host_memory <= {tenths / 10:g}GiB"
+
+
+def _fewer_cpus(inventory: Inventory, unfit: Unfit) -> Iterator[str]:
+    cpus = unfit.spec.resources.cpus
+    if cpus == "auto" or Reason.CPU not in unfit.explain.rejected:
+        return
+    workers = inventory.workers
+    most = int((workers.cpu - workers.cpu_claimed).max(initial=0)) / _MILLI
+    if most < cpus and unfit.asked(inventory, _with(unfit.spec, "resources", cpus=most)) is not None:
+        yield f"fits with cpus <= {most:g}"
 
 
 def _other_degrees(inventory: Inventory, unfit: Unfit) -> Iterator[str]:
@@ -174,6 +185,6 @@ def _names(inventory: Inventory, placed: Placed, among: list[WorkerFacts] | None
 
 
 _QUESTIONS: Final[tuple[Callable[[Inventory, Unfit], Iterator[str]], ...]] = (
-    _other_degrees, _free_choice, _uncordoned, _all_ready, _less_gpu_memory, _less_host_memory, _more_workers,
-    _others_gone,
+    _other_degrees, _free_choice, _uncordoned, _all_ready, _less_gpu_memory, _less_host_memory, _fewer_cpus,
+    _more_workers, _others_gone,
 )  # fmt: skip
