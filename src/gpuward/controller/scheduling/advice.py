@@ -23,7 +23,7 @@ _MILLI: Final = 1000
 _MAX_NAMED: Final = 4
 _CACHE: Final = "cache"  # the part of a need that less memory makes smaller, down to that of one sequence
 _MADE_UP: Final = "simulated"  # and one that is as large as it is said to be
-_SIZED: Final = frozenset({Reason.NEED_GT_FREE, Reason.NEED_GT_CAPACITY})
+_SIZED: Final = frozenset({Reason.NEED_GT_FREE, Reason.NEED_GT_CAPACITY, Reason.GPU_IN_USE})
 
 
 @dataclass(frozen=True, slots=True)

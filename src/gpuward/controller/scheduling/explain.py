@@ -128,12 +128,13 @@ def _nearest(request: Request, furthest: Furthest, ruled_out: Mapping[Reason, Bo
     rows = np.flatnonzero(nearness == nearness.max())
     stage = int(furthest.reached[rows[0]])
     reason = _reason(stage)
-    need, free = _figures(request, reason, furthest)
+    sized = _is_sized(request, reason, furthest, rows)
+    need, free = _figures(request, reason, furthest, sized=sized)
     best = int(rows[np.argmax((free - need)[rows])])
     worker = request.inventory.workers.facts[best].name
     code = str(next((r for r, would in ruled_out.items() if would[best]), reason))
     ruled = code != reason and not request.ask.layouts  # not its size speaks against it
-    if reason in _SIZED | {Reason.HOST_MEMORY} and need[best] and not ruled:
+    if (sized or reason == Reason.HOST_MEMORY) and need[best] and not ruled:
         need_gib, free_gib = round(need[best] / _MIB_PER_GIB, 2), round(free[best] / _MIB_PER_GIB, 2)
         message = f"need {need_gib:.2f} GiB, best free {free_gib:.2f} on {worker}"
         return NearestMiss(worker=worker, code=code, need_gib=need_gib, free_gib=free_gib, message=message)
@@ -143,7 +144,8 @@ def _nearest(request: Request, furthest: Furthest, ruled_out: Mapping[Reason, Bo
     elif reason == Reason.COUNT_MISMATCH and (named := _named_otherwise(request, furthest, best)):
         message = named
     elif reason in _COUNTED:
-        message = f"need {need[best]} {_COUNTED[reason]}, best {free[best]} on {worker}"
+        what = _COUNTED[reason] if need[best] != 1 else _COUNTED[reason].replace("GPUs", "GPU")
+        message = f"need {need[best]} {what}, best {free[best]} on {worker}"
     elif reason == Reason.CPU:
         message = f"need {need[best] / _MILLI:g} cores, best free {free[best] / _MILLI:g} on {worker}"
     return NearestMiss(worker=worker, code=code, message=message)
@@ -161,7 +163,15 @@ def _named_otherwise(request: Request, furthest: Furthest, worker: int) -> str |
     return f"GPUs of {named.workers} workers are named, of {spread} asked for" if named.workers > spread else None
 
 
-def _figures(request: Request, reason: Reason, furthest: Furthest) -> tuple[Ints, Ints]:
+def _is_sized(request: Request, reason: Reason, furthest: Furthest, rows: Ints) -> bool:
+    """Whether memory is what these lack: also where others use some of GPUs that may be shared."""
+    layouts = layouts_shown(request.ask)
+    if reason != Reason.GPU_IN_USE:
+        return reason in _SIZED and bool(layouts)
+    return bool(furthest.free[rows].any()) and not layouts[int(furthest.layout[rows[0]])].exclusive
+
+
+def _figures(request: Request, reason: Reason, furthest: Furthest, *, sized: bool) -> tuple[Ints, Ints]:
     """Per worker what is needed and what there is, in the unit of the reason; zeros where it has none."""
     workers, ask = request.inventory.workers, request.ask
     need = np.zeros(len(furthest.reached), dtype=np.int64)
@@ -169,8 +179,8 @@ def _figures(request: Request, reason: Reason, furthest: Furthest) -> tuple[Ints
         return need + ask.host_memory_mib, workers.memory - workers.memory_claimed
     if reason == Reason.CPU:
         return need + ask.cpu_milli, workers.cpu - workers.cpu_claimed
-    if reason in _SIZED and (layouts := layouts_shown(ask)):
-        return np.array([layout.memory_mib for layout in layouts])[furthest.layout], furthest.free
+    if sized:
+        return np.array([layout.memory_mib for layout in layouts_shown(ask)])[furthest.layout], furthest.free
     return (furthest.wanted, furthest.left) if reason in _COUNTED else (need, need)
 
 
