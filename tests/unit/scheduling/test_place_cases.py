@@ -288,6 +288,21 @@ def test_the_reason_of_a_gpu(changes: dict[str, Any], wanted: Layout, reason: Re
 
 
 @pytest.mark.parametrize(
+    ("facts", "changes", "message"),
+    [
+        ({"driver": "470.82.01"}, {}, "need driver 525, 470.82.01 on w"),
+        ({}, {"compute_capability": (6, 1)}, "need 1 GPU of compute capability 7.0 or more, best 0 on w"),
+    ],
+)
+def test_how_old_it_may_be_is_told(facts: dict[str, Any], changes: dict[str, Any], message: str) -> None:
+    fleet = Fleet().add("w", [W16], **facts).set("w/0", **changes)
+    decision = one(fleet, Ask("i", "d", (Layout(1, GIB, False),), compatibility=VLLM_LIKE))
+    assert isinstance(decision, Unplaced)
+    assert decision.explain.nearest is not None
+    assert decision.explain.nearest.message == message
+
+
+@pytest.mark.parametrize(
     ("facts", "reason"),
     [
         ({"driver": "470.82.01"}, "driver_too_old"),

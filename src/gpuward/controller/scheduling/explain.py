@@ -138,17 +138,28 @@ def _nearest(request: Request, furthest: Furthest, ruled_out: Mapping[Reason, Bo
         need_gib, free_gib = round(need[best] / _MIB_PER_GIB, 2), round(free[best] / _MIB_PER_GIB, 2)
         message = f"need {need_gib:.2f} GiB, best free {free_gib:.2f} on {worker}"
         return NearestMiss(worker=worker, code=code, need_gib=need_gib, free_gib=free_gib, message=message)
-    message = f"such as {worker}"
     if stage == FITS:
         message = f"need {need[best]} such workers, there are {free[best]}"
     elif reason == Reason.COUNT_MISMATCH and (named := _named_otherwise(request, furthest, best)):
         message = named
-    elif reason in _COUNTED:
-        what = _COUNTED[reason] if need[best] != 1 else _COUNTED[reason].replace("GPUs", "GPU")
-        message = f"need {need[best]} {what}, best {free[best]} on {worker}"
-    elif reason == Reason.CPU:
-        message = f"need {need[best] / _MILLI:g} cores, best free {free[best] / _MILLI:g} on {worker}"
+    else:
+        message = _shortfall(request, reason, best, int(need[best]), int(free[best]))
     return NearestMiss(worker=worker, code=code, message=message)
+
+
+def _shortfall(request: Request, reason: Reason, worker: int, need: int, free: int) -> str:
+    """What a worker has less of than is needed, in the unit of the reason."""
+    facts, oldest = request.inventory.workers.facts[worker], request.ask.compatibility
+    if reason == Reason.CPU:
+        return f"need {need / _MILLI:g} cores, best free {free / _MILLI:g} on {facts.name}"
+    if reason == Reason.DRIVER_TOO_OLD:
+        return f"need driver {'.'.join(map(str, oldest.min_driver))}, {facts.driver or 'unknown'} on {facts.name}"
+    if reason not in _COUNTED:
+        return f"such as {facts.name}"
+    what = _COUNTED[reason]
+    if reason == Reason.COMPUTE_CAPABILITY and oldest.min_compute_capability is not None:
+        what = "GPUs of compute capability {}.{} or more".format(*oldest.min_compute_capability)
+    return f"need {need} {what if need != 1 else what.replace('GPUs', 'GPU')}, best {free} on {facts.name}"
 
 
 def _named_otherwise(request: Request, furthest: Furthest, worker: int) -> str | None:
