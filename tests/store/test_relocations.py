@@ -5,7 +5,7 @@ import pytest
 from gpuward.controller.store.database import Database
 from gpuward.controller.store.movable import RelocationRow, read_movable, read_relocations
 from gpuward.controller.store.refusals import InUseError
-from gpuward.controller.store.relocations import NewRelocation, ask_for, begin_next
+from gpuward.controller.store.relocations import NewRelocation, ask_for, begin_next, check_none_under_way
 from gpuward.controller.store.retention import prune
 from support.ledger import GIB, add_deployment, add_host, add_instance, claim, rows
 
@@ -52,6 +52,9 @@ async def test_plans_are_not_made_beside_each_other(migrated: Database) -> None:
     await ask_for(migrated, moves[:1])
     with pytest.raises(InUseError, match="under way"):
         await ask_for(migrated, moves[1:])
+    async with migrated.snapshot() as connection:
+        with pytest.raises(InUseError, match="gpuward defrag"):
+            await check_none_under_way(connection)
 
 
 async def test_what_no_longer_runs_as_it_did_is_given_up(migrated: Database) -> None:

@@ -9,6 +9,7 @@ import pytest
 from gpuward.controller.store.database import Database
 from gpuward.controller.store.event_log import list_events, objects_named
 from gpuward.controller.store.events import NewEvent, write_events
+from gpuward.controller.store.inventory import read_inventory
 from gpuward.controller.store.metrics_view import read_figures
 from gpuward.controller.store.refusals import InUseError, NotFoundError
 from gpuward.controller.store.serving import read_serving
@@ -115,6 +116,19 @@ async def test_a_gpu_shows_its_claims_and_only_fresh_readings(migrated: Database
     assert figures.claimed_bytes == {("w", "GPU-w-0", "d"): 16 * 2**30}
     assert figures.instances == {"running": 2}
     assert figures.workers == {"ready": 1}
+
+
+async def test_what_is_free_is_what_placement_has(migrated: Database) -> None:
+    await placed(migrated)
+    await execute(migrated, "update devices set reserved_mib = 2048")
+    await execute(migrated, "update devices set foreign_mib = 1024 where uuid = 'GPU-w-0'")
+    async with migrated.snapshot() as c:
+        gpu, worker = (await gpu_by_uuid(c, "GPU-w-0")).status, (await worker_by_name(c, "w")).status
+        room = (await read_inventory(c)).inventory.gpus.room[0]
+    assert gpu.free_mib == room == 40 * GIB - 8 * GIB - 3 * GIB
+    assert (gpu.claimed_mib, gpu.reserved_mib, gpu.foreign_mib) == (8 * GIB, 2 * GIB, GIB)
+    assert (worker.claimed_mib, worker.free_mib) == (8 * GIB, gpu.free_mib + 38 * GIB)
+    assert (worker.host_memory_mib, worker.free_host_memory_mib) == (1024 * GIB, 1024 * GIB - GIB - 2 * GIB)
 
 
 async def test_a_workers_state_is_the_operators_word_first(migrated: Database) -> None:

@@ -64,6 +64,7 @@ def worker(name: str, state: str = "ready", **status: Any) -> Json:
             "gpus": 8,
             "gpus_known": True,
             "memory_mib": 655360,
+            "claimed_mib": 327680,
             "free_mib": 327680,
             **status,
         },
@@ -71,7 +72,8 @@ def worker(name: str, state: str = "ready", **status: Any) -> Json:
 
 
 def gpu(uid: str, on: str, index: int = 0, **status: Any) -> Json:
-    facts = {"worker": on, "index": index, "model": "H100", "memory_mib": 81920, "free_mib": 73728, "health": "ok"}
+    facts = {"worker": on, "index": index, "model": "H100", "memory_mib": 81920, "claimed_mib": 8192}
+    facts |= {"free_mib": 73728, "health": "ok"}
     return {"kind": "Gpu", "name": uid, "uid": uid, "spec": {}, "status": {**facts, **status}}
 
 

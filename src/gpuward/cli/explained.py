@@ -81,6 +81,8 @@ def need_lines(need: NeedView) -> list[str]:
     """The need, what it is made of, and why."""
     if need.memory_mib is None:
         lines = ["GPU memory: not known, so whole GPUs are taken"]
+    elif not need.memory_mib:
+        lines = ["GPU memory: none"]
     else:
         lines = [f"GPU memory: {gib(need.memory_mib)} {'of each GPU' if need.per_gpu else 'in all'}"]
     width = max((len(part) for part in need.parts), default=0)

@@ -82,14 +82,14 @@ def _fitting(picture: Picture, lines: int | None) -> tuple[int, int]:
 def _worker(view: WorkerView, now: datetime) -> list[str]:
     status = view.status
     gpus = str(status.gpus) if status.gpus_known else "unknown"
-    claimed = f"{gib(status.memory_mib - status.free_mib)}/{gib(status.memory_mib)}"
+    claimed = f"{gib(status.claimed_mib)}/{gib(status.memory_mib)}"
     return [view.name, status.state, gpus, str(status.instances), claimed, age(status.last_seen, now)]
 
 
 def _gpu(view: GpuView, picture: Picture) -> list[tuple[list[str], str]]:
     """A row for each claim on the GPU, or one without; and each one's verdict."""
     status = view.status
-    memory = "/".join(gib(mib) for mib in (status.used_mib, status.memory_mib - status.free_mib, status.memory_mib))
+    memory = "/".join(gib(mib) for mib in (status.used_mib, status.claimed_mib, status.memory_mib))
     drawn = sparkline(picture.series.get(view.uid, ()), 30)
     first = [status.worker, str(status.index), memory, percent(status.utilization), drawn]
     rows = [_claim(claim, picture) for claim in status.claims] or [([NOTHING, "", "", ""], "")]

@@ -16,7 +16,8 @@ class LayoutView(View):
 class NeedView(View):
     """What it needs, and what the figure is made of: MiB of each GPU (`per_gpu`), or in all.
 
-    `memory_mib` None: it cannot be known, so whole GPUs are taken. `notes` say why it is so, and why this engine.
+    What cannot be worked out is as the user states it. `memory_mib` None: nor is it stated, so whole GPUs are taken.
+    `notes` say why it is so, and why this engine.
     """
 
     memory_mib: int | None

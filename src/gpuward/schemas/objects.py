@@ -172,7 +172,10 @@ class WorkerSpecView(View):
 
 
 class WorkerStatus(View):
-    """What is known of a worker. `state` is what an operator reads: drained, draining, cordoned or the phase."""
+    """What is known of a worker. `state` is what an operator reads: drained, draining, cordoned or the phase.
+
+    `memory_mib`, `claimed_mib` and `free_mib` are of its GPUs together. What is free can be claimed: see `GpuStatus`.
+    """
 
     phase: WorkerPhaseName
     state: str
@@ -190,7 +193,10 @@ class WorkerStatus(View):
     gpus: int = 0
     gpus_known: bool = False
     memory_mib: int = 0
+    claimed_mib: int = 0
     free_mib: int = 0
+    host_memory_mib: int = 0
+    free_host_memory_mib: int = 0
     cpu_milli: int = 0
     free_cpu_milli: int = 0
     instances: int = 0
@@ -222,13 +228,22 @@ class GpuClaimView(View):
 
 
 class GpuStatus(View):
-    """What is known of a GPU. `utilization` in percent; None is unknown."""
+    """What is known of a GPU. `utilization` in percent; None is unknown.
+
+    Attributes:
+        free_mib: what one more claim could have: the memory less what is claimed, reserved and foreign.
+        reserved_mib: kept back by the host's operator; who takes the GPU whole takes it too.
+        foreign_mib: measured to be in use, and no claim explains it.
+    """
 
     worker: str
     index: int
     model: str
     memory_mib: int
     free_mib: int
+    claimed_mib: int = 0
+    reserved_mib: int = 0
+    foreign_mib: int = 0
     health: Literal["ok", "unhealthy", "unknown"]
     health_reason: str = ""
     compute_capability: str | None = None

@@ -33,6 +33,8 @@ def test_what_no_moves_can_help_ends_with_1(gpuward, api):
     assert "no moves would make room for big-1" in result.stderr
     result = gpuward("defrag", "--plan", "-o", "json")
     assert json.loads(result.stdout) == api.canned["defrag"]
+    api.canned["defrag"]["left"] = [f"big#{n}" for n in range(5000)]
+    assert gpuward("defrag", "--plan").stderr.strip().endswith("big#6, big#7 and 4992 more")
 
 
 def test_how_far_moves_have_come(gpuward, api):

@@ -59,5 +59,6 @@ def test_need_and_layout() -> None:
         "vllm: loads it best",
     ]
     assert need_lines(NeedView(memory_mib=None)) == ["GPU memory: not known, so whole GPUs are taken"]
+    assert need_lines(NeedView(memory_mib=0)) == ["GPU memory: none"]
     assert layout_line(LayoutView(gpus=1)) == "1 GPU"
     assert layout_line(LayoutView(gpus=8, workers=2, tp=4, pp=2)) == "8 GPUs of 2 workers (tp 4, pp 2)"

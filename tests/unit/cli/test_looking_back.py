@@ -29,7 +29,7 @@ def hello(api):
         found,
         instance(found, 1, worker="gpu-1", gpus=[GPU_A], utilization=low),
         worker("gpu-1", gpus=2),
-        gpu(GPU_A, "gpu-1", claims=claims, used_mib=10240, free_mib=61440, utilization=3.0),
+        gpu(GPU_A, "gpu-1", claims=claims, used_mib=10240, claimed_mib=20480, utilization=3.0),
         gpu(GPU_B, "gpu-1", 1),
     )
     api.series = {GPU_A: [100.0] * 30 + [0.0] * 20 + [None] * 10}

@@ -158,7 +158,7 @@ def test_describe_an_instance_tells_its_claims_and_why_it_waits(gpuward):
 
 @pytest.mark.usefixtures("hello")
 def test_describe_worker_and_gpu(gpuward):
-    assert "State:     cordoned (phase ready)" in gpuward("describe", "worker", "gpu-2").stdout
+    assert "State:       cordoned (phase ready)" in gpuward("describe", "worker", "gpu-2").stdout
     assert "exclusive" in gpuward("describe", "gpu", GPU_B).stdout.lower()
 
 

@@ -1,6 +1,7 @@
 """Advice: what is said to help does help, and the inventory is as it was."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +13,9 @@ from gpuward.controller.scheduling.estimate import asks_for
 from gpuward.controller.scheduling.place import place
 from gpuward.controller.scheduling.pool import Occupant
 from gpuward.schemas.manifest import DeploymentSpec
+from support.engine_asks import LLAMA
+from support.engine_asks import need as need_for
+from support.engine_asks import spec as spec_for
 from support.fleet import GIB, Fleet
 
 
@@ -38,10 +42,38 @@ def test_less_gpu_memory() -> None:
     assert isinstance(place(fleet.inventory(), [ask])[0], Placed)
 
 
-def test_never_less_than_the_weights() -> None:
-    fleet = Fleet().add("a", [24 * GIB])
-    need = Need(None, shares=(Share(1, 1, 1, 38 * GIB, {"weights": 30 * GIB, "cache": 8 * GIB}),))
-    assert advice(fleet, need) == []
+@pytest.mark.parametrize(("gib", "said"), [(19, []), (23, ["fits with gpu_memory <= 23GiB on 1 GPU"])])
+def test_never_less_than_all_but_the_cache_and_one_sequence(gib: int, said: list[str]) -> None:
+    parts = {"weights": 16 * GIB, "activations": 2 * GIB, "cache": 32 * GIB}
+    need = Need(None, shares=(Share(1, 1, 1, 50 * GIB, parts),), sequences=16)
+    assert advice(Fleet().add("a", [gib * GIB]), need) == said
+
+
+def served(engine: str, **fields: Any) -> tuple[DeploymentSpec, Need]:
+    """A model of 40 GiB of weights, as that engine measures it."""
+    facts = replace(LLAMA, weight_bytes=40 * 2**30, dtypes={"BF16": 40 * 2**30}, parameters=20 * 2**30)
+    facts = facts if engine != "llama-cpp" else replace(facts, format="gguf")
+    return spec_for(engine, **fields), need_for(engine, facts, **fields)
+
+
+@pytest.mark.parametrize(
+    ("engine", "fields", "said"),
+    [
+        ("vllm", {}, "fits with max_workers: 2 on 4 GPUs of 2 workers"),
+        ("vllm", {"parallel": {"tp": 3}, "resources": {"max_workers": 2}}, "fits with tp: 2, pp: 2, dp: 1"),
+        ("sglang", {"resources": {"gpus": 2}}, None),
+        ("llama-cpp", {}, None),
+        ("transformers", {}, None),
+    ],
+)
+def test_what_an_engine_has_measured_is_enough_to_tell(engine: str, fields: dict[str, Any], said: str | None) -> None:
+    fleet = Fleet().add("a", [20 * GIB] * 2).add("b", [20 * GIB] * 2)
+    spec, need = served(engine, **fields)
+    inventory, facts = fleet.inventory(), engine_for(spec)
+    (decision,) = place(inventory, [asks_for(spec, need, facts, instance="i", deployment_uid="d")])
+    assert isinstance(decision, Unplaced)
+    lines = advise(inventory, Unfit(spec, need, facts, "d", decision.explain))
+    assert [line for line in lines if "max_workers" in line or "tp:" in line] == [said] * (said is not None)
 
 
 def test_more_workers() -> None:
@@ -74,6 +106,13 @@ def test_a_free_choice() -> None:
 def test_host_memory() -> None:
     fleet = Fleet().add("a", [24 * GIB], host_memory=64 * GIB)
     assert advice(fleet, Need(GIB), resources={"host_memory": "100GiB"}) == ["fits with host_memory <= 63.9GiB"]
+
+
+def test_fewer_cpus() -> None:
+    fleet = Fleet().add("a", [24 * GIB], cpus=32).add("b", [24 * GIB], cpus=64, schedulable=False)
+    said = advice(fleet, Need(GIB), resources={"cpus": 48})
+    assert said == ["fits after: gpuward uncordon b"]
+    assert advice(Fleet().add("a", [24 * GIB], cpus=32), Need(GIB), resources={"cpus": 48}) == ["fits with cpus <= 32"]
 
 
 @pytest.mark.parametrize("fill", [lambda f: f.claim("a/0"), lambda f: f.set("a/0", healthy=False)])

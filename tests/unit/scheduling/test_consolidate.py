@@ -2,14 +2,18 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuward.controller.domain.placement import Ask, Layout, PlannedClaim
+from gpuward.controller.scheduling import consolidate as consolidating
 from gpuward.controller.scheduling.consolidate import Consolidation, Movable, consolidate
 from gpuward.controller.scheduling.inventory import Inventory
 from gpuward.controller.scheduling.place import find
+from gpuward.controller.scheduling.preempt import Occupant
 from support.fleet import GIB, Fleet, gpus_of
 
 
@@ -27,7 +31,7 @@ def running(fleet: Fleet, name: str, gib: int, *gpus: str, **more: object) -> Mo
     return Movable(name, workers, claims, ask(name, len(gpus), gib, **more))
 
 
-def worked_out(fleet: Fleet, demands: Sequence[Ask], movable: Sequence[Movable], **more: int) -> Consolidation:
+def worked_out(fleet: Fleet, demands: Sequence[Ask], movable: Sequence[Movable], **more: Any) -> Consolidation:
     inventory = fleet.inventory()
     before = _picture(inventory)
     plan = consolidate(inventory, demands, movable, **more)
@@ -49,6 +53,22 @@ def test_nothing_moves_where_it_fits() -> None:
     small = running(fleet, "small", 10, "a/0")
     plan = worked_out(fleet, [ask("big", 1, 80)], [small])
     assert (moves(plan), plan.left, gpus_of(plan.fits[0])) == ({}, [], ["a/1"])
+
+
+def test_nothing_moves_where_somebody_ends_anyway() -> None:
+    fleet = Fleet().add("a", [80 * GIB]).add("b", [80 * GIB])
+    small, ending = running(fleet, "small", 10, "a/0"), running(fleet, "ending", 20, "b/0")
+    leaving = [Occupant(ending.instance, 0, 0.0, frozenset(ending.workers), ending.claims)]
+    plan = worked_out(fleet, [ask("big", 1, 80), ask("more", 1, 80)], [small], leaving=leaving)
+    assert (moves(plan), [gpus_of(one) for one in plan.fits], plan.left) == ({}, [["b/0"]], ["more"])
+
+
+def test_who_asks_like_one_that_is_left_is_not_worked_out_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet, asked = Fleet().add("a", [80 * GIB]), []
+    small = running(fleet, "small", 10, "a/0")
+    monkeypatch.setattr(consolidating, "make_room", lambda *given: asked.append(given))
+    plan = worked_out(fleet, [ask(f"big-{n}", 1, 80) for n in range(1000)], [small])
+    assert (len(plan.left), len(asked)) == (1000, 2)  # large ones staying, and small ones
 
 
 def test_the_fewest_move_and_of_them_the_smallest() -> None:

@@ -78,6 +78,7 @@ def test_gpus_of_other_sizes_do_not_go_together() -> None:
     assert found.rejected == {"mixed_accelerators": 2}
     assert found.nearest is not None
     assert found.nearest.code == "mixed_accelerators"
+    assert found.nearest.message.startswith("need 2 that go together, best 1")
 
 
 def test_one_kind_is_better_than_nearly_one() -> None:

@@ -85,7 +85,10 @@ def test_the_same_gpu_named_twice_is_one_too_few() -> None:
 
 
 def test_gpus_of_two_workers_are_not_one_instance() -> None:
-    assert explain(three(), ask(gpus=("a:0", "b:0"), count=2)).rejected == {"count_mismatch": 2, "not_selected": 1}
+    found = explain(three(), ask(gpus=("a:0", "b:0"), count=2))
+    assert found.rejected == {"count_mismatch": 2, "not_selected": 1}
+    assert found.nearest is not None
+    assert found.nearest.message == "GPUs of 2 workers are named, of 1 asked for"
 
 
 def test_gpus_must_be_on_the_named_workers() -> None:

@@ -51,6 +51,21 @@ def test_the_nearest_miss_says_what_is_really_free() -> None:
     assert (decision.explain.nearest.need_gib, decision.explain.nearest.free_gib) == (6.0, 3.0)
 
 
+@pytest.mark.parametrize(
+    ("layout", "message"),
+    [
+        (Layout(1, 12 * GIB, exclusive=False), "need 12.00 GiB, best free 11.00 on w"),
+        (WHOLE, "need 1 GPU that nobody else uses, best 0 on w"),
+    ],
+)
+def test_what_others_use_is_told_as_memory_where_a_part_would_do(layout: Layout, message: str) -> None:
+    fleet = Fleet().add("w", [SIZE]).set("w/0", foreign_mib=5 * GIB)
+    decision = place(fleet.inventory(), [Ask("i", "d", (layout,))])[0]
+    assert isinstance(decision, Unplaced)
+    assert decision.explain.nearest is not None
+    assert (decision.explain.nearest.code, decision.explain.nearest.message) == ("gpu_in_use", message)
+
+
 @pytest.mark.parametrize("gpus", [(), ("w:0",)])
 def test_an_engine_runs_on_the_vendors_that_it_knows(gpus: tuple[str, ...]) -> None:
     fleet = Fleet().add("w", [SIZE, SIZE]).set("w/0", vendor="amd", model="a").set("w/1", vendor="amd", model="b")

@@ -125,6 +125,16 @@ def test_c28_the_named_gpus_must_be_as_many_as_asked() -> None:
     assert refused(fleet, ask(Need(NEED["q8b"], heads=28), {"gpus": 3})) == {"heads_indivisible": 2}
 
 
+def test_where_the_model_rules_out_every_layout_a_smaller_worker_falls_to_what_it_lacks() -> None:
+    fleet = Fleet().add("two", [W16] * 2).add("four", [W16] * 4).add("small", [GIB] * 4)
+    decision = one(fleet, ask(Need(NEED["q8b"], heads=28), {"gpus": 3}))
+    assert isinstance(decision, Unplaced)
+    assert decision.explain.rejected == {"heads_indivisible": 1, "count_mismatch": 1, "need_gt_capacity": 1}
+    assert decision.explain.nearest is not None
+    assert (decision.explain.nearest.worker, decision.explain.nearest.code) == ("four", "heads_indivisible")
+    assert decision.explain.nearest.message == "such as four"
+
+
 def test_c29_labels_cordon_and_silence() -> None:
     fleet = Fleet().add("w24a", [W24A]).add("w16x2", [W16] * 2)
     assert refused(fleet, ask("q06b", placement={"labels": {"os": "Windows"}})) == {"label_mismatch": 2}
@@ -275,6 +285,21 @@ def test_the_reason_of_a_gpu(changes: dict[str, Any], wanted: Layout, reason: Re
     assert isinstance(decision, Unplaced)
     assert decision.explain.rejected == {reason: 1}
     assert headline(decision.explain) == reason
+
+
+@pytest.mark.parametrize(
+    ("facts", "changes", "message"),
+    [
+        ({"driver": "470.82.01"}, {}, "need driver 525, 470.82.01 on w"),
+        ({}, {"compute_capability": (6, 1)}, "need 1 GPU of compute capability 7.0 or more, best 0 on w"),
+    ],
+)
+def test_how_old_it_may_be_is_told(facts: dict[str, Any], changes: dict[str, Any], message: str) -> None:
+    fleet = Fleet().add("w", [W16], **facts).set("w/0", **changes)
+    decision = one(fleet, Ask("i", "d", (Layout(1, GIB, False),), compatibility=VLLM_LIKE))
+    assert isinstance(decision, Unplaced)
+    assert decision.explain.nearest is not None
+    assert decision.explain.nearest.message == message
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """The verb that makes room: defrag."""
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:  # slow to import
     from gpuward.cli.client import Api
 
 app = typer.Typer()
+_NAMED: Final = 8  # instances in one line
 
 
 @app.command()
@@ -50,7 +51,7 @@ def defrag(
         else:
             _print(view)
         if view.left:
-            raise CliError(f"no moves would make room for {', '.join(view.left)}")
+            raise CliError(f"no moves would make room for {_some(view.left)}")
 
     run(ctx, work)
 
@@ -60,11 +61,18 @@ def _print(view: DefragView) -> None:
         [m.instance, ",".join(m.workers), ",".join(m.to_workers), short_gpus(m.to_gpus), gib(m.memory_mib)]
         for m in view.moves
     ]
-    print_table(["INSTANCE", "FROM", "TO", "GPUS", "MEMORY"], rows, empty="nothing has to be moved")
+    empty = "nothing is moved" if view.left else "nothing has to be moved"
+    print_table(["INSTANCE", "FROM", "TO", "GPUS", "MEMORY"], rows, empty=empty)
     if view.fits:
-        print(f"\nthen fit: {', '.join(view.fits)}")
+        print(f"\nthen fit: {_some(view.fits)}")
     if view.applied:
         print("the moves have been ordered; `gpuward defrag` and `gpuward events` tell how far they have come")
+
+
+def _some(names: list[str]) -> str:
+    """The first of them, and how many more there are."""
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
 
 
 def _show_moves(raw: Any, output: Format) -> None:

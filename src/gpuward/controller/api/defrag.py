@@ -17,6 +17,7 @@ from gpuward.controller.engines.registry import engine_for
 from gpuward.controller.scheduling.consolidate import Consolidation, Movable, consolidate
 from gpuward.controller.scheduling.estimate import asks_for
 from gpuward.controller.scheduling.inventory import Inventory
+from gpuward.controller.scheduling.pool import Occupant
 from gpuward.controller.store.inventory import read_inventory
 from gpuward.controller.store.movable import (
     DemandRow,
@@ -25,7 +26,8 @@ from gpuward.controller.store.movable import (
     read_movable,
     read_relocations,
 )
-from gpuward.controller.store.relocations import NewRelocation, ask_for
+from gpuward.controller.store.occupants import read_occupants
+from gpuward.controller.store.relocations import NewRelocation, ask_for, check_none_under_way
 from gpuward.schemas.defrag import MAX_DEMANDS, DefragBody, DefragView, MoveView, RelocationsView, RelocationView
 from gpuward.schemas.manifest import DeploymentManifest
 from gpuward.schemas.parse import parse_manifest_objects
@@ -52,9 +54,11 @@ async def post(request: web.Request) -> web.Response:
         async with request.app[ANALYSES_AT_ONCE]:
             planned = await observe_manifests(context, manifests)
     async with context.database.snapshot() as connection:
-        inventory = (await read_inventory(connection)).inventory
+        await check_none_under_way(connection)
+        seen = await read_inventory(connection)
         movable, demands = await read_movable(connection), await read_demands(connection, MAX_DEMANDS)
-    outcome = await asyncio.to_thread(_work_out, inventory, planned, demands, movable)
+        leaving = (await read_occupants(connection, seen.holdings)).leaving
+    outcome = await asyncio.to_thread(_work_out, seen.inventory, planned, demands, movable, leaving)
     view = _view(outcome, planned)
     if body.apply and outcome.plan.moves:
         await ask_for(context.database, _relocations(outcome))
@@ -76,13 +80,18 @@ def _deployments(body: DefragBody) -> list[DeploymentManifest]:
 
 
 def _work_out(
-    inventory: Inventory, planned: Sequence[Planned], demands: Sequence[DemandRow], movable: Sequence[MovableRow]
+    inventory: Inventory,
+    planned: Sequence[Planned],
+    demands: Sequence[DemandRow],
+    movable: Sequence[MovableRow],
+    leaving: Sequence[Occupant],
 ) -> _Outcome:
     stated = {one.uid for one in planned}
     asks = [_ask(row) for row in demands if row.deployment_uid not in stated]
     asks += [ask for one in planned for ask in asks_of(one)]
     may_move = [row for row in movable if row.deployment_uid not in stated]
-    plan = consolidate(inventory, asks, [Movable(r.instance, r.workers, r.claims, _ask(r)) for r in may_move])
+    copies = [Movable(row.instance, row.workers, row.claims, _ask(row)) for row in may_move]
+    plan = consolidate(inventory, asks, copies, leaving=leaving)
     names = {worker.id: worker.name for worker in inventory.workers.facts}
     return _Outcome(plan, {row.instance: row for row in may_move}, names, frozenset(inventory.gpus.uuid))
 

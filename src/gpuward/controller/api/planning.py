@@ -104,7 +104,7 @@ def _item(
             deployment=planned.name,
             instance=index,
             fits=False,
-            need=need_view(planned.need),
+            need=need_view(planned.need, planned.spec.resources),
             preempts=[one.instance for one in answer.leave],
             explain=decision.explain.model_copy(update={"advice": advice}),
         )
@@ -120,5 +120,5 @@ def _item(
         memory_mib_per_gpu=gpus[0].memory_mib if gpus else None,
         engine=decision.engine or None,
         layout=LayoutView(gpus=layout.gpus, workers=layout.workers, tp=layout.tp, pp=layout.pp, dp=layout.dp),
-        need=need_view(planned.need, decision.engine, layout),
+        need=need_view(planned.need, planned.spec.resources, decision.engine, layout),
     )

@@ -1,6 +1,6 @@
 """The ways to spread a model over GPUs that are worth a try, best first.
 
-Engines measure exactly these and the scheduler asks for exactly these, so both take them from here.
+The scheduler asks for these, and engines measure them and those that advice asks for; both take them from here.
 """
 
 from collections.abc import Iterator, Sequence
@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from gpuward.controller.domain.placement import Need
-from gpuward.schemas.manifest import DeploymentSpec
+from gpuward.schemas.manifest import DeploymentSpec, Parallel
 from gpuward.schemas.reasons import Reason
 
+MORE_WORKERS: Final = (2, 4)  # over which an instance that fits nowhere is advised to go
 _EVERY_GANG_UP_TO: Final = 8  # larger gangs are tried in powers of two, and at the bound itself
 
 
@@ -65,6 +66,19 @@ def splits(spec: DeploymentSpec, counts: Sequence[int]) -> tuple[Split, ...]:
         for count in counts
         if n == 1 or count.bit_count() == 1  # whoever needs several workers can do without odd counts
     )
+
+
+def splits_to_measure(spec: DeploymentSpec, counts: Sequence[int]) -> tuple[Split, ...]:
+    """One split of each degrees: those to try, then those by which it might fit if the user asked otherwise.
+
+    Whether other degrees or more workers would help can be told only where an engine said what each GPU then holds.
+    """
+    asked = [spec, spec.model_copy(update={"parallel": Parallel()})]
+    for workers in MORE_WORKERS:
+        if workers > spec.resources.max_workers:
+            resources = spec.resources.model_copy(update={"max_workers": workers})
+            asked.append(spec.model_copy(update={"resources": resources}))
+    return tuple({split.degrees: split for one in asked for split in splits(one, counts)}.values())
 
 
 def _of_total(total: int, workers: int) -> Split:

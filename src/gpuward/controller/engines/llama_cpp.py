@@ -129,13 +129,13 @@ class LlamaCppEngine(SingleEngine):
         layers = (facts.layers or 0) + 1  # as it counts them: the output is one more
         wanted = _gpu_layers(spec)
         on_gpu = 1.0 if wanted is None else min(wanted / layers, 1.0)
-        host = mib(facts.weight_bytes * (1 - on_gpu)) + HOST_RUNTIME_MIB
+        cache = _cache_per_gpu(facts, Split(1, 1, 1), workload)
+        # A layer's cache is where the layer is (llama.cpp, src/llama-kv-cache.cpp: the device of `dev_layer(il)`).
+        host = mib((facts.weight_bytes + cache) * (1 - on_gpu)) + HOST_RUNTIME_MIB
         notes = [f"{slots} slots of {each} tokens{'' if context else ', by default'}"]
         if on_gpu < 1:
             notes.append(f"{wanted} of {layers} layers on GPUs, the rest in host memory")
         if wanted == 0:
-            cache = cache_per_gpu(facts, Split(1, 1, 1), workload) or 0
-            host += mib(cache)
             return Need(0, host, {"weights": mib(facts.weight_bytes), "cache": mib(cache)}, notes=tuple(notes))
         shares = tuple(_share(facts, workload, count, on_gpu) for count in _GPU_COUNTS)
         if spec.resources.gpus != "auto" or spec.placement.gpus:
@@ -177,12 +177,11 @@ def _share(facts: ModelFacts, workload: Workload, count: int, on_gpu: float) -> 
     element = facts.weight_bytes / facts.parameters if facts.parameters else 0.0
     embeddings = element * (facts.vocab or 0) * (facts.hidden_size or 0) if count > 1 else 0.0
     weights = (facts.weight_bytes - embeddings) * stage + embeddings
-    cache = cache_per_gpu(facts, split, workload)
     passing = _THREE * ((facts.hidden_size or 0) + (facts.intermediate_size or 0))
     parts = {
         "weights": mib(weights * on_gpu),
         "adapters": mib(facts.adapter_bytes),  # a vision tower is not spread
-        "cache": mib((facts.weight_bytes * UNKNOWN_CACHE_SHARE / count if cache is None else cache) * on_gpu),
+        "cache": mib(_cache_per_gpu(facts, split, workload) * on_gpu),
         "compute": mib(workload.batch_tokens * ((facts.vocab or 0) + passing) * _FLOAT),
         "context": CONTEXT_MIB,
     }
@@ -192,6 +191,12 @@ def _share(facts: ModelFacts, workload: Workload, count: int, on_gpu: float) -> 
 
 def _flags(spec: DeploymentSpec) -> list[str]:
     return flags(spec, _RESERVED, _READ, _FIGURES)
+
+
+def _cache_per_gpu(facts: ModelFacts, split: Split, workload: Workload) -> float:
+    """Bytes; a share of the weights where the file does not say enough."""
+    cache = cache_per_gpu(facts, split, workload)
+    return facts.weight_bytes * UNKNOWN_CACHE_SHARE / split.gpus if cache is None else cache
 
 
 def _gpu_layers(spec: DeploymentSpec) -> int | None:

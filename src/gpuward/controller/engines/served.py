@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from gpuward.controller.domain.model_facts import ModelFacts, facts_from_json
 from gpuward.controller.domain.placement import Compatibility, Need, Share
-from gpuward.controller.domain.splits import Split, splits
+from gpuward.controller.domain.splits import Split, splits_to_measure
 from gpuward.controller.engines.base import Analysis, SingleEngine, SpecError
 from gpuward.controller.engines.capability import demanded_capability
 from gpuward.controller.engines.flags import figure, flags, stated, text
@@ -187,8 +187,7 @@ class ModelServer(SingleEngine):
         if not self.table.windows or stated(spec, (self.table.no_windows,)) is True:
             facts = replace(facts, sliding_window=None)
         total = loaded_bytes(facts, dtype_bytes)
-        measured = {split.degrees: split for split in splits(spec, self.gpu_counts(spec))}
-        for split in measured.values():
+        for split in splits_to_measure(spec, self.gpu_counts(spec)):
             if split.pp > (facts.layers or split.pp):
                 continue
             cache = cache_per_gpu(facts, split, workload)

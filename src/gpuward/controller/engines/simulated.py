@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from gpuward.controller.domain.placement import Compatibility, Need, Share
-from gpuward.controller.domain.splits import splits
+from gpuward.controller.domain.splits import splits_to_measure
 from gpuward.controller.engines.base import (
     Analysis,
     EngineProcess,
@@ -150,7 +150,7 @@ class SimulatedEngine(SingleEngine):
         per_gpu_mib = args.get("need_per_gpu")
         shares: dict[tuple[int, int, int], Share] = {}
         if per_gpu_mib is not None:
-            for split in splits(spec, self.gpu_counts(spec)):
+            for split in splits_to_measure(spec, self.gpu_counts(spec)):
                 shares[split.degrees] = Share(*split.degrees, per_gpu_mib, {"simulated": per_gpu_mib})
         return Need(
             memory_mib=memory_mib,

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from gpuward.controller.domain.need_view import need_view
 from gpuward.controller.domain.placement import Ask, Layout, Need, Placed, WorkerFacts
+from gpuward.controller.domain.splits import MORE_WORKERS
 from gpuward.controller.scheduling.estimate import EngineFacts, asks_for
 from gpuward.controller.scheduling.inventory import Inventory
 from gpuward.controller.scheduling.place import find
@@ -19,10 +20,11 @@ from gpuward.schemas.objects import Explain
 from gpuward.schemas.reasons import Reason
 
 _MIB_PER_GIB: Final = 1024
+_MILLI: Final = 1000
 _MAX_NAMED: Final = 4
-_MORE_WORKERS: Final = (2, 4)
-_WEIGHTS: Final = frozenset({"weights", "tensors", "adapters"})  # parts of a need that no setting makes smaller
-_SIZED: Final = frozenset({Reason.NEED_GT_FREE, Reason.NEED_GT_CAPACITY})
+_CACHE: Final = "cache"  # the part of a need that less memory makes smaller, down to that of one sequence
+_MADE_UP: Final = "simulated"  # and one that is as large as it is said to be
+_SIZED: Final = frozenset({Reason.NEED_GT_FREE, Reason.NEED_GT_CAPACITY, Reason.GPU_IN_USE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +43,16 @@ class Unfit:
         return asks_for(spec, self.need, self.engine, instance="advice", deployment_uid=self.deployment_uid)
 
     def asked(self, inventory: Inventory, spec: DeploymentSpec) -> Placed | None:
-        """Where an instance of that spec would go. The inventory stays as it is."""
-        return find(inventory, self.ask(spec))
+        """Where an instance of that spec would go, if it may be asked for. The inventory stays as it is."""
+        placed = find(inventory, self.ask(spec))
+        return placed if placed is not None and self._takes(spec, placed.engine) else None
+
+    def _takes(self, spec: DeploymentSpec, engine: str) -> bool:
+        try:
+            self.engine.chosen(engine).validate(spec)
+        except ValueError:
+            return False
+        return True
 
 
 def advise(inventory: Inventory, unfit: Unfit) -> list[str]:
@@ -51,9 +61,9 @@ def advise(inventory: Inventory, unfit: Unfit) -> list[str]:
 
 
 def _less_gpu_memory(inventory: Inventory, unfit: Unfit) -> Iterator[str]:
-    """As much as the GPU with the most room has, or else the nearest miss; never less than the weights.
+    """As much as the GPU with the most room has, or else the nearest miss; never less than all but the cache.
 
-    An engine that is given less than those does not start.
+    An engine that is given less than that and the cache of one sequence does not start.
     """
     nearest = unfit.explain.nearest
     if nearest is None or not _SIZED.intersection(unfit.explain.rejected):
@@ -64,19 +74,18 @@ def _less_gpu_memory(inventory: Inventory, unfit: Unfit) -> Iterator[str]:
     for tenths in sorted(sizes, reverse=True):
         memory_mib = tenths * _MIB_PER_GIB // 10
         placed = unfit.asked(inventory, _with(unfit.spec, "resources", gpu_memory=memory_mib)) if tenths > 0 else None
-        if placed is not None and memory_mib > _least_mib(unfit.need, placed):
+        if placed is not None and memory_mib >= _least_mib(unfit, placed):
             count = placed.layout.gpus
             yield f"fits with gpu_memory <= {tenths / 10:g}GiB on {count} GPU{'s' * (count > 1)}"
             return
 
 
-def _least_mib(need: Need, placed: Placed) -> int:
+def _least_mib(unfit: Unfit, placed: Placed) -> int:
     """What each of these GPUs must hold at least, where anything is known of it."""
-    shown = need_view(need, placed.engine, placed.layout)
-    weights_mib = sum(size for part, size in shown.parts.items() if part in _WEIGHTS)
-    if shown.per_gpu or not weights_mib:
-        return weights_mib
-    return weights_mib // max(placed.layout.gpus // placed.layout.dp, 1)
+    shown = need_view(unfit.need, unfit.spec.resources, placed.engine, placed.layout)
+    fixed_mib = sum(size for part, size in shown.parts.items() if part not in (_CACHE, _MADE_UP))
+    least_mib = fixed_mib + shown.parts.get(_CACHE, 0) // (shown.sequences or 1)
+    return least_mib if shown.per_gpu else least_mib // max(placed.layout.gpus // placed.layout.dp, 1)
 
 
 def _less_host_memory(inventory: Inventory, unfit: Unfit) -> Iterator[str]:
@@ -89,6 +98,16 @@ def _less_host_memory(inventory: Inventory, unfit: Unfit) -> Iterator[str]:
         yield f"fits with host_memory <= {tenths / 10:g}GiB"
 
 
+def _fewer_cpus(inventory: Inventory, unfit: Unfit) -> Iterator[str]:
+    cpus = unfit.spec.resources.cpus
+    if cpus == "auto" or Reason.CPU not in unfit.explain.rejected:
+        return
+    workers = inventory.workers
+    most = int((workers.cpu - workers.cpu_claimed).max(initial=0)) / _MILLI
+    if most < cpus and unfit.asked(inventory, _with(unfit.spec, "resources", cpus=most)) is not None:
+        yield f"fits with cpus <= {most:g}"
+
+
 def _other_degrees(inventory: Inventory, unfit: Unfit) -> Iterator[str]:
     if unfit.spec.parallel.world is None:
         return
@@ -98,7 +117,7 @@ def _other_degrees(inventory: Inventory, unfit: Unfit) -> Iterator[str]:
 
 
 def _more_workers(inventory: Inventory, unfit: Unfit) -> Iterator[str]:
-    for workers in _MORE_WORKERS:
+    for workers in MORE_WORKERS:
         if workers > unfit.spec.resources.max_workers:
             placed = unfit.asked(inventory, _with(unfit.spec, "resources", max_workers=workers))
             if placed is not None:
@@ -167,6 +186,6 @@ def _names(inventory: Inventory, placed: Placed, among: list[WorkerFacts] | None
 
 
 _QUESTIONS: Final[tuple[Callable[[Inventory, Unfit], Iterator[str]], ...]] = (
-    _other_degrees, _free_choice, _uncordoned, _all_ready, _less_gpu_memory, _less_host_memory, _more_workers,
-    _others_gone,
+    _other_degrees, _free_choice, _uncordoned, _all_ready, _less_gpu_memory, _less_host_memory, _fewer_cpus,
+    _more_workers, _others_gone,
 )  # fmt: skip

@@ -13,7 +13,7 @@ from gpuward.controller.scheduling.estimate import for_instance
 from gpuward.controller.scheduling.inventory import Inventory
 from gpuward.controller.scheduling.place import find
 from gpuward.controller.scheduling.pool import Occupant
-from gpuward.controller.scheduling.preempt import Room, make_room
+from gpuward.controller.scheduling.preempt import Room, lifted, make_room
 
 MAX_MOVES: Final = 32  # of one plan
 _MAX_WAYS: Final = 8  # that are tried for one demand; each leaves out somebody who has nowhere to go
@@ -47,7 +47,12 @@ class Consolidation:
 
 
 def consolidate(
-    inventory: Inventory, demands: Sequence[Ask], movable: Sequence[Movable], *, max_moves: int = MAX_MOVES
+    inventory: Inventory,
+    demands: Sequence[Ask],
+    movable: Sequence[Movable],
+    *,
+    leaving: Sequence[Occupant] = (),
+    max_moves: int = MAX_MOVES,
 ) -> Consolidation:
     """Works out moves for demands in the order given; the inventory is the same afterwards.
 
@@ -55,42 +60,63 @@ def consolidate(
         inventory: as it is.
         demands: what shall fit, each beside those before it.
         movable: what may be moved. Everything else stays where it is.
+        leaving: who ends anyway, and makes room for demands; copies come up before that.
         max_moves: no more than so many in all.
     """
-    plan, staying = Consolidation(), {one.instance: one for one in movable}
+    work = _Work(inventory, {one.instance: one for one in movable}, leaving, max_moves)
+    plan = work.plan
+    hopeless: set[object] = set()  # what is planned only takes room, so who asks like one that is left is left too
     inventory.begin_pass()
     try:
         for demand in demands:
-            placed = find(inventory, demand)
-            if placed is not None:
-                inventory.reserve(placed, demand.deployment_uid)
-            else:
-                placed = _make_way(inventory, demand, staying, plan, max_moves - len(plan.moves))
+            shape = demand.shape()
+            placed = None if shape in hopeless else _fit(work, demand)
             if placed is not None:
                 plan.fits.append(placed)
             else:
+                hopeless.add(shape)
                 plan.left.append(demand.instance)
     finally:
         inventory.rollback()
     return plan
 
 
-def _make_way(
-    inventory: Inventory, demand: Ask, staying: dict[str, Movable], plan: Consolidation, budget: int
-) -> Placed | None:
+@dataclass(slots=True)
+class _Work:
+    """What one call works on."""
+
+    inventory: Inventory
+    staying: dict[str, Movable]  # who has not been moved yet
+    leaving: Sequence[Occupant]
+    max_moves: int
+    plan: Consolidation = field(default_factory=Consolidation)
+
+
+def _fit(work: _Work, demand: Ask) -> Placed | None:
+    """The place for one demand, reserved, with the moves that it takes added to the plan."""
+    with lifted(work.inventory, work.leaving):
+        placed = find(work.inventory, demand)
+    if placed is None:
+        return _make_way(work, demand)
+    work.inventory.reserve(placed, demand.deployment_uid)
+    return placed
+
+
+def _make_way(work: _Work, demand: Ask) -> Placed | None:
     """Adds the moves for one demand to the plan, and reserves all that they take; None where there is no way."""
-    pool = dict(staying)
+    pool = dict(work.staying)
     for _ in range(_MAX_WAYS):
-        room = _room(inventory, demand, pool)
-        if room is None or len(room.leave) > budget:
+        with lifted(work.inventory, work.leaving):
+            room = _room(work.inventory, demand, pool)
+        if room is None or len(room.leave) > work.max_moves - len(work.plan.moves):
             return None
-        found = _relocate(inventory, demand, room, pool)
+        found = _relocate(work.inventory, demand, room, pool)
         if isinstance(found, str):
             del pool[found]
             continue
-        plan.moves += found
+        work.plan.moves += found
         for move in found:
-            del staying[move.instance]
+            del work.staying[move.instance]
         return room.placed
     return None
 

@@ -29,6 +29,9 @@ class EngineFacts(Protocol):
 
     name: str
 
+    def validate(self, spec: DeploymentSpec) -> None:
+        """Raises ValueError for a spec that it does not take."""
+
     def compatibility(self, spec: DeploymentSpec) -> Compatibility:
         """What it runs on."""
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from gpuward.controller.domain.placement import Ask, Layout
 from gpuward.controller.scheduling.feasible import FITS, STAGE, STAGES, Request
-from gpuward.controller.scheduling.furthest import Furthest, furthest_of
+from gpuward.controller.scheduling.furthest import Furthest, furthest_of, layouts_shown
 from gpuward.controller.scheduling.inventory import Inventory
 from gpuward.controller.scheduling.search import Search, search_for
 from gpuward.controller.scheduling.segments import Bools, Ints
@@ -128,32 +128,61 @@ def _nearest(request: Request, furthest: Furthest, ruled_out: Mapping[Reason, Bo
     rows = np.flatnonzero(nearness == nearness.max())
     stage = int(furthest.reached[rows[0]])
     reason = _reason(stage)
-    need, free = _figures(request, reason, furthest)
+    sized = _is_sized(request, reason, furthest, rows)
+    need, free = _figures(request, reason, furthest, sized=sized)
     best = int(rows[np.argmax((free - need)[rows])])
     worker = request.inventory.workers.facts[best].name
     code = str(next((r for r, would in ruled_out.items() if would[best]), reason))
-    if reason in _SIZED | {Reason.HOST_MEMORY} and need[best]:
+    ruled = code != reason and not request.ask.layouts  # not its size speaks against it
+    if (sized or reason == Reason.HOST_MEMORY) and need[best] and not ruled:
         need_gib, free_gib = round(need[best] / _MIB_PER_GIB, 2), round(free[best] / _MIB_PER_GIB, 2)
         message = f"need {need_gib:.2f} GiB, best free {free_gib:.2f} on {worker}"
         return NearestMiss(worker=worker, code=code, need_gib=need_gib, free_gib=free_gib, message=message)
-    message = f"such as {worker}"
     if stage == FITS:
         message = f"need {need[best]} such workers, there are {free[best]}"
-    elif reason == Reason.COUNT_MISMATCH and request.named and request.named.count != _world(request, furthest, best):
-        message = f"need {_world(request, furthest, best)} GPUs, {request.named.count} are named"
-    elif reason in _COUNTED:
-        message = f"need {need[best]} {_COUNTED[reason]}, best {free[best]} on {worker}"
-    elif reason == Reason.CPU:
-        message = f"need {need[best] / _MILLI:g} cores, best free {free[best] / _MILLI:g} on {worker}"
+    elif reason == Reason.COUNT_MISMATCH and (named := _named_otherwise(request, furthest, best)):
+        message = named
+    else:
+        message = _shortfall(request, reason, best, int(need[best]), int(free[best]))
     return NearestMiss(worker=worker, code=code, message=message)
 
 
-def _world(request: Request, furthest: Furthest, worker: int) -> int:
-    layouts = request.ask.layouts
-    return layouts[int(furthest.layout[worker])].gpus if layouts else 0
+def _shortfall(request: Request, reason: Reason, worker: int, need: int, free: int) -> str:
+    """What a worker has less of than is needed, in the unit of the reason."""
+    facts, oldest = request.inventory.workers.facts[worker], request.ask.compatibility
+    if reason == Reason.CPU:
+        return f"need {need / _MILLI:g} cores, best free {free / _MILLI:g} on {facts.name}"
+    if reason == Reason.DRIVER_TOO_OLD:
+        return f"need driver {'.'.join(map(str, oldest.min_driver))}, {facts.driver or 'unknown'} on {facts.name}"
+    if reason not in _COUNTED:
+        return f"such as {facts.name}"
+    what = _COUNTED[reason]
+    if reason == Reason.COMPUTE_CAPABILITY and oldest.min_compute_capability is not None:
+        what = "GPUs of compute capability {}.{} or more".format(*oldest.min_compute_capability)
+    return f"need {need} {what if need != 1 else what.replace('GPUs', 'GPU')}, best {free} on {facts.name}"
 
 
-def _figures(request: Request, reason: Reason, furthest: Furthest) -> tuple[Ints, Ints]:
+def _named_otherwise(request: Request, furthest: Furthest, worker: int) -> str | None:
+    """What of the GPUs named by hand agrees with no layout: how many they are, or of how many workers."""
+    named, layouts = request.named, layouts_shown(request.ask)
+    if named is None or not layouts:
+        return None
+    layout = layouts[int(furthest.layout[worker])]
+    if named.count != layout.gpus:
+        return f"need {layout.gpus} GPUs, {named.count} are named"
+    spread = max(one.workers for one in layouts)
+    return f"GPUs of {named.workers} workers are named, of {spread} asked for" if named.workers > spread else None
+
+
+def _is_sized(request: Request, reason: Reason, furthest: Furthest, rows: Ints) -> bool:
+    """Whether memory is what these lack: also where others use some of GPUs that may be shared."""
+    layouts = layouts_shown(request.ask)
+    if reason != Reason.GPU_IN_USE:
+        return reason in _SIZED and bool(layouts)
+    return bool(furthest.free[rows].any()) and not layouts[int(furthest.layout[rows[0]])].exclusive
+
+
+def _figures(request: Request, reason: Reason, furthest: Furthest, *, sized: bool) -> tuple[Ints, Ints]:
     """Per worker what is needed and what there is, in the unit of the reason; zeros where it has none."""
     workers, ask = request.inventory.workers, request.ask
     need = np.zeros(len(furthest.reached), dtype=np.int64)
@@ -161,8 +190,8 @@ def _figures(request: Request, reason: Reason, furthest: Furthest) -> tuple[Ints
         return need + ask.host_memory_mib, workers.memory - workers.memory_claimed
     if reason == Reason.CPU:
         return need + ask.cpu_milli, workers.cpu - workers.cpu_claimed
-    if reason in _SIZED and ask.layouts:
-        return np.array([layout.memory_mib for layout in ask.layouts])[furthest.layout], furthest.free
+    if sized:
+        return np.array([layout.memory_mib for layout in layouts_shown(ask)])[furthest.layout], furthest.free
     return (furthest.wanted, furthest.left) if reason in _COUNTED else (need, need)
 
 

@@ -1,10 +1,12 @@
 """How far an ask comes on every worker, by the layout that comes furthest there."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
+from gpuward.controller.domain.placement import Ask, Layout
 from gpuward.controller.scheduling.feasible import FITS, STAGE, Stages
 from gpuward.controller.scheduling.gang import Shortage, find_gang
 from gpuward.controller.scheduling.search import Search
@@ -37,14 +39,14 @@ class Furthest:
 
 def furthest_of(search: Search) -> Furthest:
     """Takes of each worker the layout that came furthest; of two that came as far the later, larger one."""
-    layouts = search.request.ask.layouts
-    if not layouts:  # every layout was ruled out beforehand, so each GPU is too small by itself
+    layouts = layouts_shown(search.request.ask)
+    if not layouts:  # there is no way at all to run it, so each GPU is too small by itself
         reached = np.minimum(search.request.fell_at, _TOO_SMALL).astype(np.int8)
         nothing = np.zeros(len(reached), dtype=np.int64)
         return Furthest(reached, nothing, nothing, nothing, nothing)
-    best = _of_layout(search, 0)
+    best = _of_layout(search, layouts, 0)
     for number in range(1, len(layouts)):
-        other = _of_layout(search, number)
+        other = _of_layout(search, layouts, number)
         further = other.reached >= best.reached
         best = Furthest(
             np.maximum(best.reached, other.reached),
@@ -56,8 +58,13 @@ def furthest_of(search: Search) -> Furthest:
     return best
 
 
-def _of_layout(search: Search, number: int) -> Furthest:
-    layout = search.request.ask.layouts[number]
+def layouts_shown(ask: Ask) -> tuple[Layout, ...]:
+    """The layouts by which an ask is explained: its own, or where the model rules out each of them those."""
+    return ask.layouts or tuple(layout for layout, _ in ask.tried)
+
+
+def _of_layout(search: Search, layouts: Sequence[Layout], number: int) -> Furthest:
+    layout = layouts[number]
     standing = search.standing(layout)
     groups, workers = search.request.inventory.groups, len(search.request.fell_at)
     if len(groups.worker) == workers:
@@ -69,6 +76,8 @@ def _of_layout(search: Search, number: int) -> Furthest:
         reached = standing.reached[rows]
         reached[_would_do_together(standing, groups.worker, reached)] = _MIXED
     wanted, left = standing.wanted[rows], standing.left[rows]
+    if not search.request.ask.layouts:  # a worker that has the GPUs is too small for what the model leaves
+        reached = np.minimum(reached, _TOO_SMALL).astype(np.int8)
     do = reached == FITS
     if do.any() and layout.workers > 1:
         short = find_gang(search.candidates(number))

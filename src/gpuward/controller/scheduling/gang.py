@@ -10,7 +10,7 @@ from gpuward.controller.scheduling.segments import NEVER, Bools, Ints
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """Why there is no gang: so many workers fit by themselves; `mixed`: enough, but not of GPUs that go together."""
+    """Why there is no gang: so many workers fit together; `mixed`: enough by themselves, but not of like GPUs."""
 
     workers: int
     mixed: bool
@@ -38,7 +38,10 @@ def find_gang(candidates: Candidates, rows: Bools | None = None) -> list[int] | 
             chosen = min(found, key=lambda gang: [(candidates.first[g], candidates.second[g], g) for g in gang])
             return sorted(chosen, key=lambda group: (-int(candidates.wanted[group]), group))
     workers = len(np.unique(groups.worker[fitting]))
-    return Shortage(workers, workers >= size)
+    if workers < size:
+        return Shortage(workers, mixed=False)
+    alike = groups.alike[fitting]
+    return Shortage(max(len(np.unique(groups.worker[fitting[alike == n]])) for n in np.unique(alike)), mixed=True)
 
 
 def _best(candidates: Candidates, fitting: Ints, size: int) -> list[int] | None:

@@ -42,16 +42,25 @@ class NewRelocation:
     demand: str
 
 
-async def ask_for(database: Database, moves: Sequence[NewRelocation]) -> None:
-    """Writes moves that shall be made, but for those of deleted deployments, and wakes the leader.
+async def check_none_under_way(connection: Any) -> None:
+    """Refuses whoever would plan moves beside those that are planned already.
 
     Raises:
         InUseError: if moves of an earlier call are under way; plans made beside each other would not fit together.
     """
+    if await connection.fetchval("select exists (select 1 from relocations where state in ('waiting', 'moving'))"):
+        raise InUseError("moves are under way; wait until `gpuward defrag` tells of their end, then plan anew")
+
+
+async def ask_for(database: Database, moves: Sequence[NewRelocation]) -> None:
+    """Writes moves that shall be made, but for those of deleted deployments, and wakes the leader.
+
+    Raises:
+        InUseError: if moves of an earlier call are under way.
+    """
     async with database.transaction() as connection:
         await connection.execute("select pg_advisory_xact_lock(hashtext('relocations'))")  # one such call at a time
-        if await connection.fetchval("select exists (select 1 from relocations where state in ('waiting', 'moving'))"):
-            raise InUseError("moves are under way; wait until `gpuward events` tells of their end, then plan anew")
+        await check_none_under_way(connection)
         await connection.executemany(
             """insert into relocations (deployment_uid, instance_id, epoch, workers, gpus, demand)
                select uid, $2, $3, $4, $5, $6 from deployments where uid = $1 and deleted_at is null""",

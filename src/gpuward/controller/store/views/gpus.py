@@ -10,8 +10,10 @@ from gpuward.schemas.objects import GpuClaimView, GpuStatus, GpuView, Page
 
 # A reading that is older than this says nothing about now: unknown, not zero.
 READING_GOOD_FOR_S: Final = 30
+# Of a GPU `d`: what placement has for one more claim that shares it.
+FREE_MIB: Final = "greatest(d.memory_mib - d.claimed_mib - d.reserved_mib - d.foreign_mib, 0)"
 _GPUS: Final = f"""
-    select d.*, w.name as worker, w.created_at as since, r.used_mib, r.utilization
+    select d.*, {FREE_MIB} as free_mib, w.name as worker, w.created_at as since, r.used_mib, r.utilization
       from devices d
       join workers w on w.id = d.worker_id
       left join device_readings r on r.device = d.uuid and r.read_at > now() - interval '{READING_GOOD_FOR_S} s'
@@ -77,7 +79,10 @@ def _view(row: Any, claims: list[GpuClaimView]) -> GpuView:
             index=row["index"],
             model=row["model"],
             memory_mib=row["memory_mib"],
-            free_mib=row["memory_mib"] - row["claimed_mib"],
+            free_mib=row["free_mib"],
+            claimed_mib=row["claimed_mib"],
+            reserved_mib=row["reserved_mib"],
+            foreign_mib=row["foreign_mib"],
             health=row["health"],
             health_reason=row["health_reason"],
             compute_capability=row["compute_capability"],

@@ -12,6 +12,7 @@ from gpuward.controller.store.instances import spec_from_json
 from gpuward.controller.store.refusals import NotFoundError
 from gpuward.controller.store.views.paging import Reader, open_cursor, page_of
 from gpuward.controller.store.views.verdicts import verdicts_of
+from gpuward.schemas.manifest import Resources
 from gpuward.schemas.needs import LayoutView, NeedView
 from gpuward.schemas.objects import ClaimView, Explain, InstanceSpecView, InstanceStatus, InstanceView, Page
 from gpuward.schemas.policy_objects import InstanceUtilization
@@ -135,12 +136,14 @@ async def _with_claims(connection: Reader, rows: Sequence[Any]) -> list[Instance
     ]
 
 
-def _need(need: Need | None, engine: str | None, layout: LayoutView | None, claims: list[ClaimView]) -> NeedView | None:
+def _need(
+    need: Need | None, resources: Resources, engine: str | None, layout: LayoutView | None, claims: list[ClaimView]
+) -> NeedView | None:
     if need is None or layout is None:
-        return None if need is None else need_view(need, engine)
+        return None if need is None else need_view(need, resources, engine)
     gpu = next((claim for claim in claims if claim.kind == "gpu"), None)
     memory_mib, exclusive = (gpu.memory_mib, gpu.exclusive) if gpu is not None else (0, False)
-    return need_view(need, engine, Layout(memory_mib=memory_mib, exclusive=exclusive, **layout.model_dump()))
+    return need_view(need, resources, engine, Layout(memory_mib=memory_mib, exclusive=exclusive, **layout.model_dump()))
 
 
 def _view(
@@ -170,7 +173,7 @@ def _view(
             message=row["message"],
             engine=row["engine"] if present else None,
             layout=layout,
-            need=_need(need, row["engine"], layout, present),
+            need=_need(need, spec.resources, row["engine"], layout, present),
             worker=workers[0] if workers else None,
             workers=workers,
             gpus=[claim.device for claim in present if claim.kind == "gpu"],

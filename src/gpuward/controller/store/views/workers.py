@@ -4,27 +4,31 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from gpuward.controller.store.refusals import NotFoundError
+from gpuward.controller.store.views.gpus import FREE_MIB
 from gpuward.controller.store.views.paging import Reader, open_cursor, page_of
 from gpuward.schemas.objects import Page, WorkerSpecView, WorkerStatus, WorkerView
 
 # A deleted worker is shown as long as something of it is still held.
 _SHOWN: Final = """(w.deleted_at is null
     or exists (select 1 from devices v where v.worker_id = w.id and v.claims > 0))"""
-_WORKERS: Final = """
+_WORKERS: Final = f"""
     select w.*, l.connected and l.session = w.session as connected, l.last_seen,
-           t.gpus, t.memory_mib, t.free_mib, t.cpu_milli, t.free_cpu_milli, t.instances
+           t.gpus, t.memory_mib, t.claimed_mib, t.free_mib, t.host_memory_mib, t.free_host_memory_mib, t.cpu_milli,
+           t.free_cpu_milli, t.instances
       from workers w
       left join worker_liveness l on l.worker_id = w.id
       left join lateral (
           select count(*) filter (where d.kind = 'gpu' and d.present) as gpus,
                  coalesce(sum(d.memory_mib) filter (where d.kind = 'gpu' and d.present), 0)::bigint as memory_mib,
-                 coalesce(sum(d.memory_mib - d.claimed_mib) filter (where d.kind = 'gpu' and d.present), 0)::bigint
-                     as free_mib,
+                 coalesce(sum(d.claimed_mib) filter (where d.kind = 'gpu' and d.present), 0)::bigint as claimed_mib,
+                 coalesce(sum({FREE_MIB}) filter (where d.kind = 'gpu' and d.present), 0)::bigint as free_mib,
+                 coalesce(sum(d.memory_mib) filter (where d.kind = 'host'), 0)::bigint as host_memory_mib,
+                 coalesce(sum({FREE_MIB}) filter (where d.kind = 'host'), 0)::bigint as free_host_memory_mib,
                  coalesce(sum(d.cpu_milli), 0)::bigint as cpu_milli,
                  coalesce(sum(d.cpu_milli - d.claimed_cpu_milli), 0)::bigint as free_cpu_milli,
                  (select count(distinct c.instance_id) from claims c join devices x on x.uuid = c.device
                    where x.worker_id = w.id) as instances
-            from devices d where d.worker_id = w.id) t on true"""
+            from devices d where d.worker_id = w.id) t on true"""  # noqa: S608 - a constant, no input
 
 
 async def list_workers(connection: Reader, *, limit: int, cursor: str | None = None) -> Page[WorkerView]:
@@ -98,7 +102,10 @@ def _view(row: Any) -> WorkerView:
             gpus=row["gpus"],
             gpus_known=row["gpus_known"],
             memory_mib=row["memory_mib"],
+            claimed_mib=row["claimed_mib"],
             free_mib=row["free_mib"],
+            host_memory_mib=row["host_memory_mib"],
+            free_host_memory_mib=row["free_host_memory_mib"],
             cpu_milli=row["cpu_milli"],
             free_cpu_milli=row["free_cpu_milli"],
             instances=row["instances"],
