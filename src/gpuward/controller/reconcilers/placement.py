@@ -13,7 +13,7 @@ from gpuward.controller.store.errors import LostGuardError
 from gpuward.controller.store.locks import lock_rows
 from gpuward.controller.store.occupants import Push, push_out, read_occupants
 from gpuward.controller.store.placement import PlacedStart, commit_placements, store_explanations
-from gpuward.controller.store.waiting import WaitingInstance, read_waiting
+from gpuward.controller.store.waiting import WaitingInstance, read_copies_to_come, read_waiting
 
 EVERYTHING: Final = "all"  # the one key: whoever waits is looked at together, in order
 _MAX_WAITING: Final = 20_000  # looked at in one pass; those behind them wait for the next
@@ -46,15 +46,15 @@ class PlacementReconciler:
     async def step(self, keys: Sequence[str]) -> Mapping[str, Outcome]:
         """One pass: who waits, where they fit, and the commit of it."""
         async with self._placer.whole_pass() as left:
-            waiting, next_due_s = await self._observe()
-            decided = self._placer.decide(waiting)
+            waiting, ahead, next_due_s = await self._observe()
+            decided = self._placer.decide(waiting, ahead=ahead)
             if self._placer.room_matters(decided):
-                decided = self._placer.decide(waiting, await self._occupants(waiting))
+                decided = self._placer.decide(waiting, await self._occupants([*waiting, *ahead]), ahead)
             placed, unplaced = decided.placed, decided.unplaced
             lost: list[PlacedStart] = []
             for first in range(0, len(placed), _MAX_COMMITTED):
                 lost += await self._commit(placed[first : first + _MAX_COMMITTED])
-            left.extend([one for one, _ in unplaced] + [start.waiting for start in lost] + decided.behind)
+            left.extend([*(one for one, _ in unplaced), *(start.waiting for start in lost), *decided.behind, *ahead])
             await self._tell(unplaced, decided.pushes)
             self._placer.unplaced(unplaced)
         outcome: Outcome = Done()
@@ -64,13 +64,15 @@ class PlacementReconciler:
             outcome = Again(max(next_due_s, 0.01))
         return dict.fromkeys(keys, outcome)
 
-    async def _observe(self) -> tuple[list[WaitingInstance], float | None]:
+    async def _observe(self) -> tuple[list[WaitingInstance], list[WaitingInstance], float | None]:
+        """Who waits, for whom room is kept before them, and in how many seconds the next one ends its back-off."""
         async with self._database.snapshot() as connection:
             waiting, next_due_s = await read_waiting(
                 connection, _MAX_WAITING, failures_per_worker=self._settings.failures_per_worker
             )
-            await self._placer.refresh(connection, waiting)
-        return waiting, next_due_s
+            ahead = await read_copies_to_come(connection)
+            await self._placer.refresh(connection, [*waiting, *ahead])
+        return waiting, ahead, next_due_s
 
     async def _occupants(self, waiting: Sequence[WaitingInstance]) -> Occupants:
         """Read with the inventory of the same moment."""

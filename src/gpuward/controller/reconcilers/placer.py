@@ -176,12 +176,18 @@ class Placer:
 
     # What is decided
 
-    def decide(self, waiting: Sequence[WaitingInstance], occupants: Occupants | None = None) -> Decided:
+    def decide(
+        self,
+        waiting: Sequence[WaitingInstance],
+        occupants: Occupants | None = None,
+        ahead: Sequence[WaitingInstance] = (),
+    ) -> Decided:
         """Where everybody goes; who cannot even be asked for fits nowhere, and holds nobody else up.
 
         Args:
             waiting: in the order in which they are served.
             occupants: whose claims they are, where room is to be kept for somebody or made.
+            ahead: for whom room is kept before all of these.
         """
         self.inventory.rollback()  # an earlier answer of this turn
         decided = Decided()
@@ -191,9 +197,13 @@ class Placer:
                 asked.append((one, self._ask(one)))
             except ValueError as error:
                 decided.unplaced.append((one, _impossible(one, error)))
-        waiters = [Waiter(ask, w.priority, w.preempt, w.waited_s, w.pushing) for w, ask in asked]
         answers = serve(
-            self.inventory, waiters, occupants, reserve_after_s=self._reserve_after_s, most_pushes=_MAX_PUSHES
+            self.inventory,
+            [_waiter(one, ask) for one, ask in asked],
+            occupants,
+            reserve_after_s=self._reserve_after_s,
+            ahead=self._asks(ahead),
+            most_pushes=_MAX_PUSHES,
         )
         decided.behind = [one for one, _ in asked[len(answers) :]]
         for (one, _), served in zip(asked, answers, strict=False):
@@ -207,7 +217,15 @@ class Placer:
 
     def room_matters(self, decided: Decided) -> bool:
         """Whether to decide once more with the occupants, since somebody may have room made or kept."""
-        return any(w.preempt or w.waited_s >= self._reserve_after_s for w, _ in decided.unplaced)
+        return any(w.preempt or w.promised or w.waited_s >= self._reserve_after_s for w, _ in decided.unplaced)
+
+    def _asks(self, some: Sequence[WaitingInstance]) -> list[Ask]:
+        """What they ask, but for those that cannot even be asked for."""
+        asks = []
+        for one in some:
+            with suppress(ValueError):
+                asks.append(self._ask(one))
+        return asks
 
     def _ask(self, waiting: WaitingInstance) -> Ask:
         ask = self._revision(waiting).ask
@@ -264,6 +282,11 @@ class Placer:
     def unplaced(self, instances: Iterable[Undecided]) -> None:
         """Counts who fits nowhere."""
         self._metrics.placed("unplaced", sum(1 for _ in instances))
+
+
+def _waiter(one: WaitingInstance, ask: Ask) -> Waiter:
+    promised = _bound_for(ask, one.promised) if one.promised is not None else None
+    return Waiter(ask, one.priority, one.preempt, one.waited_s, one.pushing, promised)
 
 
 def _bound_for(ask: Ask, to: Destination) -> Ask:
