@@ -12,7 +12,7 @@ from gpuward.controller.api.exchange import answer, read_model
 from gpuward.controller.api.plan import ANALYSES_AT_ONCE, observe_manifests, validate_all
 from gpuward.controller.api.planning import Planned, asks_of
 from gpuward.controller.api.route import Access, Route
-from gpuward.controller.domain.placement import Ask
+from gpuward.controller.domain.placement import Ask, Placed
 from gpuward.controller.engines.registry import engine_for
 from gpuward.controller.scheduling.consolidate import Consolidation, Movable, consolidate
 from gpuward.controller.scheduling.estimate import asks_for
@@ -122,17 +122,25 @@ def _view(outcome: _Outcome, planned: Sequence[Planned]) -> DefragView:
 
 def _relocations(outcome: _Outcome) -> list[NewRelocation]:
     demand = ", ".join(placed.instance for placed in outcome.plan.fits)
+    rooms = {placed.instance: _place(outcome, placed) for placed in outcome.plan.fits}
     return [
         NewRelocation(
             instance=move.instance,
             deployment_uid=outcome.movable[move.instance].deployment_uid,
             epoch=outcome.movable[move.instance].epoch,
-            workers=tuple(outcome.names[worker] for worker in move.to.workers),
-            gpus=tuple(c.device for c in move.to.claims if c.device in outcome.gpus),
+            workers=_place(outcome, move.to)[0],
+            gpus=_place(outcome, move.to)[1],
             demand=demand,
+            rooms=rooms,
         )
         for move in outcome.plan.moves
     ]
+
+
+def _place(outcome: _Outcome, placed: Placed) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Names of workers, and UUIDs of GPUs."""
+    workers = tuple(outcome.names[worker] for worker in placed.workers)
+    return workers, tuple(c.device for c in placed.claims if c.device in outcome.gpus)
 
 
 async def get(request: web.Request) -> web.Response:

@@ -17,7 +17,7 @@ from gpuward.controller.store.errors import LostGuardError
 from gpuward.controller.store.locks import lock_rows
 from gpuward.controller.store.occupants import Push, push_out, read_occupants
 from gpuward.controller.store.placement import PlacedStart, commit_placements, store_explanations
-from gpuward.controller.store.waiting import WaitingInstance, read_waiting
+from gpuward.controller.store.waiting import WaitingInstance, read_copies_to_come, read_waiting
 
 EVERYTHING: Final = "all"  # the one key: whoever waits is looked at together, in order
 _MAX_WAITING: Final = 20_000  # looked at in one pass; those behind them wait for the next
@@ -69,9 +69,9 @@ class PlacementReconciler:
     async def step(self, keys: Sequence[str]) -> Mapping[str, Outcome]:
         """One pass: who waits, where they fit, and the commit of it."""
         async with self._placer.whole_pass() as left:
-            waiting, next_due_s = await self._observe()
-            lost, unserved, behind = await self._place(waiting)
-            left.extend([one.waiting for one in unserved] + [start.waiting for start in lost] + behind)
+            waiting, ahead, next_due_s = await self._observe()
+            lost, unserved, behind = await self._place(waiting, ahead)
+            left.extend([*(one.waiting for one in unserved), *(start.waiting for start in lost), *behind, *ahead])
             await self._tell(unserved)
             self._placer.unplaced(unserved)
         outcome: Outcome = Done()
@@ -82,7 +82,7 @@ class PlacementReconciler:
         return dict.fromkeys(keys, outcome)
 
     async def _place(
-        self, waiting: Sequence[WaitingInstance]
+        self, waiting: Sequence[WaitingInstance], ahead: Sequence[WaitingInstance]
     ) -> tuple[list[PlacedStart], list[Unserved], list[WaitingInstance]]:
         """Decides and commits, and returns who lost a race, who fits nowhere, and who was not looked at.
 
@@ -90,11 +90,12 @@ class PlacementReconciler:
         """
         async with OneBehind[list[PlacedStart]]() as commits:
             if not self._placer.room_may_matter(waiting):
-                decided = await self._decide(waiting, None, commits)
+                decided = await self._decide(waiting, ahead, commits=commits)
             else:
-                decided = await self._decide(waiting, None)
+                decided = await self._decide(waiting, ahead)
                 if self._placer.room_may_matter(one.waiting for one in decided.unserved):
-                    decided = await self._decide(waiting, await self._occupants(waiting))
+                    occupants = await self._occupants([*waiting, *ahead])
+                    decided = await self._decide(waiting, ahead, occupants)
             for some in _pieces(decided.starts, _MAX_COMMITTED):
                 await commits.begin(self._commit(some))
         return [start for lost in commits.results for start in lost], decided.unserved, list(decided.behind.values())
@@ -102,13 +103,14 @@ class PlacementReconciler:
     async def _decide(
         self,
         waiting: Sequence[WaitingInstance],
-        occupants: Occupants | None,
+        ahead: Sequence[WaitingInstance],
+        occupants: Occupants | None = None,
         commits: OneBehind[list[PlacedStart]] | None = None,
     ) -> _Decided:
         """Decides all, and lets others have their turn meanwhile. Commits what comes together, where it may."""
         decided = _Decided({one.id: one for one in waiting})
         pace = Pace()
-        with closing(self._placer.decide(waiting, occupants)) as answers:
+        with closing(self._placer.decide(waiting, occupants, ahead)) as answers:
             for answer in answers:
                 decided.take(answer)
                 if commits is not None and len(decided.starts) == _MAX_COMMITTED:
@@ -117,13 +119,15 @@ class PlacementReconciler:
                 await pace.rest()
         return decided
 
-    async def _observe(self) -> tuple[list[WaitingInstance], float | None]:
+    async def _observe(self) -> tuple[list[WaitingInstance], list[WaitingInstance], float | None]:
+        """Who waits, for whom room is kept before them, and in how many seconds the next one ends its back-off."""
         async with self._database.snapshot() as connection:
             waiting, next_due_s = await read_waiting(
                 connection, _MAX_WAITING, failures_per_worker=self._settings.failures_per_worker
             )
-            await self._placer.refresh(connection, waiting)
-        return waiting, next_due_s
+            ahead = await read_copies_to_come(connection)
+            await self._placer.refresh(connection, [*waiting, *ahead])
+        return waiting, ahead, next_due_s
 
     async def _occupants(self, waiting: Sequence[WaitingInstance]) -> Occupants:
         """Read with the inventory of the same moment."""

@@ -175,7 +175,10 @@ class Placer:
     # What is decided
 
     def decide(
-        self, waiting: Sequence[WaitingInstance], occupants: Occupants | None = None
+        self,
+        waiting: Sequence[WaitingInstance],
+        occupants: Occupants | None = None,
+        ahead: Sequence[WaitingInstance] = (),
     ) -> Generator[PlacedStart | Unserved, None, None]:
         """Where everybody goes, one at a time; who cannot even be asked for fits nowhere, and holds nobody else up.
 
@@ -184,6 +187,7 @@ class Placer:
         Args:
             waiting: in the order in which they are served.
             occupants: whose claims they are, where room is to be kept for somebody or made.
+            ahead: for whom room is kept before all of these.
         """
         self.inventory.rollback()  # an earlier answer of this turn
         by_id = {one.id: one for one in waiting}
@@ -193,6 +197,7 @@ class Placer:
             self._waiters(waiting, impossible),
             occupants,
             reserve_after_s=self._reserve_after_s,
+            ahead=self._asks(ahead),
             most_pushes=_MAX_PUSHES,
         )
         with closing(answers):
@@ -206,14 +211,22 @@ class Placer:
 
     def room_may_matter(self, waiting: Iterable[WaitingInstance]) -> bool:
         """Whether somebody, should it not fit, may have room made or kept: then the occupants are to be known."""
-        return any(one.preempt or one.waited_s >= self._reserve_after_s for one in waiting)
+        return any(one.preempt or one.promised or one.waited_s >= self._reserve_after_s for one in waiting)
 
     def _waiters(self, waiting: Iterable[WaitingInstance], impossible: list[Unserved]) -> Iterator[Waiter]:
         for one in waiting:
             try:
-                yield Waiter(self._ask(one), one.priority, one.preempt, one.waited_s, one.pushing)
+                yield _waiter(one, self._ask(one))
             except ValueError as error:
                 impossible.append(Unserved(one, _impossible(one, error)))
+
+    def _asks(self, some: Iterable[WaitingInstance]) -> list[Ask]:
+        """What they ask, but for those that cannot even be asked for."""
+        asks = []
+        for one in some:
+            with suppress(ValueError):
+                asks.append(self._ask(one))
+        return asks
 
     def _ask(self, waiting: WaitingInstance) -> Ask:
         ask = self._revision(waiting).ask
@@ -270,6 +283,11 @@ class Placer:
     def unplaced(self, instances: Sequence[Unserved]) -> None:
         """Counts who fits nowhere."""
         self._metrics.placed("unplaced", len(instances))
+
+
+def _waiter(one: WaitingInstance, ask: Ask) -> Waiter:
+    promised = _bound_for(ask, one.promised) if one.promised is not None else None
+    return Waiter(ask, one.priority, one.preempt, one.waited_s, one.pushing, promised)
 
 
 def _bound_for(ask: Ask, to: Destination) -> Ask:

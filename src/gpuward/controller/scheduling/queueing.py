@@ -8,7 +8,7 @@ nothing of it can be forgotten or left behind. No room is kept for what would no
 """
 
 import math
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -30,6 +30,7 @@ class Waiter:
         preempt: may push out lower ones.
         waited_s: since it waits.
         pushing: those whom it pushed out have not left yet.
+        promised: the ask for just the place where others are moved so that it fits.
     """
 
     ask: Ask
@@ -37,14 +38,16 @@ class Waiter:
     preempt: bool = False
     waited_s: float = 0.0
     pushing: bool = False
+    promised: Ask | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Occupants:
-    """Who holds claims: those that would stay, and those that are leaving already."""
+    """Who holds claims: those that would stay, of them those that are moved, and those that are leaving already."""
 
     staying: tuple[Occupant, ...] = ()
     leaving: tuple[Occupant, ...] = ()
+    moving: tuple[Occupant, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +102,7 @@ class _Crowd:
         self._inventory = inventory
         self._staying = occupants.staying
         self._leaving = list(occupants.leaving)
+        self._moving = list(occupants.moving)
         self._nobody_to_push: set[object] = set()
         self._nobody_to_await: set[object] = set()
 
@@ -123,7 +127,13 @@ class _Crowd:
             return None
         self._pool.remove(room.leave)
         self._leaving += room.leave
+        self._moving = [one for one in self._moving if one not in room.leave]
         return room
+
+    def promised(self, ask: Ask) -> Placed | None:
+        """The place that this asks for, if it is free once those that are moved are gone."""
+        with lifted(self._inventory, [*self._leaving, *self._moving]):
+            return find(self._inventory, ask)
 
     def nearest(self, ask: Ask) -> Placed | None:
         """Where the fewest have to end until it fits."""
@@ -145,6 +155,7 @@ def serve(
     occupants: Occupants | None,
     *,
     reserve_after_s: float,
+    ahead: Sequence[Ask] = (),
     most_pushes: float = math.inf,
 ) -> Generator[Served, None, None]:
     """Decides in the order given, one whenever it is asked for the next, reserving what is placed as `place` does.
@@ -156,6 +167,7 @@ def serve(
         waiting: by priority and age.
         occupants: whose claims they are; None: not read, so no room is kept.
         reserve_after_s: for how long one has to wait until room is kept for it.
+        ahead: for whom room is kept before anybody is served, where there is some.
         most_pushes: after so many who push others out it ends, since to find out whom takes long.
 
     Yields:
@@ -166,12 +178,20 @@ def serve(
     crowd = None if occupants is None else _Crowd(inventory, occupants)
     misfits: dict[object, Unplaced] = {}  # by shape: as room only dwindles, what does not fit will not fit later
     try:
+        for ask in ahead:
+            if (placed := find(inventory, ask)) is not None:
+                kept.keep(ask, placed)
         for waiter in waiting:
             decision = _decide(inventory, waiter.ask, misfits)
-            if isinstance(decision, Placed) or crowd is None:
+            if isinstance(decision, Placed):
                 yield Served(decision)
                 continue
-            served = _keep_room(kept, waiter, decision, crowd, reserve_after_s)
+            if kept.stands_in_the_way(waiter.ask):
+                served = Served(_told(decision, Reason.RESERVED, _for_whom(kept)))
+            elif crowd is None:
+                served = Served(decision)
+            else:
+                served = _keep_room(kept, waiter, decision, crowd, reserve_after_s)
             yield served
             most_pushes -= bool(served.leave)
             if most_pushes <= 0:
@@ -193,8 +213,10 @@ def _decide(inventory: Inventory, ask: Ask, misfits: dict[object, Unplaced]) -> 
 def _keep_room(kept: _Kept, waiter: Waiter, decision: Unplaced, crowd: _Crowd, reserve_after_s: float) -> Served:
     """What is kept for one that does not fit."""
     inventory, ask = kept.inventory, waiter.ask
-    if kept.stands_in_the_way(ask):
-        return Served(_told(decision, Reason.RESERVED, _for_whom(kept)))
+    if waiter.promised is not None and (placed := crowd.promised(waiter.promised)) is not None:
+        kept.keep(ask, placed)
+        text = f"others are moved so that it fits on {_names(inventory, placed)}"
+        return Served(_told(decision, None, text))
     if waiter.preempt and (placed := crowd.coming(ask)) is not None:
         kept.keep(ask, placed)
         text = f"room is being freed for it on {_names(inventory, placed)}"

@@ -15,7 +15,9 @@ _STAYING: Final = ("scheduled", "starting", "running", "unhealthy", "backoff")
 # An instance whose worker is silent is not among them: nobody could be told to make it leave.
 _OCCUPANTS: Final = """
     select i.id, i.epoch, extract(epoch from i.created_at)::float8 as born, (d.spec ->> 'priority')::int as priority,
-           i.phase = 'stopping' or i.pushed_out_for is not null or d.deleted_at is not null as leaving
+           i.phase = 'stopping' or i.pushed_out_for is not null or d.deleted_at is not null as leaving,
+           exists (select 1 from relocations m where m.instance_id = i.id and m.epoch = i.epoch
+                                                 and m.state in ('waiting', 'moving')) as moving
       from instances i join deployments d on d.uid = i.deployment_uid
      where (i.phase = 'stopping' or i.phase = any($1)) and d.uid <> all($2::uuid[])"""
 _PUSH_OUT: Final = """
@@ -40,13 +42,15 @@ async def read_occupants(connection: Any, holdings: Holdings, *, without: Collec
     What they hold is known already, of the same moment.
     """
     found: dict[bool, list[Occupant]] = {True: [], False: []}
+    moving: list[Occupant] = []
     for row in await connection.fetch(_OCCUPANTS, list(_STAYING), list(without)):
         holding = holdings.get(row["id"])
         if holding is not None:
-            found[row["leaving"]].append(
-                Occupant(row["id"], row["priority"], row["born"], holding.workers, holding.claims, row["epoch"])
-            )
-    return Occupants(tuple(found[False]), tuple(found[True]))
+            one = Occupant(row["id"], row["priority"], row["born"], holding.workers, holding.claims, row["epoch"])
+            found[row["leaving"]].append(one)
+            if row["moving"] and not row["leaving"]:
+                moving.append(one)
+    return Occupants(tuple(found[False]), tuple(found[True]), tuple(moving))
 
 
 async def push_out(connection: Any, pushes: Sequence[Push]) -> set[str]:

@@ -1,7 +1,7 @@
 """Moves of running instances as rows: asked for by the API, begun a few at a time, ended by the instances' steps."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from gpuward.controller.store.database import Database
@@ -32,7 +32,10 @@ _BEGIN: Final = """
 
 @dataclass(frozen=True, slots=True)
 class NewRelocation:
-    """A move to be made: of an instance at an epoch, to GPUs, or where it is on none to workers (names)."""
+    """A move to be made: of an instance at an epoch, to GPUs, or where it is on none to workers (names).
+
+    `rooms`: where room is made by all moves of the plan, for instances that wait: names of workers, UUIDs of GPUs.
+    """
 
     instance: str
     deployment_uid: str
@@ -40,6 +43,7 @@ class NewRelocation:
     workers: tuple[str, ...]
     gpus: tuple[str, ...]
     demand: str
+    rooms: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = field(default_factory=dict)
 
 
 async def check_none_under_way(connection: Any) -> None:
@@ -62,9 +66,12 @@ async def ask_for(database: Database, moves: Sequence[NewRelocation]) -> None:
         await connection.execute("select pg_advisory_xact_lock(hashtext('relocations'))")  # one such call at a time
         await check_none_under_way(connection)
         await connection.executemany(
-            """insert into relocations (deployment_uid, instance_id, epoch, workers, gpus, demand)
-               select uid, $2, $3, $4, $5, $6 from deployments where uid = $1 and deleted_at is null""",
-            [(m.deployment_uid, m.instance, m.epoch, list(m.workers), list(m.gpus), m.demand) for m in moves],
+            """insert into relocations (deployment_uid, instance_id, epoch, workers, gpus, demand, rooms)
+               select uid, $2, $3, $4, $5, $6, $7 from deployments where uid = $1 and deleted_at is null""",
+            [
+                (m.deployment_uid, m.instance, m.epoch, list(m.workers), list(m.gpus), m.demand, dict(m.rooms))
+                for m in moves
+            ],
         )
         await write_events(connection, [_asked(move) for move in moves])
         await notify(connection, "relocation", ["all"])

@@ -116,6 +116,7 @@ class RelocationRow(SQLModel, table=True):
     created_at: datetime = filled(TIME)
     started_at: datetime | None = maybe(TIME)
     ended_at: datetime | None = maybe(TIME)
+    rooms: dict[str, Any] = filled(JSONB)
 
 
 class WorkerRow(SQLModel, table=True):

@@ -1,7 +1,7 @@
 """Who waits for a place, in the order in which they are served, and what their revisions ask."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from gpuward.controller.domain.need_json import need_from_json
@@ -13,8 +13,14 @@ _NEXT_DUE: Final = """
     select extract(epoch from min(not_before) - clock_timestamp())::float8
       from instances where phase = 'pending' and not_before > clock_timestamp()"""
 # Due ones only: whoever backs off waits, and is looked at again when its time has come. Whom it pushed out of a worker
-# that is lost may never leave, so it waits for the others alone.
+# that is lost may never leave, so it waits for the others alone. Room that moves make is
+# promised until the last of those that they move has gone.
 _WAITING: Final = """
+    with rooms as (
+        select distinct on (key) key as instance_id, value as promised
+          from relocations r cross join jsonb_each(r.rooms)
+         where r.state in ('waiting', 'moving')
+            or (r.state = 'moved' and exists (select 1 from instances o where o.id = r.instance_id)))
     select i.id, i.deployment_uid, i.revision, i.phase, i.phase_since, i.epoch, i.failures, i.message, d.name,
            (d.spec ->> 'priority')::int as priority, (d.spec ->> 'preempt')::boolean as preempt,
            exists (select 1 from instances v
@@ -22,8 +28,7 @@ _WAITING: Final = """
                       and not exists (select 1 from claims c join devices g on g.uuid = c.device
                                         join workers w on w.id = g.worker_id
                                        where c.instance_id = v.id and w.phase = 'lost')) as pushing,
-           (select jsonb_build_array(r.workers, r.gpus) from relocations r
-             where r.copy_id = i.id and r.state = 'moving') as destination,
+           c.destination, rooms.promised,
            clock_timestamp() as read_at,
            (select p.worker_id from processes p where p.instance_id = i.id and p.epoch = i.epoch limit 1)
                as last_worker,
@@ -31,10 +36,22 @@ _WAITING: Final = """
               from instances where phase = 'pending' and not_before > clock_timestamp()) as next_due_s
       from instances i join deployments d on d.uid = i.deployment_uid
       join revisions r on r.deployment_uid = i.deployment_uid and r.generation = i.revision
+      left join lateral (select jsonb_build_array(m.workers, m.gpus) as destination from relocations m
+                          where m.copy_id = i.id and m.state = 'moving') c on true
+      left join rooms on rooms.instance_id = i.id
      where i.phase in ('pending', 'analyzing') and d.deleted_at is null and r.need is not null
        and i.revision = d.revision and (i.not_before is null or i.not_before <= clock_timestamp())
-     order by (d.spec ->> 'priority')::int desc, i.created_at, i.id
+     order by c.destination is null, (d.spec ->> 'priority')::int desc, i.created_at, i.id
      limit $1"""
+# What is to be moved next, as if its copy waited already.
+_TO_MOVE: Final = """
+    select i.id, i.deployment_uid, i.revision, d.name, m.workers, m.gpus
+      from relocations m
+      join instances i on i.id = m.instance_id and i.epoch = m.epoch
+      join deployments d on d.uid = i.deployment_uid and d.revision = i.revision and d.deleted_at is null
+      join revisions r on r.deployment_uid = d.uid and r.generation = d.revision and r.need is not null
+     where m.state = 'waiting' or (m.state = 'moving' and m.copy_id is null)
+     order by m.id"""
 _REVISIONS: Final = """
     select r.deployment_uid, r.generation, r.spec, r.need
       from revisions r join unnest($1::uuid[], $2::bigint[]) as x (uid, generation)
@@ -85,6 +102,7 @@ class WaitingInstance:
     preempt: bool = False
     pushing: bool = False  # those whom it pushed out are still leaving
     destination: Destination | None = None  # a copy of one that is to move goes there and nowhere else
+    promised: Destination | None = None  # where others are moved so that it fits
 
 
 def newcomer(id_: str, deployment_uid: str, deployment: str, revision: int) -> WaitingInstance:
@@ -104,7 +122,10 @@ def newcomer(id_: str, deployment_uid: str, deployment: str, revision: int) -> W
 async def read_waiting(
     connection: Any, limit: int, *, failures_per_worker: int
 ) -> tuple[list[WaitingInstance], float | None]:
-    """Who waits, highest priority and then oldest first; and in how many seconds the next one ends its back-off."""
+    """Who waits, and in how many seconds the next one ends its back-off.
+
+    Copies of those that move come first, since what they take was set aside for them. Then it goes by priority and age.
+    """
     rows = await connection.fetch(_WAITING, limit)
     next_due_s: float | None = rows[0]["next_due_s"] if rows else await connection.fetchval(_NEXT_DUE)
     waiting = [
@@ -123,11 +144,27 @@ async def read_waiting(
             priority=row["priority"],
             preempt=row["preempt"],
             pushing=row["pushing"],
-            destination=Destination(*map(tuple, row["destination"])) if row["destination"] else None,
+            destination=_destination(row["destination"]),
+            promised=_destination(row["promised"]),
         )
         for row in rows
     ]
     return waiting, next_due_s
+
+
+def _destination(stored: Any) -> Destination | None:
+    return Destination(*map(tuple, stored)) if stored else None
+
+
+async def read_copies_to_come(connection: Any) -> list[WaitingInstance]:
+    """The copies of instances that are to be moved as soon as moves before theirs are over. Each has its place."""
+    return [
+        replace(
+            newcomer(f"a copy of {row['id']}", str(row["deployment_uid"]), row["name"], row["revision"]),
+            destination=Destination(tuple(row["workers"]), tuple(row["gpus"])),
+        )
+        for row in await connection.fetch(_TO_MOVE)
+    ]
 
 
 async def read_revisions(connection: Any, keys: Sequence[RevisionKey]) -> dict[RevisionKey, RevisionRow]:

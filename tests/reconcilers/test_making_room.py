@@ -1,0 +1,76 @@
+"""While instances are moved, what they make room for has that room, and each copy its place, whoever else comes."""
+
+from typing import Any
+
+from gpuward.controller.store.database import Database
+from gpuward.controller.store.relocations import NewRelocation, ask_for, begin_next
+from support.ledger import Host, add_deployment, add_host, report, rows
+from support.reign import Reign
+
+
+async def run(db: Database, reign: Reign, name: str, host: Host) -> str:
+    await add_deployment(db, name, resources={"gpus": 1}, placement={"gpus": [host.gpus[0]]})
+    await reign.settle()
+    (one,) = await phases(db, name)
+    await report(db, one["id"], "running")
+    await reign.settle()
+    return str(one["id"])
+
+
+async def phases(db: Database, name: str) -> list[dict[str, Any]]:
+    return await rows(
+        db,
+        """select i.id, i.phase, i.reason, i.message, i.deployment_uid::text as uid from instances i
+             join deployments d on d.uid = i.deployment_uid where d.name = $1 order by i.created_at""",
+        name,
+    )
+
+
+async def begin(db: Database) -> None:
+    async with db.transaction() as connection:
+        await begin_next(connection, at_once=1)
+
+
+async def test_newcomers_take_neither_the_room_nor_the_places_of_the_copies(db: Database, reign: Reign) -> None:
+    first, second, third = [await add_host(db, name, gpus=2) for name in ("w1", "w2", "w3")]
+    olds = [await run(db, reign, name, host) for name, host in (("a", first), ("b", second), ("c", third))]
+    await add_deployment(db, "big", resources={"gpus": 4, "max_workers": 2}, parallel={"tp": 2, "pp": 2})
+    await add_host(db, "w4", gpus=1)
+    await add_deployment(db, "filler", resources={"gpus": 1}, placement={"workers": ["w4"]})
+    await reign.settle()
+    (big,) = await phases(db, "big")
+    assert big["phase"] == "pending"
+    # `b` goes to w3; `a` goes to w4 as soon as that is over, which is when `filler` has gone.
+    rooms = {big["id"]: (("w1", "w2"), (*first.gpus, *second.gpus))}
+    uids = {name: (await phases(db, name))[0]["uid"] for name in ("a", "b", "filler")}
+    async with db.connection() as connection:
+        await connection.execute("update deployments set deleted_at = now() where name = 'filler'")
+    await reign.settle()
+    await ask_for(
+        db,
+        [
+            NewRelocation(olds[1], uids["b"], 1, ("w3",), (third.gpus[1],), "big", rooms),
+            NewRelocation(olds[0], uids["a"], 1, ("w4",), ("GPU-w4-0",), "big", rooms),
+        ],
+    )
+    await begin(db)
+    for number in range(3):
+        await add_deployment(db, f"small{number}", resources={"gpus": 1})
+        await reign.settle()
+        (small,) = await phases(db, f"small{number}")
+        assert (small["phase"], small["reason"]) == ("pending", "reserved"), small["message"]
+    (big,) = await phases(db, "big")
+    assert "others are moved so that it fits on w1, w2" in big["message"]
+    for name, old in (("b", olds[1]), ("a", olds[0])):
+        await reign.settle()
+        _, copy = await phases(db, name)
+        assert copy["phase"] == "scheduled", copy["message"]
+        await report(db, copy["id"], "running")
+        await reign.settle()
+        await report(db, old, "exited", reason="stopped", code=0)
+        await reign.settle()
+        await begin(db)
+    (big,) = await phases(db, "big")
+    assert big["phase"] == "scheduled"
+    held = await rows(db, "select device from claims where instance_id = $1 and memory_mib > 0 order by 1", big["id"])
+    assert [row["device"] for row in held] == [*first.gpus, *second.gpus]
