@@ -216,6 +216,23 @@ def test_one_rank_of_a_gang_ends(restart: str, what: str) -> None:
             story.work(rounds=4, lines=GOOD)
 
 
+@pytest.mark.usefixtures("bench")
+@pytest.mark.parametrize("second", ["take_over", "delete", "stop", "cordon"])
+def test_a_move_in_the_middle_of_which_something_happens(second: str) -> None:
+    with told(first=ONE, second={"replicas": 0}) as story:
+        for at in range(1, STATEMENTS):
+            story.apply(name="d0", fields=ONE)
+            story.work(rounds=3, lines=GOOD)
+            story.move(pick=at % 6, also=False)
+            story.step(part="step_moves", strike=None)
+            for _ in range(at % 3):
+                story.work(rounds=1, lines=GOOD)
+            story.interleave(first="step_instances", at=at, second=second, n=at % 2, name="d0", h=at % 3)
+            story.operator(n=at % 3, verb="uncordon")
+            story.user(name="d0", verb="start", replicas=0)
+            story.work(rounds=2, lines=GOOD)
+
+
 @pytest.mark.timeout(TIMEOUT_S)
 def test_the_ledger_holds_whatever_happens(bench: Bench) -> None:
     run_state_machine_as_test(LedgerMachine, settings=machine_settings())

@@ -17,7 +17,7 @@ NAMES = st.sampled_from(["d0", "d1", "d2", "gang"])
 HOSTS = st.integers(0, 2)
 CONTROLLERS = st.integers(0, 1)
 PICKS = st.integers(0, 63)
-PARTS = st.sampled_from(["step_instances", "step_placement", "step_workers", "step"])
+PARTS = st.sampled_from(["step_instances", "step_placement", "step_workers", "step_moves", "step"])
 STRIKES = st.builds(
     Strike, at=st.integers(1, 16), when=st.sampled_from(["before", "after"]), how=st.sampled_from(["drop", "cancel"])
 )
@@ -46,6 +46,7 @@ MUST_HAPPEN = (
     "stale sessions refused", "stale terms stepped", "stale terms refused", "messages repeated", "messages lost",
     "messages late", "messages reordered", "orders replayed", "old terms refused", "late hellos", "gangs placed",
     "hosts rebooted", "agents restarted", "workers deleted", "controllers killed", "examples settled",
+    "moves asked for", "moves moved", "moves abandoned",
 )  # fmt: skip
 
 

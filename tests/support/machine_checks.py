@@ -102,6 +102,11 @@ _NONE_AT_REST = (
     "select uid, name from deployments where deleted_at is not null",
     "select id, phase, reason from instances where phase in ('stopping', 'replaced', 'unreachable')",
     "select id, instance_id, epoch, rank, verb, worker_id, sent_at from commands where state = 'open'",
+    "select id, instance_id, copy_id, state from relocations where state in ('waiting', 'moving')",
+    # A copy stays only in the place of another.
+    """select d.name, d.spec -> 'replicas' as wanted, array_agg(i.id || ' ' || i.phase) as has
+         from deployments d join instances i on i.deployment_uid = d.uid and i.phase not in ('succeeded', 'failed')
+        group by d.uid having count(*) > (d.spec ->> 'replicas')::int""",
 )
 _WORKERS = "select id, name, phase, reason, session, highest_term, deleted_at, fence_until, reported_at from workers"
 _SITUATION = """

@@ -12,6 +12,8 @@ from gpuward.controller.agents.liveness import Liveness
 from gpuward.controller.agents.session import Session
 from gpuward.controller.domain.workers import WorkerSettings
 from gpuward.controller.reconcilers.placement import EVERYTHING
+from gpuward.controller.reconcilers.relocations import ALL as ALL_MOVES
+from gpuward.controller.reconcilers.relocations import RelocationsReconciler
 from gpuward.controller.reconcilers.workers import ALL, WorkersReconciler
 from gpuward.controller.runtime.database import DATABASE_ERRORS
 from gpuward.controller.runtime.lease import Lease
@@ -24,6 +26,7 @@ from support.reign import Reign
 # Two of three hosts may fall silent at once without the breaker holding everything back.
 WORKERS = WorkerSettings(breaker_least=3)
 _A_DAY_S = 86_400.0
+MOVES_AT_ONCE = 1  # of the two that may be asked for
 
 
 class HandClock:
@@ -43,7 +46,7 @@ class HandClock:
 
 
 class Term:
-    """One reign: instances, placement and workers, as `leading.py` puts them together."""
+    """One reign: instances, placement, workers and moves, as `leading.py` puts them together."""
 
     def __init__(self, database: StruckDatabase, number: int) -> None:
         self.number = number
@@ -51,6 +54,7 @@ class Term:
         self._workers = WorkersReconciler(
             database, term=lambda: number, healthy_for_s=lambda: _A_DAY_S, settings=WORKERS
         )
+        self._moves = RelocationsReconciler(database, number, at_once=MOVES_AT_ONCE)
 
     async def step_instances(self) -> None:
         keys = sorted(await self._reign.instances.list_keys())
@@ -62,8 +66,12 @@ class Term:
     async def step_workers(self) -> None:
         await self._workers.step([ALL])
 
+    async def step_moves(self) -> None:
+        await self._moves.step([ALL_MOVES])
+
     async def step(self) -> None:
         await self.step_workers()
+        await self.step_moves()
         await self.step_instances()
         await self.step_placement()
 

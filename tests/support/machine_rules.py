@@ -34,6 +34,7 @@ from support.machine_claims import claim_straight, count_gangs
 from support.machine_controllers import Term
 from support.machine_faults import Strike
 from support.machine_hosts import GIB, GPU_MIB, Host
+from support.machine_moves import ask_for_moves, count_moves
 from support.machine_time import pass_time
 from support.machine_wire import agent_hears, agent_says, hub_hears, hub_hears_late, replay
 from support.machine_world import World
@@ -78,6 +79,7 @@ class LedgerMachine(RuleBasedStateMachine):
         try:
             if self.world.leader or self.world.deposed:
                 self.do(settle(self.world))
+                self.do(count_moves(self.world))
                 self.bench.tally["examples settled"] += 1
         finally:
             self.abandon()
@@ -275,7 +277,11 @@ class LedgerMachine(RuleBasedStateMachine):
         else:
             host.gpus[uuid] = mib
 
-    # Claims past the scheduler, and time
+    # Moves and claims past the scheduler, and time
+
+    @rule(pick=PICKS, also=st.booleans())
+    def move(self, pick: int, also: bool) -> None:
+        self.do(ask_for_moves(self.world, pick, also=also))
 
     @rule(restart=st.sampled_from(["always", "never"]), preempt=st.booleans())
     def gang(self, restart: str, preempt: bool) -> None:

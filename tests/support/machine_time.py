@@ -11,6 +11,9 @@ _AGE: Final = (
     "update lease set acquired_at = acquired_at - $1::interval",
     "update workers set fence_until = fence_until - $1::interval where fence_until is not null",
     "update instances set not_before = not_before - $1::interval where not_before is not null",
+    "update relocations set created_at = created_at - $1::interval, started_at = started_at - $1::interval",
+    """update instances set created_at = created_at - $1::interval
+        where id in (select copy_id from relocations where state = 'moving')""",
     "update commands set sent_at = sent_at - $1::interval where sent_at is not null",
 )
 

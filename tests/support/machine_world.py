@@ -40,6 +40,7 @@ FINGERPRINT: Final = """
         (select string_agg(t::text, ',' order by t::text) from revisions t),
         (select string_agg(t::text, ',' order by t::text) from workers t),
         (select string_agg(t::text, ',' order by t::text) from devices t),
+        (select string_agg(t::text, ',' order by t::text) from relocations t),
         (select count(*)::text from events)))"""
 
 
