@@ -5,7 +5,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from gpuward.controller.domain.need_json import need_from_json
-from gpuward.controller.domain.placement import Need
+from gpuward.controller.domain.placement import Ask, Need
+from gpuward.controller.scheduling.estimate import for_instance
+from gpuward.controller.scheduling.queueing import Waiter
 from gpuward.controller.store.instances import spec_from_json
 from gpuward.schemas.manifest import DeploymentSpec
 
@@ -103,6 +105,24 @@ class WaitingInstance:
     pushing: bool = False  # those whom it pushed out are still leaving
     destination: Destination | None = None  # a copy of one that is to move goes there and nowhere else
     promised: Destination | None = None  # where others are moved so that it fits
+
+    def ask_by(self, ask: Ask) -> Ask:
+        """What it asks itself, by what each instance of its revision does."""
+        avoid = frozenset({self.avoid_worker}) if self.avoid_worker else frozenset[str]()
+        own = for_instance(ask, self.id, avoid)
+        return own if self.destination is None else _bound_for(own, self.destination)
+
+    def waiter_by(self, ask: Ask) -> Waiter:
+        """How it stands in the queue."""
+        own = self.ask_by(ask)
+        promised = _bound_for(own, self.promised) if self.promised is not None else None
+        return Waiter(own, self.priority, self.preempt, self.waited_s, self.pushing, promised)
+
+
+def _bound_for(ask: Ask, to: Destination) -> Ask:
+    """The ask by hand of a place that was chosen beforehand: the same checks, and no other place."""
+    otherwise = _bound_for(ask.otherwise, to) if ask.otherwise is not None else None
+    return replace(ask, workers=() if to.gpus else to.workers, gpus=to.gpus, otherwise=otherwise)
 
 
 def newcomer(id_: str, deployment_uid: str, deployment: str, revision: int) -> WaitingInstance:
