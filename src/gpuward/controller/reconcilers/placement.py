@@ -13,7 +13,7 @@ from gpuward.controller.store.errors import LostGuardError
 from gpuward.controller.store.locks import lock_rows
 from gpuward.controller.store.occupants import Push, push_out, read_occupants
 from gpuward.controller.store.placement import PlacedStart, commit_placements, store_explanations
-from gpuward.controller.store.waiting import WaitingInstance, read_copies_to_come, read_waiting
+from gpuward.controller.store.waiting import Waiting, WaitingInstance, read_copies_to_come, read_waiting
 
 EVERYTHING: Final = "all"  # the one key: whoever waits is looked at together, in order
 _MAX_WAITING: Final = 20_000  # looked at in one pass; those behind them wait for the next
@@ -46,7 +46,8 @@ class PlacementReconciler:
     async def step(self, keys: Sequence[str]) -> Mapping[str, Outcome]:
         """One pass: who waits, where they fit, and the commit of it."""
         async with self._placer.whole_pass() as left:
-            waiting, ahead, next_due_s = await self._observe()
+            seen, ahead = await self._observe()
+            waiting = seen.instances
             decided = self._placer.decide(waiting, ahead=ahead)
             if self._placer.room_matters(decided):
                 decided = self._placer.decide(waiting, await self._occupants([*waiting, *ahead]), ahead)
@@ -55,24 +56,24 @@ class PlacementReconciler:
             for first in range(0, len(placed), _MAX_COMMITTED):
                 lost += await self._commit(placed[first : first + _MAX_COMMITTED])
             left.extend([*(one for one, _ in unplaced), *(start.waiting for start in lost), *decided.behind, *ahead])
+            if seen.more:
+                self._placer.somebody_waits()
             await self._tell(unplaced, decided.pushes)
             self._placer.unplaced(unplaced)
         outcome: Outcome = Done()
-        if lost or decided.behind:
+        if lost or decided.behind or (seen.more and placed):
             outcome = Again(0.0)
-        elif next_due_s is not None:
-            outcome = Again(max(next_due_s, 0.01))
+        elif seen.next_due_s is not None:
+            outcome = Again(max(seen.next_due_s, 0.01))
         return dict.fromkeys(keys, outcome)
 
-    async def _observe(self) -> tuple[list[WaitingInstance], list[WaitingInstance], float | None]:
-        """Who waits, for whom room is kept before them, and in how many seconds the next one ends its back-off."""
+    async def _observe(self) -> tuple[Waiting, list[WaitingInstance]]:
+        """Who waits, and for whom room is kept before them."""
         async with self._database.snapshot() as connection:
-            waiting, next_due_s = await read_waiting(
-                connection, _MAX_WAITING, failures_per_worker=self._settings.failures_per_worker
-            )
+            seen = await read_waiting(connection, _MAX_WAITING, failures_per_worker=self._settings.failures_per_worker)
             ahead = await read_copies_to_come(connection)
-            await self._placer.refresh(connection, [*waiting, *ahead])
-        return waiting, ahead, next_due_s
+            await self._placer.refresh(connection, [*seen.instances, *ahead])
+        return seen, ahead
 
     async def _occupants(self, waiting: Sequence[WaitingInstance]) -> Occupants:
         """Read with the inventory of the same moment."""

@@ -56,7 +56,7 @@ async def known_needs(connection: Reader, input_hashes: Iterable[str]) -> dict[s
 async def read_queue(connection: Reader, *, without: Collection[str] = ()) -> Queue:
     """Who is served before what is planned, but for the deployments `without` (uids), which are planned anew."""
     failures = RestartSettings().failures_per_worker
-    waiting, _ = await read_waiting(connection, _MAX_QUEUED, failures_per_worker=failures)
+    waiting = (await read_waiting(connection, _MAX_QUEUED, failures_per_worker=failures)).instances
     ahead = await read_copies_to_come(connection)
     asks = await _asks_of(connection, [*waiting, *ahead])
 
