@@ -50,6 +50,27 @@ async def test_several_are_planned_together_by_priority(api: Served, db: Databas
     assert await everything(db) == before
 
 
+async def test_who_waits_already_comes_first_and_its_room_is_kept(api: Served, db: Database) -> None:
+    await add_host(db, "w", gpus=3, gib=40)
+    uids = [await add_deployment(db, name, resources={"gpus": n}) for name, n in (("one", 1), ("big", 3), ("next", 1))]
+    await add_instance(db, uids[0], "one-1", phase="running", epoch=1)
+    await claim(db, "GPU-w-0", "one-1", 40 * GIB)
+    await add_instance(db, uids[2], "next-1")
+    async with db.connection() as connection:
+        need = {"memory_mib": None, "host_memory_mib": 0, "parts": {}, "heads": None, "vocab": None, "notes": []}
+        await connection.execute("update revisions set need = $1", need)
+    first = manifest("small", resources={"gpus": 1})
+    both = await plan(api, {**first, "replicas": 2}), await plan(api, {**first, "replicas": 2, "priority": 900})
+    assert [[item["fits"] for item in body["items"]] for body in both] == [[True, False], [True, True]]
+    await add_instance(db, uids[1], "big-1")
+    async with db.connection() as connection:
+        await connection.execute("update instances set phase = 'failed' where id = 'next-1'")
+        await connection.execute("update instances set phase_since = now() - interval '2 min' where id = 'big-1'")
+    (item,) = (await plan(api, first))["items"]
+    assert not item["fits"]
+    assert "room is kept for big-1 on w" in item["explain"]["message"]
+
+
 async def test_each_change_is_told_apart(api: Served, db: Database) -> None:
     await add_host(db, "w", gpus=1, gib=40)
     spec = {"resources": {"gpus": 1, "gpu_memory": "30GiB"}}

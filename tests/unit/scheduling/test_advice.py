@@ -115,6 +115,14 @@ def test_fewer_cpus() -> None:
     assert advice(Fleet().add("a", [24 * GIB], cpus=32), Need(GIB), resources={"cpus": 48}) == ["fits with cpus <= 32"]
 
 
+def test_never_less_host_memory_than_the_engine_needs() -> None:
+    fleet = Fleet().add("a", [24 * GIB], host_memory=4 * GIB)
+    assert advice(fleet, Need(GIB, host_memory_mib=6 * GIB)) == []
+    assert advice(fleet, Need(GIB, host_memory_mib=2 * GIB), resources={"host_memory": "6GiB"}) == [
+        "fits with host_memory <= 3.9GiB"
+    ]
+
+
 @pytest.mark.parametrize("fill", [lambda f: f.claim("a/0"), lambda f: f.set("a/0", healthy=False)])
 def test_nothing_is_said_where_nothing_helps(fill: Callable[[Fleet], Fleet]) -> None:
     assert advice(fill(Fleet().add("a", [24 * GIB])), Need(GIB), resources={"gpus": 1}) == []

@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry
 
 from gpuward.controller.api.hints import Hints
 from gpuward.controller.domain.placement import Need
+from gpuward.controller.scheduling.queueing import RESERVE_AFTER_S
 from gpuward.controller.store.database import Database
 from gpuward.controller.store.keys import KeyRing, Principal
 from gpuward.schemas.manifest import DeploymentSpec
@@ -35,6 +36,7 @@ class ApiContext:
         analyse: works out the need of a spec that nobody has analysed yet; raises ChildFailure where it cannot.
         registry: what /metrics shows beside the figures that are read from the rows.
         version: of this program.
+        reserve_after_s: for how long one has to wait until room is kept for it.
         longest_window_s: for how long samples are kept; no policy may look further back.
     """
 
@@ -47,6 +49,7 @@ class ApiContext:
     registry: CollectorRegistry
     version: str
     longest_window_s: float
+    reserve_after_s: float = RESERVE_AFTER_S
 
 
 CONTEXT: Final = web.AppKey("CONTEXT", ApiContext)

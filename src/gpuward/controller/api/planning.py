@@ -1,6 +1,5 @@
 """What an apply of several manifests would lead to: worked out with the scheduler's own code, on arrays, no I/O."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -12,7 +11,8 @@ from gpuward.controller.scheduling.advice import Unfit, advise
 from gpuward.controller.scheduling.estimate import asks_for, for_instance
 from gpuward.controller.scheduling.inventory import Inventory
 from gpuward.controller.scheduling.pool import Occupant
-from gpuward.controller.scheduling.queueing import Occupants, Served, Waiter, serve
+from gpuward.controller.scheduling.queueing import RESERVE_AFTER_S, Occupants, Served, Waiter, serve
+from gpuward.controller.store.plan_reads import Queue
 from gpuward.schemas.manifest import DeploymentSpec
 from gpuward.schemas.needs import LayoutView
 from gpuward.schemas.objects import Explain
@@ -22,6 +22,7 @@ from gpuward.schemas.reasons import Reason
 MAX_INSTANCES: Final = 10_000
 _MAX_ADVISED: Final = 5  # deployments; each takes about ten questions to the scheduler, who has to leave many more
 NOBODY: Final = Occupants()
+NOBODY_WAITS: Final = Queue()
 PlanChange = Literal["create", "replace", "update", "unchanged"]
 
 
@@ -37,8 +38,16 @@ class Planned:
     need: Need | str  # a text: why the need is not known
 
 
-def plan_items(inventory: Inventory, planned: Sequence[Planned], occupants: Occupants = NOBODY) -> list[PlanItem]:
-    """Places all of them together, higher priority first, and answers in the manifests' order.
+def plan_items(
+    inventory: Inventory,
+    planned: Sequence[Planned],
+    occupants: Occupants = NOBODY,
+    queue: Queue = NOBODY_WAITS,
+    *,
+    reserve_after_s: float = RESERVE_AFTER_S,
+    name_others: bool = True,
+) -> list[PlanItem]:
+    """Places all of them together behind those who wait, higher priority first; answers in the manifests' order.
 
     The first that do not fit are told what would make them fit, beside all that do.
 
@@ -46,12 +55,17 @@ def plan_items(inventory: Inventory, planned: Sequence[Planned], occupants: Occu
         inventory: as it is; of no use afterwards.
         planned: what is to be placed.
         occupants: those who hold claims, whom the planned might push out.
+        queue: those who wait already; of equal priority they are older.
+        reserve_after_s: for how long one has to wait until room is kept for it.
+        name_others: whether the first that does not fit is told whose leaving would help.
     """
     order = sorted(range(len(planned)), key=lambda n: -planned[n].spec.priority)
     waiters = [
         Waiter(ask, planned[n].spec.priority, planned[n].spec.preempt) for n in order for ask in asks_of(planned[n])
     ]
-    served = {one.decision.instance: one for one in serve(inventory, waiters, occupants, reserve_after_s=math.inf)}
+    waiters = sorted([*queue.waiting, *waiters], key=lambda waiter: -waiter.priority)
+    answers = serve(inventory, waiters, occupants, reserve_after_s=reserve_after_s, ahead=queue.ahead)
+    served = {one.decision.instance: one for one in answers}
     names = {worker.id: worker.name for worker in inventory.workers.facts}
     items: list[PlanItem] = []
     advised = 0
@@ -60,7 +74,7 @@ def plan_items(inventory: Inventory, planned: Sequence[Planned], occupants: Occu
         for index in range(one.to_place):
             answer = served.get(_instance(one, index))
             if answer is not None and isinstance(answer.decision, Unplaced) and advice is None:
-                staying = occupants.staying if not advised else ()
+                staying = occupants.staying if name_others and not advised else ()
                 advice = _advice(inventory, one, answer.decision, staying) if advised < _MAX_ADVISED else []
                 advised += 1
             items.append(_item(one, index, answer, inventory, names, advice or []))
@@ -81,7 +95,7 @@ def asks_of(planned: Planned) -> list[Ask]:
 
 
 def _advice(inventory: Inventory, planned: Planned, decision: Unplaced, occupants: Sequence[Occupant]) -> list[str]:
-    if isinstance(planned.need, str):
+    if isinstance(planned.need, str) or decision.reason == Reason.RESERVED:
         return []
     engine = engine_for(planned.spec)
     return advise(inventory, Unfit(planned.spec, planned.need, engine, planned.uid, decision.explain, occupants))

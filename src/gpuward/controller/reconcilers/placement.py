@@ -17,7 +17,7 @@ from gpuward.controller.store.errors import LostGuardError
 from gpuward.controller.store.locks import lock_rows
 from gpuward.controller.store.occupants import Push, push_out, read_occupants
 from gpuward.controller.store.placement import PlacedStart, commit_placements, store_explanations
-from gpuward.controller.store.waiting import WaitingInstance, read_copies_to_come, read_waiting
+from gpuward.controller.store.waiting import Waiting, WaitingInstance, read_copies_to_come, read_waiting
 
 EVERYTHING: Final = "all"  # the one key: whoever waits is looked at together, in order
 _MAX_WAITING: Final = 20_000  # looked at in one pass; those behind them wait for the next
@@ -41,6 +41,16 @@ class _Decided:
             self.unserved.append(answer)
         else:
             self.starts.append(answer)
+
+
+@dataclass(frozen=True, slots=True)
+class _Served:
+    """What a pass has come to: how many got a place, who lost a race, who fits nowhere, who was not looked at."""
+
+    placed: int
+    lost: list[PlacedStart]
+    unserved: list[Unserved]
+    behind: list[WaitingInstance]
 
 
 class PlacementReconciler:
@@ -69,22 +79,23 @@ class PlacementReconciler:
     async def step(self, keys: Sequence[str]) -> Mapping[str, Outcome]:
         """One pass: who waits, where they fit, and the commit of it."""
         async with self._placer.whole_pass() as left:
-            waiting, ahead, next_due_s = await self._observe()
-            lost, unserved, behind = await self._place(waiting, ahead)
-            left.extend([*(one.waiting for one in unserved), *(start.waiting for start in lost), *behind, *ahead])
-            await self._tell(unserved)
-            self._placer.unplaced(unserved)
+            seen, ahead = await self._observe()
+            served = await self._place(seen.instances, ahead)
+            left.extend([*(one.waiting for one in served.unserved), *(s.waiting for s in served.lost), *served.behind])
+            left.extend(ahead)
+            if seen.more:
+                self._placer.somebody_waits()
+            await self._tell(served.unserved)
+            self._placer.unplaced(served.unserved)
         outcome: Outcome = Done()
-        if lost or behind:
+        if served.lost or served.behind or (seen.more and served.placed):
             outcome = Again(0.0)
-        elif next_due_s is not None:
-            outcome = Again(max(next_due_s, 0.01))
+        elif seen.next_due_s is not None:
+            outcome = Again(max(seen.next_due_s, 0.01))
         return dict.fromkeys(keys, outcome)
 
-    async def _place(
-        self, waiting: Sequence[WaitingInstance], ahead: Sequence[WaitingInstance]
-    ) -> tuple[list[PlacedStart], list[Unserved], list[WaitingInstance]]:
-        """Decides and commits, and returns who lost a race, who fits nowhere, and who was not looked at.
+    async def _place(self, waiting: Sequence[WaitingInstance], ahead: Sequence[WaitingInstance]) -> _Served:
+        """Decides and commits.
 
         Some are committed while others are decided; but none before all are, where room may be kept for one or made.
         """
@@ -98,7 +109,10 @@ class PlacementReconciler:
                     decided = await self._decide(waiting, ahead, occupants)
             for some in _pieces(decided.starts, _MAX_COMMITTED):
                 await commits.begin(self._commit(some))
-        return [start for lost in commits.results for start in lost], decided.unserved, list(decided.behind.values())
+        lost = [start for some in commits.results for start in some]
+        behind = list(decided.behind.values())
+        placed = len(waiting) - len(decided.unserved) - len(behind) - len(lost)
+        return _Served(placed, lost, decided.unserved, behind)
 
     async def _decide(
         self,
@@ -119,15 +133,13 @@ class PlacementReconciler:
                 await pace.rest()
         return decided
 
-    async def _observe(self) -> tuple[list[WaitingInstance], list[WaitingInstance], float | None]:
-        """Who waits, for whom room is kept before them, and in how many seconds the next one ends its back-off."""
+    async def _observe(self) -> tuple[Waiting, list[WaitingInstance]]:
+        """Who waits, and for whom room is kept before them."""
         async with self._database.snapshot() as connection:
-            waiting, next_due_s = await read_waiting(
-                connection, _MAX_WAITING, failures_per_worker=self._settings.failures_per_worker
-            )
+            seen = await read_waiting(connection, _MAX_WAITING, failures_per_worker=self._settings.failures_per_worker)
             ahead = await read_copies_to_come(connection)
-            await self._placer.refresh(connection, [*waiting, *ahead])
-        return waiting, ahead, next_due_s
+            await self._placer.refresh(connection, [*seen.instances, *ahead])
+        return seen, ahead
 
     async def _occupants(self, waiting: Sequence[WaitingInstance]) -> Occupants:
         """Read with the inventory of the same moment."""

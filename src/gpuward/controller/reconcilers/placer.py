@@ -9,26 +9,25 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from gpuward.controller.decide.orders import start_payload
 from gpuward.controller.domain.placement import Ask, Need, Placed, Unplaced
 from gpuward.controller.engines.registry import engine_for
 from gpuward.controller.runtime.clock import Clock
-from gpuward.controller.scheduling.estimate import asks_for, for_instance
+from gpuward.controller.scheduling.estimate import asks_for
 from gpuward.controller.scheduling.inventory import Inventory
 from gpuward.controller.scheduling.pool import Occupant
-from gpuward.controller.scheduling.queueing import Occupants, Waiter, serve
+from gpuward.controller.scheduling.queueing import RESERVE_AFTER_S, Occupants, Waiter, serve
 from gpuward.controller.store.holdings import Holdings
 from gpuward.controller.store.inventory import InventoryCache
 from gpuward.controller.store.placement import PlacedStart
-from gpuward.controller.store.waiting import Destination, RevisionKey, WaitingInstance, read_revisions
+from gpuward.controller.store.waiting import RevisionKey, WaitingInstance, read_revisions
 from gpuward.schemas.manifest import DeploymentSpec
 from gpuward.schemas.objects import Explain
 from gpuward.schemas.reasons import Reason
 
-RESERVE_AFTER_S: Final = 60.0
 _PATIENCE_S: Final = 0.02
 _MAX_PUSHES: Final = 8  # of one pass; each takes some 50 ms among ten thousands, and nothing else runs then
 _MAX_AT_ONCE: Final = 256  # of one step; more would hold its deployments' rows for long
@@ -216,7 +215,7 @@ class Placer:
     def _waiters(self, waiting: Iterable[WaitingInstance], impossible: list[Unserved]) -> Iterator[Waiter]:
         for one in waiting:
             try:
-                yield _waiter(one, self._ask(one))
+                yield one.waiter_by(self._revision(one).ask)
             except ValueError as error:
                 impossible.append(Unserved(one, _impossible(one, error)))
 
@@ -225,14 +224,8 @@ class Placer:
         asks = []
         for one in some:
             with suppress(ValueError):
-                asks.append(self._ask(one))
+                asks.append(one.ask_by(self._revision(one).ask))
         return asks
-
-    def _ask(self, waiting: WaitingInstance) -> Ask:
-        ask = self._revision(waiting).ask
-        avoid = frozenset({waiting.avoid_worker}) if waiting.avoid_worker else frozenset[str]()
-        ask = for_instance(ask, waiting.id, avoid)
-        return ask if waiting.destination is None else _bound_for(ask, waiting.destination)
 
     def _revision(self, waiting: WaitingInstance) -> _Revision:
         found = self._revisions[waiting.deployment_uid, waiting.revision]
@@ -283,17 +276,6 @@ class Placer:
     def unplaced(self, instances: Sequence[Unserved]) -> None:
         """Counts who fits nowhere."""
         self._metrics.placed("unplaced", len(instances))
-
-
-def _waiter(one: WaitingInstance, ask: Ask) -> Waiter:
-    promised = _bound_for(ask, one.promised) if one.promised is not None else None
-    return Waiter(ask, one.priority, one.preempt, one.waited_s, one.pushing, promised)
-
-
-def _bound_for(ask: Ask, to: Destination) -> Ask:
-    """The ask by hand of a place that was chosen beforehand: the same checks, and no other place."""
-    otherwise = _bound_for(ask.otherwise, to) if ask.otherwise is not None else None
-    return replace(ask, workers=() if to.gpus else to.workers, gpus=to.gpus, otherwise=otherwise)
 
 
 def _impossible(waiting: WaitingInstance, error: ValueError) -> Unplaced:

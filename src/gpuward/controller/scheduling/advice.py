@@ -89,12 +89,15 @@ def _least_mib(unfit: Unfit, placed: Placed) -> int:
 
 
 def _less_host_memory(inventory: Inventory, unfit: Unfit) -> Iterator[str]:
+    """As much as the nearest miss has, where more was asked than the engine by itself would need."""
     nearest = unfit.explain.nearest
     if nearest is None or nearest.code != Reason.HOST_MEMORY or not nearest.free_gib:
         return
     tenths = int((nearest.free_gib - 0.01) * 10)
-    spec = _with(unfit.spec, "resources", host_memory=tenths * _MIB_PER_GIB // 10)
-    if unfit.asked(inventory, spec) is not None:
+    memory_mib = tenths * _MIB_PER_GIB // 10
+    least_mib = min(need.host_memory_mib for _, need in unfit.need.by_engine or (("", unfit.need),))
+    spec = _with(unfit.spec, "resources", host_memory=memory_mib)
+    if memory_mib > least_mib and unfit.asked(inventory, spec) is not None:
         yield f"fits with host_memory <= {tenths / 10:g}GiB"
 
 

@@ -11,6 +11,7 @@ import math
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Final
 
 from gpuward.controller.domain.placement import Ask, Decision, Placed, Unplaced
 from gpuward.controller.scheduling.inventory import Inventory
@@ -18,6 +19,8 @@ from gpuward.controller.scheduling.place import find, place_one
 from gpuward.controller.scheduling.pool import Occupant, Pool
 from gpuward.controller.scheduling.preempt import Room, await_ends, lifted, push_out
 from gpuward.schemas.reasons import Reason
+
+RESERVE_AFTER_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,23 +5,27 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from gpuward.controller.domain.need_json import need_from_json
-from gpuward.controller.domain.placement import Need
+from gpuward.controller.domain.placement import Ask, Need
+from gpuward.controller.scheduling.estimate import for_instance
+from gpuward.controller.scheduling.queueing import Waiter
 from gpuward.controller.store.instances import spec_from_json
 from gpuward.schemas.manifest import DeploymentSpec
 
+MOST_OF_DEPLOYMENT: Final = 2_000
 _NEXT_DUE: Final = """
     select extract(epoch from min(not_before) - clock_timestamp())::float8
       from instances where phase = 'pending' and not_before > clock_timestamp()"""
 # Due ones only: whoever backs off waits, and is looked at again when its time has come. Whom it pushed out of a worker
 # that is lost may never leave, so it waits for the others alone. Room that moves make is
-# promised until the last of those that they move has gone.
+# promised until the last of those that they move has gone. Where more wait than a pass looks at, one deployment's
+# do not take up all of it, or thousands that fit nowhere would keep all others from being looked at.
 _WAITING: Final = """
     with rooms as (
         select distinct on (key) key as instance_id, value as promised
           from relocations r cross join jsonb_each(r.rooms)
          where r.state in ('waiting', 'moving')
             or (r.state = 'moved' and exists (select 1 from instances o where o.id = r.instance_id)))
-    select i.id, i.deployment_uid, i.revision, i.phase, i.phase_since, i.epoch, i.failures, i.message, d.name,
+    select q.in_all, i.id, i.deployment_uid, i.revision, i.phase, i.phase_since, i.epoch, i.failures, i.message, d.name,
            (d.spec ->> 'priority')::int as priority, (d.spec ->> 'preempt')::boolean as preempt,
            exists (select 1 from instances v
                     where v.pushed_out_for = i.id
@@ -34,13 +38,17 @@ _WAITING: Final = """
                as last_worker,
            (select extract(epoch from min(not_before) - clock_timestamp())::float8
               from instances where phase = 'pending' and not_before > clock_timestamp()) as next_due_s
-      from instances i join deployments d on d.uid = i.deployment_uid
+      from (select id, row_number() over (partition by deployment_uid order by created_at, id) as place,
+                   count(*) over () as in_all
+              from instances
+             where phase in ('pending', 'analyzing') and (not_before is null or not_before <= clock_timestamp())) q
+      join instances i on i.id = q.id
+      join deployments d on d.uid = i.deployment_uid
       join revisions r on r.deployment_uid = i.deployment_uid and r.generation = i.revision
       left join lateral (select jsonb_build_array(m.workers, m.gpus) as destination from relocations m
                           where m.copy_id = i.id and m.state = 'moving') c on true
       left join rooms on rooms.instance_id = i.id
-     where i.phase in ('pending', 'analyzing') and d.deleted_at is null and r.need is not null
-       and i.revision = d.revision and (i.not_before is null or i.not_before <= clock_timestamp())
+     where (q.in_all <= $1 or q.place <= $2) and d.deleted_at is null and r.need is not null and i.revision = d.revision
      order by c.destination is null, (d.spec ->> 'priority')::int desc, i.created_at, i.id
      limit $1"""
 # What is to be moved next, as if its copy waited already.
@@ -104,6 +112,24 @@ class WaitingInstance:
     destination: Destination | None = None  # a copy of one that is to move goes there and nowhere else
     promised: Destination | None = None  # where others are moved so that it fits
 
+    def ask_by(self, ask: Ask) -> Ask:
+        """What it asks itself, by what each instance of its revision does."""
+        avoid = frozenset({self.avoid_worker}) if self.avoid_worker else frozenset[str]()
+        own = for_instance(ask, self.id, avoid)
+        return own if self.destination is None else _bound_for(own, self.destination)
+
+    def waiter_by(self, ask: Ask) -> Waiter:
+        """How it stands in the queue."""
+        own = self.ask_by(ask)
+        promised = _bound_for(own, self.promised) if self.promised is not None else None
+        return Waiter(own, self.priority, self.preempt, self.waited_s, self.pushing, promised)
+
+
+def _bound_for(ask: Ask, to: Destination) -> Ask:
+    """The ask by hand of a place that was chosen beforehand: the same checks, and no other place."""
+    otherwise = _bound_for(ask.otherwise, to) if ask.otherwise is not None else None
+    return replace(ask, workers=() if to.gpus else to.workers, gpus=to.gpus, otherwise=otherwise)
+
 
 def newcomer(id_: str, deployment_uid: str, deployment: str, revision: int) -> WaitingInstance:
     """An instance that is about to be created, and waits for nothing but its place."""
@@ -119,14 +145,23 @@ def newcomer(id_: str, deployment_uid: str, deployment: str, revision: int) -> W
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Who waits, whether there are more, and in how many seconds the next one ends its back-off."""
+
+    instances: list[WaitingInstance]
+    more: bool
+    next_due_s: float | None
+
+
 async def read_waiting(
-    connection: Any, limit: int, *, failures_per_worker: int
-) -> tuple[list[WaitingInstance], float | None]:
-    """Who waits, and in how many seconds the next one ends its back-off.
+    connection: Any, limit: int, *, failures_per_worker: int, of_deployment: int = MOST_OF_DEPLOYMENT
+) -> Waiting:
+    """Reads as many as `limit`; where more wait, no more than `of_deployment` of each.
 
     Copies of those that move come first, since what they take was set aside for them. Then it goes by priority and age.
     """
-    rows = await connection.fetch(_WAITING, limit)
+    rows = await connection.fetch(_WAITING, limit, of_deployment)
     next_due_s: float | None = rows[0]["next_due_s"] if rows else await connection.fetchval(_NEXT_DUE)
     waiting = [
         WaitingInstance(
@@ -149,7 +184,7 @@ async def read_waiting(
         )
         for row in rows
     ]
-    return waiting, next_due_s
+    return Waiting(waiting, any(row["in_all"] > limit for row in rows), next_due_s)
 
 
 def _destination(stored: Any) -> Destination | None:

@@ -1,0 +1,24 @@
+"""Who waits, in the order in which they are served; and none so many that others are not looked at."""
+
+from gpuward.controller.store.database import Database
+from gpuward.controller.store.waiting import read_waiting
+from support.ledger import GIB, add_deployment, add_instance
+
+
+async def test_thousands_of_one_deployment_keep_nobody_else_from_being_looked_at(migrated: Database) -> None:
+    for name, count, priority in (("many", 5, 500), ("one", 1, 100)):
+        uid = await add_deployment(migrated, name, priority=priority)
+        for number in range(count):
+            await add_instance(migrated, uid, f"{name}-{number}")
+    need = {"memory_mib": GIB, "host_memory_mib": 0, "parts": {}, "heads": None, "vocab": None, "notes": []}
+    async with migrated.connection() as connection:
+        await connection.execute("update revisions set need = $1", need)
+        await connection.execute("update instances set not_before = now() + interval '1 h' where id = 'many-0'")
+        few = await read_waiting(connection, 3, failures_per_worker=3, of_deployment=2)
+        all_ = await read_waiting(connection, 5, failures_per_worker=3, of_deployment=2)
+    assert [one.id for one in few.instances] == ["many-1", "many-2", "one-0"], "two of each, since five wait"
+    assert few.more
+    assert [one.id for one in all_.instances] == ["many-1", "many-2", "many-3", "many-4", "one-0"]
+    assert not all_.more
+    assert all_.next_due_s is not None
+    assert 3500 < all_.next_due_s <= 3600
