@@ -1,26 +1,19 @@
 """A need as the API shows it: the figure of the layout that was chosen, and what it is made of."""
 
-from gpuward.controller.domain.placement import Layout, Need, Share
+from gpuward.controller.domain.placement import Layout, Need
 from gpuward.schemas.needs import NeedView
 
 
 def need_view(need: Need, engine: str | None = None, layout: Layout | None = None) -> NeedView:
     """What is needed of each GPU of that layout; in all, where none is chosen or the engine has not measured it."""
     own = dict(need.by_engine).get(engine or "", need)
-    share = _share(own, layout) if layout is not None else None
+    share = own.share_of(layout) if layout is not None else None
     return NeedView(
         memory_mib=own.memory_mib if share is None else share.memory_mib,
         host_memory_mib=own.host_memory_mib if share is None else share.host_memory_mib or own.host_memory_mib,
         parts=dict(own.parts if share is None else share.parts),
         per_gpu=share is not None,
         context=own.context,
-        sequences=own.sequences,
+        sequences=own.sequences if layout is None else own.sequences_of(layout),
         notes=list(own.notes),
     )
-
-
-def _share(need: Need, layout: Layout) -> Share | None:
-    """One split may have been measured for more and for fewer requests at once; the memory tells which it was."""
-    same = [s for s in need.shares if (s.tp, s.pp, s.dp) == (layout.tp, layout.pp, layout.dp)]
-    exact = (s for s in same if s.memory_mib == layout.memory_mib)
-    return next(exact, same[0] if same else None)

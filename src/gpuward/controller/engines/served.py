@@ -3,7 +3,7 @@
 They differ in data (`ServerTable`) and in their command lines, which are the subclasses' own.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -158,7 +158,7 @@ class ModelServer(SingleEngine):
             kv_heads=None if facts.kv_lora_rank is not None else facts.kv_heads,
             vocab=None if vocab is None else -(-vocab // _VOCABULARY_PAD) * _VOCABULARY_PAD,
             vision_heads=facts.vision_heads,
-            notes=_notes(facts, reckoned, turns[0], said=context is not None or sequences is not None),
+            notes=_notes(facts, reckoned, turns),
             shares=shares,
             compute_capability=demanded_capability(spec, facts, self.table.capabilities),
             # An encoder's need does not depend on them, and it may take less than its config says: its tokenizer's and
@@ -201,7 +201,7 @@ class ModelServer(SingleEngine):
                 **outside_parts(split),
             }
             parts = {name: size for name, size in parts.items() if size}
-            yield Share(*split.degrees, sum(parts.values()), parts)
+            yield Share(*split.degrees, sum(parts.values()), parts, sequences=None if facts.encoder else sequences)
 
     def _adapters(self, spec: DeploymentSpec) -> tuple[str, ...]:
         """Where the adapters that the args name are.
@@ -234,12 +234,12 @@ def _working_bytes(spec: DeploymentSpec, facts: ModelFacts) -> int:
     return min(DTYPE_BYTES.get(facts.dtype or "", 2), 2)
 
 
-def _notes(facts: ModelFacts, context: int, sequences: int, *, said: bool) -> tuple[str, ...]:
+def _notes(facts: ModelFacts, context: int, turns: Sequence[int]) -> tuple[str, ...]:
     if facts.encoder:
         return ("an encoder keeps no key-value cache",)
-    notes = [f"key-value cache for {sequences} sequences of {context} tokens{'' if said else ', by default'}"]
     if cache_bytes_per_token(facts, 1) is None:
-        notes = [
-            "the model's files do not say how large its key-value cache is: a fifth of the weights is taken for it"
-        ]
-    return tuple(notes)
+        return (
+            "the model's files do not say how large its key-value cache is: a fifth of the weights is taken for it",
+        )
+    by_default = "" if len(turns) == 1 else f", by default, or for {turns[-1]} where that fits nowhere"
+    return (f"key-value cache for {turns[0]} sequences of {context} tokens{by_default}",)
