@@ -182,7 +182,9 @@ class ModelServer(SingleEngine):
             cache_bytes=_FP8_CACHE if (text(spec, "kv-cache-dtype") or "").startswith("fp8") else dtype_bytes,
             batch_tokens=tokens,
             batch_sequences=max(sequences, self.table.batch_sequences_default),
-            beyond_windows=tokens,  # of one sequence, or shared by several: SlidingWindowSpec in vLLM's sources
+            # Of one sequence, or shared by several: SlidingWindowSpec and group_size in vLLM's sources (v1/kv_cache_*).
+            beyond_windows=tokens,
+            window_groups=True,
         )
         if not self.table.windows or stated(spec, (self.table.no_windows,)) is True:
             facts = replace(facts, sliding_window=None)
