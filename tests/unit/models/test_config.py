@@ -253,6 +253,11 @@ def test_quantisations(stated: dict[str, Any], expected: tuple[str, int | None])
                  {"attention": {"n_heads_in_group": 16, "no_op": False}}]},
             {"kv_heads": 8, "full_layers": 2, "uncached_layers": 1, "head_dim": 128},
         ),
+        # Whisper's, and the smallest of several, which is what servers go by.
+        ({"model_type": "whisper", "max_source_positions": 1500, "max_target_positions": 448}, {"context_length": 448}),
+        ({"max_position_embeddings": 131072, "seq_length": 8192}, {"context_length": 8192}),
+        ({"n_ctx": 9, "text_config": {"model_type": "llama"}}, {"context_length": 9}),
+        ({"text_config": {"model_type": "llama"}}, {"context_length": 2048}),
         # DeepSeek-V3.2.
         (
             {"kv_lora_rank": 512, "qk_rope_head_dim": 64, "index_head_dim": 128, "index_topk": 2048},

@@ -14,6 +14,11 @@ from gpuward.controller.models.quantization import QUANTISED_BESIDE, quantizatio
 
 CONFIG_FILE: Final = "config.json"
 MAX_CONFIG_BYTES: Final = 16 * 2**20
+# Servers take the smallest of these, and refuse to be told more (model_arch_config_convertor.py of vLLM).
+_LENGTHS: Final = (
+    "max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_target_positions",
+    "max_sequence_length", "max_seq_length", "seq_len", "n_ctx",
+)  # fmt: skip
 
 
 def read_config(files: ModelFiles) -> Mapping[str, Any]:
@@ -53,9 +58,7 @@ def with_config(facts: ModelFacts, config: Mapping[str, Any]) -> ModelFacts:
         sliding_window=kinds.window,
         intermediate_size=language.count("intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size"),
         vocab=language.count("padded_vocab_size", "vocab_size"),
-        context_length=language.count(
-            "max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_sequence_length", "n_ctx"
-        ),
+        context_length=language.least(*_LENGTHS),
         experts=language.count("num_experts", "n_routed_experts", "num_local_experts", "moe_num_experts"),
         experts_per_token=language.count(
             "num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_top_k"
