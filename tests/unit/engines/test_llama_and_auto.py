@@ -62,12 +62,18 @@ def test_llama_cpp_reads_whatever_is_loaded_beside_the_model() -> None:
 def test_the_rest_stays_in_host_memory_only_where_the_user_says_so() -> None:
     whole, part = need("llama-cpp", QUANTISED), need("llama-cpp", QUANTISED, args={"n-gpu-layers": 11})
     assert whole.host_memory_mib == 512
-    assert part.host_memory_mib == 512 + 3129  # 22 of 33
+    assert part.host_memory_mib == pytest.approx(512 + 3129 + 4 * GIB * 22 / 33, abs=1)  # 22 of 33, with their cache
     assert part.shares[0].parts["weights"] == 1565
     assert any("11 of 33 layers" in note for note in part.notes)
     on_host = need("llama-cpp", QUANTISED, args={"n-gpu-layers": 0})
     assert on_host.memory_mib == 0
     assert on_host.host_memory_mib == 512 + 4693 + 4 * GIB
+    launch = Launch(context=on_host.context, sequences=on_host.sequences)
+    # Else it would take the model's own context, of which 131,072 tokens would be sixteen times as much.
+    line = " ".join(process(spec("llama-cpp", args={"n-gpu-layers": 0}), launch).argv)
+    assert "--ctx-size 32768 --parallel 4" in line
+    silent = need("llama-cpp", replace(QUANTISED, kv_heads=None), args={"n-gpu-layers": 0})
+    assert silent.parts["cache"] == pytest.approx(4693 / 5, abs=1)  # not known, and not nothing
     (asked,) = asks("llama-cpp", QUANTISED, args={"n-gpu-layers": 0})
     assert [one.gpus for one in asked.layouts] == [0]
 

@@ -129,14 +129,16 @@ class LlamaCppEngine(SingleEngine):
         layers = (facts.layers or 0) + 1  # as it counts them: the output is one more
         wanted = _gpu_layers(spec)
         on_gpu = 1.0 if wanted is None else min(wanted / layers, 1.0)
-        host = mib(facts.weight_bytes * (1 - on_gpu)) + HOST_RUNTIME_MIB
+        # The cache of a layer is where the layer is.
+        cache = cache_per_gpu(facts, Split(1, 1, 1), workload)
+        kept = facts.weight_bytes + (facts.weight_bytes * UNKNOWN_CACHE_SHARE if cache is None else cache)
+        host = mib(kept * (1 - on_gpu)) + HOST_RUNTIME_MIB
         notes = [f"{slots} slots of {each} tokens{'' if context else ', by default'}"]
         if on_gpu < 1:
             notes.append(f"{wanted} of {layers} layers on GPUs, the rest in host memory")
         if wanted == 0:
-            cache = cache_per_gpu(facts, Split(1, 1, 1), workload) or 0
-            host += mib(cache)
-            return Need(0, host, {"weights": mib(facts.weight_bytes), "cache": mib(cache)}, notes=tuple(notes))
+            parts = {"weights": mib(facts.weight_bytes), "cache": mib(kept - facts.weight_bytes)}
+            return Need(0, host, parts, notes=tuple(notes), context=each, sequences=slots)
         shares = tuple(_share(facts, workload, count, on_gpu) for count in _GPU_COUNTS)
         if spec.resources.gpus != "auto" or spec.placement.gpus:
             count = spec.resources.gpus if spec.resources.gpus != "auto" else len(spec.placement.gpus)
