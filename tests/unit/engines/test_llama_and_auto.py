@@ -52,6 +52,14 @@ def test_llama_cpp_keeps_a_batch_beside_each_slots_window() -> None:
     assert part("compute", **{"ubatch-size": 2048}) == pytest.approx(4 * part("compute"), abs=4)
 
 
+def test_llama_cpp_keeps_to_the_default_context_on_memory_given_by_the_user() -> None:
+    """It takes what it needs: without a context that would be the model's own, whatever was claimed."""
+    wanted = spec("llama-cpp", resources={"gpu_memory": "8GiB"})
+    given = engine_for(wanted).need(wanted, None)
+    launch = replace(ONE, context=given.context, sequences=given.sequences)
+    assert " ".join(process(wanted, launch).argv).endswith("--n-gpu-layers 999 --ctx-size 32768 --parallel 4")
+
+
 def test_llama_cpp_reads_whatever_is_loaded_beside_the_model() -> None:
     wanted = spec("llama-cpp", args={"lora": "/a.gguf", "mmproj": "/tower.gguf"})
     work = engine_for(wanted).analysis(wanted)
