@@ -91,6 +91,9 @@ def test_the_servers_pad_the_vocabulary_but_not_the_heads() -> None:
     (asked,) = asks("vllm", replace(LLAMA, vision_heads=6))
     assert [one.tp for one in asked.layouts] == [1, 2, 1, 2]
     assert (Reason.VISION_INDIVISIBLE) in asked.refused
+    (asked,) = asks("vllm", replace(LLAMA, vision=True, vision_heads=6), args={"mm-encoder-tp-mode": "data"})
+    assert [one.tp for one in asked.layouts[:3]] == [1, 2, 4]
+    assert need("sglang", replace(LLAMA, vision=True)).parts["images"] == 3072
 
 
 def test_an_encoder_keeps_no_cache() -> None:

@@ -50,7 +50,7 @@ IMAGES_MIB: Final = 3072
 # Server, scheduler and one process per GPU, each with PyTorch. Guessed at 1 GiB each for the usual few of them.
 HOST_RUNTIME_MIB: Final = 4096
 _FP8_CACHE: Final = 1.0
-_READ: Final = ("dtype", "quantization", "kv-cache-dtype")
+_READ: Final = ("dtype", "quantization", "kv-cache-dtype", "mm-encoder-tp-mode", "mm-enable-dp-encoder")
 # Flags that engines of other kinds have too.
 _ANYBODYS: Final = frozenset({"host", "port", "model", "revision", "device", "config"})
 _VOCABULARY_PAD: Final = 64  # both pad the vocabulary to a multiple of it before they divide it
@@ -157,7 +157,7 @@ class ModelServer(SingleEngine):
             heads=facts.heads,
             kv_heads=None if facts.kv_lora_rank is not None else facts.kv_heads,
             vocab=None if vocab is None else -(-vocab // _VOCABULARY_PAD) * _VOCABULARY_PAD,
-            vision_heads=facts.vision_heads,
+            vision_heads=None if _tower_on_each(spec) else facts.vision_heads,
             notes=_notes(facts, reckoned, turns),
             shares=shares,
             compute_capability=demanded_capability(spec, facts, self.table.capabilities),
@@ -199,7 +199,7 @@ class ModelServer(SingleEngine):
                 "adapters": mib(facts.adapter_bytes / split.tp),
                 "cache": mib(total * UNKNOWN_CACHE_SHARE / split.gpus if cache is None else cache),
                 "activations": mib(activations(facts, workload, dtype_bytes)),
-                "images": 0 if facts.vision_heads is None else IMAGES_MIB,
+                "images": IMAGES_MIB if facts.vision else 0,
                 **outside_parts(split),
             }
             parts = {name: size for name, size in parts.items() if size}
@@ -226,6 +226,11 @@ def outside_parts(split: Split) -> dict[str, int]:
     ranks = split.tp * split.pp
     collectives = COLLECTIVES_MIB * min(ranks, _MOST_RANKS) if ranks > 1 else 0
     return {"context": CONTEXT_MIB, "graphs": GRAPHS_MIB, "collectives": collectives}
+
+
+def _tower_on_each(spec: DeploymentSpec) -> bool:
+    """Whether the args have each GPU keep the whole vision tower: of vLLM, of SGLang."""
+    return text(spec, "mm-encoder-tp-mode") == "data" or stated(spec, ("mm-enable-dp-encoder",)) is True
 
 
 def _working_bytes(spec: DeploymentSpec, facts: ModelFacts) -> int:
