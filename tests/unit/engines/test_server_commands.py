@@ -106,6 +106,7 @@ def test_sglang() -> None:
         " --mem-fraction-static 0.8500 --context-length 4096"
     )
     assert (follower.probe, follower.request_gauges) == (None, ())
+    assert "[fd00::1]:10001" in process(spec("sglang"), replace(launch, leader="fd00::1")).argv
     assert static_fraction(Launch()) is None
     shared = static_fraction(replace(ONE, others_mib=40 * GIB))
     assert shared is not None
