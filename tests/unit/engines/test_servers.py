@@ -84,6 +84,12 @@ def test_stated_degrees_are_the_only_ones() -> None:
     assert refused.refused == (Reason.HEADS_INDIVISIBLE,)
 
 
+def test_each_copy_has_a_cache_also_where_its_size_is_not_known() -> None:
+    silent = replace(LLAMA, kv_heads=None)
+    found = need("vllm", silent, parallel={"tp": 2, "dp": 4})
+    assert found.shares[0].parts["cache"] == need("vllm", silent, parallel={"tp": 2}).shares[0].parts["cache"]
+
+
 def test_the_servers_pad_the_vocabulary_but_not_the_heads() -> None:
     assert need("vllm", replace(LLAMA, vocab=10_001)).vocab == 10_048
     (asked,) = asks("vllm", replace(LLAMA, heads=25, kv_heads=5, vocab=128_000))

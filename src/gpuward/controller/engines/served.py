@@ -197,7 +197,7 @@ class ModelServer(SingleEngine):
             parts = {
                 "weights": mib(weights_per_gpu(facts, split, total)),
                 "adapters": mib(facts.adapter_bytes / split.tp),
-                "cache": mib(total * UNKNOWN_CACHE_SHARE / split.gpus if cache is None else cache),
+                "cache": mib(total * UNKNOWN_CACHE_SHARE / (split.tp * split.pp) if cache is None else cache),
                 "activations": mib(activations(facts, workload, dtype_bytes)),
                 "images": IMAGES_MIB if facts.vision else 0,
                 **outside_parts(split),
