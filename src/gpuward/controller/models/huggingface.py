@@ -127,7 +127,9 @@ def _told(name: str) -> Iterator[None]:
         ) from error
     except (RepositoryNotFoundError, RevisionNotFoundError, EntryNotFoundError, HFValidationError) as error:
         raise MetadataError(
-            f"{name} is not there or not public; check the name, or give resources.gpu_memory", retryable=False
+            f"{name} is not there or not public; check the name, set HF_TOKEN in the controller's environment, "
+            "or give resources.gpu_memory",
+            retryable=False,
         ) from error
     except MemoryError:
         raise
