@@ -38,8 +38,8 @@ A GPU's memory is the sum of its parts; `gpuward describe` shows them for what r
   pipeline. Adapters that the args name are added.
 - **cache**: keys and values of all tokens. Per token and layer `kv heads x (head size of keys + of values)` elements,
   or `kv_lora_rank + qk_rope_head_dim` with multi-head latent attention, and of sparse attention an index; layers with a
-  sliding window keep no more than the window and the tokens of one step; encoders keep nothing. One byte per element
-  with an FP8 cache.
+  sliding window keep no more than the window and the tokens of one step (all of them on SGLang); encoders keep nothing.
+  One byte per element with an FP8 cache.
 - **activations**: what one step of the model holds besides; **images**: what a vision tower does.
 - **context**, **graphs**, **collectives**: what CUDA, captured graphs and NCCL take beside what a server accounts for.
 

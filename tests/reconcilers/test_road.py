@@ -120,7 +120,7 @@ async def test_a_worker_cordoned_after_the_look_is_not_used(db: Database, reign:
     await add_host(db, "w")
     await add_deployment(db, "d", resources={"gpus": 1})
     await reign.instances.step(list(await reign.instances.list_keys()))
-    waiting, *_ = await reign.placement._observe()
+    waiting = (await reign.placement._observe())[0].instances
     placed = [d for d in reign.placer.decide(waiting) if isinstance(d, PlacedStart)]
     await sql(db, "update workers set cordoned = true")
     assert await reign.placement._commit(placed) == placed
@@ -134,7 +134,7 @@ async def test_a_deployment_deleted_after_the_look_gets_nothing(db: Database, re
     await add_host(db, "w")
     uid = await add_deployment(db, "d", resources={"gpus": 1})
     await reign.instances.step([uid])
-    waiting, *_ = await reign.placement._observe()
+    waiting = (await reign.placement._observe())[0].instances
     placed = [d for d in reign.placer.decide(waiting) if isinstance(d, PlacedStart)]
     await sql(db, "update deployments set deleted_at = now()")
     assert await reign.placement._commit(placed) == placed
@@ -152,7 +152,7 @@ async def test_two_deciders_one_gpu(db: Database) -> None:
     other = Reign(db, reign.placement._term)
     plans = []
     for decider, pick in ((reign, 0), (other, 1)):
-        waiting, *_ = await decider.placement._observe()
+        waiting = (await decider.placement._observe())[0].instances
         placed = [d for d in decider.placer.decide([waiting[pick]]) if isinstance(d, PlacedStart)]
         plans.append((decider.placement, placed))
     lost = await asyncio.gather(*(p._commit(placed) for p, placed in plans))

@@ -18,6 +18,7 @@ class Hub:
     Attributes:
         repos: the files of each repository, by name.
         gated: repositories that list their files to anybody and give them to nobody.
+        elsewhere: repositories whose files are in a store that is reached by signed URLs, and refuses them.
         ranges: whether it answers by ranges; one that does not sends all.
         asked: `(method, path, Range)` of every request.
         sent: bytes of files' contents that it has sent.
@@ -25,6 +26,7 @@ class Hub:
 
     repos: dict[str, Mapping[str, bytes]] = field(default_factory=dict)
     gated: set[str] = field(default_factory=set)
+    elsewhere: set[str] = field(default_factory=set)
     ranges: bool = True
     url: str = ""
     asked: list[tuple[str, str, str]] = field(default_factory=list)
@@ -59,6 +61,8 @@ class _Handler(BaseHTTPRequestHandler):
         parts = self.path.partition("?")[0].strip("/").split("/")
         if parts[:2] == ["api", "models"]:
             self._tell_of("/".join(parts[2:4]))
+        elif parts[0] == "store":
+            self._answer(403, b"")
         else:
             self._send_file("/".join(parts[:2]), revision=parts[3], name="/".join(parts[4:]))
 
@@ -75,6 +79,8 @@ class _Handler(BaseHTTPRequestHandler):
         content = self.hub.repos.get(repo, {}).get(name)
         if repo in self.hub.gated:
             self._refuse(403, "GatedRepo")
+        elif repo in self.hub.elsewhere:
+            self._answer(302, b"", {"Location": f"{self.hub.url}/store/{name}?X-Signature=secret&X-Expires=1"})
         elif content is None or revision != COMMIT:
             self._refuse(404, "EntryNotFound")
         else:

@@ -57,3 +57,29 @@ async def test_c15_adapters_are_added_to_the_weights(site: Site) -> None:
     assert item["explain"]["nearest"]["need_gib"] >= 64
     applied = (await site.applied(wanted))["status"]
     assert (applied["reason"], applied["explain"]["rejected"]) == ("need_gt_capacity", {"need_gt_capacity": 1})
+
+
+async def test_a_broken_model_that_was_mended_is_read_again_after_a_stop_and_a_start(site: Site) -> None:
+    await site.hosts("w24a")
+    folder = folder_of(site, "mended", BERT, 437955512)
+    (folder / "config.json").write_text("{")
+    await site.cluster.apply("mended", engine="vllm", model=f"path:{folder}")
+
+    async def told(phase: str, words: str) -> bool:
+        found = [one["status"] for one in await site.cluster.instances("mended")]
+        return [s["phase"] for s in found] == [phase] and words in found[0]["message"]
+
+    await site.cluster.until(lambda: told("failed", "then stop and start the deployment"), "it cannot be read")
+    (folder / "config.json").write_text(json.dumps(BERT))
+    await site.cluster.post("/deployments/mended/stop")
+
+    async def gone() -> bool:
+        return not await site.cluster.instances("mended")
+
+    await site.cluster.until(gone, "it is stopped")
+    await site.cluster.post("/deployments/mended/start")
+
+    async def placed() -> bool:
+        return [one["status"]["gpus"] for one in await site.cluster.instances("mended")] == [gpus_of({"w24a": [0]})]
+
+    await site.cluster.until(placed, "it is read and placed")

@@ -7,7 +7,7 @@ import pytest
 
 from gpuward.controller.decide.backoff import RestartSettings
 from gpuward.controller.decide.instances import Finished, decide
-from gpuward.controller.domain.instances import IntentFacts, NeedError, RevisionFacts
+from gpuward.controller.domain.instances import IntentFacts
 from gpuward.controller.domain.placement import Need
 from support.facts import NOW, deployment, host, instance, intent, process, spec, start
 
@@ -236,28 +236,6 @@ def test_a_finished_analysis_is_stored_if_it_is_of_this_input() -> None:
     stale = plan_of(waits, need=None, finished=Finished("another", need=Need(memory_mib=5)))
     assert stale.store_need is None
     assert stale.analyse == 1
-
-
-def test_an_unreachable_source_is_tried_again_and_an_unreadable_one_is_not() -> None:
-    waits = instance("a", "analyzing")
-    plan = plan_of(waits, need=None, finished=Finished("hash-1", error="no route", retryable=True))
-    assert [m.to.value for m in plan.moves] == ["pending"]
-    assert plan.moves[0].reason == "metadata_unknown"
-    assert plan.again_after_s == 10
-    plan = plan_of(waits, need=None, finished=Finished("hash-1", error="corrupt", retryable=False))
-    assert [m.to.value for m in plan.moves] == ["failed"]
-
-
-def _with_error(retry_in_s: float):
-    error = NeedError("no route", True, 1, NOW + timedelta(seconds=retry_in_s))
-    return {1: RevisionFacts(1, spec(), "hash-1", NOW, need=None, need_error=error)}
-
-
-def test_the_next_try_comes_in_its_time() -> None:
-    waits = instance("a", "pending")
-    early = plan_of(waits, revisions=_with_error(4))
-    assert (early.analyse, early.again_after_s) == (None, 4)
-    assert plan_of(waits, revisions=_with_error(-1)).analyse == 1
 
 
 @pytest.mark.parametrize(

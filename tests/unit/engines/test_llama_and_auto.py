@@ -52,6 +52,14 @@ def test_llama_cpp_keeps_a_batch_beside_each_slots_window() -> None:
     assert part("compute", **{"ubatch-size": 2048}) == pytest.approx(4 * part("compute"), abs=4)
 
 
+def test_llama_cpp_keeps_to_the_default_context_on_memory_given_by_the_user() -> None:
+    """It takes what it needs: without a context that would be the model's own, whatever was claimed."""
+    wanted = spec("llama-cpp", resources={"gpu_memory": "8GiB"})
+    given = engine_for(wanted).need(wanted, None)
+    launch = replace(ONE, context=given.context, sequences=given.sequences)
+    assert " ".join(process(wanted, launch).argv).endswith("--n-gpu-layers 999 --ctx-size 32768 --parallel 4")
+
+
 def test_llama_cpp_reads_whatever_is_loaded_beside_the_model() -> None:
     wanted = spec("llama-cpp", args={"lora": "/a.gguf", "mmproj": "/tower.gguf"})
     work = engine_for(wanted).analysis(wanted)
@@ -68,6 +76,12 @@ def test_the_rest_stays_in_host_memory_only_where_the_user_says_so() -> None:
     on_host = need("llama-cpp", QUANTISED, args={"n-gpu-layers": 0})
     assert on_host.memory_mib == 0
     assert on_host.host_memory_mib == 512 + 4693 + 4 * GIB
+    launch = Launch(context=on_host.context, sequences=on_host.sequences)
+    # Else it would take the model's own context, of which 131,072 tokens would be sixteen times as much.
+    line = " ".join(process(spec("llama-cpp", args={"n-gpu-layers": 0}), launch).argv)
+    assert "--ctx-size 32768 --parallel 4" in line
+    silent = need("llama-cpp", replace(QUANTISED, kv_heads=None), args={"n-gpu-layers": 0})
+    assert silent.parts["cache"] == pytest.approx(4693 / 5, abs=1)  # not known, and not nothing
     (asked,) = asks("llama-cpp", QUANTISED, args={"n-gpu-layers": 0})
     assert [one.gpus for one in asked.layouts] == [0]
 

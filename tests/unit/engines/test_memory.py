@@ -117,6 +117,8 @@ def test_a_window_bounds_the_layers_that_look_through_it() -> None:
     assert cache_per_gpu(gemma, ONE, one) == 62 * 8192 * 16 * 256 * 2
     many = replace(work(), beyond_windows=8192)
     assert cache_per_gpu(gemma, ONE, many) == (10 * 8192 * 16 + 52 * (1024 * 16 + 8192)) * 16 * 256 * 2
+    # It gives the 52 layers room in six groups of ten.
+    assert cache_per_gpu(gemma, ONE, replace(one, window_groups=True)) == 70 * 8192 * 16 * 256 * 2
     assert cache(replace(gemma, uncached_layers=52, full_layers=10)) == 10 * 8192 * 16 * 16 * 256 * 2
 
 

@@ -1,162 +1,19 @@
-"""vLLM and SGLang: what they are started with, what they need, and what their tables refuse."""
+"""vLLM and SGLang: what they need, and what their tables refuse."""
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
+from gpuward.controller.decide.orders import start_payload
 from gpuward.controller.domain.model_facts import ModelFacts, Quantization
-from gpuward.controller.engines.base import Launch, SpecError
-from gpuward.controller.engines.registry import engine_for, validate
-from gpuward.controller.engines.sglang import static_fraction
-from gpuward.controller.engines.vllm import memory_fraction
+from gpuward.controller.domain.need_view import need_view
+from gpuward.controller.domain.placement import PlannedClaim
+from gpuward.controller.engines.registry import engine_for
 from gpuward.controller.scheduling.estimate import asks_for
 from gpuward.schemas.reasons import Reason
 from support.engine_asks import BERT, GIB, LLAMA, ONE, QUANTISED, asks, need, process, spec
-
-
-def test_vllm_on_a_part_of_one_gpu() -> None:
-    started = process(spec("vllm", model="hf:org/name@v1", args={"enforce-eager": True, "max_num_seqs": 8}), ONE)
-    assert " ".join(started.argv) == (
-        "vllm serve org/name --revision v1 --host 127.0.0.1 --port {port} --gpu-memory-utilization 0.2367"
-        " --max-model-len 8192 --enforce-eager --max-num-seqs 8"
-    )
-    assert started.probe is not None
-    assert (started.probe.path, started.request_model, started.gpus_by_index) == ("/health", "org/name", True)
-    assert started.request_gauges == ("vllm:num_requests_running", "vllm:num_requests_waiting")
-    assert started.env == {}
-    folder = process(spec("vllm", model="path:/m", args={"max-model-len": "4k", "served-model-name": ["a", "b"]}), ONE)
-    assert folder.argv.count("--max-model-len") == 1
-    assert (folder.request_model, folder.env) == ("a", {"HF_HUB_OFFLINE": "1"})
-
-
-def flags_given(engine: str, **args: Any) -> str:
-    return " ".join(process(spec(engine, args=args), Launch(gpu_count=1)).argv).partition("{port} ")[2]
-
-
-def test_each_server_is_given_its_flags_as_it_reads_them() -> None:
-    """Their lists keep what the last flag says, only vLLM reads 8k, and SGLang's switches have no `--no-`."""
-    assert flags_given("vllm", lora_modules=["a=/a", "b=/b"], middleware=["m", "n"], enforce_eager=False) == (
-        "--lora-modules a=/a b=/b --middleware m --middleware n --no-enforce-eager"
-    )
-    assert flags_given("sglang", **{"lora-paths": ["a=/a", "b=/b"], "context-length": "8k", "skip": False}) == (
-        "--enable-metrics --lora-paths a=/a b=/b --context-length 8000"
-    )
-    assert flags_given("llama-cpp", **{"lora": ["/a", "/b"], "ctx-size": "8K", "parallel": 1, "mmap": False}) == (
-        "--metrics --n-gpu-layers 999 --lora /a --lora /b --ctx-size 8192 --parallel 1 --no-mmap"
-    )
-
-
-def test_a_model_of_four_gib_takes_four_gib() -> None:
-    """Of 80 GiB: what vLLM is told, and what it takes besides, are the claim."""
-    launch = replace(ONE, memory_mib=4 * GIB)
-    fraction = memory_fraction(launch)
-    assert fraction is not None
-    assert fraction * launch.gpu_mib == pytest.approx(4 * GIB - 576 - 512, abs=1)
-    assert memory_fraction(replace(launch, memory_mib=80 * GIB, exclusive=True)) == 0.9
-    assert memory_fraction(replace(launch, memory_mib=80 * GIB)) == 0.98
-    # Claimed whole, it is told to take no less than what a part of the same size would be.
-    for of in (memory_fraction, static_fraction):
-        whole = replace(launch, memory_mib=80 * GIB, exclusive=True, need_mib=78 * GIB)
-        assert of(whole) == of(replace(launch, memory_mib=78 * GIB)) > 0.9
-    assert memory_fraction(replace(launch, memory_mib=100)) == 0.01
-    assert memory_fraction(Launch()) is None
-
-
-def test_vllm_keeps_to_as_many_sequences_as_were_reckoned_for() -> None:
-    """Its own default is 1024 on GPUs of 70 GiB and more, whose logits would not be in the claim."""
-    assert " ".join(process(spec("vllm"), ONE).argv).endswith("--max-model-len 8192 --max-num-seqs 256")
-    assert "--max-num-seqs" not in process(spec("vllm"), replace(ONE, exclusive=True)).argv
-
-
-@pytest.mark.parametrize("rank", [0, 1])
-def test_vllm_over_two_workers(rank: int) -> None:
-    launch = replace(
-        ONE, gpu_count=8, tp=8, pp=2, workers=2, rank=rank, leader="10.0.0.1", rendezvous_port=12345, exclusive=True
-    )
-    argv = process(spec("vllm"), launch).argv
-    serving = ("--host", "127.0.0.1", "--port", "{port}") if rank == 0 else ("--headless",)
-    assert argv == (
-        "vllm", "serve", "org/name", *serving, "--tensor-parallel-size", "8", "--pipeline-parallel-size", "2",
-        "--nnodes", "2", "--node-rank", str(rank), "--master-addr", "10.0.0.1", "--master-port", "12345",
-        "--gpu-memory-utilization", "0.9000", "--max-model-len", "8192",
-    )  # fmt: skip
-    started = process(spec("vllm"), launch)
-    assert (started.needs_port, started.probe is None) == (rank == 0, rank != 0)
-
-
-@pytest.mark.parametrize("rank", [0, 1])
-def test_vllms_copies_over_two_workers(rank: int) -> None:
-    launch = replace(ONE, gpu_count=8, tp=4, dp=4, workers=2, rank=rank, leader="h", rendezvous_port=11000)
-    line = " ".join(process(spec("vllm"), launch).argv)
-    assert "--tensor-parallel-size 4 --data-parallel-size 4 --data-parallel-size-local 2" in line
-    assert ("--data-parallel-start-rank 2" in line) is (rank == 1)
-    assert "--data-parallel-address h --data-parallel-rpc-port 11000" in line
-    assert "nnodes" not in line
-
-
-def test_sglang() -> None:
-    started = process(spec("sglang", model="path:/m"), ONE)
-    assert " ".join(started.argv) == (
-        "sglang serve --model-path /m --host 127.0.0.1 --port {port} --enable-metrics --mem-fraction-static 0.2195"
-        " --context-length 8192 --max-total-tokens 131072"
-    )
-    assert started.request_gauges == ("sglang:num_running_reqs", "sglang:num_queue_reqs")
-    launch = replace(ONE, tp=4, pp=2, workers=2, rank=1, leader="h", rendezvous_port=10001, exclusive=True)
-    follower = process(spec("sglang", args={"context-length": 4096}), launch)
-    assert " ".join(follower.argv[7:]) == (
-        "{port} --enable-metrics --tp-size 4 --pp-size 2 --nnodes 2 --node-rank 1 --dist-init-addr h:10001"
-        " --mem-fraction-static 0.8500 --context-length 4096"
-    )
-    assert (follower.probe, follower.request_gauges) == (None, ())
-    assert static_fraction(Launch()) is None
-    shared = static_fraction(replace(ONE, others_mib=40 * GIB))
-    assert shared is not None
-    assert shared * (40 * GIB - 576) == pytest.approx(20 * GIB - 576 - 512 - 1536, abs=1)  # of what is free then
-
-
-@pytest.mark.parametrize(
-    ("engine", "fields", "words"),
-    [
-        ("vllm", {"args": {"gpu-memory-utilization": 0.9}}, "args.gpu-memory-utilization: .*resources.gpu_memory"),
-        ("vllm", {"args": {"tensor_parallel_size": 2}}, "args.tensor_parallel_size: .*parallel"),
-        ("vllm", {"args": {"max-model-len": "long"}}, "args.max-model-len: must be a whole number"),
-        ("vllm", {"args": {"max-num-seqs": 0}}, "args.max-num-seqs: must be"),
-        ("vllm", {"args": {"max-num-seqs": True}}, "args.max-num-seqs: must be"),
-        ("vllm", {"args": {"max-num-seqs": 1.5}}, "args.max-num-seqs: must be"),
-        ("vllm", {"args": {"max-num-seqs": "9" * 400}}, "args.max-num-seqs: must be"),
-        ("vllm", {"args": {"gpu-memory-util": 0.9}}, "args.gpu-memory-util: .*gpu-memory-utilization; write the flag"),
-        ("vllm", {"args": {"max_num_seq": 8}}, "args.max_num_seq: .*max-num-seqs"),
-        ("vllm", {"args": {"config": "/c.yaml"}}, "args.config: .*under args"),
-        ("vllm", {"args": {"dtype": "int3"}}, "args.dtype: int3"),
-        ("vllm", {"args": {"lora-modules": ["plain"]}}, "args.lora-modules: write each as name="),
-        ("vllm", {"resources": {"gpus": 0}}, "resources.gpus: is 0"),
-        ("vllm", {"model": "path:/a@b"}, "model: .*rename"),
-        ("sglang", {"args": {"mem-fraction-static": 0.9}}, "args.mem-fraction-static: .*resources.gpu_memory"),
-        ("sglang", {"args": {"mem-fraction": 0.9}}, "args.mem-fraction: .*mem-fraction-static; write the flag out"),
-        ("sglang", {"args": {"tp": 2}}, "args.tp: .*parallel"),
-        ("sglang", {"parallel": {"dp": 2}, "resources": {"max_workers": 2}}, "parallel.dp: sglang keeps"),
-        ("llama-cpp", {"args": {"n-gpu-layers": "most"}}, "args.n-gpu-layers: must be"),
-        ("llama-cpp", {"args": {"n-gpu-layers": "9" * 5000}}, "args.n-gpu-layers: must be"),
-        ("llama-cpp", {"args": {"n-gpu-layers": 0}, "resources": {"gpus": 1}}, "args.n-gpu-layers: is 0"),
-        ("llama-cpp", {"resources": {"gpus": 0}}, "resources.gpus: is 0"),
-        ("llama-cpp", {"args": {"cache-type-k": "q3"}}, "args.cache-type-k: q3"),
-        ("llama-cpp", {"args": {"tensor-split": "3,1"}}, "args.tensor-split: .*as many layers"),
-        ("llama-cpp", {"args": {"split-mode": "none"}}, "args.split-mode: .*resources.gpus: 1"),
-        ("llama-cpp", {"resources": {"max_workers": 2}}, "resources.max_workers"),
-        # With the engine left open, a flag that only one of them has shows which is meant, also where it is refused.
-        ("auto", {"args": {"gpu-memory-utilization": 0.9}}, "args.gpu-memory-utilization: .*resources.gpu_memory"),
-        ("auto", {"args": {"tensor-parallel-size": 2}}, "args.tensor-parallel-size: .*parallel"),
-        (
-            "auto",
-            {"args": {"max-model-len": 9, "context-length": 9}},
-            "args: context-length, max-model-len are flags of",
-        ),
-    ],
-)
-def test_refusals_name_the_field_and_the_fix(engine: str, fields: dict[str, Any], words: str) -> None:
-    with pytest.raises(SpecError, match="^" + words):
-        validate(spec(engine, **fields))
 
 
 def test_the_need_is_measured_for_each_split_and_falls_back_to_one_sequence() -> None:
@@ -171,6 +28,27 @@ def test_the_need_is_measured_for_each_split_and_falls_back_to_one_sequence() ->
     (asked,) = asks("vllm")
     assert [(one.tp, one.memory_mib > 30 * GIB) for one in asked.layouts][:2] == [(1, True), (2, False)]
     assert {one.tp for one, _ in asked.tried} == {3, 5, 6, 7}
+
+
+def test_who_is_placed_for_one_sequence_is_started_and_shown_for_one() -> None:
+    """The tokens of sixteen would let SGLang's cache grow into what is claimed by others."""
+    found, (asked,) = need("sglang"), asks("sglang")
+    most, least = (next(one for one in turn if one.gpus == 1) for turn in (asked.layouts, reversed(asked.layouts)))
+    assert most.memory_mib > least.memory_mib + 14 * GIB
+    for layout, sequences in ((most, 16), (least, 1)):
+        claim = PlannedClaim("GPU-1", layout.memory_mib, 0, exclusive=False, position=0)
+        order = start_payload(
+            spec("sglang"),
+            deployment="d",
+            deployment_uid="u",
+            gpus=[claim],
+            layout=layout,
+            gpu_mib=80 * GIB,
+            need=found,
+        )
+        flags = dict(pairwise(order["argv"]))
+        assert flags["--max-total-tokens"] == str(8192 * sequences)
+        assert need_view(found, spec("sglang").resources, None, layout).sequences == sequences
 
 
 def test_stated_context_and_concurrency_are_what_is_reckoned() -> None:
@@ -206,6 +84,12 @@ def test_stated_degrees_are_the_only_ones() -> None:
     assert refused.refused == (Reason.HEADS_INDIVISIBLE,)
 
 
+def test_each_copy_has_a_cache_also_where_its_size_is_not_known() -> None:
+    silent = replace(LLAMA, kv_heads=None)
+    found = need("vllm", silent, parallel={"tp": 2, "dp": 4})
+    assert found.shares[0].parts["cache"] == need("vllm", silent, parallel={"tp": 2}).shares[0].parts["cache"]
+
+
 def test_the_servers_pad_the_vocabulary_but_not_the_heads() -> None:
     assert need("vllm", replace(LLAMA, vocab=10_001)).vocab == 10_048
     (asked,) = asks("vllm", replace(LLAMA, heads=25, kv_heads=5, vocab=128_000))
@@ -213,6 +97,9 @@ def test_the_servers_pad_the_vocabulary_but_not_the_heads() -> None:
     (asked,) = asks("vllm", replace(LLAMA, vision_heads=6))
     assert [one.tp for one in asked.layouts] == [1, 2, 1, 2]
     assert (Reason.VISION_INDIVISIBLE) in asked.refused
+    (asked,) = asks("vllm", replace(LLAMA, vision=True, vision_heads=6), args={"mm-encoder-tp-mode": "data"})
+    assert [one.tp for one in asked.layouts[:3]] == [1, 2, 4]
+    assert need("sglang", replace(LLAMA, vision=True)).parts["images"] == 3072
 
 
 def test_an_encoder_keeps_no_cache() -> None:

@@ -253,11 +253,13 @@ def test_quantisations(stated: dict[str, Any], expected: tuple[str, int | None])
                  {"attention": {"n_heads_in_group": 16, "no_op": False}}]},
             {"kv_heads": 8, "full_layers": 2, "uncached_layers": 1, "head_dim": 128},
         ),
+        # Whisper's, and the smallest of several, which is what servers go by.
+        ({"model_type": "whisper", "max_source_positions": 1500, "max_target_positions": 448}, {"context_length": 448}),
+        ({"max_position_embeddings": 131072, "seq_length": 8192}, {"context_length": 8192}),
+        ({"n_ctx": 9, "text_config": {"model_type": "llama"}}, {"context_length": 9}),
+        ({"text_config": {"model_type": "llama"}}, {"context_length": 2048}),
         # DeepSeek-V3.2.
-        (
-            {"kv_lora_rank": 512, "qk_rope_head_dim": 64, "index_head_dim": 128, "index_topk": 2048},
-            {"kv_lora_rank": 512, "index_head_dim": 128},
-        ),
+        ({"kv_lora_rank": 512, "index_head_dim": 128, "index_topk": 2048}, {"index_head_dim": 128}),
         # MiniCPM3-4B: a latent, but vLLM keeps its 40 heads.
         (
             {"model_type": "minicpm3", "num_hidden_layers": 62, "num_attention_heads": 40, "num_key_value_heads": 40,
@@ -280,7 +282,10 @@ def test_quantisations(stated: dict[str, Any], expected: tuple[str, int | None])
         ({"vocab_size": 5, "llm_config": {"num_attention_heads": 4, "vocab_size": 7}}, {"heads": 4, "vocab": 7}),
         ({"dtype": "bfloat16", "text_config": {"torch_dtype": "float32"}}, {"dtype": "bfloat16"}),
         ({"model_type": "llava", "text_config": {"model_type": "mistral"}}, {"kv_heads": 8, "layers": 32}),
-        ({"vision_config": {"model_type": "pixtral"}}, {"vision_heads": 16}),
+        ({"vision_config": {"model_type": "pixtral"}}, {"vision_heads": 16, "vision": True}),
+        # InternVL's 25 heads may be split anyhow; DeepSeek-VL2 names none.
+        ({"vision_config": {"model_type": "intern_vit_6b", "num_heads": 25}}, {"vision_heads": None, "vision": True}),
+        ({"vision_config": {"model_name": "siglip", "width": 1152}}, {"vision_heads": None, "vision": True}),
         ({"model_type": "gemma3_text", "use_bidirectional_attention": True}, {"encoder": True}),
         ({"model_type": "xlm-roberta"}, {"encoder": True}),
         # Fields of the wrong kind count as not there.

@@ -93,3 +93,12 @@ async def test_a_hub_out_of_reach_is_asked_again() -> None:
     with pytest.raises(ChildError, match="cannot be read") as raised:
         await read("http://127.0.0.1:9", "org/good")
     assert raised.value.retryable
+
+
+async def test_what_lets_anybody_in_is_not_told(hub: Hub) -> None:
+    """Errors are shown and kept; a store behind the hub is reached by URLs that carry a signature."""
+    hub.elsewhere.add("org/good")
+    with pytest.raises(ChildError, match=r"model\.safetensors cannot be read: .*403") as raised:
+        await read(hub.url, "org/good")
+    assert "secret" not in str(raised.value)
+    assert raised.value.retryable

@@ -122,6 +122,7 @@ def test_a_missing_folder_may_come(tmp_path: Path) -> None:
 def test_pipes_and_links_to_nowhere_are_no_files(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "model.safetensors")
     (tmp_path / "pytorch_model.bin").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "round.bin").symlink_to("round.bin")
     with pytest.raises(MetadataError, match="holds no weights"):
         read_weights(LocalFolder(tmp_path))
 

@@ -61,7 +61,7 @@ def decide(
     for instance in staying:
         advance(facts, instance, draft, settings)
     if facts.deleted_at is None:
-        need_known = _settle_need(facts, finished, known, draft, settings)
+        need_known = _settle_need(facts, wanted, finished, known, draft, settings)
         _analyse(facts, staying, wanted, need_known, draft)
         _fill_up(facts, staying, wanted, draft)
         relocate(facts, draft)
@@ -174,7 +174,12 @@ def _worth(instance: InstanceFacts) -> tuple[int, float]:
 
 
 def _settle_need(
-    facts: DeploymentFacts, finished: Finished | None, known: Need | None, draft: Draft, settings: RestartSettings
+    facts: DeploymentFacts,
+    wanted: int,
+    finished: Finished | None,
+    known: Need | None,
+    draft: Draft,
+    settings: RestartSettings,
 ) -> bool:
     """Keeps what became known of the newest revision's need; True where the need is known now."""
     revision = facts.revisions[facts.revision]
@@ -184,6 +189,8 @@ def _settle_need(
         draft.store_need = StoreNeed(revision.generation, known, None)
         return True
     if finished is None or finished.input_hash != revision.input_hash:
+        if wanted == 0 and revision.need_error is not None:  # who starts it again may have mended the files
+            draft.store_need = StoreNeed(revision.generation, None, None)
         return False
     if finished.need is not None:
         draft.store_need = StoreNeed(revision.generation, finished.need, None)

@@ -81,7 +81,7 @@ def start_payload(
         leader=leader,
         rendezvous_port=rendezvous_port(gang),
         context=None if reckoned is None else reckoned.context,
-        sequences=None if reckoned is None else reckoned.sequences,
+        sequences=None if reckoned is None else reckoned.sequences_of(spread),
     )
     process = engine_for(spec).chosen(engine).process(spec, launch)
     plain = {name: value for name, value in spec.env.items() if not isinstance(value, SecretRef)}

@@ -30,7 +30,9 @@ class ModelFacts:
             instead (linear attention, Mamba), and all that are neither look through the sliding window.
         kv_lora_rank, qk_rope_head_dim: multi-head latent attention keeps these per token and layer instead of heads.
         index_head_dim: sparse attention keeps a key of this size besides, by which it finds what to look at.
-        vision_heads: attention heads of the vision tower, which tensor parallelism must divide too.
+        vision: it has a vision tower.
+        vision_heads: attention heads of the vision tower, which tensor parallelism must divide too; None also where
+            servers divide it however many they are.
         encoder: it gives no tokens, so it keeps no cache (embedding models and rerankers).
         adapter_bytes: bytes of the adapters' tensors (LoRA) that are loaded beside it.
         revision: of a hub's model, the commit that was read.
@@ -51,6 +53,7 @@ class ModelFacts:
     head_dim: int | None = None
     v_head_dim: int | None = None
     vocab: int | None = None
+    vision: bool = False
     vision_heads: int | None = None
     context_length: int | None = None
     sliding_window: int | None = None

@@ -11,7 +11,7 @@ def need_view(need: Need, resources: Resources, engine: str | None = None, layou
     Where it is not known, what the user asks of each GPU.
     """
     own = dict(need.by_engine).get(engine or "", need)
-    share = _share(own, layout) if layout is not None else None
+    share = own.share_of(layout) if layout is not None else None
     if share is None and own.memory_mib is None:
         share = _stated(resources)
     return NeedView(
@@ -20,7 +20,7 @@ def need_view(need: Need, resources: Resources, engine: str | None = None, layou
         parts=dict(own.parts if share is None else share.parts),
         per_gpu=share is not None,
         context=own.context,
-        sequences=own.sequences,
+        sequences=own.sequences if layout is None else own.sequences_of(layout),
         notes=list(own.notes),
     )
 
@@ -29,10 +29,3 @@ def _stated(resources: Resources) -> Share | None:
     if resources.gpus == 0:
         return Share(1, 1, 1, 0)
     return Share(1, 1, 1, resources.gpu_memory) if isinstance(resources.gpu_memory, int) else None
-
-
-def _share(need: Need, layout: Layout) -> Share | None:
-    """One split may have been measured for more and for fewer requests at once; the memory tells which it was."""
-    same = [s for s in need.shares if (s.tp, s.pp, s.dp) == (layout.tp, layout.pp, layout.dp)]
-    exact = (s for s in same if s.memory_mib == layout.memory_mib)
-    return next(exact, same[0] if same else None)

@@ -18,6 +18,7 @@ class Share:
     memory_mib: int  # of the GPU that holds most
     parts: Mapping[str, int] = field(default_factory=dict)  # MiB that memory_mib is made of
     host_memory_mib: int = 0  # of the whole instance
+    sequences: int | None = None  # at once that it allows for; None: as the need says
 
     @property
     def gpus(self) -> int:
@@ -47,6 +48,20 @@ class Need:
     context: int | None = None  # tokens of a sequence that the shares allow for
     sequences: int | None = None  # at once that they allow for, at best
     by_engine: "tuple[tuple[str, Need], ...]" = ()  # of engine auto: what each that can run it needs, best first
+
+    def share_of(self, layout: "Layout") -> Share | None:
+        """What was measured for a layout; None: nothing was.
+
+        One split may have been measured for more and for fewer requests at once; the memory tells which it was.
+        """
+        same = [s for s in self.shares if (s.tp, s.pp, s.dp) == (layout.tp, layout.pp, layout.dp)]
+        exact = (s for s in same if s.memory_mib == layout.memory_mib)
+        return next(exact, same[0] if same else None)
+
+    def sequences_of(self, layout: "Layout") -> int | None:
+        """How many requests at once a layout allows for."""
+        share = self.share_of(layout)
+        return self.sequences if share is None else share.sequences or self.sequences
 
 
 @dataclass(frozen=True, slots=True)

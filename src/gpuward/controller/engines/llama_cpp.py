@@ -114,13 +114,18 @@ class LlamaCppEngine(SingleEngine):
 
     def need(self, spec: DeploymentSpec, result: Any) -> Need:
         """What each GPU holds for each number of GPUs, and what stays on the host."""
+        context, slots = figure(spec, *_CONTEXT), figure(spec, *_SLOTS) or DEFAULT_SLOTS
         if result is None:
-            return Need(None, host_memory_mib=HOST_RUNTIME_MIB, notes=("memory as given by the user",))
+            # It knows no bound on its memory but these; the model's own context may be far more than was thought of.
+            each = DEFAULT_CONTEXT if context is None else context // slots
+            given = (
+                "memory as given by the user",
+                f"{slots} slots of {each} tokens{'' if context else ', by default'}",
+            )
+            return Need(None, host_memory_mib=HOST_RUNTIME_MIB, notes=given, context=each, sequences=slots)
         facts = facts_from_json(result)
         if facts.format != "gguf":
             return Need(None, refused=(Reason.ENGINE_UNSUPPORTED,), notes=("llama-cpp loads GGUF files only",))
-        context = figure(spec, *_CONTEXT)
-        slots = figure(spec, *_SLOTS) or DEFAULT_SLOTS
         each = min(facts.context_length or DEFAULT_CONTEXT, DEFAULT_CONTEXT) if context is None else context // slots
         batch = figure(spec, *_UBATCH) or _BATCH
         workload = Workload(max(each, 1), slots, _element_bytes(spec), batch, slots, slots * (batch + _WINDOW_PAD))
@@ -136,7 +141,8 @@ class LlamaCppEngine(SingleEngine):
         if on_gpu < 1:
             notes.append(f"{wanted} of {layers} layers on GPUs, the rest in host memory")
         if wanted == 0:
-            return Need(0, host, {"weights": mib(facts.weight_bytes), "cache": mib(cache)}, notes=tuple(notes))
+            parts = {"weights": mib(facts.weight_bytes), "cache": mib(cache)}
+            return Need(0, host, parts, notes=tuple(notes), context=each, sequences=slots)
         shares = tuple(_share(facts, workload, count, on_gpu) for count in _GPU_COUNTS)
         if spec.resources.gpus != "auto" or spec.placement.gpus:
             count = spec.resources.gpus if spec.resources.gpus != "auto" else len(spec.placement.gpus)

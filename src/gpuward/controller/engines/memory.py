@@ -52,6 +52,7 @@ class Workload:
         batch_sequences: most that one step gives a token to.
         beyond_windows: tokens that a layer with a sliding window holds of all sequences together besides their
             windows, since those of a step come in before the oldest go.
+        window_groups: layers with a window take room in groups of as many as there are without one, the last filled up.
     """
 
     context: int
@@ -60,6 +61,7 @@ class Workload:
     batch_tokens: int
     batch_sequences: int
     beyond_windows: int = 0
+    window_groups: bool = False
 
 
 def loaded_bytes(facts: ModelFacts, dtype_bytes: int | None) -> int:
@@ -147,7 +149,10 @@ def cache_per_gpu(facts: ModelFacts, split: Split, workload: Workload) -> float 
     full = caching if facts.full_layers is None or facts.sliding_window is None else facts.full_layers
     held = workload.context * workload.sequences
     windows = (facts.sliding_window or workload.context) * workload.sequences
-    tokens = full * held + (caching - full) * min(held, windows + workload.beyond_windows)
+    windowed = caching - full
+    if workload.window_groups and 0 < full < windowed:
+        windowed = -(-windowed // full) * full
+    tokens = full * held + windowed * min(held, windows + workload.beyond_windows)
     per_token = per_layer * workload.cache_bytes + _index_bytes(facts)
     return tokens * per_token * _stage_share(facts, split.pp)
 

@@ -3,7 +3,7 @@
 They differ in data (`ServerTable`) and in their command lines, which are the subclasses' own.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -50,7 +50,7 @@ IMAGES_MIB: Final = 3072
 # Server, scheduler and one process per GPU, each with PyTorch. Guessed at 1 GiB each for the usual few of them.
 HOST_RUNTIME_MIB: Final = 4096
 _FP8_CACHE: Final = 1.0
-_READ: Final = ("dtype", "quantization", "kv-cache-dtype")
+_READ: Final = ("dtype", "quantization", "kv-cache-dtype", "mm-encoder-tp-mode", "mm-enable-dp-encoder")
 # Flags that engines of other kinds have too.
 _ANYBODYS: Final = frozenset({"host", "port", "model", "revision", "device", "config"})
 _VOCABULARY_PAD: Final = 64  # both pad the vocabulary to a multiple of it before they divide it
@@ -157,8 +157,8 @@ class ModelServer(SingleEngine):
             heads=facts.heads,
             kv_heads=None if facts.kv_lora_rank is not None else facts.kv_heads,
             vocab=None if vocab is None else -(-vocab // _VOCABULARY_PAD) * _VOCABULARY_PAD,
-            vision_heads=facts.vision_heads,
-            notes=_notes(facts, reckoned, turns[0], said=context is not None or sequences is not None),
+            vision_heads=None if _tower_on_each(spec) else facts.vision_heads,
+            notes=_notes(facts, reckoned, turns),
             shares=shares,
             compute_capability=demanded_capability(spec, facts, self.table.capabilities),
             # An encoder's need does not depend on them, and it may take less than its config says: its tokenizer's and
@@ -182,7 +182,9 @@ class ModelServer(SingleEngine):
             cache_bytes=_FP8_CACHE if (text(spec, "kv-cache-dtype") or "").startswith("fp8") else dtype_bytes,
             batch_tokens=tokens,
             batch_sequences=max(sequences, self.table.batch_sequences_default),
-            beyond_windows=tokens,  # of one sequence, or shared by several: SlidingWindowSpec in vLLM's sources
+            # Of one sequence, or shared by several: SlidingWindowSpec and group_size in vLLM's sources (v1/kv_cache_*).
+            beyond_windows=tokens,
+            window_groups=True,
         )
         if not self.table.windows or stated(spec, (self.table.no_windows,)) is True:
             facts = replace(facts, sliding_window=None)
@@ -194,13 +196,13 @@ class ModelServer(SingleEngine):
             parts = {
                 "weights": mib(weights_per_gpu(facts, split, total)),
                 "adapters": mib(facts.adapter_bytes / split.tp),
-                "cache": mib(total * UNKNOWN_CACHE_SHARE / split.gpus if cache is None else cache),
+                "cache": mib(total * UNKNOWN_CACHE_SHARE / (split.tp * split.pp) if cache is None else cache),
                 "activations": mib(activations(facts, workload, dtype_bytes)),
-                "images": 0 if facts.vision_heads is None else IMAGES_MIB,
+                "images": IMAGES_MIB if facts.vision else 0,
                 **outside_parts(split),
             }
             parts = {name: size for name, size in parts.items() if size}
-            yield Share(*split.degrees, sum(parts.values()), parts)
+            yield Share(*split.degrees, sum(parts.values()), parts, sequences=None if facts.encoder else sequences)
 
     def _adapters(self, spec: DeploymentSpec) -> tuple[str, ...]:
         """Where the adapters that the args name are.
@@ -225,6 +227,11 @@ def outside_parts(split: Split) -> dict[str, int]:
     return {"context": CONTEXT_MIB, "graphs": GRAPHS_MIB, "collectives": collectives}
 
 
+def _tower_on_each(spec: DeploymentSpec) -> bool:
+    """Whether the args have each GPU keep the whole vision tower: of vLLM, of SGLang."""
+    return text(spec, "mm-encoder-tp-mode") == "data" or stated(spec, ("mm-enable-dp-encoder",)) is True
+
+
 def _working_bytes(spec: DeploymentSpec, facts: ModelFacts) -> int:
     """Bytes of an element as both servers choose the type: as stated, else the config's, but half of 32 bits."""
     dtype = text(spec, "dtype")
@@ -233,12 +240,12 @@ def _working_bytes(spec: DeploymentSpec, facts: ModelFacts) -> int:
     return min(DTYPE_BYTES.get(facts.dtype or "", 2), 2)
 
 
-def _notes(facts: ModelFacts, context: int, sequences: int, *, said: bool) -> tuple[str, ...]:
+def _notes(facts: ModelFacts, context: int, turns: Sequence[int]) -> tuple[str, ...]:
     if facts.encoder:
         return ("an encoder keeps no key-value cache",)
-    notes = [f"key-value cache for {sequences} sequences of {context} tokens{'' if said else ', by default'}"]
     if cache_bytes_per_token(facts, 1) is None:
-        notes = [
-            "the model's files do not say how large its key-value cache is: a fifth of the weights is taken for it"
-        ]
-    return tuple(notes)
+        return (
+            "the model's files do not say how large its key-value cache is: a fifth of the weights is taken for it",
+        )
+    by_default = "" if len(turns) == 1 else f", by default, or for {turns[-1]} where that fits nowhere"
+    return (f"key-value cache for {turns[0]} sequences of {context} tokens{by_default}",)

@@ -111,7 +111,8 @@ class SglangEngine(ModelServer):
                 argv += [f"--{flag}-size", str(degree)]
         if launch.workers > 1:
             argv += ["--nnodes", str(launch.workers), "--node-rank", str(launch.rank)]
-            argv += ["--dist-init-addr", f"{launch.leader}:{launch.rendezvous_port}"]
+            leader = f"[{launch.leader}]" if ":" in launch.leader else launch.leader
+            argv += ["--dist-init-addr", f"{leader}:{launch.rendezvous_port}"]
         if (fraction := static_fraction(launch)) is not None:
             argv += ["--mem-fraction-static", f"{fraction:.4f}"]
         argv += _cache(spec, launch)

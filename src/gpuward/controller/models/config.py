@@ -7,13 +7,18 @@ from typing import Any, Final
 from gpuward.controller.domain.model_facts import ModelFacts
 from gpuward.controller.models.attention import Layers, blocks_of, layers_of
 from gpuward.controller.models.config_floors import Floors, language_floors, vision_floor, words
-from gpuward.controller.models.defaults import DEFAULTS, ENCODERS, VISION_HEADS, WHOLE_HEADS
+from gpuward.controller.models.defaults import ANY_SPLIT_VISION, DEFAULTS, ENCODERS, VISION_HEADS, WHOLE_HEADS
 from gpuward.controller.models.files import ModelFiles
 from gpuward.controller.models.jsonfile import read_object
 from gpuward.controller.models.quantization import QUANTISED_BESIDE, quantization_of
 
 CONFIG_FILE: Final = "config.json"
 MAX_CONFIG_BYTES: Final = 16 * 2**20
+# Servers take the smallest of these, and refuse to be told more (model_arch_config_convertor.py of vLLM).
+_LENGTHS: Final = (
+    "max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_target_positions",
+    "max_sequence_length", "max_seq_length", "seq_len", "n_ctx",
+)  # fmt: skip
 
 
 def read_config(files: ModelFiles) -> Mapping[str, Any]:
@@ -39,6 +44,7 @@ def with_config(facts: ModelFacts, config: Mapping[str, Any]) -> ModelFacts:
     language = Floors(floors, DEFAULTS.get(inner, {}))
     outer = Floors((config,), {})
     model_type = outer.word("model_type") or ""
+    tower = vision_floor(floors)
     layers = language.count("num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_layers")
     kinds = Layers(0) if layers is None else layers_of(language, layers, inner or model_type)
     return replace(
@@ -53,14 +59,13 @@ def with_config(facts: ModelFacts, config: Mapping[str, Any]) -> ModelFacts:
         sliding_window=kinds.window,
         intermediate_size=language.count("intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size"),
         vocab=language.count("padded_vocab_size", "vocab_size"),
-        context_length=language.count(
-            "max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_sequence_length", "n_ctx"
-        ),
+        context_length=language.least(*_LENGTHS),
         experts=language.count("num_experts", "n_routed_experts", "num_local_experts", "moe_num_experts"),
         experts_per_token=language.count(
             "num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_top_k"
         ),
-        vision_heads=_vision_heads(floors),
+        vision=tower is not None,
+        vision_heads=None if tower is None else _vision_heads(tower),
         quantization=quantization_of(language),
         # EmbeddingGemma is of a decoder's type, and says by this flag that it is none.
         encoder=bool({inner, model_type} & ENCODERS) or language.flag("use_bidirectional_attention") is True,
@@ -103,10 +108,9 @@ def _kv_heads(config: Floors, heads: int | None, layers: int) -> int | None:
     return stated or heads
 
 
-def _vision_heads(floors: tuple[Mapping[str, Any], ...]) -> int | None:
-    tower = vision_floor(floors)
-    if tower is None:
-        return None
+def _vision_heads(tower: Mapping[str, Any]) -> int | None:
     stated = Floors((tower,), {}).count("num_attention_heads", "num_heads", "attention_heads")
     model_type = tower.get("model_type")
-    return stated or (VISION_HEADS.get(model_type) if isinstance(model_type, str) else None)
+    if not isinstance(model_type, str):
+        return stated
+    return None if model_type in ANY_SPLIT_VISION else stated or VISION_HEADS.get(model_type)

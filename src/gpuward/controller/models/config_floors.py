@@ -40,6 +40,14 @@ class Floors:
                     return int(floor[name])
         return next((self.defaults[name] for name in names if name in self.defaults), None)
 
+    def least(self, *names: str) -> int | None:
+        """The smallest whole number above zero under any of these names, of the innermost object that has one."""
+        for floor in self.floors:
+            found = [int(floor[name]) for name in names if is_count(floor.get(name))]
+            if found:
+                return min(found)
+        return self.count(*names)
+
     def flag(self, name: str) -> bool | None:
         """A boolean; None: nobody says."""
         value = self.value(name)

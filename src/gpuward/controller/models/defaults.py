@@ -29,6 +29,9 @@ DEFAULTS: Final[Mapping[str, Mapping[str, int]]] = {
 VISION_HEADS: Final[Mapping[str, int]] = {
     "clip_vision_model": 12, "siglip_vision_model": 12, "pixtral": 16, "qwen2_5_vl": 16, "qwen2_vl": 16,
 }  # fmt: skip
+# Towers that are kept whole where their heads cannot be divided: InternViT-6B has 25 (`_init_attn` in intern_vit.py of
+# vLLM).
+ANY_SPLIT_VISION: Final = frozenset({"intern_vit_6b"})
 # Every how many layers one looks at the whole context and not through the window; of files that do not say it
 # themselves. By Transformers' names and by llama.cpp's, which are the same or these.
 FULL_EVERY: Final[Mapping[str, int]] = {

@@ -1,5 +1,6 @@
 """A model's files as the readers see them: names, sizes and ranges of bytes, be they in a folder or on a hub."""
 
+import errno
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -83,8 +84,10 @@ def _regular_files(entries: Iterable[os.DirEntry[str]], folder: Path) -> Iterato
             raise MetadataError(f"{folder} holds more than {MAX_FILES} entries; is it a model's?", retryable=False)
         try:
             found = entry.stat()
-        except FileNotFoundError:  # a link to nowhere, or gone meanwhile
-            continue
+        except OSError as error:  # a link to nowhere or to itself, or gone meanwhile
+            if error.errno in (errno.ENOENT, errno.ELOOP):
+                continue
+            raise
         if stat.S_ISREG(found.st_mode):  # a pipe would keep its reader for ever
             yield entry.name, found.st_size
 

@@ -53,7 +53,8 @@ def only_model(files: ModelFiles) -> str | None:
     first = [n for n in found if (part := _PART.fullmatch(n)) is None or int(part["number"]) == 1]
     if len(first) > 1:
         raise MetadataError(
-            f"{files.name} holds several GGUF models ({', '.join(n[:80] for n in first[:4])} ...); name one of them",
+            f"{files.name} holds several GGUF models ({', '.join(n[:80] for n in first[:4])} ...); name one of them as"
+            " model: gguf:/file",
             retryable=False,
         )
     return first[0] if first else None

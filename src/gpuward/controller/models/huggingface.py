@@ -4,6 +4,7 @@ The library is imported when it is needed: a controller whose users name only fo
 """
 
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -16,6 +17,9 @@ _REQUEST_TIMEOUT_S: Final = 20.0
 _RETRIES: Final = 2  # the whole analysis is tried again, too
 _AT_ONCE: Final = 4  # a model of 160 files takes as many requests
 _PARTIAL, _WHOLE = 206, 200
+# Of a URL: who asks, and the signature with which a store behind the hub lets anybody in. Errors are shown and kept.
+_SECRETS: Final = re.compile(r"(?<=://)[^/\s@]+@|\?[^\s'\")]+")
+_MAX_TOLD: Final = 1000
 
 T = TypeVar("T")
 
@@ -123,9 +127,12 @@ def _told(name: str) -> Iterator[None]:
         ) from error
     except (RepositoryNotFoundError, RevisionNotFoundError, EntryNotFoundError, HFValidationError) as error:
         raise MetadataError(
-            f"{name} is not there or not public; check the name, or give resources.gpu_memory", retryable=False
+            f"{name} is not there or not public; check the name, set HF_TOKEN in the controller's environment, "
+            "or give resources.gpu_memory",
+            retryable=False,
         ) from error
     except MemoryError:
         raise
     except Exception as error:  # the library's network errors have no common base of their own
-        raise MetadataError(f"{name} cannot be read: {type(error).__name__}: {error}", retryable=True) from error
+        told = _SECRETS.sub("", str(error))[:_MAX_TOLD]
+        raise MetadataError(f"{name} cannot be read: {type(error).__name__}: {told}", retryable=True) from error

@@ -128,7 +128,9 @@ def _finish(revision: RevisionFacts, result: Any) -> Finished:
     if isinstance(result, BaseException):
         retryable = bool(getattr(result, "retryable", isinstance(result, RetryableError)))
         told = result.message if isinstance(result, ChildError) else str(result)  # for users, without the class's name
-        return Finished(revision.input_hash, error=told or type(result).__name__, retryable=retryable)
+        told = told or type(result).__name__
+        told = told if retryable else f"{told}; then stop and start the deployment"  # which has it read again
+        return Finished(revision.input_hash, error=told, retryable=retryable)
     return Finished(revision.input_hash, need=engine_for(revision.spec).need(revision.spec, result))
 
 
