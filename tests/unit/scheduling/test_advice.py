@@ -96,6 +96,14 @@ def test_a_cordoned_worker_and_one_that_is_away() -> None:
     assert advice(fleet, need, **resources) == ["fits as soon as a is ready"]
 
 
+def test_each_worker_of_a_gang_is_named() -> None:
+    need, resources = Need(None), {"resources": {"gpus": 2, "gpu_memory": "20GiB", "max_workers": 2}}
+    fleet = Fleet().add("a", [24 * GIB], schedulable=False).add("b", [24 * GIB], schedulable=False)
+    assert advice(fleet, need, **resources) == ["fits after: gpuward uncordon a; gpuward uncordon b"]
+    fleet = Fleet().add("a", [24 * GIB], ready=False).add("b", [24 * GIB], ready=False)
+    assert advice(fleet, need, **resources) == ["fits as soon as a, b are ready"]
+
+
 def test_a_free_choice() -> None:
     fleet = Fleet().add("a", [8 * GIB]).add("b", [24 * GIB], labels={"zone": "b"})
     need = Need(20 * GIB, parts={"weights": 20 * GIB})
