@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpuward.controller.domain.placement import Need, Placed, PlannedClaim, Share, Unplaced
+from gpuward.controller.domain.placement import Ask, Layout, Need, Placed, PlannedClaim, Share, Unplaced
 from gpuward.controller.engines.registry import engine_for
 from gpuward.controller.scheduling.advice import Unfit, advise
 from gpuward.controller.scheduling.estimate import asks_for
@@ -121,6 +121,16 @@ def test_fewer_cpus() -> None:
     said = advice(fleet, Need(GIB), resources={"cpus": 48})
     assert said == ["fits after: gpuward uncordon b"]
     assert advice(Fleet().add("a", [24 * GIB], cpus=32), Need(GIB), resources={"cpus": 48}) == ["fits with cpus <= 32"]
+
+
+def test_a_host_that_is_reserved_beyond_its_memory_has_none_and_no_less_is_advised() -> None:
+    fleet = Fleet().add("a", [24 * GIB], host_memory=64 * GIB).set("host-a", reserved_mib=100 * GIB)
+    assert advice(fleet, Need(GIB), resources={"host_memory": "1GiB"}) == []
+    wanted = Ask("i", "d", (Layout(0, 0, exclusive=False),), host_memory_mib=GIB)
+    (decision,) = place(fleet.inventory(), [wanted])
+    assert isinstance(decision, Unplaced)
+    assert decision.explain.nearest is not None
+    assert decision.explain.nearest.free_gib == 0
 
 
 @pytest.mark.parametrize("fill", [lambda f: f.claim("a/0"), lambda f: f.set("a/0", healthy=False)])

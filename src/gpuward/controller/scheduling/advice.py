@@ -93,7 +93,7 @@ def _less_host_memory(inventory: Inventory, unfit: Unfit) -> Iterator[str]:
         return
     tenths = int((nearest.free_gib - 0.01) * 10)
     spec = _with(unfit.spec, "resources", host_memory=tenths * _MIB_PER_GIB // 10)
-    if unfit.asked(inventory, spec) is not None:
+    if tenths > 0 and unfit.asked(inventory, spec) is not None:
         yield f"fits with host_memory <= {tenths / 10:g}GiB"
 
 
@@ -103,7 +103,7 @@ def _fewer_cpus(inventory: Inventory, unfit: Unfit) -> Iterator[str]:
         return
     workers = inventory.workers
     most = int((workers.cpu - workers.cpu_claimed).max(initial=0)) / _MILLI
-    if most < cpus and unfit.asked(inventory, _with(unfit.spec, "resources", cpus=most)) is not None:
+    if 0 < most < cpus and unfit.asked(inventory, _with(unfit.spec, "resources", cpus=most)) is not None:
         yield f"fits with cpus <= {most:g}"
 
 
