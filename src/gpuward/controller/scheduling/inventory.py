@@ -6,7 +6,7 @@ Every change of a row is noted in a log, so that a search that comes again looks
 """
 
 from collections import OrderedDict, defaultdict
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -30,6 +30,7 @@ class Inventory:
         self._loads = Loads()
         self._passed: dict[str, Placed] = {}  # by instance, what rollback takes back
         self._reserved: defaultdict[str, list[PlannedClaim]] = defaultdict(list)
+        self._untold: dict[str, frozenset[str]] = {}  # instances that only `reserve` told of, and on which devices
         self._stale = True
         self.log = TouchLog()
         # What searches keep, by what they looked for; forgotten when anything but claims, use and loads changes.
@@ -140,6 +141,7 @@ class Inventory:
     def upsert_load(self, loads: Iterable[InstanceLoad]) -> None:
         """Takes over where these instances run."""
         for load in loads:
+            self._untold.pop(load.instance, None)
             old = self._loads.get(load.instance)
             if old == load:
                 continue
@@ -153,6 +155,7 @@ class Inventory:
     def remove_load(self, instances: Iterable[str]) -> None:
         """Forgets these instances; those that are not known are passed over."""
         for instance in instances:
+            self._untold.pop(instance, None)
             load = self._loads.get(instance)
             if load is not None:
                 self._loads.remove(load)
@@ -170,6 +173,11 @@ class Inventory:
         gpus = tuple(c.device for c in placed.claims if self._devices[c.device].kind == "gpu")
         self.upsert_load([InstanceLoad(placed.instance, deployment_uid, placed.workers, gpus)])
         self._passed[placed.instance] = placed
+        self._untold[placed.instance] = frozenset(claim.device for claim in placed.claims)
+
+    def untold_on(self, uuids: Collection[str]) -> list[str]:
+        """Instances that were placed on any of these devices, and of which the ledger has not told since."""
+        return [instance for instance, devices in self._untold.items() if not devices.isdisjoint(uuids)]
 
     def lift(self, claims: Iterable[PlannedClaim]) -> None:
         """Thinks claims of the ledger away, until they are put back."""

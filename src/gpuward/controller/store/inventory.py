@@ -72,9 +72,10 @@ class InventoryCache:
             fresh[row["instance_id"]].append(row)
         looked_at = set(changed)
         known = {instance for uuid in looked_at for instance in self._on_device.get(uuid, ())}
-        for instance in known | fresh.keys():
+        untold = set(self.inventory.untold_on(looked_at))  # whoever of them is not there has come and gone meanwhile
+        for instance in known | untold | fresh.keys():
             expected = looked_at.intersection(self._devices_of.get(instance, ()))
-            if expected != {claim["device"] for claim in fresh.get(instance, ())}:
+            if instance in untold or expected != {claim["device"] for claim in fresh.get(instance, ())}:
                 self._replace(instance, fresh.get(instance, []))
 
     def _replace(self, instance: str, claims: list[Row]) -> None:
