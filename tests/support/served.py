@@ -91,7 +91,6 @@ async def served(
         registry=surroundings.registry,
         version="1.2.3",
         longest_window_s=KEPT_S,
-        reserve_after_s=60.0,
     )
     keys = {role: (await create_key(database, role)).key for role in ROLES}  # type: ignore[arg-type]  # of the literals
     app = build_app(context, more_routes=more_routes)

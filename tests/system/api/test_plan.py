@@ -3,10 +3,7 @@
 import time
 from typing import Any
 
-import pytest
-
 from gpuward.controller.api.planning import Planned, plan_items
-from gpuward.controller.domain.need_json import need_to_json
 from gpuward.controller.domain.placement import Need, PlannedClaim
 from gpuward.controller.scheduling.preempt import Occupant
 from gpuward.controller.scheduling.queueing import Occupants
@@ -151,28 +148,6 @@ async def test_who_would_be_pushed_out(api: Served, db: Database) -> None:
     assert "pushes out low-1" in item["explain"]["note"]
     (item,) = (await plan(api, manifest("high", priority=500, resources=whole)))["items"]
     assert (item["preempts"], item["explain"]["advice"]) == ([], ["fits when w is free of low-1"])
-
-
-@pytest.mark.parametrize(
-    ("waited_s", "priority", "fits"), [(120, 100, False), (120, 500, True), (120, 50, False), (10, 100, True)]
-)
-async def test_who_waits_already_is_served_first(
-    api: Served, db: Database, *, waited_s: int, priority: int, fits: bool
-) -> None:
-    """Two GPUs of which one is in use, and a big one that waits for both: it has room kept once it has waited long."""
-    await add_host(db, "w", gpus=2, gib=40)
-    await add_instance(db, await add_deployment(db, "held"), "held-1", phase="running", epoch=1)
-    await claim(db, "GPU-w-0", "held-1", 20 * GIB)
-    await add_instance(db, await add_deployment(db, "big", resources={"gpus": 2, "gpu_memory": "30GiB"}), "big-1")
-    async with db.transaction() as connection:
-        await connection.execute("update instances set phase_since = now() - $1 * interval '1 s'", waited_s)
-        await connection.execute("update revisions set need = $1", need_to_json(Need(None)))
-    late = manifest("late", priority=priority, resources={"gpus": 1, "gpu_memory": "30GiB"})
-    (item,) = (await plan(api, late))["items"]
-    assert item["fits"] is fits
-    if not fits:
-        assert item["explain"]["note"] == "it would fit, but room is kept for big-1 on w"
-        assert item["explain"]["advice"] == []
 
 
 async def test_a_plan_writes_nothing_at_all(api: Served, db: Database) -> None:

@@ -36,7 +36,6 @@ class ApiContext:
         registry: what /metrics shows beside the figures that are read from the rows.
         version: of this program.
         longest_window_s: for how long samples are kept; no policy may look further back.
-        reserve_after_s: for how long one has to wait until room is kept for it.
     """
 
     database: Database
@@ -48,7 +47,6 @@ class ApiContext:
     registry: CollectorRegistry
     version: str
     longest_window_s: float
-    reserve_after_s: float
 
 
 CONTEXT: Final = web.AppKey("CONTEXT", ApiContext)

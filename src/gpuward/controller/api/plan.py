@@ -10,20 +10,18 @@ from gpuward.controller.api.context import CONTEXT, ApiContext
 from gpuward.controller.api.errors import as_api_error, invalid
 from gpuward.controller.api.exchange import answer, read_model
 from gpuward.controller.api.plan_policies import policy_outlook
-from gpuward.controller.api.planning import MAX_INSTANCES, NOBODY, PlanChange, Planned, plan_items, waiter_of
+from gpuward.controller.api.planning import MAX_INSTANCES, NOBODY, PlanChange, Planned, plan_items
 from gpuward.controller.api.route import Access, Route
 from gpuward.controller.domain.placement import Need
 from gpuward.controller.engines.base import SpecError
 from gpuward.controller.engines.registry import engine_for, validate
 from gpuward.controller.runtime.child import ChildError, ChildFailure
 from gpuward.controller.scheduling.estimate import input_hash
-from gpuward.controller.scheduling.queueing import Waiter
 from gpuward.controller.store.deployments import change_between
 from gpuward.controller.store.inventory import read_inventory
 from gpuward.controller.store.occupants import read_occupants
-from gpuward.controller.store.plan_reads import known_needs, placed_counts, read_queue
+from gpuward.controller.store.plan_reads import known_needs, placed_counts
 from gpuward.controller.store.views.deployments import live_by_name
-from gpuward.controller.store.views.paging import Reader
 from gpuward.schemas.manifest import DeploymentManifest, DeploymentSpec
 from gpuward.schemas.objects import DeploymentView
 from gpuward.schemas.parse import parse_manifest_objects
@@ -57,27 +55,14 @@ async def post(request: web.Request) -> web.Response:
     async with context.database.snapshot() as connection:
         # Old instances make room for the new ones, so what they hold counts as free.
         inventory = await read_inventory(connection, without=replaced)
-        queue = await _queue(connection, planned)
         needed = len(planned) <= FEW or any(one.spec.preempt for one in planned)
-        needed |= any(one.preempt or one.waited_s >= context.reserve_after_s for one in queue)
         occupants = await read_occupants(connection, without=replaced) if needed else NOBODY
-    items = await asyncio.to_thread(
-        plan_items, inventory, planned, occupants, queue, reserve_after_s=context.reserve_after_s
-    )
+    items = await asyncio.to_thread(plan_items, inventory, planned, occupants)
     changes = {one.name: one.change for one in planned}
     view = PlanView(
         items=items, changes=changes, policy_changes=dict(policies.changes), policies=dict(policies.effective)
     )
     return answer(view)
-
-
-async def _queue(connection: Reader, planned: Sequence[Planned]) -> list[Waiter]:
-    """Who waits already, and is served before the last of the planned."""
-    least = min((one.spec.priority for one in planned if one.to_place), default=None)
-    if least is None:
-        return []
-    queued = await read_queue(connection, least_priority=least, without={one.uid for one in planned})
-    return [waiter_of(one) for one in queued]
 
 
 def validate_all(manifests: Mapping[str, DeploymentManifest]) -> None:

@@ -11,10 +11,8 @@ from gpuward.controller.engines.registry import engine_for
 from gpuward.controller.scheduling.advice import Unfit, advise
 from gpuward.controller.scheduling.estimate import asks_for, for_instance
 from gpuward.controller.scheduling.inventory import Inventory
-from gpuward.controller.scheduling.place import find
 from gpuward.controller.scheduling.preempt import Occupant
 from gpuward.controller.scheduling.queueing import Occupants, Served, Waiter, serve
-from gpuward.controller.store.plan_reads import Queued
 from gpuward.schemas.manifest import DeploymentSpec
 from gpuward.schemas.needs import LayoutView
 from gpuward.schemas.objects import Explain
@@ -39,31 +37,21 @@ class Planned:
     need: Need | str  # a text: why the need is not known
 
 
-def plan_items(
-    inventory: Inventory,
-    planned: Sequence[Planned],
-    occupants: Occupants = NOBODY,
-    queue: Sequence[Waiter] = (),
-    *,
-    reserve_after_s: float = math.inf,
-) -> list[PlanItem]:
+def plan_items(inventory: Inventory, planned: Sequence[Planned], occupants: Occupants = NOBODY) -> list[PlanItem]:
     """Places all of them together, higher priority first, and answers in the manifests' order.
 
-    Who waits already goes before those of the same priority and may have room kept for it, as when they are applied.
     The first that do not fit are told what would make them fit, beside all that do.
 
     Args:
         inventory: as it is; of no use afterwards.
         planned: what is to be placed.
         occupants: those who hold claims, whom the planned might push out.
-        queue: who waits already.
-        reserve_after_s: for how long one of these has to wait until room is kept for it.
     """
-    newest = [Waiter(ask, one.spec.priority, one.spec.preempt) for one in planned for ask in asks_of(one)]
-    waiters = sorted((*queue, *newest), key=lambda one: -one.priority)
-    served = {
-        one.decision.instance: one for one in serve(inventory, waiters, occupants, reserve_after_s=reserve_after_s)
-    }
+    order = sorted(range(len(planned)), key=lambda n: -planned[n].spec.priority)
+    waiters = [
+        Waiter(ask, planned[n].spec.priority, planned[n].spec.preempt) for n in order for ask in asks_of(planned[n])
+    ]
+    served = {one.decision.instance: one for one in serve(inventory, waiters, occupants, reserve_after_s=math.inf)}
     names = {worker.id: worker.name for worker in inventory.workers.facts}
     items: list[PlanItem] = []
     advised = 0
@@ -92,25 +80,10 @@ def asks_of(planned: Planned) -> list[Ask]:
     return [for_instance(ask, _instance(planned, n)) for n in range(planned.to_place)]
 
 
-def waiter_of(queued: Queued) -> Waiter:
-    """One who waits already."""
-    waiting = queued.waiting
-    ask = asks_for(
-        queued.spec,
-        queued.need,
-        engine_for(queued.spec),
-        instance=waiting.id,
-        deployment_uid=waiting.deployment_uid,
-    )
-    return Waiter(ask, waiting.priority, waiting.preempt, waiting.waited_s, waiting.pushing)
-
-
 def _advice(inventory: Inventory, planned: Planned, decision: Unplaced, occupants: Sequence[Occupant]) -> list[str]:
     if isinstance(planned.need, str):
         return []
     engine = engine_for(planned.spec)
-    if find(inventory, asks_of(planned)[0]) is not None:  # what keeps it is not the room itself, but its turn
-        return []
     return advise(inventory, Unfit(planned.spec, planned.need, engine, planned.uid, decision.explain, occupants))
 
 

@@ -1,47 +1,10 @@
-"""What planning asks of the rows beside the inventory: who holds claims or waits already, and needs that are known."""
+"""What planning asks of the rows beside the inventory: who holds claims already, and needs that are known already."""
 
-from collections.abc import Collection, Iterable
-from contextlib import suppress
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Iterable
 
 from gpuward.controller.domain.need_json import need_from_json
 from gpuward.controller.domain.placement import Need
 from gpuward.controller.store.views.paging import Reader
-from gpuward.controller.store.waiting import WaitingInstance, read_revisions, read_waiting
-from gpuward.schemas.manifest import DeploymentSpec
-
-MAX_QUEUE: Final = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class Queued:
-    """An instance that waits for a place already."""
-
-    waiting: WaitingInstance
-    spec: DeploymentSpec
-    need: Need
-
-
-async def read_queue(connection: Reader, *, least_priority: int, without: Collection[str] = ()) -> list[Queued]:
-    """Who waits with at least that priority, in the order in which they are served; at most `MAX_QUEUE`.
-
-    Left out are those of the deployments `without` (uids), copies of instances that move, since their place is chosen
-    already, and those whose spec this version does not understand.
-    """
-    waiting, _ = await read_waiting(connection, MAX_QUEUE)
-    waiting = [
-        one
-        for one in waiting
-        if one.priority >= least_priority and one.destination is None and one.deployment_uid not in without
-    ]
-    rows = await read_revisions(connection, sorted({(one.deployment_uid, one.revision) for one in waiting}))
-    revisions: dict[tuple[str, int], tuple[DeploymentSpec, Need]] = {}
-    for key, row in rows.items():
-        with suppress(ValueError):
-            revisions[key] = row.parse()
-    found = ((one, revisions.get((one.deployment_uid, one.revision))) for one in waiting)
-    return [Queued(one, *revision) for one, revision in found if revision is not None]
 
 
 async def placed_counts(connection: Reader, uids: Iterable[str]) -> dict[str, int]:

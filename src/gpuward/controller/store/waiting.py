@@ -97,15 +97,9 @@ def newcomer(id_: str, deployment_uid: str, deployment: str, revision: int) -> W
 
 
 async def read_waiting(
-    connection: Any, limit: int, *, failures_per_worker: int | None = None
+    connection: Any, limit: int, *, failures_per_worker: int
 ) -> tuple[list[WaitingInstance], float | None]:
-    """Who waits, highest priority and then oldest first; and in how many seconds the next one ends its back-off.
-
-    Args:
-        connection: in a transaction.
-        limit: no more than so many.
-        failures_per_worker: after so many in a row an instance avoids the worker; None: not told.
-    """
+    """Who waits, highest priority and then oldest first; and in how many seconds the next one ends its back-off."""
     rows = await connection.fetch(_WAITING, limit)
     next_due_s: float | None = rows[0]["next_due_s"] if rows else await connection.fetchval(_NEXT_DUE)
     waiting = [
@@ -119,10 +113,7 @@ async def read_waiting(
             waited_s=(row["read_at"] - row["phase_since"]).total_seconds(),
             message=row["message"],
             avoid_worker=str(row["last_worker"])
-            if failures_per_worker
-            and row["last_worker"]
-            and row["failures"]
-            and row["failures"] % failures_per_worker == 0
+            if row["last_worker"] and row["failures"] and row["failures"] % failures_per_worker == 0
             else None,
             priority=row["priority"],
             preempt=row["preempt"],
