@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpuward.controller.domain.placement import Need, Placed, PlannedClaim, Share, Unplaced
+from gpuward.controller.domain.placement import Ask, Layout, Need, Placed, PlannedClaim, Share, Unplaced
 from gpuward.controller.engines.registry import engine_for
 from gpuward.controller.scheduling.advice import Unfit, advise
 from gpuward.controller.scheduling.estimate import asks_for
@@ -96,6 +96,14 @@ def test_a_cordoned_worker_and_one_that_is_away() -> None:
     assert advice(fleet, need, **resources) == ["fits as soon as a is ready"]
 
 
+def test_each_worker_of_a_gang_is_named() -> None:
+    need, resources = Need(None), {"resources": {"gpus": 2, "gpu_memory": "20GiB", "max_workers": 2}}
+    fleet = Fleet().add("a", [24 * GIB], schedulable=False).add("b", [24 * GIB], schedulable=False)
+    assert advice(fleet, need, **resources) == ["fits after: gpuward uncordon a; gpuward uncordon b"]
+    fleet = Fleet().add("a", [24 * GIB], ready=False).add("b", [24 * GIB], ready=False)
+    assert advice(fleet, need, **resources) == ["fits as soon as a, b are ready"]
+
+
 def test_a_free_choice() -> None:
     fleet = Fleet().add("a", [8 * GIB]).add("b", [24 * GIB], labels={"zone": "b"})
     need = Need(20 * GIB, parts={"weights": 20 * GIB})
@@ -121,6 +129,16 @@ def test_never_less_host_memory_than_the_engine_needs() -> None:
     assert advice(fleet, Need(GIB, host_memory_mib=2 * GIB), resources={"host_memory": "6GiB"}) == [
         "fits with host_memory <= 3.9GiB"
     ]
+
+
+def test_a_host_that_is_reserved_beyond_its_memory_has_none_and_no_less_is_advised() -> None:
+    fleet = Fleet().add("a", [24 * GIB], host_memory=64 * GIB).set("host-a", reserved_mib=100 * GIB)
+    assert advice(fleet, Need(GIB), resources={"host_memory": "1GiB"}) == []
+    wanted = Ask("i", "d", (Layout(0, 0, exclusive=False),), host_memory_mib=GIB)
+    (decision,) = place(fleet.inventory(), [wanted])
+    assert isinstance(decision, Unplaced)
+    assert decision.explain.nearest is not None
+    assert decision.explain.nearest.free_gib == 0
 
 
 @pytest.mark.parametrize("fill", [lambda f: f.claim("a/0"), lambda f: f.set("a/0", healthy=False)])

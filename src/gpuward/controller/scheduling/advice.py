@@ -97,7 +97,7 @@ def _less_host_memory(inventory: Inventory, unfit: Unfit) -> Iterator[str]:
     memory_mib = tenths * _MIB_PER_GIB // 10
     least_mib = min(need.host_memory_mib for _, need in unfit.need.by_engine or (("", unfit.need),))
     spec = _with(unfit.spec, "resources", host_memory=memory_mib)
-    if memory_mib > least_mib and unfit.asked(inventory, spec) is not None:
+    if tenths > 0 and memory_mib > least_mib and unfit.asked(inventory, spec) is not None:
         yield f"fits with host_memory <= {tenths / 10:g}GiB"
 
 
@@ -107,7 +107,7 @@ def _fewer_cpus(inventory: Inventory, unfit: Unfit) -> Iterator[str]:
         return
     workers = inventory.workers
     most = int((workers.cpu - workers.cpu_claimed).max(initial=0)) / _MILLI
-    if most < cpus and unfit.asked(inventory, _with(unfit.spec, "resources", cpus=most)) is not None:
+    if 0 < most < cpus and unfit.asked(inventory, _with(unfit.spec, "resources", cpus=most)) is not None:
         yield f"fits with cpus <= {most:g}"
 
 
@@ -135,29 +135,30 @@ def _free_choice(inventory: Inventory, unfit: Unfit) -> Iterator[str]:
         spec = unfit.spec.model_copy(update={"placement": Placement(strategy=placement.strategy)})
         if (placed := unfit.asked(inventory, spec)) is not None:
             names = ", ".join(f"placement.{name}" for name in chosen)
-            yield f"fits on {_names(inventory, placed)} without {names}"
+            yield f"fits on {_listed(_names(inventory, placed))} without {names}"
 
 
 def _uncordoned(inventory: Inventory, unfit: Unfit) -> Iterator[str]:
     closed = [w for w in inventory.workers.facts if w.ready and not w.schedulable]
     opened = [replace(worker, schedulable=True) for worker in closed]
     if (placed := _with_workers(inventory, unfit, closed, opened)) is not None:
-        yield f"fits after: gpuward uncordon {_names(inventory, placed, among=closed)}"
+        commands = (f"gpuward uncordon {name}" for name in _names(inventory, placed, among=closed))
+        yield f"fits after: {'; '.join(commands)}"
 
 
 def _all_ready(inventory: Inventory, unfit: Unfit) -> Iterator[str]:
     away = [w for w in inventory.workers.facts if not w.ready and w.schedulable]
     back = [replace(worker, ready=True) for worker in away]
     if (placed := _with_workers(inventory, unfit, away, back)) is not None:
-        yield f"fits as soon as {_names(inventory, placed, among=away)} is ready"
+        names = _names(inventory, placed, among=away)
+        yield f"fits as soon as {_listed(names)} {_is(names)} ready"
 
 
 def _others_gone(inventory: Inventory, unfit: Unfit) -> Iterator[str]:
     room = make_room(inventory, unfit.ask(unfit.spec), unfit.occupants) if unfit.occupants else None
     if room is not None and room.leave:
-        names = ", ".join(o.instance for o in room.leave[:_MAX_NAMED])
-        more = f" and {len(room.leave) - _MAX_NAMED} more" if len(room.leave) > _MAX_NAMED else ""
-        yield f"fits when {_names(inventory, room.placed)} is free of {names}{more}"
+        names = _names(inventory, room.placed)
+        yield f"fits when {_listed(names)} {_is(names)} free of {_listed([o.instance for o in room.leave])}"
 
 
 def _with_workers(
@@ -183,9 +184,19 @@ def _on(layout: Layout) -> str:
     return f" on {layout.gpus} GPUs{over}" if layout.gpus > 1 else ""
 
 
-def _names(inventory: Inventory, placed: Placed, among: list[WorkerFacts] | None = None) -> str:
+def _listed(names: list[str]) -> str:
+    """The first of them, and how many more there are."""
+    more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
+    return ", ".join(names[:_MAX_NAMED]) + more
+
+
+def _is(names: list[str]) -> str:
+    return "is" if len(names) == 1 else "are"
+
+
+def _names(inventory: Inventory, placed: Placed, among: list[WorkerFacts] | None = None) -> list[str]:
     ids = placed.workers if among is None else {w.id for w in among}.intersection(placed.workers)
-    return " ".join(sorted(w.name for w in inventory.workers.facts if w.id in ids))
+    return sorted(w.name for w in inventory.workers.facts if w.id in ids)
 
 
 _QUESTIONS: Final[tuple[Callable[[Inventory, Unfit], Iterator[str]], ...]] = (

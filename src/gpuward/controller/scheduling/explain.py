@@ -187,9 +187,9 @@ def _figures(request: Request, reason: Reason, furthest: Furthest, *, sized: boo
     workers, ask = request.inventory.workers, request.ask
     need = np.zeros(len(furthest.reached), dtype=np.int64)
     if reason == Reason.HOST_MEMORY:
-        return need + ask.host_memory_mib, workers.memory - workers.memory_claimed
+        return need + ask.host_memory_mib, np.maximum(workers.memory - workers.memory_claimed, 0)
     if reason == Reason.CPU:
-        return need + ask.cpu_milli, workers.cpu - workers.cpu_claimed
+        return need + ask.cpu_milli, np.maximum(workers.cpu - workers.cpu_claimed, 0)
     if sized:
         return np.array([layout.memory_mib for layout in layouts_shown(ask)])[furthest.layout], furthest.free
     return (furthest.wanted, furthest.left) if reason in _COUNTED else (need, need)
