@@ -186,10 +186,8 @@ def serve(
             decision = place_one(inventory, waiter.ask)
             if isinstance(decision, Placed):
                 served.append(Served(decision))
-            elif kept.stands_in_the_way(waiter.ask):
-                served.append(Served(_told(decision, Reason.RESERVED, _for_whom(kept))))
             elif crowd is None:
-                served.append(Served(decision))
+                served.append(Served(_because_of(kept, waiter.ask, decision)))
             else:
                 served.append(_keep_room(kept, waiter, decision, crowd, reserve_after_s))
                 most_pushes -= bool(served[-1].leave)
@@ -216,12 +214,20 @@ def _keep_room(kept: _Kept, waiter: Waiter, decision: Unplaced, crowd: _Crowd, r
         names = ", ".join(o.instance for o in room.leave)
         text = f"pushes out {names} on {_names(inventory, room.placed)}"
         return Served(_told(decision, Reason.PREEMPTING, text), room.leave)
+    decision = _because_of(kept, ask, decision)
+    if decision.reason == Reason.RESERVED:
+        return Served(decision)
     if waiter.waited_s >= reserve_after_s and not kept.reserved and (placed := crowd.nearest(ask)) is not None:
         kept.keep(ask, placed)
         kept.reserved = True
         text = f"has waited long, so room is kept for it on {_names(inventory, placed)}"
         return Served(_told(decision, None, text))
     return Served(decision)
+
+
+def _because_of(kept: _Kept, ask: Ask, decision: Unplaced) -> Unplaced:
+    """The decision with its true reason, where it is only that room is kept for others."""
+    return _told(decision, Reason.RESERVED, _for_whom(kept)) if kept.stands_in_the_way(ask) else decision
 
 
 def _told(decision: Unplaced, reason: Reason | None, text: str) -> Unplaced:
