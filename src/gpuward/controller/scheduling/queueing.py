@@ -98,7 +98,7 @@ class _Kept:
 class _Crowd:
     """The occupants as the pass goes on. What is worked out of them by shape holds for the rest of it.
 
-    A pass only takes, and who comes later may push out no more than who came before: who finds no way, finds none.
+    A pass only takes, so who finds no way at one time finds none later, nor does a lower one.
     """
 
     def __init__(self, inventory: Inventory, occupants: Occupants) -> None:
@@ -106,7 +106,7 @@ class _Crowd:
         self._staying = occupants.staying
         self._leaving = list(occupants.leaving)
         self._moving = list(occupants.moving)
-        self._nobody_to_push: set[object] = set()
+        self._nobody_to_push: dict[object, int] = {}  # by shape: for nobody up to this priority
         self._nobody_to_await: set[object] = set()
 
     @cached_property
@@ -121,12 +121,12 @@ class _Crowd:
     def push(self, waiter: Waiter) -> Room | None:
         """Whom it pushes out; those then count as leaving."""
         shape = waiter.ask.shape()
-        if shape in self._nobody_to_push:
+        if waiter.priority <= self._nobody_to_push.get(shape, -1):
             return None
         with lifted(self._inventory, self._leaving):
             room = push_out(self._inventory, waiter.ask, self._pool, below=waiter.priority)
         if room is None:
-            self._nobody_to_push.add(shape)
+            self._nobody_to_push[shape] = waiter.priority
             return None
         self._pool.remove(room.leave)
         self._leaving += room.leave
