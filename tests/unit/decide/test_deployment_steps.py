@@ -8,6 +8,7 @@ import pytest
 from gpuward.controller.decide.backoff import RestartSettings
 from gpuward.controller.decide.instances import Finished, decide
 from gpuward.controller.domain.instances import IntentFacts
+from gpuward.controller.domain.phases import InstancePhase
 from gpuward.controller.domain.placement import Need
 from support.facts import NOW, deployment, host, instance, intent, process, spec, start
 
@@ -105,6 +106,16 @@ def test_a_task_that_is_pushed_out_queues_again_with_its_age() -> None:
     plan = plan_of(task, spec=spec(restart="never"))
     assert [s.reason for s in plan.stops] == ["preempted"]
     assert [(c.replaces, c.born) for c in plan.creates] == [("a", task.created_at)]
+
+
+@pytest.mark.parametrize("sent_away", [{"pushed_out_for": "b"}, {}], ids=["pushed out", "drained"])
+def test_a_task_that_is_done_when_it_is_to_leave_is_not_done_again(sent_away: dict[str, str]) -> None:
+    done = instance("a", "running", processes=(process("exited", "exit", 0),), **sent_away)
+    fields = {"spec": spec(restart="never"), "hosts": (host(draining=not sent_away),)}
+    plan = plan_of(done, **fields)
+    assert ([m.to for m in plan.moves], plan.creates) == ([InstancePhase.SUCCEEDED], ())
+    after = plan_of(instance("a", "succeeded", **sent_away), **fields)
+    assert (after.stops, after.removals, after.creates) == ((), (), ())
 
 
 def test_a_new_revision_replaces_one_at_a_time_old_stopped_first() -> None:

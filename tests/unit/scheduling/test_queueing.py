@@ -1,6 +1,7 @@
 """Who is pushed out, for whom room is kept, and what the others are told."""
 
 import time
+from dataclasses import replace
 
 from gpuward.controller.domain.placement import Ask, Layout, Placed, Unplaced
 from gpuward.controller.scheduling.inventory import Inventory
@@ -128,6 +129,26 @@ def test_equals_and_higher_ones_are_never_pushed_out() -> None:
     inventory = Fleet().add("a", [G80]).inventory()
     on = running(inventory, (whole("x", 1), 50, 0))
     assert serve_all(inventory, Occupants(tuple(on)), Waiter(whole("p", 1), 50, preempt=True))["p"].leave == ()
+
+
+def test_what_a_lower_one_may_not_push_out_a_higher_one_may() -> None:
+    inventory = Fleet().add("a", [G80]).inventory()
+    on = running(inventory, (whole("x", 1), 20, 0))
+    low, high = Waiter(whole("low", 1), 10, preempt=True), Waiter(whole("high", 1), 30, preempt=True)
+    served = serve_all(inventory, Occupants(tuple(on)), low, high)  # as where a copy comes first
+    assert (served["low"].leave, [o.instance for o in served["high"].leave]) == ((), ["x"])
+
+
+def test_room_that_is_kept_for_another_keeps_nobody_from_pushing_out_elsewhere() -> None:
+    inventory = Fleet().add("a", [G80] * 2).add("b", [G80]).inventory()
+    on = running(inventory, (whole("x", 1, on="a"), 100, 0), (whole("y", 1, on="b"), 10, 0))
+    waiting = Waiter(whole("big", 2), 100, waited_s=90), Waiter(whole("p", 1), 50, preempt=True)
+    served = serve_all(inventory, Occupants(tuple(on)), *waiting)
+    assert [o.instance for o in served["p"].leave] == ["y"]
+    later = serve_all(inventory, Occupants(tuple(on[:1]), tuple(on[1:])), waiting[0], replace(waiting[1], pushing=True))
+    assert (later["p"].leave, reason(later["p"])) == ((), Reason.PREEMPTING)
+    nobody = serve_all(inventory, Occupants(tuple(on[:1])), *waiting)
+    assert reason(nobody["p"]) == Reason.RESERVED
 
 
 def test_a_small_one_passes_a_big_one_until_that_has_waited_long() -> None:

@@ -7,7 +7,8 @@ from datetime import timedelta
 from gpuward.controller.decide.backoff import RestartSettings
 from gpuward.controller.decide.draft import Draft
 from gpuward.controller.decide.instance import advance
-from gpuward.controller.decide.liveness import host, is_lost
+from gpuward.controller.decide.liveness import host, is_lost, may_run
+from gpuward.controller.decide.ranks import telling
 from gpuward.controller.decide.relocating import is_on_trial, relocate, why_relocated
 from gpuward.controller.decide.rollup import roll_up
 from gpuward.controller.decide.stopping import stop
@@ -124,11 +125,23 @@ def _let_go(facts: DeploymentFacts, wanted: int, draft: Draft) -> set[str]:
 def _sent_away(facts: DeploymentFacts, instance: InstanceFacts) -> tuple[str, str] | None:
     """Why it has to leave its place, though it is wanted: reason and message."""
     homes = [host(facts, instance, rank) for rank in instance.ranks]
-    if any(h is not None and h.draining for h in homes):
-        return "drained", "its worker is drained"
-    if instance.pushed_out_for is not None:
-        return "preempted", f"makes room for {instance.pushed_out_for}, whose priority is higher"
+    if not _is_over(facts, instance):
+        if any(h is not None and h.draining for h in homes):
+            return "drained", "its worker is drained"
+        if instance.pushed_out_for is not None:
+            return "preempted", f"makes room for {instance.pushed_out_for}, whose priority is higher"
     return why_relocated(facts, instance)
+
+
+def _is_over(facts: DeploymentFacts, instance: InstanceFacts) -> bool:
+    """Whether it is a task that has come to its end by itself, so that nobody need do it again elsewhere."""
+    if instance.phase in (P.SUCCEEDED, P.FAILED):
+        return True
+    restart, process = facts.revisions[instance.revision].spec.restart, telling(instance)
+    if restart == "always" or process is None or process.state != "exited" or process.reason not in (None, "exit"):
+        return False
+    ended = not any(may_run(facts, instance, rank) for rank in instance.ranks)
+    return ended and (process.exit_code == 0 or restart == "never")
 
 
 def _let_outdated_go(
@@ -244,7 +257,8 @@ def _fill_up(facts: DeploymentFacts, staying: list[InstanceFacts], wanted: int, 
     ]  # fmt: skip
     pushed_out = [
         i for i in facts.instances
-        if i.pushed_out_for is not None and not any(s.replaces == i.id for s in facts.instances)
+        if i.pushed_out_for is not None and not _is_over(facts, i)
+        and not any(s.replaces == i.id for s in facts.instances)
     ]  # fmt: skip
     # Who was pushed out queues again with the age that it had.
     before = [(i.id, i.created_at) for i in pushed_out] + [(i.id, None) for i in given_up]

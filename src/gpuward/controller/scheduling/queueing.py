@@ -98,7 +98,7 @@ class _Kept:
 class _Crowd:
     """The occupants as the pass goes on. What is worked out of them by shape holds for the rest of it.
 
-    A pass only takes, and who comes later may push out no more than who came before: who finds no way, finds none.
+    A pass only takes, so who finds no way at one time finds none later, nor does a lower one.
     """
 
     def __init__(self, inventory: Inventory, occupants: Occupants) -> None:
@@ -106,7 +106,7 @@ class _Crowd:
         self._staying = occupants.staying
         self._leaving = list(occupants.leaving)
         self._moving = list(occupants.moving)
-        self._nobody_to_push: set[object] = set()
+        self._nobody_to_push: dict[object, int] = {}  # by shape: for nobody up to this priority
         self._nobody_to_await: set[object] = set()
 
     @cached_property
@@ -121,12 +121,12 @@ class _Crowd:
     def push(self, waiter: Waiter) -> Room | None:
         """Whom it pushes out; those then count as leaving."""
         shape = waiter.ask.shape()
-        if shape in self._nobody_to_push:
+        if waiter.priority <= self._nobody_to_push.get(shape, -1):
             return None
         with lifted(self._inventory, self._leaving):
             room = push_out(self._inventory, waiter.ask, self._pool, below=waiter.priority)
         if room is None:
-            self._nobody_to_push.add(shape)
+            self._nobody_to_push[shape] = waiter.priority
             return None
         self._pool.remove(room.leave)
         self._leaving += room.leave
@@ -189,10 +189,8 @@ def serve(
             if isinstance(decision, Placed):
                 yield Served(decision)
                 continue
-            if kept.stands_in_the_way(waiter.ask):
-                served = Served(_told(decision, Reason.RESERVED, _for_whom(kept)))
-            elif crowd is None:
-                served = Served(decision)
+            if crowd is None:
+                served = Served(_because_of(kept, waiter.ask, decision))
             else:
                 served = _keep_room(kept, waiter, decision, crowd, reserve_after_s)
             yield served
@@ -229,12 +227,20 @@ def _keep_room(kept: _Kept, waiter: Waiter, decision: Unplaced, crowd: _Crowd, r
         names = ", ".join(o.instance for o in room.leave)
         text = f"pushes out {names} on {_names(inventory, room.placed)}"
         return Served(_told(decision, Reason.PREEMPTING, text), room.leave)
+    decision = _because_of(kept, ask, decision)
+    if decision.reason == Reason.RESERVED:
+        return Served(decision)
     if waiter.waited_s >= reserve_after_s and not kept.reserved and (placed := crowd.nearest(ask)) is not None:
         kept.keep(ask, placed)
         kept.reserved = True
         text = f"has waited long, so room is kept for it on {_names(inventory, placed)}"
         return Served(_told(decision, None, text))
     return Served(decision)
+
+
+def _because_of(kept: _Kept, ask: Ask, decision: Unplaced) -> Unplaced:
+    """The decision with its true reason, where it is only that room is kept for others."""
+    return _told(decision, Reason.RESERVED, _for_whom(kept)) if kept.stands_in_the_way(ask) else decision
 
 
 def _told(decision: Unplaced, reason: Reason | None, text: str) -> Unplaced:

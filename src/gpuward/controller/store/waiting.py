@@ -28,10 +28,10 @@ _WAITING: Final = """
     select q.in_all, i.id, i.deployment_uid, i.revision, i.phase, i.phase_since, i.epoch, i.failures, i.message, d.name,
            (d.spec ->> 'priority')::int as priority, (d.spec ->> 'preempt')::boolean as preempt,
            exists (select 1 from instances v
-                    where v.pushed_out_for = i.id
-                      and not exists (select 1 from claims c join devices g on g.uuid = c.device
-                                        join workers w on w.id = g.worker_id
-                                       where c.instance_id = v.id and w.phase = 'lost')) as pushing,
+                     join claims k on k.instance_id = v.id
+                     join devices g on g.uuid = k.device
+                     join workers w on w.id = g.worker_id
+                    where v.pushed_out_for = i.id and w.phase <> 'lost') as pushing,
            c.destination, rooms.promised,
            clock_timestamp() as read_at,
            (select p.worker_id from processes p where p.instance_id = i.id and p.epoch = i.epoch limit 1)
