@@ -249,3 +249,16 @@ def test_many_that_may_push_are_answered_in_a_moment() -> None:
     served = list(serve(inventory, waiting, Occupants(tuple(on)), reserve_after_s=60))
     assert time.process_time() - began < 3
     assert not any(s.leave for s in served)
+
+
+def test_nobody_leaves_for_one_whose_room_another_takes_who_comes_before_it() -> None:
+    inventory = Fleet().add("a", [G80] * 2).inventory()
+    on = running(inventory, (whole("x", 1), 10, 0), (whole("y", 1), 10, 1))
+    mid, high = Waiter(whole("mid", 1), 50), Waiter(whole("hi", 1), 30, preempt=True)
+    served = serve_all(inventory, Occupants(tuple(on)), mid, high)
+    assert served["hi"].leave == ()
+    assert served["hi"].decision.explain.note == "pushes nobody out, since mid comes before it and would take the room"
+    first = serve_all(inventory, Occupants(tuple(on)), Waiter(whole("huge", 3), 50), high)
+    assert [o.instance for o in first["hi"].leave] == ["y"], "who comes before would not fit there either"
+    higher = serve_all(inventory, Occupants(tuple(on)), Waiter(whole("hi", 1), 60, preempt=True), mid)
+    assert [o.instance for o in higher["hi"].leave] == ["y"]

@@ -106,8 +106,9 @@ class _Crowd:
         self._staying = occupants.staying
         self._leaving = list(occupants.leaving)
         self._moving = list(occupants.moving)
-        self._nobody_to_push: dict[object, int] = {}  # by shape: for nobody up to this priority
+        self._no_push: dict[object, tuple[int, str]] = {}  # by shape: for nobody up to this priority, and what to tell
         self._nobody_to_await: set[object] = set()
+        self._before: list[Waiter] = []  # those who were served and wait on, and for whom no room is kept
 
     @cached_property
     def _pool(self) -> Pool:
@@ -118,20 +119,48 @@ class _Crowd:
         with lifted(self._inventory, self._leaving):
             return find(self._inventory, ask)
 
-    def push(self, waiter: Waiter) -> Room | None:
-        """Whom it pushes out; those then count as leaving."""
+    def waits_on(self, waiter: Waiter) -> None:
+        """Somebody is left waiting, and comes before all that are no higher in the next pass too."""
+        self._before.append(waiter)
+
+    def push(self, waiter: Waiter) -> Room | str:
+        """Whom it pushes out; those then count as leaving. Else what to tell of that, which may be nothing."""
         shape = waiter.ask.shape()
-        if waiter.priority <= self._nobody_to_push.get(shape, -1):
-            return None
+        upto, why = self._no_push.get(shape, (-1, ""))
+        if waiter.priority <= upto:
+            return why
         with lifted(self._inventory, self._leaving):
             room = push_out(self._inventory, waiter.ask, self._pool, below=waiter.priority)
-        if room is None:
-            self._nobody_to_push[shape] = waiter.priority
-            return None
+            first = self._outrun_by(waiter, room) if room is not None else None
+        if room is None or first is not None:
+            why = "" if first is None else f"pushes nobody out, since {first} comes before it and would take the room"
+            self._no_push[shape] = (waiter.priority, why)
+            return why
         self._pool.remove(room.leave)
         self._leaving += room.leave
         self._moving = [one for one in self._moving if one not in room.leave]
         return room
+
+    def _outrun_by(self, waiter: Waiter, room: Room) -> str | None:
+        """Who comes before and would take the room, so that others would leave in vain."""
+        taken: list[Placed] = []
+        hopeless: set[object] = set()
+        with lifted(self._inventory, room.leave):
+            try:
+                for other in (before.ask for before in self._before if before.priority >= waiter.priority):
+                    shape = other.shape()
+                    placed = None if shape in hopeless else find(self._inventory, other)
+                    if placed is None:
+                        hopeless.add(shape)
+                        continue
+                    self._inventory.reserve(placed, other.deployment_uid)
+                    taken.append(placed)
+                    if find(self._inventory, waiter.ask) is None:
+                        return other.instance
+            finally:
+                for placed in reversed(taken):
+                    self._inventory.unreserve(placed)
+        return None
 
     def promised(self, ask: Ask) -> Placed | None:
         """The place that this asks for, if it is free once those that are moved are gone."""
@@ -222,19 +251,24 @@ def _keep_room(kept: _Kept, waiter: Waiter, decision: Unplaced, crowd: _Crowd, r
         kept.keep(ask, placed)
         text = f"room is being freed for it on {_names(inventory, placed)}"
         return Served(_told(decision, Reason.PREEMPTING if waiter.pushing else None, text))
-    if waiter.preempt and not waiter.pushing and (room := crowd.push(waiter)) is not None:
+    room = crowd.push(waiter) if waiter.preempt and not waiter.pushing else ""
+    if isinstance(room, Room):
         kept.keep(ask, room.placed)
         names = ", ".join(o.instance for o in room.leave)
         text = f"pushes out {names} on {_names(inventory, room.placed)}"
         return Served(_told(decision, Reason.PREEMPTING, text), room.leave)
+    if room:
+        decision = _told(decision, None, room)
     decision = _because_of(kept, ask, decision)
     if decision.reason == Reason.RESERVED:
+        crowd.waits_on(waiter)
         return Served(decision)
     if waiter.waited_s >= reserve_after_s and not kept.reserved and (placed := crowd.nearest(ask)) is not None:
         kept.keep(ask, placed)
         kept.reserved = True
         text = f"has waited long, so room is kept for it on {_names(inventory, placed)}"
         return Served(_told(decision, None, text))
+    crowd.waits_on(waiter)
     return Served(decision)
 
 
