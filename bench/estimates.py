@@ -48,7 +48,8 @@ Where each figure comes from stands beside it in `controller/engines/memory.py` 
 Without stated context and concurrency an instance on vLLM or SGLang is reckoned for the same 16 sequences of 8192
 tokens (or of the model's own context, where that is shorter), and where that fits nowhere, for one; on llama.cpp for 4.
 State them in `args`, and the estimate and the server's command line follow: `max-model-len`, `max-num-seqs` (vLLM);
-`context-length`, `max-running-requests` (SGLang); `ctx-size`, `parallel` (llama.cpp).
+`context-length`, `max-running-requests` (SGLang); `ctx-size`, `parallel` (llama.cpp). What passes through the model at
+once is reckoned for 256 requests, and vLLM on a part of a GPU is held to as many.
 
 Estimates are made to hold, not to be tight: activations are those of a batch of 8192 tokens, as vLLM uses on large
 GPUs. They leave out what only some models have: videos, several images at once, speculative decoding, CUDA graphs of

@@ -64,6 +64,8 @@ def test_vllm_keeps_to_as_many_sequences_as_were_reckoned_for() -> None:
     """Its own default is 1024 on GPUs of 70 GiB and more, whose logits would not be in the claim."""
     assert " ".join(process(spec("vllm"), ONE).argv).endswith("--max-model-len 8192 --max-num-seqs 256")
     assert "--max-num-seqs" not in process(spec("vllm"), replace(ONE, exclusive=True)).argv
+    few = process(spec("vllm", args={"max-num-batched-tokens": 128}), ONE).argv
+    assert few[few.index("--max-num-seqs") + 1] == "128"
 
 
 @pytest.mark.parametrize("rank", [0, 1])

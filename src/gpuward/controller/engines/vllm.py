@@ -119,7 +119,9 @@ class VllmEngine(ModelServer):
             argv += ["--max-model-len", str(launch.context)]
         # On large GPUs it would make room for the logits of 1024, which are more than were reckoned for.
         if not launch.exclusive and launch.sequences is not None and figure(spec, *_TABLE.sequences) is None:
-            argv += ["--max-num-seqs", str(max(launch.sequences, _TABLE.batch_sequences_default))]
+            most = max(launch.sequences, _TABLE.batch_sequences_default)
+            # It refuses more sequences than one step has tokens.
+            argv += ["--max-num-seqs", str(min(most, figure(spec, *_TABLE.batch_tokens) or most))]
         served = stated(spec, ("served-model-name",))
         names = served if isinstance(served, list) else [served]
         return EngineProcess(
