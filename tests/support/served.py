@@ -1,5 +1,6 @@
 """The API served on loopback, as the controller serves it, with a key of every role at hand."""
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -31,6 +32,7 @@ class Surroundings:
     lag_s: float = 0.0
     checks: dict[str, Check] = field(default_factory=lambda: {"database": Check(ok=True)})
     need: Need | None = None
+    delay_s: float = 0.0  # of an analysis
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
     analysed: list[DeploymentSpec] = field(default_factory=list)
 
@@ -42,6 +44,7 @@ class Surroundings:
 
     async def analyse(self, spec: DeploymentSpec) -> Need:
         self.analysed.append(spec)
+        await asyncio.sleep(self.delay_s)
         if self.need is None:
             raise ChildError("MetadataError", "the folder cannot be read here", retryable=True)
         return self.need

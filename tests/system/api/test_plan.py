@@ -3,6 +3,9 @@
 import time
 from typing import Any
 
+import pytest
+
+from gpuward.controller.api import plan as plan_module
 from gpuward.controller.api.planning import Planned, plan_items
 from gpuward.controller.domain.placement import Need, PlannedClaim
 from gpuward.controller.scheduling.pool import Occupant
@@ -169,6 +172,19 @@ async def test_who_would_be_pushed_out(api: Served, db: Database) -> None:
     assert "pushes out low-1" in item["explain"]["note"]
     (item,) = (await plan(api, manifest("high", priority=500, resources=whole)))["items"]
     assert (item["preempts"], item["explain"]["advice"]) == ([], ["fits when w is free of low-1"])
+
+
+async def test_a_model_that_is_not_read_in_time_leaves_the_others_planned(
+    api: Served, db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await add_host(db, "w", gpus=8, gib=80)
+    monkeypatch.setattr(plan_module, "_ANALYSIS_LIMIT_S", 0.05)
+    api.surroundings.delay_s = 60.0
+    hangs = manifest("hangs", engine="vllm", model="hf:org/slow")
+    fits = manifest("fits", engine="vllm", model="hf:org/known", resources={"gpu_memory": "20GiB"})
+    items = {item["deployment"]: item for item in (await plan(api, hangs, fits))["items"]}
+    assert items["fits"]["fits"]
+    assert items["hangs"]["explain"]["message"].startswith("metadata_unknown: its model was not read in the time")
 
 
 async def test_a_plan_writes_nothing_at_all(api: Served, db: Database) -> None:

@@ -135,6 +135,7 @@ def test_sglang() -> None:
         ("sglang", {"args": {"mem-fraction-static": 0.9}}, "args.mem-fraction-static: .*resources.gpu_memory"),
         ("sglang", {"args": {"mem-fraction": 0.9}}, "args.mem-fraction: .*mem-fraction-static; write the flag out"),
         ("sglang", {"args": {"tp": 2}}, "args.tp: .*parallel"),
+        ("sglang", {"resources": {"gpu_memory": "40GiB"}}, "resources.gpu_memory: .*max-running-requests"),
         ("sglang", {"parallel": {"dp": 2}, "resources": {"max_workers": 2}}, "parallel.dp: sglang keeps"),
         ("llama-cpp", {"args": {"n-gpu-layers": "most"}}, "args.n-gpu-layers: must be"),
         ("llama-cpp", {"args": {"n-gpu-layers": "9" * 5000}}, "args.n-gpu-layers: must be"),

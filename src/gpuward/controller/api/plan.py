@@ -29,7 +29,8 @@ from gpuward.schemas.plan import PlanView
 from gpuward.schemas.problems import FieldProblem, join_path
 from gpuward.schemas.requests import PlanBody
 
-ANALYSES_LIMIT_S: Final = 25.0
+ANALYSES_LIMIT_S: Final = 25.0  # of one plan
+_ANALYSIS_LIMIT_S: Final = 15.0  # of one deployment's, so that one that hangs leaves time for others
 FEW: Final = 10  # manifests, of which the first that does not fit is told whose leaving would help: that takes longest
 MAX_ANALYSES_AT_ONCE: Final = 2  # plans have no part in the controller's own analyses, and must not crowd them out
 ANALYSES_AT_ONCE: Final = web.AppKey("ANALYSES_AT_ONCE", asyncio.Semaphore)
@@ -95,17 +96,17 @@ async def observe_manifests(context: ApiContext, manifests: Sequence[DeploymentM
         placed = await placed_counts(connection, [view.uid for view in live.values()])
         needs = await known_needs(connection, hashes.values())
     planned: list[Planned] = []
-    async with asyncio.timeout(ANALYSES_LIMIT_S):
-        for name, spec in specs.items():
-            view = live.get(name)
-            change = _change(view, spec)
-            to_place = _to_place(view, spec, change, placed.get(view.uid, 0) if view else 0)
-            need: Need | str = ""
-            if to_place:
-                need = await _need(context, spec, needs.get(hashes[name]))
-                if isinstance(need, Need):
-                    needs[hashes[name]] = need
-            planned.append(Planned(name, view.uid if view else f"new {name}", spec, change, to_place, need))
+    ends = asyncio.get_running_loop().time() + ANALYSES_LIMIT_S
+    for name, spec in specs.items():
+        view = live.get(name)
+        change = _change(view, spec)
+        to_place = _to_place(view, spec, change, placed.get(view.uid, 0) if view else 0)
+        need: Need | str = ""
+        if to_place:
+            need = await _need(context, spec, needs.get(hashes[name]), ends)
+            if isinstance(need, Need):
+                needs[hashes[name]] = need
+        planned.append(Planned(name, view.uid if view else f"new {name}", spec, change, to_place, need))
     total = sum(one.to_place for one in planned)
     if total > MAX_INSTANCES:
         fix = f"{total} instances together; plan at most {MAX_INSTANCES} at once"
@@ -125,14 +126,18 @@ def _to_place(view: DeploymentView | None, spec: DeploymentSpec, change: PlanCha
     return max(0, wanted - placed)
 
 
-async def _need(context: ApiContext, spec: DeploymentSpec, known: Need | None) -> Need | str:
+async def _need(context: ApiContext, spec: DeploymentSpec, known: Need | None, ends: float) -> Need | str:
+    """The need, or why it is not known. `ends`: by the loop's clock, when the analyses of this plan have to."""
     engine = engine_for(spec)
     if engine.analysis(spec) is None:
         return engine.need(spec, None)
     if known is not None:
         return known
     try:
-        return await context.analyse(spec)
+        async with asyncio.timeout_at(min(ends, asyncio.get_running_loop().time() + _ANALYSIS_LIMIT_S)):
+            return await context.analyse(spec)
+    except TimeoutError:
+        return "its model was not read in the time that a plan has; an apply goes on reading"
     except ChildFailure as error:
         return error.message if isinstance(error, ChildError) else str(error)
 

@@ -98,6 +98,13 @@ class SglangEngine(ModelServer):
             raise SpecError(
                 "parallel.dp: sglang keeps all copies of a model on one worker; set resources.max_workers: 1"
             )
+        given = isinstance(spec.resources.gpu_memory, int) and not spec.resources.exclusive
+        bounded = figure(spec, *_TABLE.context) is not None and figure(spec, *_TABLE.sequences) is not None
+        if given and not bounded:
+            raise SpecError(
+                "resources.gpu_memory: SGLang fills what it finds free, also of a shared GPU; bound its cache by"
+                " args.context-length and args.max-running-requests, or set resources.exclusive: true"
+            )
 
     def process(self, spec: DeploymentSpec, launch: Launch) -> EngineProcess:
         """`sglang serve --model-path MODEL`; of a gang the leader serves, the others answer nobody."""
