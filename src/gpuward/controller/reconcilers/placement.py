@@ -1,6 +1,6 @@
 """Placement, the batched apply step of the instances: everybody who waits, one pass over the inventory, one commit."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
@@ -21,7 +21,7 @@ from gpuward.controller.store.waiting import Waiting, WaitingInstance, read_copi
 
 EVERYTHING: Final = "all"  # the one key: whoever waits is looked at together, in order
 _MAX_WAITING: Final = 20_000  # looked at in one pass; those behind them wait for the next
-_MAX_COMMITTED: Final = 256  # starts in one transaction: a moment's work of the database
+_MAX_COMMITTED: Final = 512  # starts in one transaction: a moment's work of the database
 _MAX_TOLD: Final = 2_000  # why they wait, likewise
 
 T = TypeVar("T")
@@ -71,6 +71,7 @@ class PlacementReconciler:
         self._settings = settings
         self._placer = placer
         self._hint = hint
+        self._concerned: set[str] = set()  # deployments to which something happened in this pass
 
     async def list_keys(self) -> Collection[str]:
         """The one key."""
@@ -78,15 +79,21 @@ class PlacementReconciler:
 
     async def step(self, keys: Sequence[str]) -> Mapping[str, Outcome]:
         """One pass: who waits, where they fit, and the commit of it."""
-        async with self._placer.whole_pass() as left:
-            seen, ahead = await self._observe()
-            served = await self._place(seen.instances, ahead)
-            left.extend([*(one.waiting for one in served.unserved), *(s.waiting for s in served.lost), *served.behind])
-            left.extend(ahead)
-            if seen.more:
-                self._placer.somebody_waits()
-            await self._tell(served.unserved)
-            self._placer.unplaced(served.unserved)
+        try:
+            async with self._placer.whole_pass() as left:
+                seen, ahead = await self._observe()
+                served = await self._place(seen.instances, ahead)
+                left.extend([*(one.waiting for one in served.unserved), *(one.waiting for one in served.lost)])
+                left.extend([*served.behind, *ahead])
+                if seen.more:
+                    self._placer.somebody_waits()
+                await self._tell(served.unserved)
+                self._placer.unplaced(served.unserved)
+        finally:
+            # Once for all of its commits: a deployment of thousands is looked at as a whole.
+            for uid in self._concerned:
+                self._hint(uid)
+            self._concerned.clear()
         outcome: Outcome = Done()
         if served.lost or served.behind or (seen.more and served.placed):
             outcome = Again(0.0)
@@ -152,7 +159,7 @@ class PlacementReconciler:
         async with self._database.transaction() as connection:
             await check_term(connection, self._term)
             kept = await commit_placements(connection, starts)
-        self._hint_all(s.waiting.deployment_uid for s in kept)
+        self._concerned.update(s.waiting.deployment_uid for s in kept)
         return self._placer.committed(starts, kept)
 
     async def _tell(self, unserved: Sequence[Unserved]) -> None:
@@ -177,12 +184,7 @@ class PlacementReconciler:
             except LostGuardError as lost:
                 raise StaleError(str(lost)) from lost
             await store_explanations(connection, [(one.waiting, one.decision) for one in unserved], leaving)
-        self._hint_all([one.waiting.deployment_uid for one in unserved])
-        self._hint_all(leaving)
-
-    def _hint_all(self, uids: Iterable[str]) -> None:
-        for uid in set(uids):
-            self._hint(uid)
+        self._concerned.update(leaving, (one.waiting.deployment_uid for one in unserved))
 
 
 def _pieces(things: Sequence[T], size: int) -> Iterator[Sequence[T]]:

@@ -25,31 +25,31 @@ _WAITING: Final = """
           from relocations r cross join jsonb_each(r.rooms)
          where r.state in ('waiting', 'moving')
             or (r.state = 'moved' and exists (select 1 from instances o where o.id = r.instance_id)))
-    select q.in_all, i.id, i.deployment_uid, i.revision, i.phase, i.phase_since, i.epoch, i.failures, i.message, d.name,
+    select i.in_all, i.id, i.deployment_uid, i.revision, i.phase, i.phase_since, i.epoch, i.failures, i.message, d.name,
            (d.spec ->> 'priority')::int as priority, (d.spec ->> 'preempt')::boolean as preempt,
            exists (select 1 from instances v
-                     join claims k on k.instance_id = v.id
-                     join devices g on g.uuid = k.device
-                     join workers w on w.id = g.worker_id
-                    where v.pushed_out_for = i.id and w.phase <> 'lost') as pushing,
-           c.destination, rooms.promised,
+                    where v.pushed_out_for = i.id
+                      and not exists (select 1 from claims c join devices g on g.uuid = c.device
+                                        join workers w on w.id = g.worker_id
+                                       where c.instance_id = v.id and w.phase = 'lost')) as pushing,
+           (select jsonb_build_array(m.workers, m.gpus) from relocations m
+             where m.copy_id = i.id and m.state = 'moving') as destination,
+           (select promised from rooms where rooms.instance_id = i.id) as promised,
            clock_timestamp() as read_at,
            (select p.worker_id from processes p where p.instance_id = i.id and p.epoch = i.epoch limit 1)
                as last_worker,
            (select extract(epoch from min(not_before) - clock_timestamp())::float8
               from instances where phase = 'pending' and not_before > clock_timestamp()) as next_due_s
-      from (select id, row_number() over (partition by deployment_uid order by created_at, id) as place,
+      from (select id, deployment_uid, revision, phase, phase_since, epoch, failures, message, created_at,
+                   row_number() over (partition by deployment_uid order by created_at, id) as place,
                    count(*) over () as in_all
               from instances
-             where phase in ('pending', 'analyzing') and (not_before is null or not_before <= clock_timestamp())) q
-      join instances i on i.id = q.id
+             where phase in ('pending', 'analyzing') and (not_before is null or not_before <= clock_timestamp())) i
       join deployments d on d.uid = i.deployment_uid
       join revisions r on r.deployment_uid = i.deployment_uid and r.generation = i.revision
-      left join lateral (select jsonb_build_array(m.workers, m.gpus) as destination from relocations m
-                          where m.copy_id = i.id and m.state = 'moving') c on true
-      left join rooms on rooms.instance_id = i.id
-     where (q.in_all <= $1 or q.place <= $2) and d.deleted_at is null and r.need is not null and i.revision = d.revision
-     order by c.destination is null, (d.spec ->> 'priority')::int desc, i.created_at, i.id
+     where (i.in_all <= $1 or i.place <= $2) and d.deleted_at is null and r.need is not null and i.revision = d.revision
+     order by not exists (select 1 from relocations m where m.copy_id = i.id and m.state = 'moving'),
+              (d.spec ->> 'priority')::int desc, i.created_at, i.id
      limit $1"""
 # What is to be moved next, as if its copy waited already.
 _TO_MOVE: Final = """
