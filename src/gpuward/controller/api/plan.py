@@ -10,7 +10,7 @@ from gpuward.controller.api.context import CONTEXT, ApiContext
 from gpuward.controller.api.errors import as_api_error, invalid
 from gpuward.controller.api.exchange import answer, read_model
 from gpuward.controller.api.plan_policies import policy_outlook
-from gpuward.controller.api.planning import MAX_INSTANCES, PlanChange, Planned, plan_items
+from gpuward.controller.api.planning import MAX_INSTANCES, NOBODY, PlanChange, Planned, plan_items
 from gpuward.controller.api.route import Access, Route
 from gpuward.controller.domain.placement import Need
 from gpuward.controller.engines.base import SpecError
@@ -56,8 +56,10 @@ async def post(request: web.Request) -> web.Response:
     async with context.database.snapshot() as connection:
         # Old instances make room for the new ones, so what they hold counts as free.
         seen = await read_inventory(connection, without=replaced)
-        occupants = await read_occupants(connection, seen.holdings, without=replaced)
         queue = await read_queue(connection, without=[one.uid for one in planned])
+        needed = len(planned) <= FEW or any(one.spec.preempt for one in planned)
+        needed |= any(one.preempt or one.promised or one.waited_s >= context.reserve_after_s for one in queue.waiting)
+        occupants = await read_occupants(connection, seen.holdings, without=replaced) if needed else NOBODY
     items = await asyncio.to_thread(
         plan_items, seen.inventory, planned, occupants, queue,
         reserve_after_s=context.reserve_after_s, name_others=len(planned) <= FEW,
