@@ -2,7 +2,9 @@
 
 from gpuward.controller.store.database import Database
 from gpuward.controller.store.waiting import read_waiting
-from support.ledger import GIB, add_deployment, add_instance
+from support.ledger import GIB, add_deployment, add_host, add_instance
+
+NEED = {"memory_mib": GIB, "host_memory_mib": 0, "parts": {}, "heads": None, "vocab": None, "notes": []}
 
 
 async def test_thousands_of_one_deployment_keep_nobody_else_from_being_looked_at(migrated: Database) -> None:
@@ -10,9 +12,8 @@ async def test_thousands_of_one_deployment_keep_nobody_else_from_being_looked_at
         uid = await add_deployment(migrated, name, priority=priority)
         for number in range(count):
             await add_instance(migrated, uid, f"{name}-{number}")
-    need = {"memory_mib": GIB, "host_memory_mib": 0, "parts": {}, "heads": None, "vocab": None, "notes": []}
     async with migrated.connection() as connection:
-        await connection.execute("update revisions set need = $1", need)
+        await connection.execute("update revisions set need = $1", NEED)
         await connection.execute("update instances set not_before = now() + interval '1 h' where id = 'many-0'")
         few = await read_waiting(connection, 3, failures_per_worker=3, of_deployment=2)
         all_ = await read_waiting(connection, 5, failures_per_worker=3, of_deployment=2)
@@ -22,3 +23,25 @@ async def test_thousands_of_one_deployment_keep_nobody_else_from_being_looked_at
     assert not all_.more
     assert all_.next_due_s is not None
     assert 3500 < all_.next_due_s <= 3600
+
+
+async def test_of_a_gang_the_worker_is_avoided_whose_process_failed(migrated: Database) -> None:
+    hosts = [await add_host(migrated, name) for name in ("a", "b", "c")]
+    uid = await add_deployment(migrated, "gang")
+    await add_instance(migrated, uid, "gang-1", epoch=1)
+    async with migrated.connection() as connection:
+        await connection.execute("update revisions set need = $1", NEED)
+        await connection.execute("update instances set failures = 3")
+        for rank, (host, reason, code) in enumerate(
+            zip(hosts, ("stopped", "exited", "stopped"), (-15, 1, 0), strict=True)
+        ):
+            await connection.execute(
+                """insert into processes (instance_id, epoch, rank, worker_id, state, reason, exit_code, seq, session)
+                   values ('gang-1', 1, $1, $2::uuid, 'exited', $3, $4, 1, 1)""",
+                rank,
+                host.id,
+                reason,
+                code,
+            )
+        (one,) = (await read_waiting(connection, 5, failures_per_worker=3)).instances
+    assert one.avoid_worker == hosts[1].id

@@ -15,10 +15,11 @@ MOST_OF_DEPLOYMENT: Final = 2_000
 _NEXT_DUE: Final = """
     select extract(epoch from min(not_before) - clock_timestamp())::float8
       from instances where phase = 'pending' and not_before > clock_timestamp()"""
-# Due ones only: whoever backs off waits, and is looked at again when its time has come. Whom it pushed out of a worker
-# that is lost may never leave, so it waits for the others alone. Room that moves make is
-# promised until the last of those that they move has gone. Where more wait than a pass looks at, one deployment's
-# do not take up all of it, or thousands that fit nowhere would keep all others from being looked at.
+# Due ones only: whoever backs off waits, and is looked at again when its time has come. Of a gang the worker counts
+# whose process failed; the others were stopped for its sake. Whom it pushed out of a worker that is lost may never
+# leave, so it waits for the others alone. Room that moves make is promised until the last of those that they move has
+# gone. Where more wait than a pass looks at, one deployment's do not take up all of it, or thousands that fit nowhere
+# would keep all others from being looked at.
 _WAITING: Final = """
     with rooms as (
         select distinct on (key) key as instance_id, value as promised
@@ -36,7 +37,8 @@ _WAITING: Final = """
              where m.copy_id = i.id and m.state = 'moving') as destination,
            (select promised from rooms where rooms.instance_id = i.id) as promised,
            clock_timestamp() as read_at,
-           (select p.worker_id from processes p where p.instance_id = i.id and p.epoch = i.epoch limit 1)
+           (select p.worker_id from processes p where p.instance_id = i.id and p.epoch = i.epoch
+             order by coalesce(p.reason, '') = 'stopped' or coalesce(p.exit_code, 1) = 0, p.rank limit 1)
                as last_worker,
            (select extract(epoch from min(not_before) - clock_timestamp())::float8
               from instances where phase = 'pending' and not_before > clock_timestamp()) as next_due_s
