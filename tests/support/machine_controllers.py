@@ -61,6 +61,9 @@ class Term:
         await self._reign.instances.step(keys)
 
     async def step_placement(self) -> None:
+        """Nothing happens while another step of this term has the inventory: the real one would wait for its end."""
+        if self._reign.placer._turn.locked():
+            return
         await self._reign.placement.step([EVERYTHING])
 
     async def step_workers(self) -> None:
