@@ -16,7 +16,8 @@ _CLAIMED = """
       from claims c join devices d on d.uuid = c.device where d.kind = 'host'"""
 _FENCED = "select id::text from workers where phase = 'lost' and fence_until <= clock_timestamp()"
 _PICTURE = """
-    select array(select (id, phase, reason, epoch)::text from instances order by id)
+    select array(select 'under way ' || clock_timestamp() from relocations where state in ('waiting', 'moving'))
+        || array(select (id, phase, reason, epoch)::text from instances order by id)
         || array(select (device, instance_id, epoch)::text from claims order by device, instance_id, epoch)
         || array(select (id, verb, state)::text from commands where state = 'open' order by id)
         || array(select (uid, phase, ready)::text from deployments order by uid)
