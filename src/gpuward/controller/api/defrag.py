@@ -123,18 +123,11 @@ def _view(outcome: _Outcome, planned: Sequence[Planned]) -> DefragView:
 def _relocations(outcome: _Outcome) -> list[NewRelocation]:
     demand = ", ".join(placed.instance for placed in outcome.plan.fits)
     rooms = {placed.instance: _place(outcome, placed) for placed in outcome.plan.fits}
-    return [
-        NewRelocation(
-            instance=move.instance,
-            deployment_uid=outcome.movable[move.instance].deployment_uid,
-            epoch=outcome.movable[move.instance].epoch,
-            workers=_place(outcome, move.to)[0],
-            gpus=_place(outcome, move.to)[1],
-            demand=demand,
-            rooms=rooms,
-        )
-        for move in outcome.plan.moves
-    ]
+    found = []
+    for move in outcome.plan.moves:
+        row, (workers, gpus) = outcome.movable[move.instance], _place(outcome, move.to)
+        found.append(NewRelocation(move.instance, row.deployment_uid, row.epoch, workers, gpus, demand, rooms))
+    return found
 
 
 def _place(outcome: _Outcome, placed: Placed) -> tuple[tuple[str, ...], tuple[str, ...]]:

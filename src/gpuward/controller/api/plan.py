@@ -17,6 +17,7 @@ from gpuward.controller.engines.base import SpecError
 from gpuward.controller.engines.registry import engine_for, validate
 from gpuward.controller.runtime.child import ChildError, ChildFailure
 from gpuward.controller.scheduling.estimate import input_hash
+from gpuward.controller.scheduling.queueing import may_have_room
 from gpuward.controller.store.deployments import change_between
 from gpuward.controller.store.inventory import read_inventory
 from gpuward.controller.store.occupants import read_occupants
@@ -58,7 +59,7 @@ async def post(request: web.Request) -> web.Response:
         seen = await read_inventory(connection, without=replaced)
         queue = await read_queue(connection, without=[one.uid for one in planned])
         needed = len(planned) <= FEW or any(one.spec.preempt for one in planned)
-        needed |= any(one.preempt or one.promised or one.waited_s >= context.reserve_after_s for one in queue.waiting)
+        needed |= any(may_have_room(one, context.reserve_after_s) for one in queue.waiting)
         occupants = await read_occupants(connection, seen.holdings, without=replaced) if needed else NOBODY
     items = await asyncio.to_thread(
         plan_items, seen.inventory, planned, occupants, queue,

@@ -59,11 +59,8 @@ def plan_items(
         reserve_after_s: for how long one has to wait until room is kept for it.
         name_others: whether the first that does not fit is told whose leaving would help.
     """
-    order = sorted(range(len(planned)), key=lambda n: -planned[n].spec.priority)
-    waiters = [
-        Waiter(ask, planned[n].spec.priority, planned[n].spec.preempt) for n in order for ask in asks_of(planned[n])
-    ]
-    waiters = sorted([*queue.waiting, *waiters], key=lambda waiter: -waiter.priority)
+    newest = [Waiter(ask, one.spec.priority, one.spec.preempt) for one in planned for ask in asks_of(one)]
+    waiters = sorted([*queue.waiting, *newest], key=lambda waiter: -waiter.priority)
     answers = serve(inventory, waiters, occupants, reserve_after_s=reserve_after_s, ahead=queue.ahead)
     served = {one.decision.instance: one for one in answers}
     names = {worker.id: worker.name for worker in inventory.workers.facts}

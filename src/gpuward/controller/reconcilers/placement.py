@@ -1,4 +1,4 @@
-"""Placement, the batched apply step of the instances: everybody who waits, one pass over the inventory, one commit."""
+"""Placement, the batched apply step of the instances: everybody who waits, one pass over the inventory, few commits."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing

@@ -19,7 +19,7 @@ from gpuward.controller.runtime.clock import Clock
 from gpuward.controller.scheduling.estimate import asks_for
 from gpuward.controller.scheduling.inventory import Inventory
 from gpuward.controller.scheduling.pool import Occupant
-from gpuward.controller.scheduling.queueing import RESERVE_AFTER_S, Occupants, Waiter, serve
+from gpuward.controller.scheduling.queueing import RESERVE_AFTER_S, Occupants, Waiter, may_have_room, serve
 from gpuward.controller.store.holdings import Holdings
 from gpuward.controller.store.inventory import InventoryCache
 from gpuward.controller.store.placement import PlacedStart
@@ -29,7 +29,7 @@ from gpuward.schemas.objects import Explain
 from gpuward.schemas.reasons import Reason
 
 _PATIENCE_S: Final = 0.02
-_MAX_PUSHES: Final = 8  # of one pass; each takes some 50 ms among ten thousands, and nothing else runs then
+_MAX_PUSHES: Final = 8  # of one pass; each takes some 50 ms among ten thousands, and is told at the end of it alone
 _MAX_AT_ONCE: Final = 256  # of one step; more would hold its deployments' rows for long
 _MAX_REVISIONS_KEPT: Final = 1_000  # parsed specs, some 14 KiB each; those of a pass are kept besides
 
@@ -210,7 +210,7 @@ class Placer:
 
     def room_may_matter(self, waiting: Iterable[WaitingInstance]) -> bool:
         """Whether somebody, should it not fit, may have room made or kept: then the occupants are to be known."""
-        return any(one.preempt or one.promised or one.waited_s >= self._reserve_after_s for one in waiting)
+        return any(may_have_room(one, self._reserve_after_s) for one in waiting)
 
     def _waiters(self, waiting: Iterable[WaitingInstance], impossible: list[Unserved]) -> Iterator[Waiter]:
         for one in waiting:

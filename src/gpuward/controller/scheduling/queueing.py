@@ -11,7 +11,7 @@ import math
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Final
+from typing import Final, Protocol
 
 from gpuward.controller.domain.placement import Ask, Decision, Placed, Unplaced
 from gpuward.controller.scheduling.inventory import Inventory
@@ -42,6 +42,22 @@ class Waiter:
     waited_s: float = 0.0
     pushing: bool = False
     promised: Ask | None = None
+
+
+class Patience(Protocol):
+    """What of one who waits tells whether room may be made or kept for it; see `Waiter`."""
+
+    @property
+    def preempt(self) -> bool: ...  # noqa: D102
+    @property
+    def waited_s(self) -> float: ...  # noqa: D102
+    @property
+    def promised(self) -> object: ...  # noqa: D102
+
+
+def may_have_room(one: Patience, reserve_after_s: float) -> bool:
+    """Whether, should it not fit, room may be made or kept for it, for which the occupants have to be known."""
+    return one.preempt or one.promised is not None or one.waited_s >= reserve_after_s
 
 
 @dataclass(frozen=True, slots=True)
