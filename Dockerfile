@@ -8,7 +8,10 @@ WORKDIR /build
 COPY requirements.lock .
 RUN pip download --no-cache-dir --no-deps --only-binary=:all: --require-hashes --requirement requirements.lock --dest locked
 COPY pyproject.toml README.md LICENSE ./
-COPY src src
+COPY controller controller
+COPY agent agent
+COPY schemas schemas
+COPY cli cli
 RUN python -m venv --without-pip /opt/gpuward \
     && pip --python /opt/gpuward/bin/python install --no-cache-dir --no-index --find-links locked '.[controller,agent]'
 

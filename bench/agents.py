@@ -24,7 +24,7 @@ from pathlib import Path
 import asyncpg
 import psutil
 
-from gpuward.controller.store.embedded.layout import Layout
+from controller.store.embedded.layout import Layout
 from support import many_agents
 from support.cluster import Cluster
 

@@ -12,13 +12,13 @@ from typing import Any, Final
 
 import yaml
 
-from gpuward.controller.domain.model_facts import ModelFacts, facts_to_json
-from gpuward.controller.domain.placement import Layout, Need
-from gpuward.controller.engines.memory import cache_bytes_per_token
-from gpuward.controller.engines.registry import engine_for
-from gpuward.controller.models.config import with_config
-from gpuward.controller.scheduling.estimate import asks_for
-from gpuward.schemas.manifest import DeploymentSpec
+from controller.domain.model_facts import ModelFacts, facts_to_json
+from controller.domain.placement import Layout, Need
+from controller.engines.memory import cache_bytes_per_token
+from controller.engines.registry import engine_for
+from controller.models.config import with_config
+from controller.scheduling.estimate import asks_for
+from schemas.manifest import DeploymentSpec
 
 DOCS: Final = Path(__file__).resolve().parent.parent / "docs"
 MODELS: Final = DOCS / "models.yaml"

@@ -23,11 +23,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from gpuward.controller.domain.placement import Ask, DeviceState, Layout, Placed, WorkerFacts
-from gpuward.controller.scheduling.consolidate import MAX_MOVES, Movable, consolidate
-from gpuward.controller.scheduling.demand import Demand
-from gpuward.controller.scheduling.inventory import Inventory
-from gpuward.controller.scheduling.place import place
+from controller.domain.placement import Ask, DeviceState, Layout, Placed, WorkerFacts
+from controller.scheduling.consolidate import MAX_MOVES, Movable, consolidate
+from controller.scheduling.demand import Demand
+from controller.scheduling.inventory import Inventory
+from controller.scheduling.place import place
 
 WHOLE = 1_000  # units of one GPU
 ASKED = 1.3  # of all GPUs

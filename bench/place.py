@@ -23,20 +23,20 @@ import structlog
 import uvloop
 from prometheus_client import CollectorRegistry
 
-from gpuward.controller.leading import Leading
-from gpuward.controller.runtime.clock import SystemClock
-from gpuward.controller.runtime.feed import ChangeFeed
-from gpuward.controller.runtime.garbage import collect_seldom
-from gpuward.controller.runtime.lease import Lease
-from gpuward.controller.runtime.metrics import Metrics
-from gpuward.controller.settings import ControllerSettings
-from gpuward.controller.store import deployments
-from gpuward.controller.store.audit import audit
-from gpuward.controller.store.database import Database
-from gpuward.controller.store.embedded import EmbeddedPostgres
-from gpuward.controller.store.migrate import migrate
-from gpuward.controller.store.notify import CHANNEL
-from gpuward.schemas.manifest import DeploymentSpec
+from controller.leading import Leading
+from controller.runtime.clock import SystemClock
+from controller.runtime.feed import ChangeFeed
+from controller.runtime.garbage import collect_seldom
+from controller.runtime.lease import Lease
+from controller.runtime.metrics import Metrics
+from controller.settings import ControllerSettings
+from controller.store import deployments
+from controller.store.audit import audit
+from controller.store.database import Database
+from controller.store.embedded import EmbeddedPostgres
+from controller.store.migrate import migrate
+from controller.store.notify import CHANNEL
+from schemas.manifest import DeploymentSpec
 
 GPUS_PER_WORKER = 8
 GPU_MIB = 80 * 1024

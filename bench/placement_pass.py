@@ -7,9 +7,9 @@ import sys
 import time
 from collections.abc import Callable
 
-from gpuward.controller.domain.placement import Ask, DeviceState, Layout, Placed, WorkerFacts
-from gpuward.controller.scheduling.inventory import Inventory
-from gpuward.controller.scheduling.place import place
+from controller.domain.placement import Ask, DeviceState, Layout, Placed, WorkerFacts
+from controller.scheduling.inventory import Inventory
+from controller.scheduling.place import place
 
 GPUS = 8
 MEMORY_MIB = 81_920

@@ -10,8 +10,8 @@ import statistics
 import time
 from typing import Any, Final
 
-from gpuward.controller.runtime.garbage import collect_seldom
-from gpuward.controller.store.database import Database
+from controller.runtime.garbage import collect_seldom
+from controller.store.database import Database
 from support.migrated import migrated_database, migrated_template
 from support.postgres import running_server
 from support.served import Served, served

@@ -27,7 +27,7 @@ import asyncpg
 import psutil
 
 from agents import Meter
-from gpuward.controller.store.embedded.layout import Layout
+from controller.store.embedded.layout import Layout
 from support import synthetic_hosts
 from support.cluster import Cluster
 

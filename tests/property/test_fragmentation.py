@@ -5,11 +5,11 @@ from fractions import Fraction
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuward.controller.domain.placement import Ask, Layout, Placed
-from gpuward.controller.scheduling.demand import Demand
-from gpuward.controller.scheduling.fragmentation import Fragments
-from gpuward.controller.scheduling.inventory import Inventory
-from gpuward.controller.scheduling.place import place
+from controller.domain.placement import Ask, Layout, Placed
+from controller.scheduling.demand import Demand
+from controller.scheduling.fragmentation import Fragments
+from controller.scheduling.inventory import Inventory
+from controller.scheduling.place import place
 from support.fleet import Fleet, gpus_of
 
 SIZE = 1_000

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis.stateful import run_state_machine_as_test
 
-from gpuward.agent import journal
+from agent import journal
 from support.machine_bench import MUST_HAPPEN, Bench
 from support.machine_faults import Strike
 from support.machine_hosts import GIB, GPU_MIB

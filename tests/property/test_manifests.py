@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuward.controller.engines.base import SpecError
-from gpuward.controller.engines.registry import validate
-from gpuward.schemas.manifest import DeploymentManifest
-from gpuward.schemas.parse import Manifest, parse_manifest_objects, parse_manifests
-from gpuward.schemas.problems import ManifestError
+from controller.engines.base import SpecError
+from controller.engines.registry import validate
+from schemas.manifest import DeploymentManifest
+from schemas.parse import Manifest, parse_manifest_objects, parse_manifests
+from schemas.problems import ManifestError
 from support.bounds import bounded
 from support.machine_profiles import TIMEOUT_S, reader_settings
 

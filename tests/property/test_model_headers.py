@@ -10,13 +10,13 @@ from gguf import GGUFValueType
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuward.controller.domain.model_facts import ModelFacts, facts_from_json, facts_to_json
-from gpuward.controller.engines.registry import engine_for
-from gpuward.controller.models.analysis import facts_of
-from gpuward.controller.models.errors import MetadataError
-from gpuward.controller.models.weights import BIN_INDEX_FILE, INDEX_FILE
-from gpuward.controller.runtime.child import ChildError, run_child
-from gpuward.schemas.manifest import DeploymentSpec
+from controller.domain.model_facts import ModelFacts, facts_from_json, facts_to_json
+from controller.engines.registry import engine_for
+from controller.models.analysis import facts_of
+from controller.models.errors import MetadataError
+from controller.models.weights import BIN_INDEX_FILE, INDEX_FILE
+from controller.runtime.child import ChildError, run_child
+from schemas.manifest import DeploymentSpec
 from support.bounds import MOST_BYTES, bounded
 from support.machine_profiles import TIMEOUT_S, reader_settings
 from support.memory_files import MemoryFiles
@@ -233,7 +233,7 @@ def test_the_good_files_are_good() -> None:
 
 # --- as large as may be ---
 
-MODEL_FACTS = "gpuward.controller.models.analysis:model_facts"
+MODEL_FACTS = "controller.models.analysis:model_facts"
 LARGE = {
     "many entries": ("model.safetensors", lambda: with_header(b'{"a":[' + b"1," * 16_000_000 + b"1]}")),
     "deep": ("model.safetensors", lambda: with_header(b"[" * 16_000_000)),

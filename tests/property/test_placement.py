@@ -7,10 +7,10 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuward.controller.domain.placement import Ask, Compatibility, Decision, Layout, Placed, Unplaced
-from gpuward.controller.scheduling.inventory import Inventory
-from gpuward.controller.scheduling.load import InstanceLoad
-from gpuward.controller.scheduling.place import place
+from controller.domain.placement import Ask, Compatibility, Decision, Layout, Placed, Unplaced
+from controller.scheduling.inventory import Inventory
+from controller.scheduling.load import InstanceLoad
+from controller.scheduling.place import place
 from support.fleet import GIB, Fleet, gpus_of
 
 SIZES = st.sampled_from([8 * GIB, 16 * GIB, 24 * GIB])

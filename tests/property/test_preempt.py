@@ -8,12 +8,12 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuward.controller.domain.placement import Ask, Layout, Placed
-from gpuward.controller.scheduling.inventory import Inventory
-from gpuward.controller.scheduling.place import find, place
-from gpuward.controller.scheduling.pool import Occupant
-from gpuward.controller.scheduling.preempt import lifted, make_room
-from gpuward.controller.scheduling.queueing import Occupants, Waiter, serve
+from controller.domain.placement import Ask, Layout, Placed
+from controller.scheduling.inventory import Inventory
+from controller.scheduling.place import find, place
+from controller.scheduling.pool import Occupant
+from controller.scheduling.preempt import lifted, make_room
+from controller.scheduling.queueing import Occupants, Waiter, serve
 from support.fleet import GIB, Fleet
 
 SIZES = st.sampled_from([8 * GIB, 16 * GIB])

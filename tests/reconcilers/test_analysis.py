@@ -4,11 +4,11 @@ import asyncio
 import shutil
 from pathlib import Path
 
-from gpuward.controller.decide.backoff import RestartSettings
-from gpuward.controller.store import deployments
-from gpuward.controller.store.database import Database
-from gpuward.controller.store.views.deployments import deployment_by_name
-from gpuward.schemas.manifest import DeploymentSpec
+from controller.decide.backoff import RestartSettings
+from controller.store import deployments
+from controller.store.database import Database
+from controller.store.views.deployments import deployment_by_name
+from schemas.manifest import DeploymentSpec
 from support.ledger import rows
 from support.model_files import model_folder
 from support.reign import Reign

@@ -7,15 +7,15 @@ from contextlib import asynccontextmanager
 import pytest
 from prometheus_client import CollectorRegistry
 
-from gpuward.controller.leading import Leading
-from gpuward.controller.reconcilers.cancelling import CancellingReconciler
-from gpuward.controller.runtime.clock import SystemClock
-from gpuward.controller.runtime.feed import ChangeFeed
-from gpuward.controller.runtime.metrics import Metrics
-from gpuward.controller.settings import ControllerSettings
-from gpuward.controller.store import deployments
-from gpuward.controller.store.database import Database
-from gpuward.schemas.manifest import DeploymentSpec
+from controller.leading import Leading
+from controller.reconcilers.cancelling import CancellingReconciler
+from controller.runtime.clock import SystemClock
+from controller.runtime.feed import ChangeFeed
+from controller.runtime.metrics import Metrics
+from controller.settings import ControllerSettings
+from controller.store import deployments
+from controller.store.database import Database
+from schemas.manifest import DeploymentSpec
 from support.reign import Reign
 
 LIMIT_S = 20.0

@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 import asyncpg
 import pytest
 
-from gpuward.controller.reconcilers import analysis, cancelling, housekeeping, instances, placement, placer, workers
-from gpuward.controller.runtime import lease
-from gpuward.controller.runtime.outcome import StaleError
-from gpuward.controller.store import (
+from controller.reconcilers import analysis, cancelling, housekeeping, instances, placement, placer, workers
+from controller.runtime import lease
+from controller.runtime.outcome import StaleError
+from controller.store import (
     audit,
     events,
     guarded,
@@ -22,11 +22,11 @@ from gpuward.controller.store import (
     retention,
     starts,
 )
-from gpuward.controller.store import instances as instance_reads
-from gpuward.controller.store import placement as placement_store
-from gpuward.controller.store import waiting as waiting_store
-from gpuward.controller.store import workers as worker_store
-from gpuward.controller.store.database import Database
+from controller.store import instances as instance_reads
+from controller.store import placement as placement_store
+from controller.store import waiting as waiting_store
+from controller.store import workers as worker_store
+from controller.store.database import Database
 from support.awaits import Awaits
 from support.failpoints import FailingDatabase, Failpoints, Kind
 from support.ledger import add_deployment, rows

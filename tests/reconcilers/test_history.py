@@ -2,10 +2,10 @@
 
 import pytest
 
-from gpuward.controller.reconcilers.history import History
-from gpuward.controller.runtime.clock import SystemClock
-from gpuward.controller.runtime.outcome import StaleError
-from gpuward.controller.store.database import Database
+from controller.reconcilers.history import History
+from controller.runtime.clock import SystemClock
+from controller.runtime.outcome import StaleError
+from controller.store.database import Database
 from support.history import partitions, sample, span
 from support.ledger import add_deployment, add_host, rows
 

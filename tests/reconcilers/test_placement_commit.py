@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from gpuward.controller.domain.placement import Layout, Placed, PlannedClaim
-from gpuward.controller.store.audit import audit
-from gpuward.controller.store.database import Database
-from gpuward.controller.store.placement import PlacedStart, commit_placements
-from gpuward.controller.store.waiting import WaitingInstance
+from controller.domain.placement import Layout, Placed, PlannedClaim
+from controller.store.audit import audit
+from controller.store.database import Database
+from controller.store.placement import PlacedStart, commit_placements
+from controller.store.waiting import WaitingInstance
 from support.ledger import GIB, Host, add_deployment, add_host, add_instance, claim, rows
 
 

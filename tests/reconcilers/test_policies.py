@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from gpuward.controller.api.figures import figures_text
-from gpuward.controller.runtime.outcome import StaleError
-from gpuward.controller.store import deployments
-from gpuward.controller.store.database import Database
-from gpuward.controller.store.metrics_view import INLINE, Figures, read_figures
-from gpuward.schemas.manifest import DeploymentSpec
+from controller.api.figures import figures_text
+from controller.runtime.outcome import StaleError
+from controller.store import deployments
+from controller.store.database import Database
+from controller.store.metrics_view import INLINE, Figures, read_figures
+from schemas.manifest import DeploymentSpec
 from support.ledger import GIB, add_deployment, add_host, claim, report, rows
 from support.policed import DEVICE_GIB, STOP_IDLE, Policed, settle
 from support.reign import Reign

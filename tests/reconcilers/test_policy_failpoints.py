@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 import asyncpg
 import pytest
 
-from gpuward.controller.reconcilers import policies
-from gpuward.controller.runtime import lease
-from gpuward.controller.store import (
+from controller.reconcilers import policies
+from controller.runtime import lease
+from controller.store import (
     effective_policy,
     events,
     guarded,
@@ -18,7 +18,7 @@ from gpuward.controller.store import (
     policy_writes,
     sample_reads,
 )
-from gpuward.controller.store.database import Database
+from controller.store.database import Database
 from support.awaits import Awaits
 from support.failpoints import FailingDatabase, Failpoints, Kind
 from support.ledger import rows

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from gpuward.controller.reconcilers import policies
-from gpuward.controller.store.database import Database
+from controller.reconcilers import policies
+from controller.store.database import Database
 from support.policed import Policed, settle
 
 _LOOK_S = 0.5

@@ -2,8 +2,8 @@
 
 import pytest
 
-from gpuward.controller.runtime.outcome import Again
-from gpuward.controller.store.database import Database
+from controller.runtime.outcome import Again
+from controller.store.database import Database
 from support.ledger import claim, rows
 from support.policed import STOP_IDLE, Policed, settle, steady
 

@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from gpuward.controller.decide.backoff import RestartSettings
-from gpuward.controller.runtime.outcome import StaleError
-from gpuward.controller.store.database import Database
-from gpuward.controller.store.placement import PlacedStart
+from controller.decide.backoff import RestartSettings
+from controller.runtime.outcome import StaleError
+from controller.store.database import Database
+from controller.store.placement import PlacedStart
 from support.ledger import GIB, add_deployment, add_host, report, rows
 from support.reign import Reign
 

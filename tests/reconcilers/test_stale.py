@@ -5,9 +5,9 @@ from collections import Counter
 
 import pytest
 
-from gpuward.controller.runtime.outcome import StaleError
-from gpuward.controller.store.database import Database
-from gpuward.controller.store.worker_flags import set_flags
+from controller.runtime.outcome import StaleError
+from controller.store.database import Database
+from controller.store.worker_flags import set_flags
 from support.agent_by_hand import seat
 from support.awaits import Awaits
 from support.failpoints import Failpoints

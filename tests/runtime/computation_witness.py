@@ -6,8 +6,8 @@ from typing import Any
 
 import psutil
 
-from gpuward.controller.runtime.computations import CountOutcome
-from gpuward.controller.runtime.slots import Work
+from controller.runtime.computations import CountOutcome
+from controller.runtime.slots import Work
 
 MEMORY = 512 * 1024 * 1024
 

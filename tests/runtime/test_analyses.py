@@ -5,10 +5,10 @@ import shutil
 from datetime import UTC, datetime
 from pathlib import Path
 
-from gpuward.controller.domain.instances import RevisionFacts
-from gpuward.controller.reconcilers.analysis import Analyses
-from gpuward.controller.runtime.clock import SystemClock
-from gpuward.schemas.manifest import DeploymentSpec
+from controller.domain.instances import RevisionFacts
+from controller.reconcilers.analysis import Analyses
+from controller.runtime.clock import SystemClock
+from schemas.manifest import DeploymentSpec
 from support.model_files import model_folder
 
 LIMIT_S = 30.0

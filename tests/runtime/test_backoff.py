@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from gpuward.controller.runtime.backoff import Backoff
+from controller.runtime.backoff import Backoff
 
 
 class Highest(random.Random):

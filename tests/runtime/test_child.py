@@ -14,7 +14,7 @@ import psutil
 import pytest
 import uvloop
 
-from gpuward.controller.runtime.child import ChildCrashed, ChildError, ChildTimeout, run_child
+from controller.runtime.child import ChildCrashed, ChildError, ChildTimeout, run_child
 from runtime.polling import until
 
 LOOPS = [pytest.param(asyncio.new_event_loop, id="asyncio"), pytest.param(uvloop.new_event_loop, id="uvloop")]
@@ -237,7 +237,7 @@ async def test_starting_is_quick() -> None:
 def test_the_child_dies_with_a_killed_parent(tmp_path: Path) -> None:
     script = f"""
         import asyncio
-        from gpuward.controller.runtime.child import run_child
+        from controller.runtime.child import run_child
         asyncio.run(run_child("runtime.child_targets:announce_and_sleep", {str(tmp_path / "pid")!r},
             deadline_s=60, memory_bytes={MEMORY}))
     """
@@ -255,7 +255,7 @@ def test_the_child_dies_with_a_killed_parent(tmp_path: Path) -> None:
 
 
 def test_a_child_whose_parent_is_gone_already_does_not_even_begin() -> None:
-    from gpuward.controller.runtime import child_main  # noqa: PLC0415 - only its path is wanted, here alone
+    from controller.runtime import child_main  # noqa: PLC0415 - only its path is wanted, here alone
 
     nobody = "1" if os.getpid() != 1 else "2"
     run = subprocess.run(

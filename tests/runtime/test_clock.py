@@ -3,7 +3,7 @@
 import math
 from datetime import UTC, datetime, timedelta
 
-from gpuward.controller.runtime.clock import LEAP_S, LeapWatch
+from controller.runtime.clock import LEAP_S, LeapWatch
 
 START = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from gpuward.controller.runtime.clock import SystemClock
-from gpuward.controller.runtime.computations import Computations
-from gpuward.controller.runtime.outcome import RetryableError
+from controller.runtime.clock import SystemClock
+from controller.runtime.computations import Computations
+from controller.runtime.outcome import RetryableError
 from runtime.computation_witness import Witness, sleeping
 
 pytestmark = pytest.mark.looptime

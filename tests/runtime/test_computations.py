@@ -9,10 +9,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gpuward.controller.runtime.child import ChildError, ChildTimeout
-from gpuward.controller.runtime.clock import SystemClock
-from gpuward.controller.runtime.computations import Computations
-from gpuward.controller.runtime.slots import Work
+from controller.runtime.child import ChildError, ChildTimeout
+from controller.runtime.clock import SystemClock
+from controller.runtime.computations import Computations
+from controller.runtime.slots import Work
 from runtime.computation_witness import MEMORY, Witness, children, sleeping
 from runtime.polling import until
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from gpuward.controller.runtime.backoff import Backoff
-from gpuward.controller.runtime.clock import SystemClock
-from gpuward.controller.runtime.feed import ChangeFeed, parse_hint
+from controller.runtime.backoff import Backoff
+from controller.runtime.clock import SystemClock
+from controller.runtime.feed import ChangeFeed, parse_hint
 
 Connect = Callable[[], Awaitable[Any]]
 EVERYTHING = ("*", None)

@@ -9,10 +9,10 @@ from itertools import pairwise
 
 import pytest
 
-from gpuward.controller.runtime.backoff import Backoff
-from gpuward.controller.runtime.clock import SystemClock
-from gpuward.controller.runtime.loop import ReconcileLoop
-from gpuward.controller.runtime.outcome import (
+from controller.runtime.backoff import Backoff
+from controller.runtime.clock import SystemClock
+from controller.runtime.loop import ReconcileLoop
+from controller.runtime.outcome import (
     Again,
     Done,
     Outcome,
@@ -22,7 +22,7 @@ from gpuward.controller.runtime.outcome import (
     Terminal,
     TerminalError,
 )
-from gpuward.controller.runtime.reconciler import LoopSettings
+from controller.runtime.reconciler import LoopSettings
 
 pytestmark = pytest.mark.looptime
 

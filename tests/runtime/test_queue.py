@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 import uvloop
 
-from gpuward.controller.runtime.queue import KeyedQueue, QueueClosedError
+from controller.runtime.queue import KeyedQueue, QueueClosedError
 
 pytestmark = pytest.mark.looptime
 

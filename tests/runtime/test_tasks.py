@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from gpuward.controller.runtime.tasks import OneBehind
+from controller.runtime.tasks import OneBehind
 
 
 async def test_one_runs_at_a_time_while_the_owner_goes_on() -> None:

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuward.controller.runtime.waiting_line import WaitingLine
+from controller.runtime.waiting_line import WaitingLine
 
 
 def test_tried_ones_stand_where_they_arrived() -> None:

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from gpuward.controller.domain.phases import HOLDS_CLAIMS, InstancePhase
-from gpuward.controller.store.audit import INVARIANTS, audit
-from gpuward.controller.store.database import Database
+from controller.domain.phases import HOLDS_CLAIMS, InstancePhase
+from controller.store.audit import INVARIANTS, audit
+from controller.store.database import Database
 from support.ledger import GIB, add_deployment, add_host, add_instance, claim, report
 
 _GUARDS = (

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 import asyncpg
 import pytest
 
-from gpuward.controller.store.database import Database
-from gpuward.controller.store.migrate import migrate
+from controller.store.database import Database
+from controller.store.migrate import migrate
 from support.ledger import GIB, add_deployment, add_host, add_instance, claim, rows
 
 GPU = "GPU-w-0"

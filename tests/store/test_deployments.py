@@ -6,13 +6,13 @@ from typing import Any
 import asyncpg
 import pytest
 
-from gpuward.controller.store import deployments as store
-from gpuward.controller.store.database import Database
-from gpuward.controller.store.notify import CHANNEL
-from gpuward.controller.store.refusals import GenerationConflictError, NotFoundError
-from gpuward.controller.store.views.deployments import deployment_by_name
-from gpuward.schemas.manifest import DeploymentSpec
-from gpuward.schemas.objects import DeploymentView
+from controller.store import deployments as store
+from controller.store.database import Database
+from controller.store.notify import CHANNEL
+from controller.store.refusals import GenerationConflictError, NotFoundError
+from controller.store.views.deployments import deployment_by_name
+from schemas.manifest import DeploymentSpec
+from schemas.objects import DeploymentView
 from support.ledger import rows
 
 

@@ -15,8 +15,8 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from gpuward.controller.store.embedded import EmbeddedPostgres, EmbeddedPostgresError, prepare
-from gpuward.controller.store.embedded.installation import Installation, installed
+from controller.store.embedded import EmbeddedPostgres, EmbeddedPostgresError, prepare
+from controller.store.embedded.installation import Installation, installed
 from support.postgres import holding, python_for, reachable_folder
 
 AS_ROOT = os.geteuid() == 0

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from gpuward.controller.domain.placement import Layout, Placed, PlannedClaim
-from gpuward.controller.store.database import Database
-from gpuward.controller.store.holdings import Holdings
-from gpuward.controller.store.inventory import InventoryCache
-from gpuward.controller.store.occupants import read_occupants
+from controller.domain.placement import Layout, Placed, PlannedClaim
+from controller.store.database import Database
+from controller.store.holdings import Holdings
+from controller.store.inventory import InventoryCache
+from controller.store.occupants import read_occupants
 from support.ledger import GIB, add_deployment, add_host, add_instance, claim
 
 

@@ -6,9 +6,9 @@ from datetime import datetime
 import asyncpg
 import pytest
 
-from gpuward.controller.agents.upkeep import PartitionUpkeep
-from gpuward.controller.store.database import Database
-from gpuward.controller.store.partitions import (
+from controller.agents.upkeep import PartitionUpkeep
+from controller.store.database import Database
+from controller.store.partitions import (
     Covered,
     Keep,
     drop_partition,

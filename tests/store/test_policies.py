@@ -6,22 +6,22 @@ from typing import Any
 import asyncpg
 import pytest
 
-from gpuward.controller.store import deployments
-from gpuward.controller.store.database import Database
-from gpuward.controller.store.effective_policy import effective_policies
-from gpuward.controller.store.event_log import objects_named
-from gpuward.controller.store.notify import CHANNEL
-from gpuward.controller.store.policies import AppliedPolicy, apply_policy, delete_policy
-from gpuward.controller.store.refusals import GenerationConflictError, InUseError, NotFoundError
-from gpuward.controller.store.secrets import put_secret
-from gpuward.controller.store.views.deployments import deployment_by_name
-from gpuward.controller.store.views.instances import instance_by_id
-from gpuward.controller.store.views.policies import list_policies, policy_by_name
-from gpuward.schemas.manifest import DeploymentSpec
-from gpuward.schemas.objects import DeploymentView
-from gpuward.schemas.policy import PolicySpec
-from gpuward.schemas.policy_objects import PolicyView
-from gpuward.schemas.problems import ManifestError
+from controller.store import deployments
+from controller.store.database import Database
+from controller.store.effective_policy import effective_policies
+from controller.store.event_log import objects_named
+from controller.store.notify import CHANNEL
+from controller.store.policies import AppliedPolicy, apply_policy, delete_policy
+from controller.store.refusals import GenerationConflictError, InUseError, NotFoundError
+from controller.store.secrets import put_secret
+from controller.store.views.deployments import deployment_by_name
+from controller.store.views.instances import instance_by_id
+from controller.store.views.policies import list_policies, policy_by_name
+from schemas.manifest import DeploymentSpec
+from schemas.objects import DeploymentView
+from schemas.policy import PolicySpec
+from schemas.policy_objects import PolicyView
+from schemas.problems import ManifestError
 from support.ledger import add_deployment, add_instance, rows
 
 INLINE = {"min_gpu_utilization": 10, "time_window": 300}

@@ -3,9 +3,9 @@
 import asyncio
 import random
 
-from gpuward.controller.store.database import Database
-from gpuward.controller.store.processes import SessionReport, Written, end_missing, hold_sessions, write_reports
-from gpuward.schemas.wire import ProcessReport
+from controller.store.database import Database
+from controller.store.processes import SessionReport, Written, end_missing, hold_sessions, write_reports
+from schemas.wire import ProcessReport
 from support.agent_double import process
 from support.ledger import Host, add_deployment, add_host, add_instance, claim, rows
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from gpuward.controller.store.database import Database
-from gpuward.controller.store.metrics_view import read_figures
-from gpuward.controller.store.retention import prune
+from controller.store.database import Database
+from controller.store.metrics_view import read_figures
+from controller.store.retention import prune
 from support.ledger import add_deployment, rows
 
 POLICY = "0d9e4b6e-6a3f-4f0e-9a53-3f3a4a3a0001"

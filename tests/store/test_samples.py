@@ -2,10 +2,10 @@
 
 import pytest
 
-from gpuward.controller.store.database import Database
-from gpuward.controller.store.sample_reads import Sample, read_history, read_horizon, read_new
-from gpuward.controller.store.samples import NoPartitionError, SamplesWritten, SessionSamples, write_samples
-from gpuward.schemas.wire import SamplePeriod
+from controller.store.database import Database
+from controller.store.sample_reads import Sample, read_history, read_horizon, read_new
+from controller.store.samples import NoPartitionError, SamplesWritten, SessionSamples, write_samples
+from schemas.wire import SamplePeriod
 from support.ledger import Host, add_host, rows
 from support.samples import make_room, own, period, sample_rows
 

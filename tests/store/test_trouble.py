@@ -11,12 +11,12 @@ import psutil
 import pytest
 from sqlalchemy import text
 
-from gpuward.controller.api.errors import as_api_error
-from gpuward.controller.api.hints import Hints
-from gpuward.controller.api.upstream import Upstream
-from gpuward.controller.runtime.database import DATABASE_ERRORS
-from gpuward.controller.store.database import TRANSACTION_TIMEOUT, Database
-from gpuward.controller.store.tokens import create_token
+from controller.api.errors import as_api_error
+from controller.api.hints import Hints
+from controller.api.upstream import Upstream
+from controller.runtime.database import DATABASE_ERRORS
+from controller.store.database import TRANSACTION_TIMEOUT, Database
+from controller.store.tokens import create_token
 
 
 async def test_a_session_raises_what_the_driver_raised(migrated: Database) -> None:

@@ -2,9 +2,9 @@
 
 import pytest
 
-from gpuward.controller.store.database import Database
-from gpuward.controller.store.refusals import NotFoundError
-from gpuward.controller.store.utilization import (
+from controller.store.database import Database
+from controller.store.refusals import NotFoundError
+from controller.store.utilization import (
     SLOTS,
     read_utilization,
     tracks_of_deployment,

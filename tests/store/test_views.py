@@ -6,20 +6,20 @@ from typing import Any
 
 import pytest
 
-from gpuward.controller.store.database import Database
-from gpuward.controller.store.event_log import list_events, objects_named
-from gpuward.controller.store.events import NewEvent, write_events
-from gpuward.controller.store.inventory import read_inventory
-from gpuward.controller.store.metrics_view import read_figures
-from gpuward.controller.store.refusals import InUseError, NotFoundError
-from gpuward.controller.store.serving import read_serving
-from gpuward.controller.store.views.deployments import list_deployments
-from gpuward.controller.store.views.gpus import gpu_by_uuid, list_gpus
-from gpuward.controller.store.views.instances import instance_by_id, list_instances, log_source
-from gpuward.controller.store.views.leader import read_leader
-from gpuward.controller.store.views.paging import BadCursorError
-from gpuward.controller.store.views.workers import list_workers, worker_by_name
-from gpuward.controller.store.worker_flags import WorkerVerb, delete_worker, set_flags
+from controller.store.database import Database
+from controller.store.event_log import list_events, objects_named
+from controller.store.events import NewEvent, write_events
+from controller.store.inventory import read_inventory
+from controller.store.metrics_view import read_figures
+from controller.store.refusals import InUseError, NotFoundError
+from controller.store.serving import read_serving
+from controller.store.views.deployments import list_deployments
+from controller.store.views.gpus import gpu_by_uuid, list_gpus
+from controller.store.views.instances import instance_by_id, list_instances, log_source
+from controller.store.views.leader import read_leader
+from controller.store.views.paging import BadCursorError
+from controller.store.views.workers import list_workers, worker_by_name
+from controller.store.worker_flags import WorkerVerb, delete_worker, set_flags
 from support.ledger import GIB, add_deployment, add_host, add_instance, claim, report
 
 

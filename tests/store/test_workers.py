@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from gpuward.controller.domain.workers import WorkerSettings
-from gpuward.controller.reconcilers.workers import ALL, WorkersReconciler
-from gpuward.controller.runtime.lease import TermLost
-from gpuward.controller.runtime.outcome import Again, Done, StaleError
-from gpuward.controller.store import workers
-from gpuward.controller.store.database import Database
+from controller.domain.workers import WorkerSettings
+from controller.reconcilers.workers import ALL, WorkersReconciler
+from controller.runtime.lease import TermLost
+from controller.runtime.outcome import Again, Done, StaleError
+from controller.store import workers
+from controller.store.database import Database
 from support.agent_double import eventually
 from support.ledger import add_deployment, add_host, add_instance, claim, rows
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import orjson
 
-from gpuward.controller.store.commands import Answer, DueCommand, Target, take_due, write_answers
-from gpuward.controller.store.database import Database
-from gpuward.controller.store.notify import notify
-from gpuward.controller.store.processes import SessionReport, hold_sessions, write_reports
-from gpuward.schemas.wire import ProcessReport
+from controller.store.commands import Answer, DueCommand, Target, take_due, write_answers
+from controller.store.database import Database
+from controller.store.notify import notify
+from controller.store.processes import SessionReport, hold_sessions, write_reports
+from schemas.wire import ProcessReport
 from support.ledger import rows
 
 Key = tuple[str, int]  # instance, epoch

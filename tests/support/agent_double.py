@@ -10,11 +10,11 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
-from gpuward.controller.agents.hub import Hub
-from gpuward.controller.runtime.clock import SystemClock
-from gpuward.controller.store.database import Database
-from gpuward.controller.store.partitions import Keep
-from gpuward.schemas.wire import (
+from controller.agents.hub import Hub
+from controller.runtime.clock import SystemClock
+from controller.store.database import Database
+from controller.store.partitions import Keep
+from schemas.wire import (
     CONNECT_PATH,
     Command,
     CommandResult,

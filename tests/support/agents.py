@@ -6,9 +6,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from gpuward.agent.daemon import run_agent
-from gpuward.agent.gpus.simulated import gpu_uuid
-from gpuward.agent.settings import AgentSettings
+from agent.daemon import run_agent
+from agent.gpus.simulated import gpu_uuid
+from agent.settings import AgentSettings
 from support.controller_double import TOKEN, WAIT_S, ControllerDouble
 
 HOSTS = """

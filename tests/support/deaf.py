@@ -9,14 +9,14 @@ from dataclasses import replace
 import pytest
 from prometheus_client import CollectorRegistry
 
-from gpuward.controller import leading
-from gpuward.controller.decide.backoff import RestartSettings
-from gpuward.controller.leading import Leading
-from gpuward.controller.runtime.clock import SystemClock
-from gpuward.controller.runtime.feed import ChangeFeed
-from gpuward.controller.runtime.metrics import Metrics
-from gpuward.controller.settings import ControllerSettings
-from gpuward.controller.store.database import Database
+from controller import leading
+from controller.decide.backoff import RestartSettings
+from controller.leading import Leading
+from controller.runtime.clock import SystemClock
+from controller.runtime.feed import ChangeFeed
+from controller.runtime.metrics import Metrics
+from controller.settings import ControllerSettings
+from controller.store.database import Database
 from support.road import PATIENT, RESTARTS, Crew
 
 RESYNC_S = 0.1

@@ -3,12 +3,12 @@
 from dataclasses import replace
 from typing import Any
 
-from gpuward.controller.domain.model_facts import ModelFacts, facts_to_json
-from gpuward.controller.domain.placement import Ask, Need
-from gpuward.controller.engines.base import EngineProcess, Launch
-from gpuward.controller.engines.registry import engine_for, validate
-from gpuward.controller.scheduling.estimate import asks_for
-from gpuward.schemas.manifest import DeploymentSpec
+from controller.domain.model_facts import ModelFacts, facts_to_json
+from controller.domain.placement import Ask, Need
+from controller.engines.base import EngineProcess, Launch
+from controller.engines.registry import engine_for, validate
+from controller.scheduling.estimate import asks_for
+from schemas.manifest import DeploymentSpec
 
 GIB = 1024
 LLAMA = ModelFacts(

@@ -4,7 +4,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from gpuward.controller.domain.instances import (
+from controller.domain.instances import (
     ClaimFacts,
     CommandFacts,
     DeploymentFacts,
@@ -14,9 +14,9 @@ from gpuward.controller.domain.instances import (
     ProcessFacts,
     RevisionFacts,
 )
-from gpuward.controller.domain.phases import HOLDS_CLAIMS, InstancePhase
-from gpuward.controller.domain.placement import Need
-from gpuward.schemas.manifest import DeploymentSpec
+from controller.domain.phases import HOLDS_CLAIMS, InstancePhase
+from controller.domain.placement import Need
+from schemas.manifest import DeploymentSpec
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 NEED = Need(memory_mib=1024)

@@ -12,7 +12,7 @@ import aiohttp
 import asyncpg
 import psutil
 
-from gpuward.controller.store.embedded.layout import Layout
+from controller.store.embedded.layout import Layout
 from support.cluster import Cluster
 from support.engine_watch import EngineWatch
 

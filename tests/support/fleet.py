@@ -4,8 +4,8 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from gpuward.controller.domain.placement import DeviceState, Placed, WorkerFacts
-from gpuward.controller.scheduling.inventory import Inventory
+from controller.domain.placement import DeviceState, Placed, WorkerFacts
+from controller.scheduling.inventory import Inventory
 
 GIB = 1024
 

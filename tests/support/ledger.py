@@ -6,10 +6,10 @@ from typing import Any
 
 import orjson
 
-from gpuward.controller.engines.registry import engine_for
-from gpuward.controller.scheduling.estimate import input_hash
-from gpuward.controller.store.database import Database
-from gpuward.schemas.manifest import DeploymentSpec
+from controller.engines.registry import engine_for
+from controller.scheduling.estimate import input_hash
+from controller.store.database import Database
+from schemas.manifest import DeploymentSpec
 
 GIB = 1024
 

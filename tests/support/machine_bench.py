@@ -8,8 +8,8 @@ from collections import Counter
 import pytest
 from hypothesis import strategies as st
 
-from gpuward.controller.store import instance_writes
-from gpuward.controller.store.migrate import migrate
+from controller.store import instance_writes
+from controller.store.migrate import migrate
 from support.machine_faults import Strike, StruckDatabase
 from support.postgres import PostgresServer, create_database, drop_database
 

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from gpuward.controller.store.audit import audit
-from gpuward.schemas.quantities import parse_size_mib
+from controller.store.audit import audit
+from schemas.quantities import parse_size_mib
 from support.machine_hosts import Host
 from support.machine_time import pass_time
 from support.machine_wire import agent_hears, agent_says, hub_hears

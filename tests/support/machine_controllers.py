@@ -5,20 +5,20 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
-from gpuward.controller.agents import greeting
-from gpuward.controller.agents.delivery import Delivery
-from gpuward.controller.agents.intake import BATCH, Intake
-from gpuward.controller.agents.liveness import Liveness
-from gpuward.controller.agents.session import Session
-from gpuward.controller.domain.workers import WorkerSettings
-from gpuward.controller.reconcilers.placement import EVERYTHING
-from gpuward.controller.reconcilers.relocations import ALL as ALL_MOVES
-from gpuward.controller.reconcilers.relocations import RelocationsReconciler
-from gpuward.controller.reconcilers.workers import ALL, WorkersReconciler
-from gpuward.controller.runtime.database import DATABASE_ERRORS
-from gpuward.controller.runtime.lease import Lease
-from gpuward.controller.store.workers import Identity
-from gpuward.schemas.wire import CommandResult, Hello, ProcessReport, ReportAck, Welcome
+from controller.agents import greeting
+from controller.agents.delivery import Delivery
+from controller.agents.intake import BATCH, Intake
+from controller.agents.liveness import Liveness
+from controller.agents.session import Session
+from controller.domain.workers import WorkerSettings
+from controller.reconcilers.placement import EVERYTHING
+from controller.reconcilers.relocations import ALL as ALL_MOVES
+from controller.reconcilers.relocations import RelocationsReconciler
+from controller.reconcilers.workers import ALL, WorkersReconciler
+from controller.runtime.database import DATABASE_ERRORS
+from controller.runtime.lease import Lease
+from controller.store.workers import Identity
+from schemas.wire import CommandResult, Hello, ProcessReport, ReportAck, Welcome
 from support.machine_faults import StruckDatabase
 from support.machine_hosts import Host, Link
 from support.reign import Reign

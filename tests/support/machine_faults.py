@@ -13,9 +13,9 @@ from typing import Any, Literal
 
 import asyncpg
 
-from gpuward.controller.runtime.database import DATABASE_ERRORS
-from gpuward.controller.runtime.outcome import StaleError
-from gpuward.controller.store.database import Database
+from controller.runtime.database import DATABASE_ERRORS
+from controller.runtime.outcome import StaleError
+from controller.store.database import Database
 
 ACTION_LIMIT_S = 60.0
 _IMPATIENT_MS = 100  # who is let in while another is paused must not wait for the locks that it holds

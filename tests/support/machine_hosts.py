@@ -1,6 +1,6 @@
 """GPU hosts as the ledger's machine plays them: what truly runs, and an agent over it with its real journal.
 
-The agent decides by `gpuward.agent.decide`, keeps `gpuward.agent.journal.Journal` and `Outbox`; only processes and the
+The agent decides by `agent.decide`, keeps `agent.journal.Journal` and `Outbox`; only processes and the
 wire are made up. What runs is kept apart from what the agent knows, so that the two can be compared with the ledger.
 """
 
@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpuward.agent.decide import Entomb, Refuse, Repeat, Spawn, Stop, View, decide, tombstone
-from gpuward.agent.journal import Journal
-from gpuward.agent.outbox import Outbox
-from gpuward.agent.processes.adopt import plan_adoption
-from gpuward.agent.processes.procfs import Seen
-from gpuward.agent.records import Key, ProcessRecord, StopPlan
-from gpuward.controller.agents.session import Session
-from gpuward.schemas.wire import (
+from agent.decide import Entomb, Refuse, Repeat, Spawn, Stop, View, decide, tombstone
+from agent.journal import Journal
+from agent.outbox import Outbox
+from agent.processes.adopt import plan_adoption
+from agent.processes.procfs import Seen
+from agent.records import Key, ProcessRecord, StopPlan
+from controller.agents.session import Session
+from schemas.wire import (
     Command,
     CommandResult,
     DeviceFacts,

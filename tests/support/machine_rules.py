@@ -15,7 +15,7 @@ from hypothesis.stateful import (
     rule,
 )
 
-from gpuward.schemas.manifest import DeploymentSpec
+from schemas.manifest import DeploymentSpec
 from support.machine_bench import (
     ACTS,
     CONTROLLERS,

@@ -2,7 +2,7 @@
 
 import random
 
-from gpuward.schemas.wire import CommandResult
+from schemas.wire import CommandResult
 from support.machine_hosts import Host, Link
 from support.machine_world import World
 

@@ -11,13 +11,13 @@ from typing import Any, Final
 
 import asyncpg
 
-from gpuward.controller.agents import greeting
-from gpuward.controller.agents.inventory import write_change
-from gpuward.controller.store import deployments, worker_flags
-from gpuward.controller.store.refusals import RefusedError
-from gpuward.controller.store.workers import WorkerGoneError
-from gpuward.schemas.manifest import DeploymentSpec
-from gpuward.schemas.wire import Command, Hello
+from controller.agents import greeting
+from controller.agents.inventory import write_change
+from controller.store import deployments, worker_flags
+from controller.store.refusals import RefusedError
+from controller.store.workers import WorkerGoneError
+from schemas.manifest import DeploymentSpec
+from schemas.wire import Command, Hello
 from support.machine_controllers import Controller, HandClock, Term
 from support.machine_faults import Outcome, Strike, StruckDatabase, finish, launch
 from support.machine_hosts import GPU_MIB, Host, Link

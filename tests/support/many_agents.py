@@ -16,8 +16,8 @@ import structlog
 import uvloop
 import yaml
 
-from gpuward.agent.daemon import run_agent
-from gpuward.agent.settings import AgentSettings
+from agent.daemon import run_agent
+from agent.settings import AgentSettings
 
 GPUS = 8
 _GPU = {"model": "NVIDIA H100 80GB HBM3", "memory": "80GiB", "count": GPUS}

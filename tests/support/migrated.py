@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
-from gpuward.controller.store.database import Database
-from gpuward.controller.store.migrate import migrate
+from controller.store.database import Database
+from controller.store.migrate import migrate
 from support.postgres import PostgresServer, create_database, drop_database
 
 

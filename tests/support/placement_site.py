@@ -9,9 +9,9 @@ from typing import Any
 
 import yaml
 
-from gpuward.agent.daemon import run_agent
-from gpuward.agent.gpus.simulated import gpu_uuid
-from gpuward.agent.settings import AgentSettings
+from agent.daemon import run_agent
+from agent.gpus.simulated import gpu_uuid
+from agent.settings import AgentSettings
 from support.cluster import Cluster, Json
 from support.placement_tables import host_of
 

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpuward.controller.reconcilers.policies import PoliciesReconciler
-from gpuward.controller.store.database import Database
-from gpuward.controller.store.partitions import Keep, make_partitions
+from controller.reconcilers.policies import PoliciesReconciler
+from controller.store.database import Database
+from controller.store.partitions import Keep, make_partitions
 from support.ledger import GIB, Host, add_deployment, add_host, add_instance, claim, report, rows
 
 DEVICE_GIB = 40

@@ -9,7 +9,7 @@ from typing import Any
 
 import asyncpg
 
-from gpuward.controller.store.embedded.layout import Layout
+from controller.store.embedded.layout import Layout
 from support.cluster import Cluster, Json
 
 SAMPLE_S = 2.0

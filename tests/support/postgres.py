@@ -18,7 +18,7 @@ from pathlib import Path
 
 import asyncpg
 
-from gpuward.controller.store.embedded import EmbeddedPostgres
+from controller.store.embedded import EmbeddedPostgres
 
 URL_VARIABLE = "GPUWARD_TEST_DATABASE_URL"
 _STATEMENT_TIMEOUT_S = 30.0
@@ -175,7 +175,7 @@ def holding(data_dir: Path, uid: int | None = None, python: str = sys.executable
 def python_for(uid: int) -> str | None:
     """An interpreter of this version that the user can run with our modules; this one may lie below /root."""
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    trial = f"import sys, gpuward.controller.store.embedded; sys.exit(sys.version_info[:2] != {sys.version_info[:2]})"
+    trial = f"import sys, controller.store.embedded; sys.exit(sys.version_info[:2] != {sys.version_info[:2]})"
     for python in (sys.executable, f"/usr/bin/python{version}", f"/usr/local/bin/python{version}"):
         with suppress(OSError):
             run = subprocess.run(

@@ -12,7 +12,7 @@ from pathlib import Path
 import structlog
 import uvloop
 
-from gpuward.controller.store.embedded import EmbeddedPostgres, EmbeddedPostgresError
+from controller.store.embedded import EmbeddedPostgres, EmbeddedPostgresError
 
 
 async def hold(data_dir: Path) -> None:

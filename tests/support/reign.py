@@ -3,14 +3,14 @@
 import asyncio
 from typing import Any
 
-from gpuward.controller.decide.backoff import RestartSettings
-from gpuward.controller.reconcilers.analysis import Analyses
-from gpuward.controller.reconcilers.instances import InstancesReconciler
-from gpuward.controller.reconcilers.placement import EVERYTHING, PlacementReconciler
-from gpuward.controller.reconcilers.placer import Placer
-from gpuward.controller.runtime.clock import SystemClock
-from gpuward.controller.runtime.outcome import StaleError
-from gpuward.controller.store.database import Database
+from controller.decide.backoff import RestartSettings
+from controller.reconcilers.analysis import Analyses
+from controller.reconcilers.instances import InstancesReconciler
+from controller.reconcilers.placement import EVERYTHING, PlacementReconciler
+from controller.reconcilers.placer import Placer
+from controller.runtime.clock import SystemClock
+from controller.runtime.outcome import StaleError
+from controller.store.database import Database
 from support.ledger import rows
 
 SETTLE_STEPS = 30

@@ -8,17 +8,17 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpuward.controller.decide.backoff import RestartSettings
-from gpuward.controller.domain.phases import INSTANCE_EDGES, InstancePhase
-from gpuward.controller.domain.workers import WorkerSettings
-from gpuward.controller.reconcilers.cancelling import CancellingReconciler
-from gpuward.controller.reconcilers.housekeeping import Housekeeping
-from gpuward.controller.reconcilers.workers import ALL, WorkersReconciler
-from gpuward.controller.runtime.clock import SystemClock
-from gpuward.controller.store import deployments, worker_flags
-from gpuward.controller.store.audit import audit
-from gpuward.controller.store.database import Database
-from gpuward.schemas.manifest import DeploymentSpec
+from controller.decide.backoff import RestartSettings
+from controller.domain.phases import INSTANCE_EDGES, InstancePhase
+from controller.domain.workers import WorkerSettings
+from controller.reconcilers.cancelling import CancellingReconciler
+from controller.reconcilers.housekeeping import Housekeeping
+from controller.reconcilers.workers import ALL, WorkersReconciler
+from controller.runtime.clock import SystemClock
+from controller.store import deployments, worker_flags
+from controller.store.audit import audit
+from controller.store.database import Database
+from schemas.manifest import DeploymentSpec
 from support.agent_by_hand import Hosts, as_text, seat
 from support.ledger import Host, add_host, rows
 from support.reign import Reign

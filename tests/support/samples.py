@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from gpuward.controller.store.database import Database
-from gpuward.controller.store.partitions import Keep, make_partitions
-from gpuward.schemas.wire import GpuSample, ProcessSample, Readings, SamplePeriod, Samples
+from controller.store.database import Database
+from controller.store.partitions import Keep, make_partitions
+from schemas.wire import GpuSample, ProcessSample, Readings, SamplePeriod, Samples
 
 ROWS = """
     select device, seq, max, mean, used_mib, processes, extract(epoch from clock_timestamp() - at)::float8 as age

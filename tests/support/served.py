@@ -10,15 +10,15 @@ import aiohttp
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
-from gpuward.controller.api.app import build_app
-from gpuward.controller.api.context import ApiContext, Check
-from gpuward.controller.api.hints import Hints
-from gpuward.controller.domain.placement import Need
-from gpuward.controller.runtime.child import ChildError
-from gpuward.controller.runtime.metrics import Metrics
-from gpuward.controller.store.database import Database
-from gpuward.controller.store.keys import create_key
-from gpuward.schemas.manifest import DeploymentSpec
+from controller.api.app import build_app
+from controller.api.context import ApiContext, Check
+from controller.api.hints import Hints
+from controller.domain.placement import Need
+from controller.runtime.child import ChildError
+from controller.runtime.metrics import Metrics
+from controller.store.database import Database
+from controller.store.keys import create_key
+from schemas.manifest import DeploymentSpec
 
 KEPT_S = 2 * 3600.0  # samples
 ROLES = ("admin", "operator", "viewer", "inference")

@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from gpuward.controller.runtime.database import DATABASE_ERRORS
-from gpuward.controller.runtime.outcome import StaleError
-from gpuward.controller.store.database import Database
+from controller.runtime.database import DATABASE_ERRORS
+from controller.runtime.outcome import StaleError
+from controller.store.database import Database
 from support.failpoints import Failpoints
 from support.road import Act, Crew, World
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import asyncpg
 
-from gpuward.controller.runtime.outcome import StaleError
-from gpuward.controller.store.database import Database, prepare_connection
-from gpuward.controller.store.instances import list_uids
+from controller.runtime.outcome import StaleError
+from controller.store.database import Database, prepare_connection
+from controller.store.instances import list_uids
 from support.reign import NoMetrics
 from support.road import Crew
 

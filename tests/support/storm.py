@@ -11,7 +11,7 @@ import asyncpg
 import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
-from gpuward.controller.store.embedded.layout import Layout
+from controller.store.embedded.layout import Layout
 from support.cluster import Cluster
 
 ANALYSIS_S = 2

@@ -19,7 +19,7 @@ import aiohttp
 import orjson
 import uvloop
 
-from gpuward.schemas.wire import CONNECT_PATH, HEARTBEAT_S, JOIN_PATH, PROTOCOL
+from schemas.wire import CONNECT_PATH, HEARTBEAT_S, JOIN_PATH, PROTOCOL
 
 GPUS = 8
 BUSY, LOW = 90.0, 3.0  # percent

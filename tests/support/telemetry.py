@@ -4,9 +4,9 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from gpuward.controller.domain.series import Series
-from gpuward.controller.domain.utilization import GpuUse, InstanceUse, RequestsSeen
-from gpuward.schemas.policy import UtilizationPolicy
+from controller.domain.series import Series
+from controller.domain.utilization import GpuUse, InstanceUse, RequestsSeen
+from schemas.policy import UtilizationPolicy
 
 NOW = datetime(2026, 11, 21, 12, 30, tzinfo=UTC).timestamp()
 PERIOD_S = 10.0

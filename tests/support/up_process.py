@@ -11,9 +11,9 @@ from typing import Self
 
 import psutil
 
-import gpuward
+import cli
 
-_SOURCE = str(Path(gpuward.__file__).parents[1])
+_SOURCE = str(Path(cli.__file__).parents[1])
 
 
 def clean_env() -> dict[str, str]:
@@ -31,7 +31,7 @@ class Up:
         self._more = threading.Condition()
         account = {} if user is None else {"user": user, "group": user, "extra_groups": []}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "gpuward.cli", "up", "--data-dir", str(data_dir), *words],
+            [sys.executable, "-m", "cli", "up", "--data-dir", str(data_dir), *words],
             env={**clean_env(), "HOME": str(data_dir)},
             cwd=data_dir,
             stdout=subprocess.PIPE,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import yaml
 
-from gpuward.schemas.simulated import SimulatedHosts
+from schemas.simulated import SimulatedHosts
 from support.cluster import Cluster
 
 ROOT = Path(__file__).parents[2]
@@ -19,7 +19,7 @@ async def _make_tokens(cluster: Cluster, folder: Path, client_env: Path) -> tupl
     """Runs the script as the compose file does; returns exit code and output."""
     bin_dir = cluster.folder / "bin"
     bin_dir.mkdir(exist_ok=True)
-    (bin_dir / "gpuward").write_text(f'#!/bin/sh\nexec {sys.executable} -m gpuward.cli "$@"\n')
+    (bin_dir / "gpuward").write_text(f'#!/bin/sh\nexec {sys.executable} -m cli "$@"\n')
     (bin_dir / "gpuward").chmod(0o755)
     process = await asyncio.create_subprocess_exec(
         "sh",

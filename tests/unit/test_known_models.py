@@ -2,8 +2,8 @@
 
 import pytest
 
-from gpuward.controller.engines.base import Analysis
-from gpuward.controller.reconcilers.known_models import BRANCH_FRESH_S, FOLDER_FRESH_S, KnownModels
+from controller.engines.base import Analysis
+from controller.reconcilers.known_models import BRANCH_FRESH_S, FOLDER_FRESH_S, KnownModels
 
 COMMIT = {"repo": "org/m", "revision": "a" * 40}
 BRANCH = {"repo": "org/m", "revision": "main"}

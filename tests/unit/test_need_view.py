@@ -2,9 +2,9 @@
 
 import pytest
 
-from gpuward.controller.domain.need_view import need_view
-from gpuward.controller.domain.placement import Layout, Need, Share
-from gpuward.schemas.manifest import Resources
+from controller.domain.need_view import need_view
+from controller.domain.placement import Layout, Need, Share
+from schemas.manifest import Resources
 
 UNKNOWN, KNOWN = Need(None), Need(40, parts={"weights": 40}, shares=(Share(2, 1, 1, 22),))
 TWO = Layout(2, 22, exclusive=False, tp=2)

@@ -7,8 +7,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gpuward.agent.journal import Journal
-from gpuward.schemas.wire import Rejected
+from agent.journal import Journal
+from schemas.wire import Rejected
 from support.agents import GPU0, AgentUnderTest, running_agent, settings_for
 from support.controller_double import (
     CREDENTIAL,

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import aiohttp
 import pytest
 
-from gpuward.schemas.wire import PROXY_REFUSAL_HEADER
+from schemas.wire import PROXY_REFUSAL_HEADER
 from support.agents import GPU0, AgentUnderTest
 from support.controller_double import SECRET, WAIT_S, ControllerDouble, simulated_order, start_order
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from gpuward.agent.clock import boot_clock
-from gpuward.agent.sampling import requests as requests_module
-from gpuward.schemas.wire import ProcessSample, Readings
+from agent.clock import boot_clock
+from agent.sampling import requests as requests_module
+from schemas.wire import ProcessSample, Readings
 from support.agents import GPU0, GPU1, AgentUnderTest, running_agent, settings_for
 from support.controller_double import SECRET, WAIT_S, ControllerDouble, controller_double, simulated_order
 

@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from gpuward.controller.store.database import Database
-from gpuward.controller.store.migrate import migrate
+from controller.store.database import Database
+from controller.store.migrate import migrate
 from support.agent_double import HubUnderTest, serving
 
 

@@ -5,7 +5,7 @@ import hashlib
 import aiohttp
 import pytest
 
-from gpuward.schemas.wire import CONNECT_PATH, DeviceFacts, InventoryChanged, Rejected
+from schemas.wire import CONNECT_PATH, DeviceFacts, InventoryChanged, Rejected
 from support.agent_double import GIB, HubUnderTest, eventually, gpu, hello, inventory, process
 from support.ledger import add_deployment, add_instance, claim
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from gpuward.controller.agents.inventory import differs
-from gpuward.schemas.wire import DeviceFacts
+from controller.agents.inventory import differs
+from schemas.wire import DeviceFacts
 
 GPU = DeviceFacts(uuid="GPU-1", index=0, model="H100", memory_mib=81920, used_mib=0, utilization=0.0)
 OTHER = GPU.model_copy(update={"uuid": "GPU-2", "index": 1})

@@ -2,7 +2,7 @@
 
 import asyncpg
 
-from gpuward.schemas.wire import Command
+from schemas.wire import Command
 from support.agent_double import Connection, HubUnderTest, eventually, gpu, hello, process, start_payload
 from support.ledger import add_deployment, add_instance, claim
 

@@ -3,7 +3,7 @@
 import asyncpg
 import pytest
 
-from gpuward.schemas.wire import ReportAck
+from schemas.wire import ReportAck
 from support.agent_double import Connection, HubUnderTest, eventually, gpu, hello, process
 from support.ledger import add_deployment, add_instance, claim
 

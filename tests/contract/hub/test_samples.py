@@ -9,9 +9,9 @@ from typing import Any
 import asyncpg
 import pytest
 
-from gpuward.controller.agents import samples as intake
-from gpuward.controller.store.samples import write_samples
-from gpuward.schemas.wire import Heartbeat, Welcome
+from controller.agents import samples as intake
+from controller.store.samples import write_samples
+from schemas.wire import Heartbeat, Welcome
 from support.agent_double import Connection, HubUnderTest, gpu, hello, serving
 from support.samples import own, period, sample_rows, samples
 

@@ -13,7 +13,7 @@ import psutil
 from support.agents import GPU0, HOSTS
 from support.controller_double import TOKEN, WAIT_S, ControllerDouble, simulated_order
 
-MAIN = "import sys; from gpuward.agent.daemon import main; from gpuward.agent.settings import AgentSettings; "
+MAIN = "import sys; from agent.daemon import main; from agent.settings import AgentSettings; "
 SERVE = MAIN + "sys.exit(main(AgentSettings()))"
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gpuward.agent.errors import NoGpusError
-from gpuward.agent.gpus.child_reader import ChildReader
-from gpuward.agent.gpus.reader import GpuWork
-from gpuward.agent.inventory import InventoryWatch
-from gpuward.schemas.wire import HostFacts
+from agent.errors import NoGpusError
+from agent.gpus.child_reader import ChildReader
+from agent.gpus.reader import GpuWork
+from agent.inventory import InventoryWatch
+from schemas.wire import HostFacts
 
 STAND_IN = """
 import os, time
@@ -95,7 +95,7 @@ class Clock:
 def _readers() -> list[psutil.Process]:
     """The children that read GPUs; other tests' dead ones may be about."""
     living = (child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE)
-    return [child for child in living if "gpuward.agent.gpus.nvml" in child.cmdline()]
+    return [child for child in living if "agent.gpus.nvml" in child.cmdline()]
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import psutil
 
-from gpuward.agent.processes.procfs import MARK_DIR, MARK_EPOCH, MARK_INSTANCE, MARK_RANK
-from gpuward.agent.records import Key, ProcessRecord
-from gpuward.agent.sampling.owners import Owners
+from agent.processes.procfs import MARK_DIR, MARK_EPOCH, MARK_INSTANCE, MARK_RANK
+from agent.records import Key, ProcessRecord
+from agent.sampling.owners import Owners
 
 LIMIT_S = 20.0
 # A child in the same session, one in a session of its own whose environment tells nothing, and its child in turn.

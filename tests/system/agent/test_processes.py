@@ -8,9 +8,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gpuward.agent.processes.folders import Folders
-from gpuward.agent.records import Key
-from gpuward.schemas.wire import ProbeOrder
+from agent.processes.folders import Folders
+from agent.records import Key
+from schemas.wire import ProbeOrder
 from support.agents import GPU0, AgentUnderTest
 from support.controller_double import ControllerDouble, simulated_order, start_order
 

@@ -11,15 +11,15 @@ from contextlib import asynccontextmanager
 import aiohttp
 import pytest
 
-from gpuward.agent.processes.ports import PortBook
-from gpuward.agent.sampling.requests import sum_gauges
+from agent.processes.ports import PortBook
+from agent.sampling.requests import sum_gauges
 
 
 @asynccontextmanager
 async def engine(*args: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, aiohttp.ClientSession]]:
     ports = PortBook()
     port = ports.take()
-    argv = ("-m", "gpuward.agent.simulated_engine", "--port", str(port), "--model", "demo", *args)
+    argv = ("-m", "agent.simulated_engine", "--port", str(port), "--model", "demo", *args)
     process = await asyncio.create_subprocess_exec(sys.executable, *argv, stdout=asyncio.subprocess.PIPE)
     assert process.stdout is not None
     try:

@@ -5,12 +5,12 @@ import re
 import pytest
 from aiohttp import web
 
-from gpuward.controller.api.app import RouteWithoutAccessError, all_routes
-from gpuward.controller.api.context import KEYS
-from gpuward.controller.api.route import Route
-from gpuward.controller.store.database import Database
-from gpuward.controller.store.keys import CACHE_TTL_S, revoke_key
-from gpuward.schemas.wire import CONNECT_PATH, JOIN_PATH
+from controller.api.app import RouteWithoutAccessError, all_routes
+from controller.api.context import KEYS
+from controller.api.route import Route
+from controller.store.database import Database
+from controller.store.keys import CACHE_TTL_S, revoke_key
+from schemas.wire import CONNECT_PATH, JOIN_PATH
 from support.served import ROLES, Served, served
 
 OPEN = {("GET", "/healthz"), ("GET", "/readyz")}

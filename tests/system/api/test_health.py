@@ -7,10 +7,10 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from gpuward.controller.api import health
-from gpuward.controller.api.app import all_routes
-from gpuward.controller.api.context import Check
-from gpuward.controller.store.database import Database
+from controller.api import health
+from controller.api.app import all_routes
+from controller.api.context import Check
+from controller.store.database import Database
 from support.ledger import GIB, add_deployment, add_host, add_instance, claim
 from support.served import Served
 

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from gpuward.controller.api import plan as plan_module
-from gpuward.controller.api.planning import Planned, plan_items
-from gpuward.controller.domain.placement import Need, PlannedClaim
-from gpuward.controller.scheduling.pool import Occupant
-from gpuward.controller.scheduling.queueing import Occupants
-from gpuward.controller.store.database import Database
-from gpuward.schemas.manifest import DeploymentSpec
+from controller.api import plan as plan_module
+from controller.api.planning import Planned, plan_items
+from controller.domain.placement import Need, PlannedClaim
+from controller.scheduling.pool import Occupant
+from controller.scheduling.queueing import Occupants
+from controller.store.database import Database
+from schemas.manifest import DeploymentSpec
 from support.fleet import Fleet
 from support.ledger import GIB, add_deployment, add_host, add_instance, claim, rows
 from support.served import Served

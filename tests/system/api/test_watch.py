@@ -9,10 +9,10 @@ from typing import Any
 import aiohttp
 import pytest
 
-from gpuward.controller.api import streams, watch
-from gpuward.controller.store import deployments as store
-from gpuward.controller.store.database import Database
-from gpuward.schemas.manifest import DeploymentSpec
+from controller.api import streams, watch
+from controller.store import deployments as store
+from controller.store.database import Database
+from schemas.manifest import DeploymentSpec
 from support.ledger import add_deployment, add_host, add_instance
 from support.served import Served, served
 

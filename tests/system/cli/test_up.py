@@ -35,7 +35,7 @@ def gpuward(up: Up, *words: str, stdin: str | None = None) -> subprocess.Complet
     for line in (up.data_dir / "client.env").read_text().splitlines():
         name, _, value = line.partition("=")
         env[name] = value
-    argv = [sys.executable, "-m", "gpuward.cli", *words]
+    argv = [sys.executable, "-m", "cli", *words]
     return subprocess.run(argv, env=env, input=stdin, capture_output=True, text=True, timeout=60, check=False)
 
 
@@ -47,7 +47,7 @@ def phases(up: Up) -> list[str]:
 def run_under_nobody() -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can be another user; the other variant has shown an ordinary user already")
-    probe = [sys.executable, "-c", "import gpuward.controller.daemon, gpuward.agent.daemon"]
+    probe = [sys.executable, "-c", "import controller.daemon, agent.daemon"]
     done = subprocess.run(
         probe, env=clean_env(), cwd="/", user=NOBODY, group=NOBODY, extra_groups=[], capture_output=True, check=False
     )

@@ -1,8 +1,8 @@
 import pytest
 
-from gpuward.agent.processes.adopt import plan_adoption
-from gpuward.agent.processes.procfs import Seen
-from gpuward.agent.records import Key, ProcessRecord
+from agent.processes.adopt import plan_adoption
+from agent.processes.procfs import Seen
+from agent.records import Key, ProcessRecord
 
 KEY = Key("i-1", 3, 0)
 RECORD = ProcessRecord(instance="i-1", epoch=3, rank=0, state="running", boot_id="boot", pid=100, pid_start_ticks=7)

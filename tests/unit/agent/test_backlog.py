@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from gpuward.agent.sampling import backlog as module
-from gpuward.agent.sampling.backlog import Backlog
-from gpuward.schemas.wire import SamplePeriod
+from agent.sampling import backlog as module
+from agent.sampling.backlog import Backlog
+from schemas.wire import SamplePeriod
 from support.samples import period
 
 

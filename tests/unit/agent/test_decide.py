@@ -2,9 +2,9 @@ from typing import Any
 
 import pytest
 
-from gpuward.agent.decide import Action, Entomb, Refuse, Repeat, Spawn, Stop, View, decide
-from gpuward.agent.records import Key, ProcessRecord
-from gpuward.schemas.wire import ClaimOrder, Command, DeviceFacts, ProbeOrder, StartOrder, StopOrder
+from agent.decide import Action, Entomb, Refuse, Repeat, Spawn, Stop, View, decide
+from agent.records import Key, ProcessRecord
+from schemas.wire import ClaimOrder, Command, DeviceFacts, ProbeOrder, StartOrder, StopOrder
 
 DEVICES = {
     "GPU-a": DeviceFacts(uuid="GPU-a", index=0, model="H100", memory_mib=100),

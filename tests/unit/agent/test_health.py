@@ -1,6 +1,6 @@
 import pytest
 
-from gpuward.agent.processes.health import Limits, Vital, observed, progressed, sentence
+from agent.processes.health import Limits, Vital, observed, progressed, sentence
 
 LIMITS = Limits(failures=3, start_timeout_s=10.0, liveness_timeout_s=60.0)
 

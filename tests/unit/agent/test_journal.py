@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from gpuward.agent import journal as journal_module
-from gpuward.agent.errors import DataFolderError
-from gpuward.agent.journal import Journal
-from gpuward.agent.records import ProcessRecord
+from agent import journal as journal_module
+from agent.errors import DataFolderError
+from agent.journal import Journal
+from agent.records import ProcessRecord
 
 
 @pytest.fixture

@@ -2,9 +2,9 @@ import asyncio
 
 import pytest
 
-from gpuward.agent import outbox as outbox_module
-from gpuward.agent.outbox import Outbox, OutboxFullError
-from gpuward.schemas.wire import CommandResult, ProcessReport
+from agent import outbox as outbox_module
+from agent.outbox import Outbox, OutboxFullError
+from schemas.wire import CommandResult, ProcessReport
 
 
 def _report(instance: str, seq: int) -> ProcessReport:

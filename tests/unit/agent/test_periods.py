@@ -4,10 +4,10 @@ from collections.abc import Mapping
 
 import pytest
 
-from gpuward.agent.gpus.reader import GpuWork
-from gpuward.agent.records import Key
-from gpuward.agent.sampling.periods import Accumulation, Holder
-from gpuward.schemas.wire import DeviceFacts, Readings
+from agent.gpus.reader import GpuWork
+from agent.records import Key
+from agent.sampling.periods import Accumulation, Holder
+from schemas.wire import DeviceFacts, Readings
 
 OURS, OTHER = Key("i-1", 1, 0), Key("i-2", 3, 0)
 OWNERS = {10: OURS, 11: OURS, 20: OTHER, 30: None}

@@ -7,10 +7,10 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from gpuward.agent.records import Key, ProcessRecord
-from gpuward.agent.sampling import requests as module
-from gpuward.agent.sampling.requests import RequestWatch, sum_gauges
-from gpuward.agent.traffic import Traffic
+from agent.records import Key, ProcessRecord
+from agent.sampling import requests as module
+from agent.sampling.requests import RequestWatch, sum_gauges
+from agent.traffic import Traffic
 from support.controller_double import start_order
 
 GAUGES = ("vllm:num_requests_running", "vllm:num_requests_waiting")

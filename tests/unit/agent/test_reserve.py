@@ -3,11 +3,11 @@
 import pytest
 from pydantic import ValidationError
 
-from gpuward.agent.gpus.simulated import SimulatedReader
-from gpuward.agent.host import real_host, simulated_host
-from gpuward.agent.inventory import InventoryWatch
-from gpuward.agent.settings import AgentSettings
-from gpuward.schemas.simulated import SimulatedHosts
+from agent.gpus.simulated import SimulatedReader
+from agent.host import real_host, simulated_host
+from agent.inventory import InventoryWatch
+from agent.settings import AgentSettings
+from schemas.simulated import SimulatedHosts
 
 GIB = 1024
 WORKER = SimulatedHosts.model_validate(

@@ -9,14 +9,14 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from gpuward.agent.gpus.reader import GpuReading
-from gpuward.agent.inventory import InventoryWatch
-from gpuward.agent.sampling.backlog import Backlog
-from gpuward.agent.sampling.owners import Owners
-from gpuward.agent.sampling.requests import RequestWatch
-from gpuward.agent.sampling.sampler import Sampler
-from gpuward.agent.traffic import Traffic
-from gpuward.schemas.wire import DeviceFacts, HostFacts, SamplePeriod
+from agent.gpus.reader import GpuReading
+from agent.inventory import InventoryWatch
+from agent.sampling.backlog import Backlog
+from agent.sampling.owners import Owners
+from agent.sampling.requests import RequestWatch
+from agent.sampling.sampler import Sampler
+from agent.traffic import Traffic
+from schemas.wire import DeviceFacts, HostFacts, SamplePeriod
 
 pytestmark = pytest.mark.looptime
 

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from gpuward.agent.settings import AgentSettings, host_label
+from agent.settings import AgentSettings, host_label
 
 
 def _settings(**fields: object) -> AgentSettings:

@@ -2,11 +2,11 @@ from pathlib import Path
 
 import pytest
 
-from gpuward.agent.errors import AgentError
-from gpuward.agent.gpus.reader import GpuWork
-from gpuward.agent.gpus.simulated import SimulatedReader, gpu_uuid, load_host, utilization_at
-from gpuward.agent.records import ProcessRecord
-from gpuward.schemas.wire import SimulatedLoad
+from agent.errors import AgentError
+from agent.gpus.reader import GpuWork
+from agent.gpus.simulated import SimulatedReader, gpu_uuid, load_host, utilization_at
+from agent.records import ProcessRecord
+from schemas.wire import SimulatedLoad
 from support.controller_double import start_order
 
 HOSTS = """

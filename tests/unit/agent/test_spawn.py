@@ -1,11 +1,11 @@
 import sys
 from pathlib import Path
 
-from gpuward.agent.engines import installed_engines
-from gpuward.agent.processes.ports import PortBook
-from gpuward.agent.processes.spawn import engine_argv, engine_env
-from gpuward.agent.records import Key
-from gpuward.schemas.wire import ClaimOrder
+from agent.engines import installed_engines
+from agent.processes.ports import PortBook
+from agent.processes.spawn import engine_argv, engine_env
+from agent.records import Key
+from schemas.wire import ClaimOrder
 from support.controller_double import start_order
 
 KEY = Key("i-1", 2, 1)

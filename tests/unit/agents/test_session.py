@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 from aiohttp import web
 
-from gpuward.controller.agents.session import Session
+from controller.agents.session import Session
 
 DAY_S = 86_400.0
 EVERY_S = 10.0

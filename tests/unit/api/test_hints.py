@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from gpuward.controller.api import hints as module
-from gpuward.controller.api.hints import Hints, TooManySubscribersError
+from controller.api import hints as module
+from controller.api.hints import Hints, TooManySubscribersError
 
 
 async def test_what_comes_twice_counts_once() -> None:

@@ -2,8 +2,8 @@
 
 from contextlib import ExitStack
 
-from gpuward.controller.api.routing import RoutingTable
-from gpuward.controller.store.serving import Endpoint
+from controller.api.routing import RoutingTable
+from controller.store.serving import Endpoint
 
 
 def endpoints(model: str, *instances: str) -> list[Endpoint]:

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from gpuward.cli import waiting
-from gpuward.cli.main import app
+from cli import waiting
+from cli.main import app
 from support.api_double import KEY, ApiDouble, serving
 
 Gpuward = Callable[..., Result]

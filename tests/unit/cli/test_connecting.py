@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from gpuward.cli.connection import default_data_dir, find_connection
-from gpuward.cli.errors import UsageError
+from cli.connection import default_data_dir, find_connection
+from cli.errors import UsageError
 from support.api_double import KEY, ApiDouble, deployment, refusal
 
 
@@ -119,7 +119,7 @@ def test_a_refusal_shows_the_message_and_every_problem_with_its_path(gpuward, ap
 
 def test_help_is_quick_and_needs_no_library_of_the_daemons():
     blocked = "import sys; sys.modules.update(dict.fromkeys(['aiohttp', 'numpy', 'sqlmodel', 'asyncpg', 'psutil']))\n"
-    code = blocked + "sys.argv = ['gpuward', '--help']\nfrom gpuward.cli.main import main\nmain()"
+    code = blocked + "sys.argv = ['gpuward', '--help']\nfrom cli.main import main\nmain()"
     begun = time.monotonic()
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     took_s = time.monotonic() - begun
@@ -130,7 +130,7 @@ def test_help_is_quick_and_needs_no_library_of_the_daemons():
 
 def test_a_missing_library_names_the_extra():
     blocked = "import sys; sys.modules['uvloop'] = None; sys.argv = ['gpuward', 'up']\n"
-    code = blocked + "from gpuward.cli.main import main\nmain()"
+    code = blocked + "from cli.main import main\nmain()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
     assert "pip install 'gpuward[controller,agent]'" in done.stderr

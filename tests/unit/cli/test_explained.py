@@ -1,8 +1,8 @@
 """Why an instance waits and what it needs, in words."""
 
-from gpuward.cli.explained import explain_lines, layout_line, need_lines, one_line
-from gpuward.schemas.needs import LayoutView, NeedView
-from gpuward.schemas.objects import Explain, NearestMiss, TriedLayout
+from cli.explained import explain_lines, layout_line, need_lines, one_line
+from schemas.needs import LayoutView, NeedView
+from schemas.objects import Explain, NearestMiss, TriedLayout
 
 NEAREST = NearestMiss(worker="gpu-7", code="need_gt_free", need_gib=38.0, free_gib=22.13, message="need ...")
 

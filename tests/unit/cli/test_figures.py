@@ -2,7 +2,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from gpuward.cli.figures import age, clock, gib, percent, printable, short_gpus, when
+from cli.figures import age, clock, gib, percent, printable, short_gpus, when
 
 NOW = datetime(2030, 1, 2, tzinfo=UTC)
 

@@ -1,6 +1,6 @@
 import pytest
 
-from gpuward.cli.sparkline import chart, sparkline
+from cli.sparkline import chart, sparkline
 
 
 def test_a_block_for_each_value_and_a_gap_for_what_is_unknown():

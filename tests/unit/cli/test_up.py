@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from gpuward.cli.errors import CliError, UsageError
-from gpuward.cli.up import together
-from gpuward.cli.up.engines import kill_engines
-from gpuward.cli.up.greeting import Place, first_commands, program_called
-from gpuward.cli.up.hosts import HostChoice, read_host_names, simulated_hosts
-from gpuward.cli.up.progress import Progress
-from gpuward.cli.up.together import AgentStart, Daemons, Options, check_port, up
+from cli.errors import CliError, UsageError
+from cli.up import together
+from cli.up.engines import kill_engines
+from cli.up.greeting import Place, first_commands, program_called
+from cli.up.hosts import HostChoice, read_host_names, simulated_hosts
+from cli.up.progress import Progress
+from cli.up.together import AgentStart, Daemons, Options, check_port, up
 from support.api_double import KEY, ApiDouble, deployment, serving, worker
 
 
@@ -222,7 +222,7 @@ def _shell(command: str, env: dict[str, str]) -> subprocess.CompletedProcess[str
 
 def test_the_program_is_named_as_it_was_called():
     assert program_called(".venv/bin/gpuward", "/python") == [".venv/bin/gpuward"]
-    assert shlex.join(program_called("/x/__main__.py", "/python")) == "/python -m gpuward.cli"
+    assert shlex.join(program_called("/x/__main__.py", "/python")) == "/python -m cli"
 
 
 def test_haste_kills_engines_of_this_data_folder_and_no_others(tmp_path):

@@ -2,8 +2,8 @@ import asyncio
 
 import pytest
 
-from gpuward.cli.up import parts as parts_module
-from gpuward.cli.up.parts import Parts
+from cli.up import parts as parts_module
+from cli.up.parts import Parts
 
 
 def obedient(log: list[str], name: str, code: int = 0):

@@ -2,13 +2,13 @@ import asyncio
 
 import pytest
 
-from gpuward.cli import waiting
-from gpuward.cli.answers import parse
-from gpuward.cli.client import connect
-from gpuward.cli.connection import Connection
-from gpuward.cli.errors import TimedOutError
-from gpuward.cli.waiting import Narrator, Target, Verdict, judge, until_running
-from gpuward.schemas.objects import DeploymentView
+from cli import waiting
+from cli.answers import parse
+from cli.client import connect
+from cli.connection import Connection
+from cli.errors import TimedOutError
+from cli.waiting import Narrator, Target, Verdict, judge, until_running
+from schemas.objects import DeploymentView
 from support.api_double import KEY, ApiDouble, deployment, serving
 
 

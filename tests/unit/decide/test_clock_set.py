@@ -2,11 +2,11 @@
 
 from datetime import timedelta
 
-from gpuward.controller.decide.backoff import RestartSettings
-from gpuward.controller.decide.instances import decide as decide_deployment
-from gpuward.controller.decide.workers import decide as decide_workers
-from gpuward.controller.domain.phases import WorkerPhase
-from gpuward.controller.domain.workers import WorkerSettings, WorkersSnapshot, WorkerState
+from controller.decide.backoff import RestartSettings
+from controller.decide.instances import decide as decide_deployment
+from controller.decide.workers import decide as decide_workers
+from controller.domain.phases import WorkerPhase
+from controller.domain.workers import WorkerSettings, WorkersSnapshot, WorkerState
 from support.facts import NOW, deployment, instance, process
 
 HOUR = timedelta(hours=1)

@@ -5,11 +5,11 @@ from datetime import timedelta
 
 import pytest
 
-from gpuward.controller.decide.backoff import RestartSettings
-from gpuward.controller.decide.instances import Finished, decide
-from gpuward.controller.domain.instances import IntentFacts
-from gpuward.controller.domain.phases import InstancePhase
-from gpuward.controller.domain.placement import Need
+from controller.decide.backoff import RestartSettings
+from controller.decide.instances import Finished, decide
+from controller.domain.instances import IntentFacts
+from controller.domain.phases import InstancePhase
+from controller.domain.placement import Need
 from support.facts import NOW, deployment, host, instance, intent, process, spec, start
 
 SETTINGS = RestartSettings()

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from gpuward.controller.decide.devices import DevicePlan, DeviceRow, KnownDevice, plan_inventory
-from gpuward.schemas.wire import DeviceFacts, HostFacts, Inventory
+from controller.decide.devices import DevicePlan, DeviceRow, KnownDevice, plan_inventory
+from schemas.wire import DeviceFacts, HostFacts, Inventory
 
 HOST = HostFacts(os="linux", arch="x86_64", hostname="h", memory_mib=1000, cpu_milli=8000)
 HOST_ROW = DeviceRow("host-w", "host", 0, "", None, 1000, 1000, 8000, "ok", "", mig_mode=False, present=True)

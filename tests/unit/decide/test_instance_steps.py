@@ -5,9 +5,9 @@ from datetime import timedelta
 
 import pytest
 
-from gpuward.controller.decide.backoff import RestartSettings
-from gpuward.controller.decide.instances import decide
-from gpuward.controller.domain.plans import DeploymentPlan
+from controller.decide.backoff import RestartSettings
+from controller.decide.instances import decide
+from controller.domain.plans import DeploymentPlan
 from support.facts import NOW, deployment, host, instance, process, spec, start
 
 SETTINGS = RestartSettings()

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from gpuward.controller.decide.policies import decide_policy, is_judged, look_again
-from gpuward.controller.domain.instances import IntentFacts
-from gpuward.controller.domain.policies import (
+from controller.decide.policies import decide_policy, is_judged, look_again
+from controller.domain.instances import IntentFacts
+from controller.domain.policies import (
     EffectivePolicy,
     GpuClaim,
     PolicyFacts,
@@ -16,7 +16,7 @@ from gpuward.controller.domain.policies import (
     StoredVerdict,
     WatchedInstance,
 )
-from gpuward.controller.domain.utilization import InstanceUse
+from controller.domain.utilization import InstanceUse
 from support.telemetry import NOW, gpu, policy, steady, use
 
 IDLE, BUSY, UNKNOWN = steady(0), steady(100), {0: 0}

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from gpuward.controller.decide.backoff import RestartSettings
-from gpuward.controller.decide.instances import decide
-from gpuward.controller.domain.instances import InstanceFacts
-from gpuward.controller.domain.plans import DeploymentPlan
+from controller.decide.backoff import RestartSettings
+from controller.decide.instances import decide
+from controller.domain.instances import InstanceFacts
+from controller.domain.plans import DeploymentPlan
 from support.facts import deployment, host, instance, process, spec, start
 
 EXIT_1 = ("exited", "exit", 1)

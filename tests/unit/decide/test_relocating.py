@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from gpuward.controller.decide.backoff import RestartSettings
-from gpuward.controller.decide.instances import decide
-from gpuward.controller.domain.instances import InstanceFacts, RelocationFacts
-from gpuward.controller.domain.plans import DeploymentPlan
+from controller.decide.backoff import RestartSettings
+from controller.decide.instances import decide
+from controller.domain.instances import InstanceFacts, RelocationFacts
+from controller.domain.plans import DeploymentPlan
 from support.facts import NOW, deployment, instance, process, spec
 
 OLD = instance("old", "running", processes=(process("running"),))

@@ -2,10 +2,10 @@
 
 from datetime import timedelta
 
-from gpuward.controller.decide.backoff import RestartSettings
-from gpuward.controller.decide.instances import Finished, decide
-from gpuward.controller.domain.instances import NeedError, RevisionFacts
-from gpuward.controller.domain.plans import StoreNeed
+from controller.decide.backoff import RestartSettings
+from controller.decide.instances import Finished, decide
+from controller.domain.instances import NeedError, RevisionFacts
+from controller.domain.plans import StoreNeed
 from support.facts import NOW, deployment, instance, intent, spec
 
 SETTINGS = RestartSettings()

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from gpuward.controller.decide.workers import decide
-from gpuward.controller.domain.phases import WorkerPhase
-from gpuward.controller.domain.workers import WorkerSettings, WorkersPlan, WorkersSnapshot, WorkerState
+from controller.decide.workers import decide
+from controller.domain.phases import WorkerPhase
+from controller.domain.workers import WorkerSettings, WorkersPlan, WorkersSnapshot, WorkerState
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 LONG_AGO = NOW - timedelta(days=1)

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from gpuward.controller.domain.need_json import need_from_json, need_to_json
-from gpuward.controller.domain.placement import Need
-from gpuward.controller.engines.base import Launch
-from gpuward.controller.engines.registry import engine_for
-from gpuward.controller.scheduling.estimate import asks_for
+from controller.domain.need_json import need_from_json, need_to_json
+from controller.domain.placement import Need
+from controller.engines.base import Launch
+from controller.engines.registry import engine_for
+from controller.scheduling.estimate import asks_for
 from support.engine_asks import GIB, LLAMA, ONE, QUANTISED, asks, need, process, spec
 
 

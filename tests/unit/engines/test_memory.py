@@ -10,9 +10,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuward.controller.domain.model_facts import ModelFacts
-from gpuward.controller.domain.splits import Split
-from gpuward.controller.engines.memory import (
+from controller.domain.model_facts import ModelFacts
+from controller.domain.splits import Split
+from controller.engines.memory import (
     Workload,
     activations,
     cache_bytes_per_token,

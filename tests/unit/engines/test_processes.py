@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from gpuward.controller.domain.model_facts import ModelFacts, facts_to_json
-from gpuward.controller.engines.base import EngineProcess, Launch
-from gpuward.controller.engines.registry import engine_for
-from gpuward.controller.engines.transformers import GPU_RUNTIME_MIB, HOST_RUNTIME_MIB
-from gpuward.schemas.manifest import DeploymentSpec
-from gpuward.schemas.wire import ProbeOrder, SimulatedLoad
+from controller.domain.model_facts import ModelFacts, facts_to_json
+from controller.engines.base import EngineProcess, Launch
+from controller.engines.registry import engine_for
+from controller.engines.transformers import GPU_RUNTIME_MIB, HOST_RUNTIME_MIB
+from schemas.manifest import DeploymentSpec
+from schemas.wire import ProbeOrder, SimulatedLoad
 
 READ = facts_to_json(
     ModelFacts("safetensors", 1503300328, {"BF16": 1503300328}, heads=16, kv_heads=8, vocab=9, dtype="bfloat16")
@@ -60,7 +60,7 @@ def test_the_simulated_engine_is_a_process_of_the_agents_python() -> None:
     }  # fmt: skip
     started = process(4, engine="simulated", model="hf:org/name", args=args)
     assert " ".join(started.argv) == (
-        "{python} -m gpuward.agent.simulated_engine --port {port} --model org/name --load-seconds 1.5 --exit-after 3"
+        "{python} -m agent.simulated_engine --port {port} --model org/name --load-seconds 1.5 --exit-after 3"
         " --exit-code 7 --token-seconds 0.01 --ignore-sigterm"
     )
     assert started.needs_port

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from gpuward.controller.engines.base import EngineUnsupportedError, SpecError
-from gpuward.controller.engines.registry import engine_for, validate
-from gpuward.schemas.manifest import DeploymentSpec
+from controller.engines.base import EngineUnsupportedError, SpecError
+from controller.engines.registry import engine_for, validate
+from schemas.manifest import DeploymentSpec
 
 
 def spec(**fields: Any) -> DeploymentSpec:

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from gpuward.controller.engines.base import Launch, SpecError
-from gpuward.controller.engines.registry import validate
-from gpuward.controller.engines.sglang import static_fraction
-from gpuward.controller.engines.vllm import memory_fraction
+from controller.engines.base import Launch, SpecError
+from controller.engines.registry import validate
+from controller.engines.sglang import static_fraction
+from controller.engines.vllm import memory_fraction
 from support.engine_asks import GIB, ONE, process, spec
 
 

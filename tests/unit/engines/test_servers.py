@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from gpuward.controller.decide.orders import start_payload
-from gpuward.controller.domain.model_facts import ModelFacts, Quantization
-from gpuward.controller.domain.need_view import need_view
-from gpuward.controller.domain.placement import PlannedClaim
-from gpuward.controller.engines.registry import engine_for
-from gpuward.controller.scheduling.estimate import asks_for
-from gpuward.schemas.reasons import Reason
+from controller.decide.orders import start_payload
+from controller.domain.model_facts import ModelFacts, Quantization
+from controller.domain.need_view import need_view
+from controller.domain.placement import PlannedClaim
+from controller.engines.registry import engine_for
+from controller.scheduling.estimate import asks_for
+from schemas.reasons import Reason
 from support.engine_asks import BERT, GIB, LLAMA, ONE, QUANTISED, asks, need, process, spec
 
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from gpuward.controller.domain.model_facts import ModelFacts, Quantization, facts_from_json, facts_to_json
-from gpuward.controller.models.config import with_config
+from controller.domain.model_facts import ModelFacts, Quantization, facts_from_json, facts_to_json
+from controller.models.config import with_config
 
 BARE = ModelFacts("safetensors", 1)
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from gguf import GGMLQuantizationType, GGUFReader, GGUFWriter
 
-from gpuward.controller.models.analysis import model_facts
-from gpuward.controller.models.errors import MetadataError
-from gpuward.controller.models.files import LocalFolder
-from gpuward.controller.models.gguf_header import GgufHeader, read_header
-from gpuward.controller.runtime.child import run_child
+from controller.models.analysis import model_facts
+from controller.models.errors import MetadataError
+from controller.models.files import LocalFolder
+from controller.models.gguf_header import GgufHeader, read_header
+from controller.runtime.child import run_child
 from support.hub_double import COMMIT, Hub, running_hub
 from support.model_files import model_folder
 
@@ -156,7 +156,7 @@ def test_adapters_are_added_up(tmp_path: Path) -> None:
 async def test_on_a_hub_and_in_the_child(tmp_path: Path) -> None:
     content = gguf(tmp_path / "m.gguf", tokens=150_000, **LLAMA).read_bytes()
     with running_hub(Hub({"org/m": {"m-Q4.gguf": content + b"\0" * 2**24, "m-Q8.gguf": content}})) as hub:
-        target = "gpuward.controller.models.analysis:model_facts"
+        target = "controller.models.analysis:model_facts"
         payload = {"repo": "org/m", "revision": "main", "file": "m-Q4.gguf", "endpoint": hub.url}
         found = await run_child(target, payload, deadline_s=60, memory_bytes=2**29)
         assert (found["vocab"], found["revision"]) == (150_000, COMMIT)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpuward.controller.runtime.child import ChildError, run_child
+from controller.runtime.child import ChildError, run_child
 from support.hub_double import COMMIT, Hub, running_hub
 from support.model_files import safetensors, with_header
 
@@ -34,7 +34,7 @@ def hub() -> Iterator[Hub]:
 
 
 async def read(endpoint: str, repo: str, revision: str = "main") -> Any:
-    target = "gpuward.controller.models.analysis:model_facts"
+    target = "controller.models.analysis:model_facts"
     payload = {"repo": repo, "revision": revision, "endpoint": endpoint}
     return await run_child(target, payload, deadline_s=60, memory_bytes=2 * 2**30)
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from gpuward.controller.models.errors import MetadataError
-from gpuward.controller.models.files import LocalFolder
-from gpuward.controller.models.safetensors import MAX_HEADER_BYTES, Tensor, header_text, parse_header
+from controller.models.errors import MetadataError
+from controller.models.files import LocalFolder
+from controller.models.safetensors import MAX_HEADER_BYTES, Tensor, header_text, parse_header
 from support.model_files import safetensors, with_header
 
 FILE = "model.safetensors"

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from gpuward.controller.models.analysis import model_facts, simulated_need
-from gpuward.controller.models.errors import MetadataError
-from gpuward.controller.models.files import LocalFolder
-from gpuward.controller.models.weights import BIN_INDEX_FILE, INDEX_FILE, Weights, read_weights
-from gpuward.controller.runtime.child import ChildError, run_child
+from controller.models.analysis import model_facts, simulated_need
+from controller.models.errors import MetadataError
+from controller.models.files import LocalFolder
+from controller.models.weights import BIN_INDEX_FILE, INDEX_FILE, Weights, read_weights
+from controller.runtime.child import ChildError, run_child
 from support.model_files import model_folder, safetensors
 
 HALF_FOUR = safetensors({"a": ("F16", [4], 8)})
@@ -160,7 +160,7 @@ def test_the_simulated_analysis_returns_what_it_was_given() -> None:
     assert simulated_need({"seconds": 0, "memory_mib": None}) == {"memory_mib": None}
 
 
-TARGET = "gpuward.controller.models.analysis:model_facts"
+TARGET = "controller.models.analysis:model_facts"
 
 
 async def test_in_the_child(tmp_path: Path) -> None:

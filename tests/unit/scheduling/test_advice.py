@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from gpuward.controller.domain.placement import Ask, Layout, Need, Placed, PlannedClaim, Share, Unplaced
-from gpuward.controller.engines.registry import engine_for
-from gpuward.controller.scheduling.advice import Unfit, advise
-from gpuward.controller.scheduling.estimate import asks_for
-from gpuward.controller.scheduling.place import place
-from gpuward.controller.scheduling.pool import Occupant
-from gpuward.schemas.manifest import DeploymentSpec
+from controller.domain.placement import Ask, Layout, Need, Placed, PlannedClaim, Share, Unplaced
+from controller.engines.registry import engine_for
+from controller.scheduling.advice import Unfit, advise
+from controller.scheduling.estimate import asks_for
+from controller.scheduling.place import place
+from controller.scheduling.pool import Occupant
+from schemas.manifest import DeploymentSpec
 from support.engine_asks import LLAMA
 from support.engine_asks import need as need_for
 from support.engine_asks import spec as spec_for

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuward.controller.domain.placement import Ask, Layout, PlannedClaim
-from gpuward.controller.scheduling import consolidate as consolidating
-from gpuward.controller.scheduling.consolidate import Consolidation, Movable, consolidate
-from gpuward.controller.scheduling.inventory import Inventory
-from gpuward.controller.scheduling.place import find
-from gpuward.controller.scheduling.preempt import Occupant
+from controller.domain.placement import Ask, Layout, PlannedClaim
+from controller.scheduling import consolidate as consolidating
+from controller.scheduling.consolidate import Consolidation, Movable, consolidate
+from controller.scheduling.inventory import Inventory
+from controller.scheduling.place import find
+from controller.scheduling.preempt import Occupant
 from support.fleet import GIB, Fleet, gpus_of
 
 

@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from gpuward.controller.domain.placement import Ask, Layout, Need, Share
-from gpuward.controller.engines.registry import engine_for
-from gpuward.controller.engines.simulated import SimulatedEngine
-from gpuward.controller.scheduling.estimate import asks_for, for_instance, input_hash
-from gpuward.schemas.manifest import DeploymentSpec
-from gpuward.schemas.reasons import Reason
+from controller.domain.placement import Ask, Layout, Need, Share
+from controller.engines.registry import engine_for
+from controller.engines.simulated import SimulatedEngine
+from controller.scheduling.estimate import asks_for, for_instance, input_hash
+from schemas.manifest import DeploymentSpec
+from schemas.reasons import Reason
 
 
 def ask(need: Need, engine: str = "simulated", **fields: Any) -> Ask:

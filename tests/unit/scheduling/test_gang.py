@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from gpuward.controller.domain.placement import Ask, Layout, Placed, Unplaced
-from gpuward.controller.scheduling.place import place
-from gpuward.schemas.objects import Explain
+from controller.domain.placement import Ask, Layout, Placed, Unplaced
+from controller.scheduling.place import place
+from schemas.objects import Explain
 from support.fleet import GIB, Fleet, gang_of
 
 H80, W24A, W24B, W16 = 80 * GIB, 24810, 24564, 16376

@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from gpuward.controller.domain.placement import Ask, Layout, Placed, Unplaced
-from gpuward.controller.scheduling.inventory import Inventory
-from gpuward.controller.scheduling.load import InstanceLoad
-from gpuward.controller.scheduling.place import place
+from controller.domain.placement import Ask, Layout, Placed, Unplaced
+from controller.scheduling.inventory import Inventory
+from controller.scheduling.load import InstanceLoad
+from controller.scheduling.place import place
 from support.fleet import GIB, Fleet, gpus_of
 
 WHOLE = (Layout(1, 0, True),)

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from gpuward.controller.domain.placement import Ask, Compatibility, Layout, Placed, Unplaced
-from gpuward.controller.scheduling.explain import headline
-from gpuward.controller.scheduling.place import place
-from gpuward.schemas.objects import Explain
+from controller.domain.placement import Ask, Compatibility, Layout, Placed, Unplaced
+from controller.scheduling.explain import headline
+from controller.scheduling.place import place
+from schemas.objects import Explain
 from support.fleet import GIB, Fleet, gpus_of
 
 SIZE = 16 * GIB

@@ -2,9 +2,9 @@
 
 import pytest
 
-from gpuward.controller.domain.placement import Ask, Compatibility, Layout, Placed, Unplaced
-from gpuward.controller.scheduling.place import place
-from gpuward.schemas.reasons import Reason
+from controller.domain.placement import Ask, Compatibility, Layout, Placed, Unplaced
+from controller.scheduling.place import place
+from schemas.reasons import Reason
 from support.fleet import GIB, Fleet, gpus_of
 
 SIZE = 16 * GIB

@@ -4,15 +4,15 @@ from typing import Any
 
 import pytest
 
-from gpuward.controller.domain.placement import Ask, Compatibility, Decision, Layout, Need, Placed, Unplaced
-from gpuward.controller.engines.registry import engine_for
-from gpuward.controller.scheduling.estimate import asks_for
-from gpuward.controller.scheduling.explain import headline
-from gpuward.controller.scheduling.inventory import Inventory
-from gpuward.controller.scheduling.load import InstanceLoad
-from gpuward.controller.scheduling.place import place
-from gpuward.schemas.manifest import DeploymentSpec
-from gpuward.schemas.reasons import Reason
+from controller.domain.placement import Ask, Compatibility, Decision, Layout, Need, Placed, Unplaced
+from controller.engines.registry import engine_for
+from controller.scheduling.estimate import asks_for
+from controller.scheduling.explain import headline
+from controller.scheduling.inventory import Inventory
+from controller.scheduling.load import InstanceLoad
+from controller.scheduling.place import place
+from schemas.manifest import DeploymentSpec
+from schemas.reasons import Reason
 from support.fleet import GIB, Fleet, gpus_of
 
 B = 2**20

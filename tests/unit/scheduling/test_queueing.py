@@ -3,13 +3,13 @@
 import time
 from dataclasses import replace
 
-from gpuward.controller.domain.placement import Ask, Layout, Placed, Unplaced
-from gpuward.controller.scheduling.inventory import Inventory
-from gpuward.controller.scheduling.place import find, place
-from gpuward.controller.scheduling.pool import Occupant
-from gpuward.controller.scheduling.preempt import make_room
-from gpuward.controller.scheduling.queueing import Occupants, Served, Waiter, serve
-from gpuward.schemas.reasons import Reason
+from controller.domain.placement import Ask, Layout, Placed, Unplaced
+from controller.scheduling.inventory import Inventory
+from controller.scheduling.place import find, place
+from controller.scheduling.pool import Occupant
+from controller.scheduling.preempt import make_room
+from controller.scheduling.queueing import Occupants, Served, Waiter, serve
+from schemas.reasons import Reason
 from support.fleet import GIB, Fleet
 
 G80 = 80 * GIB

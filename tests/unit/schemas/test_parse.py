@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from gpuward.schemas.parse import ManifestError, parse_manifests, parse_spec
+from schemas.parse import ManifestError, parse_manifests, parse_spec
 
 HEAD = "kind: Deployment\nname: a\nmodel: hf:a/b\n"
 

@@ -1,0 +1,217 @@
+"""The agent's composition root: settings, journal, GPUs, processes, proxy, link; and a clean end."""
+
+import asyncio
+import contextlib
+import logging
+import signal
+import sys
+from collections.abc import Callable
+from typing import Final
+
+import aiohttp
+import structlog
+import uvloop
+
+from agent.clock import boot_clock
+from agent.contact import Contact
+from agent.errors import AgentError, DataFolderError, NoGpusError
+from agent.gpus.child_reader import ChildReader
+from agent.gpus.reader import GpuReader
+from agent.gpus.simulated import SimulatedReader, load_host
+from agent.host import read_boot_id, real_host, simulated_host
+from agent.inventory import InventoryWatch
+from agent.journal import Journal
+from agent.link import Link
+from agent.outbox import Outbox
+from agent.processes.engine import Tools
+from agent.processes.folders import Folders
+from agent.processes.ports import PortBook
+from agent.processes.probe import Prober
+from agent.processes.supervisor import Supervisor
+from agent.proxy import Proxy
+from agent.sampling.backlog import Backlog
+from agent.sampling.owners import Owners
+from agent.sampling.requests import RequestWatch
+from agent.sampling.sampler import Sampler
+from agent.settings import AgentSettings, host_label
+from agent.traffic import Traffic
+from schemas.wire import HostFacts
+
+EXIT_DRAIN_CAP_S: Final = 4.0
+_EXIT_STOP_LIMIT_S: Final = 5.0
+_EXIT_ACK_LIMIT_S: Final = 2.0
+
+log = structlog.get_logger()
+
+
+def main(settings: AgentSettings) -> int:
+    """Runs an agent until SIGTERM or SIGINT; returns the exit code."""
+    _configure_logs(settings)
+
+    async def serve() -> int:
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+        return await run_agent(settings, stop=stop)
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(serve())
+
+
+async def run_agent(settings: AgentSettings, *, stop: asyncio.Event, on_ready: Callable[[], None] | None = None) -> int:
+    """Runs an agent until `stop` is set. Several may run in one loop. Installs no signal handlers.
+
+    Cancelling it is like a crash: engines run on, and the next agent on the same data folder adopts them.
+
+    Args:
+        settings: validated settings.
+        stop: set it for a clean shutdown; what becomes of the engines is said by `settings.on_exit`.
+        on_ready: called once, when the controller has welcomed the agent for the first time.
+
+    Returns:
+        0 after a clean shutdown; 1 where the agent cannot run or was refused (the reason is logged).
+    """
+    try:
+        await _Agent(settings, stop, on_ready).run()
+    except AgentError as error:
+        log.error("agent ended", error=str(error))  # noqa: TRY400 - the message says what to do; a trace would hide it
+        return 1
+    return 0
+
+
+async def count_real_gpus() -> int:
+    """How many GPUs NVML finds on this host; 0 where it does not load. Takes seconds at most."""
+    reader = ChildReader()
+    try:
+        await reader.open()
+        return len(await reader.read() or ())
+    except NoGpusError:
+        return 0
+    finally:
+        await reader.aclose()
+
+
+class _Agent:
+    """One agent's parts, put together."""
+
+    def __init__(self, settings: AgentSettings, stop: asyncio.Event, on_ready: Callable[[], None] | None) -> None:
+        self._settings = settings
+        self._stop = stop
+        self._on_ready = on_ready
+
+    async def run(self) -> None:
+        settings = self._settings
+        async with contextlib.AsyncExitStack() as stack:
+            journal = Journal(settings.data_dir)
+            stack.callback(journal.close)
+            name, host, reader = self._host(journal)
+            await reader.open()
+            stack.push_async_callback(reader.aclose)
+            session = await stack.enter_async_context(_engine_session())
+            boot_id = read_boot_id()
+            folders, traffic, outbox = Folders(settings.data_dir), Traffic(), Outbox()
+            inventory = InventoryWatch(reader, host, reserve_gpu_mib=self._settings.reserve_gpu_memory)
+            await inventory.read()
+            contact = Contact(journal, boot_clock, boot_id)
+            proxy = await stack.enter_async_context(
+                Proxy(journal, folders, traffic, contact, session, host=settings.proxy_host, port=settings.proxy_port)
+            )
+            tools = Tools(
+                journal=journal,
+                folders=folders,
+                ports=PortBook(),
+                prober=Prober(session),
+                traffic=traffic,
+                clock=boot_clock,
+                boot_id=boot_id,
+                gpu_index=inventory.index_of,
+                emit=lambda record: outbox.report(record.report()),
+            )
+            supervisor = await stack.enter_async_context(Supervisor(tools, inventory, contact))
+            backlog = Backlog()
+            requests = RequestWatch(journal.live, traffic, session, boot_clock)
+            owners = Owners(str(settings.data_dir))
+            sampler = Sampler(inventory, journal.live, owners, requests, backlog, boot_clock)
+            link = Link(
+                settings,
+                name=name,
+                boot_id=boot_id,
+                proxy_port=proxy.port,
+                session=await stack.enter_async_context(aiohttp.ClientSession()),
+                journal=journal,
+                outbox=outbox,
+                supervisor=supervisor,
+                inventory=inventory,
+                sampler=sampler,
+                backlog=backlog,
+                clock=boot_clock,
+                contact=contact,
+                on_ready=self._on_ready,
+            )
+            log.info("agent started", worker=name, data_dir=str(settings.data_dir), proxy_port=proxy.port)
+            await self._serve(link, sampler, supervisor)
+            log.info("agent stopped", worker=name)
+
+    def _host(self, journal: Journal) -> tuple[str, HostFacts, GpuReader]:
+        settings, known = self._settings, journal.facts.worker
+        if known is not None and settings.name is not None and settings.name != known:
+            raise DataFolderError(
+                f"{settings.data_dir}: belongs to worker {known!r}; use --name {known} or another --data-dir"
+            )
+        name = settings.name or known
+        if settings.simulate is None:
+            host = real_host(None, settings.labels, settings.reserve_host_memory or 0)
+            return name or host_label(), host, ChildReader()
+        worker = load_host(settings.simulate, name)
+        host = simulated_host(worker, settings.labels, settings.reserve_host_memory)
+        return worker.name, host, SimulatedReader(worker, journal.live, boot_clock)
+
+    async def _serve(self, link: Link, sampler: Sampler, supervisor: Supervisor) -> None:
+        """Serves until told to stop, or refused; then ends the engines in order, unless they shall stay."""
+        linked = asyncio.create_task(link.run(), name="link")
+        stopped = asyncio.create_task(self._stop.wait(), name="stop")
+        sampled = asyncio.create_task(sampler.run(), name="sampler")
+        tasks = (linked, stopped, sampled)
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if sampled.done():
+                await sampled  # what it raises ends the agent like a crash: the engines run on
+            supervisor.refuse_starts()
+            if self._settings.on_exit == "stop":
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_EXIT_STOP_LIMIT_S):
+                        await supervisor.stop_all(EXIT_DRAIN_CAP_S)
+                await link.settle(_EXIT_ACK_LIMIT_S)
+            await link.goodbye()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        if not linked.cancelled() and (error := linked.exception()) is not None:
+            raise error
+
+
+def _engine_session() -> aiohttp.ClientSession:
+    """For probes and proxied requests: any number at once, nothing decoded, no proxy of the environment."""
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0),
+        auto_decompress=False,
+        cookie_jar=aiohttp.DummyCookieJar(),
+        trust_env=False,
+    )
+
+
+def _configure_logs(settings: AgentSettings) -> None:
+    json = settings.log_format == "json"
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer() if json else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )

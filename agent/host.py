@@ -1,0 +1,48 @@
+"""Facts of the host itself: system, memory, cpus, boot."""
+
+import os
+import platform
+import socket
+from pathlib import Path
+
+import psutil
+
+from schemas.simulated import SimulatedWorker
+from schemas.wire import HostFacts
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+def read_boot_id() -> str:
+    """The kernel's id of this boot. A simulated host has the real one, so that adoption is real."""
+    return _BOOT_ID.read_text(encoding="ascii").strip()
+
+
+def real_host(driver: str | None, labels: dict[str, str], reserved_mib: int = 0) -> HostFacts:
+    """This machine. `driver` None: not known (yet); `reserved_mib` of its memory is kept back from placement."""
+    return HostFacts(
+        os=platform.system().lower(),
+        arch=platform.machine().lower(),
+        hostname=socket.gethostname(),
+        driver=driver,
+        memory_mib=psutil.virtual_memory().total // 2**20,
+        reserved_mib=reserved_mib,
+        cpu_milli=(os.cpu_count() or 1) * 1000,
+        labels=labels,
+    )
+
+
+def simulated_host(worker: SimulatedWorker, labels: dict[str, str], reserved_mib: int | None = None) -> HostFacts:
+    """The host that a simulated agent plays; labels and reserve from the settings win over the file's."""
+    return HostFacts(
+        os=worker.os,
+        arch=worker.arch.lower(),
+        hostname=worker.name,
+        driver=worker.driver,
+        memory_mib=worker.host_memory,
+        reserved_mib=worker.reserved.host_memory if reserved_mib is None else reserved_mib,
+        cpu_milli=worker.cpus * 1000,
+        simulated=True,
+        labels={**worker.labels, **labels},
+        engines=None if worker.engines is None else tuple(worker.engines),
+    )

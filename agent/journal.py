@@ -1,0 +1,249 @@
+"""What survives the agent's restart, in SQLite: who it is, what it has seen, and its processes.
+
+Every write is durable when the call returns (WAL, synchronous=FULL), and callers write before they act. Writes are
+tiny and rare (a few per process's life), so they are made on the loop's thread: an order's answer follows its record.
+
+A full disk is no reason to lose sight of what runs: room for many writes is set aside while there is some, as free
+pages of the file and as a log that is overwritten in place.
+"""
+
+import fcntl
+import os
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+from agent.errors import DataFolderError
+from agent.records import Key, ProcessRecord
+from schemas.base import Wire
+
+TOMBSTONES_KEPT: Final = 2000
+EPOCHS_KEPT: Final = 20_000
+_BUSY_TIMEOUT_S: Final = 5.0
+_RESERVE_BYTES: Final = 512 * 2**10
+_PAGE_BYTES: Final = 4096
+# The log starts over once it is so long, which the first filling of the reserve has made it.
+_LOG_PAGES: Final = _RESERVE_BYTES // _PAGE_BYTES
+_SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS facts (id INTEGER PRIMARY KEY CHECK (id = 1), body TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS processes (
+    instance TEXT NOT NULL, epoch INTEGER NOT NULL, rank INTEGER NOT NULL, seq INTEGER NOT NULL, body TEXT NOT NULL,
+    PRIMARY KEY (instance, epoch, rank)
+);
+CREATE TABLE IF NOT EXISTS epochs (instance TEXT PRIMARY KEY, epoch INTEGER NOT NULL, touched INTEGER NOT NULL);
+"""
+
+
+class Facts(Wire):
+    """Who the agent is and what it has seen. Secrets: the file's folder is open to its owner only."""
+
+    worker: str | None = None
+    worker_uid: str | None = None
+    credential: str | None = None
+    token_digest: str | None = None  # of the token that earned the credential
+    proxy_secret: str | None = None
+    proxy_port: int | None = None
+    highest_term: int = 0
+    report_seq: int = 0
+    contact_s: float | None = None  # last word of a controller, seconds since boot `contact_boot_id`
+    contact_boot_id: str | None = None
+
+
+class Journal:
+    """The agent's memory. What is in RAM equals what is on disk."""
+
+    def __init__(self, folder: Path) -> None:
+        """Opens (and locks) the journal of a data folder, which is made where it is missing.
+
+        Raises:
+            DataFolderError: another agent holds the folder, or it cannot be used.
+        """
+        self._lock = _lock_folder(folder)
+        try:
+            self._db = _open_database(folder / "journal.sqlite")
+        except (sqlite3.Error, OSError) as error:
+            os.close(self._lock)
+            raise DataFolderError(
+                f"{folder}: the journal cannot be opened ({error}); use another --data-dir"
+            ) from error
+        try:
+            self._facts = self._read_facts()
+            self._processes = self._read_processes()
+            self._keys: dict[str, set[Key]] = {}
+            for key in self._processes:
+                self._keys.setdefault(key.instance, set()).add(key)
+            self._epochs: dict[str, int] = dict(self._db.execute("SELECT instance, epoch FROM epochs ORDER BY touched"))
+        except (sqlite3.Error, ValueError) as error:
+            self.close()
+            raise DataFolderError(
+                f"{folder}: the journal cannot be read ({error}); if a newer agent wrote it, run that one,"
+                " else use another --data-dir"
+            ) from error
+
+    @property
+    def facts(self) -> Facts:
+        """Identity, term, sequence."""
+        return self._facts
+
+    @property
+    def processes(self) -> Mapping[Key, ProcessRecord]:
+        """Every known process: live ones, exited ones not yet acknowledged, and tombstones."""
+        return MappingProxyType(self._processes)
+
+    @property
+    def epochs(self) -> Mapping[str, int]:
+        """Highest epoch seen, per instance."""
+        return MappingProxyType(self._epochs)
+
+    def of(self, instance: str) -> tuple[ProcessRecord, ...]:
+        """The known processes of one instance."""
+        return tuple(self._processes[key] for key in self._keys.get(instance, ()))
+
+    def live(self) -> tuple[ProcessRecord, ...]:
+        """Processes that may still hold devices."""
+        return tuple(record for record in self._processes.values() if record.alive)
+
+    def unacknowledged(self) -> tuple[ProcessRecord, ...]:
+        """What hello tells: live processes, and ends that the controller has not confirmed."""
+        return tuple(record for record in self._processes.values() if record.alive or not record.acked)
+
+    def remember(self, **changes: object) -> None:
+        """Writes some of the facts; those that are not named stay."""
+        facts = self._facts.model_copy(update=changes)
+        if facts != self._facts:
+            with self._transaction():
+                self._write_facts(facts)
+            self._facts = facts
+
+    def record(self, record: ProcessRecord) -> ProcessRecord:
+        """Writes a process's new state under the next sequence number, and returns it with that number."""
+        facts = self._facts.model_copy(update={"report_seq": self._facts.report_seq + 1})
+        record = record.model_copy(update={"seq": facts.report_seq})
+        with self._transaction():
+            self._write_facts(facts)
+            self._write_process(record)
+            self._raise_epoch(record.instance, record.epoch, facts.report_seq)
+        self._facts = facts
+        if record.key not in self._processes:
+            _set_room_aside(self._db)
+        self._processes[record.key] = record
+        self._keys.setdefault(record.instance, set()).add(record.key)
+        highest = max(record.epoch, self._epochs.pop(record.instance, -1))
+        self._epochs[record.instance] = highest  # popped and set: the order is that of last touch
+        return record
+
+    def amend(self, record: ProcessRecord) -> None:
+        """Writes what is no news to the controller (a port, a start time); the sequence number stays."""
+        with self._transaction():
+            self._write_process(record)
+        self._processes[record.key] = record
+
+    def acknowledge(self, seq: int) -> tuple[ProcessRecord, ...]:
+        """Marks exited processes with a sequence number up to `seq` as known to the controller; returns them.
+
+        They stay as tombstones, the newest `TOMBSTONES_KEPT` of them, so that a repeated order is recognised.
+        """
+        known = [r for r in self._processes.values() if not r.alive and not r.acked and r.seq <= seq]
+        if not known:
+            return ()
+        marked = [record.model_copy(update={"acked": True}) for record in known]
+        tombs = sorted((r for r in self._processes.values() if r.acked), key=lambda r: r.seq)
+        surplus = (tombs + marked)[: max(0, len(tombs) + len(marked) - TOMBSTONES_KEPT)]
+        old_epochs = list(self._epochs)[: max(0, len(self._epochs) - EPOCHS_KEPT)]
+        with self._transaction():
+            for record in marked:
+                self._write_process(record)
+            self._db.executemany(
+                "DELETE FROM processes WHERE (instance, epoch, rank) = (?, ?, ?)", [record.key for record in surplus]
+            )
+            self._db.executemany("DELETE FROM epochs WHERE instance = ?", [(name,) for name in old_epochs])
+        self._processes |= {record.key: record for record in marked}
+        for record in surplus:
+            del self._processes[record.key]
+            self._keys[record.instance].discard(record.key)
+            if not self._keys[record.instance]:
+                del self._keys[record.instance]
+        for name in old_epochs:
+            del self._epochs[name]
+        return tuple(marked)
+
+    def close(self) -> None:
+        """Closes the file and gives the folder free."""
+        self._db.close()
+        os.close(self._lock)
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            self._db.execute("ROLLBACK")
+            raise
+        self._db.execute("COMMIT")
+
+    def _write_facts(self, facts: Facts) -> None:
+        self._db.execute("INSERT OR REPLACE INTO facts VALUES (1, ?)", (facts.model_dump_json(exclude_defaults=True),))
+
+    def _write_process(self, record: ProcessRecord) -> None:
+        body = record.model_dump_json(exclude_defaults=True)
+        self._db.execute("INSERT OR REPLACE INTO processes VALUES (?, ?, ?, ?, ?)", (*record.key, record.seq, body))
+
+    def _raise_epoch(self, instance: str, epoch: int, touched: int) -> None:
+        self._db.execute(
+            "INSERT INTO epochs VALUES (?, ?, ?) ON CONFLICT (instance) DO UPDATE"
+            " SET epoch = max(epoch, excluded.epoch), touched = excluded.touched",
+            (instance, epoch, touched),
+        )
+
+    def _read_facts(self) -> Facts:
+        row = self._db.execute("SELECT body FROM facts").fetchone()
+        return Facts() if row is None else Facts.model_validate_json(row[0])
+
+    def _read_processes(self) -> dict[Key, ProcessRecord]:
+        bodies = self._db.execute("SELECT body FROM processes ORDER BY seq").fetchall()
+        records = (ProcessRecord.model_validate_json(body) for (body,) in bodies)
+        return {record.key: record for record in records}
+
+
+def _lock_folder(folder: Path) -> int:
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        lock = os.open(folder / "agent.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise DataFolderError(f"{folder}: cannot be used ({error.strerror}); name a writable --data-dir") from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(lock)
+        raise DataFolderError(f"{folder}: another agent runs on it; stop that one or use another --data-dir") from error
+    return lock
+
+
+def _open_database(path: Path) -> sqlite3.Connection:
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    db = sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S, isolation_level=None)
+    try:
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("PRAGMA synchronous = FULL")
+        db.execute(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES}")
+        db.executescript(_SCHEMA)
+        _set_room_aside(db)
+    except sqlite3.Error:
+        db.close()
+        raise
+    return db
+
+
+def _set_room_aside(db: sqlite3.Connection) -> None:
+    """Fills the reserve up, where half of it is gone and the disk has the room."""
+    (free_pages,) = db.execute("PRAGMA freelist_count").fetchone()
+    if free_pages * _PAGE_BYTES >= _RESERVE_BYTES / 2:
+        return
+    with suppress(sqlite3.OperationalError):
+        db.execute("DROP TABLE IF EXISTS reserve")
+        db.execute(f"CREATE TABLE reserve AS SELECT zeroblob({_RESERVE_BYTES})")
+        db.execute("DROP TABLE reserve")

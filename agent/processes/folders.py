@@ -1,0 +1,111 @@
+"""The instances' folders inside the data folder: where each works, and its logs by epoch and rank.
+
+    instances/<instance>/work/                 the engine's working folder
+    instances/<instance>/logs/<epoch>-<rank>.log, .log.1
+
+Logs are files, not pipes, so that engines write on while no agent runs. They are bounded by copying the tail aside and
+truncating: the writer keeps its descriptor (opened for appending). Lines written during the copy may be lost.
+"""
+
+import os
+import shutil
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from agent.records import Key
+
+LOG_BYTES: Final = 16 * 2**20
+EPOCHS_KEPT: Final = 3
+INSTANCES_KEPT: Final = 64
+_CHUNK: Final = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class LogFile:
+    """One log: of which epoch and rank, and where."""
+
+    epoch: int
+    rank: int
+    path: Path
+
+
+class Folders:
+    """Knows the paths and keeps them bounded."""
+
+    def __init__(self, data_dir: Path, *, log_bytes: int = LOG_BYTES) -> None:
+        self.data_dir = data_dir
+        self._root = data_dir / "instances"
+        self._log_bytes = log_bytes
+
+    def work(self, instance: str) -> Path:
+        """The working folder; made where it is missing."""
+        path = self._root / instance / "work"
+        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return path
+
+    def log(self, key: Key) -> Path:
+        """The log of one process; its folder is made where it is missing."""
+        folder = self._root / key.instance / "logs"
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return folder / f"{key.epoch}-{key.rank}.log"
+
+    def logs(self, instance: str) -> tuple[LogFile, ...]:
+        """The logs of an instance, newest epoch first, ranks in order."""
+        found = []
+        for path in (self._root / instance / "logs").glob("*.log"):
+            epoch, _, rank = path.stem.partition("-")
+            if epoch.isdigit() and rank.isdigit():
+                found.append(LogFile(int(epoch), int(rank), path))
+        return tuple(sorted(found, key=lambda log: (-log.epoch, log.rank)))
+
+    def progress(self, key: Key) -> tuple[int, int]:
+        """Changes whenever the process has logged something."""
+        try:
+            status = self.log(key).stat()
+        except FileNotFoundError:
+            return (0, 0)
+        return (status.st_size, status.st_mtime_ns)
+
+    def bound(self, key: Key) -> bool:
+        """Moves a log that has grown too large aside; True when it did. Blocks for a copy: call it in a thread."""
+        path = self.log(key)
+        if not path.exists() or path.stat().st_size <= self._log_bytes:
+            return False
+        aside = path.with_suffix(".log.1")
+        part = path.with_suffix(".part")
+        with path.open("rb") as source, part.open("wb") as target:
+            source.seek(-self._log_bytes, os.SEEK_END)
+            left = self._log_bytes
+            while left > 0 and (chunk := source.read(min(_CHUNK, left))):
+                target.write(chunk)
+                left -= len(chunk)
+        os.truncate(path, 0)
+        part.replace(aside)
+        return True
+
+    def prune(self, live: Collection[str]) -> None:
+        """Removes old epochs' logs, and whole folders of instances that are long dead. Blocks: call it in a thread."""
+        try:
+            instances = [path for path in self._root.iterdir() if path.is_dir()]
+        except FileNotFoundError:
+            return
+        for path in instances:
+            self._prune_logs(path.name)
+        dead = sorted((path for path in instances if path.name not in live), key=_newest, reverse=True)
+        for path in dead[INSTANCES_KEPT:]:
+            shutil.rmtree(path, ignore_errors=True)
+
+    def _prune_logs(self, instance: str) -> None:
+        logs = self.logs(instance)
+        epochs = sorted({log.epoch for log in logs}, reverse=True)
+        for log in logs:
+            if log.epoch not in epochs[:EPOCHS_KEPT]:
+                log.path.unlink(missing_ok=True)
+                log.path.with_suffix(".log.1").unlink(missing_ok=True)
+
+
+def _newest(path: Path) -> int:
+    times = [path.stat().st_mtime_ns, *(log.stat().st_mtime_ns for log in path.glob("logs/*.log"))]
+    return max(times)

@@ -1,0 +1,42 @@
+"""Asks an engine on its loopback port whether it is well."""
+
+import asyncio
+
+import aiohttp
+
+from schemas.wire import ProbeOrder
+
+_CONNECT_LIMIT_S = 2.0
+
+
+class Prober:
+    """Sends the probes of all engines. Each is a connection of its own: a kept one would hide a dead listener."""
+
+    def __init__(self, session: aiohttp.ClientSession) -> None:
+        self._session = session
+
+    async def ask(self, probe: ProbeOrder | None, port: int) -> bool:
+        """One probe: HTTP GET where an order says so (2xx is well), else whether the port takes a connection."""
+        if probe is None:
+            return await _connects(port)
+        try:
+            async with self._session.get(
+                f"http://127.0.0.1:{port}{probe.path}",
+                timeout=aiohttp.ClientTimeout(total=probe.timeout_s),
+                allow_redirects=False,
+                headers={"Connection": "close"},
+            ) as response:
+                return 200 <= response.status < 300  # noqa: PLR2004 - 2xx
+        except (aiohttp.ClientError, TimeoutError, ValueError):
+            return False
+
+
+async def _connects(port: int) -> bool:
+    try:
+        async with asyncio.timeout(_CONNECT_LIMIT_S):
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.close()
+            await writer.wait_closed()
+    except (OSError, TimeoutError):
+        return False
+    return True

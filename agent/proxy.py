@@ -1,0 +1,198 @@
+"""The one way to the engines from outside: an authenticated reverse proxy. Bytes pass untouched; logs are read here.
+
+`/engines/{instance}/{path}` goes to the engine's loopback port, `/logs/{instance}` reads its log. `/readyz` alone needs
+no secret, and tells nothing but whether this agent is connected to a controller: for health checks.
+"""
+
+import asyncio
+import hmac
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Final, Self
+
+import aiohttp
+import structlog
+from aiohttp import web
+from multidict import CIMultiDict
+from yarl import URL
+
+from agent.contact import Contact
+from agent.errors import AgentError
+from agent.journal import Journal
+from agent.processes.folders import Folders
+from agent.proxy_logs import LogReader
+from agent.records import ProcessRecord
+from agent.traffic import Traffic
+from schemas.wire import PROXY_ENGINE_PREFIX, PROXY_LOGS_PREFIX, PROXY_REFUSAL_HEADER
+
+READY_PATH: Final = "/readyz"
+_HOP_BY_HOP: Final = frozenset(
+    {
+        "connection",
+        "keep-alive",
+        "proxy-authenticate",
+        "proxy-authorization",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    }
+)
+# The secret is ours, not the engine's; and "expect" was answered when the body was taken.
+_NOT_FORWARDED: Final = _HOP_BY_HOP | {"host", "authorization", "expect"}
+_NOT_RETURNED: Final = _HOP_BY_HOP | {PROXY_REFUSAL_HEADER.lower()}
+_CONNECT_LIMIT_S: Final = 5.0
+_READ_LIMIT_S: Final = 900.0  # between two pieces: a long prompt on a slow engine thinks before its first token
+_BODY_LIMIT_S: Final = 60.0
+_WRITE_LIMIT_S: Final = 300.0
+_SHUTDOWN_LIMIT_S: Final = 0.5
+
+log = structlog.get_logger()
+
+
+class Proxy:
+    """An async context: entering binds the port, leaving closes it."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        folders: Folders,
+        traffic: Traffic,
+        contact: Contact,
+        session: aiohttp.ClientSession,
+        *,
+        host: str,
+        port: int,
+    ) -> None:
+        """`port` 0: the one of last time, else any free one."""
+        self._journal = journal
+        self._traffic = traffic
+        self._contact = contact
+        self._session = session
+        self._host = host
+        self._wanted_port = port
+        self._logs = LogReader(journal, folders)
+        app = web.Application(middlewares=[self._authenticate])
+        app.router.add_route("*", PROXY_ENGINE_PREFIX + "/{instance}{path:(/.*)?}", self._forward)
+        app.router.add_get(READY_PATH, self._ready)
+        app.router.add_get(PROXY_LOGS_PREFIX + "/{instance}", self._logs.handle)
+        self._runner = web.AppRunner(
+            app, handler_cancellation=True, access_log=None, shutdown_timeout=_SHUTDOWN_LIMIT_S
+        )
+        self.port = 0
+
+    async def __aenter__(self) -> Self:
+        """Binds.
+
+        Raises:
+            AgentError: the port is taken.
+        """
+        await self._runner.setup()
+        last = self._journal.facts.proxy_port or 0
+        failure: OSError | None = None
+        choices = [self._wanted_port] if self._wanted_port else [last, 0] if last else [0]
+        for choice in choices:
+            try:
+                await web.TCPSite(self._runner, self._host, choice).start()
+            except OSError as error:
+                failure = error
+                continue
+            self.port = self._runner.addresses[0][1]
+            self._journal.remember(proxy_port=self.port)
+            return self
+        await self._runner.cleanup()
+        raise AgentError(f"the proxy cannot listen on {self._host}:{choices[0]} ({failure}); set --proxy-port")
+
+    async def __aexit__(self, *error: object) -> None:
+        """Closes; what is still on its way is cut after a moment."""
+        await self._runner.cleanup()
+
+    @web.middleware
+    async def _authenticate(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        if request.path == READY_PATH:
+            return await handler(request)
+        secret = self._journal.facts.proxy_secret
+        given = request.headers.get("Authorization", "").encode(errors="surrogateescape")
+        if secret is None or not hmac.compare_digest(given, f"Bearer {secret}".encode()):
+            return _error(401, "unauthorized", "the proxy's secret is missing or wrong")
+        return await handler(request)
+
+    async def _ready(self, _: web.Request) -> web.Response:
+        connected = self._contact.connected
+        return web.json_response({"ready": connected}, status=200 if connected else 503)
+
+    async def _forward(self, request: web.Request) -> web.StreamResponse:
+        instance = request.match_info["instance"]
+        record = _serving(self._journal, instance)
+        if record is None:
+            return _error(404, "not_found", f"no instance {instance} with a port is known here")
+        if record.state != "running":
+            return _error(503, "not_running", f"instance {instance} is {record.state}")
+        prefix = f"{PROXY_ENGINE_PREFIX}/{instance}"
+        raw = request.raw_path
+        target = raw[len(prefix) :] if raw.startswith(prefix) else request.match_info["path"]
+        if not target.startswith("/"):
+            target = "/" + target
+        url = URL(f"http://127.0.0.1:{record.port}{target}", encoded=True)
+        with self._traffic.enter(instance):
+            return await self._exchange(request, url)
+
+    async def _exchange(self, request: web.Request, url: URL) -> web.StreamResponse:
+        response: web.StreamResponse | None = None
+        try:
+            async with self._session.request(
+                request.method,
+                url,
+                headers=_passed_on(request.headers, _NOT_FORWARDED),
+                data=_body(request) if request.body_exists else None,
+                skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
+                allow_redirects=False,
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_LIMIT_S, sock_read=_READ_LIMIT_S),
+            ) as upstream:
+                response = web.StreamResponse(
+                    status=upstream.status, reason=upstream.reason, headers=_passed_on(upstream.headers, _NOT_RETURNED)
+                )
+                await response.prepare(request)
+                async for piece in upstream.content.iter_any():
+                    async with asyncio.timeout(_WRITE_LIMIT_S):
+                        await response.write(piece)
+                await response.write_eof()
+                return response
+        except (aiohttp.ClientError, TimeoutError) as error:
+            log.info("engine did not answer to the end", url=str(url), error=repr(error))
+            if response is None or not response.prepared:
+                return _error(502, "engine_unreachable", f"the engine did not answer: {type(error).__name__}")
+            # Half of an answer was sent: only a broken connection tells the client that the rest is missing.
+            if request.transport is not None:
+                request.transport.abort()
+            return response
+
+
+def _serving(journal: Journal, instance: str) -> ProcessRecord | None:
+    """The process that serves an instance: the newest that has a port."""
+    found = [record for record in journal.of(instance) if record.port is not None]
+    return max(found, key=lambda record: (record.alive, record.epoch, -record.rank), default=None)
+
+
+def _passed_on(headers: "Mapping[str, str]", dropped: frozenset[str]) -> CIMultiDict[str]:
+    kept = CIMultiDict(headers)
+    named = {name.strip().lower() for value in kept.getall("Connection", []) for name in value.split(",")}
+    for name in {name for name in kept if name.lower() in dropped or name.lower() in named}:
+        kept.popall(name)
+    return kept
+
+
+async def _body(request: web.Request) -> AsyncIterator[bytes]:
+    while True:
+        async with asyncio.timeout(_BODY_LIMIT_S):
+            piece = await request.content.readany()
+        if not piece:
+            return
+        yield piece
+
+
+def _error(status: int, code: str, message: str) -> web.Response:
+    body = {"error": {"code": code, "message": message, "details": {}}}
+    return web.json_response(body, status=status, headers={PROXY_REFUSAL_HEADER: code})

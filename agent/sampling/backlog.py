@@ -1,0 +1,73 @@
+"""The sampling periods that the controller has not acknowledged yet: bounded, sent oldest first, again if need be."""
+
+import asyncio
+from collections import deque
+from typing import Final, NamedTuple
+
+from schemas.wire import SamplePeriod
+
+KEPT_S: Final = 6 * 3600.0
+KEPT_BYTES: Final = 32 * 2**20
+CHUNK_BYTES: Final = 128 * 2**10
+
+
+class _Kept(NamedTuple):
+    seq: int
+    sampled_s: float
+    body: bytes  # as JSON, a tenth of what the objects would take
+
+
+class Backlog:
+    """A queue with one chunk on its way at a time: the next goes out when the controller has that one on its disk.
+
+    So neither side holds much of a long backlog in memory, and a heartbeat never waits behind all of it.
+    """
+
+    def __init__(self) -> None:
+        self._kept: deque[_Kept] = deque()
+        self._bytes = 0
+        self._sent_seq: int | None = None
+        self._news = asyncio.Event()
+
+    def __len__(self) -> int:
+        """How many periods are kept."""
+        return len(self._kept)
+
+    def add(self, period: SamplePeriod) -> None:
+        """Keeps a period; the oldest go where there is too much."""
+        body = period.model_dump_json().encode()
+        self._kept.append(_Kept(period.seq, period.sampled_s, body))
+        self._bytes += len(body)
+        while self._bytes > KEPT_BYTES or self._kept[0].sampled_s < period.sampled_s - KEPT_S:
+            self._drop()
+        self._news.set()
+
+    def rewind(self) -> None:
+        """A new connection: whatever was on its way may be lost."""
+        self._sent_seq = None
+        self._news.set()
+
+    def acknowledge(self, seq: int) -> None:
+        """The controller has all up to `seq`."""
+        while self._kept and self._kept[0].seq <= seq:
+            self._drop()
+        if self._sent_seq is not None and self._sent_seq <= seq:
+            self.rewind()
+
+    async def next(self) -> tuple[SamplePeriod, ...]:
+        """The next chunk; waits as long as there is none, so the caller owns the limit."""
+        while self._sent_seq is not None or not self._kept:
+            self._news.clear()
+            await self._news.wait()
+        chunk: list[SamplePeriod] = []
+        size = 0
+        for kept in self._kept:
+            size += len(kept.body)
+            if chunk and size > CHUNK_BYTES:
+                break
+            chunk.append(SamplePeriod.model_validate_json(kept.body))
+        self._sent_seq = chunk[-1].seq
+        return tuple(chunk)
+
+    def _drop(self) -> None:
+        self._bytes -= len(self._kept.popleft().body)

@@ -1,0 +1,118 @@
+"""Reads the GPUs each second and closes a sampling period each few, whether or not a controller is there."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Final, NoReturn
+
+from agent.clock import Clock
+from agent.gpus.reader import GpuReading, GpuWork
+from agent.inventory import InventoryWatch
+from agent.records import Key, ProcessRecord
+from agent.sampling.backlog import Backlog
+from agent.sampling.owners import Owners
+from agent.sampling.periods import Accumulation, Holder
+from agent.sampling.requests import RequestWatch
+from schemas.wire import SAMPLE_S, SamplePeriod
+
+READ_EVERY_S: Final = 1.0
+_OWNERS_LIMIT_S: Final = 1.0
+_NO_WORK: Final = GpuWork()
+
+
+class Sampler:
+    """Owns the periods.
+
+    Attributes:
+        period_s: length of a period; set anew, it holds for the one that is under way, too.
+
+    Args:
+        inventory: reads the GPUs, each reading within its own limit.
+        live: the processes that run now.
+        owners: whose pids are whose.
+        requests: counts of requests.
+        backlog: takes the closed periods.
+        clock: seconds since the host's boot.
+    """
+
+    def __init__(
+        self,
+        inventory: InventoryWatch,
+        live: Callable[[], tuple[ProcessRecord, ...]],
+        owners: Owners,
+        requests: RequestWatch,
+        backlog: Backlog,
+        clock: Clock,
+    ) -> None:
+        self.period_s = SAMPLE_S
+        self._inventory = inventory
+        self._live = live
+        self._owners = owners
+        self._requests = requests
+        self._backlog = backlog
+        self._clock = clock
+        self._finding: asyncio.Task[dict[int, Key | None]] | None = None
+        self._seq = 0
+
+    async def run(self) -> None:
+        """Samples until cancelled."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._requests.run(), name="request gauges")
+                await self._sample()
+        finally:
+            if self._finding is not None:
+                self._finding.cancel()  # its thread cannot be: it ends with what it reads
+
+    async def _sample(self) -> NoReturn:
+        began_s = self._clock()
+        while True:
+            self._close(await self._read_period(began_s))
+            began_s += self.period_s
+            # Period follows upon period, unless the host slept or a reading took longer than one.
+            if (now_s := self._clock()) >= began_s + self.period_s:
+                began_s = now_s
+
+    async def _read_period(self, began_s: float) -> Accumulation:
+        readings = Accumulation()
+        while (left_s := began_s + self.period_s - self._clock()) > 0:
+            await asyncio.sleep(min(READ_EVERY_S, left_s))
+            reading = await self._inventory.sample()
+            if reading is not None:
+                owners = await self._owners_of(reading)
+                for gpu in reading.gpus:
+                    readings.add(gpu, reading.work.get(gpu.uuid, _NO_WORK), owners)
+        return readings
+
+    def _close(self, readings: Accumulation) -> None:
+        live = self._live()
+        requests = self._requests.take(live)
+        gpus = readings.gpus()
+        if not gpus:
+            return  # nothing was read: there is nothing to tell
+        now_s = self._clock()
+        self._seq = max(self._seq + 1, int(now_s * 1000))
+        holders = (Holder(r.key, _devices(r), requests[r.key]) for r in live)
+        self._backlog.add(
+            SamplePeriod(
+                seq=self._seq,
+                sampled_s=now_s,
+                period_s=self.period_s,
+                gpus=gpus,
+                processes=tuple(readings.process(holder) for holder in holders if holder.devices),
+            )
+        )
+
+    async def _owners_of(self, reading: GpuReading) -> Mapping[int, Key | None]:
+        """Whose processes the driver told of; of none of them that is known while /proc does not answer."""
+        pids = {pid for work in reading.work.values() for pid in (*work.running, *(work.percent or ()))}
+        if not pids:
+            return {}
+        if self._finding is not None and not self._finding.done():
+            return {}
+        self._finding = asyncio.create_task(asyncio.to_thread(self._owners.find, pids, self._live()))
+        await asyncio.wait({self._finding}, timeout=_OWNERS_LIMIT_S)
+        return self._finding.result() if self._finding.done() else {}
+
+
+def _devices(record: ProcessRecord) -> tuple[str, ...]:
+    return tuple(claim.device for claim in record.order.claims) if record.order is not None else ()

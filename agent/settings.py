@@ -1,0 +1,105 @@
+"""The agent's settings, validated once. From arguments, else the environment (`GPUWARD_AGENT_*`), else defaults."""
+
+import os
+import re
+import socket
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import AliasChoices, Field, SecretStr, field_validator, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from schemas.manifest import NAME_PATTERN
+from schemas.quantities import SizeMib
+
+_LABEL_MAX = 63
+
+
+def _default_data_dir() -> Path:
+    if os.geteuid() == 0:
+        return Path("/var/lib/gpuward/agent")
+    return Path.home() / ".local" / "share" / "gpuward" / "agent"
+
+
+def host_label(hostname: str | None = None) -> str:
+    """This host's name (its first part) made a DNS label; `worker` where nothing of it is left."""
+    first = (hostname if hostname is not None else socket.gethostname()).split(".")[0].lower()
+    return re.sub(r"[^a-z0-9-]+", "-", first)[:_LABEL_MAX].strip("-") or "worker"
+
+
+class AgentSettings(BaseSettings):
+    """What an agent needs to know before it starts.
+
+    Attributes:
+        controller_url: where the controller answers, such as http://10.0.0.1:8080.
+        join_token: one-time token; needed at the first start only.
+        join_token_file: a file that holds it, instead; read when it is needed.
+        name: the worker's name. None: as the journal says, else the host's name.
+        simulate: file of simulated hosts; the agent plays the one of its name.
+        data_dir: journal, logs and engines' working folders; one agent per folder.
+        advertise: HOST or HOST:PORT where the controller reaches the proxy. None: the address it dials from.
+        proxy_host: address that the proxy binds.
+        proxy_port: port that the proxy binds; 0: the one it had last time, else any free one.
+        on_exit: what a clean shutdown does with the engines.
+        labels: the worker's labels, for placement.
+        reserve_host_memory: of this host's memory (MiB), kept back from placement.
+        reserve_gpu_memory: likewise of each GPU's; whoever takes a GPU whole takes this too.
+        log_format: how `daemon.main` writes logs.
+    """
+
+    model_config = SettingsConfigDict(
+        env_prefix="GPUWARD_AGENT_", frozen=True, extra="forbid", populate_by_name=True, validate_default=True
+    )
+
+    controller_url: Annotated[str, Field(pattern=r"^https?://[^\s/]+(/.*)?$")]
+    join_token: SecretStr | None = Field(
+        default=None,
+        validation_alias=AliasChoices("join_token", "GPUWARD_JOIN_TOKEN", "GPUWARD_AGENT_JOIN_TOKEN"),
+    )
+    join_token_file: Path | None = Field(
+        default=None,
+        validation_alias=AliasChoices("join_token_file", "GPUWARD_JOIN_TOKEN_FILE", "GPUWARD_AGENT_JOIN_TOKEN_FILE"),
+    )
+    name: Annotated[str, Field(pattern=NAME_PATTERN)] | None = None
+    simulate: Path | None = None
+    data_dir: Path = Field(default_factory=_default_data_dir)
+    advertise: str | None = None
+    proxy_host: str = "0.0.0.0"  # noqa: S104 - the controller is on another host; every request needs the secret
+    proxy_port: Annotated[int, Field(ge=0, le=65535)] = 0
+    on_exit: Literal["stop", "keep"] = "stop"
+    labels: dict[str, str] = {}
+    reserve_host_memory: SizeMib | None = None
+    reserve_gpu_memory: SizeMib | None = None
+    log_format: Literal["console", "json"] = "console"
+
+    @field_validator("controller_url")
+    @classmethod
+    def _no_trailing_slash(cls, value: str) -> str:
+        return value.rstrip("/")
+
+    @field_validator("data_dir")
+    @classmethod
+    def _absolute(cls, value: Path) -> Path:
+        return value.expanduser().absolute()
+
+    @field_validator("advertise")
+    @classmethod
+    def _host_and_port(cls, value: str | None) -> str | None:
+        if value is None:
+            return None
+        match = re.fullmatch(r"(\[[0-9a-fA-F:]+\]|[^\s:/\[\]]+)(?::(\d{1,5}))?", value)
+        if match is None or (match[2] is not None and not 0 < int(match[2]) <= 65535):  # noqa: PLR2004 - the last port
+            raise ValueError(f"{value!r} is no address; write HOST or HOST:PORT (an IPv6 address in brackets)")
+        return value
+
+    @model_validator(mode="after")
+    def _one_source_of_the_token(self) -> Self:
+        if self.join_token is not None and self.join_token_file is not None:
+            raise ValueError("join_token and join_token_file are both given; give one of them")
+        return self
+
+    def advertised(self, bound_port: int) -> str | None:
+        """The address to tell the controller, with the port that the proxy bound where none was stated."""
+        if self.advertise is None or re.search(r"[^:\]]:\d+$|\]:\d+$", self.advertise):
+            return self.advertise
+        return f"{self.advertise}:{bound_port}"

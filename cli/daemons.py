@@ -1,0 +1,228 @@
+"""The daemons: controller, agent, up. The only file that imports them, inside functions.
+
+So client verbs start fast, and a GPU host needs no more than `gpuward[agent]`.
+"""
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+from pydantic import ValidationError
+
+from cli.connection import DEFAULT_PORT, current_default_data_dir
+from cli.errors import CliError, UsageError
+from cli.verb import complain
+
+if TYPE_CHECKING:  # slow to import
+    from cli.up.together import AgentStart, Daemons
+
+app = typer.Typer()
+PortOption = Annotated[int | None, typer.Option("--port", min=0, max=65535, help="Port of the API; 0: any free one.")]
+HostOption = Annotated[str | None, typer.Option("--host", help="Address to listen on.")]
+DataDirOption = Annotated[Path | None, typer.Option("--data-dir", help="Where all state lies.")]
+SimulateOption = Annotated[Path | None, typer.Option("--simulate", metavar="FILE", help="A file of simulated hosts.")]
+_LOOPBACK: Final = "127.0.0.1"
+_LOGS: Final = "logs"
+
+
+@app.command()
+def up(
+    simulate: SimulateOption = None,
+    agents: Annotated[int | None, typer.Option("--agents", min=1, max=256, help="So many simulated hosts.")] = None,
+    host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = _LOOPBACK,
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65535, help="Port of the API; 0: any free one.")
+    ] = DEFAULT_PORT,
+    data_dir: DataDirOption = None,
+    example: Annotated[bool, typer.Option("--example", help="Deploy a small example, if it is not there.")] = False,
+) -> None:
+    """Run database, controller and agents here. Ctrl-C stops them, and the engines."""
+    try:
+        folder = (data_dir or current_default_data_dir()).expanduser().absolute()
+        code = _up(folder, host=host, port=port, simulate=simulate, agents=agents, example=example)
+    except ImportError as error:
+        complain(_missing(error, "controller,agent"))
+    except CliError as error:
+        complain(error)
+    raise typer.Exit(code)
+
+
+@app.command()
+def controller(
+    host: HostOption = None,
+    port: PortOption = None,
+    data_dir: DataDirOption = None,
+    database_url: Annotated[
+        str | None, typer.Option("--database-url", help="An own PostgreSQL; better given by GPUWARD_DATABASE_URL.")
+    ] = None,
+) -> None:
+    """Run a controller. Without a database of your own it runs one inside its data folder."""
+    try:
+        from controller.daemon import main  # noqa: PLC0415 - see the module's docstring
+        from controller.settings import ControllerSettings  # noqa: PLC0415 - as above
+    except ImportError as error:
+        complain(_missing(error, "controller"))
+    settings = _validated(ControllerSettings, host=host, port=port, data_dir=data_dir, database_url=database_url)
+    raise typer.Exit(main(settings))
+
+
+@app.command()
+def agent(
+    *,
+    controller_url: Annotated[
+        str | None, typer.Option("--controller", metavar="URL", help="Where the controller answers.")
+    ] = None,
+    join_token: Annotated[
+        str | None,
+        typer.Option("--join-token", help="Needed at the first start only; better given by GPUWARD_JOIN_TOKEN."),
+    ] = None,
+    join_token_file: Annotated[
+        Path | None, typer.Option("--join-token-file", metavar="FILE", help="A file that holds the token, instead.")
+    ] = None,
+    name: Annotated[str | None, typer.Option("--name", help="The worker's name; else this host's.")] = None,
+    simulate: SimulateOption = None,
+    data_dir: DataDirOption = None,
+    advertise: Annotated[
+        str | None, typer.Option("--advertise", metavar="HOST[:PORT]", help="Where the controller reaches this host.")
+    ] = None,
+    on_exit: Annotated[
+        str | None, typer.Option("--on-exit", help="What a clean end does to engines: stop, keep.")
+    ] = None,
+    label: Annotated[list[str] | None, typer.Option("--label", metavar="KEY=VALUE", help="May be repeated.")] = None,
+    reserve_host_memory: Annotated[
+        str | None, typer.Option("--reserve-host-memory", metavar="SIZE", help="Kept back from placement: 8GiB.")
+    ] = None,
+    reserve_gpu_memory: Annotated[
+        str | None, typer.Option("--reserve-gpu-memory", metavar="SIZE", help="Likewise, of each GPU.")
+    ] = None,
+) -> None:
+    """Run an agent, which runs engines on this host. It joins a controller."""
+    try:
+        from agent.daemon import main  # noqa: PLC0415 - see the module's docstring
+        from agent.settings import AgentSettings  # noqa: PLC0415 - as above
+    except ImportError as error:
+        complain(_missing(error, "agent"))
+    settings = _validated(
+        AgentSettings,
+        controller_url=controller_url,
+        join_token=join_token,
+        join_token_file=join_token_file,
+        name=name,
+        simulate=simulate,
+        data_dir=data_dir,
+        advertise=advertise,
+        on_exit=on_exit,
+        labels=_labels(label) if label else None,
+        reserve_host_memory=reserve_host_memory,
+        reserve_gpu_memory=reserve_gpu_memory,
+    )
+    raise typer.Exit(main(settings))
+
+
+def _up(folder: Path, *, host: str, port: int, simulate: Path | None, agents: int | None, example: bool) -> int:
+    import uvloop  # noqa: PLC0415 - comes with the extras
+
+    from cli.up.greeting import program_called  # noqa: PLC0415 - see the module's docstring
+    from cli.up.hosts import HostChoice, read_host_names  # noqa: PLC0415 - as above
+    from cli.up.logs import log_to  # noqa: PLC0415 - as above
+    from cli.up.progress import Progress  # noqa: PLC0415 - as above
+    from cli.up.together import Options, check_port  # noqa: PLC0415 - as above
+    from cli.up.together import up as run_up  # noqa: PLC0415 - as above
+
+    daemons = _daemons(folder, host, port)
+    if simulate is not None:
+        read_host_names(simulate)  # refuse a bad file before anything is started
+    check_port(host, port)
+    options = Options(
+        data_dir=folder,
+        host=host,
+        port=port,
+        hosts=HostChoice(simulate, agents),
+        example=example,
+        logs=_make_folder(folder) / "gpuward.log",
+        program=tuple(program_called(sys.argv[0], sys.executable)),
+    )
+    try:
+        log_to(options.logs)
+    except OSError as error:
+        raise UsageError(f"--data-dir: {options.logs} cannot be written: {error}") from error
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(run_up(options, daemons, Progress()))
+
+
+def _daemons(folder: Path, host: str, port: int) -> "Daemons":
+    from agent.daemon import count_real_gpus, run_agent  # noqa: PLC0415 - see the module's docstring
+    from agent.settings import AgentSettings, host_label  # noqa: PLC0415 - as above
+    from cli.up.together import Daemons  # noqa: PLC0415 - as above
+    from controller.daemon import run_controller  # noqa: PLC0415 - as above
+    from controller.settings import ControllerSettings  # noqa: PLC0415 - as above
+
+    settings = _validated(ControllerSettings, host=host, port=port, data_dir=folder)
+
+    async def controller(stop: asyncio.Event, on_ready: Callable[[str], None]) -> int:
+        return await run_controller(settings, stop=stop, on_ready=on_ready)
+
+    async def agent(start: "AgentStart", stop: asyncio.Event) -> int:
+        given = _validated(
+            AgentSettings,
+            controller_url=start.controller_url,
+            join_token=start.join_token,
+            name=start.host.name,
+            simulate=start.host.simulate,
+            data_dir=start.data_dir,
+            proxy_host=_LOOPBACK,
+            advertise=_LOOPBACK,
+            on_exit="stop",
+        )
+        return await run_agent(given, stop=stop)
+
+    return Daemons(controller, agent, count_real_gpus, host_label())
+
+
+def _make_folder(folder: Path) -> Path:
+    """Makes the data folder and, for this user only, the logs' folder in it; returns the latter."""
+    logs = folder / _LOGS
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        logs.mkdir(exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise UsageError(f"--data-dir: {folder} cannot be used: {error}; choose a folder that you may write") from error
+    if not os.access(logs, os.W_OK):
+        raise UsageError(f"--data-dir: {logs} is not yours to write; choose another folder")
+    return logs
+
+
+def _validated(settings: Callable[..., Any], **given: object) -> Any:
+    """Settings from what was given; the rest comes from the environment and defaults."""
+    try:
+        return settings(**{name: value for name, value in given.items() if value is not None})
+    except ValidationError as error:
+        lines = [f"  {_option(problem['loc'])}: {problem['msg']}" for problem in error.errors()]
+        complain(UsageError("\n".join(["the settings are refused:", *lines])))
+
+
+def _option(where: tuple[int | str, ...]) -> str:
+    name = str(where[0]) if where else "(the whole)"
+    flag = {"controller_url": "--controller", "labels": "--label"}.get(name, "--" + name.lower().replace("_", "-"))
+    return f"{flag} ({'.'.join(str(part) for part in where)})"
+
+
+def _labels(pairs: list[str]) -> dict[str, str]:
+    labels: dict[str, str] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not name or not equals:
+            complain(UsageError(f"--label: {pair!r} is not KEY=VALUE; write for example zone=a"))
+        labels[name] = value
+    return labels
+
+
+def _missing(error: ImportError, extra: str) -> CliError:
+    """The advice for a library that is not installed; our own missing files are a broken installation."""
+    if (error.name or "").startswith("gpuward"):
+        return CliError(f"{error}: this installation is incomplete; install again: pip install 'gpuward[{extra}]'")
+    return CliError(f"this needs {error.name}, which is not installed: pip install 'gpuward[{extra}]'")

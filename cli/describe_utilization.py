@@ -1,0 +1,96 @@
+"""What `describe` draws of GPUs: the window with its threshold, and the evidence of what a policy did. Mostly pure."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from cli.answers import Json, parse, path_of
+from cli.figures import percent, printable, span, when
+from cli.sparkline import Values, chart, sparkline
+from schemas.history import UtilizationView
+from schemas.objects import EventView
+
+if TYPE_CHECKING:  # slow to import
+    from cli.client import Api
+
+_MAX_CHARTS: Final = 8  # more are drawn in one row each
+_MAX_LINES: Final = 32
+_ACTIONS: Final = ("stop", "scale_down", "notify")
+POLICY_REASONS: Final = ",".join([f"policy_{a}" for a in _ACTIONS] + [f"policy_would_{a}" for a in _ACTIONS])
+
+
+async def drawn_of(api: "Api", kind: str, name: str, about: str, now: datetime) -> list[str]:
+    """What to draw of a deployment or an instance.
+
+    Args:
+        api: where it is read.
+        kind: `deployment` or `instance`.
+        name: its name.
+        about: how events name it.
+        now: the present.
+    """
+    view = parse(UtilizationView, await api.get(path_of("utilization"), **{kind: name}))
+    found = await api.items(path_of("events"), limit=1, object=about, reason=POLICY_REASONS)
+    return [*draw_window(view), *(line for raw in found for line in draw_action(raw, now))]
+
+
+def draw_window(view: UtilizationView) -> list[str]:
+    """The last minutes of each GPU; nothing where there is none."""
+    if not view.series:
+        return []
+    lines = ["", f"Utilization, the last {span(view.window_s)}{_below(view)}:"]
+    threshold = view.policy.min_gpu_utilization if view.policy else None
+    small = len(view.series) > _MAX_CHARTS
+    for series in view.series[:_MAX_LINES]:
+        own = f" (own part, {series.instance})" if series.instance else ""
+        lines += _graph(f"{series.gpu} on {series.worker}{own}", series.values, threshold, small=small)
+    if len(view.series) > _MAX_LINES:
+        lines.append(f"  and {len(view.series) - _MAX_LINES} more GPUs")
+    return lines
+
+
+def draw_action(raw: Json, now: datetime) -> Iterator[str]:
+    """What a policy last did, and upon which evidence."""
+    event = parse(EventView, raw)
+    evidence = event.evidence
+    threshold, window_s = evidence.get("min_gpu_utilization"), evidence.get("window_s")
+    yield ""
+    yield f"Last action of a policy: {event.reason}, {when(event.at, now)}"
+    yield "  " + printable(event.message)
+    told = [f"below {threshold} % for {span(float(window_s))}"] if threshold is not None and window_s else []
+    told += [f"gpus: {evidence['gpus_mode']}"] if "gpus_mode" in evidence else []
+    if "requests_seen" in evidence:
+        requests = evidence["requests_seen"]
+        told.append("requests unknown" if requests is None else f"requests seen: {requests}")
+    if told:
+        yield "  " + printable(", ".join(told))
+    gpus = evidence.get("gpus")
+    gpus = gpus if isinstance(gpus, list) else []
+    for gpu in gpus[:_MAX_LINES]:
+        yield from _evidence_of(gpu, threshold, small=len(gpus) > _MAX_CHARTS)
+
+
+def _evidence_of(gpu: Mapping[str, Any], threshold: Any, *, small: bool) -> list[str]:
+    values = [v if isinstance(v, int | float) else None for v in gpu.get("series") or ()]
+    where = f"{gpu.get('uuid', '?')} on {gpu.get('worker', '?')}"
+    coverage = gpu.get("coverage")
+    known = f", {100 * coverage:.0f} % covered" if isinstance(coverage, int | float) else ""
+    limit = float(threshold) if isinstance(threshold, int | float) else None
+    return _graph(f"{where}: {gpu.get('samples', '?')} samples{known}", values, limit, small=small)
+
+
+def _graph(title: str, values: Values, threshold: float | None, *, small: bool) -> list[str]:
+    highest = max((v for v in values if v is not None), default=None)
+    title = printable(f"{title}: highest {percent(highest)}")
+    if not any(v is not None for v in values):
+        return [f"  {printable(title)}, no data"]
+    drawn: Sequence[str] = [f"│{sparkline(values)}│"] if small else chart(values, threshold)
+    return [f"  {title}", *("    " + line for line in drawn)]
+
+
+def _below(view: UtilizationView) -> str:
+    watch = view.policy
+    if watch is None:
+        return "; no policy applies"
+    name = f"policy {watch.name}" if watch.name else "its inline policy"
+    return f"; {name} acts when it is below {watch.min_gpu_utilization} % for {span(watch.time_window)}"

@@ -1,0 +1,82 @@
+"""The idle report as tables and CSV. Pure."""
+
+import csv
+import io
+from collections import Counter
+from typing import Final
+
+from cli.figures import hours, or_nothing, short_gpu, span
+from schemas.history import IdleFigures, IdleReport
+
+_TITLES: Final = ("DEPLOYMENT", "POLICY", "BELOW", "CLAIMED", "USED", "WASTED", "UNKNOWN", "FREED", "WOULD FREE")
+_CSV: Final = (
+    "deployment", "uid", "deleted", "policy", "min_gpu_utilization", "claimed_gpu_hours", "used_gpu_hours",
+    "wasted_gpu_hours", "unknown_gpu_hours", "freed_gpu_hours", "would_free_gpu_hours",
+)  # fmt: skip
+
+
+def report_table(report: IdleReport) -> tuple[list[str], list[list[str]]]:
+    """Titles and rows, the most wasteful first, and the total; GPU hours."""
+    last = None if report.replayed else -1
+    times = Counter(item.deployment for item in report.items)
+    rows = []
+    for item in report.items:
+        named = item.deployment + (f" ({short_gpu(item.uid)})" if times[item.deployment] > 1 else "")
+        name = f"{named}, deleted" if item.deleted else named
+        rows.append(
+            [name, or_nothing(item.policy), f"{item.min_gpu_utilization}%", *_figures(item.gpu_hours)][:last],
+        )
+    if rows:
+        rows.append(["TOTAL", "", "", *_figures(report.total)][:last])
+    return list(_TITLES[:last]), rows
+
+
+def policies_table(report: IdleReport) -> tuple[list[str], list[list[str]]]:
+    """What each policy freed."""
+    rows = [[item.policy, str(item.actions), hours(item.gpu_hours_freed)] for item in report.policies]
+    return ["POLICY", "ACTIONS", "FREED"], rows
+
+
+def summary(report: IdleReport) -> str:
+    """What the figures are of, in a line or two."""
+    lines = [
+        f"GPU hours from {report.since:%Y-%m-%d %H:%M} to {report.until:%Y-%m-%d %H:%M} UTC",
+        "WASTED: claimed, in minutes that never reached BELOW. UNKNOWN: claimed, and no sample tells.",
+    ]
+    if report.replayed:
+        policy = f"{report.replayed.min_gpu_utilization} % / {span(report.replayed.time_window)}"
+        lines.append(f"WOULD FREE: what was claimed after a policy of {policy} would first have found it idle.")
+    return "\n".join(lines)
+
+
+def as_csv(report: IdleReport) -> str:
+    """A line for each deployment, without a total; hours with four decimals."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(_CSV)
+    for item in report.items:
+        figures = [
+            "" if value is None else f"{value:.4f}"
+            for value in (
+                item.gpu_hours.claimed, item.gpu_hours.used, item.gpu_hours.wasted, item.gpu_hours.unknown,
+                item.gpu_hours.freed, item.gpu_hours.would_free,
+            )
+        ]  # fmt: skip
+        deleted = str(item.deleted).lower()
+        writer.writerow([item.deployment, item.uid, deleted, item.policy, item.min_gpu_utilization, *figures])
+    return text.getvalue()
+
+
+def _figures(f: IdleFigures) -> list[str]:
+    return [
+        hours(f.claimed),
+        _of(f.used, f.claimed),
+        _of(f.wasted, f.claimed),
+        _of(f.unknown, f.claimed),
+        hours(f.freed),
+        hours(f.would_free),
+    ]
+
+
+def _of(part: float, whole: float) -> str:
+    return hours(part) + (f" ({100 * part / whole:.0f}%)" if whole else "")

@@ -1,0 +1,264 @@
+"""The kinds of objects that can be read, where they are, and the columns that tell of each. Pure."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from cli.errors import UsageError
+from cli.explained import layout_line, one_line
+from cli.figures import NOTHING, age, gib, hours, or_nothing, percent, short_gpus, span
+from cli.idleness import action_of, idle_for, stops_in
+from schemas.access import KeyView, TokenView
+from schemas.base import View
+from schemas.objects import DeploymentView, EventView, GpuView, InstanceStatus, InstanceView, WorkerView
+from schemas.policy_objects import PolicyView
+
+Cell = Callable[[Any, datetime], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column: its title and how to fill it from an object and the present time. `wide` ones show with `-o wide`."""
+
+    title: str
+    cell: Cell
+    wide: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of object.
+
+    Attributes:
+        singular: as users write it for one, such as `worker`.
+        plural: as users write it for many.
+        path: of the list, under the API's prefix.
+        model: the type of one.
+        columns: of its table.
+        by_name: whether the API returns a single one by its name; others are searched in the list.
+    """
+
+    singular: str
+    plural: str
+    path: str
+    model: type[View]
+    columns: tuple[Column, ...]
+    by_name: bool = True
+
+
+def outlook(status: InstanceStatus) -> str:
+    """Why an instance is where it is, in one line; what it waits for comes first."""
+    if status.explain is not None and status.phase == "pending" and (line := one_line(status.explain)):
+        return line
+    return status.message or status.reason
+
+
+def _verdicts(view: PolicyView) -> str:
+    found = view.status.verdicts
+    return f"{found.idle}/{found.busy}/{found.unknown}"
+
+
+def _deployment_why(view: DeploymentView) -> str:
+    return view.status.message or view.status.reason
+
+
+def _ready(view: DeploymentView) -> str:
+    return f"{view.status.ready}/{view.status.wanted}"
+
+
+def _worker_memory(view: WorkerView) -> str:
+    return f"{gib(view.status.free_mib)}/{gib(view.status.memory_mib)}"
+
+
+def _gpu_holders(view: GpuView) -> str:
+    return ", ".join(
+        f"{claim.deployment} ({'exclusive' if claim.exclusive else gib(claim.memory_mib)})"
+        for claim in view.status.claims
+    )
+
+
+def _token_state(view: TokenView, now: datetime) -> str:
+    if view.revoked_at is not None:
+        return "revoked"
+    if view.used_at is not None:
+        return f"used by {view.used_by}" if view.used_by else "used"
+    return "expired" if view.expires_at <= now else "open"
+
+
+DEPLOYMENTS: Final = Kind(
+    "deployment",
+    "deployments",
+    "deployments",
+    DeploymentView,
+    (
+        Column("NAME", lambda d, _: d.name),
+        Column("PHASE", lambda d, _: d.status.phase),
+        Column("READY", lambda d, _: _ready(d)),
+        Column("ENGINE", lambda d, _: d.spec.engine),
+        Column("AGE", lambda d, now: age(d.created_at, now)),
+        Column("MODEL", lambda d, _: or_nothing(d.spec.model), wide=True),
+        Column("GENERATION", lambda d, _: str(d.generation), wide=True),
+        Column("UID", lambda d, _: d.uid, wide=True),
+        Column("WHY", lambda d, _: or_nothing(_deployment_why(d))),
+    ),
+)
+INSTANCES: Final = Kind(
+    "instance",
+    "instances",
+    "instances",
+    InstanceView,
+    (
+        Column("NAME", lambda i, _: i.name),
+        Column("DEPLOYMENT", lambda i, _: i.spec.deployment),
+        Column("PHASE", lambda i, _: i.status.phase),
+        Column("WORKER", lambda i, _: or_nothing(",".join(i.status.workers) or i.status.worker)),
+        Column("GPUS", lambda i, _: short_gpus(i.status.gpus)),
+        Column("RESTARTS", lambda i, _: str(i.status.restarts)),
+        Column("AGE", lambda i, now: age(i.created_at, now)),
+        Column("IDLE", lambda i, now: idle_for(i.status, now)),
+        Column("STOPS IN", lambda i, now: stops_in(i.status, now)),
+        Column("VERDICT", lambda i, _: i.status.utilization.verdict if i.status.utilization else NOTHING, wide=True),
+        Column("ENGINE", lambda i, _: i.status.engine or i.spec.engine, wide=True),
+        Column("LAYOUT", lambda i, _: layout_line(i.status.layout) if i.status.layout else NOTHING, wide=True),
+        Column("EPOCH", lambda i, _: str(i.status.epoch), wide=True),
+        Column("REVISION", lambda i, _: str(i.spec.revision), wide=True),
+        Column("GPU UUIDS", lambda i, _: or_nothing(",".join(i.status.gpus)), wide=True),
+        Column("WHY", lambda i, _: or_nothing(outlook(i.status))),
+    ),
+)
+WORKERS: Final = Kind(
+    "worker",
+    "workers",
+    "workers",
+    WorkerView,
+    (
+        Column("NAME", lambda w, _: w.name),
+        Column("STATE", lambda w, _: w.status.state),
+        Column("GPUS", lambda w, _: str(w.status.gpus) if w.status.gpus_known else "unknown"),
+        Column("INSTANCES", lambda w, _: str(w.status.instances)),
+        Column("FREE MEMORY", lambda w, _: _worker_memory(w)),
+        Column("SEEN", lambda w, now: age(w.status.last_seen, now)),
+        Column("AGE", lambda w, now: age(w.created_at, now)),
+        Column("PLATFORM", lambda w, _: f"{w.status.os}/{w.status.arch}", wide=True),
+        Column("DRIVER", lambda w, _: or_nothing(w.status.driver), wide=True),
+        Column("AGENT", lambda w, _: or_nothing(w.status.agent_version), wide=True),
+        Column("ADDRESS", lambda w, _: or_nothing(w.status.proxy_address), wide=True),
+        Column("LABELS", lambda w, _: or_nothing(_labels(w.status.labels)), wide=True),
+        Column("WHY", lambda w, _: or_nothing(w.status.reason)),
+    ),
+)
+GPUS: Final = Kind(
+    "gpu",
+    "gpus",
+    "gpus",
+    GpuView,
+    (
+        Column("NAME", lambda g, _: g.name),
+        Column("WORKER", lambda g, _: g.status.worker),
+        Column("INDEX", lambda g, _: str(g.status.index)),
+        Column("MODEL", lambda g, _: g.status.model),
+        Column("FREE", lambda g, _: gib(g.status.free_mib)),
+        Column("MEMORY", lambda g, _: gib(g.status.memory_mib)),
+        Column("UTIL", lambda g, _: percent(g.status.utilization)),
+        Column("HEALTH", lambda g, _: g.status.health),
+        Column("IN USE", lambda g, _: gib(g.status.used_mib), wide=True),
+        Column("MIG", lambda g, _: "yes" if g.status.mig_mode else "no", wide=True),
+        Column("CAPABILITY", lambda g, _: or_nothing(g.status.compute_capability), wide=True),
+        Column("HELD BY", lambda g, _: or_nothing(_gpu_holders(g))),
+    ),
+)
+POLICIES: Final = Kind(
+    "policy",
+    "policies",
+    "policies",
+    PolicyView,
+    (
+        Column("NAME", lambda p, _: p.name),
+        Column("DEFAULT", lambda p, _: "yes" if p.spec.default else "no"),
+        Column("BELOW", lambda p, _: percent(p.spec.min_gpu_utilization)),
+        Column("FOR", lambda p, _: span(p.spec.time_window)),
+        Column("ACTION", lambda p, _: action_of(p.spec)),
+        Column("DEPLOYMENTS", lambda p, _: str(p.status.watches.deployments)),
+        Column("INSTANCES", lambda p, _: str(p.status.watches.instances)),
+        Column("IDLE/BUSY/UNKNOWN", lambda p, _: _verdicts(p)),
+        Column("ACTIONS", lambda p, _: str(p.status.actions)),
+        Column("GPU HOURS FREED", lambda p, _: hours(p.status.gpu_seconds_freed / 3600)),
+        Column("WOULD HAVE ACTED", lambda p, _: str(p.status.would_have_acted), wide=True),
+        Column("GPUS", lambda p, _: p.spec.gpus, wide=True),
+        Column("GENERATION", lambda p, _: str(p.generation), wide=True),
+        Column("AGE", lambda p, now: age(p.created_at, now), wide=True),
+    ),
+)
+EVENTS: Final = Kind(
+    "event",
+    "events",
+    "events",
+    EventView,
+    (
+        Column("AGE", lambda e, now: age(e.at, now)),
+        Column("REASON", lambda e, _: e.reason),
+        Column("ID", lambda e, _: str(e.id), wide=True),
+        Column("OBJECTS", lambda e, _: or_nothing(", ".join(e.objects)), wide=True),
+        Column("MESSAGE", lambda e, _: e.message),
+    ),
+    by_name=False,
+)
+KEYS: Final = Kind(
+    "key",
+    "keys",
+    "keys",
+    KeyView,
+    (
+        Column("ID", lambda k, _: k.id),
+        Column("NAME", lambda k, _: or_nothing(k.name)),
+        Column("ROLE", lambda k, _: k.role),
+        Column("AGE", lambda k, now: age(k.created_at, now)),
+        Column("STATE", lambda k, _: "revoked" if k.revoked_at else "open"),
+    ),
+    by_name=False,
+)
+TOKENS: Final = Kind(
+    "token",
+    "tokens",
+    "tokens",
+    TokenView,
+    (
+        Column("ID", lambda t, _: t.id),
+        Column("STATE", _token_state),
+        Column("AGE", lambda t, now: age(t.created_at, now)),
+        Column("EXPIRES", lambda t, now: f"in {age(now, t.expires_at)}" if t.expires_at > now else "over"),
+    ),
+    by_name=False,
+)
+KINDS: Final = (DEPLOYMENTS, INSTANCES, WORKERS, GPUS, POLICIES, EVENTS, KEYS, TOKENS)
+
+
+def kind_named(word: str, among: Sequence[Kind] = KINDS) -> Kind:
+    """The kind that a user means by a singular or plural.
+
+    Raises:
+        UsageError: there is none; the message lists those that are.
+    """
+    for kind in among:
+        if word.lower() in (kind.singular, kind.plural, kind.path):
+            return kind
+    known = ", ".join(kind.plural for kind in among)
+    raise UsageError(f"there is no kind {word!r} here; known: {known}")
+
+
+def object_key(kind: Kind, raw: Mapping[str, Any]) -> str:
+    """How events name an object; they outlive names, so it is by uid."""
+    return f"{kind.singular}:{raw['uid']}"
+
+
+def table_of(
+    kind: Kind, objects: Sequence[View], now: datetime, *, wide: bool = False
+) -> tuple[list[str], list[list[str]]]:
+    """Titles and rows."""
+    columns = [column for column in kind.columns if wide or not column.wide]
+    return [c.title for c in columns], [[c.cell(view, now) for c in columns] for view in objects]
+
+
+def _labels(labels: dict[str, str]) -> str:
+    return ",".join(f"{name}={value}" for name, value in sorted(labels.items()))

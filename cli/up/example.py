@@ -1,0 +1,35 @@
+"""The example deployment: two instances of a simulated engine. Made only where there is none of its name."""
+
+from typing import TYPE_CHECKING, Any, Final
+
+from cli.answers import Json, parse, path_of
+from cli.waiting import Narrator, Target, until_running
+from schemas.objects import DeploymentView
+
+if TYPE_CHECKING:  # slow to import
+    from cli.client import Api
+
+EXAMPLE_NAME: Final = "hello"
+EXAMPLE_MANIFEST: Final[dict[str, Any]] = {
+    "kind": "Deployment",
+    "name": EXAMPLE_NAME,
+    "engine": "simulated",
+    "replicas": 2,
+    "resources": {"gpus": 1, "gpu_memory": "8GiB"},
+}
+_RUNNING_WITHIN_S: Final = 60.0
+
+
+async def run_example(api: "Api", narrator: Narrator) -> None:
+    """Makes the example where it is missing and waits until it runs, unless the user stopped it.
+
+    Raises:
+        CliError: it does not run.
+    """
+    path = path_of("deployments", EXAMPLE_NAME)
+    raw: Json | None = await api.find(path)
+    if raw is None or raw.get("deleted_at") is not None:
+        raw = await api.put(path, {k: v for k, v in EXAMPLE_MANIFEST.items() if k not in ("kind", "name")})
+    view = parse(DeploymentView, raw)
+    if not view.status.intents:
+        await until_running(api, [Target(view.name, view.uid, view.generation)], _RUNNING_WITHIN_S, narrator)

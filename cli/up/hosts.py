@@ -1,0 +1,80 @@
+"""Which workers `up` runs: this host's GPUs, the hosts of a file, or made-up ones."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import yaml
+from pydantic import ValidationError
+
+from cli.errors import UsageError
+from schemas.simulated import SimulatedHosts
+
+DEFAULT_SIMULATED: Final = 2
+MAX_LOCAL_AGENTS: Final = 256
+_GPUS: Final = [{"model": "NVIDIA H100 80GB HBM3", "memory": "80GiB", "count": 8, "compute_capability": "9.0"}]
+
+
+@dataclass(frozen=True, slots=True)
+class LocalHost:
+    """A worker to run here. `simulate` is the file that says what it is made of; None: it is this host."""
+
+    name: str
+    simulate: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HostChoice:
+    """What the user said about hosts: a file of simulated ones, and how many there shall be."""
+
+    simulate: Path | None = None
+    agents: int | None = None
+
+
+def simulated_hosts(choice: HostChoice, data_dir: Path) -> list[LocalHost]:
+    """Simulated hosts as the user chose; their file is written into the data folder where none was named.
+
+    Raises:
+        UsageError: the file is none of simulated hosts, or holds fewer than were asked for.
+    """
+    file = choice.simulate
+    if file is None:
+        count = choice.agents if choice.agents is not None else DEFAULT_SIMULATED
+        file = data_dir / "simulated-hosts.yaml"
+        file.write_text(_default_hosts(count), encoding="utf-8")
+    file = file.absolute()
+    names = read_host_names(file)
+    if choice.agents is not None and choice.agents > len(names):
+        raise UsageError(f"--agents: {choice.agents} are wanted, but {file} holds {len(names)} hosts; add some to it")
+    names = names[: choice.agents]
+    if len(names) > MAX_LOCAL_AGENTS:
+        raise UsageError(
+            f"--simulate: {len(names)} hosts are too many for one process; use --agents {MAX_LOCAL_AGENTS}"
+        )
+    return [LocalHost(name, file) for name in names]
+
+
+def read_host_names(file: Path) -> list[str]:
+    """The names of a file's hosts, `count` spelled out.
+
+    Raises:
+        UsageError: it cannot be read, or is no file of simulated hosts; the message names the field.
+    """
+    try:
+        return list(SimulatedHosts.model_validate(yaml.safe_load(file.read_text(encoding="utf-8"))).expanded())
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise UsageError(f"--simulate: {file} cannot be read: {error}") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "(the whole)"
+        raise UsageError(
+            f"--simulate: {file} is no file of simulated hosts: {where}: {first['msg']}; "
+            "write for example: workers: [{name: gpu-1, gpus: [{model: H100, memory: 80GiB, count: 8}]}]"
+        ) from error
+    except ValueError as error:
+        raise UsageError(f"--simulate: {file}: {error}") from error
+
+
+def _default_hosts(count: int) -> str:
+    workers = [{"name": f"gpu-{number}", "gpus": _GPUS} for number in range(1, count + 1)]
+    return yaml.safe_dump({"workers": workers}, sort_keys=False)

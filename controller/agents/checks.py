@@ -1,0 +1,250 @@
+"""Reads what an agent sends, and refuses what the database could not hold. Pure; one message at a time."""
+
+import math
+import re
+from collections.abc import Iterable
+from typing import Any, Final
+
+import orjson
+from pydantic import ValidationError
+
+from schemas.wire import (
+    PROTOCOL,
+    CommandResult,
+    DeviceFacts,
+    Goodbye,
+    Heartbeat,
+    Hello,
+    Inventory,
+    InventoryChanged,
+    ProcessReport,
+    ProcessSample,
+    Readings,
+    SamplePeriod,
+    Samples,
+    agent_message,
+)
+
+MAX_GPUS: Final = 256
+MAX_PROCESSES: Final = 10_000
+MAX_LABELS: Final = 64
+MAX_NAME: Final = 512
+MAX_TEXT: Final = 4_000
+MAX_PERIODS: Final = 10_000
+_MAX_SECONDS: Final = 1e10
+_MIN_PERIOD_S: Final = 0.5
+_MAX_PERIOD_S: Final = 120.0
+_AHEAD_S: Final = 1.0  # a period's end may be told a moment before the clock has come to it
+_MAX_INT: Final = 2**31 - 1
+_MAX_BIGINT: Final = 2**62
+_MAX_MIB: Final = 2**40
+_GPU_UUID: Final = re.compile(r"(GPU|MIG)-[\w.:/-]{1,200}")
+_ADDRESS: Final = re.compile(
+    r"(?P<host>\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9]([A-Za-z0-9.-]{0,252}[A-Za-z0-9])?):(?P<port>\d{1,5})"
+)
+
+AgentMessage = Hello | Heartbeat | InventoryChanged | ProcessReport | Samples | CommandResult | Goodbye
+
+
+class MalformedMessageError(ValueError):
+    """The message is not of the protocol; its text says which field and why."""
+
+
+def parse_message(raw: str) -> AgentMessage:
+    """Reads one message.
+
+    Raises:
+        MalformedMessageError: it is no message of the protocol, or holds figures out of all bounds.
+    """
+    try:
+        # PostgreSQL's text cannot hold NUL, but the last words of an engine can.
+        if "\\u0000" in raw:
+            message = agent_message.validate_python(_without_nul(orjson.loads(raw)), strict=False)
+        else:
+            message = agent_message.validate_json(raw)
+    except orjson.JSONDecodeError as error:
+        raise MalformedMessageError(f"not JSON: {error}") from error
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        field = ".".join(str(part) for part in first["loc"]) or "message"
+        raise MalformedMessageError(f"{field}: {first['msg']}") from error
+    _check(message)
+    return message  # type: ignore[no-any-return]  # the adapter is typed Any; it yields one of the union
+
+
+def proxy_address(hello: Hello, peer: str | None) -> str:
+    """HOST:PORT at which the agent's proxy is reached: as advertised, else where it dials from.
+
+    Raises:
+        MalformedMessageError: neither makes an address.
+    """
+    if hello.advertise is not None:
+        address = hello.advertise
+    elif peer is None:
+        raise MalformedMessageError("advertise: the address that the agent dials from is not known; set --advertise")
+    else:
+        address = f"[{peer}]:{hello.proxy_port}" if ":" in peer else f"{peer}:{hello.proxy_port}"
+    match = _ADDRESS.fullmatch(address)
+    if match is None or not 0 < int(match["port"]) < 2**16:
+        field = "advertise" if hello.advertise is not None else "proxy_port"
+        raise MalformedMessageError(f"{field}: {address!r} is no HOST:PORT; write one such as gpu-1.example:7070")
+    return address
+
+
+def _without_nul(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.replace("\x00", "\ufffd")
+    if isinstance(value, list):
+        return [_without_nul(item) for item in value]
+    if isinstance(value, dict):
+        return {_without_nul(key): _without_nul(item) for key, item in value.items()}
+    return value
+
+
+def _check(message: AgentMessage) -> None:
+    match message:
+        case Hello():
+            if message.protocol != PROTOCOL:
+                raise MalformedMessageError(
+                    f"protocol: the agent speaks {message.protocol}, this controller {PROTOCOL}; "
+                    "run the same version of gpuward on both"
+                )
+            _text("boot_id", message.boot_id, MAX_NAME)
+            _text("agent_version", message.agent_version, MAX_NAME)
+            _number("highest_term", message.highest_term, _MAX_BIGINT)
+            _number("report_seq", message.report_seq or 0, _MAX_BIGINT)
+            _sent(message.sent_s)
+            _inventory(message.inventory)
+            _bounded("processes", message.processes, MAX_PROCESSES)
+            for report in message.processes:
+                _report(report)
+        case Heartbeat():
+            _sent(message.sent_s)
+            _gpus(message.gpus)
+        case InventoryChanged():
+            _inventory(message.inventory)
+        case ProcessReport():
+            _report(message)
+        case Samples():
+            _samples(message)
+        case CommandResult():
+            _number("command_id", message.command_id, _MAX_BIGINT)
+        case Goodbye():
+            return
+
+
+def _inventory(inventory: Inventory) -> None:
+    host = inventory.host
+    for field in ("os", "arch", "hostname"):
+        _text(field, getattr(host, field), MAX_NAME)
+    _text("driver", host.driver or "", MAX_NAME)
+    _number("memory_mib", host.memory_mib, _MAX_MIB)
+    _number("reserved_mib", host.reserved_mib, _MAX_MIB)
+    _number("cpu_milli", host.cpu_milli, _MAX_INT)
+    for engine in host.engines or ():
+        _text("engines", engine, MAX_NAME)
+    _bounded("engines", host.engines or (), MAX_LABELS)
+    _bounded("labels", host.labels, MAX_LABELS)
+    for key, value in host.labels.items():
+        _text("labels", key, MAX_NAME)
+        _text(f"labels.{key}", value, MAX_NAME)
+    _gpus(inventory.gpus)
+
+
+def _gpus(gpus: tuple[DeviceFacts, ...] | None) -> None:
+    if gpus is None:
+        return
+    _bounded("gpus", gpus, MAX_GPUS)
+    if len({gpu.uuid for gpu in gpus}) != len(gpus):
+        raise MalformedMessageError("gpus: one UUID stands there twice")
+    for gpu in gpus:
+        _uuid("gpus.uuid", gpu.uuid)
+        _text("gpus.model", gpu.model, MAX_NAME)
+        _text("gpus.health_reason", gpu.health_reason, MAX_TEXT)
+        _text("gpus.compute_capability", gpu.compute_capability or "", MAX_NAME)
+        _number("gpus.index", gpu.index, _MAX_INT)
+        _number("gpus.memory_mib", gpu.memory_mib, _MAX_MIB)
+        _number("gpus.reserved_mib", gpu.reserved_mib, _MAX_MIB)
+        _number("gpus.used_mib", gpu.used_mib or 0, _MAX_MIB)
+        if gpu.utilization is not None:
+            _between("gpus.utilization", gpu.utilization, 0, 100)
+
+
+def _report(report: ProcessReport) -> None:
+    _text("instance", report.instance, MAX_NAME)
+    _text("message", report.message, 2**20)
+    _number("epoch", report.epoch, _MAX_INT)
+    _number("rank", report.rank, _MAX_INT)
+    _number("seq", report.seq, _MAX_BIGINT)
+    _number("pid", report.pid or 0, _MAX_INT)
+    _number("exit_code", abs(report.exit_code or 0), _MAX_INT)
+
+
+def _sent(sent_s: float | None) -> None:
+    if sent_s is not None:
+        _between("sent_s", sent_s, 0, _MAX_SECONDS)
+
+
+def _samples(samples: Samples) -> None:
+    _sent(samples.sent_s)
+    _bounded("periods", samples.periods, MAX_PERIODS)
+    for period in samples.periods:
+        _number("periods.seq", period.seq, _MAX_BIGINT)
+        _between("periods.sampled_s", period.sampled_s, 0, samples.sent_s + _AHEAD_S)
+        _between("periods.period_s", period.period_s, _MIN_PERIOD_S, _MAX_PERIOD_S)
+        _period_gpus(period)
+        _bounded("periods.processes", period.processes, MAX_PROCESSES)
+        for process in period.processes:
+            _process_sample(process)
+
+
+def _period_gpus(period: SamplePeriod) -> None:
+    _bounded("periods.gpus", period.gpus, MAX_GPUS)
+    if len({gpu.uuid for gpu in period.gpus}) != len(period.gpus):
+        raise MalformedMessageError("periods.gpus: one UUID stands there twice")
+    for gpu in period.gpus:
+        _uuid("periods.gpus.uuid", gpu.uuid)
+        _readings("periods.gpus", gpu)
+        _number("periods.gpus.used_mib", gpu.used_mib or 0, _MAX_MIB)
+
+
+def _process_sample(process: ProcessSample) -> None:
+    _text("periods.processes.instance", process.instance, MAX_NAME)
+    _number("periods.processes.epoch", process.epoch, _MAX_INT)
+    _number("periods.processes.rank", process.rank, _MAX_INT)
+    _number("periods.processes.requests", process.requests or 0, _MAX_INT)
+    _bounded("periods.processes.utilization", process.utilization, MAX_GPUS)
+    for uuid, own in process.utilization.items():
+        _uuid("periods.processes.utilization", uuid)
+        if own is not None:
+            _readings("periods.processes.utilization", own)
+
+
+def _readings(field: str, readings: Readings) -> None:
+    _between(f"{field}.mean", readings.mean, 0, 100)
+    _between(f"{field}.max", readings.max, 0, 100)
+
+
+def _uuid(field: str, uuid: str) -> None:
+    if not _GPU_UUID.fullmatch(uuid):
+        raise MalformedMessageError(f"{field}: {uuid[:80]!r} is no UUID of a GPU, such as GPU-8f2c...")
+
+
+def _text(field: str, value: str, limit: int) -> None:
+    if len(value) > limit:
+        raise MalformedMessageError(f"{field}: longer than {limit} characters")
+
+
+def _number(field: str, value: int, limit: int) -> None:
+    if not 0 <= value <= limit:
+        raise MalformedMessageError(f"{field}: {value} is not between 0 and {limit}")
+
+
+def _between(field: str, value: float, low: float, high: float) -> None:
+    if not (math.isfinite(value) and low <= value <= high):
+        raise MalformedMessageError(f"{field}: {value} is not between {low:g} and {high:g}")
+
+
+def _bounded(field: str, values: Iterable[Any], limit: int) -> None:
+    if sum(1 for _ in values) > limit:
+        raise MalformedMessageError(f"{field}: more than {limit}")

@@ -1,0 +1,107 @@
+"""What happens around every handler: an id for the request, one shape of error, a key, a deadline."""
+
+import asyncio
+import re
+import secrets
+from typing import Final
+
+import structlog
+from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
+
+from controller.api.context import KEYS, PRINCIPAL
+from controller.api.errors import ApiError, as_api_error, error_response
+from controller.api.route import Access, Route
+from controller.api.streams import cut
+
+log = structlog.get_logger(__name__)
+
+HANDLER_DEADLINE_S: Final = 30.0
+REQUEST_ID: Final = web.RequestKey("REQUEST_ID", str)
+ROUTES: Final = web.AppKey("ROUTES", dict[tuple[str, str], Route])
+_STARTED: Final = web.RequestKey("STARTED", bool)
+_REQUEST_ID_HEADER: Final = "X-Request-ID"
+_GOOD_REQUEST_ID: Final = re.compile(r"^[A-Za-z0-9._-]{1,64}$")
+_SERVER_ERROR: Final = 500
+
+
+async def note_start(request: web.Request, response: web.StreamResponse) -> None:
+    """Signal before the headers leave, of streams too: they carry the request's id."""
+    response.headers[_REQUEST_ID_HEADER] = request.get(REQUEST_ID, "")
+    request[_STARTED] = True
+
+
+@web.middleware
+async def identify(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Takes over the caller's request id where it is a decent one, else makes one; logs carry it."""
+    given = request.headers.get(_REQUEST_ID_HEADER, "")
+    request[REQUEST_ID] = given if _GOOD_REQUEST_ID.match(given) else secrets.token_hex(8)
+    with structlog.contextvars.bound_contextvars(request_id=request[REQUEST_ID]):
+        return await handler(request)
+
+
+@web.middleware
+async def answer_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Turns whatever was raised into the one envelope."""
+    try:
+        return await handler(request)
+    except Exception as error:
+        known = as_api_error(error)
+        if known is None or known.status >= _SERVER_ERROR:
+            log.warning(
+                "request failed",
+                method=request.method,
+                path=request.path,
+                status=known.status if known else _SERVER_ERROR,
+                exc_info=known is None,
+                error=str(error),
+            )
+        if request.get(_STARTED):
+            cut(request)  # half an answer is out; a second one behind it would be taken for its rest
+        known = known or ApiError(_SERVER_ERROR, "internal", "something went wrong here; the log has the request's id")
+        known.details.setdefault("request_id", request[REQUEST_ID])
+        return error_response(known, request.path)
+
+
+@web.middleware
+async def authenticate(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Refuses who has no key, and who has a key of too small a role; what is not in the table is nobody's to call."""
+    route = _route_of(request)
+    if route is not None and route.access is Access.OPEN:
+        return await handler(request)
+    scheme, _, key = request.headers.get("Authorization", "").partition(" ")
+    principal = await request.app[KEYS].authenticate(key.strip()) if scheme.lower() == "bearer" else None
+    if principal is None:
+        raise ApiError(
+            401,
+            "unauthenticated",
+            "no valid API key; send Authorization: Bearer KEY (for gpuward: set GPUWARD_API_KEY)",
+            headers={"WWW-Authenticate": "Bearer"},
+        )
+    if route is None:
+        return await handler(request)  # no such path or method, which its own handler says
+    if not route.access.allows(principal.role):
+        allowed = ", ".join(sorted(route.access.value))
+        raise ApiError(403, "forbidden", f"a key of role {principal.role} may not do this; use one of: {allowed}")
+    request[PRINCIPAL] = principal
+    return await handler(request)
+
+
+def _route_of(request: web.Request) -> Route | None:
+    """The route in the table; None where there is no such path or method."""
+    resource = request.match_info.route.resource
+    return request.app[ROUTES].get((request.method, resource.canonical)) if resource is not None else None
+
+
+def deadline(seconds: float = HANDLER_DEADLINE_S) -> Middleware:
+    """A limit on every handler but those that stream."""
+
+    @web.middleware
+    async def limited(request: web.Request, handler: Handler) -> web.StreamResponse:
+        route = _route_of(request)
+        if route is None or route.stream:
+            return await handler(request)
+        async with asyncio.timeout(seconds):
+            return await handler(request)
+
+    return limited

@@ -1,0 +1,121 @@
+"""A deployment's phase and conditions, derived from its instances. Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from controller.decide.draft import Draft
+from controller.domain.instances import DeploymentFacts
+from controller.domain.phases import DeploymentPhase, InstancePhase
+from controller.domain.plans import DeploymentUpdate
+
+P = InstancePhase
+D = DeploymentPhase
+_ON_THE_WAY = frozenset({P.ANALYZING, P.SCHEDULED, P.STARTING})
+_TROUBLED = frozenset({P.UNHEALTHY, P.BACKOFF, P.UNREACHABLE, P.FAILED})
+
+
+@dataclass(frozen=True, slots=True)
+class _After:
+    """An instance as it is once the draft is carried out."""
+
+    phase: InstancePhase
+    reason: str
+    message: str
+    revision: int
+
+
+def roll_up(facts: DeploymentFacts, wanted: int, draft: Draft) -> None:
+    """Adds the deployment's new status to the draft where it differs from the stored one."""
+    instances = _after(facts, draft)
+    current = all(i.revision == facts.revision for i in instances if i.phase is not P.REPLACED)
+    phases: list[InstancePhase] = [i.phase for i in instances if i.phase is not P.REPLACED]
+    phases += [P.PENDING] * len(draft.creates)
+    ready = phases.count(P.RUNNING)
+    phase = _phase(facts, wanted, phases, ready)
+    if phase is D.RUNNING and not current:
+        phase = D.PROGRESSING  # between two replacements all run, but not what was applied
+    reason, message = _why(facts, phase, instances)
+    conditions = _conditions(facts, wanted, ready, phase, current=current)
+    update = DeploymentUpdate(phase, reason, message, ready, facts.generation, conditions)
+    stored = (facts.phase, facts.reason, facts.message, facts.ready, facts.observed_generation, facts.conditions)
+    if stored != (phase, reason, message, ready, facts.generation, conditions):
+        draft.update = update
+
+
+def _after(facts: DeploymentFacts, draft: Draft) -> list[_After]:
+    """The remaining instances by id."""
+    moves = {m.instance: m for m in draft.moves}
+    restarted = {r.instance for r in draft.restarts}
+    gone = {r.instance for r in draft.removals}
+    found: list[_After] = []
+    for i in sorted(facts.instances, key=lambda i: i.id):
+        if i.id in gone:
+            continue
+        move = moves.get(i.id)
+        if move is not None:
+            found.append(_After(move.to, str(move.reason), move.message, i.revision))
+        elif i.id in restarted:
+            found.append(_After(P.STARTING, "", "", i.revision))
+        else:
+            found.append(_After(i.phase, i.reason, i.message, i.revision))
+    return found
+
+
+def _phase(facts: DeploymentFacts, wanted: int, phases: list[InstancePhase], ready: int) -> DeploymentPhase:
+    if facts.deleted_at is not None:
+        return D.DELETING
+    if wanted == 0:
+        return D.STOPPED if not phases else D.PROGRESSING
+    staying = [p for p in phases if p is not P.STOPPING]
+    settled = _settled(wanted, staying, ready)
+    if settled is not None and (settled is not D.RUNNING or len(staying) == len(phases)):
+        return settled
+    if any(p in _TROUBLED for p in staying):
+        return D.DEGRADED
+    if any(p in _ON_THE_WAY for p in staying) or P.STOPPING in phases:
+        return D.PROGRESSING
+    return D.DEGRADED if ready else D.PENDING
+
+
+def _settled(wanted: int, staying: Sequence[InstancePhase], ready: int) -> DeploymentPhase | None:
+    """The phase of a deployment whose instances are all where they shall be; None while any is not."""
+    if staying and all(p is P.SUCCEEDED for p in staying) and len(staying) >= wanted:
+        return D.SUCCEEDED
+    if ready + staying.count(P.SUCCEEDED) >= wanted:
+        return D.RUNNING
+    if P.FAILED in staying and all(p in (P.FAILED, P.SUCCEEDED) for p in staying):
+        return D.FAILED
+    return None
+
+
+def _why(facts: DeploymentFacts, phase: DeploymentPhase, instances: Sequence[_After]) -> tuple[str, str]:
+    if phase is D.STOPPED:
+        intent = next((i for i in facts.intents if i.max_replicas == 0), None)
+        return (intent.reason, f"stopped by {intent.source}") if intent else ("", "no replicas are wanted")
+    if phase in (D.RUNNING, D.SUCCEEDED):
+        return "", ""
+    if phase is D.DELETING:
+        return "deleted", f"{len(instances)} instances are still stopping" if instances else ""
+    for instance in instances:
+        if instance.phase not in (P.RUNNING, P.REPLACED, P.SUCCEEDED) and (instance.reason or instance.message):
+            return instance.reason, instance.message
+    return "", ""
+
+
+def _conditions(
+    facts: DeploymentFacts, wanted: int, ready: int, phase: DeploymentPhase, *, current: bool
+) -> tuple[Mapping[str, Any], ...]:
+    states = {
+        "Available": (ready > 0, "" if ready else "no_instance_runs"),
+        "Complete": (phase in (D.RUNNING, D.SUCCEEDED, D.STOPPED), f"{ready} of {wanted} run"),
+        "UpToDate": (current, "" if current else "older_revision_runs"),
+    }
+    before = {c["type"]: c for c in facts.conditions}
+    found: list[Mapping[str, Any]] = []
+    for name, (holds, reason) in states.items():
+        status = "true" if holds else "false"
+        old = before.get(name)
+        since = old["since"] if old is not None and old["status"] == status else facts.now.isoformat()
+        found.append({"type": name, "status": status, "reason": reason, "message": "", "since": since})
+    return tuple(found)

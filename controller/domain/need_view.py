@@ -1,0 +1,31 @@
+"""A need as the API shows it: the figure of the layout that was chosen, and what it is made of."""
+
+from controller.domain.placement import Layout, Need, Share
+from schemas.manifest import Resources
+from schemas.needs import NeedView
+
+
+def need_view(need: Need, resources: Resources, engine: str | None = None, layout: Layout | None = None) -> NeedView:
+    """What is needed of each GPU of that layout; in all, where none is chosen or the engine has not measured it.
+
+    Where it is not known, what the user asks of each GPU.
+    """
+    own = dict(need.by_engine).get(engine or "", need)
+    share = own.share_of(layout) if layout is not None else None
+    if share is None and own.memory_mib is None:
+        share = _stated(resources)
+    return NeedView(
+        memory_mib=own.memory_mib if share is None else share.memory_mib,
+        host_memory_mib=own.host_memory_mib if share is None else share.host_memory_mib or own.host_memory_mib,
+        parts=dict(own.parts if share is None else share.parts),
+        per_gpu=share is not None,
+        context=own.context,
+        sequences=own.sequences if layout is None else own.sequences_of(layout),
+        notes=list(own.notes),
+    )
+
+
+def _stated(resources: Resources) -> Share | None:
+    if resources.gpus == 0:
+        return Share(1, 1, 1, 0)
+    return Share(1, 1, 1, resources.gpu_memory) if isinstance(resources.gpu_memory, int) else None

@@ -1,0 +1,79 @@
+"""The user's own command: argv, never a shell. Nobody can know what it needs unless the user says so."""
+
+from typing import Any, Final
+
+from controller.domain.placement import Compatibility, Need
+from controller.engines.base import (
+    Analysis,
+    EngineProcess,
+    Launch,
+    SingleEngine,
+    SpecError,
+    model_reference,
+    probe_order,
+    refuse_gangs,
+    refuse_parallel,
+)
+from schemas.manifest import DeploymentSpec
+
+# Running and waiting, as the well-known servers name them. Which of them a command starts cannot be known; one that is
+# none of them, or does not offer its metrics, has none of these gauges, and then only the proxy's count tells.
+_REQUEST_GAUGES: Final = (
+    "vllm:num_requests_running",
+    "vllm:num_requests_waiting",
+    "sglang:num_running_reqs",
+    "sglang:num_queue_reqs",
+    "llamacpp:requests_processing",
+    "llamacpp:requests_deferred",
+    "tgi_batch_current_size",
+    "tgi_queue_size",
+)
+
+
+class CustomEngine(SingleEngine):
+    """Runs `command` on any platform, on no GPU unless GPUs or their memory are asked for."""
+
+    name = "custom"
+
+    def validate(self, spec: DeploymentSpec) -> None:
+        """Raises SpecError for what the command would never see."""
+        refuse_parallel(spec, self.name)
+        refuse_gangs(spec, self.name)
+        if spec.args:
+            raise SpecError("args: engine custom passes none; write them into command")
+        if spec.probe is not None and not _needs_port(spec):
+            raise SpecError("probe: the command has no {port} to be asked at; use {port} in it, or remove the probe")
+
+    def compatibility(self, spec: DeploymentSpec) -> Compatibility:  # noqa: ARG002 - the same for every spec
+        """Anything."""
+        return Compatibility()
+
+    def gpu_counts(self, spec: DeploymentSpec) -> tuple[int, ...]:
+        """One GPU where GPU memory or a whole GPU is asked for, else none."""
+        resources = spec.resources
+        return (1,) if resources.gpu_memory != "auto" or resources.exclusive else (0,)
+
+    def analysis(self, spec: DeploymentSpec) -> Analysis | None:  # noqa: ARG002 - the same for every spec
+        """None: there is nothing to read."""
+        return None
+
+    def need(self, spec: DeploymentSpec, result: Any) -> Need:  # noqa: ARG002 - the same for every spec
+        """Unknown, so GPUs are taken whole unless their memory is given."""
+        return Need(memory_mib=None, notes=("a command's need cannot be known",))
+
+    def process(self, spec: DeploymentSpec, launch: Launch) -> EngineProcess:
+        """The command with {model} and {gpu_count} filled in; {port} is the agent's to choose."""
+        model = model_reference(spec) or ""
+        count = str(launch.gpu_count)
+        argv = tuple(part.replace("{gpu_count}", count).replace("{model}", model) for part in spec.command)
+        serves = _needs_port(spec)
+        return EngineProcess(
+            argv=argv,
+            needs_port=serves,
+            probe=probe_order(spec, None),
+            request_gauges=_REQUEST_GAUGES if serves else (),
+        )
+
+
+def _needs_port(spec: DeploymentSpec) -> bool:
+    return any("{port}" in part for part in spec.command)

@@ -1,0 +1,101 @@
+"""A spec's args as the flags of a command line, and single flags read back: shared by all servers of models."""
+
+import re
+from collections.abc import Container, Iterable, Mapping
+from decimal import Decimal
+from typing import Any, Final
+
+from controller.engines.base import SpecError
+from schemas.manifest import DeploymentSpec
+
+_FLAG: Final = re.compile(r"^[a-z][a-z0-9-]*$")
+_NUMBER: Final = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,12})?)([kKmMgG]?)")
+# As vLLM reads them: small letters are decimal, capitals binary.
+_SUFFIXES: Final = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
+MAX_FIGURE: Final = 10**9
+
+
+def flag_of(name: str) -> str:
+    """An arg's name as the flag's: `max_model_len` is `max-model-len`."""
+    return name.replace("_", "-")
+
+
+def flags(
+    spec: DeploymentSpec,
+    reserved: Mapping[str, str],
+    read: Iterable[str] = (),
+    figures: Container[str] = (),
+    repeated: Container[str] | None = None,
+    *,
+    negated: bool = True,
+) -> list[str]:
+    """The args as flags: true a bare flag, false its `--no-` form, a list one flag with all its values, null nothing.
+
+    Args:
+        spec: of the deployment.
+        reserved: flags that are not the user's to set, with what to do instead.
+        read: flags that the need or the claim is made of.
+        figures: of these the ones that `figure` reads; not every server understands 8k, so they are written out.
+        repeated: flags that are written once for each value of a list; None: all.
+        negated: whether the server's switches have a `--no-` form; else one that is off is left out.
+
+    Raises:
+        SpecError: naming the arg.
+    """
+    known = {*reserved, *read}
+    argv: list[str] = []
+    for name, value in spec.args.items():
+        flag = flag_of(name)
+        _check_flag(name, flag, reserved, known)
+        plain = figure(spec, flag) if flag in figures else None
+        if isinstance(value, bool):
+            argv += [f"--{flag}"] if value else [f"--no-{flag}"] if negated else []
+            continue
+        items = [item for item in (value if isinstance(value, list) else [value]) if item is not None]
+        if any(isinstance(item, bool | list | dict) for item in items):
+            raise SpecError(f"args.{name}: a list may hold numbers and texts only")
+        words = [str(item) for item in items] if plain is None else [str(plain)]
+        if repeated is None or flag in repeated:
+            argv += [part for word in words for part in (f"--{flag}", word)]
+        elif words:
+            argv += [f"--{flag}", *words]
+    return argv
+
+
+def _check_flag(name: str, flag: str, reserved: Mapping[str, str], known: Iterable[str]) -> None:
+    """Raises SpecError for a flag that is none, or not the user's, be it in short: servers take a flag's beginning."""
+    if not _FLAG.match(flag):
+        raise SpecError(f"args.{name}: is not a flag's name; write it without dashes in front, such as dtype")
+    if flag in reserved:
+        raise SpecError(f"args.{name}: is set by Gpuward; {reserved[flag]}")
+    if flag not in known and (meant := sorted(one for one in known if one.startswith(flag))):
+        raise SpecError(f"args.{name}: a server would take it for {meant[0]}; write the flag out")
+
+
+def stated(spec: DeploymentSpec, names: Iterable[str]) -> Any:
+    """The value of the first of these flags that is given, None where none is."""
+    given = {flag_of(name): value for name, value in spec.args.items()}
+    return next((given[name] for name in names if given.get(name) is not None), None)
+
+
+def figure(spec: DeploymentSpec, *names: str) -> int | None:
+    """A whole number above 0 given by the first of these flags, such as 8192 or 8k; None where none is given.
+
+    Raises:
+        SpecError: naming the arg that holds something else.
+    """
+    value = stated(spec, names)
+    if value is None:
+        return None
+    match = None if isinstance(value, bool) else _NUMBER.fullmatch(str(value))
+    found = Decimal(0) if match is None else Decimal(match[1]) * _SUFFIXES[match[2]]
+    if not 0 < found <= MAX_FIGURE or found % 1:
+        given = next(name for name in spec.args if flag_of(name) in names and spec.args[name] is not None)
+        raise SpecError(f"args.{given}: must be a whole number above 0, such as 8192")
+    return int(found)
+
+
+def text(spec: DeploymentSpec, *names: str) -> str | None:
+    """A text given by the first of these flags; None where none is given."""
+    value = stated(spec, names)
+    return None if value is None else str(value)

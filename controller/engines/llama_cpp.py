@@ -1,0 +1,230 @@
+"""llama.cpp: `llama-server`, for GGUF files. Checked against its server's documentation as of builds of 2026.
+
+By itself it takes all layers to the GPUs. The rest of a model stays in host memory only where the user says how many
+layers the GPUs get (`args: {n-gpu-layers: 20}`), since that is many times slower: nobody should get it by chance.
+"""
+
+import re
+from dataclasses import replace
+from typing import Any, Final
+
+from controller.domain.model_facts import ModelFacts, facts_from_json
+from controller.domain.placement import Compatibility, Need, Share
+from controller.domain.splits import Split
+from controller.engines.base import (
+    Analysis,
+    EngineProcess,
+    Launch,
+    SingleEngine,
+    SpecError,
+    model_reference,
+    probe_order,
+    refuse_gangs,
+    refuse_parallel,
+)
+from controller.engines.flags import figure, flags, stated, text
+from controller.engines.memory import UNKNOWN_CACHE_SHARE, Workload, cache_per_gpu, mib
+from controller.engines.source import model_analysis, refuse_other_models
+from schemas.manifest import DeploymentSpec
+from schemas.reasons import Reason
+
+DEFAULT_CONTEXT: Final = 8192
+DEFAULT_SLOTS: Final = 4  # as many as llama-server opens by itself
+CONTEXT_MIB: Final = 320  # a CUDA context without PyTorch's kernels: https://github.com/pytorch/pytorch/issues/28394
+HOST_RUNTIME_MIB: Final = 512
+_BATCH: Final = 512  # tokens of a physical batch, --ubatch-size
+_WINDOW_PAD: Final = 256  # each slot's window and a physical batch are rounded up to it (llama-kv-cache-iswa.cpp)
+# The compute buffer: logits of a batch in 32 bits, which alone are 250 of the 258.5 MiB that llama.cpp reports for
+# Llama-3-8B, and beside them what passes through a layer (3 x hidden size and 3 x feed forward, in 32 bits).
+_FLOAT: Final = 4
+_THREE: Final = 3
+
+# Bytes of an element: blocks of 32 with one scale (ggml-common.h).
+_CACHE_TYPES: Final = {
+    "f32": 4.0, "f16": 2.0, "bf16": 2.0, "q8_0": 34 / 32, "q5_1": 24 / 32, "q5_0": 22 / 32, "q4_1": 20 / 32,
+    "q4_0": 18 / 32, "iq4_nl": 18 / 32,
+}  # fmt: skip
+_LAYERS: Final = ("n-gpu-layers", "gpu-layers")
+_CONTEXT: Final = ("ctx-size",)
+_SLOTS: Final = ("parallel",)
+_UBATCH: Final = ("ubatch-size",)
+_ADAPTERS: Final = ("lora", "mmproj")  # what is loaded beside the model, a vision tower too
+_FIGURES: Final = frozenset({*_CONTEXT, *_SLOTS, *_UBATCH})
+_READ: Final = frozenset({*_LAYERS, *_FIGURES, *_ADAPTERS, "cache-type-k", "cache-type-v"})
+_LAYER_COUNT: Final = re.compile(r"[0-9]{1,6}")
+_GPU_COUNTS: Final = (1, 2, 3, 4, 5, 6, 7, 8)
+
+_COMPATIBILITY: Final = Compatibility(
+    engine="llama-cpp",
+    os=frozenset({"linux", "darwin"}),
+    arch=frozenset({"x86_64", "aarch64"}),
+    vendors=frozenset({"nvidia", "apple"}),
+)
+_RESERVED: Final = {
+    "host": "the agent's proxy speaks for it",
+    "port": "the agent chooses it",
+    "model": "state it as model",
+    "model-url": "state it as model",
+    "hf-repo": "state it as model",
+    "metrics": "it is on, since requests are counted by it",
+    "rpc": "instances over several workers are not what engine llama-cpp is for",
+    "device": "placement chooses the GPUs",
+    "main-gpu": "placement chooses the GPUs",
+    "tensor-split": "each GPU gets as many layers, which is what is then claimed",
+    "fit": "what fits is worked out before it is started",
+}
+
+
+class LlamaCppEngine(SingleEngine):
+    """Spreads whole layers over the GPUs of one worker."""
+
+    name = "llama-cpp"
+    own_flags = frozenset({*_LAYERS, *_CONTEXT, *_SLOTS, *_ADAPTERS})
+
+    def validate(self, spec: DeploymentSpec) -> None:
+        """Raises SpecError for models and args that cannot work."""
+        refuse_other_models(spec, self.name, gguf=True)
+        refuse_parallel(spec, self.name)
+        refuse_gangs(spec, self.name)
+        _flags(spec)
+        for name in ("cache-type-k", "cache-type-v"):
+            if (given := text(spec, name)) is not None and given not in _CACHE_TYPES:
+                raise SpecError(f"args.{name}: {given} is no type of a cache; use one of {', '.join(_CACHE_TYPES)}")
+        if text(spec, "split-mode") == "none":
+            raise SpecError("args.split-mode: is none, so one GPU would hold all; set resources.gpus: 1 instead")
+        layers = _gpu_layers(spec)
+        wants_gpus = spec.resources.gpus not in ("auto", 0) or bool(spec.placement.gpus)
+        if layers == 0 and (wants_gpus or spec.resources.gpu_memory != "auto" or spec.resources.exclusive):
+            raise SpecError("args.n-gpu-layers: is 0, so no GPU would be used; remove the GPUs or raise it")
+        if layers != 0 and spec.resources.gpus == 0:
+            raise SpecError("resources.gpus: is 0, but layers would go to a GPU; set args: {n-gpu-layers: 0}")
+
+    def compatibility(self, spec: DeploymentSpec) -> Compatibility:  # noqa: ARG002 - the same for every spec
+        """Wherever it is installed; on GPUs of NVIDIA and Apple."""
+        return _COMPATIBILITY
+
+    def gpu_counts(self, spec: DeploymentSpec) -> tuple[int, ...]:
+        """Any number, since layers are many; none with `n-gpu-layers: 0`."""
+        return (0,) if _gpu_layers(spec) == 0 else _GPU_COUNTS
+
+    def analysis(self, spec: DeploymentSpec) -> Analysis | None:
+        """Reads the file's header, unless the user said how much memory of each GPU to take."""
+        given = isinstance(spec.resources.gpu_memory, int)
+        return None if given else model_analysis(spec, _adapters(spec))
+
+    def need(self, spec: DeploymentSpec, result: Any) -> Need:
+        """What each GPU holds for each number of GPUs, and what stays on the host."""
+        context, slots = figure(spec, *_CONTEXT), figure(spec, *_SLOTS) or DEFAULT_SLOTS
+        if result is None:
+            # It knows no bound on its memory but these; the model's own context may be far more than was thought of.
+            each = DEFAULT_CONTEXT if context is None else context // slots
+            given = (
+                "memory as given by the user",
+                f"{slots} slots of {each} tokens{'' if context else ', by default'}",
+            )
+            return Need(None, host_memory_mib=HOST_RUNTIME_MIB, notes=given, context=each, sequences=slots)
+        facts = facts_from_json(result)
+        if facts.format != "gguf":
+            return Need(None, refused=(Reason.ENGINE_UNSUPPORTED,), notes=("llama-cpp loads GGUF files only",))
+        each = min(facts.context_length or DEFAULT_CONTEXT, DEFAULT_CONTEXT) if context is None else context // slots
+        batch = figure(spec, *_UBATCH) or _BATCH
+        workload = Workload(max(each, 1), slots, _element_bytes(spec), batch, slots, slots * (batch + _WINDOW_PAD))
+        if stated(spec, ("swa-full",)) is True:
+            facts = replace(facts, sliding_window=None)
+        layers = (facts.layers or 0) + 1  # as it counts them: the output is one more
+        wanted = _gpu_layers(spec)
+        on_gpu = 1.0 if wanted is None else min(wanted / layers, 1.0)
+        cache = _cache_per_gpu(facts, Split(1, 1, 1), workload)
+        # A layer's cache is where the layer is (llama.cpp, src/llama-kv-cache.cpp: the device of `dev_layer(il)`).
+        host = mib((facts.weight_bytes + cache) * (1 - on_gpu)) + HOST_RUNTIME_MIB
+        notes = [f"{slots} slots of {each} tokens{'' if context else ', by default'}"]
+        if on_gpu < 1:
+            notes.append(f"{wanted} of {layers} layers on GPUs, the rest in host memory")
+        if wanted == 0:
+            parts = {"weights": mib(facts.weight_bytes), "cache": mib(cache)}
+            return Need(0, host, parts, notes=tuple(notes), context=each, sequences=slots)
+        shares = tuple(_share(facts, workload, count, on_gpu) for count in _GPU_COUNTS)
+        if spec.resources.gpus != "auto" or spec.placement.gpus:
+            count = spec.resources.gpus if spec.resources.gpus != "auto" else len(spec.placement.gpus)
+            shares = (_share(facts, workload, count, on_gpu),)
+        return Need(
+            memory_mib=shares[0].memory_mib * shares[0].gpus,
+            host_memory_mib=host,
+            parts=shares[0].parts,
+            notes=tuple(notes),
+            shares=shares,
+            context=each,
+            sequences=slots,
+        )
+
+    def process(self, spec: DeploymentSpec, launch: Launch) -> EngineProcess:
+        """`llama-server --model FILE`; it answers to any model's name."""
+        argv = ["llama-server", "--model", model_reference(spec) or "", "--host", "127.0.0.1", "--port", "{port}"]
+        argv.append("--metrics")
+        if stated(spec, _LAYERS) is None:
+            argv += ["--n-gpu-layers", "999" if launch.gpu_count else "0"]
+        if launch.context is not None and launch.sequences is not None:
+            if figure(spec, *_CONTEXT) is None:
+                argv += ["--ctx-size", str(launch.context * launch.sequences)]
+            if figure(spec, *_SLOTS) is None:
+                argv += ["--parallel", str(launch.sequences)]
+        return EngineProcess(
+            argv=(*argv, *_flags(spec)),
+            needs_port=True,
+            probe=probe_order(spec, "/health"),
+            request_gauges=("llamacpp:requests_processing", "llamacpp:requests_deferred"),
+        )
+
+
+def _share(facts: ModelFacts, workload: Workload, count: int, on_gpu: float) -> Share:
+    """The GPU that holds most, of so many over which whole layers are spread."""
+    split = Split(1, count, 1)
+    stage = 1 / count if not facts.layers else -(-facts.layers // count) / facts.layers
+    element = facts.weight_bytes / facts.parameters if facts.parameters else 0.0
+    embeddings = element * (facts.vocab or 0) * (facts.hidden_size or 0) if count > 1 else 0.0
+    weights = (facts.weight_bytes - embeddings) * stage + embeddings
+    passing = _THREE * ((facts.hidden_size or 0) + (facts.intermediate_size or 0))
+    parts = {
+        "weights": mib(weights * on_gpu),
+        "adapters": mib(facts.adapter_bytes),  # a vision tower is not spread
+        "cache": mib(_cache_per_gpu(facts, split, workload) * on_gpu),
+        "compute": mib(workload.batch_tokens * ((facts.vocab or 0) + passing) * _FLOAT),
+        "context": CONTEXT_MIB,
+    }
+    parts = {name: size for name, size in parts.items() if size}
+    return Share(1, count, 1, sum(parts.values()), parts)
+
+
+def _flags(spec: DeploymentSpec) -> list[str]:
+    return flags(spec, _RESERVED, _READ, _FIGURES)
+
+
+def _cache_per_gpu(facts: ModelFacts, split: Split, workload: Workload) -> float:
+    """Bytes; a share of the weights where the file does not say enough."""
+    cache = cache_per_gpu(facts, split, workload)
+    return facts.weight_bytes * UNKNOWN_CACHE_SHARE / split.gpus if cache is None else cache
+
+
+def _gpu_layers(spec: DeploymentSpec) -> int | None:
+    """How many layers the GPUs get; None: all.
+
+    Raises:
+        SpecError: it is neither a number nor `all`.
+    """
+    value = text(spec, *_LAYERS)
+    if value is None or value == "all":
+        return None
+    if _LAYER_COUNT.fullmatch(value) is None:
+        raise SpecError("args.n-gpu-layers: must be a whole number, or all")
+    return int(value)
+
+
+def _element_bytes(spec: DeploymentSpec) -> float:
+    keys, values = (_CACHE_TYPES[text(spec, f"cache-type-{part}") or "f16"] for part in "kv")
+    return (keys + values) / 2
+
+
+def _adapters(spec: DeploymentSpec) -> tuple[str, ...]:
+    given = (stated(spec, (name,)) for name in _ADAPTERS)
+    lists = (value if isinstance(value, list) else [] if value is None else [value] for value in given)
+    return tuple(str(one) for values in lists for one in values if not isinstance(one, bool))

@@ -1,0 +1,160 @@
+"""SGLang: `sglang serve`, on one worker or on several. Checked against the documentation and sources of version 0.5."""
+
+from typing import Final
+
+from controller.domain.placement import Compatibility
+from controller.domain.splits import Split
+from controller.engines.base import EngineProcess, Launch, SpecError, probe_order
+from controller.engines.flags import figure, stated
+from controller.engines.memory import mib
+from controller.engines.served import CONTEXT_MIB, ModelServer, ServerTable, outside_parts
+from controller.engines.source import repository
+from schemas.manifest import DeploymentSpec
+
+_BY_PARALLEL: Final = "state it under parallel"
+_BY_PLACEMENT: Final = "it follows from where the instance is placed"
+_BY_RESOURCES: Final = "state resources.gpu_memory instead, which is what is then claimed"
+
+WHOLE_GPU: Final = 0.85  # of one that is claimed whole, if that is enough; about what it chooses by itself
+_LEAST: Final = 0.05
+_MOST: Final = 0.95
+# What it keeps for activations is what its fraction leaves: a chunk of prefill's, which it makes no account of.
+ACTIVATIONS_MIB: Final = mib(1.5 * 2**30)
+
+_TABLE: Final = ServerTable(
+    compatibility=Compatibility(
+        engine="sglang",
+        os=frozenset({"linux"}),
+        arch=frozenset({"x86_64", "aarch64"}),
+        vendors=frozenset({"nvidia"}),
+        min_driver=(525,),  # the oldest driver that runs CUDA 12 programs
+        min_compute_capability=(7, 5),  # docs.sglang.io, Install: Turing and newer
+    ),
+    capabilities={
+        "bfloat16": (8, 0),  # below it would compute in float16 instead, which not every model survives
+        "awq": (7, 5),
+        "awq_marlin": (8, 0),
+        "gptq_marlin": (8, 0),
+        "compressed-tensors": (7, 5),
+        "mxfp4": (8, 0),
+        "fp8-weights": (8, 9),
+        "fp8-cache": (8, 9),
+    },
+    unsupported={
+        "T5ForConditionalGeneration": "models of an encoder and a decoder are not among those it has",
+        "MT5ForConditionalGeneration": "models of an encoder and a decoder are not among those it has",
+        "BartForConditionalGeneration": "models of an encoder and a decoder are not among those it has",
+        "MBartForConditionalGeneration": "models of an encoder and a decoder are not among those it has",
+        "WhisperForConditionalGeneration": "only its newest versions have it",
+    },
+    reserved={
+        "host": "the agent's proxy speaks for it",
+        "port": "the agent chooses it",
+        "model": "state it as model",
+        "model-path": "state it as model",
+        "revision": "state it as model: hf:org/name@revision",
+        "tp": _BY_PARALLEL,
+        "tp-size": _BY_PARALLEL,
+        "tensor-parallel-size": _BY_PARALLEL,
+        "pp-size": _BY_PARALLEL,
+        "pipeline-parallel-size": _BY_PARALLEL,
+        "dp": _BY_PARALLEL,
+        "dp-size": _BY_PARALLEL,
+        "data-parallel-size": _BY_PARALLEL,
+        "nnodes": _BY_PLACEMENT,
+        "node-rank": _BY_PLACEMENT,
+        "dist-init-addr": _BY_PLACEMENT,
+        "nccl-init-addr": _BY_PLACEMENT,
+        "base-gpu-id": _BY_PLACEMENT,
+        "mem-fraction-static": _BY_RESOURCES,
+        "max-total-tokens": "state context-length and max-running-requests, from which it follows",
+        "enable-metrics": "it is on, since requests are counted by it",
+        "device": "engine sglang runs on GPUs",
+        "config": "write what is in the file under args",
+    },
+    context=("context-length",),
+    sequences=("max-running-requests",),
+    batch_tokens=("chunked-prefill-size",),
+    batch_tokens_default=8192,
+    batch_sequences_default=256,
+    adapters=("lora-paths",),
+    negated=False,  # its switches are there or not
+    # It keeps every token for most models, and for a few (is_hybrid_swa_model in its sources) four fifths of them.
+    windows=False,
+)
+
+
+class SglangEngine(ModelServer):
+    """Takes a fraction of the memory that it finds free, and no more cache than it is told."""
+
+    name = "sglang"
+    table = _TABLE
+    own_flags = _TABLE.own_flags
+
+    def validate(self, spec: DeploymentSpec) -> None:
+        """Raises SpecError for models and args that cannot work."""
+        super().validate(spec)
+        if spec.parallel.dp not in ("auto", 1) and spec.resources.max_workers > 1:
+            raise SpecError(
+                "parallel.dp: sglang keeps all copies of a model on one worker; set resources.max_workers: 1"
+            )
+        given = isinstance(spec.resources.gpu_memory, int) and not spec.resources.exclusive
+        bounded = figure(spec, *_TABLE.context) is not None and figure(spec, *_TABLE.sequences) is not None
+        if given and not bounded:
+            raise SpecError(
+                "resources.gpu_memory: SGLang fills what it finds free, also of a shared GPU; bound its cache by"
+                " args.context-length and args.max-running-requests, or set resources.exclusive: true"
+            )
+
+    def process(self, spec: DeploymentSpec, launch: Launch) -> EngineProcess:
+        """`sglang serve --model-path MODEL`; of a gang the leader serves, the others answer nobody."""
+        model, revision = repository(spec)
+        argv = ["sglang", "serve", "--model-path", model]
+        if revision is not None:
+            argv += ["--revision", revision]
+        argv += ["--host", "127.0.0.1", "--port", "{port}", "--enable-metrics"]
+        for flag, degree in (("tp", launch.tp), ("pp", launch.pp), ("dp", launch.dp)):
+            if degree > 1:
+                argv += [f"--{flag}-size", str(degree)]
+        if launch.workers > 1:
+            argv += ["--nnodes", str(launch.workers), "--node-rank", str(launch.rank)]
+            leader = f"[{launch.leader}]" if ":" in launch.leader else launch.leader
+            argv += ["--dist-init-addr", f"{leader}:{launch.rendezvous_port}"]
+        if (fraction := static_fraction(launch)) is not None:
+            argv += ["--mem-fraction-static", f"{fraction:.4f}"]
+        argv += _cache(spec, launch)
+        served = stated(spec, ("served-model-name",))
+        serves = launch.rank == 0
+        return EngineProcess(
+            argv=(*argv, *_TABLE.flags(spec)),
+            needs_port=True,  # the others too open one, for the sake of whoever asks for their health
+            env={"HF_HUB_OFFLINE": "1"} if spec.model is not None and spec.model.startswith("path:") else {},
+            probe=probe_order(spec, "/health") if serves else None,
+            request_model=model if served is None else str(served),
+            request_gauges=("sglang:num_running_reqs", "sglang:num_queue_reqs") if serves else (),
+        )
+
+
+def static_fraction(launch: Launch) -> float | None:
+    """`--mem-fraction-static`: weights and cache, of the memory that is free before the weights are loaded.
+
+    The rest of it is what SGLang leaves to activations and graphs (`_profile_available_bytes` in its sources). Where
+    others have claimed memory of the GPU, less of it is free. Should they not have taken it yet, the bound on the
+    number of tokens keeps the cache from growing into what is theirs.
+    """
+    if not launch.gpu_mib or not launch.memory_mib:
+        return None
+    outside = sum(outside_parts(Split(launch.tp, launch.pp, launch.dp)).values()) + ACTIVATIONS_MIB
+    own_mib = launch.need_mib if launch.exclusive else launch.memory_mib
+    free_mib = max(launch.gpu_mib - launch.others_mib - CONTEXT_MIB, own_mib)
+    return min(max((own_mib - outside) / free_mib, WHOLE_GPU if launch.exclusive else _LEAST), _MOST)
+
+
+def _cache(spec: DeploymentSpec, launch: Launch) -> list[str]:
+    """The context, and how many tokens the cache holds at most, where the claim is not for the whole GPU."""
+    if launch.context is None:
+        return []
+    argv = [] if figure(spec, *_TABLE.context) else ["--context-length", str(launch.context)]
+    if not launch.exclusive and launch.sequences is not None:
+        argv += ["--max-total-tokens", str(launch.context * launch.sequences)]
+    return argv

@@ -1,0 +1,188 @@
+"""The simulated engine: a small real HTTP server that behaves as its args say."""
+
+import difflib
+from collections.abc import Callable
+from typing import Any, Final
+
+from controller.domain.placement import Compatibility, Need, Share
+from controller.domain.splits import splits_to_measure
+from controller.engines.base import (
+    Analysis,
+    EngineProcess,
+    Launch,
+    SingleEngine,
+    SpecError,
+    model_reference,
+    probe_order,
+)
+from schemas.manifest import DeploymentSpec
+from schemas.quantities import parse_duration_s, parse_size_mib
+from schemas.wire import SimulatedLoad
+
+_ANALYSIS: Final = "controller.models.analysis:simulated_need"
+_ANALYSIS_MARGIN_S: Final = 30.0  # starting the child, on a machine that is busy
+_ANALYSIS_MEMORY_BYTES: Final = 512 * 2**20
+_MAX_SECONDS: Final = 3600.0
+_MAX_EXIT_CODE: Final = 255
+_MAX_PERCENT: Final = 100.0
+_MAX_STEPS: Final = 1000
+_GPU_COUNTS: Final = (1, 2, 4, 8)  # what commonly divides a model's heads
+_COUNTS_OF_A_MODEL: Final = (1, 2, 3, 4, 5, 6, 7, 8, 16)  # where the heads are known and say which will do
+_MAX_FIGURE: Final = 10_000_000
+Steps = tuple[tuple[float, float], ...]
+
+
+def _seconds(value: object) -> float:
+    seconds = parse_duration_s(value)
+    if seconds > _MAX_SECONDS:
+        raise ValueError(f"must be at most {_MAX_SECONDS:g} seconds")
+    return seconds
+
+
+def _exit_code(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MAX_EXIT_CODE:
+        raise ValueError(f"must be a whole number from 0 to {_MAX_EXIT_CODE}")
+    return value
+
+
+def _flag(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError("must be true or false")  # noqa: TRY004 - refusals of args are ValueErrors throughout
+    return value
+
+
+def _percent(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _MAX_PERCENT:
+        raise ValueError("must be a percentage from 0 to 100, or a list of [seconds, percent]")
+    return float(value)
+
+
+def _utilization(value: object) -> Steps:
+    if not isinstance(value, list):
+        return ((0.0, _percent(value)),)
+    if not 1 <= len(value) <= _MAX_STEPS:
+        raise ValueError(f"must have 1 to {_MAX_STEPS} steps of [seconds, percent]")
+    steps = []
+    for step in value:
+        if not isinstance(step, list) or len(step) != 2:  # noqa: PLR2004 - seconds and percent
+            raise ValueError("must be a percentage from 0 to 100, or a list of [seconds, percent]")
+        steps.append((_seconds(step[0]), _percent(step[1])))
+    return tuple(steps)
+
+
+def _figure(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _MAX_FIGURE:
+        raise ValueError(f"must be a whole number from 1 to {_MAX_FIGURE}")
+    return value
+
+
+_ARGS: Final[dict[str, Callable[[object], Any]]] = {
+    "analysis_seconds": _seconds,
+    "load_seconds": _seconds,
+    "exit_after": _seconds,
+    "exit_code": _exit_code,
+    "ignore_sigterm": _flag,
+    "utilization": _utilization,
+    "memory": parse_size_mib,
+    "token_seconds": _seconds,
+    # The figures of the model that it stands for, as reading one would have given them.
+    "heads": _figure,
+    "kv_heads": _figure,
+    "vocab": _figure,
+    "vision_heads": _figure,
+    "need_per_gpu": parse_size_mib,
+}
+
+
+def parse_args(spec: DeploymentSpec) -> dict[str, Any]:
+    """The args by name, checked and in their own types: seconds, percent steps, MiB.
+
+    Raises:
+        SpecError: naming the arg and what it should be.
+    """
+    parsed = {}
+    for name, value in spec.args.items():
+        if name not in _ARGS:
+            near = difflib.get_close_matches(name, _ARGS, n=1, cutoff=0.5)
+            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(_ARGS)}"
+            raise SpecError(f"args.{name}: the simulated engine does not know it; {hint}")
+        try:
+            parsed[name] = _ARGS[name](value)
+        except ValueError as error:
+            raise SpecError(f"args.{name}: {error}") from None
+    return parsed
+
+
+class SimulatedEngine(SingleEngine):
+    """Runs anywhere, also as a gang, of which rank 0 serves.
+
+    Its need is its arg `memory` in all, or `need_per_gpu` of each GPU however many there are; without them, unknown.
+    """
+
+    name = "simulated"
+
+    def validate(self, spec: DeploymentSpec) -> None:
+        """Raises SpecError for args that it does not know or cannot read."""
+        if "need_per_gpu" in (args := parse_args(spec)) and "memory" in args:
+            raise SpecError("args.need_per_gpu: memory says another need; remove one of them")
+
+    def compatibility(self, spec: DeploymentSpec) -> Compatibility:  # noqa: ARG002 - the same for every spec
+        """Anything: it is a plain process."""
+        return Compatibility()
+
+    def gpu_counts(self, spec: DeploymentSpec) -> tuple[int, ...]:
+        """As many as its heads allow, or commonly do."""
+        return _COUNTS_OF_A_MODEL if "heads" in parse_args(spec) else _GPU_COUNTS
+
+    def analysis(self, spec: DeploymentSpec) -> Analysis | None:
+        """Sleeps in the child where `analysis_seconds` says so."""
+        args = parse_args(spec)
+        seconds = args.get("analysis_seconds")
+        if seconds is None:
+            return None
+        payload = {"seconds": seconds, "memory_mib": args.get("memory")}
+        return Analysis(_ANALYSIS, payload, seconds + _ANALYSIS_MARGIN_S, _ANALYSIS_MEMORY_BYTES)
+
+    def need(self, spec: DeploymentSpec, result: Any) -> Need:
+        """What the args say."""
+        args = parse_args(spec)
+        memory_mib = args.get("memory") if result is None else result["memory_mib"]
+        per_gpu_mib = args.get("need_per_gpu")
+        shares: dict[tuple[int, int, int], Share] = {}
+        if per_gpu_mib is not None:
+            for split in splits_to_measure(spec, self.gpu_counts(spec)):
+                shares[split.degrees] = Share(*split.degrees, per_gpu_mib, {"simulated": per_gpu_mib})
+        return Need(
+            memory_mib=memory_mib,
+            parts={} if memory_mib is None else {"simulated": memory_mib},
+            heads=args.get("heads"),
+            kv_heads=args.get("kv_heads"),
+            vocab=args.get("vocab"),
+            vision_heads=args.get("vision_heads"),
+            shares=tuple(shares.values()),
+        )
+
+    def process(self, spec: DeploymentSpec, launch: Launch) -> EngineProcess:
+        """The server of `agent.simulated_engine`, in the agent's own interpreter."""
+        args = parse_args(spec)
+        argv = ["{python}", "-m", "agent.simulated_engine", "--port", "{port}"]
+        argv += ["--model", model_reference(spec) or "simulated"]
+        for name in ("load_seconds", "exit_after", "exit_code", "token_seconds"):
+            if name in args:
+                argv += [f"--{name.replace('_', '-')}", f"{args[name]:g}"]
+        if args.get("ignore_sigterm"):
+            argv.append("--ignore-sigterm")
+        memory, per_gpu = args.get("memory"), args.get("need_per_gpu")
+        if memory is not None and launch.gpu_count:
+            per_gpu = -(-memory // (launch.gpu_count * launch.workers))
+        load = SimulatedLoad(
+            utilization=args.get("utilization", ((0.0, 0.0),)),
+            memory_mib=per_gpu if launch.gpu_count else None,
+        )
+        return EngineProcess(
+            argv=tuple(argv),
+            needs_port=True,
+            probe=probe_order(spec, "/health"),
+            simulated_load=load,
+            request_gauges=("simulated_requests_running", "simulated_requests_waiting"),
+        )

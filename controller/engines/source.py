@@ -1,0 +1,61 @@
+"""Which files an engine's need is read from, as work for the killable child.
+
+Nothing else is in it, so that all deployments of one model have it read once, whatever they are going to do with it.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from controller.engines.base import Analysis, SpecError, model_reference
+from schemas.manifest import DeploymentSpec
+
+_ANALYSIS: Final = "controller.models.analysis:model_facts"
+_FOLDER_DEADLINE_S: Final = 60.0
+_HUB_DEADLINE_S: Final = 180.0
+_ANALYSIS_MEMORY_BYTES: Final = 2 * 2**30  # a header of 64 MiB grows about tenfold as Python objects
+
+
+def model_analysis(spec: DeploymentSpec, adapters: Sequence[str] = ()) -> Analysis:
+    """Reads the facts of the spec's model.
+
+    Args:
+        spec: of a deployment with a model.
+        adapters: folders, files or names on the hub of what is loaded beside it.
+    """
+    payload = _source(spec.model or "")
+    if adapters:
+        payload["adapters"] = [_adapter(one) for one in adapters]
+    on_hub = "repo" in payload or any("repo" in one for one in payload.get("adapters", ()))
+    return Analysis(_ANALYSIS, payload, _HUB_DEADLINE_S if on_hub else _FOLDER_DEADLINE_S, _ANALYSIS_MEMORY_BYTES)
+
+
+def _source(model: str) -> dict[str, Any]:
+    scheme, _, reference = model.partition(":")
+    if scheme == "hf":
+        repo, _, revision = reference.partition("@")
+        return {"repo": repo, "revision": revision or "main"}
+    return {"path" if scheme == "path" else "gguf": reference}
+
+
+def _adapter(reference: str) -> dict[str, Any]:
+    if not reference.startswith("/"):
+        return _source(f"hf:{reference}")
+    return {"gguf" if reference.endswith(".gguf") else "path": reference}
+
+
+def refuse_other_models(spec: DeploymentSpec, engine: str, *, gguf: bool) -> None:
+    """Raises SpecError for a model that is not given in the way that this engine loads models."""
+    wanted = "gguf:/file" if gguf else "path:/dir or hf:org/name"
+    if spec.model is None or spec.model.startswith("gguf:") is not gguf:
+        raise SpecError(f"model: engine {engine} needs model: {wanted}")
+    if spec.model.startswith("path:") and "@" in spec.model:
+        raise SpecError(f"model: {engine} takes what follows '@' for a revision; rename the folder")
+
+
+def repository(spec: DeploymentSpec) -> tuple[str, str | None]:
+    """What a server is told to load: a folder, or a name on the hub and its revision where one is given."""
+    reference = model_reference(spec) or ""
+    if spec.model is None or not spec.model.startswith("hf:"):
+        return reference, None
+    repo, _, revision = reference.partition("@")
+    return repo, revision or None

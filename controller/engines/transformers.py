@@ -1,0 +1,115 @@
+"""`transformers serve`: any Transformers model behind an OpenAI-compatible server, without a special build."""
+
+from typing import Any, Final
+
+from controller.domain.model_facts import facts_from_json
+from controller.domain.placement import Compatibility, Need
+from controller.engines.base import (
+    Analysis,
+    EngineProcess,
+    Launch,
+    SingleEngine,
+    SpecError,
+    model_reference,
+    probe_order,
+    refuse_gangs,
+    refuse_parallel,
+)
+from controller.engines.capability import demanded_capability
+from controller.engines.flags import flags
+from controller.engines.memory import loaded_bytes, mib
+from controller.engines.source import model_analysis, refuse_other_models
+from schemas.manifest import DeploymentSpec
+from schemas.reasons import Reason
+
+# What comes to the tensors themselves. Key-value cache, activations and the allocator's slack grow with the model;
+# a fifth on top and 2 GiB are the figures of the placement cases, which were taken from real models.
+WORKING_SHARE: Final = 0.2
+GPU_RUNTIME_MIB: Final = 2048  # CUDA context, kernels, cuBLAS workspaces
+# Interpreter, PyTorch and the server: 400 MiB resident measured with a model of 0.4 MiB on CPU, more with CUDA.
+HOST_RUNTIME_MIB: Final = 1024
+
+_OVERRIDE_BYTES: Final = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8}
+_RESERVED: Final = {
+    "host": "the agent's proxy speaks for it",
+    "port": "the agent chooses it",
+    "force-model": "state it as model",
+}
+
+# Below these it turns the weights into bfloat16, twice as large, or refuses them (quantizer_finegrained_fp8.py and
+# quantizer_fbgemm_fp8.py of Transformers).
+_CAPABILITIES: Final = {"fp8-weights": (8, 9), "fbgemm_fp8": (9, 0)}
+_ON_GPU: Final = Compatibility(
+    engine="transformers",
+    vendors=frozenset({"nvidia"}),
+    os=frozenset({"linux"}),
+    arch=frozenset({"x86_64", "aarch64"}),
+    min_driver=(525,),  # the oldest driver that runs CUDA 12 programs
+    min_compute_capability=(7, 0),  # Volta: PyTorch's CUDA 12 wheels no longer carry kernels for older ones
+)
+_ON_CPU: Final = Compatibility(
+    engine="transformers", os=frozenset({"linux", "darwin"}), arch=frozenset({"x86_64", "aarch64"})
+)
+
+
+class TransformersEngine(SingleEngine):
+    """One process that may spread a model's layers over the GPUs that it is given; by itself it asks for one."""
+
+    name = "transformers"
+
+    def validate(self, spec: DeploymentSpec) -> None:
+        """Raises SpecError for models and args that cannot work."""
+        refuse_other_models(spec, self.name, gguf=False)
+        refuse_parallel(spec, self.name)
+        refuse_gangs(spec, self.name)
+        flags(spec, _RESERVED)
+        resources = spec.resources
+        wants_gpus = resources.gpus not in ("auto", 0) or resources.gpu_memory != "auto" or resources.exclusive
+        if _on_cpu(spec) and (wants_gpus or spec.placement.gpus):
+            raise SpecError("resources: args.device is cpu, so no GPU would be used; remove the GPUs or the device")
+        if not _on_cpu(spec) and resources.gpus == 0:
+            raise SpecError("resources.gpus: is 0, but the model would look for a GPU; set args: {device: cpu}")
+
+    def compatibility(self, spec: DeploymentSpec) -> Compatibility:
+        """What PyTorch's wheels run on."""
+        return _ON_CPU if _on_cpu(spec) else _ON_GPU
+
+    def gpu_counts(self, spec: DeploymentSpec) -> tuple[int, ...]:
+        """One; none with `device: cpu`."""
+        return (0,) if _on_cpu(spec) else (1,)
+
+    def analysis(self, spec: DeploymentSpec) -> Analysis | None:
+        """Reads the tensors' headers, unless the user said how much memory to take."""
+        given = spec.resources.host_memory if _on_cpu(spec) else spec.resources.gpu_memory
+        return model_analysis(spec) if given == "auto" else None
+
+    def need(self, spec: DeploymentSpec, result: Any) -> Need:
+        """Tensors, working memory, runtime: on the GPUs, or with `device: cpu` on the host."""
+        if result is None:
+            return Need(memory_mib=None, host_memory_mib=HOST_RUNTIME_MIB, notes=("memory as given by the user",))
+        facts = facts_from_json(result)
+        if facts.format == "gguf":
+            return Need(None, refused=(Reason.ENGINE_UNSUPPORTED,), notes=("transformers serve loads no GGUF files",))
+        tensor_bytes = loaded_bytes(facts, _OVERRIDE_BYTES.get(str(spec.args.get("dtype"))))
+        parts = {"tensors": mib(tensor_bytes), "working": mib(tensor_bytes * WORKING_SHARE)}
+        if _on_cpu(spec):
+            parts["runtime"] = HOST_RUNTIME_MIB
+            return Need(memory_mib=0, host_memory_mib=sum(parts.values()), parts=parts)
+        parts["runtime"] = GPU_RUNTIME_MIB
+        least = demanded_capability(spec, facts, _CAPABILITIES)
+        return Need(sum(parts.values()), HOST_RUNTIME_MIB, parts, compute_capability=least)
+
+    def process(self, spec: DeploymentSpec, launch: Launch) -> EngineProcess:  # noqa: ARG002 - it takes what it sees
+        """`transformers serve MODEL`, bound to this one model: it refuses requests that name another."""
+        reference = model_reference(spec) or ""
+        env = {"PYTHONUNBUFFERED": "1"}
+        if spec.model is not None and spec.model.startswith("path:"):
+            env["HF_HUB_OFFLINE"] = "1"
+        argv = ("transformers", "serve", reference, "--host", "127.0.0.1", "--port", "{port}", *flags(spec, _RESERVED))
+        return EngineProcess(
+            argv=argv, needs_port=True, env=env, probe=probe_order(spec, "/health"), request_model=reference
+        )
+
+
+def _on_cpu(spec: DeploymentSpec) -> bool:
+    return spec.args.get("device") == "cpu"

@@ -1,0 +1,88 @@
+"""How well this controller is: the event loop's lag, and the checks behind /readyz."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
+
+from controller.api.context import Check
+from controller.runtime.clock import Clock
+from controller.runtime.database import DATABASE_ERRORS
+from controller.runtime.feed import ChangeFeed
+from controller.store.database import Database
+from controller.store.migrate import head_revision
+
+_TICK_S: Final = 0.25
+_REMEMBER_S: Final = 10.0
+_CHECK_LIMIT_S: Final = 3.0
+_OLDEST_PROBE_S: Final = 10.0
+
+
+class LoopLag:
+    """Measures by how much the event loop is late; remembers the worst of the last ten seconds."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._worst: list[tuple[float, float]] = []  # (when, lag), lags falling
+        self._due = clock.monotonic() + _TICK_S
+
+    async def run(self) -> None:
+        """Measures until cancelled."""
+        while True:
+            self._due = self._clock.monotonic() + _TICK_S
+            await self._clock.sleep(_TICK_S)
+            self._note(max(0.0, self._clock.monotonic() - self._due))
+
+    def _note(self, lag_s: float) -> None:
+        now = self._clock.monotonic()
+        self._worst = [(at, lag) for at, lag in self._worst if now - at < _REMEMBER_S and lag > lag_s]
+        self._worst.append((now, lag_s))
+
+    def seconds(self) -> float:
+        """The worst lag of late, a tick that is overdue right now included."""
+        now = self._clock.monotonic()
+        recent = [lag for at, lag in self._worst if now - at < _REMEMBER_S]
+        return max([0.0, now - self._due, *recent])
+
+
+class Readiness:
+    """The checks behind /readyz: database, migrations, listener and its age, leadership known."""
+
+    def __init__(self, database: Database, feed: ChangeFeed, leader_known: Callable[[], Awaitable[str]]) -> None:
+        self._database = database
+        self._feed = feed
+        self._leader_known = leader_known
+
+    async def __call__(self) -> Mapping[str, Check]:
+        """Runs the checks, each within its limit."""
+        return {
+            "database": await _checked(self._answers()),
+            "migrations": await _checked(self._migrated()),
+            "listener": self._listens(),
+            "leader": await _checked(self._leader_known()),
+        }
+
+    async def _answers(self) -> str:
+        async with self._database.connection() as connection:
+            await connection.fetchval("select 1")
+        return ""
+
+    async def _migrated(self) -> str:
+        async with self._database.connection() as connection:
+            found = await connection.fetchval("select version_num from alembic_version")
+        if found != head_revision():
+            raise OSError(f"the schema is at {found}, this version needs {head_revision()}")
+        return str(found)
+
+    def _listens(self) -> Check:
+        age = self._feed.last_probe_age_s
+        if age is None:
+            return Check(ok=False, message="the change feed is not connected")
+        return Check(ok=age < _OLDEST_PROBE_S, message=f"last seen alive {age:.1f} s ago")
+
+
+async def _checked(question: Awaitable[str]) -> Check:
+    try:
+        async with asyncio.timeout(_CHECK_LIMIT_S):
+            return Check(ok=True, message=await question)
+    except DATABASE_ERRORS as error:
+        return Check(ok=False, message=str(error) or type(error).__name__)

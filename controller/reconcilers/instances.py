@@ -1,0 +1,145 @@
+"""Deployments' instances: observe → decide → apply, for batches of deployments. Placement is a room of its own."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+from controller.decide.backoff import RestartSettings
+from controller.decide.instances import decide
+from controller.decide.orders import start_payload
+from controller.domain.instances import DeploymentFacts
+from controller.domain.plans import DeploymentPlan
+from controller.reconcilers.analysis import Analyses, known_need
+from controller.reconcilers.placer import Newcomer, Placer
+from controller.runtime.lease import check_term
+from controller.runtime.outcome import Again, Done, Outcome, StaleError
+from controller.store.database import Database
+from controller.store.errors import LostGuardError
+from controller.store.guarded import PlannedStep
+from controller.store.instance_writes import carry_out, new_instance_id
+from controller.store.instances import list_uids, observe
+from controller.store.placement import commit_placements
+from controller.store.waiting import newcomer
+
+
+class InstancesReconciler:
+    """Keys are deployments' uids. Lives as long as one term."""
+
+    kind = "instance"
+
+    def __init__(
+        self,
+        database: Database,
+        term: int,
+        analyses: Analyses,
+        settings: RestartSettings,
+        placer: Placer,
+        wake_placement: Callable[[], None],
+    ) -> None:
+        self._database = database
+        self._term = term
+        self._analyses = analyses
+        self._settings = settings
+        self._placer = placer
+        self._wake_placement = wake_placement
+
+    async def list_keys(self) -> Collection[str]:
+        """All deployments, deleted ones that are not finished included."""
+        async with self._database.connection() as connection:
+            return await list_uids(connection)
+
+    async def step(self, keys: Sequence[str]) -> Mapping[str, Outcome]:
+        """Brings these deployments one step closer to what is wanted."""
+        async with self._database.snapshot() as connection:
+            observed = await observe(connection, keys)
+        for uid in set(keys) - observed.keys():
+            self._analyses.cancel(uid, committed_at=None)
+        steps = [self._decide(facts) for facts in observed.values()]
+        for step in steps:
+            self._cancel_needless(step)
+        placed = await self._apply([step for step in steps if step.plan.writes])
+        for step in steps:
+            self._follow_up(step, placed)
+        outcomes: dict[str, Outcome] = dict.fromkeys(keys, Done())
+        for step in steps:
+            if placed.intersection(step.names):
+                outcomes[step.facts.uid] = Again(0.0)
+            elif step.plan.again_after_s is not None:
+                outcomes[step.facts.uid] = Again(step.plan.again_after_s)
+        return outcomes
+
+    def _decide(self, facts: DeploymentFacts) -> PlannedStep:
+        known, impossible = known_need(facts.revisions[facts.revision])
+        finished = impossible or self._analyses.finished(facts.uid)
+        plan = decide(facts, self._settings, finished, known)
+        names = tuple(new_instance_id(facts.name) for _ in plan.creates)
+        return PlannedStep(facts, plan, _payloads(facts, plan), names)
+
+    def _cancel_needless(self, step: PlannedStep) -> None:
+        """Before anything is written: what nobody waits for any more must not compute on."""
+        if step.plan.analyse is None and self._analyses.running(step.facts.uid):
+            facts = step.facts
+            since = facts.deleted_at or facts.revisions[facts.revision].created_at
+            self._analyses.cancel(facts.uid, committed_at=since)
+
+    async def _apply(self, steps: Sequence[PlannedStep]) -> set[str]:
+        """Carries all of it out; returns the instances that were created and placed in one."""
+        if not steps:
+            return set()
+        async with self._placer.at_once(self._newcomers(steps)) as starts:
+            async with self._database.transaction() as connection:
+                await check_term(connection, self._term)
+                try:
+                    hints = await carry_out(connection, steps)
+                except LostGuardError as lost:
+                    raise StaleError(str(lost)) from lost
+                kept = await commit_placements(connection, starts, hints)
+            self._placer.committed(starts, kept)
+        return {s.waiting.id for s in kept}
+
+    def _newcomers(self, steps: Sequence[PlannedStep]) -> list[Newcomer]:
+        """Who is created by these steps and could be placed at once, in the order in which they are served."""
+        found: list[Newcomer] = []
+        if any(s.plan.releases or s.plan.restarts for s in steps):
+            return found  # they lock devices, and whoever has done that may lock no more workers
+        for step in sorted(steps, key=lambda s: -s.facts.spec.priority):
+            facts, stored = step.facts, step.plan.store_need
+            revision = facts.revisions[facts.revision]
+            need = stored.need if stored is not None else revision.need
+            if need is not None:
+                # A copy of one that is to move has its place chosen already, and comes by the ordinary pass.
+                names = (n for n, c in zip(step.names, step.plan.creates, strict=True) if c.relocation is None)
+                new = (newcomer(name, facts.uid, facts.name, facts.revision) for name in names)
+                found += [Newcomer(one, revision.spec, need) for one in new]
+        return found
+
+    def _follow_up(self, step: PlannedStep, placed: Collection[str]) -> None:
+        plan, facts = step.plan, step.facts
+        if plan.store_need is not None:
+            self._analyses.forget(facts.uid)
+        if plan.analyse is not None:
+            self._analyses.start(facts.uid, facts.revisions[plan.analyse])
+        if plan.wake_placement:
+            if plan.moves or facts.instances or not set(step.names) <= set(placed):
+                self._placer.somebody_waits()
+            self._wake_placement()
+
+
+def _payloads(facts: DeploymentFacts, plan: DeploymentPlan) -> dict[str, dict[str, Any]]:
+    by_id = {i.id: i for i in facts.instances}
+    payloads: dict[str, dict[str, Any]] = {}
+    for restart in plan.restarts:
+        instance = by_id[restart.instance]
+        gpus = [c for c in instance.claims if c.kind == "gpu"]
+        revision = facts.revisions[instance.revision]
+        payloads[instance.id] = start_payload(
+            revision.spec,
+            deployment=facts.name,
+            deployment_uid=facts.uid,
+            gpus=gpus,
+            engine=instance.engine,
+            layout=instance.layout,
+            gpu_mib=max((claim.device_mib for claim in gpus), default=0),
+            others_mib=max((claim.device_claimed_mib - claim.memory_mib for claim in gpus), default=0),
+            need=revision.need,
+        )
+    return payloads

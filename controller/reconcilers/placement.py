@@ -1,0 +1,192 @@
+"""Placement, the batched apply step of the instances: everybody who waits, one pass over the inventory, few commits."""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+from controller.decide.backoff import RestartSettings
+from controller.reconcilers.placer import Placer, Unserved
+from controller.runtime.lease import check_term
+from controller.runtime.outcome import Again, Done, Outcome, StaleError
+from controller.runtime.pace import Pace
+from controller.runtime.tasks import OneBehind
+from controller.scheduling.queueing import Occupants
+from controller.store.database import Database
+from controller.store.errors import LostGuardError
+from controller.store.locks import lock_rows
+from controller.store.occupants import Push, push_out, read_occupants
+from controller.store.placement import PlacedStart, commit_placements, store_explanations
+from controller.store.waiting import Waiting, WaitingInstance, read_copies_to_come, read_waiting
+
+EVERYTHING: Final = "all"  # the one key: whoever waits is looked at together, in order
+_MAX_WAITING: Final = 20_000  # looked at in one pass; those behind them wait for the next
+_MAX_COMMITTED: Final = 512  # starts in one transaction: a moment's work of the database
+_MAX_TOLD: Final = 2_000  # why they wait, likewise
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class _Decided:
+    """Who starts and is not committed yet, who waits on, and who has no answer yet, by id."""
+
+    behind: dict[str, WaitingInstance]
+    starts: list[PlacedStart] = field(default_factory=list)
+    unserved: list[Unserved] = field(default_factory=list)
+
+    def take(self, answer: PlacedStart | Unserved) -> None:
+        del self.behind[answer.waiting.id]
+        if isinstance(answer, Unserved):
+            self.unserved.append(answer)
+        else:
+            self.starts.append(answer)
+
+
+@dataclass(frozen=True, slots=True)
+class _Served:
+    """What a pass has come to: how many got a place, who lost a race, who fits nowhere, who was not looked at."""
+
+    placed: int
+    lost: list[PlacedStart]
+    unserved: list[Unserved]
+    behind: list[WaitingInstance]
+
+
+class PlacementReconciler:
+    """One key, so never two passes at once. Lives as long as one term."""
+
+    kind = "placement"
+
+    def __init__(
+        self,
+        database: Database,
+        term: int,
+        settings: RestartSettings,
+        placer: Placer,
+        hint: Callable[[str], None],
+    ) -> None:
+        self._database = database
+        self._term = term
+        self._settings = settings
+        self._placer = placer
+        self._hint = hint
+        self._concerned: set[str] = set()  # deployments to which something happened in this pass
+
+    async def list_keys(self) -> Collection[str]:
+        """The one key."""
+        return (EVERYTHING,)
+
+    async def step(self, keys: Sequence[str]) -> Mapping[str, Outcome]:
+        """One pass: who waits, where they fit, and the commit of it."""
+        try:
+            async with self._placer.whole_pass() as left:
+                seen, ahead = await self._observe()
+                served = await self._place(seen.instances, ahead)
+                left.extend([*(one.waiting for one in served.unserved), *(one.waiting for one in served.lost)])
+                left.extend([*served.behind, *ahead])
+                if seen.more:
+                    self._placer.somebody_waits()
+                await self._tell(served.unserved)
+                self._placer.unplaced(served.unserved)
+        finally:
+            # Once for all of its commits: a deployment of thousands is looked at as a whole.
+            for uid in self._concerned:
+                self._hint(uid)
+            self._concerned.clear()
+        outcome: Outcome = Done()
+        if served.lost or served.behind or (seen.more and served.placed):
+            outcome = Again(0.0)
+        elif seen.next_due_s is not None:
+            outcome = Again(max(seen.next_due_s, 0.01))
+        return dict.fromkeys(keys, outcome)
+
+    async def _place(self, waiting: Sequence[WaitingInstance], ahead: Sequence[WaitingInstance]) -> _Served:
+        """Decides and commits.
+
+        Some are committed while others are decided; but none before all are, where room may be kept for one or made.
+        """
+        async with OneBehind[list[PlacedStart]]() as commits:
+            if not self._placer.room_may_matter(waiting):
+                decided = await self._decide(waiting, ahead, commits=commits)
+            else:
+                decided = await self._decide(waiting, ahead)
+                if self._placer.room_may_matter(one.waiting for one in decided.unserved):
+                    occupants = await self._occupants([*waiting, *ahead])
+                    decided = await self._decide(waiting, ahead, occupants)
+            for some in _pieces(decided.starts, _MAX_COMMITTED):
+                await commits.begin(self._commit(some))
+        lost = [start for some in commits.results for start in some]
+        behind = list(decided.behind.values())
+        placed = len(waiting) - len(decided.unserved) - len(behind) - len(lost)
+        return _Served(placed, lost, decided.unserved, behind)
+
+    async def _decide(
+        self,
+        waiting: Sequence[WaitingInstance],
+        ahead: Sequence[WaitingInstance],
+        occupants: Occupants | None = None,
+        commits: OneBehind[list[PlacedStart]] | None = None,
+    ) -> _Decided:
+        """Decides all, and lets others have their turn meanwhile. Commits what comes together, where it may."""
+        decided = _Decided({one.id: one for one in waiting})
+        pace = Pace()
+        with closing(self._placer.decide(waiting, occupants, ahead)) as answers:
+            for answer in answers:
+                decided.take(answer)
+                if commits is not None and len(decided.starts) == _MAX_COMMITTED:
+                    await commits.begin(self._commit(decided.starts))
+                    decided.starts = []
+                await pace.rest()
+        return decided
+
+    async def _observe(self) -> tuple[Waiting, list[WaitingInstance]]:
+        """Who waits, and for whom room is kept before them."""
+        async with self._database.snapshot() as connection:
+            seen = await read_waiting(connection, _MAX_WAITING, failures_per_worker=self._settings.failures_per_worker)
+            ahead = await read_copies_to_come(connection)
+            await self._placer.refresh(connection, [*seen.instances, *ahead])
+        return seen, ahead
+
+    async def _occupants(self, waiting: Sequence[WaitingInstance]) -> Occupants:
+        """Read with the inventory of the same moment."""
+        async with self._database.snapshot() as connection:
+            await self._placer.refresh(connection, waiting)
+            return await read_occupants(connection, self._placer.holdings)
+
+    async def _commit(self, starts: Sequence[PlacedStart]) -> list[PlacedStart]:
+        """Commits what holds; returns what lost a race and is to be placed again."""
+        async with self._database.transaction() as connection:
+            await check_term(connection, self._term)
+            kept = await commit_placements(connection, starts)
+        self._concerned.update(s.waiting.deployment_uid for s in kept)
+        return self._placer.committed(starts, kept)
+
+    async def _tell(self, unserved: Sequence[Unserved]) -> None:
+        """Why they wait on; and those that are pushed out, that they have to leave."""
+        changed = [
+            one
+            for one in unserved
+            if one.leave or one.waiting.phase != "pending" or one.waiting.message != one.decision.explain.message
+        ]
+        for some in _pieces(changed, _MAX_TOLD):
+            await self._tell_some(some)
+
+    async def _tell_some(self, unserved: Sequence[Unserved]) -> None:
+        pushes = [Push(one.waiting, one.leave) for one in unserved if one.leave]
+        leaving: set[str] = set()
+        async with self._database.transaction() as connection:
+            await check_term(connection, self._term)
+            concerned = {one.waiting.id for one in unserved} | {o.instance for push in pushes for o in push.leave}
+            await lock_rows(connection, instances=concerned)
+            try:
+                leaving = await push_out(connection, pushes) if pushes else leaving
+            except LostGuardError as lost:
+                raise StaleError(str(lost)) from lost
+            await store_explanations(connection, [(one.waiting, one.decision) for one in unserved], leaving)
+        self._concerned.update(leaving, (one.waiting.deployment_uid for one in unserved))
+
+
+def _pieces(things: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    """What goes into one transaction each."""
+    return (things[first : first + size] for first in range(0, len(things), size))

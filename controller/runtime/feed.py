@@ -1,0 +1,147 @@
+"""The change feed: the database's notifications as hints. A hint is a wake-up and never truth; reads no rows."""
+
+import asyncio
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import structlog
+
+from controller.runtime.backoff import Backoff
+from controller.runtime.clock import Clock
+from controller.runtime.database import DATABASE_ERRORS, Connect
+
+log = structlog.get_logger(__name__)
+
+EVERYTHING = "*"
+CHANNEL = "gpuward"
+_CLOSE_LIMIT_S = 1.0
+
+
+class FeedLostError(Exception):
+    """The listening connection ended or no longer answers."""
+
+
+_LOST: tuple[type[Exception], ...] = (*DATABASE_ERRORS, FeedLostError)
+
+
+def parse_hint(payload: str) -> list[tuple[str, str | None]] | None:
+    """Return the hints in a notification: "kind id id" names objects, "kind *" all of the kind; None if malformed.
+
+    A hint is `(kind, id)`, with None in place of the id for all of the kind.
+    """
+    kind, *ids = payload.split(" ")
+    if not kind.isidentifier() or not ids or not all(ids):
+        return None
+    if ids == [EVERYTHING]:
+        return [(kind, None)]
+    if EVERYTHING in ids:
+        return None
+    return [(kind, id_) for id_ in ids]
+
+
+class ChangeFeed:
+    """Listens on a connection of its own and hands every change to `on_hint`.
+
+    At each connect, also the first, `on_hint("*", None)` says: everything may have changed. The connection is probed,
+    because a silent one and a dead one look the same otherwise.
+
+    Args:
+        connect: opens the connection.
+        on_hint: `(kind, id)`; kind "*" is all kinds, id None all of the kind. Must not raise.
+        clock: time.
+        rng: chance, for the jitter of reconnects.
+        channel: of LISTEN.
+        probe_s: seconds between probes.
+        probe_timeout_s: seconds that connecting, LISTEN or a probe may take.
+        backoff: waits between attempts to connect.
+    """
+
+    def __init__(
+        self,
+        connect: Connect,
+        on_hint: Callable[[str, str | None], None],
+        clock: Clock,
+        *,
+        rng: random.Random | None = None,
+        channel: str = CHANNEL,
+        probe_s: float = 3.0,
+        probe_timeout_s: float = 3.0,
+        backoff: Backoff | None = None,
+    ) -> None:
+        self._connect = connect
+        self._on_hint = on_hint
+        self._clock = clock
+        # Jitter only: no secret depends on it.
+        self._rng = rng or random.Random()  # noqa: S311 - see above
+        self._channel = channel
+        self._probe_s = probe_s
+        self._probe_timeout_s = probe_timeout_s
+        self._backoff = backoff or Backoff(base_s=0.1, max_s=5.0)
+        self._failures = 0
+        self._connected_at: float | None = None
+        self._probed_at: float | None = None
+
+    @property
+    def connected_at(self) -> float | None:
+        """Since when, on the clock's monotonic side, this connection listens; None while there is none."""
+        return self._connected_at
+
+    @property
+    def last_probe_age_s(self) -> float | None:
+        """Seconds since the connection was last seen alive; None while there is none."""
+        return None if self._probed_at is None else self._clock.monotonic() - self._probed_at
+
+    async def run(self) -> None:
+        """Listen until cancelled, reconnecting for ever."""
+        while True:
+            try:
+                await self._listen()
+            except _LOST as error:
+                log.warning("change feed lost", error=str(error) or type(error).__name__, attempt=self._failures + 1)
+            self._failures += 1
+            await self._clock.sleep(self._backoff.delay_s(self._failures, self._rng))
+
+    async def _listen(self) -> None:
+        """Connect, then probe until the connection fails; always raises."""
+        async with asyncio.timeout(self._probe_timeout_s):
+            connection = await self._connect()
+        ended = asyncio.Event()
+        try:
+            connection.add_termination_listener(lambda _: ended.set())
+            async with asyncio.timeout(self._probe_timeout_s):
+                await connection.add_listener(self._channel, self._notified)
+            self._connected_at = self._probed_at = self._clock.monotonic()
+            self._failures = 0
+            log.info("change feed connected", channel=self._channel)
+            # After LISTEN: what was committed before is read now, what is committed later will be notified.
+            self._on_hint(EVERYTHING, None)
+            while True:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self._probe_s):
+                        await ended.wait()
+                if ended.is_set():
+                    raise FeedLostError("the connection was closed")
+                async with asyncio.timeout(self._probe_timeout_s):
+                    await connection.fetchval("SELECT 1")
+                self._probed_at = self._clock.monotonic()
+        finally:
+            self._connected_at = self._probed_at = None
+            await _close(connection)
+
+    def _notified(self, _connection: Any, _pid: int, _channel: str, payload: str) -> None:
+        hints = parse_hint(payload)
+        if hints is None:
+            log.warning("malformed hint: everything is looked at", payload=payload[:200])
+            hints = [(EVERYTHING, None)]
+        for kind, id_ in hints:
+            self._on_hint(kind, id_)
+
+
+async def _close(connection: Any) -> None:
+    """Say goodbye if the server still listens, else just drop the socket."""
+    try:
+        await connection.close(timeout=_CLOSE_LIMIT_S)
+    except DATABASE_ERRORS:
+        connection.terminate()

@@ -1,0 +1,62 @@
+"""What the reconcile loop needs to be given: a reconciler, limits, and where to count."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from controller.runtime.backoff import Backoff
+from controller.runtime.outcome import Outcome
+from controller.runtime.queue import K
+
+
+class Reconciler(Protocol[K]):
+    """One kind's observe → decide → apply."""
+
+    kind: str
+
+    async def step(self, keys: Sequence[K]) -> Mapping[K, Outcome]:
+        """Bring `keys` one step closer to what is wanted; answer for every one of them.
+
+        Usually one key, under load many, so that reads and writes can be set-based. What it raises counts for all keys
+        of the call; the loop then calls again key by key.
+        """
+
+    async def list_keys(self) -> Collection[K]:
+        """Return every key that exists, for the resync."""
+
+
+class LoopMetrics(Protocol):
+    """What the loop counts."""
+
+    def observed(self, kind: str, outcome: str, seconds: float) -> None:
+        """One key was answered `outcome` by a step that took `seconds`."""
+
+    def depth(self, kind: str, n: int) -> None:
+        """`n` keys of `kind` are ready and wait for a worker."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoopSettings:
+    """The loop's limits; times in seconds.
+
+    Attributes:
+        workers: steps at once.
+        batch_size: keys per step at most.
+        step_timeout_s: deadline of a step, of the list for a resync and of writing a condition.
+        resync_s: everything is enqueued about this often (jittered by a tenth).
+        backoff: waits after retryable failures.
+        quarantine_after: failures in a row after which a key is tried only every `quarantine_s`.
+        quarantine_s: wait of a quarantined key; a hint ends it at once.
+        stale_at_once: stale answers in a row that are repeated without a wait.
+        max_keys: bound on distinct keys in the queue.
+    """
+
+    workers: int = 4
+    batch_size: int = 256
+    step_timeout_s: float = 30.0
+    resync_s: float = 60.0
+    backoff: Backoff = field(default_factory=lambda: Backoff(base_s=0.5, max_s=60.0))
+    quarantine_after: int = 10
+    quarantine_s: float = 300.0
+    stale_at_once: int = 3
+    max_keys: int = 1_000_000

@@ -1,0 +1,63 @@
+"""The controller's settings, validated once. From arguments, else the environment (`GPUWARD_*`), else defaults."""
+
+import os
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, SecretStr
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from controller.decide.backoff import RestartSettings
+from controller.domain.workers import WorkerSettings
+
+DEFAULT_PORT = 8420
+
+
+def default_data_dir() -> Path:
+    """`/var/lib/gpuward` for root, else the user's own data folder."""
+    if os.geteuid() == 0:
+        return Path("/var/lib/gpuward")
+    base = os.environ.get("XDG_DATA_HOME")
+    return (Path(base) if base else Path.home() / ".local" / "share") / "gpuward"
+
+
+Positive = Annotated[float, Field(gt=0, le=86_400)]
+
+
+class ControllerSettings(BaseSettings):
+    """What a controller is started with. Times in seconds."""
+
+    model_config = SettingsConfigDict(env_prefix="GPUWARD_", frozen=True, extra="ignore")
+
+    host: str = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=65535)] = DEFAULT_PORT
+    data_dir: Path = Field(default_factory=default_data_dir)
+    database_url: SecretStr | None = None  # None: the embedded server in the data folder
+    log_format: Literal["console", "json"] = "console"
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    lease_ttl_s: Positive = 10.0
+    restart_backoff_s: Positive = 10.0  # after the first failure; doubles with each further one
+    unreachable_after_s: Positive = 15.0
+    lost_after_s: Positive = 60.0
+    reserve_after_s: Positive = 60.0  # who has waited so long has room kept for it
+    relocations_at_once: Annotated[int, Field(ge=1, le=100)] = 2  # instances that are moved to make room
+    audit_every_s: Positive = 60.0
+    keep_events_days: Annotated[int, Field(ge=1, le=3650)] = 30
+    sample_every_s: Annotated[float, Field(ge=1, le=60)] = 10.0  # agents' sampling period
+    keep_samples_h: Annotated[float, Field(ge=1, le=24 * 14)] = 25.0  # no policy's window may be longer
+    rollup_every_s: Positive = 60.0  # how far the history lies behind
+    keep_history_days: Annotated[int, Field(ge=1, le=400)] = 14  # one-minute rollups, spans of claims
+
+    @property
+    def restarts(self) -> RestartSettings:
+        """Back-off and retries."""
+        return RestartSettings(base_s=self.restart_backoff_s, cap_s=max(300.0, self.restart_backoff_s))
+
+    @property
+    def workers(self) -> WorkerSettings:
+        """Limits of silence."""
+        return WorkerSettings(
+            unreachable_after_s=self.unreachable_after_s,
+            disconnected_after_s=min(5.0, self.unreachable_after_s),
+            lost_after_s=self.lost_after_s,
+        )

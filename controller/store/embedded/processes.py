@@ -1,0 +1,152 @@
+"""Starts PostgreSQL's programs through the launcher, and finds and ends what an earlier run left behind."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import IO, Any
+
+import psutil
+
+from controller.store.embedded.accounts import Account
+from controller.store.embedded.errors import EmbeddedPostgresError
+from controller.store.embedded.layout import Layout
+
+_LAUNCHER = Path(__file__).with_name("launch.py")
+_LEFTOVER_STEPS: tuple[tuple[float, signal.Signals], ...] = ((1.0, signal.SIGQUIT), (6.0, signal.SIGKILL))
+"""After so many seconds, what is still there gets this signal. SIGQUIT is PostgreSQL's "stop as in a crash"."""
+_LEFTOVER_DEADLINE_S = 10.0
+
+
+async def _spawn(
+    account: Account,
+    order: dict[str, Any],
+    *,
+    stdin: int,
+    stdout: int | IO[bytes],
+    stderr: int | IO[bytes],
+) -> asyncio.subprocess.Process:
+    switch = None if account.is_ours else {"uid": account.uid, "gid": account.gid, "groups": account.groups}
+    order |= {"parent": os.getpid(), "account": switch}
+    # None of our own variables: a PGPORT or PGOPTIONS meant for some other server must not reach this one.
+    environment = {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C", "TZ": "UTC"}
+    try:
+        return await asyncio.create_subprocess_exec(
+            *(sys.executable, "-I", "-S", str(_LAUNCHER), json.dumps(order)),
+            env=environment,
+            cwd="/",
+            start_new_session=True,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+        )
+    except OSError as error:
+        raise EmbeddedPostgresError(f"the interpreter {sys.executable} cannot be started: {error}") from error
+
+
+async def start_server(account: Account, argv: list[str], output: IO[bytes]) -> asyncio.subprocess.Process:
+    """Starts a long-lived program that gets SIGQUIT when the calling *thread* ends, however it ends.
+
+    It has a session of its own, so that a Ctrl-C at our terminal does not reach it before we have decided to stop it.
+    """
+    order = {"argv": argv, "death_signal": signal.SIGQUIT.value}
+    return await _spawn(account, order, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+
+
+async def run_program(account: Account, argv: list[str], *, stdin: bytes = b"", timeout_s: float) -> str:
+    """Runs a program to its end and returns what it printed.
+
+    Raises:
+        EmbeddedPostgresError: it failed, or did not end within `timeout_s` seconds.
+    """
+    return await _run(account, {"argv": argv}, what=Path(argv[0]).name, stdin=stdin, timeout_s=timeout_s)
+
+
+async def first_blocked(account: Account, paths: list[Path], *, timeout_s: float = 10.0) -> Path | None:
+    """The first folder or file on the way to `paths` that the account cannot enter or read, or None.
+
+    The account itself is asked, because mode bits alone do not tell the whole truth (access lists, network mounts).
+    """
+    order = {"reach": [str(path) for path in paths]}
+    answer = json.loads(await _run(account, order, what="the check of permissions", timeout_s=timeout_s))
+    return None if answer is None else Path(answer)
+
+
+async def _run(account: Account, order: dict[str, Any], *, what: str, stdin: bytes = b"", timeout_s: float) -> str:
+    order |= {"death_signal": signal.SIGKILL.value}
+    pipe = subprocess.PIPE
+    process = await _spawn(account, order, stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT)
+    try:
+        async with asyncio.timeout(timeout_s):
+            output, _ = await process.communicate(stdin)
+    except BaseException as error:
+        _kill_group(process)
+        await process.wait()  # SIGKILL was sent: the kernel ends this wait
+        if isinstance(error, TimeoutError):
+            raise EmbeddedPostgresError(f"{what} did not end within {timeout_s:g} s") from error
+        raise
+    text = output.decode("utf-8", "replace").strip()
+    if process.returncode != 0:
+        raise EmbeddedPostgresError(f"{what} failed (exit {process.returncode}) as {account.name!r}: {text[-2000:]}")
+    return text
+
+
+def _kill_group(process: asyncio.subprocess.Process) -> None:
+    if process.returncode is None:
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return
+
+
+async def clear_leftovers(layout: Layout) -> None:
+    """Waits until no PostgreSQL process of an earlier run works in the data folder, and ends those that stay.
+
+    The caller holds the data folder's lock, so whatever works there has lost its controller. Both a dying server and
+    the backends of a killed one usually go by themselves within moments; a backend in the middle of a computation
+    does not notice, and would keep every new server from starting.
+
+    Raises:
+        EmbeddedPostgresError: something is still there after 10 s.
+    """
+    begin = time.monotonic()
+    steps = list(_LEFTOVER_STEPS)
+    while leftovers := await asyncio.to_thread(_working_in, layout):
+        elapsed_s = time.monotonic() - begin
+        if elapsed_s > _LEFTOVER_DEADLINE_S:
+            pids = ", ".join(str(process.pid) for process in leftovers)
+            raise EmbeddedPostgresError(f"PostgreSQL processes of an earlier run do not end: {pids}; end them by hand")
+        if steps and elapsed_s > steps[0][0]:
+            _, number = steps.pop(0)
+            for process in leftovers:
+                _signal(process, number)
+        await asyncio.sleep(0.02)
+
+
+def _working_in(layout: Layout) -> list[psutil.Process]:
+    # Known by what the process list shows to everybody: the working folder of another account's process is hidden
+    # from a root without CAP_SYS_PTRACE, which is what most containers have.
+    title = f"postgres: {layout.cluster_name}:"
+    folders = {str(layout.cluster), str(layout.draft_cluster)}
+    found = []
+    for process in psutil.process_iter(["name"]):
+        if process.info["name"] != "postgres":
+            continue
+        try:
+            argv = process.cmdline()
+        except psutil.Error:  # gone meanwhile, or a zombie
+            continue
+        if " ".join(argv).startswith(title) or not folders.isdisjoint(argv):
+            found.append(process)
+    return found
+
+
+def _signal(process: psutil.Process, number: signal.Signals) -> None:
+    try:
+        process.send_signal(number)
+    except psutil.NoSuchProcess:
+        return

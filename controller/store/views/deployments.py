@@ -1,0 +1,116 @@
+"""Deployments as the API shows them."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from controller.store.instances import spec_from_json
+from controller.store.refusals import NotFoundError
+from controller.store.views.paging import Reader, open_cursor, page_of
+from controller.store.views.verdicts import Watched, watched_of
+from schemas.objects import Condition, DeploymentStatus, DeploymentView, IntentView, Page
+
+_INTENTS: Final = "select * from intents where deployment_uid = any($1::uuid[]) order by source"
+
+
+async def list_deployments(connection: Reader, *, limit: int, cursor: str | None = None) -> Page[DeploymentView]:
+    """One page by name; deleted ones are shown until they are finished.
+
+    Raises:
+        BadCursorError: if the cursor is none of this list's.
+    """
+    after = open_cursor(cursor, (str, str)) or ["", "00000000-0000-0000-0000-000000000000"]
+    query = """select * from deployments where (name, uid) > ($1::text, ($2::text)::uuid) order by name, uid limit $3"""
+    views = await views_of(connection, await connection.fetch(query, *after, limit + 1))
+    return page_of(views, limit, lambda view: (view.name, view.uid))
+
+
+async def deployments_by_uid(connection: Reader, uids: Iterable[str] | None = None) -> list[DeploymentView]:
+    """These deployments, or all; those that are gone are missing."""
+    if uids is None:
+        rows = await connection.fetch("select * from deployments order by name, uid")
+    else:
+        query = "select * from deployments where uid = any($1::uuid[]) order by name, uid"
+        rows = await connection.fetch(query, list(uids))
+    return await views_of(connection, rows)
+
+
+async def deployment_by_uid(connection: Reader, uid: str) -> DeploymentView:
+    """One deployment.
+
+    Raises:
+        NotFoundError: if it is gone.
+    """
+    views = await deployments_by_uid(connection, [uid])
+    if not views:
+        raise NotFoundError(f"deployment {uid} is gone")
+    return views[0]
+
+
+async def deployment_by_name(connection: Reader, name: str) -> DeploymentView:
+    """The live deployment of that name; where there is none, the one deleted last that is not finished yet.
+
+    Raises:
+        NotFoundError: if there is neither.
+    """
+    query = """select * from deployments where name = $1
+                order by deleted_at is null desc, deleted_at desc limit 1"""
+    views = await views_of(connection, await connection.fetch(query, name))
+    if not views:
+        raise NotFoundError(f"no deployment is named {name!r}; `gpuward get deployments` lists those there are")
+    return views[0]
+
+
+async def live_by_name(connection: Reader, names: Iterable[str]) -> dict[str, DeploymentView]:
+    """The live deployments among `names`."""
+    query = "select * from deployments where name = any($1) and deleted_at is null"
+    views = await views_of(connection, await connection.fetch(query, list(names)))
+    return {view.name: view for view in views}
+
+
+async def views_of(connection: Reader, rows: Sequence[Any]) -> list[DeploymentView]:
+    """Rows of deployments as views, with the intents and verdicts as they are now."""
+    uids = [row["uid"] for row in rows]
+    intents: dict[Any, list[IntentView]] = defaultdict(list)
+    for row in await connection.fetch(_INTENTS, uids) if uids else ():
+        intents[row["deployment_uid"]].append(
+            IntentView(
+                source=row["source"],
+                max_replicas=row["max_replicas"],
+                reason=row["reason"],
+                message=row["message"],
+                created_at=row["created_at"],
+            )
+        )
+    watched = await watched_of(connection, [row["uid"] for row in rows if row["deleted_at"] is None])
+    return [_view(row, intents[row["uid"]], watched.get(row["uid"])) for row in rows]
+
+
+def _view(row: Any, intents: list[IntentView], watched: Watched | None) -> DeploymentView:
+    spec = spec_from_json(row["spec"])
+    deleted = row["deleted_at"] is not None
+    wanted = 0 if deleted else min([spec.replicas, *(intent.max_replicas for intent in intents)])
+    return DeploymentView(
+        name=row["name"],
+        uid=str(row["uid"]),
+        generation=row["generation"],
+        created_at=row["created_at"],
+        deleted_at=row["deleted_at"],
+        spec=spec,
+        status=DeploymentStatus(
+            # The tombstone says it before the reconciler has looked.
+            phase="deleting" if deleted else row["phase"],
+            reason=row["reason"],
+            message=row["message"],
+            ready=row["ready"],
+            wanted=wanted,
+            observed_generation=row["observed_generation"],
+            revision=row["revision"],
+            conditions=[
+                *(Condition.model_validate(condition) for condition in row["conditions"]),
+                *([watched.condition] if watched else []),
+            ],
+            intents=intents,
+            policy=watched.policy if watched else None,
+        ),
+    )

@@ -1,0 +1,95 @@
+"""GPUs as the API shows them, with who holds what of them."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any, Final
+
+from controller.store.refusals import NotFoundError
+from controller.store.views.paging import Reader, open_cursor, page_of
+from schemas.objects import GpuClaimView, GpuStatus, GpuView, Page
+
+# A reading that is older than this says nothing about now: unknown, not zero.
+READING_GOOD_FOR_S: Final = 30
+# Of a GPU `d`: what placement has for one more claim that shares it.
+FREE_MIB: Final = "greatest(d.memory_mib - d.claimed_mib - d.reserved_mib - d.foreign_mib, 0)"
+_GPUS: Final = f"""
+    select d.*, {FREE_MIB} as free_mib, w.name as worker, w.created_at as since, r.used_mib, r.utilization
+      from devices d
+      join workers w on w.id = d.worker_id
+      left join device_readings r on r.device = d.uuid and r.read_at > now() - interval '{READING_GOOD_FOR_S} s'
+     where d.kind = 'gpu' and (w.deleted_at is null or d.claims > 0)"""  # noqa: S608 - a constant, no input
+_CLAIMS: Final = """
+    select c.device, c.instance_id, c.epoch, c.memory_mib, c.exclusive, p.name as deployment
+      from claims c
+      join instances i on i.id = c.instance_id
+      join deployments p on p.uid = i.deployment_uid
+     where c.device = any($1) order by c.instance_id, c.epoch"""
+
+
+async def list_gpus(
+    connection: Reader, *, limit: int, cursor: str | None = None, worker: str | None = None
+) -> Page[GpuView]:
+    """One page by worker and index; of one worker where given.
+
+    Raises:
+        BadCursorError: if the cursor is none of this list's.
+    """
+    after = open_cursor(cursor, (str, int, str)) or ["", -1, ""]
+    query = f"""{_GPUS} and (w.name, d.index, d.uuid) > ($1::text, $2::int, $3::text)
+                and ($4::text is null or w.name = $4) order by w.name, d.index, d.uuid limit $5"""
+    views = await _with_claims(connection, await connection.fetch(query, *after, worker, limit + 1))
+    return page_of(views, limit, lambda view: (view.status.worker, view.status.index, view.uid))
+
+
+async def gpu_by_uuid(connection: Reader, uuid: str) -> GpuView:
+    """One GPU.
+
+    Raises:
+        NotFoundError: if no worker has it.
+    """
+    views = await _with_claims(connection, await connection.fetch(f"{_GPUS} and d.uuid = $1", uuid))
+    if not views:
+        raise NotFoundError(f"no GPU has the UUID {uuid!r}; `gpuward get gpus` lists those there are")
+    return views[0]
+
+
+async def _with_claims(connection: Reader, rows: Sequence[Any]) -> list[GpuView]:
+    claimed = [row["uuid"] for row in rows if row["claims"]]
+    claims: dict[str, list[GpuClaimView]] = defaultdict(list)
+    for row in await connection.fetch(_CLAIMS, claimed) if claimed else ():
+        claims[row["device"]].append(
+            GpuClaimView(
+                instance=row["instance_id"],
+                deployment=row["deployment"],
+                memory_mib=row["memory_mib"],
+                exclusive=row["exclusive"],
+                epoch=row["epoch"],
+            )
+        )
+    return [_view(row, claims[row["uuid"]]) for row in rows]
+
+
+def _view(row: Any, claims: list[GpuClaimView]) -> GpuView:
+    return GpuView(
+        name=row["uuid"],
+        uid=row["uuid"],
+        created_at=row["since"],
+        status=GpuStatus(
+            worker=row["worker"],
+            index=row["index"],
+            model=row["model"],
+            memory_mib=row["memory_mib"],
+            free_mib=row["free_mib"],
+            claimed_mib=row["claimed_mib"],
+            reserved_mib=row["reserved_mib"],
+            foreign_mib=row["foreign_mib"],
+            health=row["health"],
+            health_reason=row["health_reason"],
+            compute_capability=row["compute_capability"],
+            mig_mode=row["mig_mode"],
+            present=row["present"],
+            used_mib=row["used_mib"],
+            utilization=row["utilization"],
+            claims=claims,
+        ),
+    )

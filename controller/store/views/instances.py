@@ -1,0 +1,188 @@
+"""Instances as the API shows them, with what they hold and where."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from controller.domain.need_json import need_from_json
+from controller.domain.need_view import need_view
+from controller.domain.placement import Layout, Need
+from controller.store.instances import spec_from_json
+from controller.store.refusals import NotFoundError
+from controller.store.views.paging import Reader, open_cursor, page_of
+from controller.store.views.verdicts import verdicts_of
+from schemas.manifest import Resources
+from schemas.needs import LayoutView, NeedView
+from schemas.objects import ClaimView, Explain, InstanceSpecView, InstanceStatus, InstanceView, Page
+from schemas.policy_objects import InstanceUtilization
+
+_INSTANCES: Final = """
+    select i.*, d.name as deployment, r.spec, r.need
+      from instances i
+      join deployments d on d.uid = i.deployment_uid
+      join revisions r on r.deployment_uid = i.deployment_uid and r.generation = i.revision"""
+_CLAIMS: Final = """
+    select c.device, c.instance_id, c.epoch, c.rank, c.memory_mib, c.exclusive, d.kind, w.name as worker
+      from claims c join devices d on d.uuid = c.device join workers w on w.id = d.worker_id
+     where c.instance_id = any($1)
+     order by c.rank, d.kind, c.position, c.device"""
+
+
+@dataclass(frozen=True, slots=True)
+class LogSource:
+    """Where an instance's log is read: its worker's proxy."""
+
+    worker: str
+    phase: str
+    address: str  # HOST:PORT
+    secret: str
+
+
+async def list_instances(
+    connection: Reader,
+    *,
+    limit: int,
+    cursor: str | None = None,
+    deployment: str | None = None,
+    worker: str | None = None,
+) -> Page[InstanceView]:
+    """One page by id; of one deployment's name or one worker's name where given.
+
+    Raises:
+        BadCursorError: if the cursor is none of this list's.
+    """
+    after = open_cursor(cursor, (str,)) or [""]
+    query = f"""{_INSTANCES}
+        where i.id > $1 and ($2::text is null or d.name = $2)
+          and ($3::text is null or exists (
+              select 1 from claims c join devices v on v.uuid = c.device join workers w on w.id = v.worker_id
+               where c.instance_id = i.id and w.name = $3))
+        order by i.id limit $4"""  # noqa: S608 - a constant, no input
+    rows = await connection.fetch(query, *after, deployment, worker, limit + 1)
+    return page_of(await _with_claims(connection, rows), limit, lambda view: (view.name,))
+
+
+async def instances_of(connection: Reader, uids: Iterable[str] | None = None) -> list[InstanceView]:
+    """All instances of these deployments, or of all."""
+    if uids is None:
+        rows = await connection.fetch(f"{_INSTANCES} order by i.id")
+    else:
+        rows = await connection.fetch(f"{_INSTANCES} where i.deployment_uid = any($1::uuid[])", list(uids))
+    return await _with_claims(connection, rows)
+
+
+async def instance_by_id(connection: Reader, instance: str) -> InstanceView:
+    """One instance.
+
+    Raises:
+        NotFoundError: if there is none of that id.
+    """
+    views = await _with_claims(connection, await connection.fetch(f"{_INSTANCES} where i.id = $1", instance))
+    if not views:
+        raise NotFoundError(f"no instance is named {instance!r}; `gpuward ps` lists those there are")
+    return views[0]
+
+
+async def log_source(connection: Reader, instance: str) -> LogSource | None:
+    """The worker on which this instance runs or ran last (rank 0); None where it never ran.
+
+    Raises:
+        NotFoundError: if there is no such instance.
+    """
+    rows = await connection.fetch(
+        """select w.name, w.phase, w.proxy_address, w.proxy_secret
+             from instances i
+             left join lateral (
+                 select p.worker_id, p.epoch, 0 as claimed from processes p where p.instance_id = i.id and p.rank = 0
+                 union all
+                 select d.worker_id, c.epoch, 1 from claims c join devices d on d.uuid = c.device
+                  where c.instance_id = i.id and c.rank = 0
+                 order by epoch desc, claimed limit 1) at on true
+             left join workers w on w.id = at.worker_id
+            where i.id = $1""",
+        instance,
+    )
+    if not rows:
+        raise NotFoundError(f"no instance is named {instance!r}; `gpuward ps` lists those there are")
+    row = rows[0]
+    return LogSource(row["name"], row["phase"], row["proxy_address"], row["proxy_secret"]) if row["name"] else None
+
+
+async def _with_claims(connection: Reader, rows: Sequence[Any]) -> list[InstanceView]:
+    ids = [row["id"] for row in rows]
+    claims: dict[str, list[ClaimView]] = defaultdict(list)
+    for row in await connection.fetch(_CLAIMS, ids) if ids else ():
+        claims[row["instance_id"]].append(
+            ClaimView(
+                device=row["device"],
+                worker=row["worker"],
+                memory_mib=row["memory_mib"],
+                exclusive=row["exclusive"],
+                epoch=row["epoch"],
+                rank=row["rank"],
+                kind=row["kind"],
+            )
+        )
+    verdicts = await verdicts_of(connection, ids)
+    needs: dict[tuple[Any, int], Need] = {}  # many replicas share a revision
+    for row in rows:
+        key = row["deployment_uid"], row["revision"]
+        if row["need"] is not None and key not in needs:
+            needs[key] = need_from_json(row["need"])
+    return [
+        _view(row, claims[row["id"]], needs.get((row["deployment_uid"], row["revision"])), verdicts.get(row["id"]))
+        for row in rows
+    ]
+
+
+def _need(
+    need: Need | None, resources: Resources, engine: str | None, layout: LayoutView | None, claims: list[ClaimView]
+) -> NeedView | None:
+    if need is None or layout is None:
+        return None if need is None else need_view(need, resources, engine)
+    gpu = next((claim for claim in claims if claim.kind == "gpu"), None)
+    memory_mib, exclusive = (gpu.memory_mib, gpu.exclusive) if gpu is not None else (0, False)
+    return need_view(need, resources, engine, Layout(memory_mib=memory_mib, exclusive=exclusive, **layout.model_dump()))
+
+
+def _view(
+    row: Any, claims: list[ClaimView], need: Need | None, utilization: InstanceUtilization | None
+) -> InstanceView:
+    spec = spec_from_json(row["spec"])
+    # Older epochs may still be fenced; what is shown as its place is the newest.
+    newest = max((claim.epoch for claim in claims), default=0)
+    present = [claim for claim in claims if claim.epoch == newest]
+    workers = list(dict.fromkeys(claim.worker for claim in present))
+    layout = LayoutView.model_validate(row["layout"]) if present and row["layout"] else None
+    return InstanceView(
+        name=row["id"],
+        uid=row["id"],
+        generation=row["revision"],
+        created_at=row["created_at"],
+        spec=InstanceSpecView(
+            deployment=row["deployment"],
+            deployment_uid=str(row["deployment_uid"]),
+            revision=row["revision"],
+            engine=spec.engine,
+            model=spec.model,
+        ),
+        status=InstanceStatus(
+            phase=row["phase"],
+            reason=row["reason"],
+            message=row["message"],
+            engine=row["engine"] if present else None,
+            layout=layout,
+            need=_need(need, spec.resources, row["engine"], layout, present),
+            worker=workers[0] if workers else None,
+            workers=workers,
+            gpus=[claim.device for claim in present if claim.kind == "gpu"],
+            claims=claims,
+            restarts=row["restarts"],
+            epoch=row["epoch"],
+            phase_since=row["phase_since"],
+            not_before=row["not_before"],
+            explain=Explain.model_validate(row["explain"]) if row["explain"] else None,
+            utilization=utilization,
+        ),
+    )

@@ -1,0 +1,102 @@
+"""Utilization policies as the API shows them: what each watches, how it judges, what it freed."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from controller.store.effective_policy import EFFECTIVE
+from controller.store.refusals import NotFoundError
+from controller.store.views.paging import Reader, open_cursor, page_of
+from schemas.objects import Page
+from schemas.policy import PolicySpec
+from schemas.policy_objects import PolicyStatus, PolicyVerdicts, PolicyView, PolicyWatches
+
+_POLICIES: Final = f"""
+    with watched as (
+        select e.policy_uid, count(*) as deployments, sum(i.n)::bigint as instances
+          from ({EFFECTIVE}) e
+          join deployments d on d.uid = e.deployment_uid and d.deleted_at is null
+         cross join lateral (
+               select count(*) as n from instances i
+                where i.deployment_uid = e.deployment_uid
+                  and i.phase not in ('succeeded', 'failed', 'stopping', 'replaced')) i
+         group by e.policy_uid),
+    judged as (
+        select v.policy_uid,
+               count(*) filter (where v.verdict = 'idle') as idle,
+               count(*) filter (where v.verdict = 'busy') as busy,
+               count(*) filter (where v.verdict = 'unknown') as unknown
+          from policy_verdicts v join instances i on i.id = v.instance_id and i.epoch = v.epoch
+         group by v.policy_uid),
+    done as (
+        select policy_uid, sum(actions)::bigint as actions, sum(would_have_acted)::bigint as would_have_acted,
+               sum(gpu_s) as gpu_seconds_freed
+          from (select policy_uid, (not dry_run)::int as actions, dry_run::int as would_have_acted,
+                       case when not dry_run and action in ('stop', 'scale_down')
+                            then gpus * extract(epoch from coalesce(ended_at, now()) - at) else 0 end as gpu_s
+                  from policy_actions
+                union all select policy_uid, actions, would_have_acted, gpu_s from policy_totals) a
+         group by policy_uid)
+    select p.*, coalesce(w.deployments, 0) as deployments, coalesce(w.instances, 0) as instances,
+           coalesce(j.idle, 0) as idle, coalesce(j.busy, 0) as busy, coalesce(j.unknown, 0) as unknown,
+           coalesce(a.actions, 0) as actions, coalesce(a.would_have_acted, 0) as would_have_acted,
+           coalesce(a.gpu_seconds_freed, 0)::float8 as gpu_seconds_freed
+      from policies p
+      left join watched w on w.policy_uid = p.uid
+      left join judged j on j.policy_uid = p.uid
+      left join done a on a.policy_uid = p.uid"""  # noqa: S608 - a constant, no input
+
+
+async def list_policies(connection: Reader, *, limit: int, cursor: str | None = None) -> Page[PolicyView]:
+    """One page by name.
+
+    Raises:
+        BadCursorError: if the cursor is none of this list's.
+    """
+    after = open_cursor(cursor, (str,)) or [""]
+    rows = await connection.fetch(f"{_POLICIES} where p.name > $1 order by p.name limit $2", *after, limit + 1)
+    return page_of([_view(row) for row in rows], limit, lambda view: (view.name,))
+
+
+async def policy_by_name(connection: Reader, name: str) -> PolicyView:
+    """One policy.
+
+    Raises:
+        NotFoundError: if there is none of that name.
+    """
+    rows = await connection.fetch(f"{_POLICIES} where p.name = $1", name)
+    if not rows:
+        raise missing_policy(name)
+    return _view(rows[0])
+
+
+async def named_and_default(connection: Reader, names: Iterable[str]) -> dict[str, tuple[int, PolicySpec]]:
+    """Generation and spec of these policies and of the default one, by name; those that do not exist are missing."""
+    rows = await connection.fetch("select * from policies where name = any($1) or is_default", list(names))
+    return {row["name"]: (row["generation"], policy_spec(row)) for row in rows}
+
+
+def policy_spec(row: Mapping[str, Any]) -> PolicySpec:
+    """The spec that a row of policies holds."""
+    return PolicySpec.model_validate({**row["spec"], "default": row["is_default"]})
+
+
+def missing_policy(name: str) -> NotFoundError:
+    """Says that there is no such policy."""
+    return NotFoundError(f"no policy is named {name!r}; `gpuward get policies` lists those there are")
+
+
+def _view(row: Any) -> PolicyView:
+    return PolicyView(
+        name=row["name"],
+        uid=str(row["uid"]),
+        generation=row["generation"],
+        created_at=row["created_at"],
+        spec=policy_spec(row),
+        status=PolicyStatus(
+            watches=PolicyWatches(deployments=row["deployments"], instances=row["instances"]),
+            verdicts=PolicyVerdicts(idle=row["idle"], busy=row["busy"], unknown=row["unknown"]),
+            actions=row["actions"],
+            would_have_acted=row["would_have_acted"],
+            gpu_seconds_freed=row["gpu_seconds_freed"],
+        ),
+    )

@@ -1,0 +1,79 @@
+"""How policies judge instances, as the API shows it: of one instance, and as the condition `Idle` of a deployment."""
+
+from collections import defaultdict
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from controller.store.effective_policy import EFFECTIVE, effective_policy
+from controller.store.views.paging import Reader
+from schemas.objects import Condition
+from schemas.policy_objects import DeploymentPolicy, InstanceUtilization
+
+IDLE: Final = "Idle"
+# A verdict on an earlier epoch says nothing about the present one.
+_VERDICTS: Final = """
+    select v.* from policy_verdicts v
+      join instances i on i.id = v.instance_id and i.epoch = v.epoch
+                      and i.phase not in ('stopping', 'replaced', 'succeeded', 'failed')"""
+_POLICIES: Final = f"select * from ({EFFECTIVE}) e where e.deployment_uid = any($1::uuid[])"  # noqa: S608 - constants
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """The policy that applies to a deployment, and what it found of the whole."""
+
+    policy: DeploymentPolicy
+    condition: Condition
+
+
+async def verdicts_of(connection: Reader, instances: Collection[str]) -> dict[str, InstanceUtilization]:
+    """The present verdicts on these instances; those that were not judged are missing."""
+    if not instances:
+        return {}
+    rows = await connection.fetch(f"{_VERDICTS} where v.instance_id = any($1)", list(instances))
+    return {row["instance_id"]: _verdict(row) for row in rows}
+
+
+async def watched_of(connection: Reader, uids: Collection[Any]) -> dict[Any, Watched]:
+    """What applies to these deployments and what it found; those without a policy are missing."""
+    policies = await connection.fetch(_POLICIES, list(uids)) if uids else []
+    if not policies:
+        return {}
+    found: dict[Any, list[tuple[str, InstanceUtilization]]] = defaultdict(list)
+    query = f"{_VERDICTS} where v.deployment_uid = any($1::uuid[]) order by v.instance_id"
+    for row in await connection.fetch(query, [policy["deployment_uid"] for policy in policies]):
+        found[row["deployment_uid"]].append((row["instance_id"], _verdict(row)))
+    return {
+        row["deployment_uid"]: Watched(_policy(row), idle_condition(found[row["deployment_uid"]])) for row in policies
+    }
+
+
+def idle_condition(verdicts: Sequence[tuple[str, InstanceUtilization]]) -> Condition:
+    """Whether a deployment is idle: all of it is, some of it is not, or nobody can tell."""
+    if not verdicts:
+        return Condition(
+            type=IDLE, status="unknown", reason="not_running", message="no instance runs that could be judged"
+        )
+    of = {kind: [one for one in verdicts if one[1].verdict == kind] for kind in ("busy", "unknown", "idle")}
+    decisive = of["busy"] or of["unknown"] or of["idle"]
+    instance, verdict = decisive[0]
+    message = verdict.message
+    if len(verdicts) > 1:
+        counts = ", ".join(f"{len(of[kind])} {kind}" for kind in ("idle", "busy", "unknown") if of[kind])
+        message = f"{counts}; {instance}: {message or verdict.reason}"
+    status = {"busy": "false", "unknown": "unknown", "idle": "true"}[verdict.verdict]
+    # It is idle since the last one became so; it is not, or not known to be, since the first one was found so.
+    since = (max if status == "true" else min)(one.since for _, one in decisive)
+    return Condition.model_validate(
+        {"type": IDLE, "status": status, "reason": verdict.reason, "message": message, "since": since}
+    )
+
+
+def _policy(row: Any) -> DeploymentPolicy:
+    policy = effective_policy(row)
+    return DeploymentPolicy(origin=row["origin"], name=policy.name, generation=policy.generation, spec=policy.spec)
+
+
+def _verdict(row: Any) -> InstanceUtilization:
+    return InstanceUtilization.model_validate({field: row[field] for field in InstanceUtilization.model_fields})

@@ -1,0 +1,115 @@
+"""Workers as the API shows them."""
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from controller.store.refusals import NotFoundError
+from controller.store.views.gpus import FREE_MIB
+from controller.store.views.paging import Reader, open_cursor, page_of
+from schemas.objects import Page, WorkerSpecView, WorkerStatus, WorkerView
+
+# A deleted worker is shown as long as something of it is still held.
+_SHOWN: Final = """(w.deleted_at is null
+    or exists (select 1 from devices v where v.worker_id = w.id and v.claims > 0))"""
+_WORKERS: Final = f"""
+    select w.*, l.connected and l.session = w.session as connected, l.last_seen,
+           t.gpus, t.memory_mib, t.claimed_mib, t.free_mib, t.host_memory_mib, t.free_host_memory_mib, t.cpu_milli,
+           t.free_cpu_milli, t.instances
+      from workers w
+      left join worker_liveness l on l.worker_id = w.id
+      left join lateral (
+          select count(*) filter (where d.kind = 'gpu' and d.present) as gpus,
+                 coalesce(sum(d.memory_mib) filter (where d.kind = 'gpu' and d.present), 0)::bigint as memory_mib,
+                 coalesce(sum(d.claimed_mib) filter (where d.kind = 'gpu' and d.present), 0)::bigint as claimed_mib,
+                 coalesce(sum({FREE_MIB}) filter (where d.kind = 'gpu' and d.present), 0)::bigint as free_mib,
+                 coalesce(sum(d.memory_mib) filter (where d.kind = 'host'), 0)::bigint as host_memory_mib,
+                 coalesce(sum({FREE_MIB}) filter (where d.kind = 'host'), 0)::bigint as free_host_memory_mib,
+                 coalesce(sum(d.cpu_milli), 0)::bigint as cpu_milli,
+                 coalesce(sum(d.cpu_milli - d.claimed_cpu_milli), 0)::bigint as free_cpu_milli,
+                 (select count(distinct c.instance_id) from claims c join devices x on x.uuid = c.device
+                   where x.worker_id = w.id) as instances
+            from devices d where d.worker_id = w.id) t on true"""  # noqa: S608 - a constant, no input
+
+
+async def list_workers(connection: Reader, *, limit: int, cursor: str | None = None) -> Page[WorkerView]:
+    """One page by name.
+
+    Raises:
+        BadCursorError: if the cursor is none of this list's.
+    """
+    after = open_cursor(cursor, (str, str)) or ["", "00000000-0000-0000-0000-000000000000"]
+    query = f"""{_WORKERS} where (w.name, w.id) > ($1::text, ($2::text)::uuid) and {_SHOWN}
+                order by w.name, w.id limit $3"""
+    rows = await connection.fetch(query, *after, limit + 1)
+    return page_of([_view(row) for row in rows], limit, lambda view: (view.name, view.uid))
+
+
+async def workers_by_id(connection: Reader, ids: Iterable[str] | None = None) -> list[WorkerView]:
+    """These workers, or all."""
+    if ids is None:
+        rows = await connection.fetch(f"{_WORKERS} where {_SHOWN} order by w.name, w.id")
+    else:
+        rows = await connection.fetch(f"{_WORKERS} where w.id = any($1::uuid[]) and {_SHOWN}", list(ids))
+    return [_view(row) for row in rows]
+
+
+async def worker_by_name(connection: Reader, name: str) -> WorkerView:
+    """The live worker of that name; where there is none, the one deleted last that still holds something.
+
+    Raises:
+        NotFoundError: if there is neither.
+    """
+    query = f"""{_WORKERS} where w.name = $1 and {_SHOWN}
+                order by w.deleted_at is null desc, w.deleted_at desc limit 1"""
+    rows = await connection.fetch(query, name)
+    if not rows:
+        raise NotFoundError(f"no worker is named {name!r}; `gpuward get workers` lists those there are")
+    return _view(rows[0])
+
+
+def _state(row: Any) -> str:
+    """What an operator reads: the operator's own word before what was observed."""
+    if row["deleted_at"] is not None:
+        return "deleted"
+    if row["draining"]:
+        return "draining" if row["instances"] else "drained"
+    if row["cordoned"]:
+        return "cordoned"
+    phase: str = row["phase"]
+    return phase
+
+
+def _view(row: Any) -> WorkerView:
+    return WorkerView(
+        name=row["name"],
+        uid=str(row["id"]),
+        created_at=row["created_at"],
+        deleted_at=row["deleted_at"],
+        spec=WorkerSpecView(cordoned=row["cordoned"], draining=row["draining"]),
+        status=WorkerStatus(
+            phase=row["phase"],
+            state=_state(row),
+            reason=row["reason"],
+            connected=bool(row["connected"]),
+            last_seen=row["last_seen"],
+            os=row["os"],
+            arch=row["arch"],
+            driver=row["driver"],
+            hostname=row["hostname"],
+            agent_version=row["agent_version"],
+            simulated=row["simulated"],
+            labels=row["labels"],
+            gpus=row["gpus"],
+            gpus_known=row["gpus_known"],
+            memory_mib=row["memory_mib"],
+            claimed_mib=row["claimed_mib"],
+            free_mib=row["free_mib"],
+            host_memory_mib=row["host_memory_mib"],
+            free_host_memory_mib=row["free_host_memory_mib"],
+            cpu_milli=row["cpu_milli"],
+            free_cpu_milli=row["free_cpu_milli"],
+            instances=row["instances"],
+            proxy_address=row["proxy_address"],
+            fence_until=row["fence_until"],
+        ),
+    )
