@@ -216,7 +216,10 @@ class SimulatedLoad(Wire):
 
 
 class StartOrder(Wire):
-    """Everything needed to start one process. argv placeholders: {port}, {python} (the agent's interpreter)."""
+    """Everything needed to start one process.
+
+    Placeholders in argv: {port}, {python} (the agent's interpreter), {simulated_engine} (argv[0] only).
+    """
 
     deployment: str
     deployment_uid: str

@@ -45,7 +45,7 @@ class ChildReader:
 
     def __init__(self, argv: Sequence[str] = (), *, limit_s: float = READ_LIMIT_S, clock: Clock = boot_clock) -> None:
         """`argv` of the child; empty: the NVML reader of this package."""
-        self._argv = tuple(argv) or (sys.executable, "-m", "agent.gpus.nvml", str(os.getpid()))
+        self._argv = tuple(argv) or (sys.executable, "-P", "-m", "agent.gpus.nvml", str(os.getpid()))
         self._limit_s = limit_s
         self._clock = clock
         self._child: asyncio.subprocess.Process | None = None

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Final
 
 from agent.engines import search_path
 from agent.errors import SpawnError
@@ -12,14 +13,22 @@ from agent.processes.procfs import MARK_DIR, MARK_EPOCH, MARK_INSTANCE, MARK_RAN
 from agent.records import Key
 from schemas.wire import StartOrder
 
+# -P: the engine's folder is not searched for our modules. Controllers before 0.2 named the module themselves.
+_SIMULATED_ENGINE: Final = (sys.executable, "-P", "-m", "agent.simulated_engine")
+_SIMULATED_ENGINE_NAMES: Final = (("{simulated_engine}",), ("{python}", "-m", "gpuward.agent.simulated_engine"))
+
 
 def engine_argv(order: StartOrder, port: int | None) -> list[str]:
-    """The order's argv with {port} and {python} filled in; other braces are the engine's own."""
+    """The order's argv with {port}, {python} and {simulated_engine} filled in; other braces are the engine's own."""
     values = {"{python}": sys.executable}
     if port is not None:
         values["{port}"] = str(port)
+    parts = order.argv
+    for names in _SIMULATED_ENGINE_NAMES:
+        if parts[: len(names)] == names:
+            parts = (*_SIMULATED_ENGINE, *parts[len(names) :])
     argv = []
-    for part in order.argv:
+    for part in parts:
         text = part
         for placeholder, value in values.items():
             text = text.replace(placeholder, value)

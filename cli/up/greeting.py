@@ -59,7 +59,7 @@ def first_commands(place: Place, *, example: bool) -> list[str]:
 def program_called(argv0: str, interpreter: str) -> list[str]:
     """How to call this program again: as it was called, or through the interpreter where it is no command."""
     if argv0.endswith(".py") or not argv0:
-        return [interpreter, "-m", "cli"]
+        return [interpreter, "-P", "-m", "cli"]
     return [argv0]
 
 

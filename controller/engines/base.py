@@ -64,7 +64,7 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class EngineProcess:
-    """How one process of an instance is started. argv leaves {port} and {python} to the agent."""
+    """How one process of an instance is started. argv leaves {port} and {simulated_engine} to the agent."""
 
     argv: tuple[str, ...]
     needs_port: bool

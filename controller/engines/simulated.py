@@ -163,9 +163,9 @@ class SimulatedEngine(SingleEngine):
         )
 
     def process(self, spec: DeploymentSpec, launch: Launch) -> EngineProcess:
-        """The server of `agent.simulated_engine`, in the agent's own interpreter."""
+        """The simulated engine that every agent brings with it."""
         args = parse_args(spec)
-        argv = ["{python}", "-m", "agent.simulated_engine", "--port", "{port}"]
+        argv = ["{simulated_engine}", "--port", "{port}"]
         argv += ["--model", model_reference(spec) or "simulated"]
         for name in ("load_seconds", "exit_after", "exit_code", "token_seconds"):
             if name in args:

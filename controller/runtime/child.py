@@ -29,7 +29,7 @@ _POLL_FIRST_S = 0.0005
 _POLL_LAST_S = 0.01
 
 _PEEK = os.WEXITED | os.WNOHANG | os.WNOWAIT
-_PACKAGES = Path(__file__).parents[2]
+_PACKAGES = str(Path(__file__).parents[2])
 _CHILD_MAIN = str(Path(__file__).with_name("child_main.py"))
 # All that a child inherits of our environment: where programs and certificates are, the language, the way out.
 _INHERITED = (

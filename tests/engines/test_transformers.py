@@ -47,7 +47,7 @@ def client_env(up: Up) -> dict[str, str]:
 
 def gpuward(up: Up, *words: str, manifest: dict[str, Any] | None = None) -> str:
     done = subprocess.run(
-        [sys.executable, "-m", "cli", *words],
+        [sys.executable, "-P", "-m", "cli", *words],
         env=clean_env() | client_env(up),
         input=json.dumps(manifest) if manifest else None,
         capture_output=True,

@@ -40,7 +40,7 @@ class Cluster:
         log = (self.folder / f"{name}.log").open("ab")
         with log:
             self.processes[name] = subprocess.Popen(
-                [sys.executable, "-m", "cli", *argv],
+                [sys.executable, "-P", "-m", "cli", *argv],
                 env={**self._env, **env},
                 stdin=subprocess.DEVNULL,
                 stdout=log,

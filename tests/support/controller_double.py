@@ -245,7 +245,7 @@ def start_order(
 
 def simulated_order(*extra: str, utilization: float = 50.0, **fields: Any) -> StartOrder:
     """The simulated engine, with its probe."""
-    argv = ("{python}", "-m", "agent.simulated_engine", "--port", "{port}", "--model", "demo", *extra)
+    argv = ("{simulated_engine}", "--port", "{port}", "--model", "demo", *extra)
     probe = ProbeOrder(path="/health", period_s=0.2, timeout_s=1.0, failures=2)
     load = SimulatedLoad(utilization=((0.0, utilization),))
     return start_order(*argv, port=True, probe=probe, simulated_load=load, **fields)

@@ -31,7 +31,7 @@ class Up:
         self._more = threading.Condition()
         account = {} if user is None else {"user": user, "group": user, "extra_groups": []}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "cli", "up", "--data-dir", str(data_dir), *words],
+            [sys.executable, "-P", "-m", "cli", "up", "--data-dir", str(data_dir), *words],
             env={**clean_env(), "HOME": str(data_dir)},
             cwd=data_dir,
             stdout=subprocess.PIPE,

@@ -19,7 +19,7 @@ async def _make_tokens(cluster: Cluster, folder: Path, client_env: Path) -> tupl
     """Runs the script as the compose file does; returns exit code and output."""
     bin_dir = cluster.folder / "bin"
     bin_dir.mkdir(exist_ok=True)
-    (bin_dir / "gpuward").write_text(f'#!/bin/sh\nexec {sys.executable} -m cli "$@"\n')
+    (bin_dir / "gpuward").write_text(f'#!/bin/sh\nexec {sys.executable} -P -m cli "$@"\n')
     (bin_dir / "gpuward").chmod(0o755)
     process = await asyncio.create_subprocess_exec(
         "sh",

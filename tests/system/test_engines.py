@@ -25,7 +25,7 @@ with open({log!r}, "a") as log:
 if "--headless" in sys.argv:
     os.execvp("sleep", ["sleep", "600"])
 port = sys.argv[sys.argv.index("--port") + 1]
-os.execv({python!r}, [{python!r}, "-m", "agent.simulated_engine", "--port", port, "--model", "m"])
+os.execv({python!r}, [{python!r}, "-P", "-m", "agent.simulated_engine", "--port", port, "--model", "m"])
 """
 
 

@@ -23,7 +23,7 @@ async def hours_of(cluster: Cluster) -> dict[str, dict[str, float]]:
 
 async def gpuward(cluster: Cluster, *words: str) -> str:
     key = cluster.session.headers["Authorization"].removeprefix("Bearer ")
-    command = [sys.executable, "-m", "cli", "--url", cluster.url, "--api-key", key, *words]
+    command = [sys.executable, "-P", "-m", "cli", "--url", cluster.url, "--api-key", key, *words]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE, env=env)
     out, _ = await asyncio.wait_for(process.communicate(), 30)

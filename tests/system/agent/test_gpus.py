@@ -188,6 +188,16 @@ async def test_no_driver_refuses_and_leaves_no_child(fault: Fault) -> None:
     assert _readers() == []
 
 
+async def test_the_reader_starts_where_the_working_folder_holds_another_package_of_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "agent").mkdir()
+    (tmp_path / "agent" / "__init__.py").write_text("raise SystemExit('not this one')")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(NoGpusError, match="NVML does not load"):
+        await ChildReader().open()
+
+
 async def test_a_child_that_talks_nonsense_is_unknown() -> None:
     reader = ChildReader((sys.executable, "-c", "print('hello'); import time; time.sleep(100)"), limit_s=10)
     await reader.open()

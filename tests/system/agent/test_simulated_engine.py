@@ -19,7 +19,7 @@ from agent.sampling.requests import sum_gauges
 async def engine(*args: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, aiohttp.ClientSession]]:
     ports = PortBook()
     port = ports.take()
-    argv = ("-m", "agent.simulated_engine", "--port", str(port), "--model", "demo", *args)
+    argv = ("-P", "-m", "agent.simulated_engine", "--port", str(port), "--model", "demo", *args)
     process = await asyncio.create_subprocess_exec(sys.executable, *argv, stdout=asyncio.subprocess.PIPE)
     assert process.stdout is not None
     try:

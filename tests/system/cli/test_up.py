@@ -35,7 +35,7 @@ def gpuward(up: Up, *words: str, stdin: str | None = None) -> subprocess.Complet
     for line in (up.data_dir / "client.env").read_text().splitlines():
         name, _, value = line.partition("=")
         env[name] = value
-    argv = [sys.executable, "-m", "cli", *words]
+    argv = [sys.executable, "-P", "-m", "cli", *words]
     return subprocess.run(argv, env=env, input=stdin, capture_output=True, text=True, timeout=60, check=False)
 
 

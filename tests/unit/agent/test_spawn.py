@@ -18,6 +18,13 @@ def test_only_our_placeholders_are_filled_in() -> None:
     assert engine_argv(start_order("run", "{port}"), None) == ["run", "{port}"]
 
 
+def test_the_simulated_engine_is_the_agents_own_also_by_its_earlier_name() -> None:
+    own = [sys.executable, "-P", "-m", "agent.simulated_engine", "--port", "81"]
+    assert engine_argv(start_order("{simulated_engine}", "--port", "{port}"), 81) == own
+    before = ("{python}", "-m", "gpuward.agent.simulated_engine", "--port", "{port}")
+    assert engine_argv(start_order(*before), 81) == own
+
+
 def test_the_environment_holds_no_secret_of_ours(tmp_path: Path) -> None:
     base = {"PATH": "/bin", "GPUWARD_JOIN_TOKEN": "t", "GPUWARD_API_KEY": "k", "CUDA_VISIBLE_DEVICES": "0"}
     env = engine_env(base, start_order("run", env={"A": "b"}), KEY, port=None, data_dir=tmp_path)

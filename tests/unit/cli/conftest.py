@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from cli import waiting
-from cli.main import app
+from cli.app import app
 from support.api_double import KEY, ApiDouble, serving
 
 Gpuward = Callable[..., Result]

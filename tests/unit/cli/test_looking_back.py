@@ -85,7 +85,7 @@ def watch_top(api, *, rows: int):
     env = {**os.environ, "LINES": str(rows), "COLUMNS": "150", "TERM": "xterm"}
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        command = [sys.executable, "-m", "cli", *words]
+        command = [sys.executable, "-P", "-m", "cli", *words]
         started = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=subprocess.PIPE, env=env)
     finally:
         signal.signal(signal.SIGINT, before)

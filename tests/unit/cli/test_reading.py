@@ -234,7 +234,7 @@ def test_events_are_watched_until_ctrl_c(api):
     api.objects["events"]["1"] = event(1)
     words = ["--url", api.url, "--api-key", api.key, "events", "-w", "-o", "json"]
     with _interruptible():
-        watching = subprocess.Popen([sys.executable, "-m", "cli", *words], stdout=subprocess.PIPE, text=True)
+        watching = subprocess.Popen([sys.executable, "-P", "-m", "cli", *words], stdout=subprocess.PIPE, text=True)
     try:
         assert json.loads(watching.stdout.readline())["id"] == 1
         api.objects["events"] = {"3": event(3), "2": event(2), "1": event(1)}

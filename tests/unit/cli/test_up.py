@@ -222,7 +222,7 @@ def _shell(command: str, env: dict[str, str]) -> subprocess.CompletedProcess[str
 
 def test_the_program_is_named_as_it_was_called():
     assert program_called(".venv/bin/gpuward", "/python") == [".venv/bin/gpuward"]
-    assert shlex.join(program_called("/x/__main__.py", "/python")) == "/python -m cli"
+    assert shlex.join(program_called("/x/__main__.py", "/python")) == "/python -P -m cli"
 
 
 def test_haste_kills_engines_of_this_data_folder_and_no_others(tmp_path):

@@ -60,7 +60,7 @@ def test_the_simulated_engine_is_a_process_of_the_agents_python() -> None:
     }  # fmt: skip
     started = process(4, engine="simulated", model="hf:org/name", args=args)
     assert " ".join(started.argv) == (
-        "{python} -m agent.simulated_engine --port {port} --model org/name --load-seconds 1.5 --exit-after 3"
+        "{simulated_engine} --port {port} --model org/name --load-seconds 1.5 --exit-after 3"
         " --exit-code 7 --token-seconds 0.01 --ignore-sigterm"
     )
     assert started.needs_port
