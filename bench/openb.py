@@ -24,10 +24,10 @@ from pathlib import Path
 from typing import Literal
 
 from controller.domain.placement import Ask, DeviceState, Layout, Placed, WorkerFacts
-from controller.scheduling.consolidate import MAX_MOVES, Movable, consolidate
-from controller.scheduling.demand import Demand
-from controller.scheduling.inventory import Inventory
-from controller.scheduling.place import place
+from controller.scheduling.admission.consolidate import MAX_MOVES, Movable, consolidate
+from controller.scheduling.inventory.demand import Demand
+from controller.scheduling.inventory.inventory import Inventory
+from controller.scheduling.search.place import place
 
 WHOLE = 1_000  # units of one GPU
 ASKED = 1.3  # of all GPUs

@@ -30,12 +30,12 @@ from controller.runtime.garbage import collect_seldom
 from controller.runtime.lease import Lease
 from controller.runtime.metrics import Metrics
 from controller.settings import ControllerSettings
-from controller.store import deployments
-from controller.store.audit import audit
-from controller.store.database import Database
+from controller.store.core.audit import audit
+from controller.store.core.database import Database
+from controller.store.core.migrate import migrate
+from controller.store.core.notify import CHANNEL
+from controller.store.deployments import writes as deployments
 from controller.store.embedded import EmbeddedPostgres
-from controller.store.migrate import migrate
-from controller.store.notify import CHANNEL
 from schemas.manifest import DeploymentSpec
 
 GPUS_PER_WORKER = 8

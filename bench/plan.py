@@ -11,7 +11,7 @@ import time
 from typing import Any, Final
 
 from controller.runtime.garbage import collect_seldom
-from controller.store.database import Database
+from controller.store.core.database import Database
 from support.migrated import migrated_database, migrated_template
 from support.postgres import running_server
 from support.served import Served, served

@@ -7,24 +7,24 @@ from typing import Final
 
 import structlog
 
-from controller.reconcilers.analysis import Analyses
+from controller.leader.analyses import Analyses
+from controller.leader.history import History
+from controller.leader.housekeeping import Housekeeping
+from controller.leader.placement_turn import Placer
+from controller.leader.webhooks import Webhooks
 from controller.reconcilers.cancelling import CancellingReconciler
-from controller.reconcilers.history import History
-from controller.reconcilers.housekeeping import Housekeeping
 from controller.reconcilers.instances import InstancesReconciler
 from controller.reconcilers.placement import EVERYTHING, PlacementReconciler
-from controller.reconcilers.placer import Placer
 from controller.reconcilers.policies import PoliciesReconciler, feed_samples
 from controller.reconcilers.relocations import RelocationsReconciler
-from controller.reconcilers.webhooks import Webhooks
 from controller.reconcilers.workers import WorkersReconciler
 from controller.runtime.clock import Clock
 from controller.runtime.loop import ReconcileLoop
 from controller.runtime.metrics import Metrics
 from controller.runtime.reconciler import LoopSettings, Reconciler
 from controller.settings import ControllerSettings
-from controller.store.database import Database
-from controller.store.quarantine import record_quarantine
+from controller.store.core.database import Database
+from controller.store.deployments.quarantine import record_quarantine
 
 log = structlog.get_logger(__name__)
 

@@ -4,9 +4,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from controller.decide.liveness import unsent_start
-from controller.domain.instances import InstanceFacts
-from controller.domain.phases import InstancePhase, check_instance_edge
-from controller.domain.plans import (
+from controller.domain.effects import (
     Create,
     DeploymentPlan,
     DeploymentUpdate,
@@ -20,6 +18,8 @@ from controller.domain.plans import (
     StoreNeed,
     Withdraw,
 )
+from controller.domain.instances import InstanceFacts
+from controller.domain.phases import InstancePhase, check_instance_edge
 
 
 @dataclass(slots=True)

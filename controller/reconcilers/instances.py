@@ -6,19 +6,19 @@ from typing import Any
 from controller.decide.backoff import RestartSettings
 from controller.decide.instances import decide
 from controller.decide.orders import start_payload
+from controller.domain.effects import DeploymentPlan
 from controller.domain.instances import DeploymentFacts
-from controller.domain.plans import DeploymentPlan
-from controller.reconcilers.analysis import Analyses, known_need
-from controller.reconcilers.placer import Newcomer, Placer
+from controller.leader.analyses import Analyses, known_need
+from controller.leader.placement_turn import Newcomer, Placer
 from controller.runtime.lease import check_term
 from controller.runtime.outcome import Again, Done, Outcome, StaleError
-from controller.store.database import Database
-from controller.store.errors import LostGuardError
-from controller.store.guarded import PlannedStep
-from controller.store.instance_writes import carry_out, new_instance_id
-from controller.store.instances import list_uids, observe
-from controller.store.placement import commit_placements
-from controller.store.waiting import newcomer
+from controller.store.core.database import Database
+from controller.store.core.errors import LostGuardError
+from controller.store.core.guarded import PlannedStep
+from controller.store.deployments.effects import carry_out, new_instance_id
+from controller.store.deployments.observe import list_uids, observe
+from controller.store.placement.commit import commit_placements
+from controller.store.placement.pending import newcomer
 
 
 class InstancesReconciler:

@@ -6,18 +6,18 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from controller.decide.backoff import RestartSettings
-from controller.reconcilers.placer import Placer, Unserved
+from controller.leader.placement_turn import Placer, Unserved
 from controller.runtime.lease import check_term
 from controller.runtime.outcome import Again, Done, Outcome, StaleError
 from controller.runtime.pace import Pace
 from controller.runtime.tasks import OneBehind
-from controller.scheduling.queueing import Occupants
-from controller.store.database import Database
-from controller.store.errors import LostGuardError
-from controller.store.locks import lock_rows
-from controller.store.occupants import Push, push_out, read_occupants
-from controller.store.placement import PlacedStart, commit_placements, store_explanations
-from controller.store.waiting import Waiting, WaitingInstance, read_copies_to_come, read_waiting
+from controller.scheduling.admission.admission import Occupants
+from controller.store.core.database import Database
+from controller.store.core.errors import LostGuardError
+from controller.store.core.locks import lock_rows
+from controller.store.placement.commit import PlacedStart, commit_placements, store_explanations
+from controller.store.placement.holders import Push, push_out, read_occupants
+from controller.store.placement.pending import Waiting, WaitingInstance, read_copies_to_come, read_waiting
 
 EVERYTHING: Final = "all"  # the one key: whoever waits is looked at together, in order
 _MAX_WAITING: Final = 20_000  # looked at in one pass; those behind them wait for the next

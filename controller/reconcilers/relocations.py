@@ -5,8 +5,8 @@ from typing import Final
 
 from controller.runtime.lease import check_term
 from controller.runtime.outcome import Again, Done, Outcome
-from controller.store.database import Database
-from controller.store.relocations import begin_next
+from controller.store.core.database import Database
+from controller.store.deployments.relocations import begin_next
 
 ALL: Final = "all"
 _LOOK_AGAIN_S: Final = 10.0  # an instance that is gone before its move began tells nobody here

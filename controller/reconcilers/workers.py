@@ -11,11 +11,11 @@ from controller.domain.workers import WorkerChange, WorkerSettings, WorkersPlan
 from controller.runtime.clock import LeapWatch
 from controller.runtime.lease import check_term
 from controller.runtime.outcome import Again, Done, Outcome, StaleError
-from controller.store import workers
-from controller.store.database import Database
-from controller.store.errors import LostGuardError
-from controller.store.events import NewEvent, write_events
-from controller.store.notify import notify
+from controller.store.core.database import Database
+from controller.store.core.errors import LostGuardError
+from controller.store.core.events import NewEvent, write_events
+from controller.store.core.notify import notify
+from controller.store.workers import workers
 
 ALL: Final = "all"
 _MAX_HEALTHY_S: Final = 86_400.0  # beyond any limit on silence, and far inside what a date can hold

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller.domain.placement import Ask, Layout, Placed
-from controller.scheduling.inventory import Inventory
-from controller.scheduling.place import find, place
-from controller.scheduling.pool import Occupant
-from controller.scheduling.preempt import lifted, make_room
-from controller.scheduling.queueing import Occupants, Waiter, serve
+from controller.scheduling.admission.admission import Occupants, Waiter, serve
+from controller.scheduling.admission.preempt import lifted, make_room
+from controller.scheduling.inventory.holders import Occupant
+from controller.scheduling.inventory.inventory import Inventory
+from controller.scheduling.search.place import find, place
 from support.fleet import GIB, Fleet
 
 SIZES = st.sampled_from([8 * GIB, 16 * GIB])

@@ -5,8 +5,8 @@ import shutil
 from pathlib import Path
 
 from controller.decide.backoff import RestartSettings
-from controller.store import deployments
-from controller.store.database import Database
+from controller.store.core.database import Database
+from controller.store.deployments import writes as deployments
 from controller.store.views.deployments import deployment_by_name
 from schemas.manifest import DeploymentSpec
 from support.ledger import rows

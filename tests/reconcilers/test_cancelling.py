@@ -13,8 +13,8 @@ from controller.runtime.clock import SystemClock
 from controller.runtime.feed import ChangeFeed
 from controller.runtime.metrics import Metrics
 from controller.settings import ControllerSettings
-from controller.store import deployments
-from controller.store.database import Database
+from controller.store.core.database import Database
+from controller.store.deployments import writes as deployments
 from schemas.manifest import DeploymentSpec
 from support.reign import Reign
 

@@ -6,27 +6,23 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 import asyncpg
 import pytest
 
-from controller.reconcilers import analysis, cancelling, housekeeping, instances, placement, placer, workers
+from controller.leader import analyses as analysis
+from controller.leader import housekeeping
+from controller.leader import placement_turn as placer
+from controller.reconcilers import cancelling, instances, placement, workers
 from controller.runtime import lease
 from controller.runtime.outcome import StaleError
-from controller.store import (
-    audit,
-    events,
-    guarded,
-    inputs,
-    instance_writes,
-    inventory,
-    locks,
-    notify,
-    occupants,
-    retention,
-    starts,
-)
-from controller.store import instances as instance_reads
-from controller.store import placement as placement_store
-from controller.store import waiting as waiting_store
-from controller.store import workers as worker_store
-from controller.store.database import Database
+from controller.store.core import audit, events, guarded, locks, notify
+from controller.store.core.database import Database
+from controller.store.deployments import effects as instance_writes
+from controller.store.deployments import inputs, starts
+from controller.store.deployments import observe as instance_reads
+from controller.store.placement import commit as placement_store
+from controller.store.placement import holders as occupants
+from controller.store.placement import inventory
+from controller.store.placement import pending as waiting_store
+from controller.store.telemetry import retention
+from controller.store.workers import workers as worker_store
 from support.awaits import Awaits
 from support.failpoints import FailingDatabase, Failpoints, Kind
 from support.ledger import add_deployment, rows

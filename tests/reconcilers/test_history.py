@@ -2,10 +2,10 @@
 
 import pytest
 
-from controller.reconcilers.history import History
+from controller.leader.history import History
 from controller.runtime.clock import SystemClock
 from controller.runtime.outcome import StaleError
-from controller.store.database import Database
+from controller.store.core.database import Database
 from support.history import partitions, sample, span
 from support.ledger import add_deployment, add_host, rows
 

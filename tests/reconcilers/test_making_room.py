@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from controller.store.database import Database
-from controller.store.relocations import NewRelocation, ask_for, begin_next
+from controller.store.core.database import Database
+from controller.store.deployments.relocations import NewRelocation, ask_for, begin_next
 from support.ledger import Host, add_deployment, add_host, report, rows
 from support.reign import Reign
 

@@ -1,7 +1,7 @@
 """A newcomer is placed in the transaction that creates it, where nobody is ahead of him and it still fits."""
 
 from controller.reconcilers.placement import EVERYTHING
-from controller.store.database import Database
+from controller.store.core.database import Database
 from support.ledger import add_deployment, add_host, rows
 from support.reign import Reign
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from controller.domain.placement import Layout, Placed, PlannedClaim
-from controller.store.audit import audit
-from controller.store.database import Database
-from controller.store.placement import PlacedStart, commit_placements
-from controller.store.waiting import WaitingInstance
+from controller.store.core.audit import audit
+from controller.store.core.database import Database
+from controller.store.placement.commit import PlacedStart, commit_placements
+from controller.store.placement.pending import WaitingInstance
 from support.ledger import GIB, Host, add_deployment, add_host, add_instance, claim, rows
 
 

@@ -4,7 +4,7 @@ from itertools import permutations
 
 import pytest
 
-from controller.store.database import Database
+from controller.store.core.database import Database
 from support.ledger import add_deployment, add_host, report, rows
 from support.reign import Reign
 

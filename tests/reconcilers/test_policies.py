@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from controller.api.figures import figures_text
+from controller.api.resources.metrics import figures_text
 from controller.runtime.outcome import StaleError
-from controller.store import deployments
-from controller.store.database import Database
-from controller.store.metrics_view import INLINE, Figures, read_figures
+from controller.store.core.database import Database
+from controller.store.deployments import writes as deployments
+from controller.store.views.metrics import INLINE, Figures, read_figures
 from schemas.manifest import DeploymentSpec
 from support.ledger import GIB, add_deployment, add_host, claim, report, rows
 from support.policed import DEVICE_GIB, STOP_IDLE, Policed, settle

@@ -8,17 +8,12 @@ import pytest
 
 from controller.reconcilers import policies
 from controller.runtime import lease
-from controller.store import (
-    effective_policy,
-    events,
-    guarded,
-    locks,
-    notify,
-    policy_watch,
-    policy_writes,
-    sample_reads,
-)
-from controller.store.database import Database
+from controller.store.core import events, guarded, locks, notify
+from controller.store.core.database import Database
+from controller.store.policies import effective as effective_policy
+from controller.store.policies import effects as policy_writes
+from controller.store.policies import observe as policy_watch
+from controller.store.telemetry import sample_reads
 from support.awaits import Awaits
 from support.failpoints import FailingDatabase, Failpoints, Kind
 from support.ledger import rows

@@ -3,7 +3,7 @@
 import pytest
 
 from controller.runtime.outcome import Again
-from controller.store.database import Database
+from controller.store.core.database import Database
 from support.ledger import claim, rows
 from support.policed import STOP_IDLE, Policed, settle, steady
 

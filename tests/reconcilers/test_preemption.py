@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from controller.store.database import Database
+from controller.store.core.database import Database
 from support.ledger import add_deployment, add_host, report, rows
 from support.reign import Reign
 

@@ -6,8 +6,8 @@ import pytest
 
 from controller.decide.backoff import RestartSettings
 from controller.runtime.outcome import StaleError
-from controller.store.database import Database
-from controller.store.placement import PlacedStart
+from controller.store.core.database import Database
+from controller.store.placement.commit import PlacedStart
 from support.ledger import GIB, add_deployment, add_host, report, rows
 from support.reign import Reign
 

@@ -6,8 +6,8 @@ from collections import Counter
 import pytest
 
 from controller.runtime.outcome import StaleError
-from controller.store.database import Database
-from controller.store.worker_flags import set_flags
+from controller.store.core.database import Database
+from controller.store.workers.flags import set_flags
 from support.agent_by_hand import seat
 from support.awaits import Awaits
 from support.failpoints import Failpoints

@@ -3,10 +3,10 @@
 from typing import Any
 
 from controller.domain.placement import Layout, Placed, PlannedClaim
-from controller.store.database import Database
-from controller.store.holdings import Holdings
-from controller.store.inventory import InventoryCache
-from controller.store.occupants import read_occupants
+from controller.store.core.database import Database
+from controller.store.placement.holders import read_occupants
+from controller.store.placement.holdings import Holdings
+from controller.store.placement.inventory import InventoryCache
 from support.ledger import GIB, add_deployment, add_host, add_instance, claim
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from controller.store.database import Database
-from controller.store.sample_reads import Sample, read_history, read_horizon, read_new
-from controller.store.samples import NoPartitionError, SamplesWritten, SessionSamples, write_samples
+from controller.store.core.database import Database
+from controller.store.telemetry.sample_reads import Sample, read_history, read_horizon, read_new
+from controller.store.telemetry.samples import NoPartitionError, SamplesWritten, SessionSamples, write_samples
 from schemas.wire import SamplePeriod
 from support.ledger import Host, add_host, rows
 from support.samples import make_room, own, period, sample_rows

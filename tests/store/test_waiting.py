@@ -1,7 +1,7 @@
 """Who waits, in the order in which they are served; and none so many that others are not looked at."""
 
-from controller.store.database import Database
-from controller.store.waiting import read_waiting
+from controller.store.core.database import Database
+from controller.store.placement.pending import read_waiting
 from support.ledger import GIB, add_deployment, add_host, add_instance
 
 NEED = {"memory_mib": GIB, "host_memory_mib": 0, "parts": {}, "heads": None, "vocab": None, "notes": []}

@@ -10,8 +10,8 @@ from controller.domain.workers import WorkerSettings
 from controller.reconcilers.workers import ALL, WorkersReconciler
 from controller.runtime.lease import TermLost
 from controller.runtime.outcome import Again, Done, StaleError
-from controller.store import workers
-from controller.store.database import Database
+from controller.store.core.database import Database
+from controller.store.workers import workers
 from support.agent_double import eventually
 from support.ledger import add_deployment, add_host, add_instance, claim, rows
 

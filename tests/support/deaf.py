@@ -16,7 +16,7 @@ from controller.runtime.clock import SystemClock
 from controller.runtime.feed import ChangeFeed
 from controller.runtime.metrics import Metrics
 from controller.settings import ControllerSettings
-from controller.store.database import Database
+from controller.store.core.database import Database
 from support.road import PATIENT, RESTARTS, Crew
 
 RESYNC_S = 0.1

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from controller.store.audit import audit
+from controller.store.core.audit import audit
 from schemas.quantities import parse_size_mib
 from support.machine_hosts import Host
 from support.machine_time import pass_time

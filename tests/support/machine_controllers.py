@@ -5,19 +5,19 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
-from controller.agents import greeting
-from controller.agents.delivery import Delivery
-from controller.agents.intake import BATCH, Intake
-from controller.agents.liveness import Liveness
-from controller.agents.session import Session
 from controller.domain.workers import WorkerSettings
+from controller.hub import handshake as greeting
+from controller.hub.commands import Delivery
+from controller.hub.heartbeats import Liveness
+from controller.hub.reports import BATCH, Intake
+from controller.hub.session import Session
 from controller.reconcilers.placement import EVERYTHING
 from controller.reconcilers.relocations import ALL as ALL_MOVES
 from controller.reconcilers.relocations import RelocationsReconciler
 from controller.reconcilers.workers import ALL, WorkersReconciler
 from controller.runtime.database import DATABASE_ERRORS
 from controller.runtime.lease import Lease
-from controller.store.workers import Identity
+from controller.store.workers.workers import Identity
 from schemas.wire import CommandResult, Hello, ProcessReport, ReportAck, Welcome
 from support.machine_faults import StruckDatabase
 from support.machine_hosts import Host, Link

@@ -11,11 +11,12 @@ from typing import Any, Final
 
 import asyncpg
 
-from controller.agents import greeting
-from controller.agents.inventory import write_change
-from controller.store import deployments, worker_flags
-from controller.store.refusals import RefusedError
-from controller.store.workers import WorkerGoneError
+from controller.hub import handshake as greeting
+from controller.hub.devices import write_change
+from controller.store.core.refusals import RefusedError
+from controller.store.deployments import writes as deployments
+from controller.store.workers import flags as worker_flags
+from controller.store.workers.workers import WorkerGoneError
 from schemas.manifest import DeploymentSpec
 from schemas.wire import Command, Hello
 from support.machine_controllers import Controller, HandClock, Term

@@ -4,13 +4,13 @@ import asyncio
 from typing import Any
 
 from controller.decide.backoff import RestartSettings
-from controller.reconcilers.analysis import Analyses
+from controller.leader.analyses import Analyses
+from controller.leader.placement_turn import Placer
 from controller.reconcilers.instances import InstancesReconciler
 from controller.reconcilers.placement import EVERYTHING, PlacementReconciler
-from controller.reconcilers.placer import Placer
 from controller.runtime.clock import SystemClock
 from controller.runtime.outcome import StaleError
-from controller.store.database import Database
+from controller.store.core.database import Database
 from support.ledger import rows
 
 SETTLE_STEPS = 30

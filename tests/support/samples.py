@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from controller.store.database import Database
-from controller.store.partitions import Keep, make_partitions
+from controller.store.core.database import Database
+from controller.store.telemetry.partitions import Keep, make_partitions
 from schemas.wire import GpuSample, ProcessSample, Readings, SamplePeriod, Samples
 
 ROWS = """

@@ -16,8 +16,8 @@ from controller.api.hints import Hints
 from controller.domain.placement import Need
 from controller.runtime.child import ChildError
 from controller.runtime.metrics import Metrics
-from controller.store.database import Database
-from controller.store.keys import create_key
+from controller.store.access.keys import create_key
+from controller.store.core.database import Database
 from schemas.manifest import DeploymentSpec
 
 KEPT_S = 2 * 3600.0  # samples

@@ -8,8 +8,8 @@ from typing import Any
 import asyncpg
 
 from controller.runtime.outcome import StaleError
-from controller.store.database import Database, prepare_connection
-from controller.store.instances import list_uids
+from controller.store.core.database import Database, prepare_connection
+from controller.store.deployments.observe import list_uids
 from support.reign import NoMetrics
 from support.road import Crew
 

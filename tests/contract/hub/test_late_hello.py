@@ -1,6 +1,6 @@
 """A hello that is written after its sender gave up and said another ends nothing that it knew nothing of."""
 
-from controller.agents import greeting
+from controller.hub import handshake as greeting
 from support.agent_double import HubUnderTest, eventually, gpu, hello, process
 from support.ledger import add_deployment, add_instance, claim
 

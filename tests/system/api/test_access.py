@@ -8,8 +8,8 @@ from aiohttp import web
 from controller.api.app import RouteWithoutAccessError, all_routes
 from controller.api.context import KEYS
 from controller.api.route import Route
-from controller.store.database import Database
-from controller.store.keys import CACHE_TTL_S, revoke_key
+from controller.store.access.keys import CACHE_TTL_S, revoke_key
+from controller.store.core.database import Database
 from schemas.wire import CONNECT_PATH, JOIN_PATH
 from support.served import ROLES, Served, served
 

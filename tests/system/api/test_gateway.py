@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 from yarl import URL
 
-from controller.store.database import Database
+from controller.store.core.database import Database
 from schemas.wire import PROXY_REFUSAL_HEADER
 from support.ledger import Host, add_deployment, add_host, add_instance, claim, report
 from support.served import Served, proxy

@@ -7,10 +7,10 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from controller.api import health
 from controller.api.app import all_routes
 from controller.api.context import Check
-from controller.store.database import Database
+from controller.api.resources import health
+from controller.store.core.database import Database
 from support.ledger import GIB, add_deployment, add_host, add_instance, claim
 from support.served import Served
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from controller.store.database import Database
+from controller.store.core.database import Database
 from support.history import at, minutes, partitions, rolled_up, span
 from support.ledger import add_deployment, add_host, add_instance, claim
 from support.served import Served

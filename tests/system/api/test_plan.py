@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from controller.api import plan as plan_module
-from controller.api.planning import Planned, plan_items
+from controller.api.dry_run import plan as plan_module
+from controller.api.dry_run.placements import Planned, plan_items
 from controller.domain.placement import Need, PlannedClaim
-from controller.scheduling.pool import Occupant
-from controller.scheduling.queueing import Occupants
-from controller.store.database import Database
+from controller.scheduling.admission.admission import Occupants
+from controller.scheduling.inventory.holders import Occupant
+from controller.store.core.database import Database
 from schemas.manifest import DeploymentSpec
 from support.fleet import Fleet
 from support.ledger import GIB, add_deployment, add_host, add_instance, claim, rows

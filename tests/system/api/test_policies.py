@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from controller.store.database import Database
+from controller.store.core.database import Database
 from support.ledger import add_host, rows
 from support.served import Served
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from controller.store.database import Database
+from controller.store.core.database import Database
 from support.ledger import GIB, add_deployment, add_host, add_instance, claim, report, rows
 from support.served import Served, proxy
 

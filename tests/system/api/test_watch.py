@@ -9,9 +9,10 @@ from typing import Any
 import aiohttp
 import pytest
 
-from controller.api import streams, watch
-from controller.store import deployments as store
-from controller.store.database import Database
+from controller.api import streams
+from controller.api.resources import watch
+from controller.store.core.database import Database
+from controller.store.deployments import writes as store
 from schemas.manifest import DeploymentSpec
 from support.ledger import add_deployment, add_host, add_instance
 from support.served import Served, served

@@ -7,7 +7,7 @@ import pytest
 
 from controller.decide.backoff import RestartSettings
 from controller.decide.instances import decide
-from controller.domain.plans import DeploymentPlan
+from controller.domain.effects import DeploymentPlan
 from support.facts import NOW, deployment, host, instance, process, spec, start
 
 SETTINGS = RestartSettings()

@@ -6,8 +6,8 @@ import pytest
 
 from controller.decide.backoff import RestartSettings
 from controller.decide.instances import decide
+from controller.domain.effects import DeploymentPlan
 from controller.domain.instances import InstanceFacts
-from controller.domain.plans import DeploymentPlan
 from support.facts import deployment, host, instance, process, spec, start
 
 EXIT_1 = ("exited", "exit", 1)

@@ -8,8 +8,8 @@ import pytest
 
 from controller.decide.backoff import RestartSettings
 from controller.decide.instances import decide
+from controller.domain.effects import DeploymentPlan
 from controller.domain.instances import InstanceFacts, RelocationFacts
-from controller.domain.plans import DeploymentPlan
 from support.facts import NOW, deployment, instance, process, spec
 
 OLD = instance("old", "running", processes=(process("running"),))

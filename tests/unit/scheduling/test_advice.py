@@ -8,10 +8,10 @@ import pytest
 
 from controller.domain.placement import Ask, Layout, Need, Placed, PlannedClaim, Share, Unplaced
 from controller.engines.registry import engine_for
-from controller.scheduling.advice import Unfit, advise
 from controller.scheduling.estimate import asks_for
-from controller.scheduling.place import place
-from controller.scheduling.pool import Occupant
+from controller.scheduling.explain.advice import Unfit, advise
+from controller.scheduling.inventory.holders import Occupant
+from controller.scheduling.search.place import place
 from schemas.manifest import DeploymentSpec
 from support.engine_asks import LLAMA
 from support.engine_asks import need as need_for

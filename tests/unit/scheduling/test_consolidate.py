@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller.domain.placement import Ask, Layout, PlannedClaim
-from controller.scheduling import consolidate as consolidating
-from controller.scheduling.consolidate import Consolidation, Movable, consolidate
-from controller.scheduling.inventory import Inventory
-from controller.scheduling.place import find
-from controller.scheduling.preempt import Occupant
+from controller.scheduling.admission import consolidate as consolidating
+from controller.scheduling.admission.consolidate import Consolidation, Movable, consolidate
+from controller.scheduling.admission.preempt import Occupant
+from controller.scheduling.inventory.inventory import Inventory
+from controller.scheduling.search.place import find
 from support.fleet import GIB, Fleet, gpus_of
 
 
