@@ -65,7 +65,7 @@ async def leader(database: Database) -> AsyncIterator[None]:
     leading = Leading(database, clock, Metrics(CollectorRegistry()), settings, lambda: 0.0)
     feed = ChangeFeed(database.listen_connection, leading.hint, clock)
     lease = Lease(database.listen_connection, "bench", clock)
-    tasks = [asyncio.create_task(feed.run()), asyncio.create_task(lease.run(leading.reign))]
+    tasks = [asyncio.create_task(feed.run()), asyncio.create_task(lease.run(leading.leader_term))]
     try:
         async with asyncio.timeout(LIMIT_S):
             while lease.term is None or feed.connected_at is None:

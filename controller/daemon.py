@@ -25,7 +25,7 @@ from controller.client_env import write_client_env
 from controller.health import LoopLag, Readiness
 from controller.hub.hub import Hub
 from controller.leader.analyses import analyse_now
-from controller.leader.model_cache import KnownModels
+from controller.leader.model_cache import ModelCache
 from controller.leading import Leading
 from controller.runtime.clock import SystemClock
 from controller.runtime.database import DATABASE_ERRORS
@@ -161,7 +161,7 @@ class _Controller:
                 leadership=lambda: (self._lease.term is not None, self._lease.term),
                 readiness=Readiness(database, self._feed, self._leader),
                 loop_lag=self._lag.seconds,
-                analyse=partial(analyse_now, KnownModels(clock.monotonic)),
+                analyse=partial(analyse_now, ModelCache(clock.monotonic)),
                 registry=registry,
                 version=__version__,
                 longest_window_s=settings.keep_samples_h * 3600,
@@ -181,7 +181,7 @@ class _Controller:
                     group.create_task(self._lag.run(), name="loop-lag"),
                     group.create_task(self._feed.run(), name="change-feed"),
                     group.create_task(self._hub.run(), name="hub"),
-                    group.create_task(self._lease.run(self._leading.reign), name="lease"),
+                    group.create_task(self._lease.run(self._leading.leader_term), name="lease"),
                 ]
                 key = await create_first_key(self._database)
                 write_client_env(self._settings.data_dir, url, key.key if key else None)

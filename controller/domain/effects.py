@@ -126,7 +126,7 @@ class Fact:
 
 
 @dataclass(frozen=True, slots=True)
-class DeploymentPlan:
+class DeploymentEffects:
     """Everything that one step does. `analyse`: the generation whose analysis shall run; None: none shall."""
 
     creates: tuple[Create, ...] = ()

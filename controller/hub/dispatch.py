@@ -5,8 +5,7 @@ from typing import Final
 
 import structlog
 
-from controller.hub import devices as inventory
-from controller.hub import handshake as greeting
+from controller.hub import devices, handshake
 from controller.hub.heartbeats import Liveness
 from controller.hub.reports import Intake
 from controller.hub.samples import SampleIntake
@@ -72,7 +71,7 @@ class Conversation:
                 self._liveness.heard(session)
                 await self._take_in(session, message)
             except MalformedMessageError as error:
-                await greeting.note_malformed(self._database, session.worker_id, session.name, error)
+                await handshake.note_malformed(self._database, session.worker_id, session.name, error)
                 session.cut(str(error))
                 return
             except DATABASE_ERRORS as error:
@@ -92,7 +91,7 @@ class Conversation:
                 session.compare_clocks(self._clock.monotonic(), message.sent_s)
                 self._liveness.read(session, gpus)
                 overdue = session.held_elsewhere and self._clock.monotonic() >= session.look_again_at
-                if overdue or inventory.differs(session.gpus, gpus):
+                if overdue or devices.differs(session.gpus, gpus):
                     await self._write_change(session, gpus)
             case InventoryChanged(inventory=changed):
                 await self._write_change(session, changed)
@@ -102,6 +101,6 @@ class Conversation:
                 raise MalformedMessageError("hello: came twice on one connection")
 
     async def _write_change(self, session: Session, report: Inventory | tuple[DeviceFacts, ...] | None) -> None:
-        if not await inventory.write_change(self._database, session, report):
+        if not await devices.write_change(self._database, session, report):
             self._lost_fence(session)
         session.look_again_at = self._clock.monotonic() + HELD_ELSEWHERE_AGAIN_S

@@ -34,7 +34,7 @@ _LISTED: Final = 50  # processes named in an event's evidence
 
 
 @dataclass(frozen=True, slots=True)
-class Greeted:
+class Handshaken:
     """What a hello has led to."""
 
     session: int
@@ -44,7 +44,7 @@ class Greeted:
     held_elsewhere: frozenset[str]  # GPUs that it reports and another worker holds
 
 
-class TurnedAwayError(Exception):
+class HandshakeRefusedError(Exception):
     """The agent is not served; the text tells it why. `final`: it shall not dial again with its credential."""
 
     def __init__(self, why: str, *, final: bool = False) -> None:
@@ -76,16 +76,16 @@ async def receive_hello(socket: web.WebSocketResponse) -> Hello:
         async with asyncio.timeout(HELLO_LIMIT_S):
             message = await socket.receive()
     except TimeoutError as error:
-        raise TurnedAwayError(f"no hello came within {HELLO_LIMIT_S:g} s") from error
+        raise HandshakeRefusedError(f"no hello came within {HELLO_LIMIT_S:g} s") from error
     if message.type is not WSMsgType.TEXT:
-        raise TurnedAwayError("the connection ended, or brought something that is not text, before a hello came")
+        raise HandshakeRefusedError("the connection ended, or brought something that is not text, before a hello came")
     hello = parse_message(message.data)
     if not isinstance(hello, Hello):
         raise MalformedMessageError(f"hello: must come first, before {hello.type!r}")
     return hello
 
 
-async def accept(database: Database, identity: Identity, hello: Hello, peer: str | None) -> Greeted:
+async def accept(database: Database, identity: Identity, hello: Hello, peer: str | None) -> Handshaken:
     """Writes the whole picture that a hello brings, as the worker's newest session.
 
     Raises:
@@ -115,10 +115,10 @@ async def accept(database: Database, identity: Identity, hello: Hello, peer: str
         await notify(connection, "worker", [worker])
         await notify(connection, "process", written.deployments | {deployment for deployment, *_ in gone})
     held_elsewhere = frozenset(device.row.uuid for device in plan.refused)
-    return Greeted(new.session, new.term, new.at, tuple(written.strays), held_elsewhere)
+    return Handshaken(new.session, new.term, new.at, tuple(written.strays), held_elsewhere)
 
 
-async def turn_away(request: web.Request, socket: web.WebSocketResponse, why: str, *, final: bool = False) -> None:
+async def refuse(request: web.Request, socket: web.WebSocketResponse, why: str, *, final: bool = False) -> None:
     """Tells an agent why it is not served, and closes."""
     log.info("agent turned away", peer=request.remote, why=why)
     # What goes wrong here means that it has gone by itself.

@@ -9,10 +9,10 @@ from typing import Final
 import structlog
 from aiohttp import web
 
-from controller.hub import handshake as greeting
+from controller.hub import handshake
 from controller.hub.commands import Delivery, Secrets
 from controller.hub.dispatch import NO_DATABASE, Conversation
-from controller.hub.handshake import Greeted, TurnedAwayError, turn_away
+from controller.hub.handshake import Handshaken, HandshakeRefusedError, refuse
 from controller.hub.heartbeats import Liveness
 from controller.hub.join import Joining, refusal
 from controller.hub.partitions import PartitionUpkeep
@@ -141,7 +141,7 @@ class Hub:
 
     async def _connect(self, request: web.Request) -> web.StreamResponse:
         """Greets and serves one agent, from the upgrade to the end of its connection."""
-        credential = greeting.bearer(request)
+        credential = handshake.bearer(request)
         if credential is None:
             return refusal(401, "unauthenticated", "send the worker's credential: Authorization: Bearer CREDENTIAL")
         if self._closing or self._greetings >= MAX_GREETINGS:
@@ -152,16 +152,16 @@ class Hub:
         self._greetings += 1
         session: Session | None = None
         try:
-            identity = await greeting.identify(self._database, credential)
+            identity = await handshake.identify(self._database, credential)
             await socket.prepare(request)
             session = await self._greet(request, socket, identity)
-        except TurnedAwayError as error:
-            await turn_away(request, socket, str(error), final=error.final)
+        except HandshakeRefusedError as error:
+            await refuse(request, socket, str(error), final=error.final)
         except DATABASE_ERRORS as error:
             self._log.warning("agent not served", error=str(error) or type(error).__name__)
             if not socket.prepared:
                 return refusal(503, "database_unavailable", NO_DATABASE, retry_after_s=1.0)
-            await turn_away(request, socket, NO_DATABASE)
+            await refuse(request, socket, NO_DATABASE)
         finally:
             self._greetings -= 1
         if session is not None:
@@ -175,16 +175,16 @@ class Hub:
             TurnedAwayError: the agent is not served; it says why.
         """
         if identity is None or identity.deleted:
-            raise TurnedAwayError(_DELETED, final=True)
+            raise HandshakeRefusedError(_DELETED, final=True)
         try:
-            hello = await greeting.receive_hello(socket)
+            hello = await handshake.receive_hello(socket)
             received_s = self._clock.monotonic()
-            greeted = await greeting.accept(self._database, identity, hello, request.remote)
+            greeted = await handshake.accept(self._database, identity, hello, request.remote)
         except MalformedMessageError as error:
-            await greeting.note_malformed(self._database, identity.id, identity.name, error)
-            raise TurnedAwayError(str(error)) from error
+            await handshake.note_malformed(self._database, identity.id, identity.name, error)
+            raise HandshakeRefusedError(str(error)) from error
         except WorkerGoneError as error:
-            raise TurnedAwayError(_DELETED, final=True) from error
+            raise HandshakeRefusedError(_DELETED, final=True) from error
         session = Session(
             socket,
             request.transport,
@@ -198,12 +198,12 @@ class Hub:
         session.compare_clocks(received_s, hello.sent_s)
         session.held_elsewhere = greeted.held_elsewhere
         if not self._register(session):
-            raise TurnedAwayError(_SHUTDOWN if self._closing else _TAKEN_OVER)
+            raise HandshakeRefusedError(_SHUTDOWN if self._closing else _TAKEN_OVER)
         self._welcome(session, identity, hello, greeted)
         self._log.info("agent connected", worker=identity.name, session=session.number, peer=request.remote)
         return session
 
-    def _welcome(self, session: Session, identity: Identity, hello: Hello, greeted: Greeted) -> None:
+    def _welcome(self, session: Session, identity: Identity, hello: Hello, greeted: Handshaken) -> None:
         """Queues the first words to an agent: who it is here, what of its picture is kept, then its orders."""
         session.send(
             Welcome(

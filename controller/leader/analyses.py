@@ -10,7 +10,7 @@ from controller.domain.instances import RevisionFacts
 from controller.domain.placement import Need
 from controller.engines.base import Analysis, EngineUnsupportedError
 from controller.engines.registry import engine_for
-from controller.leader.model_cache import KnownModels, source_of
+from controller.leader.model_cache import ModelCache, source_of
 from controller.runtime.child import ChildError, run_child
 from controller.runtime.clock import Clock
 from controller.runtime.computations import ComputationMetrics, Computations
@@ -51,7 +51,7 @@ class Analyses:
         self._hint = hint
         self._on_start = on_start
         self._computations = Computations(self._done, clock=clock, metrics=metrics)
-        self._known = KnownModels(clock.monotonic)
+        self._known = ModelCache(clock.monotonic)
         self._running: dict[str, _Running] = {}
         self._finished: dict[str, Finished] = {}
 
@@ -134,7 +134,7 @@ def _finish(revision: RevisionFacts, result: Any) -> Finished:
     return Finished(revision.input_hash, need=engine_for(revision.spec).need(revision.spec, result))
 
 
-async def analyse_now(known: KnownModels, spec: DeploymentSpec) -> Need:
+async def analyse_now(known: ModelCache, spec: DeploymentSpec) -> Need:
     """Works a need out for a caller who waits, as for a plan; cancelling it kills the child.
 
     Raises:

@@ -21,7 +21,7 @@ BRANCH_FRESH_S: Final = 600.0
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 
 
-class KnownModels:
+class ModelCache:
     """Results by source, the least recently used forgotten first.
 
     Args:

@@ -16,14 +16,14 @@ from controller.decide.orders import start_payload
 from controller.domain.placement import Ask, Need, Placed, Unplaced
 from controller.engines.registry import engine_for
 from controller.runtime.clock import Clock
-from controller.scheduling.admission.admission import RESERVE_AFTER_S, Occupants, Waiter, may_have_room, serve
+from controller.scheduling.admission.admission import RESERVE_AFTER_S, Holders, PendingInstance, may_have_room, serve
 from controller.scheduling.estimate import asks_for
-from controller.scheduling.inventory.holders import Occupant
+from controller.scheduling.inventory.holders import Holder
 from controller.scheduling.inventory.inventory import Inventory
 from controller.store.placement.commit import PlacedStart
 from controller.store.placement.holdings import Holdings
 from controller.store.placement.inventory import InventoryCache
-from controller.store.placement.pending import RevisionKey, WaitingInstance, read_revisions
+from controller.store.placement.pending import PendingRow, RevisionKey, read_revisions
 from schemas.manifest import DeploymentSpec
 from schemas.objects import Explain
 from schemas.reasons import Reason
@@ -45,19 +45,19 @@ class PlacementMetrics(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Unserved:
+class UnplacedRow:
     """One who waits on, and why. `leave`: those whom it pushes out."""
 
-    waiting: WaitingInstance
+    waiting: PendingRow
     decision: Unplaced
-    leave: tuple[Occupant, ...] = ()
+    leave: tuple[Holder, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Newcomer:
+class NewInstance:
     """An instance that is about to be created, and what is known of its revision."""
 
-    waiting: WaitingInstance
+    waiting: PendingRow
     spec: DeploymentSpec
     need: Need
 
@@ -71,7 +71,7 @@ class _Revision:
     ask: Ask
 
 
-class Placer:
+class PlacementTurn:
     """Lives as long as one term."""
 
     def __init__(self, *, clock: Clock, metrics: PlacementMetrics, reserve_after_s: float = RESERVE_AFTER_S) -> None:
@@ -95,7 +95,7 @@ class Placer:
         """Who holds what, as of the last refresh."""
         return self._cache.holdings
 
-    def somebody_waits(self) -> None:
+    def note_pending(self) -> None:
         """Newcomers are not placed at once before a pass has served whoever waits now."""
         self._joined += 1
 
@@ -113,40 +113,40 @@ class Placer:
                 raise
 
     @asynccontextmanager
-    async def whole_pass(self) -> AsyncIterator[list[WaitingInstance]]:
+    async def whole_pass(self) -> AsyncIterator[list[PendingRow]]:
         """A turn that serves everybody. To the list goes who is left waiting; while it is not empty, all must queue."""
         async with self.turn():
-            joined, left = self._joined, list[WaitingInstance]()
+            joined, left = self._joined, list[PendingRow]()
             yield left
             self._nobody_waits_at = None if left else joined
 
     @asynccontextmanager
-    async def at_once(self, newcomers: Sequence[Newcomer]) -> AsyncIterator[list[PlacedStart]]:
+    async def at_once(self, new_instances: Sequence[NewInstance]) -> AsyncIterator[list[PlacedStart]]:
         """A turn for instances that are about to be created, where nobody is ahead of them; else an empty list.
 
         A pass that serves nobody is over in a moment, so that is waited for, and a longer one is not.
         """
         starts: list[PlacedStart] = []
         async with AsyncExitStack() as turn:
-            if self._nobody_waits() and 0 < len(newcomers) <= _MAX_AT_ONCE:
+            if self._nobody_waits() and 0 < len(new_instances) <= _MAX_AT_ONCE:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(_PATIENCE_S):
                         await turn.enter_async_context(self.turn())
-                    starts = self._decide_at_once(newcomers) if self._nobody_waits() else starts
+                    starts = self._decide_at_once(new_instances) if self._nobody_waits() else starts
             yield starts
 
     def _nobody_waits(self) -> bool:
         return self._nobody_waits_at == self._joined
 
-    def _decide_at_once(self, newcomers: Sequence[Newcomer]) -> list[PlacedStart]:
-        for one in newcomers:
+    def _decide_at_once(self, new_instances: Sequence[NewInstance]) -> list[PlacedStart]:
+        for one in new_instances:
             self._learn((one.waiting.deployment_uid, one.waiting.revision), one.spec, one.need)
-        answers = self.decide([one.waiting for one in newcomers])
+        answers = self.decide([one.waiting for one in new_instances])
         return [answer for answer in answers if isinstance(answer, PlacedStart)]
 
     # What is known
 
-    async def refresh(self, connection: Any, waiting: Sequence[WaitingInstance]) -> None:
+    async def refresh(self, connection: Any, waiting: Sequence[PendingRow]) -> None:
         """Reads what changed, and the revisions that are asked for. In one REPEATABLE READ transaction."""
         await self._cache.refresh(connection)
         missing = {(w.deployment_uid, w.revision) for w in waiting} - self._revisions.keys()
@@ -175,26 +175,26 @@ class Placer:
 
     def decide(
         self,
-        waiting: Sequence[WaitingInstance],
-        occupants: Occupants | None = None,
-        ahead: Sequence[WaitingInstance] = (),
-    ) -> Generator[PlacedStart | Unserved, None, None]:
+        waiting: Sequence[PendingRow],
+        holders: Holders | None = None,
+        ahead: Sequence[PendingRow] = (),
+    ) -> Generator[PlacedStart | UnplacedRow, None, None]:
         """Where everybody goes, one at a time; who cannot even be asked for fits nowhere, and holds nobody else up.
 
         Where many push others out, the last may get no answer. Whoever does not ask for all answers closes it.
 
         Args:
             waiting: in the order in which they are served.
-            occupants: whose claims they are, where room is to be kept for somebody or made.
+            holders: whose claims they are, where room is to be kept for somebody or made.
             ahead: for whom room is kept before all of these.
         """
         self.inventory.rollback()  # an earlier answer of this turn
         by_id = {one.id: one for one in waiting}
-        impossible: list[Unserved] = []
+        impossible: list[UnplacedRow] = []
         answers = serve(
             self.inventory,
             self._waiters(waiting, impossible),
-            occupants,
+            holders,
             reserve_after_s=self._reserve_after_s,
             ahead=self._asks(ahead),
             most_pushes=_MAX_PUSHES,
@@ -205,21 +205,21 @@ class Placer:
                 if isinstance(served.decision, Placed):
                     yield self._start(one, served.decision)
                 else:
-                    yield Unserved(one, served.decision, served.leave)
+                    yield UnplacedRow(one, served.decision, served.leave)
         yield from impossible
 
-    def room_may_matter(self, waiting: Iterable[WaitingInstance]) -> bool:
+    def room_may_matter(self, waiting: Iterable[PendingRow]) -> bool:
         """Whether somebody, should it not fit, may have room made or kept: then the occupants are to be known."""
         return any(may_have_room(one, self._reserve_after_s) for one in waiting)
 
-    def _waiters(self, waiting: Iterable[WaitingInstance], impossible: list[Unserved]) -> Iterator[Waiter]:
+    def _waiters(self, waiting: Iterable[PendingRow], impossible: list[UnplacedRow]) -> Iterator[PendingInstance]:
         for one in waiting:
             try:
-                yield one.waiter_by(self._revision(one).ask)
+                yield one.pending_by(self._revision(one).ask)
             except ValueError as error:
-                impossible.append(Unserved(one, _impossible(one, error)))
+                impossible.append(UnplacedRow(one, _impossible(one, error)))
 
-    def _asks(self, some: Iterable[WaitingInstance]) -> list[Ask]:
+    def _asks(self, some: Iterable[PendingRow]) -> list[Ask]:
         """What they ask, but for those that cannot even be asked for."""
         asks = []
         for one in some:
@@ -227,13 +227,13 @@ class Placer:
                 asks.append(one.ask_by(self._revision(one).ask))
         return asks
 
-    def _revision(self, waiting: WaitingInstance) -> _Revision:
+    def _revision(self, waiting: PendingRow) -> _Revision:
         found = self._revisions[waiting.deployment_uid, waiting.revision]
         if isinstance(found, ValueError):
             raise found
         return found
 
-    def _start(self, waiting: WaitingInstance, placed: Placed) -> PlacedStart:
+    def _start(self, waiting: PendingRow, placed: Placed) -> PlacedStart:
         revision = self._revision(waiting)
         gpus = self.inventory.gpus
         leader = self.inventory.worker(placed.worker_id).host
@@ -273,12 +273,12 @@ class Placer:
         self._metrics.placed("lost", len(lost))
         return lost
 
-    def unplaced(self, instances: Sequence[Unserved]) -> None:
+    def unplaced(self, instances: Sequence[UnplacedRow]) -> None:
         """Counts who fits nowhere."""
         self._metrics.placed("unplaced", len(instances))
 
 
-def _impossible(waiting: WaitingInstance, error: ValueError) -> Unplaced:
+def _impossible(waiting: PendingRow, error: ValueError) -> Unplaced:
     """For a spec that this version cannot run, as after a downgrade: waits for a changed spec."""
     message = f"this version cannot run its spec: {error}"
     return Unplaced(waiting.id, Explain(workers=0, rejected={Reason.ENGINE_UNSUPPORTED: 1}, message=message))

@@ -18,7 +18,7 @@ from controller.leader.telemetry import Telemetry, Watched
 from controller.runtime.clock import Clock
 from controller.runtime.database import DATABASE_ERRORS
 from controller.runtime.lease import check_term
-from controller.runtime.outcome import Again, Done, Outcome, StaleError
+from controller.runtime.outcome import Done, Outcome, Requeue, StaleError
 from controller.store.core.database import Database
 from controller.store.core.errors import LostGuardError
 from controller.store.policies.effects import Planned, carry_out_policies, end_actions
@@ -82,7 +82,7 @@ class PoliciesReconciler:
         planned: list[Planned] = []
         for uid, facts in observed.items():
             if self._telemetry.missing(uid):
-                outcomes[uid] = Again(0.0)
+                outcomes[uid] = Requeue(0.0)
             else:
                 planned.append((facts, self._decide(facts)))
         for uid in set(keys) - observed.keys():

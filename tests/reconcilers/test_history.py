@@ -39,8 +39,8 @@ async def test_who_no_longer_leads_writes_nothing(db: Database) -> None:
     await partitions(db)
     host = await add_host(db, "w", gpus=1)
     await sample(db, host, host.gpus[0], [(10, 5.0)])
-    deposed = await begin(db)
+    lost_leadership = await begin(db)
     await begin(db)
     with pytest.raises(StaleError):
-        await deposed.round()
+        await lost_leadership.round()
     assert await rows(db, "select * from sample_minutes") == []

@@ -74,7 +74,7 @@ async def test_an_action_is_taken_once_whatever_fails(
         failures += 1
         assert failures < 200, points.struck
     assert failures > 20
-    assert {"policy_writes._act[1]", "policies.PoliciesReconciler._apply[0] exit"} <= struck
+    assert {"policies.effects._act[1]", "reconcilers.policies.PoliciesReconciler._apply[0] exit"} <= struck
     assert len(await world.actions()) == 2
     assert await world.events() == ["policy_stop", "policy_stop"]
     assert len(await rows(db, "select 1 from webhook_deliveries")) == 1

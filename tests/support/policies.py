@@ -31,7 +31,7 @@ def seconds(count: float) -> timedelta:
 
 
 @dataclass(frozen=True)
-class Served:
+class Decided:
     """An instance that serves: since when by the database's clock, and its GPUs. `shared`: others use them, too."""
 
     name: str
@@ -101,9 +101,9 @@ class PolicyWatch:
         found = await self.cluster.instances(name)
         return {i["name"]: i["status"]["utilization"] for i in found if i["status"]["utilization"]}
 
-    async def serving(self, name: str, count: int = 1, limit_s: float = 40.0) -> list[Served]:
+    async def serving(self, name: str, count: int = 1, limit_s: float = 40.0) -> list[Decided]:
         """Waits until so many instances run, the oldest first."""
-        found: list[Served] = []
+        found: list[Decided] = []
 
         async def there() -> bool:
             found[:] = await self._served(name)
@@ -112,7 +112,7 @@ class PolicyWatch:
         await self.cluster.until(there, f"{count} of {name} serve", limit_s)
         return found
 
-    async def _served(self, name: str) -> list[Served]:
+    async def _served(self, name: str) -> list[Decided]:
         rows = await self.rows(
             """select i.id, i.running_since, i.epoch, array_agg(c.device order by c.device) as gpus,
                       not bool_and(c.exclusive) as shared
@@ -123,7 +123,7 @@ class PolicyWatch:
             name,
         )
         return [
-            Served(row["id"], row["running_since"], row["epoch"], tuple(row["gpus"]), row["shared"]) for row in rows
+            Decided(row["id"], row["running_since"], row["epoch"], tuple(row["gpus"]), row["shared"]) for row in rows
         ]
 
     async def events(self, reason: str, name: str) -> list[Json]:
@@ -152,7 +152,7 @@ class PolicyWatch:
 
     # Neither too early nor too late
 
-    async def check_not_early(self, event: Json, served: Iterable[Served], window_s: float = WINDOW_S) -> None:
+    async def check_not_early(self, event: Json, served: Iterable[Decided], window_s: float = WINDOW_S) -> None:
         """Each instance had lived through a whole window, in which no sample of its GPUs was at the minimum."""
         for one in served:
             assert event["at"] >= one.full_at(window_s), (event, one)
@@ -166,14 +166,14 @@ class PolicyWatch:
             )
             assert not high, (event, high)
 
-    async def last_high(self, served: Served, minimum: float = MINIMUM) -> datetime:
+    async def last_high(self, served: Decided, minimum: float = MINIMUM) -> datetime:
         """When one of its GPUs was last at the minimum."""
         (row,) = await self.rows(
             "select max(at) as at from samples where device = any($1) and max >= $2", served.gpus, minimum
         )
         return row["at"]  # type: ignore[no-any-return]
 
-    def check_evidence(self, event: Json, served: Iterable[Served], worker: str = "") -> None:
+    def check_evidence(self, event: Json, served: Iterable[Decided], worker: str = "") -> None:
         """The event holds what somebody needs who doubts it."""
         served = list(served)
         evidence = event["evidence"]

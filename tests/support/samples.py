@@ -30,7 +30,7 @@ def samples(sent_s: float, *periods: SamplePeriod) -> Samples:
     return Samples(sent_s=sent_s, periods=periods)
 
 
-async def make_room(db: Database, *, samples_h: float = 8, history_days: int = 1) -> None:
+async def find_preemption(db: Database, *, samples_h: float = 8, history_days: int = 1) -> None:
     """Partitions, where no hub has made them."""
     async with db.transaction() as connection:
         await make_partitions(connection, Keep(samples_h, history_days))

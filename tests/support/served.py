@@ -51,7 +51,7 @@ class Surroundings:
 
 
 @dataclass
-class Served:
+class Decided:
     """A running API."""
 
     url: str
@@ -81,7 +81,7 @@ class Served:
 @asynccontextmanager
 async def served(
     database: Database, *, more_routes: Iterable[web.RouteDef] = (), shutdown_s: float = 5.0
-) -> AsyncIterator[Served]:
+) -> AsyncIterator[Decided]:
     """Serves until the end of the context."""
     surroundings, hints = Surroundings(), Hints()
     context = ApiContext(
@@ -102,7 +102,7 @@ async def served(
         aiohttp.ClientSession(auto_decompress=False) as session,
     ):
         metrics = Metrics(surroundings.registry)
-        yield Served(f"http://{address}", app, keys, hints, surroundings, metrics, session)
+        yield Decided(f"http://{address}", app, keys, hints, surroundings, metrics, session)
 
 
 @asynccontextmanager

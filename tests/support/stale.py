@@ -6,11 +6,11 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import asyncpg
+from support.leader_term import NoMetrics
 
 from controller.runtime.outcome import StaleError
 from controller.store.core.database import Database, prepare_connection
 from controller.store.deployments.observe import list_uids
-from support.reign import NoMetrics
 from support.road import Crew
 
 
@@ -84,7 +84,7 @@ class _Losses(NoMetrics):
 async def act_on(database: Database, moment: Any, term: int) -> list[str]:
     """Has reconcilers of this term act on what an earlier moment showed; which of them found their guards lost."""
     crew = Crew(PastDatabase(database, moment), term)
-    crew.placer._metrics = losses = _Losses()
+    crew.placement_turn._metrics = losses = _Losses()
     lost: list[str] = []
     try:
         await crew.step_workers()

@@ -16,10 +16,10 @@ from controller.domain.placement import Ask, Placed
 from controller.engines.registry import engine_for
 from controller.scheduling.admission.consolidate import Consolidation, Movable, consolidate
 from controller.scheduling.estimate import asks_for
-from controller.scheduling.inventory.holders import Occupant
+from controller.scheduling.inventory.holders import Holder
 from controller.scheduling.inventory.inventory import Inventory
 from controller.store.deployments.relocations import NewRelocation, ask_for, check_none_under_way
-from controller.store.placement.holders import read_occupants
+from controller.store.placement.holders import read_holders
 from controller.store.placement.inventory import read_inventory
 from controller.store.placement.movable import (
     DemandRow,
@@ -57,7 +57,7 @@ async def post(request: web.Request) -> web.Response:
         await check_none_under_way(connection)
         seen = await read_inventory(connection)
         movable, demands = await read_movable(connection), await read_demands(connection, MAX_DEMANDS)
-        leaving = (await read_occupants(connection, seen.holdings)).leaving
+        leaving = (await read_holders(connection, seen.holdings)).leaving
     outcome = await asyncio.to_thread(_work_out, seen.inventory, planned, demands, movable, leaving)
     view = _view(outcome, planned)
     if body.apply and outcome.plan.moves:
@@ -84,7 +84,7 @@ def _work_out(
     planned: Sequence[Planned],
     demands: Sequence[DemandRow],
     movable: Sequence[MovableRow],
-    leaving: Sequence[Occupant],
+    leaving: Sequence[Holder],
 ) -> _Outcome:
     stated = {one.uid for one in planned}
     asks = [_ask(row) for row in demands if row.deployment_uid not in stated]

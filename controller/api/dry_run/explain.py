@@ -14,11 +14,11 @@ from controller.domain.placement import Placed
 from controller.engines.registry import engine_for
 from controller.scheduling.estimate import asks_for
 from controller.scheduling.explain.advice import Unfit, advise
-from controller.scheduling.inventory.holders import Occupant
+from controller.scheduling.inventory.holders import Holder
 from controller.scheduling.inventory.inventory import Inventory
 from controller.scheduling.search.place import place
 from controller.store.placement.explain_reads import Standing, standing_of
-from controller.store.placement.holders import read_occupants
+from controller.store.placement.holders import read_holders
 from controller.store.placement.inventory import read_inventory
 from schemas.objects import Explain
 from schemas.reasons import Reason
@@ -33,11 +33,11 @@ async def get(request: web.Request) -> web.Response:
         if standing.phase not in _WAITING:
             raise ApiError(409, "not_waiting", f"{standing.instance} is {standing.phase} and waits for no place")
         seen = await read_inventory(connection)
-        occupants = await read_occupants(connection, seen.holdings)
-    return answer(await asyncio.to_thread(explain_now, seen.inventory, standing, occupants.staying))
+        holders = await read_holders(connection, seen.holdings)
+    return answer(await asyncio.to_thread(explain_now, seen.inventory, standing, holders.staying))
 
 
-def explain_now(inventory: Inventory, standing: Standing, occupants: Sequence[Occupant] = ()) -> Explain:
+def explain_now(inventory: Inventory, standing: Standing, holders: Sequence[Holder] = ()) -> Explain:
     """Asks the scheduler again, and then what would change its mind."""
     workers, gpus = len(inventory.workers.facts), len(inventory.gpus.uuid)
     if standing.need is None:
@@ -50,7 +50,7 @@ def explain_now(inventory: Inventory, standing: Standing, occupants: Sequence[Oc
         if standing.explain is not None:  # what keeps it is not the room itself, such as its turn
             return standing.explain
         return Explain(workers=workers, gpus=gpus, fit=1, message="it fits, and is placed in a moment")
-    advice = advise(inventory, Unfit(spec, need, engine, uid, decision.explain, occupants))
+    advice = advise(inventory, Unfit(spec, need, engine, uid, decision.explain, holders))
     note = "" if standing.explain is None else standing.explain.note
     return decision.explain.model_copy(update={"advice": advice, "note": note})
 

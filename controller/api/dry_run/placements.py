@@ -7,10 +7,10 @@ from typing import Final, Literal
 from controller.domain.need_view import need_view
 from controller.domain.placement import Ask, Need, Placed, Unplaced
 from controller.engines.registry import engine_for
-from controller.scheduling.admission.admission import RESERVE_AFTER_S, Occupants, Served, Waiter, serve
+from controller.scheduling.admission.admission import RESERVE_AFTER_S, Decided, Holders, PendingInstance, serve
 from controller.scheduling.estimate import asks_for, for_instance
 from controller.scheduling.explain.advice import Unfit, advise
-from controller.scheduling.inventory.holders import Occupant
+from controller.scheduling.inventory.holders import Holder
 from controller.scheduling.inventory.inventory import Inventory
 from controller.store.placement.plan_reads import Queue
 from schemas.manifest import DeploymentSpec
@@ -21,7 +21,7 @@ from schemas.reasons import Reason
 
 MAX_INSTANCES: Final = 10_000
 _MAX_ADVISED: Final = 5  # deployments; each takes about ten questions to the scheduler, who has to leave many more
-NOBODY: Final = Occupants()
+NOBODY: Final = Holders()
 NOBODY_WAITS: Final = Queue()
 PlanChange = Literal["create", "replace", "update", "unchanged"]
 
@@ -41,7 +41,7 @@ class Planned:
 def plan_items(
     inventory: Inventory,
     planned: Sequence[Planned],
-    occupants: Occupants = NOBODY,
+    holders: Holders = NOBODY,
     queue: Queue = NOBODY_WAITS,
     *,
     reserve_after_s: float = RESERVE_AFTER_S,
@@ -54,14 +54,14 @@ def plan_items(
     Args:
         inventory: as it is; of no use afterwards.
         planned: what is to be placed.
-        occupants: those who hold claims, whom the planned might push out.
+        holders: those who hold claims, whom the planned might push out.
         queue: those who wait already; of equal priority they are older.
         reserve_after_s: for how long one has to wait until room is kept for it.
         name_others: whether the first that does not fit is told whose leaving would help.
     """
-    newest = [Waiter(ask, one.spec.priority, one.spec.preempt) for one in planned for ask in asks_of(one)]
-    waiters = sorted([*queue.waiting, *newest], key=lambda waiter: -waiter.priority)
-    answers = serve(inventory, waiters, occupants, reserve_after_s=reserve_after_s, ahead=queue.ahead)
+    newest = [PendingInstance(ask, one.spec.priority, one.spec.preempt) for one in planned for ask in asks_of(one)]
+    pending_instances = sorted([*queue.waiting, *newest], key=lambda pending: -pending.priority)
+    answers = serve(inventory, pending_instances, holders, reserve_after_s=reserve_after_s, ahead=queue.ahead)
     served = {one.decision.instance: one for one in answers}
     names = {worker.id: worker.name for worker in inventory.workers.facts}
     items: list[PlanItem] = []
@@ -71,7 +71,7 @@ def plan_items(
         for index in range(one.to_place):
             answer = served.get(_instance(one, index))
             if answer is not None and isinstance(answer.decision, Unplaced) and advice is None:
-                staying = occupants.staying if name_others and not advised else ()
+                staying = holders.staying if name_others and not advised else ()
                 advice = _advice(inventory, one, answer.decision, staying) if advised < _MAX_ADVISED else []
                 advised += 1
             items.append(_item(one, index, answer, inventory, names, advice or []))
@@ -91,17 +91,17 @@ def asks_of(planned: Planned) -> list[Ask]:
     return [for_instance(ask, _instance(planned, n)) for n in range(planned.to_place)]
 
 
-def _advice(inventory: Inventory, planned: Planned, decision: Unplaced, occupants: Sequence[Occupant]) -> list[str]:
+def _advice(inventory: Inventory, planned: Planned, decision: Unplaced, holders: Sequence[Holder]) -> list[str]:
     if isinstance(planned.need, str) or decision.reason == Reason.RESERVED:
         return []
     engine = engine_for(planned.spec)
-    return advise(inventory, Unfit(planned.spec, planned.need, engine, planned.uid, decision.explain, occupants))
+    return advise(inventory, Unfit(planned.spec, planned.need, engine, planned.uid, decision.explain, holders))
 
 
 def _item(
     planned: Planned,
     index: int,
-    answer: Served | None,
+    answer: Decided | None,
     inventory: Inventory,
     names: Mapping[str, str],
     advice: list[str],

@@ -19,7 +19,7 @@ from controller.runtime.child import ChildError, ChildFailure
 from controller.scheduling.admission.admission import may_have_room
 from controller.scheduling.estimate import input_hash
 from controller.store.deployments.writes import change_between
-from controller.store.placement.holders import read_occupants
+from controller.store.placement.holders import read_holders
 from controller.store.placement.inventory import read_inventory
 from controller.store.placement.plan_reads import known_needs, placed_counts, read_queue
 from controller.store.views.deployments import live_by_name
@@ -60,9 +60,9 @@ async def post(request: web.Request) -> web.Response:
         queue = await read_queue(connection, without=[one.uid for one in planned])
         needed = len(planned) <= FEW or any(one.spec.preempt for one in planned)
         needed |= any(may_have_room(one, context.reserve_after_s) for one in queue.waiting)
-        occupants = await read_occupants(connection, seen.holdings, without=replaced) if needed else NOBODY
+        holders = await read_holders(connection, seen.holdings, without=replaced) if needed else NOBODY
     items = await asyncio.to_thread(
-        plan_items, seen.inventory, planned, occupants, queue,
+        plan_items, seen.inventory, planned, holders, queue,
         reserve_after_s=context.reserve_after_s, name_others=len(planned) <= FEW,
     )  # fmt: skip
     changes = {one.name: one.change for one in planned}

@@ -14,8 +14,8 @@ from functools import cached_property
 from typing import Final, Protocol
 
 from controller.domain.placement import Ask, Decision, Placed, Unplaced
-from controller.scheduling.admission.preempt import Room, await_ends, lifted, push_out
-from controller.scheduling.inventory.holders import Occupant, Pool
+from controller.scheduling.admission.preempt import Room, await_ends, lifted, preempt_victims
+from controller.scheduling.inventory.holders import Holder, Pool
 from controller.scheduling.inventory.inventory import Inventory
 from controller.scheduling.search.place import find, place_one
 from schemas.reasons import Reason
@@ -24,7 +24,7 @@ RESERVE_AFTER_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Waiter:
+class PendingInstance:
     """Who waits.
 
     Attributes:
@@ -45,7 +45,7 @@ class Waiter:
 
 
 class Patience(Protocol):
-    """What of one who waits tells whether room may be made or kept for it; see `Waiter`."""
+    """What of one who waits tells whether room may be made or kept for it; see `PendingInstance`."""
 
     @property
     def preempt(self) -> bool: ...  # noqa: D102
@@ -61,20 +61,20 @@ def may_have_room(one: Patience, reserve_after_s: float) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Occupants:
+class Holders:
     """Who holds claims: those that would stay, of them those that are moved, and those that are leaving already."""
 
-    staying: tuple[Occupant, ...] = ()
-    leaving: tuple[Occupant, ...] = ()
-    moving: tuple[Occupant, ...] = ()
+    staying: tuple[Holder, ...] = ()
+    leaving: tuple[Holder, ...] = ()
+    moving: tuple[Holder, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class Decided:
     """What becomes of one who waits. `leave`: those that it pushes out with this pass."""
 
     decision: Decision
-    leave: tuple[Occupant, ...] = ()
+    leave: tuple[Holder, ...] = ()
 
 
 @dataclass(slots=True)
@@ -117,14 +117,14 @@ class _Crowd:
     A pass only takes, so who finds no way at one time finds none later, nor does a lower one.
     """
 
-    def __init__(self, inventory: Inventory, occupants: Occupants) -> None:
+    def __init__(self, inventory: Inventory, holders: Holders) -> None:
         self._inventory = inventory
-        self._staying = occupants.staying
-        self._leaving = list(occupants.leaving)
-        self._moving = list(occupants.moving)
+        self._staying = holders.staying
+        self._leaving = list(holders.leaving)
+        self._moving = list(holders.moving)
         self._no_push: dict[object, tuple[int, str]] = {}  # by shape: for nobody up to this priority, and what to tell
         self._nobody_to_await: set[object] = set()
-        self._before: list[Waiter] = []  # those who were served and wait on, and for whom no room is kept
+        self._before: list[PendingInstance] = []  # those who were served and wait on, and for whom no room is kept
 
     @cached_property
     def _pool(self) -> Pool:
@@ -135,35 +135,35 @@ class _Crowd:
         with lifted(self._inventory, self._leaving):
             return find(self._inventory, ask)
 
-    def waits_on(self, waiter: Waiter) -> None:
+    def waits_on(self, pending: PendingInstance) -> None:
         """Somebody is left waiting, and comes before all that are no higher in the next pass too."""
-        self._before.append(waiter)
+        self._before.append(pending)
 
-    def push(self, waiter: Waiter) -> Room | str:
+    def push(self, pending: PendingInstance) -> Room | str:
         """Whom it pushes out; those then count as leaving. Else what to tell of that, which may be nothing."""
-        shape = waiter.ask.shape()
+        shape = pending.ask.shape()
         upto, why = self._no_push.get(shape, (-1, ""))
-        if waiter.priority <= upto:
+        if pending.priority <= upto:
             return why
         with lifted(self._inventory, self._leaving):
-            room = push_out(self._inventory, waiter.ask, self._pool, below=waiter.priority)
-            first = self._outrun_by(waiter, room) if room is not None else None
+            room = preempt_victims(self._inventory, pending.ask, self._pool, below=pending.priority)
+            first = self._outrun_by(pending, room) if room is not None else None
         if room is None or first is not None:
             why = "" if first is None else f"pushes nobody out, since {first} comes before it and would take the room"
-            self._no_push[shape] = (waiter.priority, why)
+            self._no_push[shape] = (pending.priority, why)
             return why
         self._pool.remove(room.leave)
         self._leaving += room.leave
         self._moving = [one for one in self._moving if one not in room.leave]
         return room
 
-    def _outrun_by(self, waiter: Waiter, room: Room) -> str | None:
+    def _outrun_by(self, pending: PendingInstance, room: Room) -> str | None:
         """Who comes before and would take the room, so that others would leave in vain."""
         taken: list[Placed] = []
         hopeless: set[object] = set()
         with lifted(self._inventory, room.leave):
             try:
-                for other in (before.ask for before in self._before if before.priority >= waiter.priority):
+                for other in (before.ask for before in self._before if before.priority >= pending.priority):
                     shape = other.shape()
                     placed = None if shape in hopeless else find(self._inventory, other)
                     if placed is None:
@@ -171,7 +171,7 @@ class _Crowd:
                         continue
                     self._inventory.reserve(placed, other.deployment_uid)
                     taken.append(placed)
-                    if find(self._inventory, waiter.ask) is None:
+                    if find(self._inventory, pending.ask) is None:
                         return other.instance
             finally:
                 for placed in reversed(taken):
@@ -199,13 +199,13 @@ class _Crowd:
 
 def serve(
     inventory: Inventory,
-    waiting: Iterable[Waiter],
-    occupants: Occupants | None,
+    waiting: Iterable[PendingInstance],
+    holders: Holders | None,
     *,
     reserve_after_s: float,
     ahead: Sequence[Ask] = (),
     most_pushes: float = math.inf,
-) -> Generator[Served, None, None]:
+) -> Generator[Decided, None, None]:
     """Decides in the order given, one whenever it is asked for the next, reserving what is placed as `place` does.
 
     Whoever does not ask for all of them closes it, so that no room stays kept.
@@ -213,7 +213,7 @@ def serve(
     Args:
         inventory: what is free; nobody else changes it until the last is decided.
         waiting: by priority and age.
-        occupants: whose claims they are; None: not read, so no room is kept.
+        holders: whose claims they are; None: not read, so no room is kept.
         reserve_after_s: for how long one has to wait until room is kept for it.
         ahead: for whom room is kept before anybody is served, where there is some.
         most_pushes: after so many who push others out it ends, since to find out whom takes long.
@@ -223,21 +223,21 @@ def serve(
     """
     inventory.begin_pass()
     kept = _Kept(inventory)
-    crowd = None if occupants is None else _Crowd(inventory, occupants)
+    crowd = None if holders is None else _Crowd(inventory, holders)
     misfits: dict[object, Unplaced] = {}  # by shape: as room only dwindles, what does not fit will not fit later
     try:
         for ask in ahead:
             if (placed := find(inventory, ask)) is not None:
                 kept.keep(ask, placed)
-        for waiter in waiting:
-            decision = _decide(inventory, waiter.ask, misfits)
+        for pending in waiting:
+            decision = _decide(inventory, pending.ask, misfits)
             if isinstance(decision, Placed):
-                yield Served(decision)
+                yield Decided(decision)
                 continue
             if crowd is None:
-                served = Served(_because_of(kept, waiter.ask, decision))
+                served = Decided(_because_of(kept, pending.ask, decision))
             else:
-                served = _keep_room(kept, waiter, decision, crowd, reserve_after_s)
+                served = _keep_room(kept, pending, decision, crowd, reserve_after_s)
             yield served
             most_pushes -= bool(served.leave)
             if most_pushes <= 0:
@@ -256,36 +256,38 @@ def _decide(inventory: Inventory, ask: Ask, misfits: dict[object, Unplaced]) -> 
     return decision
 
 
-def _keep_room(kept: _Kept, waiter: Waiter, decision: Unplaced, crowd: _Crowd, reserve_after_s: float) -> Served:
+def _keep_room(
+    kept: _Kept, pending: PendingInstance, decision: Unplaced, crowd: _Crowd, reserve_after_s: float
+) -> Decided:
     """What is kept for one that does not fit."""
-    inventory, ask = kept.inventory, waiter.ask
-    if waiter.promised is not None and (placed := crowd.promised(waiter.promised)) is not None:
+    inventory, ask = kept.inventory, pending.ask
+    if pending.promised is not None and (placed := crowd.promised(pending.promised)) is not None:
         kept.keep(ask, placed)
         text = f"others are moved so that it fits on {_names(inventory, placed)}"
-        return Served(_told(decision, None, text))
-    if waiter.preempt and (placed := crowd.coming(ask)) is not None:
+        return Decided(_told(decision, None, text))
+    if pending.preempt and (placed := crowd.coming(ask)) is not None:
         kept.keep(ask, placed)
         text = f"room is being freed for it on {_names(inventory, placed)}"
-        return Served(_told(decision, Reason.PREEMPTING if waiter.pushing else None, text))
-    room = crowd.push(waiter) if waiter.preempt and not waiter.pushing else ""
+        return Decided(_told(decision, Reason.PREEMPTING if pending.pushing else None, text))
+    room = crowd.push(pending) if pending.preempt and not pending.pushing else ""
     if isinstance(room, Room):
         kept.keep(ask, room.placed)
         names = ", ".join(o.instance for o in room.leave)
         text = f"pushes out {names} on {_names(inventory, room.placed)}"
-        return Served(_told(decision, Reason.PREEMPTING, text), room.leave)
+        return Decided(_told(decision, Reason.PREEMPTING, text), room.leave)
     if room:
         decision = _told(decision, None, room)
     decision = _because_of(kept, ask, decision)
     if decision.reason == Reason.RESERVED:
-        crowd.waits_on(waiter)
-        return Served(decision)
-    if waiter.waited_s >= reserve_after_s and not kept.reserved and (placed := crowd.nearest(ask)) is not None:
+        crowd.waits_on(pending)
+        return Decided(decision)
+    if pending.waited_s >= reserve_after_s and not kept.reserved and (placed := crowd.nearest(ask)) is not None:
         kept.keep(ask, placed)
         kept.reserved = True
         text = f"has waited long, so room is kept for it on {_names(inventory, placed)}"
-        return Served(_told(decision, None, text))
-    crowd.waits_on(waiter)
-    return Served(decision)
+        return Decided(_told(decision, None, text))
+    crowd.waits_on(pending)
+    return Decided(decision)
 
 
 def _because_of(kept: _Kept, ask: Ask, decision: Unplaced) -> Unplaced:

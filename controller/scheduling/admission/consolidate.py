@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from controller.domain.placement import Ask, Placed, PlannedClaim
-from controller.scheduling.admission.preempt import Room, lifted, make_room
+from controller.scheduling.admission.preempt import Room, find_preemption, lifted
 from controller.scheduling.estimate import for_instance
-from controller.scheduling.inventory.holders import Occupant
+from controller.scheduling.inventory.holders import Holder
 from controller.scheduling.inventory.inventory import Inventory
 from controller.scheduling.search.place import find
 
@@ -51,7 +51,7 @@ def consolidate(
     demands: Sequence[Ask],
     movable: Sequence[Movable],
     *,
-    leaving: Sequence[Occupant] = (),
+    leaving: Sequence[Holder] = (),
     max_moves: int = MAX_MOVES,
 ) -> Consolidation:
     """Works out moves for demands in the order given; the inventory is the same afterwards.
@@ -87,7 +87,7 @@ class _Work:
 
     inventory: Inventory
     staying: dict[str, Movable]  # who has not been moved yet
-    leaving: Sequence[Occupant]
+    leaving: Sequence[Holder]
     max_moves: int
     plan: Consolidation = field(default_factory=Consolidation)
 
@@ -121,7 +121,7 @@ def _make_way(work: _Work, demand: Ask) -> Placed | None:
     return None
 
 
-def _size(one: Occupant | Movable) -> int:
+def _size(one: Holder | Movable) -> int:
     return sum(claim.memory_mib for claim in one.claims)
 
 
@@ -130,11 +130,11 @@ def _room(inventory: Inventory, demand: Ask, pool: Mapping[str, Movable]) -> Roo
     found: list[Room] = []
     for sign in (1, -1):
         # All are of one rank; who is to stay counts as older.
-        occupants = [
-            Occupant(one.instance, 0, float(sign * _size(one)), frozenset(one.workers), one.claims)
+        holders = [
+            Holder(one.instance, 0, float(sign * _size(one)), frozenset(one.workers), one.claims)
             for one in pool.values()
         ]
-        if (room := make_room(inventory, demand, occupants)) is not None:
+        if (room := find_preemption(inventory, demand, holders)) is not None:
             found.append(room)
     return min(found, key=lambda room: (len(room.leave), sum(map(_size, room.leave))), default=None)
 

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from controller.domain.placement import Ask, Layout, Placed
-from controller.scheduling.inventory.holders import Occupant, Pool
+from controller.scheduling.inventory.holders import Holder, Pool
 from controller.scheduling.inventory.inventory import Inventory
 from controller.scheduling.inventory.segments import NEVER, Bools, Ints
 from controller.scheduling.search.candidates import Candidates
@@ -31,15 +31,15 @@ class Room:
     """Where an ask will fit, once `leave` have left: not one of them could stay."""
 
     placed: Placed
-    leave: tuple[Occupant, ...] = ()
+    leave: tuple[Holder, ...] = ()
 
 
-def make_room(inventory: Inventory, ask: Ask, occupants: Sequence[Occupant]) -> Room | None:
-    """`push_out` of any of these."""
-    return push_out(inventory, ask, Pool(inventory, occupants))
+def find_preemption(inventory: Inventory, ask: Ask, holders: Sequence[Holder]) -> Room | None:
+    """`preempt_victims` of any of these."""
+    return preempt_victims(inventory, ask, Pool(inventory, holders))
 
 
-def push_out(inventory: Inventory, ask: Ask, pool: Pool, *, below: int | None = None) -> Room | None:
+def preempt_victims(inventory: Inventory, ask: Ask, pool: Pool, *, below: int | None = None) -> Room | None:
     """Who has to leave for an ask that does not fit now; None where it would not fit though all of them left.
 
     Of several ways the one whose highest victim is lowest, then the one of the fewest victims, then that of the fewest
@@ -67,13 +67,13 @@ def push_out(inventory: Inventory, ask: Ask, pool: Pool, *, below: int | None = 
 
 
 def await_ends(inventory: Inventory, ask: Ask, pool: Pool) -> Room | None:
-    """Where the fewest have to end, whatever their priority, since none of them is made to; else as `push_out`."""
+    """Where the fewest have to end, whatever their priority: none is made to. Else as `preempt_victims`."""
     levels = pool.levels()
     enough = _enough(inventory, ask, pool, levels[-1]) if levels else None
     return None if enough is None else _fewest(inventory, ask, [replace(one, priority=0) for one in enough])
 
 
-def _fewest(inventory: Inventory, ask: Ask, pool: Sequence[Occupant]) -> Room | None:
+def _fewest(inventory: Inventory, ask: Ask, pool: Sequence[Holder]) -> Room | None:
     """Who of the pool has to leave, the ask fitting if all do."""
     ways = []
     for site in dict.fromkeys(_sites(inventory, ask, pool)):
@@ -88,9 +88,9 @@ def _fewest(inventory: Inventory, ask: Ask, pool: Sequence[Occupant]) -> Room | 
 
 
 @contextmanager
-def lifted(inventory: Inventory, occupants: Iterable[Occupant]) -> Iterator[None]:
+def lifted(inventory: Inventory, holders: Iterable[Holder]) -> Iterator[None]:
     """The inventory as if these had left."""
-    away = tuple(occupants)
+    away = tuple(holders)
     for one in away:
         inventory.lift(one.claims)
     try:
@@ -100,7 +100,7 @@ def lifted(inventory: Inventory, occupants: Iterable[Occupant]) -> Iterator[None
             inventory.put_back(one.claims)
 
 
-def _enough(inventory: Inventory, ask: Ask, pool: Pool, level: int) -> list[Occupant] | None:
+def _enough(inventory: Inventory, ask: Ask, pool: Pool, level: int) -> list[Holder] | None:
     """Some up to a priority whose leaving is enough, on the workers that lack least; None where all are not enough."""
     workers = _nearest_workers(inventory, ask, pool, level)
     count = _TRIED_FIRST
@@ -136,7 +136,7 @@ def _chain(ask: Ask) -> list[Ask]:
     return [ask, *(_chain(ask.otherwise) if ask.otherwise is not None else [])]
 
 
-def _sites(inventory: Inventory, ask: Ask, pool: Sequence[Occupant]) -> list[_Site]:
+def _sites(inventory: Inventory, ask: Ask, pool: Sequence[Holder]) -> list[_Site]:
     """Workers, or sets of them for a gang, on which the ask would fit if all of the pool left."""
     layouts = [(one, number, layout) for one in _chain(ask) for number, layout in enumerate(one.layouts)]
     free = {layout: _suitable(inventory, layout) for _, _, layout in layouts}
@@ -173,8 +173,8 @@ def _sites_of(inventory: Inventory, candidates: Candidates, free: Ints) -> Itera
 
 
 def _leave(
-    inventory: Inventory, ask: Ask, near: Sequence[Occupant], stays_first: Callable[[Occupant], tuple[object, ...]]
-) -> list[Occupant] | None:
+    inventory: Inventory, ask: Ask, near: Sequence[Holder], stays_first: Callable[[Holder], tuple[object, ...]]
+) -> list[Holder] | None:
     """Who of these must leave, when as many as possible stay; None where the ask does not fit though all left."""
     leave = sorted(near, key=stays_first)
     for one in leave:
@@ -194,15 +194,15 @@ def _leave(
             inventory.put_back(one.claims)
 
 
-def _small_stay(one: Occupant) -> tuple[object, ...]:
+def _small_stay(one: Holder) -> tuple[object, ...]:
     return (-one.priority, one.gpus, one.born, one.instance)
 
 
-def _large_stay(one: Occupant) -> tuple[object, ...]:
+def _large_stay(one: Holder) -> tuple[object, ...]:
     return (-one.priority, -one.gpus, one.born, one.instance)
 
 
-def _cost(leave: Sequence[Occupant]) -> tuple[object, ...]:
+def _cost(leave: Sequence[Holder]) -> tuple[object, ...]:
     return (
         max((o.priority for o in leave), default=0),
         len(leave),

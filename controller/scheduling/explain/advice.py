@@ -10,9 +10,9 @@ from typing import Any, Final
 from controller.domain.need_view import need_view
 from controller.domain.placement import Ask, Layout, Need, Placed, WorkerFacts
 from controller.domain.splits import MORE_WORKERS
-from controller.scheduling.admission.preempt import make_room
+from controller.scheduling.admission.preempt import find_preemption
 from controller.scheduling.estimate import EngineFacts, asks_for
-from controller.scheduling.inventory.holders import Occupant
+from controller.scheduling.inventory.holders import Holder
 from controller.scheduling.inventory.inventory import Inventory
 from controller.scheduling.search.place import find
 from schemas.manifest import DeploymentSpec, Parallel, Placement
@@ -36,7 +36,7 @@ class Unfit:
     engine: EngineFacts
     deployment_uid: str
     explain: Explain
-    occupants: Sequence[Occupant] = ()  # who hold claims and could leave
+    holders: Sequence[Holder] = ()  # who hold claims and could leave
 
     def ask(self, spec: DeploymentSpec) -> Ask:
         """What an instance of that spec asks."""
@@ -155,7 +155,7 @@ def _all_ready(inventory: Inventory, unfit: Unfit) -> Iterator[str]:
 
 
 def _others_gone(inventory: Inventory, unfit: Unfit) -> Iterator[str]:
-    room = make_room(inventory, unfit.ask(unfit.spec), unfit.occupants) if unfit.occupants else None
+    room = find_preemption(inventory, unfit.ask(unfit.spec), unfit.holders) if unfit.holders else None
     if room is not None and room.leave:
         names = _names(inventory, room.placed)
         yield f"fits when {_listed(names)} {_is(names)} free of {_listed([o.instance for o in room.leave])}"

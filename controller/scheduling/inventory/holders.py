@@ -12,7 +12,7 @@ from controller.scheduling.inventory.segments import Bools, Ints
 
 
 @dataclass(frozen=True, slots=True)
-class Occupant:
+class Holder:
     """An instance that holds claims and could be made to leave."""
 
     instance: str
@@ -31,24 +31,24 @@ class Occupant:
 class Pool:
     """Occupants of one inventory, which must not be laid out anew meanwhile."""
 
-    def __init__(self, inventory: Inventory, occupants: Sequence[Occupant]) -> None:
+    def __init__(self, inventory: Inventory, holders: Sequence[Holder]) -> None:
         self._inventory = inventory
-        self._number = {one.instance: number for number, one in enumerate(occupants)}
-        self._priority = np.array([one.priority for one in occupants], dtype=np.int64)
-        self._stays = np.ones(len(occupants), dtype=np.bool_)
-        self._on_worker: defaultdict[str, list[Occupant]] = defaultdict(list)
-        for one in occupants:
+        self._number = {one.instance: number for number, one in enumerate(holders)}
+        self._priority = np.array([one.priority for one in holders], dtype=np.int64)
+        self._stays = np.ones(len(holders), dtype=np.bool_)
+        self._on_worker: defaultdict[str, list[Holder]] = defaultdict(list)
+        for one in holders:
             for worker in one.workers:
                 self._on_worker[worker].append(one)
         held = [
             (number, row, claim.memory_mib, claim.exclusive)
-            for number, one in enumerate(occupants)
+            for number, one in enumerate(holders)
             for claim in one.claims
             if (row := inventory.gpu_row(claim.device)) is not None
         ]
         self._owner, self._row, self._mib, self._whole = np.array(held, dtype=np.int64).reshape(-1, 4).T
 
-    def remove(self, gone: Iterable[Occupant]) -> None:
+    def remove(self, gone: Iterable[Holder]) -> None:
         """From here on these are no longer among them."""
         for one in gone:
             self._stays[self._number[one.instance]] = False
@@ -58,7 +58,7 @@ class Pool:
         found: list[int] = np.unique(self._priority[self._stays]).tolist()
         return found if below is None else [level for level in found if level < below]
 
-    def on(self, workers: Iterable[str], level: int) -> list[Occupant]:
+    def on(self, workers: Iterable[str], level: int) -> list[Holder]:
         """Those on these workers whose priority is no higher, each once."""
         found = {o.instance: o for worker in workers for o in self._on_worker.get(worker, ())}
         return [o for o in found.values() if o.priority <= level and self._stays[self._number[o.instance]]]

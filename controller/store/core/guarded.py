@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from controller.domain.effects import DeploymentPlan, Restart
+from controller.domain.effects import DeploymentEffects, Restart
 from controller.domain.instances import DeploymentFacts
 from controller.store.core.errors import LostGuardError
 
@@ -14,7 +14,7 @@ class PlannedStep:
     """A plan with the facts it was made from, the start payloads of its restarts by instance, and names to be given."""
 
     facts: DeploymentFacts
-    plan: DeploymentPlan
+    plan: DeploymentEffects
     payloads: Mapping[str, dict[str, Any]]
     names: tuple[str, ...] = ()  # of the instances that it creates
 

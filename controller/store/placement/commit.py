@@ -7,7 +7,7 @@ from typing import Any, Final
 from controller.domain.placement import Placed, PlannedClaim, Unplaced
 from controller.scheduling.explain.explain import headline
 from controller.store.core.notify import CHANNEL, Hints, notify, notify_all, payloads
-from controller.store.placement.pending import WaitingInstance
+from controller.store.placement.pending import PendingRow
 
 # Two statements, since each costs a round trip, and one at a time those are most of what a placement takes. This one
 # locks and reads. A count is known only when all of its rows are locked, so each waits for the one before: instances,
@@ -61,7 +61,7 @@ _WRITE: Final = """
 class PlacedStart:
     """A decision to commit: the claims, and for each rank the order that starts it."""
 
-    waiting: WaitingInstance
+    waiting: PendingRow
     placed: Placed
     payloads: tuple[Mapping[str, Any], ...]
 
@@ -211,7 +211,7 @@ def _event(start: PlacedStart) -> dict[str, Any]:
 
 
 async def store_explanations(
-    connection: Any, unplaced: Sequence[tuple[WaitingInstance, Unplaced]], also: Collection[str] = ()
+    connection: Any, unplaced: Sequence[tuple[PendingRow, Unplaced]], also: Collection[str] = ()
 ) -> None:
     """Writes why they wait. The caller leaves out those whose explanation has not changed, and has locked the others.
 

@@ -4,12 +4,12 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from controller.scheduling.admission.admission import Occupants
-from controller.scheduling.inventory.holders import Occupant
+from controller.scheduling.admission.admission import Holders
+from controller.scheduling.inventory.holders import Holder
 from controller.store.core.errors import LostGuardError
 from controller.store.core.events import NewEvent, write_events
 from controller.store.placement.holdings import Holdings
-from controller.store.placement.pending import WaitingInstance
+from controller.store.placement.pending import PendingRow
 
 _STAYING: Final = ("scheduled", "starting", "running", "unhealthy", "backoff")
 # An instance whose worker is silent is not among them: nobody could be told to make it leave.
@@ -29,31 +29,31 @@ _PUSH_OUT: Final = """
 
 
 @dataclass(frozen=True, slots=True)
-class Push:
+class Preemption:
     """One who waits, and those that leave for it."""
 
-    waiting: WaitingInstance
-    leave: tuple[Occupant, ...]
+    waiting: PendingRow
+    leave: tuple[Holder, ...]
 
 
-async def read_occupants(connection: Any, holdings: Holdings, *, without: Collection[str] = ()) -> Occupants:
+async def read_holders(connection: Any, holdings: Holdings, *, without: Collection[str] = ()) -> Holders:
     """All who hold claims and can leave, or are leaving, but for the deployments `without` (uids).
 
     What they hold is known already, of the same moment.
     """
-    found: dict[bool, list[Occupant]] = {True: [], False: []}
-    moving: list[Occupant] = []
+    found: dict[bool, list[Holder]] = {True: [], False: []}
+    moving: list[Holder] = []
     for row in await connection.fetch(_OCCUPANTS, list(_STAYING), list(without)):
         holding = holdings.get(row["id"])
         if holding is not None:
-            one = Occupant(row["id"], row["priority"], row["born"], holding.workers, holding.claims, row["epoch"])
+            one = Holder(row["id"], row["priority"], row["born"], holding.workers, holding.claims, row["epoch"])
             found[row["leaving"]].append(one)
             if row["moving"] and not row["leaving"]:
                 moving.append(one)
-    return Occupants(tuple(found[False]), tuple(found[True]), tuple(moving))
+    return Holders(tuple(found[False]), tuple(found[True]), tuple(moving))
 
 
-async def push_out(connection: Any, pushes: Sequence[Push]) -> set[str]:
+async def preempt_victims(connection: Any, pushes: Sequence[Preemption]) -> set[str]:
     """Marks those that shall leave; their deployments' next step stops them. The caller has locked all instances.
 
     Returns:
@@ -75,7 +75,7 @@ async def push_out(connection: Any, pushes: Sequence[Push]) -> set[str]:
     return set(deployment_of.values())
 
 
-def _event(push: Push, deployment_of: dict[str, str]) -> NewEvent:
+def _event(push: Preemption, deployment_of: dict[str, str]) -> NewEvent:
     waiting, names = push.waiting, [o.instance for o in push.leave]
     return NewEvent(
         reason="preempting",

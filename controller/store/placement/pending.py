@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from controller.domain.need_json import need_from_json
 from controller.domain.placement import Ask, Need
-from controller.scheduling.admission.admission import Waiter
+from controller.scheduling.admission.admission import PendingInstance
 from controller.scheduling.estimate import for_instance
 from controller.store.deployments.observe import spec_from_json
 from schemas.manifest import DeploymentSpec
@@ -96,7 +96,7 @@ class Destination:
 
 
 @dataclass(frozen=True, slots=True)
-class WaitingInstance:
+class PendingRow:
     """An instance that can be placed as soon as something fits."""
 
     id: str
@@ -120,11 +120,11 @@ class WaitingInstance:
         own = for_instance(ask, self.id, avoid)
         return own if self.destination is None else _bound_for(own, self.destination)
 
-    def waiter_by(self, ask: Ask) -> Waiter:
+    def pending_by(self, ask: Ask) -> PendingInstance:
         """How it stands in the queue."""
         own = self.ask_by(ask)
         promised = _bound_for(own, self.promised) if self.promised is not None else None
-        return Waiter(own, self.priority, self.preempt, self.waited_s, self.pushing, promised)
+        return PendingInstance(own, self.priority, self.preempt, self.waited_s, self.pushing, promised)
 
 
 def _bound_for(ask: Ask, to: Destination) -> Ask:
@@ -133,9 +133,9 @@ def _bound_for(ask: Ask, to: Destination) -> Ask:
     return replace(ask, workers=() if to.gpus else to.workers, gpus=to.gpus, otherwise=otherwise)
 
 
-def newcomer(id_: str, deployment_uid: str, deployment: str, revision: int) -> WaitingInstance:
+def new_instance(id_: str, deployment_uid: str, deployment: str, revision: int) -> PendingRow:
     """An instance that is about to be created, and waits for nothing but its place."""
-    return WaitingInstance(
+    return PendingRow(
         id=id_,
         deployment_uid=deployment_uid,
         deployment=deployment,
@@ -148,17 +148,17 @@ def newcomer(id_: str, deployment_uid: str, deployment: str, revision: int) -> W
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class PendingSnapshot:
     """Who waits, whether there are more, and in how many seconds the next one ends its back-off."""
 
-    instances: list[WaitingInstance]
+    instances: list[PendingRow]
     more: bool
     next_due_s: float | None
 
 
-async def read_waiting(
+async def read_pending(
     connection: Any, limit: int, *, failures_per_worker: int, of_deployment: int = MOST_OF_DEPLOYMENT
-) -> Waiting:
+) -> PendingSnapshot:
     """Reads as many as `limit`; where more wait, no more than `of_deployment` of each.
 
     Copies of those that move come first, since what they take was set aside for them. Then it goes by priority and age.
@@ -166,7 +166,7 @@ async def read_waiting(
     rows = await connection.fetch(_WAITING, limit, of_deployment)
     next_due_s: float | None = rows[0]["next_due_s"] if rows else await connection.fetchval(_NEXT_DUE)
     waiting = [
-        WaitingInstance(
+        PendingRow(
             id=row["id"],
             deployment_uid=str(row["deployment_uid"]),
             deployment=row["name"],
@@ -186,18 +186,18 @@ async def read_waiting(
         )
         for row in rows
     ]
-    return Waiting(waiting, any(row["in_all"] > limit for row in rows), next_due_s)
+    return PendingSnapshot(waiting, any(row["in_all"] > limit for row in rows), next_due_s)
 
 
 def _destination(stored: Any) -> Destination | None:
     return Destination(*map(tuple, stored)) if stored else None
 
 
-async def read_copies_to_come(connection: Any) -> list[WaitingInstance]:
+async def read_planned_copies(connection: Any) -> list[PendingRow]:
     """The copies of instances that are to be moved as soon as moves before theirs are over. Each has its place."""
     return [
         replace(
-            newcomer(f"a copy of {row['id']}", str(row["deployment_uid"]), row["name"], row["revision"]),
+            new_instance(f"a copy of {row['id']}", str(row["deployment_uid"]), row["name"], row["revision"]),
             destination=Destination(tuple(row["workers"]), tuple(row["gpus"])),
         )
         for row in await connection.fetch(_TO_MOVE)

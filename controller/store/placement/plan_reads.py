@@ -9,14 +9,14 @@ from controller.decide.backoff import RestartSettings
 from controller.domain.need_json import need_from_json
 from controller.domain.placement import Ask, Need
 from controller.engines.registry import engine_for
-from controller.scheduling.admission.admission import Waiter
+from controller.scheduling.admission.admission import PendingInstance
 from controller.scheduling.estimate import asks_for
 from controller.store.placement.pending import (
+    PendingRow,
     RevisionKey,
-    WaitingInstance,
-    read_copies_to_come,
+    read_pending,
+    read_planned_copies,
     read_revisions,
-    read_waiting,
 )
 from controller.store.views.paging import Reader
 
@@ -27,7 +27,7 @@ _MAX_QUEUED: Final = 1_000  # in a cluster where more wait, little that is plann
 class Queue:
     """Who waits already, in order, and for whom room is kept before them."""
 
-    waiting: tuple[Waiter, ...] = ()
+    waiting: tuple[PendingInstance, ...] = ()
     ahead: tuple[Ask, ...] = ()
 
 
@@ -56,8 +56,8 @@ async def known_needs(connection: Reader, input_hashes: Iterable[str]) -> dict[s
 async def read_queue(connection: Reader, *, without: Collection[str] = ()) -> Queue:
     """Who is served before what is planned, but for the deployments `without` (uids), which are planned anew."""
     failures = RestartSettings().failures_per_worker
-    waiting = (await read_waiting(connection, _MAX_QUEUED, failures_per_worker=failures)).instances
-    ahead = await read_copies_to_come(connection)
+    waiting = (await read_pending(connection, _MAX_QUEUED, failures_per_worker=failures)).instances
+    ahead = await read_planned_copies(connection)
     asks = await _asks_of(connection, [*waiting, *ahead])
 
     known = [
@@ -66,12 +66,12 @@ async def read_queue(connection: Reader, *, without: Collection[str] = ()) -> Qu
         if (ask := asks.get((one.deployment_uid, one.revision))) is not None and one.deployment_uid not in without
     ]
     return Queue(
-        waiting=tuple(one.waiter_by(ask) for one, ask in known if one.destination is None),
+        waiting=tuple(one.pending_by(ask) for one, ask in known if one.destination is None),
         ahead=tuple(one.ask_by(ask) for one, ask in known if one.destination is not None),
     )
 
 
-async def _asks_of(connection: Reader, some: Iterable[WaitingInstance]) -> dict[RevisionKey, Ask]:
+async def _asks_of(connection: Reader, some: Iterable[PendingRow]) -> dict[RevisionKey, Ask]:
     """By revision what each instance asks; those that this version cannot run ask nothing."""
     found: dict[RevisionKey, Ask] = {}
     revisions = await read_revisions(connection, sorted({(one.deployment_uid, one.revision) for one in some}))

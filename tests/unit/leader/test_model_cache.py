@@ -3,7 +3,7 @@
 import pytest
 
 from controller.engines.base import Analysis
-from controller.leader.model_cache import BRANCH_FRESH_S, FOLDER_FRESH_S, KnownModels
+from controller.leader.model_cache import BRANCH_FRESH_S, FOLDER_FRESH_S, ModelCache
 
 COMMIT = {"repo": "org/m", "revision": "a" * 40}
 BRANCH = {"repo": "org/m", "revision": "main"}
@@ -36,7 +36,7 @@ class Time:
 )
 def test_how_long_a_source_counts(source: dict[str, object], fresh_s: float) -> None:
     time = Time()
-    known = KnownModels(time)
+    known = ModelCache(time)
     known.keep(analysis(source), {"it": 1})
     assert (known.find(analysis(dict(source))) == {"it": 1}) is (fresh_s > 0)
     time.now += min(fresh_s, 1e9) - 0.5
@@ -46,14 +46,14 @@ def test_how_long_a_source_counts(source: dict[str, object], fresh_s: float) -> 
 
 
 def test_other_sources_and_other_readers_are_others() -> None:
-    known = KnownModels(Time())
+    known = ModelCache(Time())
     known.keep(analysis(COMMIT), 1)
     assert known.find(analysis(COMMIT, target="m:g")) is None
     assert known.find(analysis(COMMIT | {"file": "x"})) is None
 
 
 def test_the_least_recently_used_goes_first() -> None:
-    known = KnownModels(Time(), max_kept=2)
+    known = ModelCache(Time(), max_kept=2)
     one, two, three = (analysis(COMMIT | {"file": name}) for name in "abc")
     known.keep(one, 1)
     known.keep(two, 2)

@@ -4,9 +4,9 @@ import time
 from dataclasses import replace
 
 from controller.domain.placement import Ask, Layout, Placed, Unplaced
-from controller.scheduling.admission.admission import Occupants, Served, Waiter, serve
-from controller.scheduling.admission.preempt import make_room
-from controller.scheduling.inventory.holders import Occupant
+from controller.scheduling.admission.admission import Decided, Holders, PendingInstance, serve
+from controller.scheduling.admission.preempt import find_preemption
+from controller.scheduling.inventory.holders import Holder
 from controller.scheduling.inventory.inventory import Inventory
 from controller.scheduling.search.place import find, place
 from schemas.reasons import Reason
@@ -19,18 +19,18 @@ def whole(instance: str, gpus: int, workers: int = 1, on: str = "") -> Ask:
     return Ask(instance, f"d-{instance}", (Layout(gpus, 0, True, workers),), workers=(on,) if on else ())
 
 
-def running(inventory: Inventory, *asks: tuple[Ask, int, float]) -> list[Occupant]:
+def running(inventory: Inventory, *asks: tuple[Ask, int, float]) -> list[Holder]:
     """Places these, with their priority and the time of their birth."""
     decisions = place(inventory, [ask for ask, _, _ in asks])
     found = []
     for decision, (_, priority, born) in zip(decisions, asks, strict=True):
         assert isinstance(decision, Placed)
-        found.append(Occupant(decision.instance, priority, born, frozenset(decision.workers), decision.claims))
+        found.append(Holder(decision.instance, priority, born, frozenset(decision.workers), decision.claims))
     return found
 
 
-def leave(inventory: Inventory, ask: Ask, occupants: list[Occupant]) -> list[str] | None:
-    room = make_room(inventory, ask, occupants)
+def leave(inventory: Inventory, ask: Ask, holders: list[Holder]) -> list[str] | None:
+    room = find_preemption(inventory, ask, holders)
     return None if room is None else [o.instance for o in room.leave]
 
 
@@ -69,13 +69,13 @@ def test_nobody_leaves_where_even_empty_workers_would_not_do() -> None:
     assert leave(inventory, whole("p", 3), on) is None
 
 
-def serve_all(inventory: Inventory, occupants: Occupants, *waiting: Waiter) -> dict[str, Served]:
-    served = list(serve(inventory, waiting, occupants, reserve_after_s=60))
+def serve_all(inventory: Inventory, holders: Holders, *waiting: PendingInstance) -> dict[str, Decided]:
+    served = list(serve(inventory, waiting, holders, reserve_after_s=60))
     inventory.rollback()
     return {s.decision.instance: s for s in served}
 
 
-def reason(served: Served) -> Reason | None:
+def reason(served: Decided) -> Reason | None:
     assert isinstance(served.decision, Unplaced)
     return served.decision.reason
 
@@ -85,18 +85,18 @@ def test_a_higher_one_pushes_out_and_what_comes_after_it_does_not_take_its_room(
     on = running(inventory, (whole("x", 1), 10, 0))
     first = serve_all(
         inventory,
-        Occupants(tuple(on)),
-        Waiter(whole("p", 2), 50, preempt=True),
-        Waiter(whole("s", 1), 20),
+        Holders(tuple(on)),
+        PendingInstance(whole("p", 2), 50, preempt=True),
+        PendingInstance(whole("s", 1), 20),
     )
     assert [o.instance for o in first["p"].leave] == ["x"]
     assert (reason(first["p"]), reason(first["s"])) == (Reason.PREEMPTING, Reason.RESERVED)
     assert "p on a" in first["s"].decision.explain.message
     later = serve_all(
         inventory,
-        Occupants((), tuple(on)),
-        Waiter(whole("p", 2), 50, preempt=True, pushing=True),
-        Waiter(whole("s", 1), 20),
+        Holders((), tuple(on)),
+        PendingInstance(whole("p", 2), 50, preempt=True, pushing=True),
+        PendingInstance(whole("s", 1), 20),
     )
     assert (later["p"].leave, reason(later["p"])) == ((), Reason.PREEMPTING)
     assert reason(later["s"]) == Reason.RESERVED
@@ -105,9 +105,11 @@ def test_a_higher_one_pushes_out_and_what_comes_after_it_does_not_take_its_room(
 def test_no_second_victim_while_the_first_leaves_and_none_where_room_is_coming_anyway() -> None:
     inventory = Fleet().add("a", [G80]).add("b", [G80]).inventory()
     on = running(inventory, (whole("x", 1, on="a"), 10, 0), (whole("y", 1, on="b"), 10, 0))
-    coming = serve_all(inventory, Occupants((on[1],), (on[0],)), Waiter(whole("p", 1), 50, preempt=True))
+    coming = serve_all(inventory, Holders((on[1],), (on[0],)), PendingInstance(whole("p", 1), 50, preempt=True))
     assert (coming["p"].leave, reason(coming["p"])) == ((), None)
-    pushing = serve_all(inventory, Occupants((on[0], on[1])), Waiter(whole("p", 1), 50, preempt=True, pushing=True))
+    pushing = serve_all(
+        inventory, Holders((on[0], on[1])), PendingInstance(whole("p", 1), 50, preempt=True, pushing=True)
+    )
     assert pushing["p"].leave == ()
 
 
@@ -116,10 +118,10 @@ def test_two_who_push_do_not_count_on_the_same_room() -> None:
     on = running(inventory, (whole("x", 1, on="a"), 10, 0), (whole("y", 1, on="b"), 10, 0))
     served = serve_all(
         inventory,
-        Occupants(tuple(on)),
-        Waiter(whole("p", 1), 50, preempt=True),
-        Waiter(whole("q", 1), 50, preempt=True),
-        Waiter(whole("r", 1), 50, preempt=True),
+        Holders(tuple(on)),
+        PendingInstance(whole("p", 1), 50, preempt=True),
+        PendingInstance(whole("q", 1), 50, preempt=True),
+        PendingInstance(whole("r", 1), 50, preempt=True),
     )
     assert sorted(o.instance for s in served.values() for o in s.leave) == ["x", "y"]
     assert served["r"].leave == ()
@@ -128,26 +130,26 @@ def test_two_who_push_do_not_count_on_the_same_room() -> None:
 def test_equals_and_higher_ones_are_never_pushed_out() -> None:
     inventory = Fleet().add("a", [G80]).inventory()
     on = running(inventory, (whole("x", 1), 50, 0))
-    assert serve_all(inventory, Occupants(tuple(on)), Waiter(whole("p", 1), 50, preempt=True))["p"].leave == ()
+    assert serve_all(inventory, Holders(tuple(on)), PendingInstance(whole("p", 1), 50, preempt=True))["p"].leave == ()
 
 
 def test_what_a_lower_one_may_not_push_out_a_higher_one_may() -> None:
     inventory = Fleet().add("a", [G80]).inventory()
     on = running(inventory, (whole("x", 1), 20, 0))
-    low, high = Waiter(whole("low", 1), 10, preempt=True), Waiter(whole("high", 1), 30, preempt=True)
-    served = serve_all(inventory, Occupants(tuple(on)), low, high)  # as where a copy comes first
+    low, high = PendingInstance(whole("low", 1), 10, preempt=True), PendingInstance(whole("high", 1), 30, preempt=True)
+    served = serve_all(inventory, Holders(tuple(on)), low, high)  # as where a copy comes first
     assert (served["low"].leave, [o.instance for o in served["high"].leave]) == ((), ["x"])
 
 
 def test_room_that_is_kept_for_another_keeps_nobody_from_pushing_out_elsewhere() -> None:
     inventory = Fleet().add("a", [G80] * 2).add("b", [G80]).inventory()
     on = running(inventory, (whole("x", 1, on="a"), 100, 0), (whole("y", 1, on="b"), 10, 0))
-    waiting = Waiter(whole("big", 2), 100, waited_s=90), Waiter(whole("p", 1), 50, preempt=True)
-    served = serve_all(inventory, Occupants(tuple(on)), *waiting)
+    waiting = PendingInstance(whole("big", 2), 100, waited_s=90), PendingInstance(whole("p", 1), 50, preempt=True)
+    served = serve_all(inventory, Holders(tuple(on)), *waiting)
     assert [o.instance for o in served["p"].leave] == ["y"]
-    later = serve_all(inventory, Occupants(tuple(on[:1]), tuple(on[1:])), waiting[0], replace(waiting[1], pushing=True))
+    later = serve_all(inventory, Holders(tuple(on[:1]), tuple(on[1:])), waiting[0], replace(waiting[1], pushing=True))
     assert (later["p"].leave, reason(later["p"])) == ((), Reason.PREEMPTING)
-    nobody = serve_all(inventory, Occupants(tuple(on[:1])), *waiting)
+    nobody = serve_all(inventory, Holders(tuple(on[:1])), *waiting)
     assert reason(nobody["p"]) == Reason.RESERVED
 
 
@@ -159,10 +161,10 @@ def test_a_small_one_passes_a_big_one_until_that_has_waited_long() -> None:
     for waited_s, fits in ((59.0, True), (60.0, False)):
         served = serve_all(
             inventory,
-            Occupants(tuple(on)),
-            Waiter(whole("big", 4), 10, waited_s=waited_s),
-            Waiter(whole("s", 1), 10),
-            Waiter(whole("t", 1), 10),
+            Holders(tuple(on)),
+            PendingInstance(whole("big", 4), 10, waited_s=waited_s),
+            PendingInstance(whole("s", 1), 10),
+            PendingInstance(whole("t", 1), 10),
         )
         assert isinstance(served["s"].decision, Placed)
         assert isinstance(served["t"].decision, Placed) == fits
@@ -178,12 +180,12 @@ def test_room_is_kept_for_one_at_a_time_and_for_none_that_could_never_fit() -> N
     on = running(inventory, (whole("x", 1, on="a"), 10, 0), (whole("y", 1, on="b"), 10, 0))
     served = serve_all(
         inventory,
-        Occupants(tuple(on)),
-        Waiter(whole("huge", 3), 10, waited_s=900),
-        Waiter(whole("first", 2), 10, waited_s=900),
-        Waiter(whole("second", 2), 10, waited_s=800),
-        Waiter(whole("s", 1), 10),
-        Waiter(whole("t", 1), 10),
+        Holders(tuple(on)),
+        PendingInstance(whole("huge", 3), 10, waited_s=900),
+        PendingInstance(whole("first", 2), 10, waited_s=900),
+        PendingInstance(whole("second", 2), 10, waited_s=800),
+        PendingInstance(whole("s", 1), 10),
+        PendingInstance(whole("t", 1), 10),
     )
     assert isinstance(served["s"].decision, Placed)
     assert reason(served["t"]) == Reason.RESERVED
@@ -194,11 +196,11 @@ def test_equal_asks_that_do_not_fit_are_told_the_same_and_others_are_served_betw
     inventory = Fleet().add("a", [G80] * 2).inventory()
     served = serve_all(
         inventory,
-        Occupants(),
-        Waiter(whole("big", 3)),
-        Waiter(whole("small", 1)),
-        Waiter(whole("as-big", 3)),
-        Waiter(whole("pair", 2)),
+        Holders(),
+        PendingInstance(whole("big", 3)),
+        PendingInstance(whole("small", 1)),
+        PendingInstance(whole("as-big", 3)),
+        PendingInstance(whole("pair", 2)),
     )
     first, second = served["big"].decision, served["as-big"].decision
     assert isinstance(first, Unplaced)
@@ -213,8 +215,8 @@ def test_who_does_not_ask_for_all_leaves_no_room_kept() -> None:
     on = running(inventory, (whole("x", 1), 10, 0))
     answers = serve(
         inventory,
-        [Waiter(whole("p", 2), 50, preempt=True), Waiter(whole("s", 1), 20)],
-        Occupants(tuple(on)),
+        [PendingInstance(whole("p", 2), 50, preempt=True), PendingInstance(whole("s", 1), 20)],
+        Holders(tuple(on)),
         reserve_after_s=60,
     )
     assert [o.instance for o in next(answers).leave] == ["x"]
@@ -226,14 +228,14 @@ def test_who_does_not_ask_for_all_leaves_no_room_kept() -> None:
 def test_a_pass_ends_after_so_many_pushes_and_the_next_goes_on() -> None:
     inventory = Fleet().add("a", [G80] * 4).inventory()
     on = running(inventory, *((whole(f"x{n}", 1), 10, 0) for n in range(4)))
-    waiting = [Waiter(whole(f"p{n}", 1), 50, preempt=True) for n in range(3)]
-    first = list(serve(inventory, waiting, Occupants(tuple(on)), reserve_after_s=60, most_pushes=2))
+    waiting = [PendingInstance(whole(f"p{n}", 1), 50, preempt=True) for n in range(3)]
+    first = list(serve(inventory, waiting, Holders(tuple(on)), reserve_after_s=60, most_pushes=2))
     inventory.rollback()
     assert [len(s.leave) for s in first] == [1, 1]
     leaving = {o for s in first for o in s.leave}
-    waiting[:2] = [Waiter(w.ask, 50, preempt=True, pushing=True) for w in waiting[:2]]
+    waiting[:2] = [PendingInstance(w.ask, 50, preempt=True, pushing=True) for w in waiting[:2]]
     staying = tuple(o for o in on if o not in leaving)
-    second = list(serve(inventory, waiting, Occupants(staying, tuple(leaving)), reserve_after_s=60, most_pushes=2))
+    second = list(serve(inventory, waiting, Holders(staying, tuple(leaving)), reserve_after_s=60, most_pushes=2))
     assert [len(s.leave) for s in second] == [0, 0, 1]
 
 
@@ -244,9 +246,9 @@ def test_many_that_may_push_are_answered_in_a_moment() -> None:
         fleet.add(f"w{n:03}", [G80] * 8)
     inventory = fleet.inventory()
     on = running(inventory, *((whole(f"x{n}", 1), n % 40, n) for n in range(1600)))
-    waiting = [Waiter(whole(f"p{n}", 9), 90, preempt=True, waited_s=90) for n in range(2_000)]
+    waiting = [PendingInstance(whole(f"p{n}", 9), 90, preempt=True, waited_s=90) for n in range(2_000)]
     began = time.process_time()
-    served = list(serve(inventory, waiting, Occupants(tuple(on)), reserve_after_s=60))
+    served = list(serve(inventory, waiting, Holders(tuple(on)), reserve_after_s=60))
     assert time.process_time() - began < 3
     assert not any(s.leave for s in served)
 
@@ -254,11 +256,11 @@ def test_many_that_may_push_are_answered_in_a_moment() -> None:
 def test_nobody_leaves_for_one_whose_room_another_takes_who_comes_before_it() -> None:
     inventory = Fleet().add("a", [G80] * 2).inventory()
     on = running(inventory, (whole("x", 1), 10, 0), (whole("y", 1), 10, 1))
-    mid, high = Waiter(whole("mid", 1), 50), Waiter(whole("hi", 1), 30, preempt=True)
-    served = serve_all(inventory, Occupants(tuple(on)), mid, high)
+    mid, high = PendingInstance(whole("mid", 1), 50), PendingInstance(whole("hi", 1), 30, preempt=True)
+    served = serve_all(inventory, Holders(tuple(on)), mid, high)
     assert served["hi"].leave == ()
     assert served["hi"].decision.explain.note == "pushes nobody out, since mid comes before it and would take the room"
-    first = serve_all(inventory, Occupants(tuple(on)), Waiter(whole("huge", 3), 50), high)
+    first = serve_all(inventory, Holders(tuple(on)), PendingInstance(whole("huge", 3), 50), high)
     assert [o.instance for o in first["hi"].leave] == ["y"], "who comes before would not fit there either"
-    higher = serve_all(inventory, Occupants(tuple(on)), Waiter(whole("hi", 1), 60, preempt=True), mid)
+    higher = serve_all(inventory, Holders(tuple(on)), PendingInstance(whole("hi", 1), 60, preempt=True), mid)
     assert [o.instance for o in higher["hi"].leave] == ["y"]
