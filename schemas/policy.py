@@ -80,10 +80,12 @@ Url = Annotated[str, Field(max_length=2048), AfterValidator(_url)]
 
 
 class Webhook(Wire):
-    """Where actions are told, signed (Standard Webhooks) with the stored secret of that name."""
+    """Where the actions of a policy are reported. Each report is signed as Standard Webhooks specifies."""
 
-    url: Url
-    secret: Annotated[str, Field(pattern=NAME_PATTERN)] = DEFAULT_SIGNING_SECRET
+    url: Url = Field(description="Address to post reports to: http or https, without a user name or password.")
+    secret: Annotated[str, Field(pattern=NAME_PATTERN)] = Field(
+        DEFAULT_SIGNING_SECRET, description="Name of the stored secret that signs the reports."
+    )
 
 
 def _as_webhook(value: object) -> Any:
@@ -93,36 +95,47 @@ def _as_webhook(value: object) -> Any:
 
 
 class UtilizationPolicy(Wire):
-    """What counts as idle and what is done then; inline in a deployment, or the greater part of a policy object.
+    """What counts as idle and what is done then: inline in a deployment, or the main part of a policy object."""
 
-    Attributes:
-        min_gpu_utilization: percent; a sample is low when its maximum is strictly below.
-        time_window: seconds that must all be low.
-        gpus: whether all of an instance's GPUs, any of them or their mean must be low.
-        action: `stop` the deployment once all its replicas are idle, `scale_down` the idle replica (one stays), or
-            `notify` only.
-        grace_period: seconds after `running` that do not count.
-        min_coverage: share of the window that samples must speak for.
-        dry_run: tell what would be done, and do nothing.
-        ignore_requests: requests in flight or waiting do not keep an instance.
-        webhook: where actions are told; None: nowhere.
-    """
-
-    min_gpu_utilization: Percent
-    time_window: Window
-    gpus: Literal["all", "any", "mean"] = "all"
-    action: Literal["stop", "scale_down", "notify"] = "stop"
-    grace_period: Seconds = 0.0
-    min_coverage: Annotated[float, BeforeValidator(_share), Field(gt=0, le=1)] = 0.8
-    dry_run: bool = False
-    ignore_requests: bool = False
-    webhook: Annotated[Webhook | None, BeforeValidator(_as_webhook)] = None
+    min_gpu_utilization: Percent = Field(
+        description="GPU utilization in percent, 1 to 100. A sample is low if its maximum is strictly below."
+    )
+    time_window: Window = Field(
+        description="How long every sample must be low, 30s to 24h: whole seconds, or a text such as `5m`."
+    )
+    gpus: Literal["all", "any", "mean"] = Field(
+        "all", description="Which GPUs of an instance must be low: `all` of them, `any` of them, or their `mean`."
+    )
+    action: Literal["stop", "scale_down", "notify"] = Field(
+        "stop",
+        description="What to do about idle instances. `stop`: stop the deployment once all its replicas are idle. "
+        "`scale_down`: remove idle replicas but keep one. `notify`: only record and report it.",
+    )
+    grace_period: Seconds = Field(
+        0.0, description="Time after an instance begins to run that does not count towards the window."
+    )
+    min_coverage: Annotated[float, BeforeValidator(_share), Field(gt=0, le=1)] = Field(
+        0.8,
+        description="Share of the window that samples must cover, above 0 and at most 1. "
+        "With less the verdict is unknown and nothing is done.",
+    )
+    dry_run: bool = Field(default=False, description="Only record what the policy would do.")
+    ignore_requests: bool = Field(
+        default=False, description="Treat an instance as idle even while it has requests in flight or waiting."
+    )
+    webhook: Annotated[Webhook | None, BeforeValidator(_as_webhook)] = Field(
+        None, description="Where actions are reported: a URL, or `{url: ..., secret: ...}`. Absent: nowhere."
+    )
 
 
 class PolicySpec(UtilizationPolicy):
-    """The spec of a `UtilizationPolicy` object. `default`: for every deployment without a policy of its own."""
+    """The spec of a `UtilizationPolicy`: every field of the manifest except kind and name."""
 
-    default: bool = False
+    default: bool = Field(
+        default=False,
+        description="Apply the policy to every deployment without a policy of its own. "
+        "At most one policy is the default.",
+    )
 
     def bare(self) -> UtilizationPolicy:
         """What is done to those it applies to, whoever they are."""
@@ -138,12 +151,11 @@ def _not_none(name: str) -> str:
 class PolicyManifest(PolicySpec):
     """A `UtilizationPolicy` as written in a file."""
 
-    kind: Literal["UtilizationPolicy"] = "UtilizationPolicy"
-    name: Annotated[
-        str,
-        Field(pattern=NAME_PATTERN, description="a DNS label: lower case letters, digits, '-'"),
-        AfterValidator(_not_none),
-    ]
+    kind: Literal["UtilizationPolicy"] = Field("UtilizationPolicy", description="`UtilizationPolicy`.")
+    name: Annotated[str, Field(pattern=NAME_PATTERN), AfterValidator(_not_none)] = Field(
+        description="Name of the policy, unique among policies: a DNS label of at most 63 lower case letters, digits "
+        "and `-`. `none` is reserved."
+    )
 
     def spec(self) -> PolicySpec:
         """The spec without kind and name."""
