@@ -36,7 +36,7 @@ from controller.store.database import Database
 from controller.store.embedded import EmbeddedPostgres
 from controller.store.migrate import migrate
 from controller.store.notify import CHANNEL
-from schemas.manifest import DeploymentSpec
+from schemas.manifest.deployment import DeploymentSpec
 
 GPUS_PER_WORKER = 8
 GPU_MIB = 80 * 1024

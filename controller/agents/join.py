@@ -14,7 +14,7 @@ from controller.runtime.database import DATABASE_ERRORS
 from controller.store.database import Database
 from controller.store.refusals import RefusedError, TokenRefusedError, WorkerNameTakenError
 from controller.store.tokens import redeem
-from schemas.objects import ErrorBody, ErrorView
+from schemas.api.envelopes import ErrorBody, ErrorView
 from schemas.wire import JoinRequest
 
 log = structlog.get_logger(__name__)

@@ -12,11 +12,11 @@ from controller.api.route import Access, Route
 from controller.store.keys import create_key, list_keys, revoke_key
 from controller.store.secrets import delete_secret, put_secret
 from controller.store.tokens import create_token, list_tokens, revoke_token
-from schemas.access import KeyCreated, KeyView, TokenCreated, TokenView
-from schemas.manifest import NAME_PATTERN
-from schemas.objects import Page
-from schemas.problems import FieldProblem
-from schemas.requests import KeyBody, SecretBody, TokenBody
+from schemas.api.access import KeyCreated, KeyView, TokenCreated, TokenView
+from schemas.api.envelopes import Page
+from schemas.api.requests import KeyBody, SecretBody, TokenBody
+from schemas.fields import NAME_PATTERN
+from schemas.manifest.problems import FieldProblem
 
 
 async def post_key(request: web.Request) -> web.Response:

@@ -12,7 +12,7 @@ from controller.domain.placement import Need
 from controller.scheduling.queueing import RESERVE_AFTER_S
 from controller.store.database import Database
 from controller.store.keys import KeyRing, Principal
-from schemas.manifest import DeploymentSpec
+from schemas.manifest.deployment import DeploymentSpec
 
 
 @dataclass(frozen=True, slots=True)

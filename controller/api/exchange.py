@@ -10,9 +10,10 @@ from pydantic import BaseModel, ValidationError
 from controller.api.errors import ApiError, invalid
 from controller.api.route import MAX_BODY_BYTES
 from controller.store.views.paging import MAX_LIMIT
-from schemas.manifest import NAME_PATTERN
-from schemas.problems import FieldProblem, ManifestError, from_validation, most_specific, unknown_keys
-from schemas.text import read_json
+from schemas.fields import NAME_PATTERN
+from schemas.manifest.problems import FieldProblem, ManifestError, from_validation, most_specific
+from schemas.manifest.strict_yaml import read_json
+from schemas.manifest.unknown_keys import unknown_keys
 
 DEFAULT_LIMIT: Final = 100
 OUTCOME_HEADER: Final = "X-Gpuward-Outcome"  # of an apply: created, unchanged, updated or replaced

@@ -20,7 +20,7 @@ from controller.scheduling.pool import Occupant
 from controller.store.explain_reads import Standing, standing_of
 from controller.store.inventory import read_inventory
 from controller.store.occupants import read_occupants
-from schemas.objects import Explain
+from schemas.api.explain import Explain
 from schemas.reasons import Reason
 
 _WAITING: Final = frozenset({"pending", "analyzing"})

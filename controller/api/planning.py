@@ -13,10 +13,10 @@ from controller.scheduling.inventory import Inventory
 from controller.scheduling.pool import Occupant
 from controller.scheduling.queueing import RESERVE_AFTER_S, Occupants, Served, Waiter, serve
 from controller.store.plan_reads import Queue
-from schemas.manifest import DeploymentSpec
-from schemas.needs import LayoutView
-from schemas.objects import Explain
-from schemas.plan import PlanItem
+from schemas.api.explain import Explain
+from schemas.api.needs import LayoutView
+from schemas.api.plan import PlanItem
+from schemas.manifest.deployment import DeploymentSpec
 from schemas.reasons import Reason
 
 MAX_INSTANCES: Final = 10_000

@@ -19,9 +19,9 @@ from controller.store.database import Database
 from controller.store.effective_policy import effective_policies
 from controller.store.idle_report import Spent, Sums, add_spoken, days, read_claimed, rolled_up_to
 from controller.store.past import read_pasts
-from schemas.history import IdleFigures, IdleItem, IdleReport, PolicyItem, ReplayedPolicy
-from schemas.policy import MAX_WINDOW_S, MIN_WINDOW_S, UtilizationPolicy
-from schemas.problems import FieldProblem
+from schemas.api.history import IdleFigures, IdleItem, IdleReport, PolicyItem, ReplayedPolicy
+from schemas.manifest.policy import MAX_WINDOW_S, MIN_WINDOW_S, UtilizationPolicy
+from schemas.manifest.problems import FieldProblem
 
 DEFAULT_SINCE_S: Final = 7 * 86_400.0
 MAX_SINCE_S: Final = 400 * 86_400.0

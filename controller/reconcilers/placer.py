@@ -24,8 +24,8 @@ from controller.store.holdings import Holdings
 from controller.store.inventory import InventoryCache
 from controller.store.placement import PlacedStart
 from controller.store.waiting import RevisionKey, WaitingInstance, read_revisions
-from schemas.manifest import DeploymentSpec
-from schemas.objects import Explain
+from schemas.api.explain import Explain
+from schemas.manifest.deployment import DeploymentSpec
 from schemas.reasons import Reason
 
 _PATIENCE_S: Final = 0.02

@@ -15,8 +15,8 @@ from controller.scheduling.inventory import Inventory
 from controller.scheduling.place import find
 from controller.scheduling.pool import Occupant
 from controller.scheduling.preempt import make_room
-from schemas.manifest import DeploymentSpec, Parallel, Placement
-from schemas.objects import Explain
+from schemas.api.explain import Explain
+from schemas.manifest.deployment import DeploymentSpec, Parallel, Placement
 from schemas.reasons import Reason
 
 _MIB_PER_GIB: Final = 1024

@@ -12,7 +12,7 @@ from controller.scheduling.furthest import Furthest, furthest_of, layouts_shown
 from controller.scheduling.inventory import Inventory
 from controller.scheduling.search import Search, search_for
 from controller.scheduling.segments import Bools, Ints
-from schemas.objects import Explain, NearestMiss, TriedLayout
+from schemas.api.explain import Explain, NearestMiss, TriedLayout
 from schemas.reasons import Reason
 
 _MIB_PER_GIB: Final = 1024

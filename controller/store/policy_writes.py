@@ -17,7 +17,7 @@ from controller.store.events import NewEvent, write_events
 from controller.store.guarded import expect_rows
 from controller.store.locks import lock_rows
 from controller.store.notify import notify_all
-from schemas.policy import Webhook
+from schemas.manifest.policy import Webhook
 
 Planned = tuple[PolicyFacts, PolicyPlan]
 

@@ -15,7 +15,7 @@ from controller.store.keys import as_uuid, hash_secret
 from controller.store.notify import notify
 from controller.store.refusals import NotFoundError, TokenRefusedError, WorkerNameTakenError
 from controller.store.tables import TokenRow
-from schemas.access import TokenCreated, TokenView
+from schemas.api.access import TokenCreated, TokenView
 from schemas.wire import JoinResponse
 
 TOKEN_PREFIX: Final = "gpj_"  # noqa: S105 - what every token begins with is no secret

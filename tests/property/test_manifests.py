@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from controller.engines.base import SpecError
 from controller.engines.registry import validate
-from schemas.manifest import DeploymentManifest
-from schemas.parse import Manifest, parse_manifest_objects, parse_manifests
-from schemas.problems import ManifestError
+from schemas.manifest.deployment import DeploymentManifest
+from schemas.manifest.parse import Manifest, parse_manifest_objects, parse_manifests
+from schemas.manifest.problems import ManifestError
 from support.bounds import bounded
 from support.machine_profiles import TIMEOUT_S, reader_settings
 

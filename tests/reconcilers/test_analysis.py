@@ -8,7 +8,7 @@ from controller.decide.backoff import RestartSettings
 from controller.store import deployments
 from controller.store.database import Database
 from controller.store.views.deployments import deployment_by_name
-from schemas.manifest import DeploymentSpec
+from schemas.manifest.deployment import DeploymentSpec
 from support.ledger import rows
 from support.model_files import model_folder
 from support.reign import Reign

@@ -15,7 +15,7 @@ from controller.runtime.metrics import Metrics
 from controller.settings import ControllerSettings
 from controller.store import deployments
 from controller.store.database import Database
-from schemas.manifest import DeploymentSpec
+from schemas.manifest.deployment import DeploymentSpec
 from support.reign import Reign
 
 LIMIT_S = 20.0

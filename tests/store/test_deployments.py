@@ -11,8 +11,8 @@ from controller.store.database import Database
 from controller.store.notify import CHANNEL
 from controller.store.refusals import GenerationConflictError, NotFoundError
 from controller.store.views.deployments import deployment_by_name
-from schemas.manifest import DeploymentSpec
-from schemas.objects import DeploymentView
+from schemas.api.deployments import DeploymentView
+from schemas.manifest.deployment import DeploymentSpec
 from support.ledger import rows
 
 

@@ -16,7 +16,7 @@ from controller.agents.inventory import write_change
 from controller.store import deployments, worker_flags
 from controller.store.refusals import RefusedError
 from controller.store.workers import WorkerGoneError
-from schemas.manifest import DeploymentSpec
+from schemas.manifest.deployment import DeploymentSpec
 from schemas.wire import Command, Hello
 from support.machine_controllers import Controller, HandClock, Term
 from support.machine_faults import Outcome, Strike, StruckDatabase, finish, launch

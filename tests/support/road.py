@@ -18,7 +18,7 @@ from controller.runtime.clock import SystemClock
 from controller.store import deployments, worker_flags
 from controller.store.audit import audit
 from controller.store.database import Database
-from schemas.manifest import DeploymentSpec
+from schemas.manifest.deployment import DeploymentSpec
 from support.agent_by_hand import Hosts, as_text, seat
 from support.ledger import Host, add_host, rows
 from support.reign import Reign

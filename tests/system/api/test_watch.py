@@ -12,7 +12,7 @@ import pytest
 from controller.api import streams, watch
 from controller.store import deployments as store
 from controller.store.database import Database
-from schemas.manifest import DeploymentSpec
+from schemas.manifest.deployment import DeploymentSpec
 from support.ledger import add_deployment, add_host, add_instance
 from support.served import Served, served
 

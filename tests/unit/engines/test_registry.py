@@ -6,7 +6,7 @@ import pytest
 
 from controller.engines.base import EngineUnsupportedError, SpecError
 from controller.engines.registry import engine_for, validate
-from schemas.manifest import DeploymentSpec
+from schemas.manifest.deployment import DeploymentSpec
 
 
 def spec(**fields: Any) -> DeploymentSpec:

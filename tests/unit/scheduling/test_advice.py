@@ -12,7 +12,7 @@ from controller.scheduling.advice import Unfit, advise
 from controller.scheduling.estimate import asks_for
 from controller.scheduling.place import place
 from controller.scheduling.pool import Occupant
-from schemas.manifest import DeploymentSpec
+from schemas.manifest.deployment import DeploymentSpec
 from support.engine_asks import LLAMA
 from support.engine_asks import need as need_for
 from support.engine_asks import spec as spec_for

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from schemas.parse import ManifestError, parse_manifests, parse_spec
+from schemas.manifest.parse import parse_manifests, parse_spec
+from schemas.manifest.problems import ManifestError
 
 HEAD = "kind: Deployment\nname: a\nmodel: hf:a/b\n"
 

@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from schemas.manifest import DeploymentManifest
-from schemas.parse import ManifestError, parse_manifest_objects, parse_manifests, parse_policy_spec, parse_spec
-from schemas.policy import NO_POLICY, PolicyManifest, PolicySpec, UtilizationPolicy
+from schemas.manifest.deployment import DeploymentManifest
+from schemas.manifest.parse import parse_manifest_objects, parse_manifests, parse_policy_spec, parse_spec
+from schemas.manifest.policy import NO_POLICY, PolicyManifest, PolicySpec, UtilizationPolicy
+from schemas.manifest.problems import ManifestError
 
 DEPLOYMENT = {"kind": "Deployment", "name": "a", "model": "hf:a/b"}
 POLICY = {"kind": "UtilizationPolicy", "name": "p", "min_gpu_utilization": 50, "time_window": "1m"}

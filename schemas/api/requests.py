@@ -4,9 +4,10 @@ from typing import Annotated, Any
 
 from pydantic import Field, field_validator
 
-from schemas.access import Role
+from schemas.api.access import Role
 from schemas.base import Wire
-from schemas.manifest import MAX_REPLICAS, Text, Whole
+from schemas.fields import Text, Whole
+from schemas.manifest.deployment import MAX_REPLICAS
 from schemas.quantities import Seconds
 
 MAX_TOKEN_TTL_S = 30 * 86400.0

@@ -2,10 +2,10 @@
 
 from typing import Literal
 
+from schemas.api.explain import Explain
+from schemas.api.needs import LayoutView, NeedView
+from schemas.api.policies import PlannedPolicy
 from schemas.base import View
-from schemas.needs import LayoutView, NeedView
-from schemas.objects import Explain
-from schemas.policy_objects import PlannedPolicy
 
 
 class PlanItem(View):

@@ -5,18 +5,11 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from schemas.manifest import DeploymentManifest, DeploymentSpec
-from schemas.policy import PolicyManifest, PolicySpec
-from schemas.problems import (
-    FieldProblem,
-    ManifestError,
-    from_validation,
-    join_path,
-    most_specific,
-    nearest,
-    unknown_keys,
-)
-from schemas.text import read_documents
+from schemas.manifest.deployment import DeploymentManifest, DeploymentSpec
+from schemas.manifest.policy import PolicyManifest, PolicySpec
+from schemas.manifest.problems import FieldProblem, ManifestError, from_validation, join_path, most_specific, nearest
+from schemas.manifest.strict_yaml import read_documents
+from schemas.manifest.unknown_keys import unknown_keys
 
 __all__ = [
     "FieldProblem",

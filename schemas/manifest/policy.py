@@ -8,9 +8,9 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, WithJsonSchema
 
 from schemas.base import Wire
+from schemas.fields import NAME_PATTERN
 from schemas.quantities import Seconds, parse_duration_s
 
-NAME_PATTERN: Final = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
 NO_POLICY: Final = "none"  # in a deployment: not even the default policy applies
 MIN_WINDOW_S: Final = 30
 MAX_WINDOW_S: Final = 86_400

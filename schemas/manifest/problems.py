@@ -3,9 +3,9 @@
 import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, Union, get_args, get_origin
+from typing import Any, Final
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 # Pydantic's own words for these would show a pattern or a type that says nothing to whoever wrote the file.
 _FIXES: Final[Mapping[str, str]] = {
@@ -63,37 +63,6 @@ def nearest(word: str, known: Iterable[str]) -> str:
     words = sorted(known)
     close = difflib.get_close_matches(word.lower(), words, n=1, cutoff=0.5)
     return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(words)}"
-
-
-def unknown_keys(model: type[BaseModel], data: object, base: str = "") -> Iterator[FieldProblem]:
-    """Finds keys that `model` does not know, at any depth, each with the nearest known one."""
-    if not isinstance(data, dict):
-        return
-    fields = model.model_fields
-    for key, value in data.items():
-        path = join_path(base, str(key))
-        if key not in fields:
-            yield FieldProblem(path, f"unknown key; {nearest(str(key), fields)}")
-            continue
-        yield from _unknown_within(fields[key].annotation, value, path)
-
-
-def _unknown_within(annotation: Any, value: object, path: str) -> Iterator[FieldProblem]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield from unknown_keys(annotation, value, path)
-        return
-    origin, arguments = get_origin(annotation), get_args(annotation)
-    if origin is Annotated:
-        yield from _unknown_within(arguments[0], value, path)
-    elif origin is dict and isinstance(value, dict):
-        for key, inner in value.items():
-            yield from _unknown_within(arguments[1], inner, join_path(path, str(key)))
-    elif origin in (list, tuple) and isinstance(value, list):
-        for index, inner in enumerate(value):
-            yield from _unknown_within(arguments[0], inner, join_path(path, index))
-    elif origin is Union or type(annotation).__name__ == "UnionType":
-        for choice in arguments:
-            yield from _unknown_within(choice, value, path)
 
 
 def from_validation(error: ValidationError, data: object, base: str = "") -> list[FieldProblem]:

@@ -1,50 +1,20 @@
-"""What users write: the specs of the contract's manifests, validated, with defaults filled in."""
+"""The manifest of a `Deployment`: its fields, their defaults, and the rules between them."""
 
 import re
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from schemas.base import Wire
-from schemas.policy import NO_POLICY, UtilizationPolicy
+from schemas.fields import Name, ScalarText, Text, Whole, no_flag
+from schemas.manifest.policy import NO_POLICY, UtilizationPolicy
 from schemas.quantities import Seconds, SizeMibOrAuto, SizeMibOrAutoOrAll
 
-NAME_PATTERN: Final = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
 MAX_REPLICAS: Final = 100_000
 MAX_GPUS: Final = 4096
 _ENV_NAME: Final = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
 _PLACEHOLDER: Final = re.compile(r"\{([a-z_]+)\}")
 _KNOWN_PLACEHOLDERS: Final = frozenset({"port", "model", "gpu_count"})
-
-
-def _no_nul(text: str) -> str:
-    if "\x00" in text:
-        raise ValueError("holds a NUL character; remove it")
-    return text
-
-
-Text = Annotated[str, AfterValidator(_no_nul), Field(max_length=4096)]
-Name = Annotated[str, Field(pattern=NAME_PATTERN, description="a DNS label: lower case letters, digits, '-'")]
-
-
-def _scalar_text(value: object) -> object:
-    """Env values and labels are text; YAML's numbers and booleans are taken as they were written."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return str(value) if isinstance(value, int | float) else value
-
-
-ScalarText = Annotated[Text, BeforeValidator(_scalar_text)]
-
-
-def _no_flag(value: object) -> object:
-    """Python takes `true` for 1; who writes it means something else."""
-    if isinstance(value, bool):
-        raise ValueError(f"must be a number, not {str(value).lower()}")
-    return value
-
-
-Whole = Annotated[int, BeforeValidator(_no_flag)]
 
 
 class SecretRef(Wire):
@@ -101,7 +71,7 @@ class Resources(Wire):
         description="Main memory to claim on each worker of the instance, such as `16GiB`. "
         "`auto`: the estimate of the engine; none for a custom command.",
     )
-    cpus: Annotated[float, BeforeValidator(_no_flag), Field(ge=0, le=65536)] | Literal["auto"] = Field(
+    cpus: Annotated[float, BeforeValidator(no_flag), Field(ge=0, le=65536)] | Literal["auto"] = Field(
         "auto", description="CPU cores to claim on each worker of the instance; fractions are allowed. `auto`: none."
     )
 

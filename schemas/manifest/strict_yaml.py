@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import yaml
 
-from schemas.problems import FieldProblem, ManifestError, join_path
+from schemas.manifest.problems import FieldProblem, ManifestError, join_path
 
 MAX_TEXT_BYTES: Final = 2**20
 MAX_DEPTH: Final = 32

@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import Literal
 
 from schemas.base import View
-from schemas.policy import PolicySpec, UtilizationPolicy
+from schemas.manifest.policy import PolicySpec, UtilizationPolicy
 
 PolicyOrigin = Literal["inline", "named", "default"]
 VerdictName = Literal["idle", "busy", "unknown"]
