@@ -55,7 +55,9 @@ async def put_one_secret(request: web.Request) -> web.Response:
     """`PUT /secrets/{name}`."""
     name = request.match_info["name"]
     if not re.fullmatch(NAME_PATTERN, name):
-        raise invalid([FieldProblem("name", "is no secret's name; write lower case letters, digits and '-'")])
+        raise invalid(
+            [FieldProblem("name", "is not a valid name of a secret; write lower case letters, digits and '-'")]
+        )
     body = await read_model(request, SecretBody)
     await put_secret(request.app[CONTEXT].database, name, body.value)
     return web.Response(status=204)

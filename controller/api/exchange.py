@@ -70,7 +70,7 @@ async def read_model(request: web.Request, model: type[M], *, optional: bool = F
     body = await read_body(request)
     value = {} if optional and not body.strip() else read_json(body)
     if not isinstance(value, dict):
-        raise ManifestError([FieldProblem("", "is no object; send one JSON object")])
+        raise ManifestError([FieldProblem("", "must be one JSON object")])
     problems = list(unknown_keys(model, value))
     try:
         parsed = model.model_validate(value)
@@ -134,7 +134,9 @@ def name_to_apply(request: web.Request) -> str:
     """
     name = request.match_info["name"]
     if not re.fullmatch(NAME_PATTERN, name):
-        raise invalid([FieldProblem("name", "is no DNS label; write lower case letters, digits and '-', at most 63")])
+        raise invalid(
+            [FieldProblem("name", "is not a valid name; write at most 63 lower case letters, digits and '-'")]
+        )
     return name
 
 

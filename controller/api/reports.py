@@ -47,7 +47,7 @@ def _replayed(parameters: Mapping[str, str]) -> UtilizationPolicy | None:
         return None
     if minimum is None or window_s is None:
         missing = "min_gpu_utilization" if minimum is None else "time_window"
-        raise invalid([FieldProblem(missing, "is missing; a policy is replayed where both it and the other are given")])
+        raise invalid([FieldProblem(missing, "is required; a policy is replayed only if both are given")])
     return UtilizationPolicy(min_gpu_utilization=minimum, time_window=int(window_s))
 
 

@@ -1,4 +1,4 @@
-"""What the API tells of the past: utilization over a window, and what was claimed, used and wasted."""
+"""The past: utilization over a window, and GPU hours that were claimed, used and wasted."""
 
 from datetime import datetime
 
@@ -6,13 +6,13 @@ from schemas.base import View
 
 
 class SeriesView(View):
-    """One GPU over the window, slot by slot, oldest first.
+    """The utilization of one GPU over the window.
 
     Attributes:
-        gpu: its UUID.
+        gpu: UUID.
         worker: name of its worker.
-        instance: whose processes alone these figures are of; empty: of all that ran on the GPU.
-        values: percent, the highest of each slot; None where no sample speaks.
+        instance: only the processes of this instance count; empty: all processes count.
+        values: the maximum of each slot in percent, oldest first; None: no sample.
     """
 
     gpu: str
@@ -22,7 +22,7 @@ class SeriesView(View):
 
 
 class WatchView(View):
-    """The policy that judges what is shown: its name (empty: inline), and below how many percent for how long."""
+    """The policy of what is shown. Its name is empty if it is inline."""
 
     name: str
     min_gpu_utilization: int
@@ -30,7 +30,7 @@ class WatchView(View):
 
 
 class UtilizationView(View):
-    """GPUs' utilization over the `window_s` seconds before `until`, in slots of `slot_s`."""
+    """The utilization of GPUs over the `window_s` seconds before `until`, in slots of `slot_s` seconds."""
 
     until: datetime
     window_s: float
@@ -40,15 +40,15 @@ class UtilizationView(View):
 
 
 class IdleFigures(View):
-    """GPU hours: one GPU for one hour, or a share of its memory for as much longer.
+    """GPU hours. A claim of a share of a GPU's memory counts as that share.
 
     Attributes:
-        claimed: held by claims, whether anything ran or not. A shared claim counts by its share of the GPU's memory.
+        claimed: held by claims, even if nothing ran.
         used: claimed, weighted by the mean utilization.
-        wasted: claimed in minutes of which even the highest sample was below the policy's minimum.
-        unknown: claimed while no sample spoke.
-        freed: not claimed because a policy had stopped what claimed it, until it was wanted again.
-        would_free: claimed after the replayed policy would first have found the instance idle; None: none was replayed.
+        wasted: claimed in minutes whose maximum was below the minimum of the policy.
+        unknown: claimed in minutes without samples.
+        freed: not claimed because a policy had stopped the holder, until it was started again.
+        would_free: claimed after the replayed policy would have found the instance idle; None: nothing was replayed.
     """
 
     claimed: float
@@ -60,11 +60,11 @@ class IdleFigures(View):
 
 
 class IdleItem(View):
-    """A deployment's GPU hours. Of one name there are several where it was deleted and made again.
+    """The GPU hours of a deployment. Deployments that had the same name differ in their uid.
 
     Attributes:
-        min_gpu_utilization: percent below which a minute counts as wasted: the policy's that applies now, or 10.
-        policy: the name of that policy, `inline`, or empty where there is none.
+        min_gpu_utilization: a minute below this many percent is wasted: that of the effective policy, else 10.
+        policy: the name of the effective policy, `inline`, or empty if there is none.
     """
 
     deployment: str
@@ -76,7 +76,7 @@ class IdleItem(View):
 
 
 class PolicyItem(View):
-    """What a policy (its name, or `inline`) freed until it was wanted again, and how often it acted."""
+    """How often a policy acted, and the GPU hours that it freed. `policy` is its name, or `inline`."""
 
     policy: str
     actions: int
@@ -84,14 +84,14 @@ class PolicyItem(View):
 
 
 class ReplayedPolicy(View):
-    """The policy that was replayed over the history."""
+    """A policy that was replayed over the history."""
 
     min_gpu_utilization: int
     time_window: int
 
 
 class IdleReport(View):
-    """GPU hours by deployment from `since` up to `until`, to where the samples are rolled up."""
+    """GPU hours by deployment from `since` to `until`, the time up to which samples are rolled up."""
 
     since: datetime
     until: datetime

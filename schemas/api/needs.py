@@ -1,10 +1,10 @@
-"""What an instance needs and how it is spread, as the API shows it."""
+"""The need of an instance and its layout, as the API shows them."""
 
 from schemas.base import View
 
 
 class LayoutView(View):
-    """How an instance is spread: GPUs in all, workers, and the degrees of parallelism."""
+    """How an instance is spread: its GPUs, its workers, and the degrees of parallelism."""
 
     gpus: int
     workers: int = 1
@@ -14,10 +14,16 @@ class LayoutView(View):
 
 
 class NeedView(View):
-    """What it needs, and what the figure is made of: MiB of each GPU (`per_gpu`), or in all.
+    """The need of an instance: estimated, else as the user states it.
 
-    What cannot be worked out is as the user states it. `memory_mib` None: nor is it stated, so whole GPUs are taken.
-    `notes` say why it is so, and why this engine.
+    Attributes:
+        memory_mib: GPU memory; None: neither estimated nor stated, so whole GPUs are claimed.
+        host_memory_mib: main memory.
+        parts: what `memory_mib` consists of, in MiB.
+        per_gpu: `memory_mib` and `parts` are of each GPU, not of all together.
+        context: tokens of context that the memory is sufficient for.
+        sequences: sequences of that context at the same time.
+        notes: why the need is so, and why this engine.
     """
 
     memory_mib: int | None

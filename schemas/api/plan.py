@@ -1,4 +1,4 @@
-"""The answer to `POST /plan`: what an apply would lead to."""
+"""The answer to `POST /plan`: what an apply would do."""
 
 from typing import Literal
 
@@ -9,26 +9,26 @@ from schemas.base import View
 
 
 class PlanItem(View):
-    """What would happen to one manifest's instances. Where it would fit, `engine` and `layout` say how."""
+    """What would happen to one instance."""
 
     deployment: str
     instance: int
     fits: bool
-    worker: str | None = None  # of a gang the leader's
+    worker: str | None = None  # of a gang the worker of the leader
     workers: list[str] = []  # by rank
-    gpus: list[str] = []  # by rank, in the order in which its process sees them
+    gpus: list[str] = []  # by rank, in the order that the process sees
     memory_mib_per_gpu: int | None = None
     engine: str | None = None
     layout: LayoutView | None = None
     need: NeedView | None = None
-    preempts: list[str] = []  # instances that would be pushed out; then it fits
+    preempts: list[str] = []  # instances that would be preempted; then it fits
     explain: Explain | None = None
 
 
 class PlanView(View):
-    """The whole answer; nothing was written. `changes` are of deployments, by name."""
+    """What an apply would do, by name of deployments and policies."""
 
     items: list[PlanItem]
     changes: dict[str, Literal["create", "replace", "update", "unchanged"]] = {}
     policy_changes: dict[str, Literal["create", "update", "unchanged"]] = {}
-    policies: dict[str, PlannedPolicy] = {}  # that would apply, by deployment; missing: none
+    policies: dict[str, PlannedPolicy] = {}  # the effective policy of each deployment; a missing key means none

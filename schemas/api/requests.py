@@ -1,4 +1,4 @@
-"""Bodies of requests that are no manifests."""
+"""Bodies of requests other than manifests."""
 
 from typing import Annotated, Any
 
@@ -20,13 +20,13 @@ class ScaleBody(Wire):
 
 
 class PlanBody(Wire):
-    """`POST /plan`: whole manifests, planned together."""
+    """`POST /plan`: complete manifests, planned together."""
 
     manifests: Annotated[list[dict[str, Any]], Field(min_length=1, max_length=1000)]
 
 
 class KeyBody(Wire):
-    """`POST /keys`. Without a name the key is named by its role."""
+    """`POST /keys`. The default name is the role."""
 
     role: Role
     name: Annotated[Text, Field(max_length=200)] = ""

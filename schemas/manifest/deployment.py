@@ -41,7 +41,7 @@ class Probe(Wire):
     @classmethod
     def _positive(cls, value: float) -> float:
         if value < 0.05:  # noqa: PLR2004 - faster than 20/s the probe is the load
-            raise ValueError("must be at least 50ms")
+            raise ValueError(f"must be at least 50ms, got {value:g}s")
         return value
 
 
@@ -79,7 +79,7 @@ class Resources(Wire):
     @classmethod
     def _some_memory(cls, value: int | str) -> int | str:
         if value == 0:
-            raise ValueError("is nothing; write a size such as 20GiB, or leave it out")
+            raise ValueError("must be more than 0; write a size such as 20GiB, or remove it")
         return value
 
 
@@ -130,7 +130,7 @@ class Placement(Wire):
     @classmethod
     def _distinct_gpus(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         if len(set(value)) != len(value):
-            raise ValueError("names the same GPU twice; name each once")
+            raise ValueError("lists the same GPU twice; remove one")
         return value
 
 
@@ -224,7 +224,7 @@ class DeploymentSpec(Wire):
     def _env_names(cls, value: dict[str, Any]) -> dict[str, Any]:
         for name in value:
             if not _ENV_NAME.match(name):
-                raise ValueError(f"{name!r} is not a variable's name; use letters, digits and '_'")
+                raise ValueError(f"{name!r} is not a valid variable name; use letters, digits and '_'")
             if name.startswith("GPUWARD_") or name == "CUDA_VISIBLE_DEVICES":
                 raise ValueError(f"{name!r} is set by Gpuward; remove it")
         return value
@@ -241,30 +241,32 @@ class DeploymentSpec(Wire):
     @model_validator(mode="after")
     def _fits_together(self) -> "DeploymentSpec":
         if self.engine == "custom" and not self.command:
-            raise ValueError("command: engine custom needs a command; write it as a list, such as [python, serve.py]")
+            raise ValueError("command: is required by engine custom; write it as a list, such as [python, serve.py]")
         if self.command and not self.command[0].strip():
-            raise ValueError("command: begins with an empty text; name the program to run, such as [python, serve.py]")
+            raise ValueError("command: the first item is empty; name the program to run, such as [python, serve.py]")
         if self.command and self.engine not in ("custom", "auto"):
-            raise ValueError(f"command: engine {self.engine} runs no command; remove it or set engine: custom")
+            raise ValueError(f"command: engine {self.engine} does not take one; remove it or set engine: custom")
         if self.engine == "transformers" and self.model is None:
-            raise ValueError("model: engine transformers needs a model; write model: path:/dir or hf:org/name")
+            raise ValueError("model: is required by engine transformers; write model: path:/dir or hf:org/name")
         if self.engine == "auto" and self.model is None and not self.command:
-            raise ValueError("model: neither a model nor a command is given; write one of them")
+            raise ValueError("model: a model or a command is required; write one of them")
         if any("{model}" in part for part in self.command) and self.model is None:
-            raise ValueError("command: uses {model}, but no model is given; write model: path:/dir or hf:org/name")
+            raise ValueError(
+                "command: contains {model}, but the model is missing; write model: path:/dir or hf:org/name"
+            )
         if self.utilization_policy not in (None, NO_POLICY) and self.resources.gpus == 0:
-            raise ValueError("utilization_policy: the deployment asks no GPU whose use could be judged; remove it")
+            raise ValueError("utilization_policy: requires a GPU, but resources.gpus is 0; remove one of them")
         if self.image is not None and self.runtime != "docker":
-            raise ValueError("image: goes with runtime: docker only; remove it or set the runtime")
+            raise ValueError("image: requires runtime: docker; remove it or set the runtime")
         world, gpus = self.parallel.world, self.resources.gpus
         if world is not None and gpus not in ("auto", world):
             raise ValueError(
-                f"parallel: tp x pp x dp is {world}, resources.gpus {gpus}: count_mismatch; make them equal"
+                f"parallel: tp x pp x dp is {world}, but resources.gpus is {gpus} (count_mismatch); make them equal"
             )
         return self
 
 
-# Changing these keeps running instances as they are; any other change makes a revision.
+# A change of these fields keeps running instances as they are. Any other change makes a revision.
 IN_PLACE_FIELDS: Final = frozenset({"replicas", "priority", "labels", "utilization_policy", "preempt", "movable"})
 
 
@@ -279,4 +281,4 @@ class DeploymentManifest(DeploymentSpec):
 
     def spec(self) -> DeploymentSpec:
         """The spec without kind and name."""
-        return DeploymentSpec.model_construct(**{f: getattr(self, f) for f in DeploymentSpec.model_fields})
+        return self.part(DeploymentSpec)

@@ -1,4 +1,4 @@
-"""Utilization policies as users write them: what counts as idle, for how long, and what is done then."""
+"""The manifest of a `UtilizationPolicy`: what counts as idle, for how long, and what is done then."""
 
 import re
 from collections.abc import Mapping
@@ -11,29 +11,29 @@ from schemas.base import Wire
 from schemas.fields import NAME_PATTERN
 from schemas.quantities import Seconds, parse_duration_s
 
-NO_POLICY: Final = "none"  # in a deployment: not even the default policy applies
+NO_POLICY: Final = "none"  # in a deployment: it declines even the default policy
 MIN_WINDOW_S: Final = 30
 MAX_WINDOW_S: Final = 86_400
-DEFAULT_SIGNING_SECRET: Final = "webhook"  # noqa: S105 - a secret's name, not a secret
+DEFAULT_SIGNING_SECRET: Final = "webhook"  # noqa: S105 - the name of a secret, not a secret
 
 
 def _percent(value: object) -> int:
-    """A whole percentage; text is taken where it holds nothing but digits."""
-    wrong = "must be a whole number from 1 to 100 (percent, without the sign)"
+    """A whole percentage. Text is accepted if it holds only digits."""
+    wrong = "must be a whole number from 1 to 100, in percent without the sign"
     if isinstance(value, str) and re.fullmatch(r"\d{1,3}", value):
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int):
-        raise ValueError(f"{wrong}, not {value!r}")
+        raise ValueError(f"{wrong}; got {value!r}")
     if value == 0:
-        raise ValueError("0 can never fire, since no utilization is below it; write 1 to 100, or leave the policy out")
+        raise ValueError("must be 1 to 100, got 0; utilization is never below 0, so remove the policy instead")
     if not 1 <= value <= 100:  # noqa: PLR2004 - percent
-        raise ValueError(f"{wrong}, not {value!r}")
+        raise ValueError(f"{wrong}; got {value!r}")
     return value
 
 
 def _window_s(value: object) -> int:
     """A window in whole seconds."""
-    wrong = f"{value!r} is no window; write 30s to 24h in whole seconds, such as 5m"
+    wrong = f"{value!r} is not a valid window; write 30s to 24h in whole seconds, such as 5m"
     try:
         seconds = parse_duration_s(value)
     except ValueError:
@@ -45,12 +45,12 @@ def _window_s(value: object) -> int:
 
 def _share(value: object) -> object:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"must be a number above 0 and at most 1, not {value!r}")
+        raise ValueError(f"must be a number above 0 and at most 1, got {value!r}")
     return value
 
 
 def _url(text: str) -> str:
-    wrong = f"{text!r} is no URL to post to; write https://host/path"
+    wrong = f"{text!r} is not a valid URL; write https://host/path"
     try:
         parts = urlsplit(text)
         port = parts.port
@@ -61,7 +61,7 @@ def _url(text: str) -> str:
     if " " in text or not text.isprintable():
         raise ValueError(f"{wrong}, without blanks")
     if parts.username or parts.password:
-        raise ValueError("holds a password; leave it out: what is sent is signed")
+        raise ValueError("contains a user name or password; remove it: reports are signed instead")
     return text
 
 
@@ -90,7 +90,7 @@ class Webhook(Wire):
 
 def _as_webhook(value: object) -> Any:
     if value is not None and not isinstance(value, str | Mapping | Webhook):
-        raise ValueError(f"must be a URL, such as https://host/path, or {{url: ..., secret: ...}}, not {value!r}")
+        raise ValueError(f"must be a URL, such as https://host/path, or {{url: ..., secret: ...}}, got {value!r}")
     return {"url": value} if isinstance(value, str) else value
 
 
@@ -138,13 +138,13 @@ class PolicySpec(UtilizationPolicy):
     )
 
     def bare(self) -> UtilizationPolicy:
-        """What is done to those it applies to, whoever they are."""
-        return UtilizationPolicy.model_construct(**{f: getattr(self, f) for f in UtilizationPolicy.model_fields})
+        """The policy alone, without `default`."""
+        return self.part(UtilizationPolicy)
 
 
-def _not_none(name: str) -> str:
+def _not_reserved(name: str) -> str:
     if name == NO_POLICY:
-        raise ValueError(f"{NO_POLICY!r} is how a deployment says that it wants no policy; choose another name")
+        raise ValueError(f"{NO_POLICY!r} is reserved: deployments decline policies with it; choose another name")
     return name
 
 
@@ -152,11 +152,11 @@ class PolicyManifest(PolicySpec):
     """A `UtilizationPolicy` as written in a file."""
 
     kind: Literal["UtilizationPolicy"] = Field("UtilizationPolicy", description="`UtilizationPolicy`.")
-    name: Annotated[str, Field(pattern=NAME_PATTERN), AfterValidator(_not_none)] = Field(
+    name: Annotated[str, Field(pattern=NAME_PATTERN), AfterValidator(_not_reserved)] = Field(
         description="Name of the policy, unique among policies: a DNS label of at most 63 lower case letters, digits "
         "and `-`. `none` is reserved."
     )
 
     def spec(self) -> PolicySpec:
         """The spec without kind and name."""
-        return PolicySpec.model_construct(**{f: getattr(self, f) for f in PolicySpec.model_fields})
+        return self.part(PolicySpec)

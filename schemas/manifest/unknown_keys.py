@@ -9,7 +9,7 @@ from schemas.manifest.problems import FieldProblem, join_path, nearest
 
 
 def unknown_keys(model: type[BaseModel], data: object, base: str = "") -> Iterator[FieldProblem]:
-    """Finds keys that `model` does not know, at any depth, each with the nearest known one."""
+    """Finds the keys that `model` does not have, at any depth. Each comes with the most similar known key."""
     if not isinstance(data, dict):
         return
     fields = model.model_fields
