@@ -15,7 +15,7 @@ from hypothesis.stateful import (
     rule,
 )
 
-from schemas.manifest import DeploymentSpec
+from schemas.manifest.deployment import DeploymentSpec
 from support.machine_bench import (
     ACTS,
     CONTROLLERS,
