@@ -7,13 +7,14 @@
 PYTHON ?= python3
 VENV := .venv
 ENGINES := .venv-engines
+DOCS := .venv-docs
 BUILD := build
 BIN := $(VENV)/bin
 
 PIP_INSTALL := -m pip --disable-pip-version-check --no-input install -qq --no-cache-dir
 LOCKED := $(PIP_INSTALL) --require-hashes --no-deps --only-binary=:all: --requirement
 
-.PHONY: help setup run test check test-nightly test-engines bench-place bench-storm bench-agents bench-policy bench-openb bench-plan estimates lock clean
+.PHONY: help setup run test check test-nightly test-engines bench-place bench-storm bench-agents bench-policy bench-openb bench-plan estimates docs lock clean
 .DELETE_ON_ERROR:
 
 help:
@@ -24,11 +25,12 @@ help:
 	@echo 'make test-nightly  the ledger and its faults at length'
 	@echo 'make test-engines  tests with real model servers (installs $(ENGINES) first)'
 	@echo 'make bench-place   placements per second through the real store; bench-storm, bench-agents, bench-policy, bench-openb, bench-plan: see bench/'
+	@echo 'make docs          build the pages into $(BUILD)/site, strictly'
 	@echo 'make estimates     docs/estimates.md anew, from docs/models.yaml'
 	@echo 'make lock          resolve the dependencies anew'
 	@echo 'make clean         remove what the other targets made'
 
-setup: $(VENV)/.ready
+setup: $(VENV)/.ready-dev
 
 run: $(VENV)/.ready
 	@exec $(BIN)/gpuward up --example $(if $(DATA_DIR),--data-dir '$(DATA_DIR)') $(if $(PORT),--port '$(PORT)')
@@ -36,7 +38,7 @@ run: $(VENV)/.ready
 test: check
 	$(BIN)/python -m pytest --ignore=tests/engines -n 2 --dist loadfile
 
-check: $(VENV)/.ready
+check: $(VENV)/.ready-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -45,23 +47,28 @@ check: $(VENV)/.ready
 # At length: the ledger's machine with many more examples, every fault at every await by itself, and 100,000 inputs for
 # each reader of files and manifests that nobody vouches for. An hour or more; one process, since what the machine must
 # have met is counted over all tests of its file.
-test-nightly: $(VENV)/.ready
+test-nightly: $(VENV)/.ready-dev
 	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -m 'nightly or not nightly' --timeout 14400 tests/property tests/reconcilers tests/system/faults tests/system/policies
 
 # The engines' own environment is only put on the search path: an agent finds `transformers` as it would on a GPU host.
-test-engines: $(VENV)/.ready $(ENGINES)/.ready
+test-engines: $(VENV)/.ready-dev $(ENGINES)/.ready
 	PATH="$(CURDIR)/$(ENGINES)/bin:$$PATH" $(BIN)/python -m pytest tests/engines
 
 # What they print says what it was measured against; bench-storm and bench-policy exit with 1 where a promise is not
 # kept.
-bench-place bench-storm bench-agents bench-policy bench-openb bench-plan: bench-%: $(VENV)/.ready
+bench-place bench-storm bench-agents bench-policy bench-openb bench-plan: bench-%: $(VENV)/.ready-dev
 	PYTHONPATH=tests $(BIN)/python bench/$*.py $(ARGS)
 
 # What well-known models need, from docs/models.yaml; a test holds the page to it.
-estimates: $(VENV)/.ready
+estimates: $(VENV)/.ready-dev
 	$(BIN)/python bench/estimates.py $(ARGS)
 
+# The pages, with every internal link checked: a dead one fails the build.
+docs: $(DOCS)/.ready
+	$(DOCS)/bin/mkdocs build --strict --quiet --site-dir $(BUILD)/site
+
 # An environment is made from nothing and marked as ready last, so an interrupted installation is simply done again.
+# $(VENV) gets what running needs first, and what tests and linters need when they are called.
 $(VENV)/.ready: requirements.lock pyproject.toml
 	@$(call check_python)
 	@echo "Installing $$(grep -c '^[a-z]' requirements.lock) packages into $(VENV): about a minute ..."
@@ -70,6 +77,18 @@ $(VENV)/.ready: requirements.lock pyproject.toml
 	@$(BIN)/python $(PIP_INSTALL) --no-deps --no-build-isolation --editable .
 	@touch $@
 	@echo '$(VENV) is ready.'
+
+$(VENV)/.ready-dev: requirements-dev.lock $(VENV)/.ready
+	@echo "Installing $$(grep -c '^[a-z]' requirements-dev.lock) packages for tests and linters into $(VENV) ..."
+	@$(BIN)/python $(LOCKED) requirements-dev.lock
+	@touch $@
+
+$(DOCS)/.ready: requirements-docs.lock
+	@$(call check_python)
+	@echo "Installing $$(grep -c '^[a-z]' requirements-docs.lock) packages into $(DOCS) ..."
+	@$(PYTHON) -m venv --clear $(DOCS)
+	@$(DOCS)/bin/python $(LOCKED) requirements-docs.lock
+	@touch $@
 
 # A PyTorch that the machine itself holds (pip's find-links) is tried first: the index offers the CUDA build alone, and
 # pip would prefer that. Whichever it is, its hash stands in the lock.
@@ -106,12 +125,22 @@ TORCH := torch==2.13.0
 # PyTorch's own CPU build of that version for Python 3.11 on x86_64, which the index does not list.
 TORCH_CPU_HASH := sha256:6746dbcbeb526eb61330b76b41ff1b4eb848951103a892eeb080dfa2b264667b
 
+# What a lock shares with the first one stands in the first one only, at the version that is there. The pages' lock is
+# installed alone, so it is complete, and agrees with the other two.
 lock: $(UV)
-	printf '%s\n' hatchling editables | $(COMPILE) pyproject.toml - --extra dev --output-file requirements.lock >/dev/null
+	printf '%s\n' hatchling editables | \
+	    $(COMPILE) pyproject.toml - --extra controller --extra agent --output-file requirements.lock >/dev/null
+	$(COMPILE) pyproject.toml --extra dev --constraint requirements.lock --output-file $(BUILD)/dev.lock >/dev/null
+	$(call without,requirements.lock,$(BUILD)/dev.lock) > requirements-dev.lock
+	echo mkdocs-material | $(COMPILE) - --constraint requirements.lock --constraint requirements-dev.lock \
+	    --output-file requirements-docs.lock >/dev/null
 	printf '%s\n' '$(TORCH)' 'transformers[serving]' safetensors | $(COMPILE) - --output-file $(BUILD)/engines.lock >/dev/null
 	awk '/^[a-z]/ {cuda = /^(nvidia-|cuda-|triton)/} {print > ("requirements-engines" (cuda ? "-cuda" : "") ".lock")}' \
 	    $(BUILD)/engines.lock
 	sed -i 's/^$(TORCH) \\$$/&\n    --hash=$(TORCH_CPU_HASH) \\/' requirements-engines.lock
+
+# The second file without the packages that the first one pins for the same systems.
+without = awk '/^[a-z]/ {keep = !($$0 in pinned)} NR == FNR {pinned[$$0]; next} keep' $(1) $(2)
 
 $(UV):
 	@$(call check_python)
@@ -119,5 +148,5 @@ $(UV):
 	$(BUILD)/lock-venv/bin/python $(PIP_INSTALL) uv
 
 clean:
-	rm -rf $(VENV) $(ENGINES) $(BUILD) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(ENGINES) $(DOCS) $(BUILD) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
