@@ -48,7 +48,7 @@ check: $(VENV)/.ready-dev
 # each reader of files and manifests that nobody vouches for. An hour or more; one process, since what the machine must
 # have met is counted over all tests of its file.
 test-nightly: $(VENV)/.ready-dev
-	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -m 'nightly or not nightly' --timeout 14400 tests/property tests/reconcilers tests/system/faults tests/system/policies
+	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -m 'nightly or not nightly' --timeout 14400 tests/machine tests/property tests/reconcilers tests/system/faults tests/system/policies
 
 # The engines' own environment is only put on the search path: an agent finds `transformers` as it would on a GPU host.
 test-engines: $(VENV)/.ready-dev $(ENGINES)/.ready
@@ -68,19 +68,21 @@ docs: $(DOCS)/.ready
 	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict --site-dir $(BUILD)/site
 
 # An environment is made from nothing and marked as ready last, so an interrupted installation is simply done again.
-# $(VENV) gets what running needs first, and what tests and linters need when they are called.
+# $(VENV) gets what running needs first, and what tests and linters need when they are called. Python compiles at the
+# first import what `make run` uses of it; tests with short limits find all compiled.
 $(VENV)/.ready: requirements.lock pyproject.toml
 	@$(call check_python)
 	@echo "Installing $$(grep -c '^[a-z]' requirements.lock) packages into $(VENV): about a minute ..."
 	@$(PYTHON) -m venv --clear $(VENV)
-	@$(BIN)/python $(LOCKED) requirements.lock
+	@$(BIN)/python $(LOCKED) requirements.lock --no-compile
 	@$(BIN)/python $(PIP_INSTALL) --no-deps --no-build-isolation --editable .
 	@touch $@
 	@echo '$(VENV) is ready.'
 
 $(VENV)/.ready-dev: requirements-dev.lock $(VENV)/.ready
 	@echo "Installing $$(grep -c '^[a-z]' requirements-dev.lock) packages for tests and linters into $(VENV) ..."
-	@$(BIN)/python $(LOCKED) requirements-dev.lock
+	@$(BIN)/python $(LOCKED) requirements-dev.lock --no-compile
+	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true # a package's templates do not compile
 	@touch $@
 
 $(DOCS)/.ready: requirements-docs.lock

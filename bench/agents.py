@@ -25,8 +25,8 @@ import asyncpg
 import psutil
 
 from controller.store.embedded.layout import Layout
-from support import many_agents
-from support.cluster import Cluster
+from support.processes.cluster import Cluster
+from support.standins import many_agents
 
 SETTLE_S = 15.0
 LOOK_S = 0.05

@@ -1,12 +1,12 @@
-"""What utilization policies cost: 5,000 instances on 8,000 GPUs of 1,000 hosts, sampled each 10 s, one controller.
+"""What utilization policies cost: 5,000 instances on 8,000 GPUs of 1,000 hosts, sampled every 10 s, one controller.
 
-The hosts speak the agents' protocol but run nothing (tests/support/synthetic_hosts.py). Over three steady stretches of
-the same run it counts the CPU seconds of the controller's process and of PostgreSQL's: without samples (the baseline),
-with samples and no policy (the difference is the intake and the history), and with a default policy over all (the
-difference is the evaluation). Half of the instances are busy, half are idle the whole window, which costs most.
+The hosts speak the agents' protocol but run nothing (tests/support/standins/synthetic_hosts.py). The bench counts the
+CPU seconds of the controller's process and of PostgreSQL over three steady stretches of one run: without samples (the
+baseline), with samples and no policy (ingest and history), and with a default policy over all (evaluation). Half of
+the instances are busy, half are idle for the whole window, which costs most.
 
-Their past is written by hand before the policy comes, so that its window is full at once. Exits with 1 where intake
-and evaluation together take more than a quarter of one core.
+The bench writes their past samples before the policy comes, so that its window is full at once. It exits with 1 where
+ingest and evaluation together take more than a quarter of one core.
 
     make bench-policy           (or: PYTHONPATH=tests python bench/policy.py --seconds 60)
 """
@@ -28,8 +28,8 @@ import psutil
 
 from agents import Meter
 from controller.store.embedded.layout import Layout
-from support import synthetic_hosts
-from support.cluster import Cluster
+from support.processes.cluster import Cluster
+from support.standins import synthetic_hosts
 
 PERIOD_S = 10.0
 WINDOW_S = 600

@@ -7,7 +7,7 @@ import pytest
 
 from controller.reconcilers import policies
 from controller.store.database import Database
-from support.policed import Policed, settle
+from support.database.policy_ledger import Policed, settle
 
 _LOOK_S = 0.5
 

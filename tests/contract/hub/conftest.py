@@ -6,7 +6,7 @@ import pytest
 
 from controller.store.database import Database
 from controller.store.migrate import migrate
-from support.agent_double import HubUnderTest, serving
+from support.standins.agent import HubUnderTest, serving
 
 
 @pytest.fixture

@@ -3,8 +3,8 @@
 import asyncpg
 
 from schemas.wire import Command
-from support.agent_double import Connection, HubUnderTest, eventually, gpu, hello, process, start_payload
-from support.ledger import add_deployment, add_instance, claim
+from support.database.ledger import add_deployment, add_instance, claim
+from support.standins.agent import Connection, HubUnderTest, eventually, gpu, hello, process, start_payload
 
 
 async def set_up(hub: HubUnderTest, *instances: str) -> tuple[str, Connection]:

@@ -12,8 +12,8 @@ import pytest
 from controller.agents import samples as intake
 from controller.store.samples import write_samples
 from schemas.wire import Heartbeat, Welcome
-from support.agent_double import Connection, HubUnderTest, gpu, hello, serving
-from support.samples import own, period, sample_rows, samples
+from support.builders.samples import own, period, sample_rows, samples
+from support.standins.agent import Connection, HubUnderTest, gpu, hello, serving
 
 GPU = "GPU-gpu-1"
 BASE_S = 123_456.0  # the agent's clock began elsewhere

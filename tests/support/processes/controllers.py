@@ -6,7 +6,7 @@ from typing import Any
 import aiohttp
 import asyncpg
 
-from support.cluster import READY_S, Cluster, Json
+from support.processes.cluster import READY_S, Cluster, Json
 
 _LIMIT_S = 30.0
 # What only a leader's reconcilers write, and the API; commands are inserted by the former alone.

@@ -16,11 +16,11 @@ from controller.agents.inventory import write_change
 from controller.store import deployments, worker_flags
 from controller.store.refusals import RefusedError
 from controller.store.workers import WorkerGoneError
+from machine.controllers import Controller, HandClock, Term
+from machine.faults import Outcome, Strike, StruckDatabase, finish, launch
+from machine.hosts import GPU_MIB, Host, Link
 from schemas.manifest import DeploymentSpec
 from schemas.wire import Command, Hello
-from support.machine_controllers import Controller, HandClock, Term
-from support.machine_faults import Outcome, Strike, StruckDatabase, finish, launch
-from support.machine_hosts import GPU_MIB, Host, Link
 
 Action = Callable[[], Awaitable[Any]]
 GPUS_PER_HOST: Final = 2
