@@ -29,19 +29,23 @@ class Cluster:
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.port = 0
         self._session: aiohttp.ClientSession | None = None
-        self._env = {
-            **{k: v for k, v in os.environ.items() if not k.startswith("GPUWARD_")},
-            "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
-        }
+        self._module = "cli"
+        self._path = tuple(p for p in sys.path if p)
 
     # Processes
 
+    def run_code(self, module: str = "cli", source: Path | None = None) -> None:
+        """From now on processes run this module; `source` is the folder of another version's packages."""
+        self._module = module
+        self._path = tuple(p for p in sys.path if p) if source is None else (str(source),)
+
     def start(self, name: str, *argv: str, **env: str) -> None:
+        clean = {k: v for k, v in os.environ.items() if not k.startswith("GPUWARD_")}
         log = (self.folder / f"{name}.log").open("ab")
         with log:
             self.processes[name] = subprocess.Popen(
-                [sys.executable, "-P", "-m", "cli", *argv],
-                env={**self._env, **env},
+                [sys.executable, "-P", "-m", self._module, *argv],
+                env={**clean, "PYTHONPATH": os.pathsep.join(self._path), **env},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
