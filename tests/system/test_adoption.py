@@ -20,7 +20,7 @@ from support.processes.cluster import STOP_S, Cluster
 
 ROOT = Path(__file__).parents[2]
 BEFORE = "ce8d02c"
-MUST_RUN = "GPUWARD_TEST_ADOPTION"  # set where a skip is a failure
+MUST_RUN = "UPGRADE_TEST"  # a variable; where it is set, a skip is a failure
 HOST = "gpu-1"
 RUNNING = ("alone", "shared", "crashed")
 INSTANCES = 4

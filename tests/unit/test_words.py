@@ -27,7 +27,7 @@ TEXT = {".md", ".yaml", ".yml", ".sh", ".toml", ".c"}
 UNCHANGEABLE = "controller/store/migrations/versions"
 FORBIDDEN = re.compile(
     r"\b(?:nobody|somebody|anybody|whom|whoever|reign(?:s|ed|ing)?|depos(?:e|es|ed|ing)|push(?:es|ed|ing)? out"
-    r"|waiters?|occupants?|newcomers?|is no (?!longer\b|more\b|one\b)[a-z]+)\b"
+    r"|waiters?|occupants?|newcomers?|(?<!there )is no (?!longer\b|more\b|one\b)[a-z]+)\b"
 )
 # What stands, by file and words, with the reason. An entry that matches nothing any more fails the test.
 ALLOWED: dict[tuple[str, str], str] = {
@@ -149,6 +149,6 @@ def test_such_words_are_seen(text: str) -> None:
     assert list(_look("file", 1, text))
 
 
-@pytest.mark.parametrize("text", ["is no longer", "is not", "foreign", "sovereign", "push", "await", "is none"])
+@pytest.mark.parametrize("text", ["is no longer", "is not", "foreign", "sovereign", "push", "await", "is none", "there is no data"])
 def test_others_are_not(text: str) -> None:
     assert not list(_look("file", 1, text))
