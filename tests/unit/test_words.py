@@ -149,6 +149,8 @@ def test_such_words_are_seen(text: str) -> None:
     assert list(_look("file", 1, text))
 
 
-@pytest.mark.parametrize("text", ["is no longer", "is not", "foreign", "sovereign", "push", "await", "is none", "there is no data"])
+@pytest.mark.parametrize(
+    "text", ["is no longer", "is not", "foreign", "sovereign", "push", "await", "is none", "there is no data"]
+)
 def test_others_are_not(text: str) -> None:
     assert not list(_look("file", 1, text))

@@ -10,7 +10,8 @@ from controller.agents import liveness, session
 from controller.agents.checks import MalformedMessageError, proxy_address
 from controller.store.database import Database
 from support.database.ledger import add_deployment, add_instance, claim
-from support.standins.agent import HubUnderTest, eventually, gpu, hello, start_payload
+from support.leading.served_hub import HubUnderTest, eventually, start_payload
+from support.standins.agent import gpu, hello
 
 
 async def test_an_agent_that_takes_nothing_is_cut_and_the_others_are_served(

@@ -7,7 +7,8 @@ import pytest
 
 from schemas.wire import CONNECT_PATH, DeviceFacts, InventoryChanged, Rejected
 from support.database.ledger import add_deployment, add_instance, claim
-from support.standins.agent import GIB, HubUnderTest, eventually, gpu, hello, inventory, process
+from support.leading.served_hub import HubUnderTest, eventually
+from support.standins.agent import GIB, gpu, hello, inventory, process
 
 
 async def test_a_hello_raises_the_session_and_stores_the_facts(hub: HubUnderTest) -> None:

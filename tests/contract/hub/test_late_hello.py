@@ -2,7 +2,8 @@
 
 from controller.agents import greeting
 from support.database.ledger import add_deployment, add_instance, claim
-from support.standins.agent import HubUnderTest, eventually, gpu, hello, process
+from support.leading.served_hub import HubUnderTest, eventually
+from support.standins.agent import gpu, hello, process
 
 
 async def test_a_late_hello_does_not_end_what_started_after_it(hub: HubUnderTest) -> None:

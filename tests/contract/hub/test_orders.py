@@ -4,7 +4,8 @@ import asyncpg
 
 from schemas.wire import Command
 from support.database.ledger import add_deployment, add_instance, claim
-from support.standins.agent import Connection, HubUnderTest, eventually, gpu, hello, process, start_payload
+from support.leading.served_hub import HubUnderTest, eventually, start_payload
+from support.standins.agent import Connection, gpu, hello, process
 
 
 async def set_up(hub: HubUnderTest, *instances: str) -> tuple[str, Connection]:

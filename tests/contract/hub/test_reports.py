@@ -5,7 +5,8 @@ import pytest
 
 from schemas.wire import ReportAck
 from support.database.ledger import add_deployment, add_instance, claim
-from support.standins.agent import Connection, HubUnderTest, eventually, gpu, hello, process
+from support.leading.served_hub import HubUnderTest, eventually
+from support.standins.agent import Connection, gpu, hello, process
 
 
 async def set_up(hub: HubUnderTest, *instances: str, name: str = "gpu-1") -> str:

@@ -13,7 +13,8 @@ from controller.agents import samples as intake
 from controller.store.samples import write_samples
 from schemas.wire import Heartbeat, Welcome
 from support.builders.samples import own, period, sample_rows, samples
-from support.standins.agent import Connection, HubUnderTest, gpu, hello, serving
+from support.leading.served_hub import HubUnderTest, serving
+from support.standins.agent import Connection, gpu, hello
 
 GPU = "GPU-gpu-1"
 BASE_S = 123_456.0  # the agent's clock began elsewhere
