@@ -33,8 +33,8 @@ import yaml
 from agent.daemon import run_agent
 from agent.settings import AgentSettings
 from schemas.wire import CONNECT_PATH, HEARTBEAT_S, JOIN_PATH, DeviceFacts
-from support.processes.cluster import Cluster
-from support.standins.agent import hello, inventory
+from support.agent_double import hello, inventory
+from support.cluster import Cluster
 
 GPUS = 8
 MODEL = "NVIDIA H100 80GB HBM3"

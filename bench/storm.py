@@ -19,9 +19,9 @@ from pathlib import Path
 
 import psutil
 
-from support.processes.cluster import Cluster
-from support.processes.proc_watch import ProcWatch
-from support.processes.storm import Storm, controller_rss_mib, left_rows, nothing_left, pool_size, read_counted
+from support.cluster import Cluster
+from support.proc_watch import ProcWatch
+from support.storm import Storm, controller_rss_mib, left_rows, nothing_left, pool_size, read_counted
 
 HOLD_S = 2.5  # from a storm's applies to its deletes: the first analyses are done, and their engines start
 QUIET_S = 0.3  # between a storm's last DELETE and what is applied next: all processes are gone for most of it

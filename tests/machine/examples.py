@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from controller.store import instance_writes
 from controller.store.migrate import migrate
 from machine.faults import Strike, StruckDatabase
-from support.database.postgres import PostgresServer, create_database, drop_database
+from support.postgres import PostgresServer, create_database, drop_database
 
 NAMES = st.sampled_from(["d0", "d1", "d2", "gang"])
 HOSTS = st.integers(0, 2)

@@ -10,7 +10,7 @@ from controller.scheduling.demand import Demand
 from controller.scheduling.fragmentation import Fragments
 from controller.scheduling.inventory import Inventory
 from controller.scheduling.place import place
-from support.builders.fleet import Fleet, gpus_of
+from support.fleet import Fleet, gpus_of
 
 SIZE = 1_000
 HOST = st.sampled_from([0, 100, 400])

@@ -14,7 +14,7 @@ from controller.scheduling.place import find, place
 from controller.scheduling.pool import Occupant
 from controller.scheduling.preempt import lifted, make_room
 from controller.scheduling.queueing import Occupants, Waiter, serve
-from support.builders.fleet import GIB, Fleet
+from support.fleet import GIB, Fleet
 
 SIZES = st.sampled_from([8 * GIB, 16 * GIB])
 LAYOUTS = st.one_of(

@@ -9,9 +9,9 @@ from controller.store import deployments
 from controller.store.database import Database
 from controller.store.views.deployments import deployment_by_name
 from schemas.manifest import DeploymentSpec
-from support.builders.model_files import model_folder
-from support.database.ledger import rows
-from support.leading.term import Reign
+from support.ledger import rows
+from support.model_files import model_folder
+from support.reign import Reign
 
 LIMIT_S = 30.0
 

@@ -16,7 +16,7 @@ from controller.settings import ControllerSettings
 from controller.store import deployments
 from controller.store.database import Database
 from schemas.manifest import DeploymentSpec
-from support.leading.term import Reign
+from support.reign import Reign
 
 LIMIT_S = 20.0
 POLL_S = 0.005

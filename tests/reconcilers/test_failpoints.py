@@ -27,11 +27,11 @@ from controller.store import placement as placement_store
 from controller.store import waiting as waiting_store
 from controller.store import workers as worker_store
 from controller.store.database import Database
-from support.database.ledger import add_deployment, rows
-from support.leading.awaits import Awaits
-from support.leading.failpoints import FailingDatabase, Failpoints, Kind
-from support.leading.handover import Shift
-from support.leading.lifecycle import ACTS, ANALYSED, PUSHED, Act, Crew, World, differences
+from support.awaits import Awaits
+from support.failpoints import FailingDatabase, Failpoints, Kind
+from support.ledger import add_deployment, rows
+from support.road import ACTS, ANALYSED, PUSHED, Act, Crew, World, differences
+from support.shift import Shift
 
 AWAITS = Awaits(
     (

@@ -4,8 +4,8 @@ from typing import Any
 
 from controller.store.database import Database
 from controller.store.relocations import NewRelocation, ask_for, begin_next
-from support.database.ledger import Host, add_deployment, add_host, report, rows
-from support.leading.term import Reign
+from support.ledger import Host, add_deployment, add_host, report, rows
+from support.reign import Reign
 
 
 async def run(db: Database, reign: Reign, name: str, host: Host) -> str:

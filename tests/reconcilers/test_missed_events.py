@@ -6,11 +6,11 @@ import random
 import pytest
 
 from controller.store.database import Database
-from support.leading.awaits import Awaits
-from support.leading.failpoints import Failpoints
-from support.leading.handover import Shift
-from support.leading.lifecycle import ACTS, Act, World, differences
-from support.leading.lossy_leader import Drops, cut_wires, hurry, leader
+from support.awaits import Awaits
+from support.deaf import Drops, cut_wires, hurry, leader
+from support.failpoints import Failpoints
+from support.road import ACTS, Act, World, differences
+from support.shift import Shift
 
 ACT_LIMIT_S = 40.0
 _POLL_S = 0.01

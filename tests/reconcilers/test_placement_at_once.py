@@ -2,8 +2,8 @@
 
 from controller.reconcilers.placement import EVERYTHING
 from controller.store.database import Database
-from support.database.ledger import add_deployment, add_host, rows
-from support.leading.term import Reign
+from support.ledger import add_deployment, add_host, rows
+from support.reign import Reign
 
 _WRITTEN = """
     select xmin::text from instances union select xmin::text from claims union select xmin::text from commands"""

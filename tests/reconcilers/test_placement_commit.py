@@ -11,7 +11,7 @@ from controller.store.audit import audit
 from controller.store.database import Database
 from controller.store.placement import PlacedStart, commit_placements
 from controller.store.waiting import WaitingInstance
-from support.database.ledger import GIB, Host, add_deployment, add_host, add_instance, claim, rows
+from support.ledger import GIB, Host, add_deployment, add_host, add_instance, claim, rows
 
 
 async def waiting(db: Database, name: str, **fields: Any) -> WaitingInstance:

@@ -5,8 +5,8 @@ from itertools import permutations
 import pytest
 
 from controller.store.database import Database
-from support.database.ledger import add_deployment, add_host, report, rows
-from support.leading.term import Reign
+from support.ledger import add_deployment, add_host, report, rows
+from support.reign import Reign
 
 _GPUS = "select device, exclusive from claims where device like 'GPU-%' order by device"
 ASKS = {

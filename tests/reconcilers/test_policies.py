@@ -11,10 +11,10 @@ from controller.store import deployments
 from controller.store.database import Database
 from controller.store.metrics_view import INLINE, Figures, read_figures
 from schemas.manifest import DeploymentSpec
-from support.database.ledger import GIB, add_deployment, add_host, claim, report, rows
-from support.database.policy_ledger import DEVICE_GIB, STOP_IDLE, Policed, settle
-from support.leading.stale import PastDatabase, moments
-from support.leading.term import Reign
+from support.ledger import GIB, add_deployment, add_host, claim, report, rows
+from support.policed import DEVICE_GIB, STOP_IDLE, Policed, settle
+from support.reign import Reign
+from support.stale import PastDatabase, moments
 
 
 @pytest.fixture

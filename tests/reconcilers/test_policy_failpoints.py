@@ -19,11 +19,11 @@ from controller.store import (
     sample_reads,
 )
 from controller.store.database import Database
-from support.database.ledger import rows
-from support.database.policy_ledger import STOP_IDLE, Policed, settle
-from support.leading.awaits import Awaits
-from support.leading.failpoints import FailingDatabase, Failpoints, Kind
-from support.leading.handover import PASSING
+from support.awaits import Awaits
+from support.failpoints import FailingDatabase, Failpoints, Kind
+from support.ledger import rows
+from support.policed import STOP_IDLE, Policed, settle
+from support.shift import PASSING
 
 AWAITS = Awaits(
     (policies, policy_watch, policy_writes, effective_policy, sample_reads, events, guarded, locks, notify, lease)

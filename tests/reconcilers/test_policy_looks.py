@@ -7,7 +7,7 @@ import pytest
 
 from controller.reconcilers import policies
 from controller.store.database import Database
-from support.database.policy_ledger import Policed, settle
+from support.policed import Policed, settle
 
 _LOOK_S = 0.5
 

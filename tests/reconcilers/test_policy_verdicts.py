@@ -4,8 +4,8 @@ import pytest
 
 from controller.runtime.outcome import Again
 from controller.store.database import Database
-from support.database.ledger import claim, rows
-from support.database.policy_ledger import STOP_IDLE, Policed, settle, steady
+from support.ledger import claim, rows
+from support.policed import STOP_IDLE, Policed, settle, steady
 
 
 @pytest.fixture

@@ -3,8 +3,8 @@
 from typing import Any
 
 from controller.store.database import Database
-from support.database.ledger import add_deployment, add_host, report, rows
-from support.leading.term import Reign
+from support.ledger import add_deployment, add_host, report, rows
+from support.reign import Reign
 
 _LOOK = """
     select d.name, i.id, i.phase, i.reason, i.message, i.stop_reason, i.pushed_out_for, i.replaces, i.created_at

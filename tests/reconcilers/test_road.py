@@ -8,8 +8,8 @@ from controller.decide.backoff import RestartSettings
 from controller.runtime.outcome import StaleError
 from controller.store.database import Database
 from controller.store.placement import PlacedStart
-from support.database.ledger import GIB, add_deployment, add_host, report, rows
-from support.leading.term import Reign
+from support.ledger import GIB, add_deployment, add_host, report, rows
+from support.reign import Reign
 
 
 async def sql(db: Database, statement: str, *args: object) -> None:

@@ -8,13 +8,13 @@ import pytest
 from controller.runtime.outcome import StaleError
 from controller.store.database import Database
 from controller.store.worker_flags import set_flags
-from support.database.ledger import add_deployment, add_host, rows
-from support.leading.awaits import Awaits
-from support.leading.failpoints import Failpoints
-from support.leading.handover import Shift
-from support.leading.lifecycle import ACTS, Crew, World, differences
-from support.leading.stale import PastDatabase, act_on, moments
-from support.standins.hosts_by_hand import seat
+from support.agent_by_hand import seat
+from support.awaits import Awaits
+from support.failpoints import Failpoints
+from support.ledger import add_deployment, add_host, rows
+from support.road import ACTS, Crew, World, differences
+from support.shift import Shift
+from support.stale import PastDatabase, act_on, moments
 
 # In moments; there are five in a round of steps, so the far ones reach back over several acts.
 LAGS = (1, 2, 3, 5, 8, 13, 21, 34)

@@ -10,9 +10,9 @@ from controller.runtime.clock import SystemClock
 from controller.runtime.outcome import StaleError
 from controller.store.database import Database
 from controller.store.webhooks import Delivery, read_due
-from support.database.ledger import rows
-from support.database.policy_ledger import STOP_IDLE, Policed, settle
-from support.standins.webhook_receiver import Receiver, webhook_receiver
+from support.ledger import rows
+from support.policed import STOP_IDLE, Policed, settle
+from support.webhook_receiver import Receiver, webhook_receiver
 
 KEY = "a secret that signs"
 AT_ONCE = WebhookSettings(attempts=3, wait_s=0.0, wait_max_s=0.0, try_s=0.3)

@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from controller.store.database import Database
-from support.database.migrated import migrated_database, migrated_template
-from support.database.postgres import PostgresServer
+from support.migrated import migrated_database, migrated_template
+from support.postgres import PostgresServer
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ from controller.store.refusals import NotFoundError, TokenRefusedError, WorkerNa
 from controller.store.secrets import delete_secret, put_secret, resolve_secrets
 from controller.store.tokens import create_token, list_tokens, redeem, revoke_token
 from controller.store.worker_flags import delete_worker
-from support.database.ledger import rows
+from support.ledger import rows
 
 
 async def test_a_key_is_known_by_its_hash_alone(migrated: Database) -> None:

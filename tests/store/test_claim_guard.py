@@ -9,7 +9,7 @@ import pytest
 
 from controller.store.database import Database
 from controller.store.migrate import migrate
-from support.database.ledger import GIB, add_deployment, add_host, add_instance, claim, rows
+from support.ledger import GIB, add_deployment, add_host, add_instance, claim, rows
 
 GPU = "GPU-w-0"
 REFUSED = (asyncpg.CheckViolationError, asyncpg.RestrictViolationError)

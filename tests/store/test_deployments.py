@@ -13,7 +13,7 @@ from controller.store.refusals import GenerationConflictError, NotFoundError
 from controller.store.views.deployments import deployment_by_name
 from schemas.manifest import DeploymentSpec
 from schemas.objects import DeploymentView
-from support.database.ledger import rows
+from support.ledger import rows
 
 
 def spec(**fields: Any) -> DeploymentSpec:

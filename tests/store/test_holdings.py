@@ -7,7 +7,7 @@ from controller.store.database import Database
 from controller.store.holdings import Holdings
 from controller.store.inventory import InventoryCache
 from controller.store.occupants import read_occupants
-from support.database.ledger import GIB, add_deployment, add_host, add_instance, claim
+from support.ledger import GIB, add_deployment, add_host, add_instance, claim
 
 
 def row(instance: str, device: str, rank: int = 0, mib: int = GIB) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from controller.store.database import Database
 from controller.store.idle_report import Sums, add_spoken, days, read_claimed
 from controller.store.past import read_pasts
 from schemas.policy import UtilizationPolicy
-from support.database.history import at, minutes, partitions, span
-from support.database.ledger import GIB, Host, add_deployment, add_host, add_instance, claim
+from support.history import at, minutes, partitions, span
+from support.ledger import GIB, Host, add_deployment, add_host, add_instance, claim
 
 A, B = "GPU-w-0", "GPU-w-1"
 HOUR = 3600

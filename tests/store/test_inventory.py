@@ -4,7 +4,7 @@ from controller.domain.placement import Ask, Layout, Placed
 from controller.scheduling.place import place
 from controller.store.database import Database
 from controller.store.inventory import InventoryCache
-from support.database.ledger import GIB, add_deployment, add_host, add_instance, claim
+from support.ledger import GIB, add_deployment, add_host, add_instance, claim
 
 
 async def refresh(db: Database, cache: InventoryCache) -> None:

@@ -2,7 +2,7 @@
 
 from controller.store.database import Database
 from controller.store.liveness import ForeignUse, Reading, Seen, write_readings, write_seen
-from support.database.ledger import Host, add_deployment, add_host, add_instance, rows
+from support.ledger import Host, add_deployment, add_host, add_instance, rows
 
 
 async def see(db: Database, *seen: Seen) -> set[str]:

@@ -16,7 +16,7 @@ from controller.store.partitions import (
     make_partitions,
     samples_covered,
 )
-from support.database.ledger import add_deployment, rows
+from support.ledger import add_deployment, rows
 
 HOUR_S = 3600
 

@@ -22,7 +22,7 @@ from schemas.objects import DeploymentView
 from schemas.policy import PolicySpec
 from schemas.policy_objects import PolicyView
 from schemas.problems import ManifestError
-from support.database.ledger import add_deployment, add_instance, rows
+from support.ledger import add_deployment, add_instance, rows
 
 INLINE = {"min_gpu_utilization": 10, "time_window": 300}
 

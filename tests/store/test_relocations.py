@@ -7,7 +7,7 @@ from controller.store.movable import RelocationRow, read_movable, read_relocatio
 from controller.store.refusals import InUseError
 from controller.store.relocations import NewRelocation, ask_for, begin_next, check_none_under_way
 from controller.store.retention import prune
-from support.database.ledger import GIB, add_deployment, add_host, add_instance, claim, rows
+from support.ledger import GIB, add_deployment, add_host, add_instance, claim, rows
 
 
 async def some_running(db: Database, count: int) -> list[NewRelocation]:

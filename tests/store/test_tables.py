@@ -5,7 +5,7 @@ from sqlmodel import SQLModel
 
 from controller.store import policy_tables, tables
 from controller.store.database import Database
-from support.database.ledger import rows
+from support.ledger import rows
 
 _NOT_OURS = {"alembic_version"}
 _COLUMNS = """

@@ -20,7 +20,7 @@ from controller.store.views.leader import read_leader
 from controller.store.views.paging import BadCursorError
 from controller.store.views.workers import list_workers, worker_by_name
 from controller.store.worker_flags import WorkerVerb, delete_worker, set_flags
-from support.database.ledger import GIB, add_deployment, add_host, add_instance, claim, report
+from support.ledger import GIB, add_deployment, add_host, add_instance, claim, report
 
 
 async def execute(db: Database, query: str, *args: Any) -> None:

@@ -2,7 +2,7 @@
 
 from controller.store.database import Database
 from controller.store.waiting import read_waiting
-from support.database.ledger import GIB, add_deployment, add_host, add_instance
+from support.ledger import GIB, add_deployment, add_host, add_instance
 
 NEED = {"memory_mib": GIB, "host_memory_mib": 0, "parts": {}, "heads": None, "vocab": None, "notes": []}
 

@@ -12,8 +12,8 @@ from controller.runtime.lease import TermLost
 from controller.runtime.outcome import Again, Done, StaleError
 from controller.store import workers
 from controller.store.database import Database
-from support.database.ledger import add_deployment, add_host, add_instance, claim, rows
-from support.leading.served_hub import eventually
+from support.ledger import add_deployment, add_host, add_instance, claim, rows
+from support.served_hub import eventually
 
 
 async def reconciler(db: Database, *, healthy_s: float = math.inf, term: int | None = 1) -> WorkersReconciler:

@@ -1,6 +1,6 @@
 """A drained host is emptied without anybody waiting for a timer, and what was on it runs elsewhere."""
 
-from support.processes.cluster import Cluster
+from support.cluster import Cluster
 
 
 async def test_drain_moves_what_runs_there(cluster: Cluster) -> None:

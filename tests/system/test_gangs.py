@@ -2,8 +2,8 @@
 
 import psutil
 
-from support.processes.cluster import Cluster
-from support.processes.faults import SHORT
+from support.cluster import Cluster
+from support.faults import SHORT
 
 GANG = {"gpus": 2, "gpu_memory": "30GiB", "max_workers": 2}
 

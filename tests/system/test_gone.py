@@ -7,7 +7,7 @@ from pathlib import Path
 
 import psutil
 
-from support.processes.cluster import Cluster
+from support.cluster import Cluster
 
 
 def children(pid: int) -> list[psutil.Process]:

@@ -2,7 +2,7 @@
 
 import signal
 
-from support.processes.cluster import Cluster
+from support.cluster import Cluster
 
 HOSTS = ("h1", "h2", "h3")
 

@@ -1,6 +1,6 @@
 """Preemption as a user sees it: the lower one stops gracefully, the higher one runs there, and what waits says why."""
 
-from support.processes.cluster import Cluster
+from support.cluster import Cluster
 
 
 async def test_the_higher_one_runs_where_the_lower_one_ran_and_that_waits_its_turn(cluster: Cluster) -> None:

@@ -3,9 +3,9 @@
 import asyncio
 import time
 
-from support.processes.cluster import Cluster
-from support.processes.proc_watch import ProcWatch
-from support.processes.storm import Storm, controller_rss_mib, left_rows, nothing_left, pool_size, read_counted
+from support.cluster import Cluster
+from support.proc_watch import ProcWatch
+from support.storm import Storm, controller_rss_mib, left_rows, nothing_left, pool_size, read_counted
 
 SIZE = 60
 # Generous: other tests may have the cores meanwhile. The bench holds the product to its promises.

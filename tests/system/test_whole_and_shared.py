@@ -1,6 +1,6 @@
 """The ledger knows every kind of request: whole GPUs and shared memory never meet on one GPU, across a crash too."""
 
-from support.processes.cluster import Cluster
+from support.cluster import Cluster
 
 
 async def gpus_of(cluster: Cluster, *deployments: str) -> list[str]:

@@ -9,8 +9,8 @@ import pytest
 
 from agent.journal import Journal
 from schemas.wire import Rejected
-from support.processes.agents import GPU0, AgentUnderTest, running_agent, settings_for
-from support.standins.controller import (
+from support.agents import GPU0, AgentUnderTest, running_agent, settings_for
+from support.controller_double import (
     CREDENTIAL,
     TOKEN,
     WAIT_S,

@@ -7,8 +7,8 @@ import aiohttp
 import pytest
 
 from schemas.wire import PROXY_REFUSAL_HEADER
-from support.processes.agents import GPU0, AgentUnderTest
-from support.standins.controller import SECRET, WAIT_S, ControllerDouble, simulated_order, start_order
+from support.agents import GPU0, AgentUnderTest
+from support.controller_double import SECRET, WAIT_S, ControllerDouble, simulated_order, start_order
 
 AUTH = {"Authorization": f"Bearer {SECRET}"}
 # Writes down what it is asked, streams pieces, and says when its client has gone.

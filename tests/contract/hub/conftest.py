@@ -6,7 +6,7 @@ import pytest
 
 from controller.store.database import Database
 from controller.store.migrate import migrate
-from support.leading.served_hub import HubUnderTest, serving
+from support.served_hub import HubUnderTest, serving
 
 
 @pytest.fixture

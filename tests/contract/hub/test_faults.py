@@ -9,9 +9,9 @@ import pytest
 from controller.agents import liveness, session
 from controller.agents.checks import MalformedMessageError, proxy_address
 from controller.store.database import Database
-from support.database.ledger import add_deployment, add_instance, claim
-from support.leading.served_hub import HubUnderTest, eventually, start_payload
-from support.standins.agent import gpu, hello
+from support.agent_double import gpu, hello
+from support.ledger import add_deployment, add_instance, claim
+from support.served_hub import HubUnderTest, eventually, start_payload
 
 
 async def test_an_agent_that_takes_nothing_is_cut_and_the_others_are_served(

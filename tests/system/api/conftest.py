@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 from controller.store.database import Database
-from support.database.migrated import migrated_database, migrated_template
-from support.database.postgres import PostgresServer
-from support.leading.served_api import Served, served
+from support.migrated import migrated_database, migrated_template
+from support.postgres import PostgresServer
+from support.served import Served, served
 
 
 @pytest.fixture(scope="session")

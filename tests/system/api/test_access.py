@@ -11,7 +11,7 @@ from controller.api.route import Route
 from controller.store.database import Database
 from controller.store.keys import CACHE_TTL_S, revoke_key
 from schemas.wire import CONNECT_PATH, JOIN_PATH
-from support.leading.served_api import ROLES, Served, served
+from support.served import ROLES, Served, served
 
 OPEN = {("GET", "/healthz"), ("GET", "/readyz")}
 READ = {"viewer", "operator", "admin"}

@@ -11,8 +11,8 @@ from controller.api import health
 from controller.api.app import all_routes
 from controller.api.context import Check
 from controller.store.database import Database
-from support.database.ledger import GIB, add_deployment, add_host, add_instance, claim
-from support.leading.served_api import Served
+from support.ledger import GIB, add_deployment, add_host, add_instance, claim
+from support.served import Served
 
 
 async def test_a_late_loop_is_not_healthy(api: Served) -> None:

@@ -12,9 +12,9 @@ from controller.scheduling.pool import Occupant
 from controller.scheduling.queueing import Occupants
 from controller.store.database import Database
 from schemas.manifest import DeploymentSpec
-from support.builders.fleet import Fleet
-from support.database.ledger import GIB, add_deployment, add_host, add_instance, claim, rows
-from support.leading.served_api import Served
+from support.fleet import Fleet
+from support.ledger import GIB, add_deployment, add_host, add_instance, claim, rows
+from support.served import Served
 
 PLAN = "/api/v1/plan"
 _TABLES = ("deployments", "revisions", "instances", "claims", "events", "commands", "devices", "workers")

@@ -3,8 +3,8 @@
 from typing import Any
 
 from controller.store.database import Database
-from support.database.ledger import add_host, rows
-from support.leading.served_api import Served
+from support.ledger import add_host, rows
+from support.served import Served
 
 P = "/api/v1/policies"
 D = "/api/v1/deployments"

@@ -13,8 +13,8 @@ from controller.api import streams, watch
 from controller.store import deployments as store
 from controller.store.database import Database
 from schemas.manifest import DeploymentSpec
-from support.database.ledger import add_deployment, add_host, add_instance
-from support.leading.served_api import Served, served
+from support.ledger import add_deployment, add_host, add_instance
+from support.served import Served, served
 
 LIMIT_S = 20.0
 

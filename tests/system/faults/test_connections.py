@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack, suppress
 import asyncpg
 import pytest
 
-from support.processes.faults import LEASE, LISTENER, Faults, all_of
+from support.faults import LEASE, LISTENER, Faults, all_of
 
 HELD_S = 10.0
 CUT_ALL = "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'gpuward'"

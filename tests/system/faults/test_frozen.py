@@ -6,7 +6,7 @@ from collections.abc import Callable
 import psutil
 import pytest
 
-from support.processes.faults import HOST, SHORT, STEADY, Faults, all_of, frozen
+from support.faults import HOST, SHORT, STEADY, Faults, all_of, frozen
 
 PAST_LEASE_S = float(SHORT["GPUWARD_LEASE_TTL_S"]) + 1
 PAST_EVERYTHING_S = 45.0  # no statement, no step and no end of a reign waits for so long

@@ -3,7 +3,7 @@
 import signal
 from collections.abc import Callable
 
-from support.processes.faults import HOST, SHORT, STEADY, Faults, all_of, kill
+from support.faults import HOST, SHORT, STEADY, Faults, all_of, kill
 
 
 async def test_killed(make_faults: Callable[[str], Faults]) -> None:

@@ -11,11 +11,11 @@ import asyncpg
 import psutil
 import pytest
 
-from support.database.postgres import PostgresServer, create_database, drop_database
-from support.processes.controllers import HUB, REIGN, Controllers
-from support.processes.engine_watch import EngineWatch
-from support.processes.faults import RECOVERY_S, SHORT, STEADY, Faults, all_of, frozen
-from support.standins.load_balancer import FrontDoor
+from support.controllers import HUB, REIGN, Controllers
+from support.engine_watch import EngineWatch
+from support.faults import RECOVERY_S, SHORT, STEADY, Faults, all_of, frozen
+from support.front_door import FrontDoor
+from support.postgres import PostgresServer, create_database, drop_database
 
 TTL_S = float(SHORT["GPUWARD_LEASE_TTL_S"])
 NOTICED_S = 4.0  # a follower looks once a second; the rest is for a busy machine

@@ -4,8 +4,8 @@ import asyncio
 import time
 from pathlib import Path
 
-from support.processes.faults import HOST, SHORT, STEADY, Faults, kill
-from support.processes.wrong_clock import wrong_clock
+from support.faults import HOST, SHORT, STEADY, Faults, kill
+from support.wrong_clock import wrong_clock
 
 HOUR_S = 3600
 HINTS = 40

@@ -2,7 +2,7 @@
 
 import pytest
 
-from support.processes.placement_site import Site
+from support.placement_site import Site
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 # Memory as stated, so that nothing has to be read of a model that is not there.

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import aiohttp
 
-from support.processes.cluster import Cluster
-from support.processes.policies import IDLE_POLICY, SAMPLE_S, SAMPLING, WHOLE, WINDOW_S, PolicyWatch, Served, seconds
-from support.standins.webhook_receiver import Receiver, webhook_receiver
+from support.cluster import Cluster
+from support.policies import IDLE_POLICY, SAMPLE_S, SAMPLING, WHOLE, WINDOW_S, PolicyWatch, Served, seconds
+from support.webhook_receiver import Receiver, webhook_receiver
 
 log = logging.getLogger(__name__)
 PROMISED_S = SAMPLE_S + 2.0  # one sampling period and two seconds after the window is full

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from support.database.postgres import PostgresServer, create_database, drop_database
-from support.processes.cluster import Cluster
-from support.processes.controllers import Controllers
-from support.processes.faults import RECOVERY_S, SHORT, Faults, all_of, kill
-from support.processes.policies import SAMPLE_S, SAMPLING, WINDOW_S, PolicyWatch, seconds
-from support.processes.policy_faults import FAULT_AT_S, Subjects, subjects_on
-from support.processes.wrong_clock import wrong_clock
-from support.standins.load_balancer import FrontDoor
+from support.cluster import Cluster
+from support.controllers import Controllers
+from support.faults import RECOVERY_S, SHORT, Faults, all_of, kill
+from support.front_door import FrontDoor
+from support.policies import SAMPLE_S, SAMPLING, WINDOW_S, PolicyWatch, seconds
+from support.policy_faults import FAULT_AT_S, Subjects, subjects_on
+from support.postgres import PostgresServer, create_database, drop_database
+from support.wrong_clock import wrong_clock
 
 HOUR_S = 3600
 ENV = {**SHORT, **SAMPLING, "GPUWARD_UNREACHABLE_AFTER_S": "10", "GPUWARD_LOST_AFTER_S": "600"}

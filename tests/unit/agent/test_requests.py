@@ -11,8 +11,8 @@ from agent.records import Key, ProcessRecord
 from agent.sampling import requests as module
 from agent.sampling.requests import RequestWatch, sum_gauges
 from agent.traffic import Traffic
+from support.controller_double import start_order
 from support.loopback import listening
-from support.standins.controller import start_order
 
 GAUGES = ("vllm:num_requests_running", "vllm:num_requests_waiting")
 VLLM = """

@@ -6,7 +6,7 @@ from agent.processes.ports import PortBook
 from agent.processes.spawn import engine_argv, engine_env
 from agent.records import Key
 from schemas.wire import ClaimOrder
-from support.standins.controller import start_order
+from support.controller_double import start_order
 
 KEY = Key("i-1", 2, 1)
 

@@ -18,7 +18,7 @@ from cli.up.greeting import Place, first_commands, program_called
 from cli.up.hosts import HostChoice, read_host_names, simulated_hosts
 from cli.up.progress import Progress
 from cli.up.together import AgentStart, Daemons, Options, check_port, up
-from support.standins.api import KEY, ApiDouble, deployment, serving, worker
+from support.api_double import KEY, ApiDouble, deployment, serving, worker
 
 
 class House:

@@ -9,7 +9,7 @@ from cli.connection import Connection
 from cli.errors import TimedOutError
 from cli.waiting import Narrator, Target, Verdict, judge, until_running
 from schemas.objects import DeploymentView
-from support.standins.api import KEY, ApiDouble, deployment, serving
+from support.api_double import KEY, ApiDouble, deployment, serving
 
 
 def view(phase: str, **changes):

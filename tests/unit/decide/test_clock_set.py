@@ -7,7 +7,7 @@ from controller.decide.instances import decide as decide_deployment
 from controller.decide.workers import decide as decide_workers
 from controller.domain.phases import WorkerPhase
 from controller.domain.workers import WorkerSettings, WorkersSnapshot, WorkerState
-from support.builders.facts import NOW, deployment, instance, process
+from support.facts import NOW, deployment, instance, process
 
 HOUR = timedelta(hours=1)
 SETTINGS = RestartSettings(base_s=10, cap_s=300)

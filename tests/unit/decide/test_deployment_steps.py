@@ -10,7 +10,7 @@ from controller.decide.instances import Finished, decide
 from controller.domain.instances import IntentFacts
 from controller.domain.phases import InstancePhase
 from controller.domain.placement import Need
-from support.builders.facts import NOW, deployment, host, instance, intent, process, spec, start
+from support.facts import NOW, deployment, host, instance, intent, process, spec, start
 
 SETTINGS = RestartSettings()
 RUNNING = (process("running"),)

@@ -8,7 +8,7 @@ import pytest
 from controller.decide.backoff import RestartSettings
 from controller.decide.instances import decide
 from controller.domain.plans import DeploymentPlan
-from support.builders.facts import NOW, deployment, host, instance, process, spec, start
+from support.facts import NOW, deployment, host, instance, process, spec, start
 
 SETTINGS = RestartSettings()
 

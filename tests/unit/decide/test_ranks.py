@@ -8,7 +8,7 @@ from controller.decide.backoff import RestartSettings
 from controller.decide.instances import decide
 from controller.domain.instances import InstanceFacts
 from controller.domain.plans import DeploymentPlan
-from support.builders.facts import deployment, host, instance, process, spec, start
+from support.facts import deployment, host, instance, process, spec, start
 
 EXIT_1 = ("exited", "exit", 1)
 EXIT_0 = ("exited", "exit", 0)

@@ -10,7 +10,7 @@ from controller.decide.backoff import RestartSettings
 from controller.decide.instances import decide
 from controller.domain.instances import InstanceFacts, RelocationFacts
 from controller.domain.plans import DeploymentPlan
-from support.builders.facts import NOW, deployment, instance, process, spec
+from support.facts import NOW, deployment, instance, process, spec
 
 OLD = instance("old", "running", processes=(process("running"),))
 BEGUN = RelocationFacts(1, "old", 1, "w2", copy="copy")

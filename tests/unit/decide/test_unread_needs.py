@@ -6,7 +6,7 @@ from controller.decide.backoff import RestartSettings
 from controller.decide.instances import Finished, decide
 from controller.domain.instances import NeedError, RevisionFacts
 from controller.domain.plans import StoreNeed
-from support.builders.facts import NOW, deployment, instance, intent, spec
+from support.facts import NOW, deployment, instance, intent, spec
 
 SETTINGS = RestartSettings()
 

@@ -13,8 +13,8 @@ from controller.models.errors import MetadataError
 from controller.models.files import LocalFolder
 from controller.models.gguf_header import GgufHeader, read_header
 from controller.runtime.child import run_child
-from support.builders.model_files import model_folder
-from support.standins.model_hub import COMMIT, Hub, running_hub
+from support.hub_double import COMMIT, Hub, running_hub
+from support.model_files import model_folder
 
 Q4_K_BLOCK = 256, 144  # elements, bytes
 

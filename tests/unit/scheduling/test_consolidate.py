@@ -14,7 +14,7 @@ from controller.scheduling.consolidate import Consolidation, Movable, consolidat
 from controller.scheduling.inventory import Inventory
 from controller.scheduling.place import find
 from controller.scheduling.preempt import Occupant
-from support.builders.fleet import GIB, Fleet, gpus_of
+from support.fleet import GIB, Fleet, gpus_of
 
 
 def ask(name: str, gpus: int, gib: int, *, workers: int = 1, exclusive: bool = False, **more: object) -> Ask:

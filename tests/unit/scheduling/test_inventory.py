@@ -6,7 +6,7 @@ from controller.domain.placement import Ask, Layout, Placed, Unplaced
 from controller.scheduling.inventory import Inventory
 from controller.scheduling.load import InstanceLoad
 from controller.scheduling.place import place
-from support.builders.fleet import GIB, Fleet, gpus_of
+from support.fleet import GIB, Fleet, gpus_of
 
 WHOLE = (Layout(1, 0, True),)
 

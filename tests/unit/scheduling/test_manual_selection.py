@@ -8,7 +8,7 @@ from controller.domain.placement import Ask, Compatibility, Layout, Placed, Unpl
 from controller.scheduling.explain import headline
 from controller.scheduling.place import place
 from schemas.objects import Explain
-from support.builders.fleet import GIB, Fleet, gpus_of
+from support.fleet import GIB, Fleet, gpus_of
 
 SIZE = 16 * GIB
 

@@ -10,7 +10,7 @@ from controller.scheduling.pool import Occupant
 from controller.scheduling.preempt import make_room
 from controller.scheduling.queueing import Occupants, Served, Waiter, serve
 from schemas.reasons import Reason
-from support.builders.fleet import GIB, Fleet
+from support.fleet import GIB, Fleet
 
 G80 = 80 * GIB
 

@@ -9,7 +9,7 @@ from typing import Any
 from agent.daemon import run_agent
 from agent.gpus.simulated import gpu_uuid
 from agent.settings import AgentSettings
-from support.standins.controller import TOKEN, WAIT_S, ControllerDouble
+from support.controller_double import TOKEN, WAIT_S, ControllerDouble
 
 HOSTS = """
 workers:

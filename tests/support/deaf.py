@@ -17,7 +17,7 @@ from controller.runtime.feed import ChangeFeed
 from controller.runtime.metrics import Metrics
 from controller.settings import ControllerSettings
 from controller.store.database import Database
-from support.leading.lifecycle import PATIENT, RESTARTS, Crew
+from support.road import PATIENT, RESTARTS, Crew
 
 RESYNC_S = 0.1
 Drops = Callable[[str], bool]  # whether a wake-up of this kind is lost

@@ -10,8 +10,8 @@ import asyncpg
 from controller.runtime.outcome import StaleError
 from controller.store.database import Database, prepare_connection
 from controller.store.instances import list_uids
-from support.leading.lifecycle import Crew
-from support.leading.term import NoMetrics
+from support.reign import NoMetrics
+from support.road import Crew
 
 
 class Moments:

@@ -14,7 +14,7 @@ from typing import Any
 import asyncpg
 
 from controller.store.database import Database
-from support.leading.awaits import Awaits
+from support.awaits import Awaits
 
 _GONE_LIMIT_S = 10.0
 

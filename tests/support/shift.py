@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from controller.runtime.database import DATABASE_ERRORS
 from controller.runtime.outcome import StaleError
 from controller.store.database import Database
-from support.leading.failpoints import Failpoints
-from support.leading.lifecycle import Act, Crew, World
+from support.failpoints import Failpoints
+from support.road import Act, Crew, World
 
 STEP_LIMIT_S = 30.0
 _MAX_ROUNDS = 1000

@@ -8,7 +8,7 @@ from typing import Any
 from controller.reconcilers.policies import PoliciesReconciler
 from controller.store.database import Database
 from controller.store.partitions import Keep, make_partitions
-from support.database.ledger import GIB, Host, add_deployment, add_host, add_instance, claim, report, rows
+from support.ledger import GIB, Host, add_deployment, add_host, add_instance, claim, report, rows
 
 DEVICE_GIB = 40
 PERIOD_S = 10.0

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from controller.store.database import Database
 from controller.store.migrate import migrate
-from support.database.postgres import PostgresServer, create_database, drop_database
+from support.postgres import PostgresServer, create_database, drop_database
 
 
 async def _make(server: PostgresServer) -> str:

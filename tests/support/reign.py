@@ -11,7 +11,7 @@ from controller.reconcilers.placer import Placer
 from controller.runtime.clock import SystemClock
 from controller.runtime.outcome import StaleError
 from controller.store.database import Database
-from support.database.ledger import rows
+from support.ledger import rows
 
 SETTLE_STEPS = 30
 

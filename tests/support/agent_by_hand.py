@@ -12,7 +12,7 @@ from controller.store.database import Database
 from controller.store.notify import notify
 from controller.store.processes import SessionReport, hold_sessions, write_reports
 from schemas.wire import ProcessReport
-from support.database.ledger import rows
+from support.ledger import rows
 
 Key = tuple[str, int]  # instance, epoch
 SESSION = 1

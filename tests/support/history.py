@@ -8,7 +8,7 @@ from typing import Any
 from controller.store.database import Database
 from controller.store.minutes import PORTION, roll_up
 from controller.store.partitions import Keep, make_partitions
-from support.database.ledger import Host
+from support.ledger import Host
 
 T0 = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(hours=6)
 

@@ -12,8 +12,8 @@ import yaml
 from agent.daemon import run_agent
 from agent.gpus.simulated import gpu_uuid
 from agent.settings import AgentSettings
-from support.processes.cluster import Cluster, Json
-from support.processes.placement_tables import host_of
+from support.cluster import Cluster, Json
+from support.placement_tables import host_of
 
 _LIMIT_S = 30.0
 

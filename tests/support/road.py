@@ -19,9 +19,9 @@ from controller.store import deployments, worker_flags
 from controller.store.audit import audit
 from controller.store.database import Database
 from schemas.manifest import DeploymentSpec
-from support.database.ledger import Host, add_host, rows
-from support.leading.term import Reign
-from support.standins.hosts_by_hand import Hosts, as_text, seat
+from support.agent_by_hand import Hosts, as_text, seat
+from support.ledger import Host, add_host, rows
+from support.reign import Reign
 
 RESTARTS = RestartSettings(base_s=0.0, cap_s=0.0, stable_after_s=0.0)
 _EMPTY = """
