@@ -16,7 +16,7 @@ from controller.domain.model_facts import ModelFacts, facts_to_json
 from controller.domain.placement import Layout, Need
 from controller.engines.memory import cache_bytes_per_token
 from controller.engines.registry import engine_for
-from controller.models.config import with_config
+from controller.model_files.config import with_config
 from controller.scheduling.estimate import asks_for
 from schemas.manifest import DeploymentSpec
 

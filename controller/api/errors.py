@@ -10,7 +10,7 @@ from aiohttp import web
 
 from controller.api.hints import TooManySubscribersError
 from controller.engines.base import EngineUnsupportedError, SpecError
-from controller.store.refusals import (
+from controller.store.core.refusals import (
     GenerationConflictError,
     InUseError,
     NotFoundError,

@@ -5,23 +5,23 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
-from controller.agents import greeting
-from controller.agents.delivery import Delivery
-from controller.agents.intake import BATCH, Intake
-from controller.agents.liveness import Liveness
-from controller.agents.session import Session
 from controller.domain.workers import WorkerSettings
+from controller.hub import handshake
+from controller.hub.commands import Delivery
+from controller.hub.heartbeats import Liveness
+from controller.hub.reports import BATCH, Intake
+from controller.hub.session import Session
 from controller.reconcilers.placement import EVERYTHING
 from controller.reconcilers.relocations import ALL as ALL_MOVES
 from controller.reconcilers.relocations import RelocationsReconciler
 from controller.reconcilers.workers import ALL, WorkersReconciler
 from controller.runtime.database import DATABASE_ERRORS
 from controller.runtime.lease import Lease
-from controller.store.workers import Identity
+from controller.store.workers.workers import Identity
 from machine.faults import StruckDatabase
 from machine.hosts import Host, Link
 from schemas.wire import CommandResult, Hello, ProcessReport, ReportAck, Welcome
-from support.reign import Reign
+from support.leader_term import Reign
 
 # Two of three hosts may fall silent at once without the breaker holding everything back.
 WORKERS = WorkerSettings(breaker_least=3)
@@ -62,7 +62,7 @@ class Term:
 
     async def step_placement(self) -> None:
         """Nothing happens while another step of this term has the inventory: the real one would wait for its end."""
-        if self._reign.placer._turn.locked():
+        if self._reign.placement_turn._turn.locked():
             return
         await self._reign.placement.step([EVERYTHING])
 
@@ -116,7 +116,7 @@ class Controller:
 
     async def greet(self, host: Host, identity: Identity, hello: Hello) -> Link | None:
         """What the hub does with a hello. None where a newer connection is there already."""
-        greeted = await greeting.accept(self._database, identity, hello, "127.0.0.1")
+        greeted = await handshake.accept(self._database, identity, hello, "127.0.0.1")
         session = Session(
             None,  # type: ignore[arg-type]  # nothing is written to a socket: its queue is read
             None,

@@ -8,8 +8,8 @@ from collections import Counter
 import pytest
 from hypothesis import strategies as st
 
-from controller.store import instance_writes
-from controller.store.migrate import migrate
+from controller.store.core.migrate import migrate
+from controller.store.deployments import effects as instance_writes
 from machine.faults import Strike, StruckDatabase
 from support.postgres import PostgresServer, create_database, drop_database
 

@@ -15,7 +15,7 @@ import asyncpg
 
 from controller.runtime.database import DATABASE_ERRORS
 from controller.runtime.outcome import StaleError
-from controller.store.database import Database
+from controller.store.core.database import Database
 
 ACTION_LIMIT_S = 60.0
 _IMPATIENT_MS = 100  # who is let in while another is paused must not wait for the locks that it holds

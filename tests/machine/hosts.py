@@ -16,7 +16,7 @@ from agent.outbox import Outbox
 from agent.processes.adopt import plan_adoption
 from agent.processes.procfs import Seen
 from agent.records import Key, ProcessRecord, StopPlan
-from controller.agents.session import Session
+from controller.hub.session import Session
 from schemas.wire import (
     Command,
     CommandResult,

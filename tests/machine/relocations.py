@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from controller.store.refusals import InUseError
-from controller.store.relocations import NewRelocation, ask_for
+from controller.store.core.refusals import InUseError
+from controller.store.deployments.relocations import NewRelocation, ask_for
 from machine.world import World
 
 _RUNNING = """

@@ -77,7 +77,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         try:
-            if self.world.leader or self.world.deposed:
+            if self.world.leader or self.world.lost_leadership:
                 self.do(settle(self.world))
                 self.do(count_moves(self.world))
                 self.bench.tally["examples settled"] += 1
@@ -122,7 +122,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def take_over(self, n: int, strike: Strike | None) -> None:
         self.do(self.world.attempt(lambda: self.world.take_over(self.world.controllers[n]), strike))
 
-    @precondition(lambda self: self.world.deposed)
+    @precondition(lambda self: self.world.lost_leadership)
     @rule(n=PICKS, part=PARTS)
     def step_deposed(self, n: int, part: str) -> None:
         self.do(self.world.step_deposed(n, part))

@@ -11,11 +11,12 @@ from typing import Any, Final
 
 import asyncpg
 
-from controller.agents import greeting
-from controller.agents.inventory import write_change
-from controller.store import deployments, worker_flags
-from controller.store.refusals import RefusedError
-from controller.store.workers import WorkerGoneError
+from controller.hub import handshake
+from controller.hub.devices import write_change
+from controller.store.core.refusals import RefusedError
+from controller.store.deployments import writes as deployments
+from controller.store.workers import flags as worker_flags
+from controller.store.workers.workers import WorkerGoneError
 from machine.controllers import Controller, HandClock, Term
 from machine.faults import Outcome, Strike, StruckDatabase, finish, launch
 from machine.hosts import GPU_MIB, Host, Link
@@ -55,7 +56,7 @@ class World:
         self.hosts = [
             Host(f"w{n}", {f"GPU-{n}-{i}": GPU_MIB for i in range(GPUS_PER_HOST)}, folder / f"w{n}") for n in range(3)
         ]
-        self.deposed: list[Term] = []
+        self.lost_leadership: list[Term] = []
         self.late: list[Link] = []  # broken lines with messages still on their way
         self.dials: list[tuple[Host, str, Hello]] = []  # hellos whose senders have given up
         self.deleted: dict[str, set[tuple[str, int]]] = {}  # what each had at its deletion: instances and their epochs
@@ -72,7 +73,7 @@ class World:
         await self.leader.step_workers()
 
     async def end(self) -> None:
-        terms = [*self.deposed, *(c.term for c in self.controllers if c.term is not None)]
+        terms = [*self.lost_leadership, *(c.term for c in self.controllers if c.term is not None)]
         for term in terms:
             await term.aclose()
         for host in self.hosts:
@@ -165,18 +166,18 @@ class World:
             return
         self.tally["takeovers"] += 1
         if old is not None and old.number > new.number:  # so long did the answer take
-            self.deposed.append(new)
+            self.lost_leadership.append(new)
             return
-        self.deposed += [c.term for c in self.controllers if c.term is not None]
+        self.lost_leadership += [c.term for c in self.controllers if c.term is not None]
         for other in self.controllers:
             other.term = None
         controller.term = new
-        while len(self.deposed) > _KEPT:
-            await self.deposed.pop(0).aclose()
+        while len(self.lost_leadership) > _KEPT:
+            await self.lost_leadership.pop(0).aclose()
 
     async def step_deposed(self, n: int, part: str) -> None:
         """A leader of an old term goes on as if nothing had happened."""
-        term = self.deposed[n % len(self.deposed)]
+        term = self.lost_leadership[n % len(self.lost_leadership)]
         before = await self.fingerprint()
         outcome = await self.attempt(getattr(term, part))
         assert before == await self.fingerprint(), f"term {term.number} is over and has written"
@@ -236,7 +237,7 @@ class World:
         self, host: Host, worker_id: str, hello: Hello, controller: Controller, strike: Strike | None, *, keep: bool
     ) -> None:
         async def greet() -> None:
-            identity = await greeting.identify(self.database, worker_id)
+            identity = await handshake.identify(self.database, worker_id)
             if identity is None or identity.deleted:
                 if keep:
                     host.worker_id = None

@@ -7,10 +7,10 @@ from typing import Any
 
 import orjson
 
-from controller.store.commands import Answer, DueCommand, Target, take_due, write_answers
-from controller.store.database import Database
-from controller.store.notify import notify
-from controller.store.processes import SessionReport, hold_sessions, write_reports
+from controller.store.core.database import Database
+from controller.store.core.notify import notify
+from controller.store.deployments.commands import Answer, DueCommand, Target, take_due, write_answers
+from controller.store.deployments.processes import SessionReport, hold_sessions, write_reports
 from schemas.wire import ProcessReport
 from support.ledger import rows
 

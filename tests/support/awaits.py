@@ -1,6 +1,7 @@
 """Every await of a set of modules, by name, and the awaits at which a running coroutine stands.
 
-A name is `module.function[n]`, the n-th await of that function; an `async with` has two, `…[n] enter` and `…[n] exit`.
+A name is `folder.module.function[n]`, the n-th await of that function. An `async with` has two: `…[n] enter` and
+`…[n] exit`.
 """
 
 import ast
@@ -68,7 +69,7 @@ def _standing_at(frame: FrameType, sites: tuple[_Site, ...]) -> _Site | None:
 
 def _sites_of(module: ModuleType) -> Iterator[_Site]:
     tree = ast.parse(Path(str(module.__file__)).read_text(encoding="utf-8"))
-    for qualified, function in _functions(tree, module.__name__.rsplit(".", 1)[-1]):
+    for qualified, function in _functions(tree, ".".join(module.__name__.rsplit(".", 2)[-2:])):
         for n, node in enumerate(_own_awaits(function)):
             name = f"{qualified}[{n}]"
             if isinstance(node, ast.Await):

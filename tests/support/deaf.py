@@ -16,7 +16,7 @@ from controller.runtime.clock import SystemClock
 from controller.runtime.feed import ChangeFeed
 from controller.runtime.metrics import Metrics
 from controller.settings import ControllerSettings
-from controller.store.database import Database
+from controller.store.core.database import Database
 from support.road import PATIENT, RESTARTS, Crew
 
 RESYNC_S = 0.1
@@ -61,7 +61,7 @@ async def leader(db: Database, drops: Drops) -> AsyncIterator[list[str]]:
 
     feed = ChangeFeed(db.listen_connection, hear, clock, rng=random.Random(1))  # noqa: S311 - jitter
     tasks = [
-        asyncio.create_task(lead.reign(term), name="reign"),
+        asyncio.create_task(lead.leader_term(term), name="reign"),
         asyncio.create_task(feed.run(), name="feed"),
     ]
     try:

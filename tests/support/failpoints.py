@@ -13,7 +13,7 @@ from typing import Any
 
 import asyncpg
 
-from controller.store.database import Database
+from controller.store.core.database import Database
 from support.awaits import Awaits
 
 _GONE_LIMIT_S = 10.0

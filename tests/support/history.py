@@ -5,9 +5,9 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from controller.store.database import Database
-from controller.store.minutes import PORTION, roll_up
-from controller.store.partitions import Keep, make_partitions
+from controller.store.core.database import Database
+from controller.store.telemetry.minutes import PORTION, roll_up
+from controller.store.telemetry.partitions import Keep, make_partitions
 from support.ledger import Host
 
 T0 = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(hours=6)

@@ -8,7 +8,7 @@ import orjson
 
 from controller.engines.registry import engine_for
 from controller.scheduling.estimate import input_hash
-from controller.store.database import Database
+from controller.store.core.database import Database
 from schemas.manifest import DeploymentSpec
 
 GIB = 1024

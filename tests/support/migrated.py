@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
-from controller.store.database import Database
-from controller.store.migrate import migrate
+from controller.store.core.database import Database
+from controller.store.core.migrate import migrate
 from support.postgres import PostgresServer, create_database, drop_database
 
 

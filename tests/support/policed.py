@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from controller.reconcilers.policies import PoliciesReconciler
-from controller.store.database import Database
-from controller.store.partitions import Keep, make_partitions
+from controller.store.core.database import Database
+from controller.store.telemetry.partitions import Keep, make_partitions
 from support.ledger import GIB, Host, add_deployment, add_host, add_instance, claim, report, rows
 
 DEVICE_GIB = 40

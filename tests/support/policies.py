@@ -33,7 +33,7 @@ def seconds(count: float) -> timedelta:
 
 
 @dataclass(frozen=True)
-class Served:
+class Serving:
     """A serving instance: since when by the database's clock, and its GPUs. `shared`: others use them too."""
 
     name: str
@@ -103,9 +103,9 @@ class PolicyWatch:
         found = await self.cluster.instances(name)
         return {i["name"]: i["status"]["utilization"] for i in found if i["status"]["utilization"]}
 
-    async def serving(self, name: str, count: int = 1, limit_s: float = 40.0) -> list[Served]:
-        """Waits for so many running instances; returns them, oldest first."""
-        found: list[Served] = []
+    async def serving(self, name: str, count: int = 1, limit_s: float = 40.0) -> list[Serving]:
+        """Waits until so many instances run, the oldest first."""
+        found: list[Serving] = []
 
         async def there() -> bool:
             found[:] = await self._served(name)
@@ -114,7 +114,7 @@ class PolicyWatch:
         await self.cluster.until(there, f"{count} of {name} serve", limit_s)
         return found
 
-    async def _served(self, name: str) -> list[Served]:
+    async def _served(self, name: str) -> list[Serving]:
         rows = await self.rows(
             """select i.id, i.running_since, i.epoch, array_agg(c.device order by c.device) as gpus,
                       not bool_and(c.exclusive) as shared
@@ -125,7 +125,7 @@ class PolicyWatch:
             name,
         )
         return [
-            Served(row["id"], row["running_since"], row["epoch"], tuple(row["gpus"]), row["shared"]) for row in rows
+            Serving(row["id"], row["running_since"], row["epoch"], tuple(row["gpus"]), row["shared"]) for row in rows
         ]
 
     async def events(self, reason: str, name: str) -> list[Json]:
@@ -154,8 +154,8 @@ class PolicyWatch:
 
     # Neither too early nor too late
 
-    async def check_not_early(self, event: Json, served: Iterable[Served], window_s: float = WINDOW_S) -> None:
-        """Checks that each instance had run for a whole window, without a sample of its GPUs at the minimum."""
+    async def check_not_early(self, event: Json, served: Iterable[Serving], window_s: float = WINDOW_S) -> None:
+        """Each instance had lived through a whole window, in which no sample of its GPUs was at the minimum."""
         for one in served:
             assert event["at"] >= one.full_at(window_s), (event, one)
             high = await self.rows(
@@ -168,15 +168,15 @@ class PolicyWatch:
             )
             assert not high, (event, high)
 
-    async def last_high(self, served: Served, minimum: float = MINIMUM) -> datetime:
+    async def last_high(self, served: Serving, minimum: float = MINIMUM) -> datetime:
         """When one of its GPUs was last at the minimum."""
         (row,) = await self.rows(
             "select max(at) as at from samples where device = any($1) and max >= $2", served.gpus, minimum
         )
         return row["at"]  # type: ignore[no-any-return]
 
-    def check_evidence(self, event: Json, served: Iterable[Served], worker: str = "") -> None:
-        """Checks that the event's evidence suffices to verify it."""
+    def check_evidence(self, event: Json, served: Iterable[Serving], worker: str = "") -> None:
+        """The event holds what somebody needs who doubts it."""
         served = list(served)
         evidence = event["evidence"]
         assert {gpu["uuid"] for gpu in evidence["gpus"]} == {uuid for one in served for uuid in one.gpus}

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import pairwise
 
-from support.policies import IDLE_POLICY, SAMPLE_S, WINDOW_S, PolicyWatch, Served, seconds
+from support.policies import IDLE_POLICY, SAMPLE_S, WINDOW_S, PolicyWatch, Serving, seconds
 
 log = logging.getLogger(__name__)
 BUSY_S = 8  # of those that become idle later
@@ -22,7 +22,7 @@ class Subjects:
 
     watch: PolicyWatch
     worker: str
-    served: dict[str, Served] = field(default_factory=dict)
+    served: dict[str, Serving] = field(default_factory=dict)
 
     @property
     def idle(self) -> str:

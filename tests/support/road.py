@@ -11,17 +11,18 @@ from typing import Any
 from controller.decide.backoff import RestartSettings
 from controller.domain.phases import INSTANCE_EDGES, InstancePhase
 from controller.domain.workers import WorkerSettings
+from controller.leader.housekeeping import Housekeeping
 from controller.reconcilers.cancelling import CancellingReconciler
-from controller.reconcilers.housekeeping import Housekeeping
 from controller.reconcilers.workers import ALL, WorkersReconciler
 from controller.runtime.clock import SystemClock
-from controller.store import deployments, worker_flags
-from controller.store.audit import audit
-from controller.store.database import Database
+from controller.store.core.audit import audit
+from controller.store.core.database import Database
+from controller.store.deployments import writes as deployments
+from controller.store.workers import flags as worker_flags
 from schemas.manifest import DeploymentSpec
 from support.agent_by_hand import Hosts, as_text, seat
+from support.leader_term import Reign
 from support.ledger import Host, add_host, rows
-from support.reign import Reign
 
 RESTARTS = RestartSettings(base_s=0.0, cap_s=0.0, stable_after_s=0.0)
 _EMPTY = """

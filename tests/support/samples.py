@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from controller.store.database import Database
-from controller.store.partitions import Keep, make_partitions
+from controller.store.core.database import Database
+from controller.store.telemetry.partitions import Keep, make_partitions
 from schemas.wire import GpuSample, ProcessSample, Readings, SamplePeriod, Samples
 
 ROWS = """
@@ -30,7 +30,7 @@ def samples(sent_s: float, *periods: SamplePeriod) -> Samples:
     return Samples(sent_s=sent_s, periods=periods)
 
 
-async def make_room(db: Database, *, samples_h: float = 8, history_days: int = 1) -> None:
+async def add_partitions(db: Database, *, samples_h: float = 8, history_days: int = 1) -> None:
     """Makes partitions, where no hub has made them."""
     async with db.transaction() as connection:
         await make_partitions(connection, Keep(samples_h, history_days))

@@ -16,8 +16,8 @@ from controller.api.hints import Hints
 from controller.domain.placement import Need
 from controller.runtime.child import ChildError
 from controller.runtime.metrics import Metrics
-from controller.store.database import Database
-from controller.store.keys import create_key
+from controller.store.access.keys import create_key
+from controller.store.core.database import Database
 from schemas.manifest import DeploymentSpec
 from support.loopback import listening
 
@@ -52,7 +52,7 @@ class Surroundings:
 
 
 @dataclass
-class Served:
+class ServedApi:
     """A running API."""
 
     url: str
@@ -82,7 +82,7 @@ class Served:
 @asynccontextmanager
 async def served(
     database: Database, *, more_routes: Iterable[web.RouteDef] = (), shutdown_s: float = 5.0
-) -> AsyncIterator[Served]:
+) -> AsyncIterator[ServedApi]:
     """Serves until the end of the context."""
     surroundings, hints = Surroundings(), Hints()
     context = ApiContext(
@@ -103,7 +103,7 @@ async def served(
         aiohttp.ClientSession(auto_decompress=False) as session,
     ):
         metrics = Metrics(surroundings.registry)
-        yield Served(f"http://{address}", app, keys, hints, surroundings, metrics, session)
+        yield ServedApi(f"http://{address}", app, keys, hints, surroundings, metrics, session)
 
 
 @asynccontextmanager

@@ -10,10 +10,10 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
-from controller.agents.hub import Hub
+from controller.hub.hub import Hub
 from controller.runtime.clock import SystemClock
-from controller.store.database import Database
-from controller.store.partitions import Keep
+from controller.store.core.database import Database
+from controller.store.telemetry.partitions import Keep
 from schemas.wire import CONNECT_PATH, Hello, Welcome
 from support.agent_double import LIMIT_S, Connection, hello
 from support.loopback import listening

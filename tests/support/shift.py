@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from controller.runtime.database import DATABASE_ERRORS
 from controller.runtime.outcome import StaleError
-from controller.store.database import Database
+from controller.store.core.database import Database
 from support.failpoints import Failpoints
 from support.road import Act, Crew, World
 

@@ -8,9 +8,9 @@ from typing import Any
 import asyncpg
 
 from controller.runtime.outcome import StaleError
-from controller.store.database import Database, prepare_connection
-from controller.store.instances import list_uids
-from support.reign import NoMetrics
+from controller.store.core.database import Database, prepare_connection
+from controller.store.deployments.observe import list_uids
+from support.leader_term import NoMetrics
 from support.road import Crew
 
 
@@ -84,7 +84,7 @@ class _Losses(NoMetrics):
 async def act_on(database: Database, moment: Any, term: int) -> list[str]:
     """Runs reconcilers of this term on an earlier moment; returns those that lost a guard."""
     crew = Crew(PastDatabase(database, moment), term)
-    crew.placer._metrics = losses = _Losses()
+    crew.placement_turn._metrics = losses = _Losses()
     lost: list[str] = []
     try:
         await crew.step_workers()

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, Final
 
-from controller.store.refusals import NotFoundError
+from controller.store.core.refusals import NotFoundError
 from controller.store.views.paging import Reader, open_cursor, page_of
 from schemas.objects import GpuClaimView, GpuStatus, GpuView, Page
 

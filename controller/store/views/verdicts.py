@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from controller.store.effective_policy import EFFECTIVE, effective_policy
+from controller.store.policies.effective import EFFECTIVE, effective_policy
 from controller.store.views.paging import Reader
 from schemas.objects import Condition
 from schemas.policy_objects import DeploymentPolicy, InstanceUtilization

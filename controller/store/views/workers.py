@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any, Final
 
-from controller.store.refusals import NotFoundError
+from controller.store.core.refusals import NotFoundError
 from controller.store.views.gpus import FREE_MIB
 from controller.store.views.paging import Reader, open_cursor, page_of
 from schemas.objects import Page, WorkerSpecView, WorkerStatus, WorkerView

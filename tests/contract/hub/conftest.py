@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from controller.store.database import Database
-from controller.store.migrate import migrate
+from controller.store.core.database import Database
+from controller.store.core.migrate import migrate
 from support.served_hub import HubUnderTest, serving
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from controller.domain.placement import Ask, Layout, Placed, Unplaced
-from controller.scheduling.place import place
+from controller.scheduling.search.place import place
 from schemas.objects import Explain
 from support.fleet import GIB, Fleet, gang_of
 
