@@ -12,8 +12,8 @@ from controller.runtime.lease import TermLost
 from controller.runtime.outcome import Done, Requeue, StaleError
 from controller.store.core.database import Database
 from controller.store.workers import workers
-from support.agent_double import eventually
 from support.ledger import add_deployment, add_host, add_instance, claim, rows
+from support.served_hub import eventually
 
 
 async def reconciler(db: Database, *, healthy_s: float = math.inf, term: int | None = 1) -> WorkersReconciler:

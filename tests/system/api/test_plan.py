@@ -14,7 +14,7 @@ from controller.store.core.database import Database
 from schemas.manifest.deployment import DeploymentSpec
 from support.fleet import Fleet
 from support.ledger import GIB, add_deployment, add_host, add_instance, claim, rows
-from support.served import Decided
+from support.served import ServedApi
 
 PLAN = "/api/v1/plan"
 _TABLES = ("deployments", "revisions", "instances", "claims", "events", "commands", "devices", "workers")
@@ -28,13 +28,13 @@ async def everything(db: Database) -> list[list[dict[str, Any]]]:
     return [await rows(db, f"select t::text as row from {table} t order by 1") for table in _TABLES]  # noqa: S608 - constants
 
 
-async def plan(api: Decided, *manifests: dict[str, Any]) -> dict[str, Any]:
+async def plan(api: ServedApi, *manifests: dict[str, Any]) -> dict[str, Any]:
     status, body = await api.call("POST", PLAN, role="operator", json={"manifests": list(manifests)})
     assert status == 200, body
     return body
 
 
-async def test_several_are_planned_together_by_priority(api: Decided, db: Database) -> None:
+async def test_several_are_planned_together_by_priority(api: ServedApi, db: Database) -> None:
     await add_host(db, "w", gpus=2, gib=40)
     before = await everything(db)
     body = await plan(
@@ -53,7 +53,7 @@ async def test_several_are_planned_together_by_priority(api: Decided, db: Databa
     assert await everything(db) == before
 
 
-async def test_who_waits_already_comes_first_and_its_room_is_kept(api: Decided, db: Database) -> None:
+async def test_who_waits_already_comes_first_and_its_room_is_kept(api: ServedApi, db: Database) -> None:
     await add_host(db, "w", gpus=3, gib=40)
     uids = [await add_deployment(db, name, resources={"gpus": n}) for name, n in (("one", 1), ("big", 3), ("next", 1))]
     await add_instance(db, uids[0], "one-1", phase="running", epoch=1)
@@ -74,7 +74,7 @@ async def test_who_waits_already_comes_first_and_its_room_is_kept(api: Decided, 
     assert "room is kept for big-1 on w" in item["explain"]["message"]
 
 
-async def test_each_change_is_told_apart(api: Decided, db: Database) -> None:
+async def test_each_change_is_told_apart(api: ServedApi, db: Database) -> None:
     await add_host(db, "w", gpus=1, gib=40)
     spec = {"resources": {"gpus": 1, "gpu_memory": "30GiB"}}
     uid = await add_deployment(db, "a", **spec)
@@ -93,7 +93,7 @@ async def test_each_change_is_told_apart(api: Decided, db: Database) -> None:
     assert [one["fits"] for one in stranger["items"]] == [False]
 
 
-async def test_a_need_is_analysed_only_where_it_is_not_known(api: Decided, db: Database) -> None:
+async def test_a_need_is_analysed_only_where_it_is_not_known(api: ServedApi, db: Database) -> None:
     await add_host(db, "w", gpus=1, gib=40)
     model = {"engine": "transformers", "model": "path:/models/tiny"}
     unknown = await plan(api, manifest("a", **model))
@@ -113,7 +113,7 @@ async def test_a_need_is_analysed_only_where_it_is_not_known(api: Decided, db: D
     assert len(api.surroundings.analysed) == 2, "what was found out once is not found out again"
 
 
-async def test_manual_choice_is_as_strict_as_automatic(api: Decided, db: Database) -> None:
+async def test_manual_choice_is_as_strict_as_automatic(api: ServedApi, db: Database) -> None:
     await add_host(db, "w", gpus=1)
     await add_host(db, "silent", gpus=1, phase="unreachable")
     (item,) = (await plan(api, manifest("a", resources={"gpus": 1}, placement={"workers": ["silent"]})))["items"]
@@ -121,7 +121,7 @@ async def test_manual_choice_is_as_strict_as_automatic(api: Decided, db: Databas
     assert "not_ready" in item["explain"]["rejected"]
 
 
-async def test_bad_manifests_are_refused_as_an_apply_refuses_them(api: Decided) -> None:
+async def test_bad_manifests_are_refused_as_an_apply_refuses_them(api: ServedApi) -> None:
     async def problems(*manifests: Any) -> dict[str, str]:
         status, body = await api.call("POST", PLAN, json={"manifests": list(manifests)})
         assert status == 400, body
@@ -134,7 +134,7 @@ async def test_bad_manifests_are_refused_as_an_apply_refuses_them(api: Decided) 
     assert "at most 10000" in (await problems(manifest("a", replicas=20_000)))["replicas"]
 
 
-async def test_engine_layout_and_parts_are_told(api: Decided, db: Database) -> None:
+async def test_engine_layout_and_parts_are_told(api: ServedApi, db: Database) -> None:
     await add_host(db, "w", gpus=4, gib=40)
     (item,) = (await plan(api, manifest("a", args={"memory": "60GiB", "heads": 32})))["items"]
     assert item["engine"] == "simulated"
@@ -142,7 +142,7 @@ async def test_engine_layout_and_parts_are_told(api: Decided, db: Database) -> N
     assert (item["need"]["parts"], item["need"]["memory_mib"]) == ({"simulated": 60 * GIB}, 60 * GIB)
 
 
-async def test_what_would_make_it_fit(api: Decided, db: Database) -> None:
+async def test_what_would_make_it_fit(api: ServedApi, db: Database) -> None:
     await add_host(db, "w", gpus=1, gib=40)
     (item,) = (await plan(api, manifest("a", args={"memory": "60GiB"})))["items"]
     assert item["explain"]["advice"] == ["fits with gpu_memory <= 40GiB on 1 GPU"]
@@ -161,7 +161,7 @@ async def test_what_would_make_it_fit(api: Decided, db: Database) -> None:
     assert (status, answer["error"]["code"]) == (409, "not_waiting")
 
 
-async def test_who_would_be_pushed_out(api: Decided, db: Database) -> None:
+async def test_who_would_be_pushed_out(api: ServedApi, db: Database) -> None:
     await add_host(db, "w", gpus=1, gib=40)
     uid = await add_deployment(db, "low", resources={"gpus": 1, "exclusive": True})
     await add_instance(db, uid, "low-1", phase="running", epoch=1)
@@ -175,7 +175,7 @@ async def test_who_would_be_pushed_out(api: Decided, db: Database) -> None:
 
 
 async def test_a_model_that_is_not_read_in_time_leaves_the_others_planned(
-    api: Decided, db: Database, monkeypatch: pytest.MonkeyPatch
+    api: ServedApi, db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await add_host(db, "w", gpus=8, gib=80)
     monkeypatch.setattr(plan_module, "_ANALYSIS_LIMIT_S", 0.05)
@@ -187,14 +187,14 @@ async def test_a_model_that_is_not_read_in_time_leaves_the_others_planned(
     assert items["hangs"]["explain"]["message"].startswith("metadata_unknown: its model was not read in the time")
 
 
-async def test_a_plan_writes_nothing_at_all(api: Decided, db: Database) -> None:
+async def test_a_plan_writes_nothing_at_all(api: ServedApi, db: Database) -> None:
     await add_host(db, "w", gpus=8, gib=40)
     await plan(api, manifest("a"))  # whoever reads for the first time may leave hints of what is committed
     moved = [await wal_bytes_of_a_plan(api, db) for _ in range(3)]
     assert min(moved) < 1024, f"80 instances were planned each time, and the log moved by {moved} bytes"
 
 
-async def wal_bytes_of_a_plan(api: Decided, db: Database) -> int:
+async def wal_bytes_of_a_plan(api: ServedApi, db: Database) -> int:
     """The server now and then writes something of its own; a plan that wrote would do so every time."""
     async with db.connection() as connection:
         before = await connection.fetchval("select pg_current_wal_insert_lsn()")

@@ -2,9 +2,9 @@
 
 import random
 
+from machine.hosts import Host, Link
+from machine.world import World
 from schemas.wire import CommandResult
-from support.machine_hosts import Host, Link
-from support.machine_world import World
 
 
 async def agent_says(host: Host, limit: int = 1_000) -> None:

@@ -17,11 +17,11 @@ from controller.store.core.refusals import RefusedError
 from controller.store.deployments import writes as deployments
 from controller.store.workers import flags as worker_flags
 from controller.store.workers.workers import WorkerGoneError
+from machine.controllers import Controller, HandClock, Term
+from machine.faults import Outcome, Strike, StruckDatabase, finish, launch
+from machine.hosts import GPU_MIB, Host, Link
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.wire import Command, Hello
-from support.machine_controllers import Controller, HandClock, Term
-from support.machine_faults import Outcome, Strike, StruckDatabase, finish, launch
-from support.machine_hosts import GPU_MIB, Host, Link
 
 Action = Callable[[], Awaitable[Any]]
 GPUS_PER_HOST: Final = 2

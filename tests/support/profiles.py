@@ -1,5 +1,5 @@
-"""How long the ledger's machine runs, and how many inputs the readers of files that nobody vouches for are given:
-`HYPOTHESIS_PROFILE` is "short" (the default), "nightly" or "shrink".
+"""How long the ledger machine runs, and how many inputs the readers of untrusted files get. `HYPOTHESIS_PROFILE` is
+"short" (the default), "nightly" or "shrink".
 """
 
 import os
@@ -10,10 +10,10 @@ VARIABLE = "HYPOTHESIS_PROFILE"
 _COMMON = {"deadline": None, "suppress_health_check": list(HealthCheck), "print_blob": True}
 _FIND = [Phase.generate]
 _PROFILES = {
-    # Always the same examples, so that a change is judged and not the luck of the day; a failure is shown as found.
+    # Always the same examples, so that results depend on the change alone; a failure is shown as found.
     "short": settings(max_examples=25, stateful_step_count=50, derandomize=True, phases=_FIND, **_COMMON),
     "nightly": settings(max_examples=200, stateful_step_count=50, phases=_FIND, **_COMMON),
-    # As nightly, and makes what it has found as short as it can, which takes long.
+    # As nightly, and shortens a failing example as far as possible, which takes long.
     "shrink": settings(max_examples=200, stateful_step_count=50, **_COMMON),
 }
 
@@ -27,7 +27,7 @@ def machine_settings() -> settings:
     """The profile's settings.
 
     Raises:
-        ValueError: there is no such profile.
+        ValueError: the profile is unknown.
     """
     if PROFILE not in _PROFILES:
         raise ValueError(f"{VARIABLE}={PROFILE} is unknown; use one of {', '.join(sorted(_PROFILES))}")
@@ -35,7 +35,7 @@ def machine_settings() -> settings:
 
 
 def reader_settings() -> settings:
-    """The profile's settings for a property of a reader, whose inputs take a millisecond each.
+    """The profile's settings for a property of a reader; each input takes about a millisecond.
 
     Raises:
         ValueError: as `machine_settings`.

@@ -13,12 +13,12 @@ import pytest
 from hypothesis.stateful import run_state_machine_as_test
 
 from agent import journal
-from support.machine_bench import MUST_HAPPEN, Bench
-from support.machine_faults import Strike
-from support.machine_hosts import GIB, GPU_MIB
-from support.machine_profiles import TIMEOUT_S, machine_settings
-from support.machine_rules import LedgerMachine
+from machine.examples import MUST_HAPPEN, Bench
+from machine.faults import Strike
+from machine.hosts import GIB, GPU_MIB
+from machine.rules import LedgerMachine
 from support.postgres import PostgresServer
+from support.profiles import TIMEOUT_S, machine_settings
 
 ONE = {"replicas": 1, "resources": {"gpus": 1}}
 SHARED = {"replicas": 3, "resources": {"gpus": 1, "gpu_memory": "10GiB"}}

@@ -3,7 +3,7 @@
 from datetime import timedelta
 from typing import Final
 
-from support.machine_world import World
+from machine.world import World
 
 HUNG_UP_AFTER_S: Final = 20.0  # of silence the hub ends a connection
 _AGE: Final = (

@@ -2,7 +2,7 @@
 
 import asyncpg
 
-from support.machine_world import World
+from machine.world import World
 
 _GANGS = "select count(distinct (instance_id, epoch)) from claims where rank > 0"
 _CLAIM = "insert into claims (device, instance_id, epoch, memory_mib, exclusive) values ($1, $2, 9999, $3, $4)"

@@ -15,8 +15,11 @@ from hypothesis.stateful import (
     rule,
 )
 
-from schemas.manifest.deployment import DeploymentSpec
-from support.machine_bench import (
+from machine.checks import check, progress, settle
+from machine.claims import claim_straight, count_gangs
+from machine.clock import pass_time
+from machine.controllers import Term
+from machine.examples import (
     ACTS,
     CONTROLLERS,
     HOSTS,
@@ -29,15 +32,12 @@ from support.machine_bench import (
     STRIKES,
     Bench,
 )  # fmt: skip
-from support.machine_checks import check, progress, settle
-from support.machine_claims import claim_straight, count_gangs
-from support.machine_controllers import Term
-from support.machine_faults import Strike
-from support.machine_hosts import GIB, GPU_MIB, Host
-from support.machine_moves import ask_for_moves, count_moves
-from support.machine_time import pass_time
-from support.machine_wire import agent_hears, agent_says, hub_hears, hub_hears_late, replay
-from support.machine_world import World
+from machine.faults import Strike
+from machine.hosts import GIB, GPU_MIB, Host
+from machine.relocations import ask_for_moves, count_moves
+from machine.wire import agent_hears, agent_says, hub_hears, hub_hears_late, replay
+from machine.world import World
+from schemas.manifest.deployment import DeploymentSpec
 
 _FOLDERS = "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108 - journals that nobody need keep
 

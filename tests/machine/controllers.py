@@ -18,10 +18,10 @@ from controller.reconcilers.workers import ALL, WorkersReconciler
 from controller.runtime.database import DATABASE_ERRORS
 from controller.runtime.lease import Lease
 from controller.store.workers.workers import Identity
+from machine.faults import StruckDatabase
+from machine.hosts import Host, Link
 from schemas.wire import CommandResult, Hello, ProcessReport, ReportAck, Welcome
 from support.leader_term import Reign
-from support.machine_faults import StruckDatabase
-from support.machine_hosts import Host, Link
 
 # Two of three hosts may fall silent at once without the breaker holding everything back.
 WORKERS = WorkerSettings(breaker_least=3)

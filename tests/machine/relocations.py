@@ -6,7 +6,7 @@ from typing import Any
 
 from controller.store.core.refusals import InUseError
 from controller.store.deployments.relocations import NewRelocation, ask_for
-from support.machine_world import World
+from machine.world import World
 
 _RUNNING = """
     select i.id, i.epoch, i.deployment_uid::text as uid,

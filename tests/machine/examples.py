@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from controller.store.core.migrate import migrate
 from controller.store.deployments import effects as instance_writes
-from support.machine_faults import Strike, StruckDatabase
+from machine.faults import Strike, StruckDatabase
 from support.postgres import PostgresServer, create_database, drop_database
 
 NAMES = st.sampled_from(["d0", "d1", "d2", "gang"])

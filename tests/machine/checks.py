@@ -3,11 +3,11 @@
 from typing import Any
 
 from controller.store.core.audit import audit
+from machine.clock import pass_time
+from machine.hosts import Host
+from machine.wire import agent_hears, agent_says, hub_hears
+from machine.world import DELETED, World
 from schemas.quantities import parse_size_mib
-from support.machine_hosts import Host
-from support.machine_time import pass_time
-from support.machine_wire import agent_hears, agent_says, hub_hears
-from support.machine_world import DELETED, World
 
 SETTLE_ROUNDS = 80
 _ROUND_S = 6.0  # longer than an order waits for its answer before it is sent again
