@@ -47,7 +47,7 @@ check: $(VENV)/.ready-dev
 	$(BIN)/lint-imports
 
 test-cases: $(VENV)/.ready-dev
-	$(BIN)/python -m pytest -m cases tests/system -n 2 --dist loadfile
+	$(BIN)/python -m pytest -m 'cases and not nightly' tests/system -n 2 --dist loadfile
 
 # The ledger machine with many more examples, every fault at every await by itself, and 100,000 inputs for each reader
 # of files and manifests. It takes an hour or more, in one process: each file counts over all its tests what the

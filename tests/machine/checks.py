@@ -1,4 +1,4 @@
-"""What must hold after every step, and what must hold once all faults have ceased and everything is delivered."""
+"""What must hold after every step, and at rest, once faults have ceased and all messages have arrived."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from machine.world import DELETED, World
 from schemas.quantities import parse_size_mib
 
 SETTLE_ROUNDS = 80
-_ROUND_S = 6.0  # longer than an order waits for its answer before it is sent again
+_ROUND_S = 6.0  # longer than a command waits for its answer before it is sent again
 _CLAIMED = """
     select c.instance_id, c.epoch, c.rank, d.worker_id::text as worker
       from claims c join devices d on d.uuid = c.device where d.kind = 'host'"""
@@ -36,7 +36,7 @@ _FREE = """
 
 
 async def check(world: World) -> None:
-    """The invariants as SQL, the hosts' own view, and that whatever lives holds its claims."""
+    """Checks the audit, the hosts' own view, and that every running process holds its claims."""
     async with world.database.snapshot() as connection:
         result = await audit(connection.raw)
         claimed = {tuple(row) for row in await connection.raw.fetch(_CLAIMED)}
@@ -48,21 +48,21 @@ async def check(world: World) -> None:
     for host in world.hosts:
         host.check()
         if host.worker_id in fenced:
-            # Only an agent that runs can end what must not outlive its controller; it is stopped as a stray later.
+            # Only a running agent can stop what must not outlive its controller; later it is stopped as a stray.
             host.fenced |= {k for k, order in host.running.items() if order.stop_on_disconnect_after_s is not None}
         bare = [k for k in host.running if (*k, host.worker_id) not in claimed and k not in host.fenced]
         assert not bare, f"lives on {host.name} and holds nothing any more: {bare}"
 
 
 async def _check_deleted(world: World, known: dict[str, set[tuple[str, int]]]) -> None:
-    """Once a deployment is deleted, no instance of it is made and none gets claims under a new epoch."""
+    """After its deletion a deployment gets no new instance, and no instance gets claims under a new epoch."""
     for row in await _rows(world, DELETED):
         uid, has = str(row["uid"]), {(id_, epoch) for id_, epoch in row["has"]}
         assert has <= known.get(uid, has), f"made after the deletion: {has - known[uid]}"
 
 
 async def settle(world: World) -> None:
-    """All faults cease: every host is up, connected and whole, everything arrives, and time passes until all rests."""
+    """Ends all faults: every host is up, connected and whole, messages arrive, and time passes until all is at rest."""
     leading = world.controllers[0]
     await world.take_over(leading)
     for host in world.hosts:
@@ -85,7 +85,7 @@ async def settle(world: World) -> None:
 
 
 async def check_rest(world: World) -> None:
-    """Nothing of what was deleted is left, who runs is known to run, and who waits does so because nothing fits."""
+    """Checks the rest: deleted things are gone, running processes are known, and what is pending fits nowhere."""
     for query in _NONE_AT_REST:
         left = await _rows(world, query)
         assert not left, (left, await _rows(world, _SITUATION), await _rows(world, _WORKERS))
@@ -94,7 +94,7 @@ async def check_rest(world: World) -> None:
     free = await _rows(world, _FREE)
     for waiting in await _rows(world, _PENDING):
         assert waiting["reason"], f"waits without a reason: {waiting}"
-        if waiting["reason"] == "reserved":  # what it would take is kept for another
+        if waiting["reason"] == "reserved":  # the capacity that it needs is reserved for another
             continue
         assert not _fits(waiting["resources"], free), f"fits and waits: {waiting}, free: {free}"
 
@@ -104,7 +104,7 @@ _NONE_AT_REST = (
     "select id, phase, reason from instances where phase in ('stopping', 'replaced', 'unreachable')",
     "select id, instance_id, epoch, rank, verb, worker_id, sent_at from commands where state = 'open'",
     "select id, instance_id, copy_id, state from relocations where state in ('waiting', 'moving')",
-    # A copy stays only in the place of another.
+    # A replacement stays only in the place of its original.
     """select d.name, d.spec -> 'replicas' as wanted, array_agg(i.id || ' ' || i.phase) as has
          from deployments d join instances i on i.deployment_uid = d.uid and i.phase not in ('succeeded', 'failed')
         group by d.uid having count(*) > (d.spec ->> 'replicas')::int""",
@@ -116,14 +116,14 @@ _SITUATION = """
            array(select concat_ws(' ', epoch, rank, state, reason) from processes where instance_id = i.id) as p,
            array(select concat_ws(' ', device, rank) from claims where instance_id = i.id) as c
       from instances i order by i.id"""
-# What a host took with it when it died is not written off one by one.
+# What died with a host is not written off one by one.
 _ALIVE = """
     select instance_id, epoch, rank from processes p join workers w on w.id = p.worker_id
      where p.state <> 'exited' and w.deleted_at is null"""
 
 
 def _fits(resources: dict[str, Any], free: list[dict[str, Any]]) -> bool:
-    """Whether one worker has as many GPUs with as much room."""
+    """Whether one worker has so many GPUs with so much free memory."""
     memory = resources["gpu_memory"]
     whole = memory in ("auto", "all") or resources["exclusive"]
     by_worker: dict[Any, int] = {}
@@ -144,7 +144,7 @@ async def _mend(world: World, host: Host) -> None:
 
 
 async def _everything_arrives(world: World) -> None:
-    """Who is not connected dials; orders, answers and reports cross; what is told to stop ends, what starts runs."""
+    """Connects every host, delivers commands, answers and reports, and lets processes reach their next state."""
     leading = world.controllers[0]
     for host in world.hosts:
         if host.worker_id is None:
@@ -166,7 +166,7 @@ async def _everything_arrives(world: World) -> None:
 
 
 def progress(host: Host) -> None:
-    """Every process gets where it is going."""
+    """Lets every process reach its next state."""
     if host.journal is None or host.frozen:
         return
     for key in list(host.running):

@@ -1,4 +1,4 @@
-"""Gangs that the scheduler has placed; claims written past it, which the ledger must refuse where they do not fit."""
+"""Gangs that the scheduler has placed, and claims inserted without it, which the ledger checks itself."""
 
 import asyncpg
 
@@ -9,17 +9,17 @@ _CLAIM = "insert into claims (device, instance_id, epoch, memory_mib, exclusive)
 
 
 class _UndoneError(Exception):
-    """Thrown to undo a transaction."""
+    """Raised to undo a transaction."""
 
 
 async def count_gangs(world: World) -> None:
-    """Adds how many gangs hold claims now."""
+    """Adds to the tally how many gangs hold claims."""
     async with world.database.connection() as connection:
         world.tally["gangs placed"] += await connection.raw.fetchval(_GANGS)
 
 
-async def claim_straight(world: World, pick: int, mib: int) -> None:
-    """A claim on any GPU, in any state of it: the ledger takes it if it fits and refuses it if not; then it is undone.
+async def insert_claim(world: World, pick: int, mib: int) -> None:
+    """Inserts a claim on any GPU, in any state of it, and undoes it. The ledger refuses what does not fit.
 
     Args:
         world: where.

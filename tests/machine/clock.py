@@ -1,11 +1,11 @@
-"""Time passes in the ledger's machine: nobody waits, everything that is compared with now grows older."""
+"""Time in the ledger machine: nothing waits; every timestamp that is compared with now is moved back."""
 
 from datetime import timedelta
 from typing import Final
 
 from machine.world import World
 
-HUNG_UP_AFTER_S: Final = 20.0  # of silence the hub ends a connection
+HUNG_UP_AFTER_S: Final = 20.0  # of silence, after which the hub ends a connection
 _AGE: Final = (
     "update worker_liveness set last_seen = last_seen - $1::interval",
     "update lease set acquired_at = acquired_at - $1::interval",
@@ -19,7 +19,7 @@ _AGE: Final = (
 
 
 async def pass_time(world: World, seconds: float) -> None:
-    """Who is connected and well is heard meanwhile; who is not may be taken for silent."""
+    """Connected and healthy agents are heard meanwhile; others may count as silent."""
     world.clock.time_s += seconds
     age = timedelta(seconds=seconds)
     async with world.database.connection() as connection:
@@ -38,4 +38,4 @@ async def pass_time(world: World, seconds: float) -> None:
         await controller.flush(heard)
     for host in world.hosts:
         if host.link is None or host.frozen:
-            host.bear_silence(seconds)
+            host.pass_silence(seconds)

@@ -1,4 +1,4 @@
-"""Controllers as the ledger's machine plays them: real reconcilers, lease and hub, stepped by hand, killed at will."""
+"""Controllers of the ledger machine: real reconcilers, lease and hub, stepped and killed by hand."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ from controller.hub.heartbeats import Liveness
 from controller.hub.reports import BATCH, Intake
 from controller.hub.session import Session
 from controller.reconcilers.placement import EVERYTHING
-from controller.reconcilers.relocations import ALL as ALL_MOVES
+from controller.reconcilers.relocations import ALL as ALL_RELOCATIONS
 from controller.reconcilers.relocations import RelocationsReconciler
 from controller.reconcilers.workers import ALL, WorkersReconciler
 from controller.runtime.database import DATABASE_ERRORS
@@ -26,11 +26,11 @@ from support.leader_term import Reign
 # Two of three hosts may fall silent at once without the breaker holding everything back.
 WORKERS = WorkerSettings(breaker_least=3)
 _A_DAY_S = 86_400.0
-MOVES_AT_ONCE = 1  # of the two that may be asked for
+RELOCATIONS_AT_ONCE = 1  # of the two that may be requested
 
 
 class HandClock:
-    """Stands until it is moved."""
+    """A clock that stands still until a test moves it."""
 
     def __init__(self) -> None:
         self.time_s = 1_000.0
@@ -42,44 +42,44 @@ class HandClock:
         return datetime.now(UTC)
 
     async def sleep(self, seconds: float) -> None:
-        raise AssertionError(f"nothing of this machine waits, least of all {seconds} s")
+        raise AssertionError(f"nothing in this machine may wait, not even {seconds} s")
 
 
 class Term:
-    """One reign: instances, placement, workers and moves, as `leading.py` puts them together."""
+    """One term: instances, placement, workers and relocations, as `leading.py` composes them."""
 
     def __init__(self, database: StruckDatabase, number: int) -> None:
         self.number = number
-        self._reign = Reign(database, number)
+        self._steps = Reign(database, number)
         self._workers = WorkersReconciler(
             database, term=lambda: number, healthy_for_s=lambda: _A_DAY_S, settings=WORKERS
         )
-        self._moves = RelocationsReconciler(database, number, at_once=MOVES_AT_ONCE)
+        self._relocations = RelocationsReconciler(database, number, at_once=RELOCATIONS_AT_ONCE)
 
     async def step_instances(self) -> None:
-        keys = sorted(await self._reign.instances.list_keys())
-        await self._reign.instances.step(keys)
+        keys = sorted(await self._steps.instances.list_keys())
+        await self._steps.instances.step(keys)
 
     async def step_placement(self) -> None:
-        """Nothing happens while another step of this term has the inventory: the real one would wait for its end."""
-        if self._reign.placement_turn._turn.locked():
+        """Does nothing while another step of this term holds the inventory; the real one would wait."""
+        if self._steps.placement_turn._turn.locked():
             return
-        await self._reign.placement.step([EVERYTHING])
+        await self._steps.placement.step([EVERYTHING])
 
     async def step_workers(self) -> None:
         await self._workers.step([ALL])
 
-    async def step_moves(self) -> None:
-        await self._moves.step([ALL_MOVES])
+    async def step_relocations(self) -> None:
+        await self._relocations.step([ALL_RELOCATIONS])
 
     async def step(self) -> None:
         await self.step_workers()
-        await self.step_moves()
+        await self.step_relocations()
         await self.step_instances()
         await self.step_placement()
 
     async def aclose(self) -> None:
-        await self._reign.aclose()
+        await self._steps.aclose()
 
 
 class Controller:
@@ -94,7 +94,7 @@ class Controller:
         self.restart()
 
     def restart(self) -> None:
-        """kill -9: what was in memory is gone."""
+        """kill -9: its memory is lost."""
         self.sessions: dict[str, Session] = {}
         self.links: list[Link] = []
         self.intake = Intake(self._database, self._clock, lambda _worker: None)
@@ -103,8 +103,8 @@ class Controller:
             self._database, self._clock, lost_fence=lambda s: s.cut("taken over"), cut_all=lambda _why: None
         )
 
-    async def campaign(self) -> Term | None:
-        """Takes the lease by the product's own statements, its holder being silent; None: another was quicker."""
+    async def acquire_lease(self) -> Term | None:
+        """Acquires the lease by the product's own statements, with its holder silent. None: another was quicker."""
         async with self._database.connection() as connection:
             await connection.raw.execute("update lease set renewed_at = '-infinity'")
         lease = Lease(self._database.listen_connection, f"{self.name}-{id(self)}", self._clock)
@@ -115,7 +115,7 @@ class Controller:
         return Term(self._database, term) if term is not None else None
 
     async def greet(self, host: Host, identity: Identity, hello: Hello) -> Link | None:
-        """What the hub does with a hello. None where a newer connection is there already."""
+        """The hub's handshake. None where a newer connection exists already."""
         greeted = await handshake.accept(self._database, identity, hello, "127.0.0.1")
         session = Session(
             None,  # type: ignore[arg-type]  # nothing is written to a socket: its queue is read
@@ -144,7 +144,7 @@ class Controller:
         return link
 
     def hear(self, link: Link, messages: Iterable[ProcessReport | CommandResult]) -> None:
-        """Messages of an agent arrive; they are written by `write`."""
+        """Receives messages of an agent; `write` writes them."""
         for message in messages:
             self.liveness.heard(link.session)
             if isinstance(message, CommandResult):
@@ -153,7 +153,7 @@ class Controller:
                 self.intake.report(link.session, message)
 
     async def write(self) -> None:
-        """One round of the intake, as its own loop would make it."""
+        """One round of the hub's reports, as its loop makes it."""
         batch = self.intake._take(BATCH)
         if not batch:
             return
@@ -164,13 +164,13 @@ class Controller:
             raise
 
     async def deliver(self) -> None:
-        """One round of the delivery to all that are connected."""
+        """One round of dispatch to all connected agents."""
         open_ = [s for s in self.sessions.values() if s._ending is None]
         if open_:
             await self.delivery._deliver(open_)
 
     async def flush(self, heard: Iterable[Session]) -> None:
-        """One round of liveness; `heard` have just sent a heartbeat."""
+        """One round of heartbeats; `heard` have just sent one."""
         for session in heard:
             self.liveness.heard(session)
         await self.liveness._flush(settle=True)

@@ -1,4 +1,4 @@
-"""What the ledger's machine draws from, what a run must have met, and the database that its examples share."""
+"""What the ledger machine draws from, what must happen in a run, and the database that the examples share."""
 
 import asyncio
 import itertools
@@ -17,7 +17,7 @@ NAMES = st.sampled_from(["d0", "d1", "d2", "gang"])
 HOSTS = st.integers(0, 2)
 CONTROLLERS = st.integers(0, 1)
 PICKS = st.integers(0, 63)
-PARTS = st.sampled_from(["step_instances", "step_placement", "step_workers", "step_moves", "step"])
+PARTS = st.sampled_from(["step_instances", "step_placement", "step_workers", "step_relocations", "step"])
 STRIKES = st.builds(
     Strike, at=st.integers(1, 16), when=st.sampled_from(["before", "after"]), how=st.sampled_from(["drop", "cancel"])
 )
@@ -40,18 +40,18 @@ SPECS = st.fixed_dictionaries(
         ),
     }
 )
-# Each of these must have happened somewhere in a whole run, else the run has proven nothing about it.
+# Each must happen somewhere in a whole run, else the run proves nothing about it.
 MUST_HAPPEN = (
     "refusals", "crashes", "commits without an answer", "takeovers", "takeovers in the middle of a step",
     "stale sessions refused", "stale terms stepped", "stale terms refused", "messages repeated", "messages lost",
-    "messages late", "messages reordered", "orders replayed", "old terms refused", "late hellos", "gangs placed",
+    "messages late", "messages reordered", "commands replayed", "old terms refused", "late hellos", "gangs placed",
     "hosts rebooted", "agents restarted", "workers deleted", "controllers killed", "examples settled",
-    "moves asked for", "moves moved", "moves abandoned",
+    "relocations requested", "relocations moved", "relocations abandoned",
 )  # fmt: skip
 
 
 class Bench:
-    """What all examples share: a loop, a database, and the tally."""
+    """What all examples share: a loop, a database and the tally."""
 
     def __init__(self, server: PostgresServer) -> None:
         self._server = server
@@ -63,14 +63,14 @@ class Bench:
         self._patch = pytest.MonkeyPatch()
 
     def reset_names(self) -> None:
-        """Ids are counted, not drawn: what orders rows by them must do so alike whenever an example is run again."""
+        """Counts ids instead of drawing them, so that rows are in the same order when an example is run again."""
         numbers = itertools.count(1)
         self._patch.setattr(uuid, "uuid4", lambda: uuid.UUID(int=next(numbers)))
         self._patch.setattr(instance_writes, "new_instance_id", lambda name: f"{name}-{next(numbers):06}")
 
     def report(self) -> str:
-        """What the run has met, and how often."""
-        return "\nthe ledger's machine met:\n" + "".join(f"{n:8} {what}\n" for what, n in sorted(self.tally.items()))
+        """What happened in the run, and how often."""
+        return "\nthe ledger machine met:\n" + "".join(f"{n:8} {what}\n" for what, n in sorted(self.tally.items()))
 
     def close(self) -> None:
         self._patch.undo()

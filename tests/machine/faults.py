@@ -1,6 +1,6 @@
-"""A database that fails on purpose: before or after any statement, COMMIT's answer included, or pauses there.
+"""A database that fails on purpose before or after any statement (COMMIT's answer included), or pauses there.
 
-Which action is struck is a matter of the context it runs in, so two actions may interleave and only one of them fail.
+The context of an action decides whether it fails, so two actions may interleave and only one of them fails.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from controller.runtime.outcome import StaleError
 from controller.store.core.database import Database
 
 ACTION_LIMIT_S = 60.0
-_IMPATIENT_MS = 100  # who is let in while another is paused must not wait for the locks that it holds
+_IMPATIENT_MS = 100  # an action that runs while another is paused must not wait for the other's locks
 
 Outcome = Literal["done", "stale", "failed", "cancelled"]
 
@@ -148,7 +148,7 @@ class StruckDatabase(Database):
 
 
 def launch(action: Callable[[], Awaitable[Any]], strike: Strike) -> "asyncio.Task[None]":
-    """Starts an action under a strike; `finish` tells how it ended."""
+    """Starts an action under a strike; `finish` returns its outcome."""
 
     async def run() -> None:
         _STRIKE.set(strike)
@@ -159,7 +159,7 @@ def launch(action: Callable[[], Awaitable[Any]], strike: Strike) -> "asyncio.Tas
 
 
 async def finish(task: "asyncio.Task[None]", strike: Strike) -> Outcome:
-    """Waits for an action. An end that its strike does not explain is raised: it is a defect."""
+    """Waits for an action. Raises an error that its strike does not explain: that is a defect."""
     await asyncio.wait({task})
     if task.cancelled():
         assert strike.how == "cancel"

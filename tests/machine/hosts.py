@@ -1,7 +1,7 @@
-"""GPU hosts as the ledger's machine plays them: what truly runs, and an agent over it with its real journal.
+"""GPU hosts of the ledger machine: the processes that run, and an agent over them with its real journal.
 
-The agent decides by `agent.decide`, keeps `agent.journal.Journal` and `Outbox`; only processes and the
-wire are made up. What runs is kept apart from what the agent knows, so that the two can be compared with the ledger.
+The agent uses the real `agent.decide`, journal and send queue; only processes and wire are simulated. The running
+processes are kept apart from the agent's knowledge, so that both can be compared with the ledger.
 """
 
 import itertools
@@ -37,7 +37,7 @@ _pids = itertools.count(1000)
 
 
 class ConflictError(AssertionError):
-    """Two processes on one device that must not be there together."""
+    """Two processes on one device that exclude each other."""
 
 
 @dataclass
@@ -45,19 +45,19 @@ class Link:
     """One connection: the hub's end is a real `Session`, the wire two queues."""
 
     session: Session
-    controller: Any  # the ControllerDouble at the other end
+    controller: Any  # the `Controller` at the other end
     up: deque[ProcessReport | CommandResult] = field(default_factory=deque)
-    hung_up: bool = False  # by the hub; the agent sees it when it next looks
-    lost: deque[ProcessReport | CommandResult] = field(default_factory=deque)  # was on its way when the line broke
+    hung_up: bool = False  # by the hub; the agent notices at its next exchange
+    lost: deque[ProcessReport | CommandResult] = field(default_factory=deque)  # on their way when it broke
 
 
 class Host:
-    """A machine with GPUs. `running` is the truth; the journal is what its agent remembers."""
+    """A machine with GPUs. `running` is the truth; the journal is the agent's memory."""
 
     def __init__(self, name: str, gpus: dict[str, int], folder: Path) -> None:
         self.name = name
         self.gpus = gpus  # MiB by UUID, as plugged in now
-        self.sizes = dict(gpus)  # as they are when whole
+        self.sizes = dict(gpus)  # without faults
         self.running: dict[Key, StartOrder] = {}
         self.worker_id: str | None = None
         self.powered = True
@@ -66,8 +66,8 @@ class Host:
         self.silent_s = 0.0
         self.link: Link | None = None
         self.outbox = Outbox()
-        self.fenced: set[Key] = set()  # may outlive their claims: no agent was there to end them in time
-        self.history: deque[Command] = deque(maxlen=_HISTORY_MAX)  # every order that ever came near
+        self.fenced: set[Key] = set()  # may outlive their claims: no agent was running to stop them in time
+        self.history: deque[Command] = deque(maxlen=_HISTORY_MAX)  # every command ever sent to it
         self._pids: dict[Key, int] = {}
         self._folder = folder
         self.journal: Journal | None = None
@@ -78,7 +78,7 @@ class Host:
         return f"{self.name}-boot-{self.boot}"
 
     def start_agent(self) -> None:
-        """Opens the journal and adopts what runs, buries what does not."""
+        """Opens the journal, adopts what runs, and records the end of what does not."""
         self.journal = Journal(self._folder)
         seen = [Seen(pid, pid, pid, 1, zombie=False, marked=key) for key, pid in self._pids.items()]
         plan = plan_adoption(self.journal.live(), self.boot_id, seen)
@@ -92,7 +92,7 @@ class Host:
             self._write(record, state="exited", reason="gone", exit_code=None, order=None, stop=None)
 
     def stop_agent(self) -> None:
-        """kill -9 of the agent: processes stay."""
+        """kill -9 of the agent; its processes stay."""
         if self.journal is not None:
             self.journal.close()
             self.journal = None
@@ -111,13 +111,13 @@ class Host:
         self.start_agent()
 
     def forget_worker(self) -> None:
-        """Joins anew with what it was told by a new token."""
+        """Forgets its credential and term, as at a new join."""
         assert self.journal is not None
         self.journal.remember(credential=None, highest_term=0)
         self.worker_id = None
 
     def thaw(self) -> None:
-        """The stopped agent goes on, and sees what has ended meanwhile."""
+        """The suspended agent goes on, and sees which processes have ended."""
         self.frozen = False
         if self.journal is not None:
             for record in self.journal.live():
@@ -125,7 +125,7 @@ class Host:
                     self.end(record.key, -9)
 
     def cut(self) -> Link | None:
-        """The line breaks; what was on its way may still arrive, late."""
+        """Breaks the connection; messages on their way may still arrive, late."""
         link, self.link = self.link, None
         if link is not None:
             link.lost.extend(link.up)
@@ -154,7 +154,7 @@ class Host:
         )
 
     def hear(self, message: Any) -> None:
-        """What the agent does with one message of the hub."""
+        """The agent's reaction to one message of the hub."""
         assert self.journal is not None
         self.silent_s = 0.0
         match message:
@@ -205,15 +205,15 @@ class Host:
             self._write(record, state=state, ready=True)
 
     def end(self, key: Key, code: int) -> None:
-        """A process ends: as it was told to, or by itself. Without an agent nobody sees it."""
+        """A process ends, by a stop or by itself. Only a running agent sees it."""
         record = self._record(key)
         self._gone(key)
         if record is not None:
             reason = record.stop.reason if record.stop else "exit"
             self._write(record, state="exited", reason=reason, exit_code=code, order=None, stop=None)
 
-    def bear_silence(self, seconds: float) -> None:
-        """Time without a word of a controller; what may not outlive it is killed."""
+    def pass_silence(self, seconds: float) -> None:
+        """Time without a controller's message; kills what must not outlive the connection."""
         self.silent_s += seconds
         for key, order in list(self.running.items()):
             after_s = order.stop_on_disconnect_after_s
@@ -222,7 +222,7 @@ class Host:
                 self.end(key, -15)
 
     def check(self) -> None:
-        """No device has two processes that exclude each other, or more than it holds."""
+        """Checks that no device has two processes that exclude each other, or more memory in use than it has."""
         for uuid, mib in self.sizes.items():
             held = [(k, c) for k, order in self.running.items() for c in order.claims if c.device == uuid]
             if sum(c.memory_mib for _, c in held) > mib or (len(held) > 1 and any(c.exclusive for _, c in held)):

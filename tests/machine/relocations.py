@@ -1,4 +1,4 @@
-"""Moves of running instances, asked for past the planner: to anywhere, whether there is room or not."""
+"""Relocations of running instances, requested without the planner: to any GPUs, free or not."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -19,8 +19,8 @@ _GPUS = """
 _ENDED = "select state, count(*) from relocations where state in ('moved', 'abandoned') group by state"
 
 
-async def ask_for_moves(world: World, pick: int, *, also: bool) -> None:
-    """The running instance of that number, and where wanted the next one, shall move to GPUs from that number on."""
+async def request_relocations(world: World, pick: int, *, also: bool) -> None:
+    """Requests the relocation of the running instance of that number, and of the next one if wanted."""
     async with world.database.connection() as connection:
         running = await connection.raw.fetch(_RUNNING)
         gpus = await connection.raw.fetch(_GPUS)
@@ -28,7 +28,7 @@ async def ask_for_moves(world: World, pick: int, *, also: bool) -> None:
     moves = [_move(one, gpus, pick + n) for n, one in enumerate(chosen) if one["gpus"] <= len(gpus)]
     with suppress(InUseError):
         await ask_for(world.database, moves)
-        world.tally["moves asked for"] += len(moves)
+        world.tally["relocations requested"] += len(moves)
 
 
 def _move(one: Any, gpus: Sequence[Any], first: int) -> NewRelocation:
@@ -43,8 +43,8 @@ def _move(one: Any, gpus: Sequence[Any], first: int) -> NewRelocation:
     )
 
 
-async def count_moves(world: World) -> None:
-    """Adds how many moves came to which end."""
+async def count_relocations(world: World) -> None:
+    """Adds the outcomes of relocations to the tally."""
     async with world.database.connection() as connection:
         for row in await connection.raw.fetch(_ENDED):
-            world.tally[f"moves {row['state']}"] += row["count"]
+            world.tally[f"relocations {row['state']}"] += row["count"]

@@ -1,4 +1,4 @@
-"""The ledger's machine: rules are what may happen, in any order; each is one call into the world."""
+"""The ledger machine: its rules are what may happen, in any order; each is one call into the world."""
 
 import shutil
 import tempfile
@@ -16,7 +16,7 @@ from hypothesis.stateful import (
 )
 
 from machine.checks import check, progress, settle
-from machine.claims import claim_straight, count_gangs
+from machine.claims import count_gangs, insert_claim
 from machine.clock import pass_time
 from machine.controllers import Term
 from machine.examples import (
@@ -34,12 +34,12 @@ from machine.examples import (
 )  # fmt: skip
 from machine.faults import Strike
 from machine.hosts import GIB, GPU_MIB, Host
-from machine.relocations import ask_for_moves, count_moves
+from machine.relocations import count_relocations, request_relocations
 from machine.wire import agent_hears, agent_says, hub_hears, hub_hears_late, replay
 from machine.world import World
 from schemas.manifest.deployment import DeploymentSpec
 
-_FOLDERS = "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108 - journals that nobody need keep
+_FOLDERS = "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108 - journals of one example
 
 
 class LedgerMachine(RuleBasedStateMachine):
@@ -71,15 +71,15 @@ class LedgerMachine(RuleBasedStateMachine):
         self.do(check(self.world))
 
     def abandon(self) -> None:
-        """Ends without settling, because something has failed already."""
+        """Ends without settling, after a failure."""
         self.do(self.world.end())
         shutil.rmtree(self.folder)
 
     def teardown(self) -> None:
         try:
-            if self.world.leader or self.world.lost_leadership:
+            if self.world.leader or self.world.former_terms:
                 self.do(settle(self.world))
-                self.do(count_moves(self.world))
+                self.do(count_relocations(self.world))
                 self.bench.tally["examples settled"] += 1
         finally:
             self.abandon()
@@ -112,7 +112,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.do(self.world.attempt(getattr(self._leader(), part), strike))
 
     def _leader(self) -> Term:
-        """Who leads; after a crash somebody takes over."""
+        """The leader; after a crash another controller takes over."""
         if self.world.leader is None:
             self.do(self.world.take_over(self.world.controllers[0]))
         assert self.world.leader is not None
@@ -122,10 +122,10 @@ class LedgerMachine(RuleBasedStateMachine):
     def take_over(self, n: int, strike: Strike | None) -> None:
         self.do(self.world.attempt(lambda: self.world.take_over(self.world.controllers[n]), strike))
 
-    @precondition(lambda self: self.world.lost_leadership)
+    @precondition(lambda self: self.world.former_terms)
     @rule(n=PICKS, part=PARTS)
-    def step_deposed(self, n: int, part: str) -> None:
-        self.do(self.world.step_deposed(n, part))
+    def step_former_leader(self, n: int, part: str) -> None:
+        self.do(self.world.step_former_leader(n, part))
 
     @rule(n=CONTROLLERS, really=st.sampled_from([False, False, True]))
     def crash(self, n: int, really: bool) -> None:
@@ -138,7 +138,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(rounds=st.integers(1, 3), lines=st.lists(LINES, min_size=3, max_size=3))
     def work(self, rounds: int, lines: list[str]) -> None:
-        """The leader and the hubs work for a while, over lines that are good or bad."""
+        """The leader and the hubs work for some rounds, over good or bad connections."""
         for _ in range(rounds):
             for n, host in enumerate(self.world.hosts):
                 if host.link is None and lines[n] != "dead":
@@ -163,16 +163,18 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(first=ACTS, at=st.integers(1, 20), second=ACTS, n=CONTROLLERS, name=NAMES, h=HOSTS)
     def interleave(self, first: str, at: int, second: str, n: int, name: str, h: int) -> None:
-        """Something happens in the middle of something else."""
-        deposes = second == "take_over" and first.startswith("step")
-        self.do(self.world.interleave(self._act(first, n, name, h), at, self._act(second, n, name, h), deposes=deposes))
+        """One action happens in the middle of another."""
+        ends_term = second == "take_over" and first.startswith("step")
+        self.do(
+            self.world.interleave(self._act(first, n, name, h), at, self._act(second, n, name, h), ends_term=ends_term)
+        )
 
     @rule(
         name=NAMES, fields=SPECS, part=PARTS, at=st.integers(1, 14), h=HOSTS, n=CONTROLLERS,
         second=st.sampled_from(["take_over", "take_over", "delete", "delete", "stop", "cordon"]),
     )  # fmt: skip
     def midway(self, name: str, fields: dict[str, Any], part: str, at: int, h: int, n: int, second: str) -> None:
-        """The leader has something to do, and in the middle of it is deposed, or it is not wanted any more."""
+        """In the middle of a step the leader loses its lease, or the work is no longer wanted."""
         self.apply(name, fields)
         if part == "step_placement":
             self.do(self.world.attempt(self._leader().step_instances))
@@ -207,21 +209,21 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(h=HOSTS, line=LINES, noticed=st.booleans())
     def talk(self, h: int, line: str, noticed: bool) -> None:
-        """What is to be said crosses, or remains on its way, and then the line may break."""
+        """Messages cross or stay on their way; then the connection may break."""
         self._exchange(self.host(h), line)
         if line == "dead":
             self.world.drop(self.host(h), noticed=noticed)
 
     @rule(h=HOSTS, n=CONTROLLERS, pick=PICKS, what=st.sampled_from(["dial", "greet", "greet", "arrive", "replay"]))
     def late(self, h: int, n: int, pick: int, what: str) -> None:
-        """A hello is given up, or greeted after that; messages of a broken line arrive; an old order comes again."""
+        """A hello is abandoned or comes late, messages of a broken connection arrive, or an old command comes again."""
         world, host = self.world, self.host(h)
         match what:
             case "dial" if host.journal is not None and not host.frozen and host.worker_id is not None:
-                world.dial_in_vain(host)
+                world.abandon_hello(host)
                 self.do(self._connect(host, n))
             case "greet" if world.dials:
-                self.do(world.greet_late(pick, world.controllers[n]))
+                self.do(world.shake_late(pick, world.controllers[n]))
             case "arrive" if world.late:
                 self.do(world.arrive_late(pick, lambda link: hub_hears_late(world, link, pick)))
             case "replay":
@@ -247,7 +249,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(h=HOSTS, what=st.sampled_from(["restart", "stop", "freeze", "power", "power"]), noticed=st.booleans())
     def trouble(self, h: int, what: str, noticed: bool) -> None:
-        """The agent is restarted, ended, stopped or continued; the host loses its power or gets it back."""
+        """The agent is restarted, killed, suspended or continued; the host loses power or gets it back."""
         host = self.host(h)
         if what == "freeze" and not host.frozen:
             host.frozen = host.journal is not None
@@ -277,11 +279,11 @@ class LedgerMachine(RuleBasedStateMachine):
         else:
             host.gpus[uuid] = mib
 
-    # Moves and claims past the scheduler, and time
+    # Relocations and claims without the scheduler, and time
 
     @rule(pick=PICKS, also=st.booleans())
     def move(self, pick: int, also: bool) -> None:
-        self.do(ask_for_moves(self.world, pick, also=also))
+        self.do(request_relocations(self.world, pick, also=also))
 
     @rule(restart=st.sampled_from(["always", "never"]), preempt=st.booleans())
     def gang(self, restart: str, preempt: bool) -> None:
@@ -294,7 +296,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(pick=PICKS, mib=st.sampled_from([0, 4 * GIB, 24 * GIB, 41 * GIB]))
     def claim(self, pick: int, mib: int) -> None:
-        self.do(claim_straight(self.world, pick, mib))
+        self.do(insert_claim(self.world, pick, mib))
 
     @rule(seconds=st.sampled_from([1, 6, 16, 30, 70, 200]))
     def pass_time(self, seconds: int) -> None:

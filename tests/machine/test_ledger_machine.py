@@ -1,7 +1,7 @@
-"""Model checking of the ledger: two real controllers, three hosts and everything that goes wrong, over PostgreSQL.
+"""Model checking of the ledger: two real controllers, three hosts and their faults, over PostgreSQL.
 
-After each step the audit is clean, no device has two conflicting processes and who lives holds its claims; after all
-faults cease, all settles. First some stories that are known to be hard, then whatever hypothesis thinks of.
+After each step the audit is clean, no device has conflicting processes, and every running process holds its claims.
+Once faults cease, all settles. First come scenarios that are known to be hard, then those that hypothesis finds.
 """
 
 import sys
@@ -23,7 +23,7 @@ from support.profiles import TIMEOUT_S, machine_settings
 ONE = {"replicas": 1, "resources": {"gpus": 1}}
 SHARED = {"replicas": 3, "resources": {"gpus": 1, "gpu_memory": "10GiB"}}
 GOOD = ["good"] * 3
-STATEMENTS = 24  # more than any part of a step makes for so small a ledger
+STATEMENTS = 24  # more than any part of a step needs for so small a ledger
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def bench(postgres: PostgresServer, request: pytest.FixtureRequest) -> Iterator[
 
 
 class Story:
-    """A machine driven by hand: what hypothesis does between rules happens here as well."""
+    """A machine driven by hand, with the checks that hypothesis makes between rules."""
 
     def __init__(self, machine: LedgerMachine) -> None:
         self.machine = machine
@@ -47,15 +47,15 @@ class Story:
         return next(n for n, host in enumerate(self.machine.world.hosts) if host.running)
 
     def __getattr__(self, rule: str) -> Callable[..., None]:
-        def told(**fields: Any) -> None:
+        def call(**fields: Any) -> None:
             getattr(self.machine, rule)(**fields)
             self.machine.holds()
 
-        return told
+        return call
 
 
 @contextmanager
-def told(first: dict[str, Any] = ONE, second: dict[str, Any] = SHARED) -> Iterator[Story]:
+def a_story(first: dict[str, Any] = ONE, second: dict[str, Any] = SHARED) -> Iterator[Story]:
     machine = LedgerMachine()
     try:
         machine.begin(first=first, second=second)
@@ -71,7 +71,7 @@ def told(first: dict[str, Any] = ONE, second: dict[str, Any] = SHARED) -> Iterat
 @pytest.mark.parametrize("second", ["take_over", "delete", "stop", "cordon"])
 @pytest.mark.parametrize("part", ["step_instances", "step_placement"])
 def test_in_the_middle_of_a_step(part: str, second: str) -> None:
-    with told() as story:
+    with a_story() as story:
         for at in range(1, STATEMENTS):
             name = f"d{at % 3}"
             story.user(name=name, verb="delete", replicas=0)
@@ -84,7 +84,7 @@ def test_in_the_middle_of_a_step(part: str, second: str) -> None:
 @pytest.mark.parametrize("how", ["drop", "cancel"])
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_struck_at_every_statement(when: Any, how: Any) -> None:
-    with told() as story:
+    with a_story() as story:
         for at in range(1, STATEMENTS):
             story.apply(name="d0", fields=ONE if at % 2 else SHARED)
             story.step(part="step_instances", strike=Strike(at=at, when=when, how=how))
@@ -97,7 +97,7 @@ def test_struck_at_every_statement(when: Any, how: Any) -> None:
 
 @pytest.mark.usefixtures("bench")
 def test_a_connection_that_is_over_writes_nothing() -> None:
-    with told() as story:
+    with a_story() as story:
         for turn in range(3):
             story.process(h=0, pick=turn, what="unhealthy")
             story.change_gpu(h=0, pick=0, mib=16 * GIB)
@@ -111,7 +111,7 @@ def test_a_connection_that_is_over_writes_nothing() -> None:
 
 @pytest.mark.usefixtures("bench")
 def test_a_refused_start_comes_again_once_there_is_room() -> None:
-    with told(first=ONE, second={"replicas": 0}) as story:
+    with a_story(first=ONE, second={"replicas": 0}) as story:
         for h in range(3):
             for gpu in range(2):
                 story.change_gpu(h=h, pick=gpu, mib=None)
@@ -129,7 +129,7 @@ def test_a_refused_start_comes_again_once_there_is_room() -> None:
 @pytest.mark.usefixtures("bench")
 def test_old_starts_come_again_when_their_ends_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal, "TOMBSTONES_KEPT", 1)
-    with told(first=ONE, second={"replicas": 0}) as story:
+    with a_story(first=ONE, second={"replicas": 0}) as story:
         for _ in range(4):
             for h in range(3):
                 story.process(h=h, pick=0, what="fail")
@@ -147,7 +147,7 @@ def test_old_starts_come_again_when_their_ends_are_forgotten(monkeypatch: pytest
 
 @pytest.mark.usefixtures("bench")
 def test_a_stop_of_an_old_term_is_refused_and_comes_again() -> None:
-    with told(first=ONE, second={"replicas": 0}) as story:
+    with a_story(first=ONE, second={"replicas": 0}) as story:
         h = story.home()
         story.user(name="d0", verb="delete", replicas=0)
         story.step(part="step_instances", strike=None)
@@ -164,7 +164,7 @@ def test_a_stop_of_an_old_term_is_refused_and_comes_again() -> None:
 
 @pytest.mark.usefixtures("bench")
 def test_an_agent_that_slept_through_its_fence_runs_nothing_beside_what_it_still_runs() -> None:
-    with told(first={**ONE, "stop_on_disconnect_after": 60}, second={"replicas": 0}) as story:
+    with a_story(first={**ONE, "stop_on_disconnect_after": 60}, second={"replicas": 0}) as story:
         h = story.home()
         story.trouble(h=h, what="freeze", noticed=False)
         for seconds in (30, 70, 200, 1):
@@ -179,7 +179,7 @@ def test_an_agent_that_slept_through_its_fence_runs_nothing_beside_what_it_still
 
 @pytest.mark.usefixtures("bench")
 def test_a_hello_is_greeted_after_its_sender_has_said_another() -> None:
-    with told(first={"replicas": 0}, second={"replicas": 0}) as story:
+    with a_story(first={"replicas": 0}, second={"replicas": 0}) as story:
         for h in range(3):
             story.late(h=h, n=0, pick=0, what="dial")
         story.apply(name="d0", fields={"replicas": 6, "resources": {"gpus": 1}})
@@ -192,7 +192,7 @@ def test_a_hello_is_greeted_after_its_sender_has_said_another() -> None:
 
 @pytest.mark.usefixtures("bench")
 def test_a_dead_host_is_removed_and_joins_anew() -> None:
-    with told() as story:
+    with a_story() as story:
         for h in range(2):
             story.trouble(h=h, what="power", noticed=True)
             story.step(part="step_workers", strike=None)
@@ -208,7 +208,7 @@ def test_a_dead_host_is_removed_and_joins_anew() -> None:
 @pytest.mark.parametrize("restart", ["always", "never"])
 @pytest.mark.parametrize("what", ["end", "fail"])
 def test_one_rank_of_a_gang_ends(restart: str, what: str) -> None:
-    with told(first={"replicas": 0}, second={"replicas": 0}) as story:
+    with a_story(first={"replicas": 0}, second={"replicas": 0}) as story:
         for pick in range(3):
             story.gang(restart=restart, preempt=False)
             story.work(rounds=2, lines=GOOD)
@@ -219,12 +219,12 @@ def test_one_rank_of_a_gang_ends(restart: str, what: str) -> None:
 @pytest.mark.usefixtures("bench")
 @pytest.mark.parametrize("second", ["take_over", "delete", "stop", "cordon"])
 def test_a_move_in_the_middle_of_which_something_happens(second: str) -> None:
-    with told(first=ONE, second={"replicas": 0}) as story:
+    with a_story(first=ONE, second={"replicas": 0}) as story:
         for at in range(1, STATEMENTS):
             story.apply(name="d0", fields=ONE)
             story.work(rounds=3, lines=GOOD)
             story.move(pick=at % 6, also=False)
-            story.step(part="step_moves", strike=None)
+            story.step(part="step_relocations", strike=None)
             for _ in range(at % 3):
                 story.work(rounds=1, lines=GOOD)
             story.interleave(first="step_instances", at=at, second=second, n=at % 2, name="d0", h=at % 3)

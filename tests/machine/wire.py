@@ -1,4 +1,4 @@
-"""What happens to messages between agents and hubs: carried in order, or repeated, late, reordered, lost."""
+"""The wire between agents and hubs: messages arrive in order, or repeated, late, reordered or not at all."""
 
 import random
 
@@ -8,19 +8,19 @@ from schemas.wire import CommandResult
 
 
 async def agent_says(host: Host, limit: int = 1_000) -> None:
-    """The agent puts what it has to say on the line."""
+    """The agent sends its queued messages."""
     while host.link is not None and limit and (host.outbox._messages or host.outbox._reports):
         host.link.up.append(await host.outbox.next())  # type: ignore[arg-type]  # these agents queue no heartbeats
         limit -= 1
 
 
 def hub_hears(world: World, host: Host, limit: int = 1_000, *, repeat: bool = False, swap: bool = False) -> None:
-    """Messages arrive at the hub. Reports keep their order among themselves, since they are acknowledged "up to"."""
+    """Messages arrive at the hub. Reports keep their order, since acknowledgements name the last one."""
     link = host.link
     if link is None or not link.up:
         return
     arriving = [link.up.popleft() for _ in range(min(limit, len(link.up)))]
-    if swap:  # answers overtake reports, or the other way round
+    if swap:  # answers overtake reports, or the reverse
         arriving.sort(key=lambda m: isinstance(m, CommandResult), reverse=not isinstance(arriving[0], CommandResult))
         world.tally["messages reordered"] += len(arriving) > 1
     if repeat:
@@ -30,7 +30,7 @@ def hub_hears(world: World, host: Host, limit: int = 1_000, *, repeat: bool = Fa
 
 
 def hub_hears_late(world: World, link: Link, n: int) -> None:
-    """What was on its way when a line broke, in any order, some of it twice."""
+    """Messages of a broken connection arrive, in any order, one of them twice."""
     messages = [*link.lost, *list(link.lost)[:1]]
     random.Random(n).shuffle(messages)  # noqa: S311 - no secret, and the same each time
     world.tally["messages late"] += len(messages)
@@ -39,7 +39,7 @@ def hub_hears_late(world: World, link: Link, n: int) -> None:
 
 
 def agent_hears(world: World, host: Host, limit: int = 1_000, *, repeat: bool = False) -> None:
-    """The agent takes what the hub has sent; at the end of a connection it hears why."""
+    """The agent receives the hub's messages, and at the end of a connection its reason."""
     link = host.link
     if link is None or host.frozen or host.journal is None:
         return
@@ -55,10 +55,10 @@ def agent_hears(world: World, host: Host, limit: int = 1_000, *, repeat: bool = 
 
 
 def replay(world: World, host: Host, n: int) -> None:
-    """An order of any age comes to the agent again; of an old term it changes nothing."""
+    """A command of any age reaches the agent again; one of an old term changes nothing."""
     if host.journal is None or host.frozen or not host.history:
         return
-    world.tally["orders replayed"] += 1
+    world.tally["commands replayed"] += 1
     order = host.history[n % len(host.history)]
     over = order.term < host.journal.facts.highest_term
     before = dict(host.journal.processes)

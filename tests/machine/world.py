@@ -1,4 +1,4 @@
-"""The whole of the ledger's machine: one database, two controllers, three hosts, and what each may do or suffer."""
+"""The world of the ledger machine: one database, two controllers, three hosts, and their actions and faults."""
 
 import asyncio
 import hashlib
@@ -25,7 +25,7 @@ from schemas.wire import Command, Hello
 
 Action = Callable[[], Awaitable[Any]]
 GPUS_PER_HOST: Final = 2
-_KEPT: Final = 4  # deposed terms, abandoned dials
+_KEPT: Final = 4  # former terms, abandoned hellos
 _EMPTY: Final = """
     delete from claims; delete from instances; delete from deployments; delete from device_readings;
     delete from devices; delete from workers; delete from events"""
@@ -46,7 +46,7 @@ FINGERPRINT: Final = """
 
 
 class World:
-    """Every public coroutine is one thing that happens."""
+    """Every public coroutine is one event."""
 
     def __init__(self, database: StruckDatabase, folder: Path, tally: Counter[str]) -> None:
         self.database = database
@@ -56,10 +56,10 @@ class World:
         self.hosts = [
             Host(f"w{n}", {f"GPU-{n}-{i}": GPU_MIB for i in range(GPUS_PER_HOST)}, folder / f"w{n}") for n in range(3)
         ]
-        self.lost_leadership: list[Term] = []
-        self.late: list[Link] = []  # broken lines with messages still on their way
-        self.dials: list[tuple[Host, str, Hello]] = []  # hellos whose senders have given up
-        self.deleted: dict[str, set[tuple[str, int]]] = {}  # what each had at its deletion: instances and their epochs
+        self.former_terms: list[Term] = []
+        self.late: list[Link] = []  # broken connections with messages on their way
+        self.dials: list[tuple[Host, str, Hello]] = []  # hellos that their senders have abandoned
+        self.deleted: dict[str, set[tuple[str, int]]] = {}  # instances and epochs of each at its deletion
 
     async def begin(self) -> None:
         """An empty ledger, a leader, and all hosts ready."""
@@ -73,7 +73,7 @@ class World:
         await self.leader.step_workers()
 
     async def end(self) -> None:
-        terms = [*self.lost_leadership, *(c.term for c in self.controllers if c.term is not None)]
+        terms = [*self.former_terms, *(c.term for c in self.controllers if c.term is not None)]
         for term in terms:
             await term.aclose()
         for host in self.hosts:
@@ -81,7 +81,7 @@ class World:
 
     @property
     def leader(self) -> Term | None:
-        """The reign of the newest term, as long as its controller lives."""
+        """The newest term, while its controller runs."""
         return max((c.term for c in self.controllers if c.term), key=lambda t: t.number, default=None)
 
     async def attempt(self, action: Action, strike: Strike | None = None) -> Outcome:
@@ -93,14 +93,14 @@ class World:
             self.tally["crashes"] += 1
         return outcome
 
-    async def interleave(self, first: Action, at: int, second: Action, *, deposes: bool = False) -> None:
-        """The first is paused before its n-th statement while the second happens; then it goes on.
+    async def interleave(self, first: Action, at: int, second: Action, *, ends_term: bool = False) -> None:
+        """Pauses the first before its n-th statement while the second happens; then the first goes on.
 
         Args:
-            first: what is paused.
+            first: the paused action.
             at: the statement.
-            second: what happens meanwhile; it gives up where it would wait for the first.
-            deposes: where the second succeeds, the first must not write any more.
+            second: the action meanwhile; it gives up where it would wait for the first.
+            ends_term: where the second succeeds, the first must not write any more.
         """
         strike = Strike(at=at, how="pause")
         task = launch(first, strike)
@@ -108,29 +108,29 @@ class World:
         await strike.paused.wait()
         try:
             outcome = await self.attempt(second, Strike(impatient=True))
-            if not strike.writing:  # else it may commit what it has checked; whatever it begins now may not
+            if not strike.writing:  # else it may commit what it has checked, but nothing that it begins now
                 await self.note_deleted()
-            before = await self.fingerprint() if deposes and outcome == "done" else None
+            before = await self.fingerprint() if ends_term and outcome == "done" else None
         finally:
             strike.resume.set()
             await asyncio.wait({task})
         self.tally[f"outcome {await finish(task, strike)}"] += 1
         if before is not None and strike.struck:
             self.tally["takeovers in the middle of a step"] += 1
-            assert before == await self.fingerprint(), "a deposed leader has written"
+            assert before == await self.fingerprint(), "a former leader has written"
 
     async def fingerprint(self) -> str:
         async with self.database.connection() as connection:
             return str(await connection.raw.fetchval(FINGERPRINT))
 
     async def note_deleted(self) -> None:
-        """Remembers what newly deleted deployments have: it may go, but nothing may come."""
+        """Records the instances of newly deleted deployments: they may go, but none may come."""
         async with self.database.connection() as connection:
             rows = await connection.raw.fetch(DELETED)
         for row in rows:
             self.deleted.setdefault(str(row["uid"]), {(id_, epoch) for id_, epoch in row["has"]})
 
-    # What users and operators do
+    # Users and operators
 
     async def apply(self, name: str, spec: DeploymentSpec) -> None:
         await deployments.apply(self.database, name, spec)
@@ -152,7 +152,7 @@ class World:
             await worker_flags.set_flags(self.database, host.name, verb)
 
     async def delete_worker(self, host: Host, *, confirm_dead: bool) -> None:
-        assert not (confirm_dead and host.powered), "the machine's operator does not lie"
+        assert not (confirm_dead and host.powered), "an operator confirms the death of dead hosts only"
         with suppress(RefusedError):
             await worker_flags.delete_worker(self.database, host.name, confirm_dead=confirm_dead)
             self.tally["workers deleted"] += 1
@@ -160,32 +160,32 @@ class World:
     # Terms
 
     async def take_over(self, controller: Controller) -> None:
-        """The lease has run out; whoever led knows nothing of it."""
-        new, old = await controller.campaign(), self.leader
+        """The lease has expired, and its former holder does not know."""
+        new, old = await controller.acquire_lease(), self.leader
         if new is None:
             return
         self.tally["takeovers"] += 1
-        if old is not None and old.number > new.number:  # so long did the answer take
-            self.lost_leadership.append(new)
+        if old is not None and old.number > new.number:  # its answer took so long
+            self.former_terms.append(new)
             return
-        self.lost_leadership += [c.term for c in self.controllers if c.term is not None]
+        self.former_terms += [c.term for c in self.controllers if c.term is not None]
         for other in self.controllers:
             other.term = None
         controller.term = new
-        while len(self.lost_leadership) > _KEPT:
-            await self.lost_leadership.pop(0).aclose()
+        while len(self.former_terms) > _KEPT:
+            await self.former_terms.pop(0).aclose()
 
-    async def step_deposed(self, n: int, part: str) -> None:
-        """A leader of an old term goes on as if nothing had happened."""
-        term = self.lost_leadership[n % len(self.lost_leadership)]
+    async def step_former_leader(self, n: int, part: str) -> None:
+        """The leader of a former term goes on as before."""
+        term = self.former_terms[n % len(self.former_terms)]
         before = await self.fingerprint()
         outcome = await self.attempt(getattr(term, part))
-        assert before == await self.fingerprint(), f"term {term.number} is over and has written"
+        assert before == await self.fingerprint(), f"term {term.number} has ended and has written"
         self.tally["stale terms stepped"] += 1
         self.tally["stale terms refused"] += outcome == "stale"
 
     async def crash(self, controller: Controller) -> None:
-        """kill -9 of a controller: connections drop, nothing of its memory stays."""
+        """kill -9 of a controller: its connections and its memory are lost."""
         for host in self.hosts:
             if host.link is not None and host.link.controller is controller:
                 host.cut()
@@ -199,7 +199,7 @@ class World:
     # Connections
 
     async def join(self, host: Host) -> None:
-        """A new row for the host, as a join token would earn it."""
+        """Inserts a row for the host, as a join with a token does."""
         host.forget_worker()
         worker = uuid.uuid4()
         try:
@@ -210,25 +210,25 @@ class World:
                     host.name,
                     hashlib.sha256(str(worker).encode()).digest(),
                 )
-        except asyncpg.UniqueViolationError:  # the old row lives: somebody else deletes it first
+        except asyncpg.UniqueViolationError:  # the old row exists until an operator deletes it
             return
         host.worker_id = str(worker)
 
     async def connect(self, host: Host, controller: Controller, strike: Strike | None = None) -> None:
-        """The agent dials, says hello, and is greeted, unless the controller fails in it."""
+        """The agent connects and sends hello; the handshake follows, unless the controller fails in it."""
         assert host.worker_id is not None
         self.drop(host, noticed=False)
         await self._greet(host, host.worker_id, host.hello(), controller, strike, keep=True)
 
-    def dial_in_vain(self, host: Host) -> None:
-        """The agent says hello and gives up before it is greeted."""
+    def abandon_hello(self, host: Host) -> None:
+        """The agent sends hello and gives up before the handshake."""
         assert host.worker_id is not None
         self.drop(host, noticed=False)
         self.dials.append((host, host.worker_id, host.hello()))
         del self.dials[:-_KEPT]
 
-    async def greet_late(self, n: int, controller: Controller) -> None:
-        """A controller writes a hello whose sender has long given up."""
+    async def shake_late(self, n: int, controller: Controller) -> None:
+        """A controller writes a hello that its sender has abandoned."""
         host, worker_id, hello = self.dials[n % len(self.dials)]
         self.tally["late hellos"] += 1
         await self._greet(host, worker_id, hello, controller, None, keep=False)
@@ -255,7 +255,7 @@ class World:
         await self.attempt(greet, strike)
 
     async def arrive_late(self, n: int, hear: Callable[[Link], None]) -> None:
-        """What was on its way when a line broke arrives after all. A newer connection has the say, if there is one."""
+        """Messages of a broken connection arrive after all; they change nothing if a newer connection exists."""
         link = self.late.pop(n % len(self.late))
         controller = link.controller
         await self.attempt(controller.write)
@@ -269,11 +269,11 @@ class World:
         host = next(h for h in self.hosts if h.name == link.session.name)
         await self.attempt(lambda: write_change(self.database, link.session, host.inventory()))
         if newest != link.session.number:
-            assert before == await self.fingerprint(), "a connection that is over has written"
+            assert before == await self.fingerprint(), "an ended connection has written"
             self.tally["stale sessions refused"] += 1
 
     def drop(self, host: Host, *, noticed: bool) -> None:
-        """The line breaks; the hub notices it at once or later."""
+        """Breaks the connection; the hub notices at once or later."""
         link = host.cut()
         if link is None:
             return
@@ -285,7 +285,7 @@ class World:
             link.controller.hang_up(link)
 
     async def beat(self, host: Host, strike: Strike | None = None) -> None:
-        """A heartbeat: what has changed of the devices is written."""
+        """A heartbeat: the hub writes changed devices."""
         link = host.link
         if link is not None:
             await self.attempt(lambda: write_change(self.database, link.session, host.inventory()), strike)

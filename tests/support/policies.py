@@ -90,6 +90,11 @@ class PolicyWatch:
 
     # Observations
 
+    async def placed(self, name: str) -> bool:
+        """Whether all of its instances hold claims."""
+        found = await self.cluster.instances(name)
+        return bool(found) and all(i["status"]["claims"] for i in found)
+
     async def deployment(self, name: str) -> Json:
         return dict(await self.cluster.get(f"/deployments/{name}"))
 

@@ -8,10 +8,13 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import aiohttp
+import pytest
 
 from support.cluster import Cluster
 from support.policies import IDLE_POLICY, SAMPLE_S, SAMPLING, WHOLE, WINDOW_S, PolicyWatch, Serving, seconds
 from support.webhook_receiver import Receiver, webhook_receiver
+
+pytestmark = pytest.mark.cases
 
 log = logging.getLogger(__name__)
 PROMISED_S = SAMPLE_S + 2.0  # one sampling period and two seconds after the window is full
@@ -68,6 +71,7 @@ async def _begin(watch: PolicyWatch, receiver: Receiver) -> None:
     await watch.put("by-name", **IDLE_POLICY)
 
     await watch.idle("unheard", placement={"workers": ["mute"]})
+    await cluster.until(lambda: watch.placed("unheard"), "unheard is placed, before others may take its only GPU")
     await watch.idle("unused")
     await watch.idle("busy", 95)
     await watch.idle("loading", 95, args={"load_seconds": LOADS_S})
