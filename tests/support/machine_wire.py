@@ -63,7 +63,7 @@ def replay(world: World, host: Host, n: int) -> None:
     over = order.term < host.journal.facts.highest_term
     before = dict(host.journal.processes)
     answer = host.obey(order)
-    host.outbox.say(answer)
+    host.outbox.add(answer)
     if over:
         world.tally["old terms refused"] += 1
         assert (answer.code, before) == ("old_term", dict(host.journal.processes)), f"{order} was obeyed"

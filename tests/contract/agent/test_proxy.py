@@ -20,7 +20,7 @@ async def echo(request):
     body = await request.read()
     auth, te = request.headers.get("Authorization"), request.headers.get("TE")
     head = f"{request.method} {request.raw_path} auth={auth} te={te}"
-    headers = {"X-Engine": "yes", "Content-Type": "application/x-odd", "X-Gpuward-Refusal": "forged"}
+    headers = {"X-EngineProcess": "yes", "Content-Type": "application/x-odd", "X-Gpuward-Refusal": "forged"}
     return web.Response(body=head.encode() + b"|" + body, headers=headers)
 
 async def stream(request):
@@ -115,7 +115,7 @@ async def test_requests_and_answers_pass_untouched(base: str, client: aiohttp.Cl
         f"{base}/engines/i-1/a%2Fb/%C3%A4?q=1&q=%20x", data=body, headers={**AUTH, "TE": "trailers"}
     ) as answer:
         assert answer.status == 200
-        assert (answer.headers["X-Engine"], answer.headers["Content-Type"]) == ("yes", "application/x-odd")
+        assert (answer.headers["X-EngineProcess"], answer.headers["Content-Type"]) == ("yes", "application/x-odd")
         assert PROXY_REFUSAL_HEADER not in answer.headers, "only the proxy refuses"
         head, _, echoed = (await answer.read()).partition(b"|")
     assert head == b"PUT /a%2Fb/%C3%A4?q=1&q=%20x auth=None te=None"

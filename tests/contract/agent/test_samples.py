@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 
 from agent.clock import boot_clock
-from agent.sampling import requests as requests_module
+from agent.sampling import request_counts as requests_module
 from schemas.wire import ProcessSample, Readings
 from support.agents import GPU0, GPU1, AgentUnderTest, running_agent, settings_for
 from support.controller_double import SECRET, WAIT_S, ControllerDouble, controller_double, simulated_order

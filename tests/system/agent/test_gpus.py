@@ -164,19 +164,19 @@ async def test_a_hung_or_dead_driver_costs_a_reading_and_never_more(how: str, fa
     reader = ChildReader(limit_s=10, clock=clock)
     await reader.open()
     inventory = InventoryWatch(reader, HostFacts(os="linux", arch="x", hostname="h", memory_mib=1, cpu_milli=1))
-    assert len(await inventory.read() or ()) == 3
+    assert len(await inventory.read_gpus() or ()) == 3
     (child,) = _readers()
     fault(how)
     reader._limit_s = 0.3
-    assert await inventory.read() is None
+    assert await inventory.read_gpus() is None
     assert not child.is_running()
     assert len(inventory.devices) == 3  # what was known stays known
     fault("")
     reader._limit_s = 10
-    assert await inventory.read() is None  # it waits before it tries again
+    assert await inventory.read_gpus() is None  # it waits before it tries again
     assert _readers() == []
     clock.now_s = 60.0
-    assert len(await inventory.read() or ()) == 3
+    assert len(await inventory.read_gpus() or ()) == 3
     await reader.aclose()
 
 

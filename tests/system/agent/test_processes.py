@@ -8,8 +8,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from agent.processes.folders import Folders
-from agent.records import Key
+from agent.process_records import ProcessKey
+from agent.processes.folders import InstanceFolders
 from schemas.wire import ProbeOrder
 from support.agents import GPU0, AgentUnderTest
 from support.controller_double import ControllerDouble, simulated_order, start_order
@@ -96,7 +96,7 @@ async def test_the_start_timeout_counts_from_the_last_progress(
     await controller.start_order("i-1", order)
     ended = await controller.state("i-1", "exited")
     assert ended.reason == "start_timeout"
-    log = Folders(agent.settings.data_dir).log(Key("i-1", 1, 0)).read_text()
+    log = InstanceFolders(agent.settings.data_dir).log(ProcessKey("i-1", 1, 0)).read_text()
     assert "loading 8" in log  # 2.4 s of progress were no reason to kill it
 
 
@@ -128,13 +128,13 @@ async def test_fifty_engines_come_and_go(controller: ControllerDouble, agent: Ag
 
 
 def test_a_log_stays_bounded_while_its_writer_writes_on(tmp_path: Path) -> None:
-    folders, key = Folders(tmp_path, log_bytes=1000), Key("i-1", 1, 0)
+    folders, key = InstanceFolders(tmp_path, log_bytes=1000), ProcessKey("i-1", 1, 0)
     path = folders.log(key)
     with path.open("ab", buffering=0) as writer:
         writer.write(b"".join(b"line %04d\n" % n for n in range(300)))
-        assert folders.bound(key)
+        assert folders.rotate_log(key)
         writer.write(b"after\n")
-        assert not folders.bound(key)
+        assert not folders.rotate_log(key)
     assert path.read_bytes() == b"after\n"
     aside = path.with_suffix(".log.1").read_bytes()
     assert len(aside) == 1000
@@ -142,13 +142,13 @@ def test_a_log_stays_bounded_while_its_writer_writes_on(tmp_path: Path) -> None:
 
 
 def test_old_epochs_and_dead_instances_are_pruned(tmp_path: Path) -> None:
-    folders = Folders(tmp_path)
+    folders = InstanceFolders(tmp_path)
     for number in range(70):
-        folders.log(Key(f"i-{number}", 1, 0)).write_text("x")
-        os.utime(folders.log(Key(f"i-{number}", 1, 0)), (number, number))
+        folders.log(ProcessKey(f"i-{number}", 1, 0)).write_text("x")
+        os.utime(folders.log(ProcessKey(f"i-{number}", 1, 0)), (number, number))
         os.utime(tmp_path / "instances" / f"i-{number}", (number, number))
     for epoch in range(2, 8):
-        folders.log(Key("i-69", epoch, 0)).write_text("x")
+        folders.log(ProcessKey("i-69", epoch, 0)).write_text("x")
     folders.prune(live={"i-0"})
     left = {path.name for path in (tmp_path / "instances").iterdir()}
     assert len(left) == 65

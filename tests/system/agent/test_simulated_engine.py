@@ -11,14 +11,14 @@ from contextlib import asynccontextmanager
 import aiohttp
 import pytest
 
-from agent.processes.ports import PortBook
-from agent.sampling.requests import sum_gauges
+from agent.processes.ports import PortAllocator
+from agent.sampling.request_counts import sum_gauges
 
 
 @asynccontextmanager
 async def engine(*args: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, aiohttp.ClientSession]]:
-    ports = PortBook()
-    port = ports.take()
+    ports = PortAllocator()
+    port = ports.allocate()
     argv = ("-P", "-m", "agent.simulated_engine", "--port", str(port), "--model", "demo", *args)
     process = await asyncio.create_subprocess_exec(sys.executable, *argv, stdout=asyncio.subprocess.PIPE)
     assert process.stdout is not None

@@ -7,7 +7,7 @@ import pytest
 from agent import journal as journal_module
 from agent.errors import DataFolderError
 from agent.journal import Journal
-from agent.records import ProcessRecord
+from agent.process_records import ProcessRecord
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def test_only_ends_are_forgotten_and_only_up_to_the_number(journal: Journal) -> 
 
 
 def test_tombstones_are_bounded_and_their_epochs_stay(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal_module, "TOMBSTONES_KEPT", 3)
+    monkeypatch.setattr(journal_module, "ENDED_KEPT", 3)
     for number in range(6):
         ended = journal.record(_record(f"i-{number}", state="exited", reason="exit"))
         journal.acknowledge(ended.seq)

@@ -5,11 +5,11 @@ from collections.abc import Mapping
 import pytest
 
 from agent.gpus.reader import GpuWork
-from agent.records import Key
-from agent.sampling.periods import Accumulation, Holder
+from agent.process_records import ProcessKey
+from agent.sampling.periods import Holder, PeriodAccumulator
 from schemas.wire import DeviceFacts, Readings
 
-OURS, OTHER = Key("i-1", 1, 0), Key("i-2", 3, 0)
+OURS, OTHER = ProcessKey("i-1", 1, 0), ProcessKey("i-2", 3, 0)
 OWNERS = {10: OURS, 11: OURS, 20: OTHER, 30: None}
 
 
@@ -22,20 +22,20 @@ def work(percent: Mapping[int, float] | None, running: tuple[int, ...] = (10, 11
 
 
 def own(*readings: tuple[float | None, GpuWork]) -> Readings | None:
-    period = Accumulation()
+    period = PeriodAccumulator()
     for utilization, told in readings:
         period.add(facts(utilization), told, OWNERS)
     return period.process(Holder(OURS, ("GPU-a",), 0)).utilization["GPU-a"]
 
 
 def test_mean_and_maximum_of_what_was_read() -> None:
-    period = Accumulation()
+    period = PeriodAccumulator()
     for utilization in (10, None, 30, 80):
         period.add(facts(utilization), GpuWork(), {})
     period.add(facts(None, "GPU-b"), GpuWork(), {})
     (sample,) = period.gpus()  # of the other one nothing is known, and nothing is told
     assert (sample.uuid, sample.mean, sample.max, sample.used_mib) == ("GPU-a", 40, 80, 7)
-    assert Accumulation().gpus() == ()
+    assert PeriodAccumulator().gpus() == ()
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_figures_of_which_nobody_knows_whose_they_are_are_not_zero(
     unowned: Mapping[int, float] | None, known: bool
 ) -> None:
     """While /proc does not answer, ours may be the one that works."""
-    period = Accumulation()
+    period = PeriodAccumulator()
     period.add(facts(95), work({20: 95}), OWNERS)
     period.add(facts(95), work(unowned), {})
     found = period.process(Holder(OURS, ("GPU-a",), 0)).utilization["GPU-a"]
@@ -77,8 +77,8 @@ def test_figures_of_which_nobody_knows_whose_they_are_are_not_zero(
 
 
 def test_a_process_names_every_gpu_that_it_claims() -> None:
-    period = Accumulation()
+    period = PeriodAccumulator()
     period.add(facts(0), GpuWork(), {})
-    sample = period.process(Holder(Key("i", 2, 1), ("GPU-a", "GPU-b"), None))
+    sample = period.process(Holder(ProcessKey("i", 2, 1), ("GPU-a", "GPU-b"), None))
     assert (sample.instance, sample.epoch, sample.rank, sample.requests) == ("i", 2, 1, None)
     assert sample.utilization == {"GPU-a": Readings(mean=0, max=0), "GPU-b": None}

@@ -10,12 +10,12 @@ import aiohttp
 import pytest
 
 from agent.gpus.reader import GpuReading
+from agent.in_flight import InFlightRequests
 from agent.inventory import InventoryWatch
 from agent.sampling.backlog import Backlog
-from agent.sampling.owners import Owners
-from agent.sampling.requests import RequestWatch
+from agent.sampling.pid_owners import PidOwners
+from agent.sampling.request_counts import RequestCounter
 from agent.sampling.sampler import Sampler
-from agent.traffic import Traffic
 from schemas.wire import DeviceFacts, HostFacts, SamplePeriod
 
 pytestmark = pytest.mark.looptime
@@ -62,9 +62,9 @@ class Host:
 @asynccontextmanager
 async def sampling(host: Host, folder: Path, period_s: float = 10.0) -> AsyncIterator[Sampler]:
     async with aiohttp.ClientSession() as session:
-        requests = RequestWatch(lambda: (), Traffic(), session, host.clock)
+        requests = RequestCounter(lambda: (), InFlightRequests(), session, host.clock)
         inventory = InventoryWatch(host, HOST)
-        sampler = Sampler(inventory, lambda: (), Owners(str(folder)), requests, host.backlog, host.clock)
+        sampler = Sampler(inventory, lambda: (), PidOwners(str(folder)), requests, host.backlog, host.clock)
         sampler.period_s = period_s
         running = asyncio.create_task(sampler.run())
         try:

@@ -43,7 +43,7 @@ def test_wrong_values_name_their_field(field: str, value: object) -> None:
 def test_the_token_has_one_source(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GPUWARD_JOIN_TOKEN_FILE", "/run/secrets/join")
     assert _settings().join_token_file == Path("/run/secrets/join")
-    with pytest.raises(ValidationError, match="give one of them"):
+    with pytest.raises(ValidationError, match="set one of them"):
         _settings(join_token="secret-token")
 
 

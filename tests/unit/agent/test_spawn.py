@@ -1,14 +1,14 @@
 import sys
 from pathlib import Path
 
-from agent.engines import installed_engines
-from agent.processes.ports import PortBook
+from agent.installed_engines import installed_engines
+from agent.process_records import ProcessKey
+from agent.processes.ports import PortAllocator
 from agent.processes.spawn import engine_argv, engine_env
-from agent.records import Key
 from schemas.wire import ClaimOrder
 from support.controller_double import start_order
 
-KEY = Key("i-1", 2, 1)
+KEY = ProcessKey("i-1", 2, 1)
 
 
 def test_only_our_placeholders_are_filled_in() -> None:
@@ -70,13 +70,13 @@ def test_a_users_own_caches_stay(tmp_path: Path) -> None:
 
 
 def test_no_two_agents_of_a_host_choose_the_same_port() -> None:
-    one, other = PortBook(), PortBook()
+    one, other = PortAllocator(), PortAllocator()
     try:
-        port = one.take()
-        assert not other.hold(port)
-        assert len({other.take() for _ in range(50)} | {port}) == 51
+        port = one.allocate()
+        assert not other.lock(port)
+        assert len({other.allocate() for _ in range(50)} | {port}) == 51
         one.release(port)
-        assert other.hold(port)
+        assert other.lock(port)
     finally:
         one.close()
         other.close()

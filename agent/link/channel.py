@@ -1,4 +1,4 @@
-"""One WebSocket to the controller: messages in and out, each within its time. Any failure is an `UnreachableError`."""
+"""One WebSocket to the controller. Every operation has a time limit; every failure is an `UnreachableError`."""
 
 import asyncio
 import contextlib
@@ -6,10 +6,11 @@ from collections.abc import AsyncIterator, Coroutine
 from typing import Any, Final
 
 import aiohttp
+import orjson
 from pydantic import ValidationError
 
-from agent.contact import Contact
 from agent.errors import UnreachableError
+from agent.heartbeat import ControllerHeartbeat
 from schemas.base import Wire
 from schemas.wire import CONNECT_PATH, MAX_MESSAGE_BYTES, controller_message
 
@@ -23,31 +24,35 @@ class UnauthorizedError(Exception):
     """The controller does not know this credential."""
 
 
-class Garbled(Exception):  # noqa: N818 - no failure of the channel: one message that cannot be read
-    """A message that is not understood; `data` is what came, the text names the field."""
+class InvalidMessageError(Exception):
+    """A message from the controller is invalid; the text names the field.
+
+    Attributes:
+        command_id: the command's number if the message is a command.
+    """
 
     def __init__(self, data: str | bytes, error: ValidationError) -> None:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         super().__init__(f"{'.'.join(map(str, first['loc']))}: {first['msg']}")
-        self.data = data
+        self.command_id = _command_id(data)
 
 
 class Channel:
     """An open connection."""
 
-    def __init__(self, ws: aiohttp.ClientWebSocketResponse, contact: Contact) -> None:
+    def __init__(self, ws: aiohttp.ClientWebSocketResponse, heartbeat: ControllerHeartbeat) -> None:
         self._ws = ws
-        self._contact = contact
+        self._heartbeat = heartbeat
 
     @classmethod
     async def dial(
-        cls, session: aiohttp.ClientSession, controller_url: str, credential: str, contact: Contact
+        cls, session: aiohttp.ClientSession, controller_url: str, credential: str, heartbeat: ControllerHeartbeat
     ) -> "Channel":
         """Connects.
 
         Raises:
             UnauthorizedError: the credential is refused.
-            UnreachableError: there is no connection to be had now.
+            UnreachableError: no connection is possible now.
         """
         try:
             async with asyncio.timeout(_CONNECT_LIMIT_S):
@@ -55,7 +60,7 @@ class Channel:
                     controller_url + CONNECT_PATH,
                     headers={"Authorization": f"Bearer {credential}"},
                     max_msg_size=MAX_MESSAGE_BYTES,
-                    autoping=False,  # pongs are the controller's words too: they are counted here
+                    autoping=False,  # pongs count as the controller's heartbeat, so they are handled here
                 )
         except aiohttp.WSServerHandshakeError as error:
             if error.status in _UNAUTHORIZED:
@@ -63,48 +68,48 @@ class Channel:
             raise UnreachableError(f"the controller answers {error.status}") from error
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise UnreachableError(repr(error)) from error
-        return cls(ws, contact)
+        return cls(ws, heartbeat)
 
     async def send(self, message: Wire) -> None:
         """Sends one message."""
-        await _guarded(self._ws.send_str(message.model_dump_json()))
+        await _send(self._ws.send_str(message.model_dump_json()))
 
     async def ping(self) -> None:
-        """Makes the controller say something."""
-        await _guarded(self._ws.ping())
+        """Asks the controller for a pong."""
+        await _send(self._ws.ping())
 
     async def receive(self, limit_s: float) -> Any:
-        """What the controller says next; None where it only gave a sign of life.
+        """The controller's next message; None for a ping or pong.
 
         Raises:
-            Garbled: it is not understood.
-            UnreachableError: nothing came in time, or the connection is over.
+            InvalidMessageError: the message is invalid.
+            UnreachableError: nothing came in time, or the connection is closed.
         """
-        async with limit(limit_s, f"the controller is silent for {limit_s:g} s"):
+        async with time_limit(limit_s, f"the controller is silent for {limit_s:g} s"):
             frame = await self._ws.receive()
         if frame.type is aiohttp.WSMsgType.PING:
-            await _guarded(self._ws.pong(frame.data))
+            await _send(self._ws.pong(frame.data))
         elif frame.type is not aiohttp.WSMsgType.PONG:
             if frame.type not in (aiohttp.WSMsgType.TEXT, aiohttp.WSMsgType.BINARY):
                 raise UnreachableError("the controller closed the connection")
-            self._contact.heard()
+            self._heartbeat.received()
             try:
                 return controller_message.validate_json(frame.data)
             except ValidationError as error:
-                raise Garbled(frame.data, error) from error
-        self._contact.heard()
+                raise InvalidMessageError(frame.data, error) from error
+        self._heartbeat.received()
         return None
 
     async def close(self) -> None:
-        """Ends the connection; doing it twice is fine."""
+        """Closes the connection; a second call does nothing."""
         with contextlib.suppress(TimeoutError, aiohttp.ClientError, ConnectionError):
             async with asyncio.timeout(_CLOSE_LIMIT_S):
                 await self._ws.close()
 
 
 @contextlib.asynccontextmanager
-async def limit(seconds: float, why: str) -> AsyncIterator[None]:
-    """A time limit whose end means that the controller cannot be reached."""
+async def time_limit(seconds: float, why: str) -> AsyncIterator[None]:
+    """A time limit; at its end the controller counts as unreachable, with `why` as the message."""
     try:
         async with asyncio.timeout(seconds):
             yield
@@ -112,9 +117,18 @@ async def limit(seconds: float, why: str) -> AsyncIterator[None]:
         raise UnreachableError(why) from error
 
 
-async def _guarded(sending: Coroutine[Any, Any, None]) -> None:
-    async with limit(_SEND_LIMIT_S, "the controller takes nothing"):
+async def _send(sending: Coroutine[Any, Any, None]) -> None:
+    async with time_limit(_SEND_LIMIT_S, "the controller does not read"):
         try:
             await sending
         except (aiohttp.ClientError, ConnectionError, RuntimeError) as error:  # RuntimeError: it is closing
             raise UnreachableError(repr(error)) from error
+
+
+def _command_id(data: str | bytes) -> int | None:
+    try:
+        body = orjson.loads(data)
+    except ValueError:
+        return None
+    number = body.get("command_id") if isinstance(body, dict) else None
+    return number if isinstance(number, int) else None

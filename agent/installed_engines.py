@@ -1,4 +1,4 @@
-"""Which servers of models are installed on this host: each is known by its program on the engines' search path."""
+"""Which model servers are installed on this host: each is found by its program on the engines' search path."""
 
 import os
 import shutil
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-# As manifests name the engines. What has no program of its own (custom, simulated) runs everywhere.
+# By the names that manifests use. An engine without a program of its own (custom, simulated) runs on every host.
 PROGRAMS: Final = {
     "vllm": "vllm",
     "sglang": "sglang",
@@ -17,9 +17,9 @@ PROGRAMS: Final = {
 
 
 def search_path(env: Mapping[str, str]) -> str:
-    """Where engines are looked for: the agent's own path, then the folder of its interpreter.
+    """Where engines are searched: the agent's own path, then its interpreter's folder.
 
-    So engines that are installed beside the agent are found though nobody activated its environment.
+    Engines installed in the agent's environment are thus found even if that environment was not activated.
     """
     return os.pathsep.join(p for p in (env.get("PATH", os.defpath), str(Path(sys.executable).parent)) if p)
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import psutil
 
+from agent.process_records import ProcessKey, ProcessRecord
 from agent.processes.procfs import MARK_DIR, MARK_EPOCH, MARK_INSTANCE, MARK_RANK
-from agent.records import Key, ProcessRecord
-from agent.sampling.owners import Owners
+from agent.sampling.pid_owners import PidOwners
 
 LIMIT_S = 20.0
 # A child in the same session, one in a session of its own whose environment tells nothing, and its child in turn.
@@ -44,13 +44,13 @@ async def tree(env: dict[str, str]) -> AsyncIterator[psutil.Process]:
         await process.wait()
 
 
-def record(key: Key, pid: int | None) -> ProcessRecord:
+def record(key: ProcessKey, pid: int | None) -> ProcessRecord:
     return ProcessRecord(instance=key.instance, epoch=key.epoch, rank=key.rank, state="running", boot_id="b", pid=pid)
 
 
 async def test_the_whole_tree_is_its_processs_and_nobody_elses(tmp_path: Path) -> None:
-    ours, other = Key("i-1", 2, 0), Key("i-2", 1, 0)
-    owners = Owners(str(tmp_path))
+    ours, other = ProcessKey("i-1", 2, 0), ProcessKey("i-2", 1, 0)
+    owners = PidOwners(str(tmp_path))
     async with tree({}) as leader, tree({}) as neighbour, tree({}) as stranger:
         live = [record(ours, leader.pid), record(other, neighbour.pid)]
         mine = {p.pid for p in (leader, *leader.children(recursive=True))}
@@ -66,8 +66,8 @@ async def test_the_whole_tree_is_its_processs_and_nobody_elses(tmp_path: Path) -
 
 
 async def test_one_that_left_its_parents_is_known_by_its_marker(tmp_path: Path) -> None:
-    key = Key("i-1", 2, 1)
+    key = ProcessKey("i-1", 2, 1)
     marks = {MARK_DIR: str(tmp_path), MARK_INSTANCE: "i-1", MARK_EPOCH: "2", MARK_RANK: "1"}
     async with tree(marks) as leader:
-        assert Owners(str(tmp_path)).find([leader.pid], [record(key, None)]) == {leader.pid: key}
-        assert Owners("/elsewhere").find([leader.pid], [record(key, None)]) == {leader.pid: None}
+        assert PidOwners(str(tmp_path)).find([leader.pid], [record(key, None)]) == {leader.pid: key}
+        assert PidOwners("/elsewhere").find([leader.pid], [record(key, None)]) == {leader.pid: None}

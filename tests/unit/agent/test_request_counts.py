@@ -7,10 +7,10 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from agent.records import Key, ProcessRecord
-from agent.sampling import requests as module
-from agent.sampling.requests import RequestWatch, sum_gauges
-from agent.traffic import Traffic
+from agent.in_flight import InFlightRequests
+from agent.process_records import ProcessKey, ProcessRecord
+from agent.sampling import request_counts as module
+from agent.sampling.request_counts import RequestCounter, sum_gauges
 from support.controller_double import start_order
 
 GAUGES = ("vllm:num_requests_running", "vllm:num_requests_waiting")
@@ -55,19 +55,19 @@ class Watch:
 
     def __init__(self, session: aiohttp.ClientSession, port: int, gauges: tuple[str, ...] = GAUGES) -> None:
         self.now_s = 0.0
-        self.traffic = Traffic()
+        self.in_flight = InFlightRequests()
         order = start_order("run", request_gauges=gauges)
         self.record = ProcessRecord(
             instance="i", epoch=1, rank=0, state="running", boot_id="b", order=order, ready=True, port=port
         )
-        self.watch = RequestWatch(lambda: (self.record,), self.traffic, session, lambda: self.now_s)
+        self.watch = RequestCounter(lambda: (self.record,), self.in_flight, session, lambda: self.now_s)
 
     async def asked(self) -> int | None:
-        await self.watch.ask_all()
+        await self.watch.scrape_all()
         return self.taken()
 
     def taken(self) -> int | None:
-        return self.watch.take([self.record])[Key("i", 1, 0)]
+        return self.watch.take([self.record])[ProcessKey("i", 1, 0)]
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ async def test_what_the_engine_tells(engine: Engine, session: aiohttp.ClientSess
     watch = Watch(session, engine.port)
     assert await watch.asked() == 7
     engine.answer = lambda: web.Response(text="vllm:num_requests_running 0\n")
-    await watch.watch.ask_all()
+    await watch.watch.scrape_all()
     assert watch.taken() == 7  # the most since the last time, which began with what was known then
     assert await watch.asked() == 0
 
@@ -121,7 +121,7 @@ async def test_an_answer_that_cannot_be_read_is_unknown(
     engine.answer = answer
     watch = Watch(session, engine.port)
     assert await watch.asked() is None
-    with watch.traffic.enter("i"):
+    with watch.in_flight.enter("i"):
         pass
     assert await watch.asked() == 1  # but what passed through the proxy is known
 
@@ -143,8 +143,8 @@ async def test_an_old_answer_is_none(engine: Engine, session: aiohttp.ClientSess
 async def test_without_gauges_the_proxys_peak_is_all(session: aiohttp.ClientSession) -> None:
     watch = Watch(session, 1, gauges=())
     assert await watch.asked() == 0
-    with watch.traffic.enter("i"):
-        with watch.traffic.enter("i"):
+    with watch.in_flight.enter("i"):
+        with watch.in_flight.enter("i"):
             pass
         assert watch.taken() == 2
         assert watch.taken() == 1  # one is still on its way

@@ -38,7 +38,7 @@ def test_sizes_are_written_as_everywhere() -> None:
 @pytest.mark.parametrize(("option", "expected"), [(None, GIB), (0, 0), (5 * GIB, 5 * GIB)])
 async def test_of_each_gpu_the_option_wins_over_the_file(option: int | None, expected: int) -> None:
     reader = SimulatedReader(WORKER, lambda: (), lambda: 0.0)
-    inventory = await InventoryWatch(reader, simulated_host(WORKER, {}), reserve_gpu_mib=option).whole()
+    inventory = await InventoryWatch(reader, simulated_host(WORKER, {}), reserve_gpu_mib=option).read()
     assert inventory.host.reserved_mib == 2 * GIB
     assert inventory.gpus is not None
     (gpu,) = inventory.gpus
@@ -47,6 +47,6 @@ async def test_of_each_gpu_the_option_wins_over_the_file(option: int | None, exp
 
 def test_of_the_host_the_option_wins_over_the_file() -> None:
     assert simulated_host(WORKER, {}, 0).reserved_mib == 0
-    host = real_host(None, {}, 3 * GIB)
+    host = real_host({}, 3 * GIB)
     assert host.reserved_mib == 3 * GIB
     assert host.memory_mib > 0

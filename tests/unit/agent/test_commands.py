@@ -2,8 +2,8 @@ from typing import Any
 
 import pytest
 
-from agent.decide import Action, Entomb, Refuse, Repeat, Spawn, Stop, View, decide
-from agent.records import Key, ProcessRecord
+from agent.decide.commands import Action, AgentState, RecordNeverStarted, Refuse, ReportAgain, Spawn, Stop, decide
+from agent.process_records import ProcessKey, ProcessRecord
 from schemas.wire import ClaimOrder, Command, DeviceFacts, ProbeOrder, StartOrder, StopOrder
 
 DEVICES = {
@@ -43,7 +43,7 @@ def _decide(
     verb: str, instance: str, epoch: int, *, term: int = 5, shutting_down: bool = False, **fields: Any
 ) -> Action:
     records = (RUNS, ALONE, ENDED, REFUSED)
-    view = View(
+    view = AgentState(
         highest_term=5,
         epochs={"i-run": 2, "i-alone": 1, "i-end": 4, "i-forgotten": 9},
         processes={record.key: record for record in records},
@@ -70,10 +70,10 @@ def _decide(
         ("new", 1, _order(probe=PROBE), "bad_command"),
         ("../up", 1, _order(), "bad_command"),
         ("new", 1, None, "bad_command"),
-        ("i-run", 2, _order(), Repeat),
+        ("i-run", 2, _order(), ReportAgain),
         ("i-run", 1, _order(), "old_epoch"),
         ("i-run", 3, _order(), "claim_conflict"),
-        ("i-end", 4, _order(), Repeat),
+        ("i-end", 4, _order(), ReportAgain),
         ("i-end", 3, _order(), "old_epoch"),
         ("i-end", 5, _order(), Spawn),
         ("i-forgotten", 8, _order(), "old_epoch"),
@@ -93,9 +93,9 @@ def test_start(instance: str, epoch: int, order: StartOrder | None, expected: ob
     ("instance", "epoch", "expected"),
     [
         ("i-run", 2, Stop),
-        ("i-end", 4, Repeat),
-        ("unknown", 1, Entomb),
-        ("i-run", 1, Entomb),  # an epoch that never came, or was forgotten: its death may be confirmed
+        ("i-end", 4, ReportAgain),
+        ("unknown", 1, RecordNeverStarted),
+        ("i-run", 1, RecordNeverStarted),  # an epoch that never came, or was forgotten: its death may be confirmed
     ],
 )
 def test_stop(instance: str, epoch: int, expected: type) -> None:
@@ -113,14 +113,14 @@ def test_who_shuts_down_stops_but_starts_nothing() -> None:
     refused = _decide("start", "new", 1, start=_order(), shutting_down=True)
     assert isinstance(refused, Refuse)
     assert refused.code == "shutting_down"
-    assert _decide("start", "i-run", 2, start=_order(), shutting_down=True) == Repeat(Key("i-run", 2, 0))
+    assert _decide("start", "i-run", 2, start=_order(), shutting_down=True) == ReportAgain(ProcessKey("i-run", 2, 0))
     assert isinstance(_decide("stop", "i-run", 2, stop=StopOrder(drain_time_s=1), shutting_down=True), Stop)
 
 
 def test_a_claim_frees_its_device_only_with_its_process() -> None:
     stopping = RUNS.model_copy(update={"state": "stopping"})
     for record, expected in ((stopping, Refuse), (_record("i-run", 2, state="exited"), Spawn)):
-        view = View(0, {}, {record.key: record}, DEVICES)
+        view = AgentState(0, {}, {record.key: record}, DEVICES)
         command = Command(
             command_id=1, term=1, instance="new", epoch=1, verb="start", start=_order(("GPU-a", 100, True))
         )
