@@ -1,4 +1,4 @@
-"""Simulated hosts: the file that `--simulate` reads."""
+"""The file of simulated hosts, which `--simulate` reads."""
 
 from typing import Annotated, Literal
 
@@ -11,7 +11,7 @@ from schemas.wire import Vendor
 
 
 class SimulatedGpu(Wire):
-    """`count` equal GPUs of a simulated host; of each, processes that nobody started here use `foreign_memory`."""
+    """`count` equal GPUs of a simulated host. `foreign_memory` of each is used by processes outside Gpuward."""
 
     model: Text
     vendor: Vendor = "nvidia"
@@ -22,7 +22,7 @@ class SimulatedGpu(Wire):
 
 
 class SimulatedReserve(Wire):
-    """What the host's operator keeps back from placement: of the host's memory, and of each GPU's."""
+    """Memory that placement must not use: the host's, and each GPU's."""
 
     host_memory: SizeMib = 0
     gpu_memory: SizeMib = 0
@@ -31,8 +31,9 @@ class SimulatedReserve(Wire):
 class SimulatedWorker(Wire):
     """A simulated host; `count` above 1 makes name-0, name-1, ...
 
-    `telemetry_seconds`: for so long after the agent's start the GPUs can be read, then no more, as if NVML hung.
-    `engines`: those installed there; left out: not told, so that every engine may be placed there.
+    Attributes:
+        telemetry_seconds: seconds after the agent's start until the GPUs cannot be read, as if NVML hung.
+        engines: the installed engines; None: unknown, so every engine may be placed there.
     """
 
     name: Name
@@ -50,17 +51,17 @@ class SimulatedWorker(Wire):
 
 
 class SimulatedHosts(Wire):
-    """The whole file."""
+    """All hosts of the file."""
 
     workers: Annotated[tuple[SimulatedWorker, ...], Field(min_length=1)]
 
     def expanded(self) -> dict[str, SimulatedWorker]:
-        """Every host by its own name."""
+        """Every host by its name."""
         hosts: dict[str, SimulatedWorker] = {}
         for worker in self.workers:
             names = [worker.name] if worker.count == 1 else [f"{worker.name}-{i}" for i in range(worker.count)]
             for name in names:
                 if name in hosts:
-                    raise ValueError(f"workers: two simulated hosts are named {name!r}; rename one")
+                    raise ValueError(f"workers: two simulated hosts have the name {name!r}; rename one")
                 hosts[name] = worker.model_copy(update={"name": name, "count": 1})
         return hosts

@@ -1,4 +1,4 @@
-"""Orders as the protocol gives them: repeated, reordered, late, in conflict."""
+"""Commands as the protocol delivers them: repeated, reordered, late, in conflict."""
 
 import asyncio
 
@@ -29,9 +29,9 @@ async def test_a_repeated_start_changes_nothing(controller: ControllerDouble) ->
     order = start_order(*SLEEP)
     await controller.start_order("i-1", order)
     first = await controller.state("i-1", "running")
-    told = len(controller.reports)
+    before = len(controller.reports)
     assert (await controller.start_order("i-1", order)).outcome == "accepted"
-    await controller.until(lambda: len(controller.reports) > told)
+    await controller.until(lambda: len(controller.reports) > before)
     assert controller.reports[-1] == first
 
 
@@ -47,14 +47,14 @@ async def test_a_start_after_its_stop_starts_nothing(controller: ControllerDoubl
 
 
 @pytest.mark.usefixtures("agent")
-async def test_an_exit_is_repeated_as_it_was(controller: ControllerDouble) -> None:
+async def test_an_exit_is_reported_again_unchanged(controller: ControllerDouble) -> None:
     order = start_order("sh", "-c", "exit 7")
     await controller.start_order("i-1", order)
     ended = await controller.state("i-1", "exited")
     assert (ended.reason, ended.exit_code) == ("exit", 7)
-    told = len(controller.reports)
+    before = len(controller.reports)
     await controller.start_order("i-1", order)
-    await controller.until(lambda: len(controller.reports) > told)
+    await controller.until(lambda: len(controller.reports) > before)
     assert controller.reports[-1] == ended
 
 
@@ -75,8 +75,8 @@ async def test_conflicting_claims_are_refused(controller: ControllerDouble) -> N
     shared = start_order(*SLEEP, gpus=(GPU0,), memory_mib=5000)
     assert (await controller.start_order("i-1", shared)).outcome == "accepted"
     assert (await controller.start_order("i-2", shared)).code == "claim_conflict"
-    alone = start_order(*SLEEP, gpus=(GPU1, GPU0), memory_mib=8192, exclusive=True)
-    assert (await controller.start_order("i-3", alone)).code == "claim_conflict"
+    exclusive = start_order(*SLEEP, gpus=(GPU1, GPU0), memory_mib=8192, exclusive=True)
+    assert (await controller.start_order("i-3", exclusive)).code == "claim_conflict"
     unknown = start_order(*SLEEP, gpus=("GPU-no-such",))
     assert (await controller.start_order("i-4", unknown)).code == "unknown_device"
     twice = start_order(*SLEEP, gpus=(GPU1, GPU1))
@@ -86,7 +86,7 @@ async def test_conflicting_claims_are_refused(controller: ControllerDouble) -> N
 
 
 @pytest.mark.usefixtures("agent")
-async def test_a_higher_epoch_waits_for_the_lower_ones_death(controller: ControllerDouble) -> None:
+async def test_a_higher_epoch_is_refused_until_the_lower_one_has_exited(controller: ControllerDouble) -> None:
     await controller.start_order("i-1", start_order(*SLEEP))
     assert (await controller.start_order("i-1", start_order(*SLEEP), epoch=2)).code == "claim_conflict"
     await controller.stop_order("i-1")
@@ -95,7 +95,7 @@ async def test_a_higher_epoch_waits_for_the_lower_ones_death(controller: Control
 
 
 @pytest.mark.usefixtures("agent")
-async def test_an_order_that_cannot_be_read_is_refused_by_its_number(controller: ControllerDouble) -> None:
+async def test_an_invalid_command_is_refused_by_its_number(controller: ControllerDouble) -> None:
     await controller.send('{"type":"command","command_id":77,"term":1,"instance":"i","epoch":1,"verb":"dance"}')
     await controller.until(lambda: 77 in controller.results)
     assert controller.results[77].code == "bad_command"
@@ -103,7 +103,7 @@ async def test_an_order_that_cannot_be_read_is_refused_by_its_number(controller:
 
 
 @pytest.mark.usefixtures("agent")
-async def test_a_program_that_is_not_there_fails_at_once(controller: ControllerDouble) -> None:
+async def test_a_missing_program_fails_at_once(controller: ControllerDouble) -> None:
     await controller.start_order("i-1", start_order("no-such-program", port=True))
     failed = await controller.state("i-1", "exited")
     assert failed.reason == "spawn_failed"
@@ -111,7 +111,7 @@ async def test_a_program_that_is_not_there_fails_at_once(controller: ControllerD
 
 
 @pytest.mark.usefixtures("agent")
-async def test_ranks_of_one_instance_live_side_by_side(controller: ControllerDouble) -> None:
+async def test_ranks_of_one_instance_run_side_by_side(controller: ControllerDouble) -> None:
     for rank in (0, 1):
         assert (await controller.start_order("i-1", start_order(*SLEEP), rank=rank)).outcome == "accepted"
     await controller.until(lambda: all(_state(controller, rank) == "running" for rank in (0, 1)))
@@ -147,7 +147,7 @@ async def test_the_engine_sees_its_gpus_its_port_and_no_secret(
 
 @pytest.mark.usefixtures("agent")
 async def test_a_refused_start_stays_refused(controller: ControllerDouble) -> None:
-    """The controller gives its claims to others: a repeated copy must not start once there is room."""
+    """The controller gives its claims to others: a repeated command must not start once it would fit."""
     holder = start_order(*SLEEP, gpus=(GPU0,), memory_mib=8192, exclusive=True)
     await controller.start_order("i-1", holder)
     await controller.state("i-1", "running")

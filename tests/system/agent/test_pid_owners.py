@@ -1,4 +1,4 @@
-"""Whose a pid is: real processes with children of their own."""
+"""Owners of pids: real processes with children."""
 
 import asyncio
 import os
@@ -14,7 +14,7 @@ from agent.processes.procfs import MARK_DIR, MARK_EPOCH, MARK_INSTANCE, MARK_RAN
 from agent.sampling.pid_owners import PidOwners
 
 LIMIT_S = 20.0
-# A child in the same session, one in a session of its own whose environment tells nothing, and its child in turn.
+# A child in the same session, a child in its own session without the marker, and that one's child.
 TREE = """
 import os, subprocess, sys, time
 sleep = [sys.executable, "-c", "import time; time.sleep(1000)"]
@@ -34,7 +34,7 @@ async def tree(env: dict[str, str]) -> AsyncIterator[psutil.Process]:
     leader = psutil.Process(process.pid)
     try:
         async with asyncio.timeout(LIMIT_S):
-            while len(leader.children(recursive=True)) < 3:  # noqa: ASYNC110 - nobody tells
+            while len(leader.children(recursive=True)) < 3:  # noqa: ASYNC110 - no event
                 await asyncio.sleep(0.02)
         yield leader
     finally:
@@ -48,24 +48,24 @@ def record(key: ProcessKey, pid: int | None) -> ProcessRecord:
     return ProcessRecord(instance=key.instance, epoch=key.epoch, rank=key.rank, state="running", boot_id="b", pid=pid)
 
 
-async def test_the_whole_tree_is_its_processs_and_nobody_elses(tmp_path: Path) -> None:
-    ours, other = ProcessKey("i-1", 2, 0), ProcessKey("i-2", 1, 0)
+async def test_a_process_owns_its_whole_tree(tmp_path: Path) -> None:
+    key, other = ProcessKey("i-1", 2, 0), ProcessKey("i-2", 1, 0)
     owners = PidOwners(str(tmp_path))
-    async with tree({}) as leader, tree({}) as neighbour, tree({}) as stranger:
-        live = [record(ours, leader.pid), record(other, neighbour.pid)]
-        mine = {p.pid for p in (leader, *leader.children(recursive=True))}
-        theirs = {p.pid for p in (neighbour, *neighbour.children(recursive=True))}
-        foreign = {p.pid for p in (stranger, *stranger.children(recursive=True))} | {os.getpid()}
-        expected = dict.fromkeys(mine, ours) | dict.fromkeys(theirs, other) | dict.fromkeys(foreign)
-        everybody = {*expected, 2**22 + 1}  # and one that is gone
-        assert owners.find(everybody, live) == expected
-        assert owners.find(everybody, live) == expected  # from memory
-    ended = {leader.pid, neighbour.pid}  # since that look: the driver still tells of them
-    assert owners.find(ended, live) == {leader.pid: ours, neighbour.pid: other}
-    assert owners.find(ended, live) == {}
+    async with tree({}) as leader, tree({}) as neighbour, tree({}) as unmanaged:
+        live = [record(key, leader.pid), record(other, neighbour.pid)]
+        own = {p.pid for p in (leader, *leader.children(recursive=True))}
+        neighbours = {p.pid for p in (neighbour, *neighbour.children(recursive=True))}
+        foreign = {p.pid for p in (unmanaged, *unmanaged.children(recursive=True))} | {os.getpid()}
+        expected = dict.fromkeys(own, key) | dict.fromkeys(neighbours, other) | dict.fromkeys(foreign)
+        pids = {*expected, 2**22 + 1}  # the last one is gone
+        assert owners.find(pids, live) == expected
+        assert owners.find(pids, live) == expected  # from the cache
+    exited = {leader.pid, neighbour.pid}  # the driver may still report them
+    assert owners.find(exited, live) == {leader.pid: key, neighbour.pid: other}
+    assert owners.find(exited, live) == {}
 
 
-async def test_one_that_left_its_parents_is_known_by_its_marker(tmp_path: Path) -> None:
+async def test_a_detached_process_is_found_by_its_marker(tmp_path: Path) -> None:
     key = ProcessKey("i-1", 2, 1)
     marks = {MARK_DIR: str(tmp_path), MARK_INSTANCE: "i-1", MARK_EPOCH: "2", MARK_RANK: "1"}
     async with tree(marks) as leader:

@@ -33,7 +33,7 @@ async def engine(*args: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, 
         ports.close()
 
 
-async def test_it_loads_then_answers() -> None:
+async def test_it_answers_once_it_has_loaded() -> None:
     async with engine("--load-seconds", "0.8") as (_, client):
         async with client.get("/health") as answer:
             assert answer.status == 503
@@ -78,13 +78,13 @@ async def test_completions_whole_and_streamed() -> None:
         ("completions", [], "body"),
     ],
 )
-async def test_wrong_requests_name_their_field(path: str, body: object, param: str) -> None:
+async def test_invalid_requests_name_their_field(path: str, body: object, param: str) -> None:
     async with engine() as (_, client), client.post(f"/v1/{path}", json=body) as answer:
         error = (await answer.json())["error"]
         assert (answer.status, error["type"], error["param"]) == (400, "invalid_request_error", param)
 
 
-async def test_it_ends_as_ordered() -> None:
+async def test_its_exit_follows_its_arguments() -> None:
     async with engine("--exit-after", "0.3", "--exit-code", "7") as (process, _):
         assert await process.wait() == 7
     async with engine() as (process, _):
@@ -98,7 +98,7 @@ async def test_it_ends_as_ordered() -> None:
         assert await process.wait() == -signal.SIGKILL
 
 
-async def test_tokens_take_their_time() -> None:
+async def test_a_token_takes_the_given_time() -> None:
     ask = {"model": "demo", "prompt": "x", "max_tokens": 10}
     async with engine("--token-seconds", "0.05") as (_, client):
         began = time.monotonic()
@@ -107,23 +107,23 @@ async def test_tokens_take_their_time() -> None:
         assert time.monotonic() - began >= 0.45
 
 
-async def test_it_tells_how_many_requests_it_has() -> None:
+async def test_its_gauges_count_its_requests() -> None:
     gauges = ("simulated_requests_running", "simulated_requests_waiting")
 
-    async def told(client: aiohttp.ClientSession) -> int:
+    async def requests(client: aiohttp.ClientSession) -> int:
         async with client.get("/metrics") as answer:
             text = await answer.text()
             assert all(f"# TYPE {name} gauge" in text for name in gauges)
             return sum_gauges(text, gauges)
 
     async with engine("--token-seconds", "1") as (_, client):
-        assert await told(client) == 0
+        assert await requests(client) == 0
         ask = {"model": "demo", "prompt": "x", "max_tokens": 1000}
         asking = asyncio.create_task(client.post("/v1/completions", json=ask))
         async with asyncio.timeout(10):
-            while await told(client) != 1:  # noqa: ASYNC110 - nobody tells
+            while await requests(client) != 1:  # noqa: ASYNC110 - no event
                 await asyncio.sleep(0.02)
         asking.cancel()
         async with asyncio.timeout(10):
-            while await told(client) != 0:  # noqa: ASYNC110 - nobody tells
+            while await requests(client) != 0:  # noqa: ASYNC110 - no event
                 await asyncio.sleep(0.02)

@@ -24,7 +24,7 @@ def _order(*claims: tuple[str, int, bool], **fields: Any) -> StartOrder:
         "start_timeout_s": 1,
         "drain_time_s": 1,
     }
-    held = tuple(ClaimOrder(device=device, memory_mib=mib, exclusive=alone) for device, mib, alone in claims)
+    held = tuple(ClaimOrder(device=device, memory_mib=mib, exclusive=exclusive) for device, mib, exclusive in claims)
     return StartOrder(**{**given, "claims": held, **fields})
 
 
@@ -33,16 +33,16 @@ def _record(instance: str, epoch: int, *claims: tuple[str, int, bool], state: st
     return ProcessRecord(instance=instance, epoch=epoch, rank=0, state=state, boot_id="b", order=order)  # type: ignore[arg-type] # a table's column
 
 
-RUNS = _record("i-run", 2, ("GPU-a", 60, False))
-ALONE = _record("i-alone", 1, ("GPU-b", 100, True))
-ENDED = _record("i-end", 4, state="exited")
+RUNNING = _record("i-run", 2, ("GPU-a", 60, False))
+EXCLUSIVE = _record("i-alone", 1, ("GPU-b", 100, True))
+EXITED = _record("i-end", 4, state="exited")
 REFUSED = _record("i-refused", 1, state="exited").model_copy(update={"refusal": "claim_conflict", "message": "full"})
 
 
 def _decide(
     verb: str, instance: str, epoch: int, *, term: int = 5, shutting_down: bool = False, **fields: Any
 ) -> Action:
-    records = (RUNS, ALONE, ENDED, REFUSED)
+    records = (RUNNING, EXCLUSIVE, EXITED, REFUSED)
     view = AgentState(
         highest_term=5,
         epochs={"i-run": 2, "i-alone": 1, "i-end": 4, "i-forgotten": 9},
@@ -77,7 +77,7 @@ def _decide(
         ("i-end", 3, _order(), "old_epoch"),
         ("i-end", 5, _order(), Spawn),
         ("i-forgotten", 8, _order(), "old_epoch"),
-        ("i-refused", 1, _order(), "claim_conflict"),  # though there would be room now
+        ("i-refused", 1, _order(), "claim_conflict"),  # although it would fit now
         ("i-forgotten", 10, _order(), Spawn),
     ],
 )
@@ -95,21 +95,21 @@ def test_start(instance: str, epoch: int, order: StartOrder | None, expected: ob
         ("i-run", 2, Stop),
         ("i-end", 4, ReportAgain),
         ("unknown", 1, RecordNeverStarted),
-        ("i-run", 1, RecordNeverStarted),  # an epoch that never came, or was forgotten: its death may be confirmed
+        ("i-run", 1, RecordNeverStarted),  # an epoch that never started, or was forgotten: its exit may be confirmed
     ],
 )
 def test_stop(instance: str, epoch: int, expected: type) -> None:
     assert type(_decide("stop", instance, epoch, stop=StopOrder(drain_time_s=1))) is expected
 
 
-def test_an_old_term_is_refused_whatever_it_asks() -> None:
+def test_an_old_term_is_refused_for_every_verb() -> None:
     for verb, order in (("start", {"start": _order()}), ("stop", {"stop": StopOrder(drain_time_s=1)})):
         action = _decide(verb, "i-run", 2, term=4, **order)
         assert isinstance(action, Refuse)
         assert action.code == "old_term"
 
 
-def test_who_shuts_down_stops_but_starts_nothing() -> None:
+def test_an_agent_that_shuts_down_accepts_stops_but_no_starts() -> None:
     refused = _decide("start", "new", 1, start=_order(), shutting_down=True)
     assert isinstance(refused, Refuse)
     assert refused.code == "shutting_down"
@@ -117,8 +117,8 @@ def test_who_shuts_down_stops_but_starts_nothing() -> None:
     assert isinstance(_decide("stop", "i-run", 2, stop=StopOrder(drain_time_s=1), shutting_down=True), Stop)
 
 
-def test_a_claim_frees_its_device_only_with_its_process() -> None:
-    stopping = RUNS.model_copy(update={"state": "stopping"})
+def test_a_device_is_free_only_when_its_process_has_exited() -> None:
+    stopping = RUNNING.model_copy(update={"state": "stopping"})
     for record, expected in ((stopping, Refuse), (_record("i-run", 2, state="exited"), Spawn)):
         view = AgentState(0, {}, {record.key: record}, DEVICES)
         command = Command(

@@ -8,7 +8,7 @@ LIMITS = HealthLimits(failures=3, start_timeout_s=10.0, liveness_timeout_s=60.0)
 
 
 def _after(answers: str, health: ProcessHealth | None = None) -> ProcessHealth:
-    """One probe per character and second, beginning at 1: `+` answered, `-` not."""
+    """One probe per character and second, from second 1: `+` answered, `-` not."""
     health = health or ProcessHealth(state="starting", progress_s=0.0)
     for second, answer in enumerate(answers, start=1):
         health = after_probe(health, LIMITS, answered=answer == "+", now_s=float(second))
@@ -32,7 +32,7 @@ def test_states(answers: str, state: str, ready: bool) -> None:
     assert (health.state, health.ready) == (state, ready)
 
 
-def test_unhealthy_is_counted_from_when_it_became_so() -> None:
+def test_the_liveness_timeout_counts_from_the_first_unhealthy_probe() -> None:
     health = _after("+------")
     assert health.unhealthy_s == 4.0
     assert kill_reason(health, LIMITS, 64.0) is None

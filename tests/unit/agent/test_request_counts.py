@@ -1,4 +1,4 @@
-"""Requests at once: the proxy's count, the engine's own gauges, and what cannot be known."""
+"""Requests at once: by the proxy, by the engine's gauges, or unknown."""
 
 import socket
 from collections.abc import AsyncIterator, Callable
@@ -62,7 +62,7 @@ class Watch:
         )
         self.watch = RequestCounter(lambda: (self.record,), self.in_flight, session, lambda: self.now_s)
 
-    async def asked(self) -> int | None:
+    async def scraped(self) -> int | None:
         await self.watch.scrape_all()
         return self.taken()
 
@@ -76,33 +76,33 @@ async def session() -> AsyncIterator[aiohttp.ClientSession]:
         yield session
 
 
-def test_gauges_are_summed_over_their_labels_and_nothing_else_is() -> None:
+def test_only_the_named_gauges_are_summed_over_their_labels() -> None:
     assert sum_gauges(VLLM, GAUGES) == 7
     assert sum_gauges(VLLM, ("llamacpp:requests_processing",)) == 0
     assert sum_gauges('a 0.2\na{x="1"} -5\n', ("a",)) == 1
 
 
 @pytest.mark.parametrize("text", ["a NaN", "a +Inf", "a{ 1", "a many", 'a{x\t="1",\t=",b"} 1'])
-def test_a_gauge_that_is_no_number_is_an_error(text: str) -> None:
-    with pytest.raises(ValueError):  # noqa: PT011 - whatever of it
+def test_an_invalid_gauge_is_an_error(text: str) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 - any message
         sum_gauges(text, ("a",))
 
 
-async def test_what_the_engine_tells(engine: Engine, session: aiohttp.ClientSession) -> None:
+async def test_the_engines_gauges_are_counted(engine: Engine, session: aiohttp.ClientSession) -> None:
     watch = Watch(session, engine.port)
-    assert await watch.asked() == 7
+    assert await watch.scraped() == 7
     engine.answer = lambda: web.Response(text="vllm:num_requests_running 0\n")
     await watch.watch.scrape_all()
-    assert watch.taken() == 7  # the most since the last time, which began with what was known then
-    assert await watch.asked() == 0
+    assert watch.taken() == 7  # the highest since the last take, which began at 7
+    assert await watch.scraped() == 0
 
 
 @pytest.mark.parametrize("status", [404, 405, 501])
-async def test_an_engine_that_offers_no_metrics_tells_none(
+async def test_an_engine_without_metrics_has_no_requests(
     engine: Engine, session: aiohttp.ClientSession, status: int
 ) -> None:
     engine.answer = lambda: web.Response(status=status)
-    assert await Watch(session, engine.port).asked() == 0
+    assert await Watch(session, engine.port).scraped() == 0
 
 
 @pytest.mark.parametrize(
@@ -115,39 +115,41 @@ async def test_an_engine_that_offers_no_metrics_tells_none(
         lambda: web.Response(status=302, headers={"Location": "/elsewhere"}),
     ],
 )
-async def test_an_answer_that_cannot_be_read_is_unknown(
+async def test_an_unreadable_answer_is_unknown(
     engine: Engine, session: aiohttp.ClientSession, answer: Callable[[], web.Response]
 ) -> None:
     engine.answer = answer
     watch = Watch(session, engine.port)
-    assert await watch.asked() is None
+    assert await watch.scraped() is None
     with watch.in_flight.enter("i"):
         pass
-    assert await watch.asked() == 1  # but what passed through the proxy is known
+    assert await watch.scraped() == 1  # the proxy's own count is known
 
 
-async def test_who_was_not_asked_or_is_gone_is_unknown(session: aiohttp.ClientSession, unused_port: int) -> None:
+async def test_an_engine_that_was_not_scraped_or_is_gone_is_unknown(
+    session: aiohttp.ClientSession, unused_port: int
+) -> None:
     watch = Watch(session, unused_port)
     assert watch.taken() is None
-    assert await watch.asked() is None
+    assert await watch.scraped() is None
 
 
-async def test_an_old_answer_is_none(engine: Engine, session: aiohttp.ClientSession) -> None:
+async def test_a_stale_answer_is_unknown(engine: Engine, session: aiohttp.ClientSession) -> None:
     watch = Watch(session, engine.port)
-    assert await watch.asked() == 7
+    assert await watch.scraped() == 7
     assert watch.taken() == 7
     watch.now_s += module._STALE_S + 1
     assert watch.taken() is None
 
 
-async def test_without_gauges_the_proxys_peak_is_all(session: aiohttp.ClientSession) -> None:
+async def test_without_gauges_the_proxys_peak_counts(session: aiohttp.ClientSession) -> None:
     watch = Watch(session, 1, gauges=())
-    assert await watch.asked() == 0
+    assert await watch.scraped() == 0
     with watch.in_flight.enter("i"):
         with watch.in_flight.enter("i"):
             pass
         assert watch.taken() == 2
-        assert watch.taken() == 1  # one is still on its way
+        assert watch.taken() == 1  # one is still in flight
     assert watch.taken() == 1
     assert watch.taken() == 0
 

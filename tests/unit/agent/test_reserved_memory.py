@@ -1,4 +1,4 @@
-"""What an operator keeps back from placement, and what others use: as the agent tells it."""
+"""Memory reserved by the operator, and memory used by others, in the agent's inventory."""
 
 import pytest
 from pydantic import ValidationError
@@ -28,7 +28,7 @@ def settings(**fields: str) -> AgentSettings:
     return AgentSettings(controller_url="http://127.0.0.1:1", **fields)  # type: ignore[arg-type] # sizes are text
 
 
-def test_sizes_are_written_as_everywhere() -> None:
+def test_reserved_sizes_have_units() -> None:
     assert settings().reserve_gpu_memory is None
     assert settings(reserve_gpu_memory="2GiB", reserve_host_memory="512MiB").reserve_gpu_memory == 2 * GIB
     with pytest.raises(ValidationError, match="reserve_gpu_memory"):
@@ -36,7 +36,7 @@ def test_sizes_are_written_as_everywhere() -> None:
 
 
 @pytest.mark.parametrize(("option", "expected"), [(None, GIB), (0, 0), (5 * GIB, 5 * GIB)])
-async def test_of_each_gpu_the_option_wins_over_the_file(option: int | None, expected: int) -> None:
+async def test_the_option_overrides_the_files_gpu_reserve(option: int | None, expected: int) -> None:
     reader = SimulatedReader(WORKER, lambda: (), lambda: 0.0)
     inventory = await InventoryWatch(reader, simulated_host(WORKER, {}), reserve_gpu_mib=option).read()
     assert inventory.host.reserved_mib == 2 * GIB
@@ -45,7 +45,7 @@ async def test_of_each_gpu_the_option_wins_over_the_file(option: int | None, exp
     assert (gpu.vendor, gpu.memory_mib, gpu.reserved_mib, gpu.used_mib) == ("amd", 24 * GIB, expected, 3 * GIB)
 
 
-def test_of_the_host_the_option_wins_over_the_file() -> None:
+def test_the_option_overrides_the_files_host_reserve() -> None:
     assert simulated_host(WORKER, {}, 0).reserved_mib == 0
     host = real_host({}, 3 * GIB)
     assert host.reserved_mib == 3 * GIB

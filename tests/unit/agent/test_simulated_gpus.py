@@ -30,7 +30,7 @@ def _record(uuid: str, load: SimulatedLoad | None, ready_s: float | None, memory
     )
 
 
-async def test_the_file_becomes_gpus_with_lasting_names(file: Path) -> None:
+async def test_the_files_gpus_have_stable_uuids(file: Path) -> None:
     reader = SimulatedReader(load_host(file, "big-1"), lambda: (), lambda: 0.0)
     gpus = await reader.read()
     assert gpus is not None
@@ -45,13 +45,13 @@ async def test_the_file_becomes_gpus_with_lasting_names(file: Path) -> None:
     assert await reader.driver() == "580.95"
 
 
-@pytest.mark.parametrize(("name", "told"), [("big", "big-0, big-1, small"), (None, "--name"), ("nobody", "big-0")])
-def test_a_host_that_is_not_there(file: Path, name: str | None, told: str) -> None:
-    with pytest.raises(AgentError, match=told):
+@pytest.mark.parametrize(("name", "message"), [("big", "big-0, big-1, small"), (None, "--name"), ("unknown", "big-0")])
+def test_an_unknown_host_is_an_error(file: Path, name: str | None, message: str) -> None:
+    with pytest.raises(AgentError, match=message):
         load_host(file, name)
 
 
-def test_a_file_that_is_not_right(tmp_path: Path) -> None:
+def test_an_invalid_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(AgentError, match="no-such"):
         load_host(tmp_path / "no-such", None)
     broken = tmp_path / "broken.yaml"
@@ -61,11 +61,11 @@ def test_a_file_that_is_not_right(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("since_s", "percent"), [(0, 80), (9.9, 80), (10, 0), (29, 0), (30, 50), (1e6, 50)])
-def test_steps(since_s: float, percent: float) -> None:
+def test_utilization_follows_the_steps(since_s: float, percent: float) -> None:
     assert utilization_at(SimulatedLoad(utilization=((10, 80), (20, 0), (5, 50))), since_s) == percent
 
 
-async def test_load_adds_up_and_is_capped(file: Path) -> None:
+async def test_load_is_summed_and_capped(file: Path) -> None:
     uuid, busy = gpu_uuid("small", 0), SimulatedLoad(utilization=((1, 70),))
     records = [_record(uuid, busy, 1.0), _record(uuid, busy, 1.0), _record(uuid, busy, None)]
     reader = SimulatedReader(load_host(file, "small"), lambda: records, lambda: 100.0)
@@ -76,7 +76,7 @@ async def test_load_adds_up_and_is_capped(file: Path) -> None:
     assert (gpu.utilization, gpu.used_mib) == (7.0, 50)
 
 
-async def test_each_process_is_told_by_its_pid(file: Path) -> None:
+async def test_utilization_is_reported_by_pid(file: Path) -> None:
     uuid = gpu_uuid("small", 0)
     loads = {11: SimulatedLoad(utilization=((1, 70),)), 12: SimulatedLoad(utilization=((1, 0),)), 13: None}
     records = [_record(uuid, load, 1.0).model_copy(update={"pid": pid}) for pid, load in loads.items()]
@@ -86,7 +86,7 @@ async def test_each_process_is_told_by_its_pid(file: Path) -> None:
     assert reading.work == {uuid: GpuWork(running=(11, 12, 13), percent={11: 70.0, 12: 0.0, 13: 0.0})}
 
 
-async def test_telemetry_that_ends(file: Path) -> None:
+async def test_readings_end_with_the_telemetry(file: Path) -> None:
     now_s = 50.0
     host = load_host(file, "small").model_copy(update={"telemetry_seconds": 30.0})
     reader = SimulatedReader(host, lambda: (), lambda: now_s)
