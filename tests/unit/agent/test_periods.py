@@ -44,10 +44,7 @@ def test_mean_and_maximum_of_the_readings() -> None:
         ([(95, work({20: 95}))], (0, 0)),  # another instance works; this one was seen and is idle
         ([(95, work({20: 55, 10: 20, 11: 20}))], (40, 40)),  # the sum over its tree
         ([(99, work({10: 80, 11: 80}))], (100, 100)),
-        (
-            [(50, work({10: 40})), (50, work({20: 50})), (0, work({}))],
-            (20, 40),
-        ),  # a reading without processes is not counted
+        ([(50, work({10: 40})), (50, work({20: 50})), (0, work({}))], (20, 40)),  # an empty reading does not count
         ([(95, work({30: 95}))], (0, 0)),  # a process outside Gpuward works
         ([(95, work({10: 0, 77: 95}))], None),  # a working process has exited, and its owner is unknown
         ([(95, work({10: 5, 77: 0}))], (5, 5)),  # an idle process has exited, and its owner is unknown
