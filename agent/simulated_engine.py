@@ -131,7 +131,7 @@ class Engine:
         if (loading := self._loading()) is not None:
             return loading
         try:
-            asked = parse_request(json.loads(await self._body(request)), chat=chat)
+            completion = parse_request(json.loads(await self._body(request)), chat=chat)
         except BadRequestError as error:
             return _error(400, str(error), "invalid_request_error", error.param)
         except ValueError:
@@ -141,7 +141,9 @@ class Engine:
         base |= {"model": self._model}
         self._running += 1
         try:
-            return await (self._streamed(request, asked, base) if asked.stream else self._whole(asked, base))
+            return await (
+                self._streamed(request, completion, base) if completion.stream else self._whole(completion, base)
+            )
         finally:
             self._running -= 1
 
@@ -152,32 +154,32 @@ class Engine:
         finally:
             self._waiting -= 1
 
-    async def _whole(self, asked: CompletionRequest, base: dict[str, Any]) -> web.Response:
-        await asyncio.sleep(self._token_seconds * asked.tokens)
-        text = "".join(_token(i) for i in range(asked.tokens))
+    async def _whole(self, completion: CompletionRequest, base: dict[str, Any]) -> web.Response:
+        await asyncio.sleep(self._token_seconds * completion.tokens)
+        text = "".join(_token(i) for i in range(completion.tokens))
         choice: dict[str, Any] = {"index": 0, "finish_reason": "length", "logprobs": None}
-        choice |= {"message": {"role": "assistant", "content": text}} if asked.chat else {"text": text}
-        kind = "chat.completion" if asked.chat else "text_completion"
-        return web.json_response({**base, "object": kind, "choices": [choice], "usage": _usage(asked)})
+        choice |= {"message": {"role": "assistant", "content": text}} if completion.chat else {"text": text}
+        kind = "chat.completion" if completion.chat else "text_completion"
+        return web.json_response({**base, "object": kind, "choices": [choice], "usage": _usage(completion)})
 
     async def _streamed(
-        self, request: web.Request, asked: CompletionRequest, base: dict[str, Any]
+        self, request: web.Request, completion: CompletionRequest, base: dict[str, Any]
     ) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
         await response.prepare(request)
-        base = {**base, "object": "chat.completion.chunk" if asked.chat else "text_completion"}
-        for i in range(asked.tokens):
+        base = {**base, "object": "chat.completion.chunk" if completion.chat else "text_completion"}
+        for i in range(completion.tokens):
             if self._token_seconds:
                 await asyncio.sleep(self._token_seconds)
-            last = i == asked.tokens - 1
+            last = i == completion.tokens - 1
             choice: dict[str, Any] = {"index": 0, "finish_reason": "length" if last else None, "logprobs": None}
-            if asked.chat:
+            if completion.chat:
                 choice["delta"] = {"content": _token(i)} | ({"role": "assistant"} if i == 0 else {})
             else:
                 choice["text"] = _token(i)
             await _event(response, json.dumps({**base, "choices": [choice]}))
-        if asked.usage_in_stream:
-            await _event(response, json.dumps({**base, "choices": [], "usage": _usage(asked)}))
+        if completion.usage_in_stream:
+            await _event(response, json.dumps({**base, "choices": [], "usage": _usage(completion)}))
         await _event(response, "[DONE]")
         await response.write_eof()
         return response
@@ -187,9 +189,9 @@ def _token(i: int) -> str:
     return ("" if i == 0 else " ") + _WORDS[i % len(_WORDS)]
 
 
-def _usage(asked: CompletionRequest) -> dict[str, int]:
-    total = asked.prompt_tokens + asked.tokens
-    return {"prompt_tokens": asked.prompt_tokens, "completion_tokens": asked.tokens, "total_tokens": total}
+def _usage(completion: CompletionRequest) -> dict[str, int]:
+    total = completion.prompt_tokens + completion.tokens
+    return {"prompt_tokens": completion.prompt_tokens, "completion_tokens": completion.tokens, "total_tokens": total}
 
 
 async def _event(response: web.StreamResponse, data: str) -> None:

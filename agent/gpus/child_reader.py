@@ -65,7 +65,7 @@ class ChildReader:
         if answer is not None and answer.fatal is not None:
             await self.aclose()
             raise NoGpusError(
-                f"GPUs cannot be read: NVML does not load ({answer.fatal}). Install the NVIDIA driver on this host,"
+                f"no GPUs can be read: NVML does not load ({answer.fatal}). Install the NVIDIA driver on this host,"
                 " or simulate a host with --simulate FILE"
             )
 

@@ -1,4 +1,4 @@
-"""What waits to be sent on the present connection: messages in order, and the latest report of each process."""
+"""The messages to send on the present connection: in order, and the latest report of each process."""
 
 import asyncio
 from collections import deque

@@ -163,8 +163,8 @@ async def test_a_stop_finishes_requests_in_flight_and_refuses_new_ones(
 ) -> None:
     await controller.start_order("i-3", simulated_order("--token-seconds", "0.05", gpus=(GPU0,), drain_time_s=20.0))
     await controller.state("i-3", "running")
-    ask = {"model": "demo", "prompt": "hello", "max_tokens": 20, "stream": True}
-    async with client.post(f"{base}/engines/i-3/v1/completions", json=ask, headers=AUTH) as answer:
+    body = {"model": "demo", "prompt": "hello", "max_tokens": 20, "stream": True}
+    async with client.post(f"{base}/engines/i-3/v1/completions", json=body, headers=AUTH) as answer:
         await answer.content.readany()
         await controller.stop_order("i-3", drain_s=20.0)
         await controller.state("i-3", "stopping")

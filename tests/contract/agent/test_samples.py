@@ -86,9 +86,9 @@ async def test_requests_are_counted_by_the_proxy_or_the_engine(
         body = {"model": "demo", "prompt": "a", "max_tokens": 1000}
         async with asyncio.TaskGroup() as group:
             url = f"http://127.0.0.1:{port}/engines/i-1/v1/completions"
-            asking = group.create_task(_post(session, url, body))
+            request = group.create_task(_post(session, url, body))
             await controller.until(lambda: sampled("i-1", 1))
-            asking.cancel()
+            request.cancel()
         await controller.until(lambda: sampled("i-1", 0))
         assert sampled("quiet", 0)
 

@@ -84,10 +84,10 @@ async def test_sigterm_ends_the_agent_without_a_controller(controller: Controlle
 async def test_without_nvml_the_error_names_the_driver_and_simulate(
     controller: ControllerDouble, tmp_path: Path
 ) -> None:
-    stand_in = tmp_path / "stand-in"
-    stand_in.mkdir()
-    (stand_in / "pynvml.py").write_text("raise ImportError('no driver here')\n")
-    path = os.pathsep.join([str(stand_in), os.environ.get("PYTHONPATH", "")])
+    fake = tmp_path / "fake"
+    fake.mkdir()
+    (fake / "pynvml.py").write_text("raise ImportError('no driver here')\n")
+    path = os.pathsep.join([str(fake), os.environ.get("PYTHONPATH", "")])
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-c",

@@ -99,10 +99,10 @@ async def test_its_exit_follows_its_arguments() -> None:
 
 
 async def test_a_token_takes_the_given_time() -> None:
-    ask = {"model": "demo", "prompt": "x", "max_tokens": 10}
+    body = {"model": "demo", "prompt": "x", "max_tokens": 10}
     async with engine("--token-seconds", "0.05") as (_, client):
         began = time.monotonic()
-        async with client.post("/v1/completions", json=ask) as answer:
+        async with client.post("/v1/completions", json=body) as answer:
             assert answer.status == 200
         assert time.monotonic() - began >= 0.45
 
@@ -118,12 +118,12 @@ async def test_its_gauges_count_its_requests() -> None:
 
     async with engine("--token-seconds", "1") as (_, client):
         assert await requests(client) == 0
-        ask = {"model": "demo", "prompt": "x", "max_tokens": 1000}
-        asking = asyncio.create_task(client.post("/v1/completions", json=ask))
+        body = {"model": "demo", "prompt": "x", "max_tokens": 1000}
+        request = asyncio.create_task(client.post("/v1/completions", json=body))
         async with asyncio.timeout(10):
             while await requests(client) != 1:  # noqa: ASYNC110 - no event
                 await asyncio.sleep(0.02)
-        asking.cancel()
+        request.cancel()
         async with asyncio.timeout(10):
             while await requests(client) != 0:  # noqa: ASYNC110 - no event
                 await asyncio.sleep(0.02)
