@@ -17,7 +17,7 @@ from agent.settings import AgentSettings
 
 @dataclass(frozen=True, slots=True)
 class LinkContext:
-    """The agent's parts that the connection serves. `name` is the worker's until the controller has named it."""
+    """The agent's parts that the link uses. `name` is the worker's name that the agent asks for at the join."""
 
     settings: AgentSettings
     name: str
