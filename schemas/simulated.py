@@ -1,4 +1,4 @@
-"""Simulated hosts: the file that `--simulate` reads."""
+"""The file of simulated hosts, which `--simulate` reads."""
 
 from typing import Annotated, Literal
 
@@ -59,17 +59,17 @@ class SimulatedWorker(Wire):
 
 
 class SimulatedHosts(Wire):
-    """The whole file."""
+    """All hosts of the file."""
 
     workers: Annotated[tuple[SimulatedWorker, ...], Field(min_length=1)] = Field(description="The simulated hosts.")
 
     def expanded(self) -> dict[str, SimulatedWorker]:
-        """Every host by its own name."""
+        """Every host by its name."""
         hosts: dict[str, SimulatedWorker] = {}
         for worker in self.workers:
             names = [worker.name] if worker.count == 1 else [f"{worker.name}-{i}" for i in range(worker.count)]
             for name in names:
                 if name in hosts:
-                    raise ValueError(f"workers: two simulated hosts are named {name!r}; rename one")
+                    raise ValueError(f"workers: two simulated hosts have the name {name!r}; rename one")
                 hosts[name] = worker.model_copy(update={"name": name, "count": 1})
         return hosts
