@@ -9,12 +9,13 @@ from typing import Final, TypeAlias
 import structlog
 from pydantic import ValidationError
 
+from controller.domain.events import NewEvent
 from controller.hub.reports import STRAY_AGAIN_S, stop_of_stray
 from controller.hub.session import Session
 from controller.runtime.clock import Clock
 from controller.runtime.database import DATABASE_ERRORS
 from controller.store.core.database import Database
-from controller.store.core.events import NewEvent, write_events
+from controller.store.core.events import write_events
 from controller.store.core.notify import notify
 from controller.store.deployments import commands
 from controller.store.deployments.commands import DueCommand, Target

@@ -5,10 +5,11 @@ from collections.abc import Iterable
 from operator import attrgetter
 from typing import Final
 
-from controller.decide.devices import MISSING, DevicePlan
+from controller.decide.inventory_report import MISSING, DevicePlan
+from controller.domain.events import NewEvent
 from controller.hub.session import Session
 from controller.store.core.database import Database
-from controller.store.core.events import NewEvent, write_events
+from controller.store.core.events import write_events
 from controller.store.core.notify import notify
 from controller.store.deployments import processes
 from controller.store.workers import devices, workers

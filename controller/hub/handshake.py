@@ -11,6 +11,7 @@ from typing import Final
 import structlog
 from aiohttp import WSMsgType, web
 
+from controller.domain.events import NewEvent
 from controller.hub.devices import inventory_events
 from controller.hub.heartbeats import foreign_events
 from controller.hub.reports import shortened, stray_event
@@ -18,7 +19,7 @@ from controller.hub.session import SEND_LIMIT_S, close_socket
 from controller.hub.validate import MalformedMessageError, parse_message, proxy_address
 from controller.runtime.database import DATABASE_ERRORS
 from controller.store.core.database import Database
-from controller.store.core.events import NewEvent, write_events
+from controller.store.core.events import write_events
 from controller.store.core.notify import notify
 from controller.store.deployments import processes
 from controller.store.workers import devices, workers

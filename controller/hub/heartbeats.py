@@ -8,11 +8,12 @@ from typing import Final
 
 import structlog
 
+from controller.domain.events import NewEvent
 from controller.hub.session import Session
 from controller.runtime.clock import Clock
 from controller.runtime.database import DATABASE_ERRORS
 from controller.store.core.database import Database
-from controller.store.core.events import NewEvent, write_events
+from controller.store.core.events import write_events
 from controller.store.core.notify import notify
 from controller.store.workers.devices import settle_devices
 from controller.store.workers.heartbeats import ForeignUse, Reading, Seen, write_readings, write_seen

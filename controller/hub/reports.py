@@ -8,12 +8,13 @@ from typing import Final
 
 import structlog
 
+from controller.domain.events import NewEvent
 from controller.hub.session import Session
 from controller.hub.validate import MAX_PROCESSES, MAX_TEXT
 from controller.runtime.clock import Clock
 from controller.runtime.database import DATABASE_ERRORS
 from controller.store.core.database import Database
-from controller.store.core.events import NewEvent, write_events
+from controller.store.core.events import write_events
 from controller.store.core.notify import notify
 from controller.store.deployments import commands, processes
 from schemas.wire import Command, CommandResult, ProcessReport, ReportAck, StopOrder

@@ -13,7 +13,7 @@ from controller.api.durations import duration_s
 from controller.api.errors import invalid
 from controller.api.exchange import answer, known_parameters, whole_number
 from controller.api.route import Access, Query, Route
-from controller.decide.replay import freed_gpu_s
+from controller.decide.policies.replay import freed_gpu_s
 from controller.domain.policies import EffectivePolicy
 from controller.store.core.database import Database
 from controller.store.policies.effective import effective_policies

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from controller.decide.utilization import judge
+from controller.decide.policies.idle_verdict import judge
 from controller.domain.series import Series
 from controller.domain.utilization import GpuUse, InstanceUse
 from schemas.manifest.policy import UtilizationPolicy

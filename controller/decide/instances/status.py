@@ -1,23 +1,22 @@
-"""A deployment's phase and conditions, derived from its instances. Pure."""
+"""A deployment's status: its phase, reason and conditions, derived from its instances as this step leaves them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from controller.decide.draft import Draft
-from controller.domain.effects import DeploymentUpdate
+from controller.domain.effects import DeploymentEffects, DeploymentStatus
 from controller.domain.instances import DeploymentFacts
 from controller.domain.phases import DeploymentPhase, InstancePhase
 
 P = InstancePhase
 D = DeploymentPhase
-_ON_THE_WAY = frozenset({P.ANALYZING, P.SCHEDULED, P.STARTING})
+_PROGRESSING = frozenset({P.ANALYZING, P.SCHEDULED, P.STARTING})
 _TROUBLED = frozenset({P.UNHEALTHY, P.BACKOFF, P.UNREACHABLE, P.FAILED})
 
 
 @dataclass(frozen=True, slots=True)
 class _After:
-    """An instance as it is once the draft is carried out."""
+    """An instance as it will be once the effects are written."""
 
     phase: InstancePhase
     reason: str
@@ -25,36 +24,36 @@ class _After:
     revision: int
 
 
-def roll_up(facts: DeploymentFacts, wanted: int, draft: Draft) -> None:
-    """Adds the deployment's new status to the draft where it differs from the stored one."""
-    instances = _after(facts, draft)
+def derive_status(facts: DeploymentFacts, wanted: int, effects: DeploymentEffects) -> None:
+    """Adds the deployment's status to the effects where it differs from the stored one."""
+    instances = _after(facts, effects)
     current = all(i.revision == facts.revision for i in instances if i.phase is not P.REPLACED)
     phases: list[InstancePhase] = [i.phase for i in instances if i.phase is not P.REPLACED]
-    phases += [P.PENDING] * len(draft.creates)
+    phases += [P.PENDING] * len(effects.creates)
     ready = phases.count(P.RUNNING)
     phase = _phase(facts, wanted, phases, ready)
     if phase is D.RUNNING and not current:
-        phase = D.PROGRESSING  # between two replacements all run, but not what was applied
+        phase = D.PROGRESSING  # all run between two replacements of a rollout, but not all as applied
     reason, message = _why(facts, phase, instances)
     conditions = _conditions(facts, wanted, ready, phase, current=current)
-    update = DeploymentUpdate(phase, reason, message, ready, facts.generation, conditions)
+    status = DeploymentStatus(phase, reason, message, ready, facts.generation, conditions)
     stored = (facts.phase, facts.reason, facts.message, facts.ready, facts.observed_generation, facts.conditions)
     if stored != (phase, reason, message, ready, facts.generation, conditions):
-        draft.update = update
+        effects.status = status
 
 
-def _after(facts: DeploymentFacts, draft: Draft) -> list[_After]:
-    """The remaining instances by id."""
-    moves = {m.instance: m for m in draft.moves}
-    restarted = {r.instance for r in draft.restarts}
-    gone = {r.instance for r in draft.removals}
+def _after(facts: DeploymentFacts, effects: DeploymentEffects) -> list[_After]:
+    """The remaining instances, in order of id."""
+    changes = {c.instance: c for c in effects.phase_changes}
+    restarted = {r.instance for r in effects.restarts}
+    removed = {r.instance for r in effects.removals}
     found: list[_After] = []
     for i in sorted(facts.instances, key=lambda i: i.id):
-        if i.id in gone:
+        if i.id in removed:
             continue
-        move = moves.get(i.id)
-        if move is not None:
-            found.append(_After(move.to, str(move.reason), move.message, i.revision))
+        change = changes.get(i.id)
+        if change is not None:
+            found.append(_After(change.to, str(change.reason), change.message, i.revision))
         elif i.id in restarted:
             found.append(_After(P.STARTING, "", "", i.revision))
         else:
@@ -73,13 +72,13 @@ def _phase(facts: DeploymentFacts, wanted: int, phases: list[InstancePhase], rea
         return settled
     if any(p in _TROUBLED for p in staying):
         return D.DEGRADED
-    if any(p in _ON_THE_WAY for p in staying) or P.STOPPING in phases:
+    if any(p in _PROGRESSING for p in staying) or P.STOPPING in phases:
         return D.PROGRESSING
     return D.DEGRADED if ready else D.PENDING
 
 
 def _settled(wanted: int, staying: Sequence[InstancePhase], ready: int) -> DeploymentPhase | None:
-    """The phase of a deployment whose instances are all where they shall be; None while any is not."""
+    """The phase once all instances are where they should be; None before."""
     if staying and all(p is P.SUCCEEDED for p in staying) and len(staying) >= wanted:
         return D.SUCCEEDED
     if ready + staying.count(P.SUCCEEDED) >= wanted:

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from controller.decide.evidence import evidence_of
-from controller.decide.utilization import judge
+from controller.decide.policies.evidence import evidence_of
+from controller.decide.policies.idle_verdict import judge
 from controller.domain.phases import FINAL, HOLDS_CLAIMS, InstancePhase
 from controller.domain.policies import (
     ActionPlan,

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from controller.decide.windows import end_of, window_of
+from controller.decide.policies.windows import end_of, window_of
 from controller.domain.policies import EffectivePolicy
 from controller.domain.utilization import GpuUse, InstanceUse
 from schemas.manifest.policy import UtilizationPolicy

@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from controller.decide.windows import Window, end_of, is_fresh, mean_steps, window_of
+from controller.decide.policies.windows import Window, end_of, is_fresh, mean_steps, window_of
 from controller.domain.utilization import GpuUse, InstanceUse, Judgement, Verdict
 from schemas.manifest.policy import UtilizationPolicy
 
