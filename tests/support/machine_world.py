@@ -12,7 +12,7 @@ from typing import Any, Final
 import asyncpg
 
 from controller.hub import handshake
-from controller.hub.devices import write_change
+from controller.hub.devices import write_device_change
 from controller.store.core.refusals import RefusedError
 from controller.store.deployments import writes as deployments
 from controller.store.workers import flags as worker_flags
@@ -267,7 +267,7 @@ class World:
         hear(link)
         await self.attempt(controller.write)
         host = next(h for h in self.hosts if h.name == link.session.name)
-        await self.attempt(lambda: write_change(self.database, link.session, host.inventory()))
+        await self.attempt(lambda: write_device_change(self.database, link.session, host.inventory()))
         if newest != link.session.number:
             assert before == await self.fingerprint(), "a connection that is over has written"
             self.tally["stale sessions refused"] += 1
@@ -288,4 +288,4 @@ class World:
         """A heartbeat: what has changed of the devices is written."""
         link = host.link
         if link is not None:
-            await self.attempt(lambda: write_change(self.database, link.session, host.inventory()), strike)
+            await self.attempt(lambda: write_device_change(self.database, link.session, host.inventory()), strike)

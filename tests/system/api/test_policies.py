@@ -82,7 +82,7 @@ async def test_roles_are_those_of_deployments(api: Decided) -> None:
 
 
 async def test_refusals_name_the_field(api: Decided, db: Database) -> None:
-    assert "write lower case" in (await problems(api, "PUT", f"{P}/P_", SPEC))["name"]
+    assert "lower case letters" in (await problems(api, "PUT", f"{P}/P_", SPEC))["name"]
     assert "choose another name" in (await problems(api, "PUT", f"{P}/none", SPEC))["name"]
     assert (
         "can never fire"
