@@ -25,8 +25,8 @@ from typing import Literal
 
 from controller.domain.placement import Ask, DeviceState, Layout, Placed, WorkerFacts
 from controller.scheduling.admission.consolidate import MAX_MOVES, Movable, consolidate
+from controller.scheduling.inventory.capacity import Inventory
 from controller.scheduling.inventory.demand import Demand
-from controller.scheduling.inventory.inventory import Inventory
 from controller.scheduling.search.place import place
 
 WHOLE = 1_000  # units of one GPU

@@ -7,7 +7,7 @@ from controller.domain.splits import Split
 from controller.engines.base import EngineProcess, Launch, SpecError, probe_order
 from controller.engines.flags import figure, stated
 from controller.engines.memory import mib
-from controller.engines.served import CONTEXT_MIB, ModelServer, ServerTable, outside_parts
+from controller.engines.model_server import CONTEXT_MIB, ModelServer, ServerTable, outside_parts
 from controller.engines.source import repository
 from schemas.manifest import DeploymentSpec
 

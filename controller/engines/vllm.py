@@ -9,7 +9,7 @@ from controller.domain.placement import Compatibility
 from controller.domain.splits import Split
 from controller.engines.base import EngineProcess, Launch, probe_order
 from controller.engines.flags import figure, stated
-from controller.engines.served import ModelServer, ServerTable, outside_parts
+from controller.engines.model_server import ModelServer, ServerTable, outside_parts
 from controller.engines.source import repository
 from schemas.manifest import DeploymentSpec
 

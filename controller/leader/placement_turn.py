@@ -16,10 +16,10 @@ from controller.decide.orders import start_payload
 from controller.domain.placement import Ask, Need, Placed, Unplaced
 from controller.engines.registry import engine_for
 from controller.runtime.clock import Clock
-from controller.scheduling.admission.admission import RESERVE_AFTER_S, Holders, PendingInstance, may_have_room, serve
+from controller.scheduling.admission.admit import RESERVE_AFTER_S, Holders, PendingInstance, may_have_room, serve
 from controller.scheduling.estimate import asks_for
+from controller.scheduling.inventory.capacity import Inventory
 from controller.scheduling.inventory.holders import Holder
-from controller.scheduling.inventory.inventory import Inventory
 from controller.store.placement.commit import PlacedStart
 from controller.store.placement.holdings import Holdings
 from controller.store.placement.inventory import InventoryCache

@@ -11,7 +11,7 @@ from controller.runtime.lease import check_term
 from controller.runtime.outcome import Done, Outcome, Requeue, StaleError
 from controller.runtime.pace import Pace
 from controller.runtime.tasks import OneBehind
-from controller.scheduling.admission.admission import Holders
+from controller.scheduling.admission.admit import Holders
 from controller.store.core.database import Database
 from controller.store.core.errors import LostGuardError
 from controller.store.core.locks import lock_rows

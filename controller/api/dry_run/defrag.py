@@ -16,8 +16,8 @@ from controller.domain.placement import Ask, Placed
 from controller.engines.registry import engine_for
 from controller.scheduling.admission.consolidate import Consolidation, Movable, consolidate
 from controller.scheduling.estimate import asks_for
+from controller.scheduling.inventory.capacity import Inventory
 from controller.scheduling.inventory.holders import Holder
-from controller.scheduling.inventory.inventory import Inventory
 from controller.store.deployments.relocations import NewRelocation, ask_for, check_none_under_way
 from controller.store.placement.holders import read_holders
 from controller.store.placement.inventory import read_inventory

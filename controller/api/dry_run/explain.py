@@ -14,8 +14,8 @@ from controller.domain.placement import Placed
 from controller.engines.registry import engine_for
 from controller.scheduling.estimate import asks_for
 from controller.scheduling.explain.advice import Unfit, advise
+from controller.scheduling.inventory.capacity import Inventory
 from controller.scheduling.inventory.holders import Holder
-from controller.scheduling.inventory.inventory import Inventory
 from controller.scheduling.search.place import place
 from controller.store.placement.explain_reads import Standing, standing_of
 from controller.store.placement.holders import read_holders

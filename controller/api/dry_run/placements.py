@@ -7,11 +7,11 @@ from typing import Final, Literal
 from controller.domain.need_view import need_view
 from controller.domain.placement import Ask, Need, Placed, Unplaced
 from controller.engines.registry import engine_for
-from controller.scheduling.admission.admission import RESERVE_AFTER_S, Decided, Holders, PendingInstance, serve
+from controller.scheduling.admission.admit import RESERVE_AFTER_S, Decided, Holders, PendingInstance, serve
 from controller.scheduling.estimate import asks_for, for_instance
 from controller.scheduling.explain.advice import Unfit, advise
+from controller.scheduling.inventory.capacity import Inventory
 from controller.scheduling.inventory.holders import Holder
-from controller.scheduling.inventory.inventory import Inventory
 from controller.store.placement.plan_reads import Queue
 from schemas.manifest import DeploymentSpec
 from schemas.needs import LayoutView

@@ -16,7 +16,7 @@ from controller.domain.placement import Need
 from controller.engines.base import SpecError
 from controller.engines.registry import engine_for, validate
 from controller.runtime.child import ChildError, ChildFailure
-from controller.scheduling.admission.admission import may_have_room
+from controller.scheduling.admission.admit import may_have_room
 from controller.scheduling.estimate import input_hash
 from controller.store.deployments.writes import change_between
 from controller.store.placement.holders import read_holders

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from controller.domain.placement import Ask, Placed, PlannedClaim
-from controller.scheduling.admission.preempt import Room, find_preemption, lifted
+from controller.scheduling.admission.victims import Room, find_preemption, lifted
 from controller.scheduling.estimate import for_instance
+from controller.scheduling.inventory.capacity import Inventory
 from controller.scheduling.inventory.holders import Holder
-from controller.scheduling.inventory.inventory import Inventory
 from controller.scheduling.search.place import find
 
 MAX_MOVES: Final = 32  # of one plan

@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from controller.scheduling.inventory.segments import Ints
+from controller.scheduling.inventory.arrays import Ints
 from controller.scheduling.inventory.tables import GpuTable, WorkerTable
 
 _ALIKE_PERCENT: Final = 5  # GPUs of two models whose sizes differ by no more may share the work of one instance

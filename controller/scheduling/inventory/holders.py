@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from controller.domain.placement import Layout, PlannedClaim
-from controller.scheduling.inventory.inventory import Inventory
-from controller.scheduling.inventory.segments import Bools, Ints
+from controller.scheduling.inventory.arrays import Bools, Ints
+from controller.scheduling.inventory.capacity import Inventory
 
 
 @dataclass(frozen=True, slots=True)

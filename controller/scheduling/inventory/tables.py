@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from controller.domain.placement import DeviceState, WorkerFacts
-from controller.scheduling.inventory.segments import Bools, Ints
+from controller.scheduling.inventory.arrays import Bools, Ints
 
 UNKNOWN_CAPABILITY: Final = -1
 NONE: Final = -1  # of memory: not even nothing can be claimed

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from controller.domain.placement import Ask, Layout
-from controller.scheduling.inventory.inventory import Inventory
-from controller.scheduling.inventory.segments import NEVER, Bools, Ints
+from controller.scheduling.inventory.arrays import NEVER, Bools, Ints
+from controller.scheduling.inventory.capacity import Inventory
 from controller.scheduling.search.feasible import FITS, Request, host_checks
 from controller.scheduling.search.rank import Fitting, Ranking
 

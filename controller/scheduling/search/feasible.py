@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from controller.domain.placement import Ask, Layout
-from controller.scheduling.inventory.inventory import Inventory
-from controller.scheduling.inventory.segments import Bools, Ints
+from controller.scheduling.inventory.arrays import Bools, Ints
+from controller.scheduling.inventory.capacity import Inventory
 from controller.scheduling.inventory.tables import GpuTable, capability_number
 from controller.scheduling.search.compatibility import platform_reason
 from schemas.reasons import Reason

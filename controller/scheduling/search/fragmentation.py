@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from controller.domain.placement import Ask, Layout
-from controller.scheduling.inventory.inventory import Inventory
-from controller.scheduling.inventory.segments import NEVER, Bools, Ints
+from controller.scheduling.inventory.arrays import NEVER, Bools, Ints
+from controller.scheduling.inventory.capacity import Inventory
 from controller.scheduling.inventory.tables import NONE
 from controller.scheduling.search.rank import Fitting, Pack, free_memory
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from controller.scheduling.inventory.segments import NEVER, Bools, Ints
+from controller.scheduling.inventory.arrays import NEVER, Bools, Ints
 from controller.scheduling.search.candidates import Candidates
 
 

@@ -6,10 +6,10 @@ What a search found out is kept with the inventory, so equal asks share it, howe
 from collections.abc import Sequence
 
 from controller.domain.placement import Ask, Decision, Layout, Placed, PlannedClaim, Unplaced
-from controller.scheduling.explain.explain import explain_unplaced
-from controller.scheduling.inventory.inventory import Inventory
+from controller.scheduling.explain.unplaced import explain_unplaced
+from controller.scheduling.inventory.capacity import Inventory
+from controller.scheduling.search.cached_search import search_for
 from controller.scheduling.search.candidates import Choice
-from controller.scheduling.search.search import search_for
 
 
 def place(inventory: Inventory, asks: Sequence[Ask]) -> list[Decision]:

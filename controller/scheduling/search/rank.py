@@ -18,8 +18,8 @@ from typing import Final, Protocol
 import numpy as np
 
 from controller.domain.placement import Ask, Layout
-from controller.scheduling.inventory.inventory import Inventory
-from controller.scheduling.inventory.segments import NEVER, Bools, Ints, nth_smallest
+from controller.scheduling.inventory.arrays import NEVER, Bools, Ints, nth_smallest
+from controller.scheduling.inventory.capacity import Inventory
 
 # How figures share one integer. Of a GPU: 2^11 instances of a deployment, 2^20 instances, 2^31 MiB.
 _INSTANCES_BITS: Final = 20

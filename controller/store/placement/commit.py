@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from controller.domain.placement import Placed, PlannedClaim, Unplaced
-from controller.scheduling.explain.explain import headline
+from controller.scheduling.explain.unplaced import headline
 from controller.store.core.notify import CHANNEL, Hints, notify, notify_all, payloads
 from controller.store.placement.pending import PendingRow
 

@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from controller.scheduling.admission.admission import Holders
+from controller.scheduling.admission.admit import Holders
 from controller.scheduling.inventory.holders import Holder
 from controller.store.core.errors import LostGuardError
 from controller.store.core.events import NewEvent, write_events

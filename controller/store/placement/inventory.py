@@ -8,7 +8,7 @@ from collections.abc import Collection
 from typing import Any, Final
 
 from controller.domain.placement import DeviceState, WorkerFacts
-from controller.scheduling.inventory.inventory import Inventory
+from controller.scheduling.inventory.capacity import Inventory
 from controller.store.placement.holdings import Holdings, Row, load_of
 
 # A horizon comes with each row that changed. Where none did, the old one is as good.

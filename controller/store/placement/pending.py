@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from controller.domain.need_json import need_from_json
 from controller.domain.placement import Ask, Need
-from controller.scheduling.admission.admission import PendingInstance
+from controller.scheduling.admission.admit import PendingInstance
 from controller.scheduling.estimate import for_instance
 from controller.store.deployments.observe import spec_from_json
 from schemas.manifest import DeploymentSpec

@@ -9,7 +9,7 @@ from controller.decide.backoff import RestartSettings
 from controller.domain.need_json import need_from_json
 from controller.domain.placement import Ask, Need
 from controller.engines.registry import engine_for
-from controller.scheduling.admission.admission import PendingInstance
+from controller.scheduling.admission.admit import PendingInstance
 from controller.scheduling.estimate import asks_for
 from controller.store.placement.pending import (
     PendingRow,

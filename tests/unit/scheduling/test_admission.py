@@ -4,10 +4,10 @@ import time
 from dataclasses import replace
 
 from controller.domain.placement import Ask, Layout, Placed, Unplaced
-from controller.scheduling.admission.admission import Decided, Holders, PendingInstance, serve
-from controller.scheduling.admission.preempt import find_preemption
+from controller.scheduling.admission.admit import Decided, Holders, PendingInstance, serve
+from controller.scheduling.admission.victims import find_preemption
+from controller.scheduling.inventory.capacity import Inventory
 from controller.scheduling.inventory.holders import Holder
-from controller.scheduling.inventory.inventory import Inventory
 from controller.scheduling.search.place import find, place
 from schemas.reasons import Reason
 from support.fleet import GIB, Fleet

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from controller.domain.placement import Ask, Layout, Placed, Unplaced
-from controller.scheduling.inventory.inventory import Inventory
+from controller.scheduling.inventory.capacity import Inventory
 from controller.scheduling.inventory.load import InstanceLoad
 from controller.scheduling.search.place import place
 from support.fleet import GIB, Fleet, gpus_of

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from controller.domain.placement import Ask, Compatibility, Layout, Placed, Unplaced
-from controller.scheduling.explain.explain import headline
+from controller.scheduling.explain.unplaced import headline
 from controller.scheduling.search.place import place
 from schemas.objects import Explain
 from support.fleet import GIB, Fleet, gpus_of

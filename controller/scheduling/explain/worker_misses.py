@@ -7,11 +7,11 @@ from typing import Final
 import numpy as np
 
 from controller.domain.placement import Ask, Layout
-from controller.scheduling.inventory.segments import Bools, Ints
+from controller.scheduling.inventory.arrays import Bools, Ints
+from controller.scheduling.search.cached_search import Search
 from controller.scheduling.search.feasible import FITS, STAGE, Stages
 from controller.scheduling.search.gang import Shortage, find_gang
-from controller.scheduling.search.search import Search
-from controller.scheduling.search.standing import Standing
+from controller.scheduling.search.group_misses import Standing
 from schemas.reasons import Reason
 
 _MIXED: Final = STAGE[Reason.MIXED_ACCELERATORS]

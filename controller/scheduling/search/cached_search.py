@@ -5,14 +5,14 @@ from typing import Final
 import numpy as np
 
 from controller.domain.placement import Ask, Layout
-from controller.scheduling.inventory.inventory import Inventory
-from controller.scheduling.inventory.segments import Bools
+from controller.scheduling.inventory.arrays import Bools
+from controller.scheduling.inventory.capacity import Inventory
 from controller.scheduling.search.candidates import Candidates, Choice
 from controller.scheduling.search.feasible import Request, resolve
 from controller.scheduling.search.fragmentation import Fragments, LeastFragmentation
 from controller.scheduling.search.gang import Shortage, find_gang
+from controller.scheduling.search.group_misses import Standing
 from controller.scheduling.search.rank import Pack, Ranking, Spread
-from controller.scheduling.search.standing import Standing
 
 # Searches that are kept: a row of arrays for each group, some 100 bytes, and one for each GPU.
 _KEPT_ROWS: Final = 8_000_000

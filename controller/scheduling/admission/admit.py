@@ -14,9 +14,9 @@ from functools import cached_property
 from typing import Final, Protocol
 
 from controller.domain.placement import Ask, Decision, Placed, Unplaced
-from controller.scheduling.admission.preempt import Room, await_ends, lifted, preempt_victims
+from controller.scheduling.admission.victims import Room, await_ends, lifted, preempt_victims
+from controller.scheduling.inventory.capacity import Inventory
 from controller.scheduling.inventory.holders import Holder, Pool
-from controller.scheduling.inventory.inventory import Inventory
 from controller.scheduling.search.place import find, place_one
 from schemas.reasons import Reason
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from controller.domain.placement import Layout
-from controller.scheduling.inventory.segments import Bools, Ints
+from controller.scheduling.inventory.arrays import Bools, Ints
 from controller.scheduling.search.feasible import FITS, STAGE, Request, Stages, gpu_checks, host_checks
 
 

@@ -13,12 +13,12 @@ from typing import Final
 import numpy as np
 
 from controller.domain.placement import Ask, Layout, Placed
+from controller.scheduling.inventory.arrays import NEVER, Bools, Ints
+from controller.scheduling.inventory.capacity import Inventory
 from controller.scheduling.inventory.holders import Holder, Pool
-from controller.scheduling.inventory.inventory import Inventory
-from controller.scheduling.inventory.segments import NEVER, Bools, Ints
+from controller.scheduling.search.cached_search import search_for
 from controller.scheduling.search.candidates import Candidates
 from controller.scheduling.search.place import find
-from controller.scheduling.search.search import search_for
 
 # Places that are worked out to the end, of each layout. Those that lack the fewest GPUs come first.
 _MAX_SITES: Final = 12

@@ -7,11 +7,11 @@ from typing import Final
 import numpy as np
 
 from controller.domain.placement import Ask, Layout
-from controller.scheduling.explain.furthest import Furthest, furthest_of, layouts_shown
-from controller.scheduling.inventory.inventory import Inventory
-from controller.scheduling.inventory.segments import Bools, Ints
+from controller.scheduling.explain.worker_misses import Furthest, furthest_of, layouts_shown
+from controller.scheduling.inventory.arrays import Bools, Ints
+from controller.scheduling.inventory.capacity import Inventory
+from controller.scheduling.search.cached_search import Search, search_for
 from controller.scheduling.search.feasible import FITS, STAGE, STAGES, Request
-from controller.scheduling.search.search import Search, search_for
 from schemas.objects import Explain, NearestMiss, TriedLayout
 from schemas.reasons import Reason
 
