@@ -139,23 +139,23 @@ def run(nodes: Path, asks: Sequence[Ask], seed: int, moves: int) -> Result:
             if isinstance(decision, Placed):
                 allocated += units(ask)
                 running.append(Movable(ask.instance, decision.workers, decision.claims, ask))
-    moved = find_preemption(inventory, running, max(asks, key=units), seed, moves) if moves else None
+    moved = plan_relocations(inventory, running, max(asks, key=units), seed, moves) if moves else None
     return Result(100 * allocated / capacity, len(arrivals) / took_s, len(arrivals), slowest_s, moved)
 
 
-def find_preemption(inventory: Inventory, running: Sequence[Movable], large: Ask, seed: int, moves: int) -> Moved:
+def plan_relocations(inventory: Inventory, running: Sequence[Movable], large: Ask, seed: int, moves: int) -> Moved:
     """Ends half of what runs, fills what then fits with large tasks, and plans moves for a few more of them."""
     chance = random.Random(seed)  # noqa: S311 - as above
     ends = {one.instance for one in running if chance.random() < DEPART}
     for one in running:
         if one.instance in ends:
-            inventory.lift(one.claims)
+            inventory.exclude(one.claims)
     fits = [placed for placed in place(inventory, [replace(large, instance=f"l{n}") for n in range(len(running))])
             if isinstance(placed, Placed)]  # fmt: skip
     begun = time.perf_counter()
     more = [replace(large, instance=f"m{n}") for n in range(LARGE)]
-    plan = consolidate(inventory, more, [one for one in running if one.instance not in ends], max_moves=moves)
-    return Moved(len(fits), len(plan.fits), len(plan.moves), time.perf_counter() - begun)
+    plan = consolidate(inventory, more, [one for one in running if one.instance not in ends], max_relocations=moves)
+    return Moved(len(fits), len(plan.placed), len(plan.relocations), time.perf_counter() - begun)
 
 
 def main() -> None:

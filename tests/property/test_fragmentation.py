@@ -46,7 +46,7 @@ def usable(inventory: Inventory, worker: int, demand: Demand) -> int:
     """What of a worker's free GPU memory a demand could use."""
     gpus, workers = inventory.gpus, inventory.workers
     rows = [row for row in range(len(gpus.uuid)) if gpus.worker[row] == worker]
-    have = [int((gpus.whole if demand.exclusive else gpus.room)[row]) for row in rows]
+    have = [int((gpus.whole if demand.exclusive else gpus.free)[row]) for row in rows]
     does = [mib for mib in have if mib >= demand.memory_mib]
     memory = int(workers.memory[worker] - workers.memory_claimed[worker])
     cpu = int(workers.cpu[worker] - workers.cpu_claimed[worker])

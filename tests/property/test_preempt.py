@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller.domain.placement import Ask, Layout, Placed
-from controller.scheduling.admission.admit import Holders, PendingInstance, serve
-from controller.scheduling.admission.victims import find_preemption, lifted
+from controller.scheduling.admission.admit import Holders, PendingInstance, admit
+from controller.scheduling.admission.victims import find_victims, without
 from controller.scheduling.inventory.capacity import Inventory
 from controller.scheduling.inventory.holders import Holder
 from controller.scheduling.search.place import find, place
@@ -60,7 +60,7 @@ def arrays(inventory: Inventory) -> list[list[int]]:
     gpus, workers = inventory.gpus, inventory.workers
     return [
         np.asarray(a).tolist()
-        for a in (gpus.claimed, gpus.claims, gpus.exclusive, gpus.room, gpus.whole, workers.memory_claimed)
+        for a in (gpus.claimed, gpus.claims, gpus.exclusive, gpus.free, gpus.whole, workers.memory_claimed)
     ]
 
 
@@ -71,28 +71,28 @@ def test_enough_leave_and_all_of_them_have_to(scene: Scene) -> None:
     before = arrays(inventory)
     if find(inventory, scene.ask) is not None:
         return
-    room = find_preemption(inventory, scene.ask, lower)
+    room = find_victims(inventory, scene.ask, lower)
     assert arrays(inventory) == before
-    with lifted(inventory, lower):
+    with without(inventory, lower):
         assert (room is None) == (find(inventory, scene.ask) is None)
     if room is None:
         return
-    assert set(room.leave) <= set(lower)
-    assert room.leave
-    with lifted(inventory, room.leave):
+    assert set(room.victims) <= set(lower)
+    assert room.victims
+    with without(inventory, room.victims):
         assert find(inventory, scene.ask) == room.placed
-    for spared in room.leave:
-        with lifted(inventory, [o for o in room.leave if o != spared]):
+    for spared in room.victims:
+        with without(inventory, [o for o in room.victims if o != spared]):
             assert find(inventory, scene.ask) is None
-    highest = max(o.priority for o in room.leave)
-    with lifted(inventory, [o for o in lower if o.priority < highest]):
+    highest = max(o.priority for o in room.victims)
+    with without(inventory, [o for o in lower if o.priority < highest]):
         assert find(inventory, scene.ask) is None
     assert arrays(inventory) == before
 
 
 @given(scenes(), st.integers(1, 2**16))
 def test_the_order_in_which_they_are_read_changes_nothing(scene: Scene, seed: int) -> None:
-    first, second = (find_preemption(i, scene.ask, o) for i, o in (scene.build(), scene.build(seed)))
+    first, second = (find_victims(i, scene.ask, o) for i, o in (scene.build(), scene.build(seed)))
     assert first == second
 
 
@@ -102,11 +102,11 @@ def test_nobody_leaves_for_what_fits_or_may_not_push(scene: Scene) -> None:
     inventory, holders = scene.build()
     fits = find(inventory, scene.ask) is not None
     for preempt in (True, False):
-        (served,) = serve(
+        (served,) = admit(
             inventory, [PendingInstance(scene.ask, 5, preempt=preempt)], Holders(tuple(holders)), reserve_after_s=60
         )
         assert isinstance(served.decision, Placed) == fits
         if fits or not preempt:
-            assert served.leave == ()
-        assert all(o.priority < 5 for o in served.leave)
+            assert served.victims == ()
+        assert all(o.priority < 5 for o in served.victims)
         inventory.rollback()

@@ -14,9 +14,9 @@ from functools import cached_property
 from typing import Final, Protocol
 
 from controller.domain.placement import Ask, Decision, Placed, Unplaced
-from controller.scheduling.admission.victims import Room, await_ends, lifted, preempt_victims
+from controller.scheduling.admission.victims import Reservation, choose_victims, earliest_capacity, without
 from controller.scheduling.inventory.capacity import Inventory
-from controller.scheduling.inventory.holders import Holder, Pool
+from controller.scheduling.inventory.holders import Holder, HolderPool
 from controller.scheduling.search.place import find, place_one
 from schemas.reasons import Reason
 
@@ -40,11 +40,11 @@ class PendingInstance:
     priority: int = 0
     preempt: bool = False
     waited_s: float = 0.0
-    pushing: bool = False
-    promised: Ask | None = None
+    preempting: bool = False
+    relocation_target: Ask | None = None
 
 
-class Patience(Protocol):
+class Reservable(Protocol):
     """What of one who waits tells whether room may be made or kept for it; see `PendingInstance`."""
 
     @property
@@ -52,12 +52,12 @@ class Patience(Protocol):
     @property
     def waited_s(self) -> float: ...  # noqa: D102
     @property
-    def promised(self) -> object: ...  # noqa: D102
+    def relocation_target(self) -> object: ...  # noqa: D102
 
 
-def may_have_room(one: Patience, reserve_after_s: float) -> bool:
+def may_reserve(one: Reservable, reserve_after_s: float) -> bool:
     """Whether, should it not fit, room may be made or kept for it, for which the occupants have to be known."""
-    return one.preempt or one.promised is not None or one.waited_s >= reserve_after_s
+    return one.preempt or one.relocation_target is not None or one.waited_s >= reserve_after_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,19 +66,19 @@ class Holders:
 
     staying: tuple[Holder, ...] = ()
     leaving: tuple[Holder, ...] = ()
-    moving: tuple[Holder, ...] = ()
+    relocating: tuple[Holder, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Decided:
-    """What becomes of one who waits. `leave`: those that it pushes out with this pass."""
+class AdmissionDecision:
+    """What becomes of one who waits. `victims`: those that it pushes out with this pass."""
 
     decision: Decision
-    leave: tuple[Holder, ...] = ()
+    victims: tuple[Holder, ...] = ()
 
 
 @dataclass(slots=True)
-class _Kept:
+class Reservations:
     """The room that is kept in this pass, and for whom."""
 
     inventory: Inventory
@@ -111,7 +111,7 @@ class _Kept:
         return self.in_the_way.get(shape, False)
 
 
-class _Crowd:
+class FutureCapacity:
     """The occupants as the pass goes on. What is worked out of them by shape holds for the rest of it.
 
     A pass only takes, so who finds no way at one time finds none later, nor does a lower one.
@@ -121,47 +121,47 @@ class _Crowd:
         self._inventory = inventory
         self._staying = holders.staying
         self._leaving = list(holders.leaving)
-        self._moving = list(holders.moving)
+        self._moving = list(holders.relocating)
         self._no_push: dict[object, tuple[int, str]] = {}  # by shape: for nobody up to this priority, and what to tell
         self._nobody_to_await: set[object] = set()
         self._before: list[PendingInstance] = []  # those who were served and wait on, and for whom no room is kept
 
     @cached_property
-    def _pool(self) -> Pool:
-        return Pool(self._inventory, self._staying)
+    def _pool(self) -> HolderPool:
+        return HolderPool(self._inventory, self._staying)
 
     def coming(self, ask: Ask) -> Placed | None:
         """Where it fits once those that are leaving are gone."""
-        with lifted(self._inventory, self._leaving):
+        with without(self._inventory, self._leaving):
             return find(self._inventory, ask)
 
     def waits_on(self, pending: PendingInstance) -> None:
         """Somebody is left waiting, and comes before all that are no higher in the next pass too."""
         self._before.append(pending)
 
-    def push(self, pending: PendingInstance) -> Room | str:
+    def push(self, pending: PendingInstance) -> Reservation | str:
         """Whom it pushes out; those then count as leaving. Else what to tell of that, which may be nothing."""
         shape = pending.ask.shape()
         upto, why = self._no_push.get(shape, (-1, ""))
         if pending.priority <= upto:
             return why
-        with lifted(self._inventory, self._leaving):
-            room = preempt_victims(self._inventory, pending.ask, self._pool, below=pending.priority)
+        with without(self._inventory, self._leaving):
+            room = choose_victims(self._inventory, pending.ask, self._pool, below=pending.priority)
             first = self._outrun_by(pending, room) if room is not None else None
         if room is None or first is not None:
             why = "" if first is None else f"pushes nobody out, since {first} comes before it and would take the room"
             self._no_push[shape] = (pending.priority, why)
             return why
-        self._pool.remove(room.leave)
-        self._leaving += room.leave
-        self._moving = [one for one in self._moving if one not in room.leave]
+        self._pool.remove(room.victims)
+        self._leaving += room.victims
+        self._moving = [one for one in self._moving if one not in room.victims]
         return room
 
-    def _outrun_by(self, pending: PendingInstance, room: Room) -> str | None:
+    def _outrun_by(self, pending: PendingInstance, room: Reservation) -> str | None:
         """Who comes before and would take the room, so that others would leave in vain."""
         taken: list[Placed] = []
         hopeless: set[object] = set()
-        with lifted(self._inventory, room.leave):
+        with without(self._inventory, room.victims):
             try:
                 for other in (before.ask for before in self._before if before.priority >= pending.priority):
                     shape = other.shape()
@@ -178,9 +178,9 @@ class _Crowd:
                     self._inventory.unreserve(placed)
         return None
 
-    def promised(self, ask: Ask) -> Placed | None:
+    def relocation_target(self, ask: Ask) -> Placed | None:
         """The place that this asks for, if it is free once those that are moved are gone."""
-        with lifted(self._inventory, [*self._leaving, *self._moving]):
+        with without(self._inventory, [*self._leaving, *self._moving]):
             return find(self._inventory, ask)
 
     def nearest(self, ask: Ask) -> Placed | None:
@@ -188,24 +188,24 @@ class _Crowd:
         shape = ask.shape()
         if shape in self._nobody_to_await:
             return None
-        with lifted(self._inventory, self._leaving):
+        with without(self._inventory, self._leaving):
             placed = find(self._inventory, ask)
-            if placed is None and (room := await_ends(self._inventory, ask, self._pool)) is not None:
+            if placed is None and (room := earliest_capacity(self._inventory, ask, self._pool)) is not None:
                 placed = room.placed
         if placed is None:
             self._nobody_to_await.add(shape)
         return placed
 
 
-def serve(
+def admit(
     inventory: Inventory,
     waiting: Iterable[PendingInstance],
     holders: Holders | None,
     *,
     reserve_after_s: float,
-    ahead: Sequence[Ask] = (),
-    most_pushes: float = math.inf,
-) -> Generator[Decided, None, None]:
+    reserved: Sequence[Ask] = (),
+    max_preemptions: float = math.inf,
+) -> Generator[AdmissionDecision, None, None]:
     """Decides in the order given, one whenever it is asked for the next, reserving what is placed as `place` does.
 
     Whoever does not ask for all of them closes it, so that no room stays kept.
@@ -222,28 +222,28 @@ def serve(
         One for each, in the same order; those that are missing at the end were not looked at.
     """
     inventory.begin_pass()
-    kept = _Kept(inventory)
-    crowd = None if holders is None else _Crowd(inventory, holders)
+    reservations = Reservations(inventory)
+    future = None if holders is None else FutureCapacity(inventory, holders)
     misfits: dict[object, Unplaced] = {}  # by shape: as room only dwindles, what does not fit will not fit later
     try:
-        for ask in ahead:
+        for ask in reserved:
             if (placed := find(inventory, ask)) is not None:
-                kept.keep(ask, placed)
+                reservations.keep(ask, placed)
         for pending in waiting:
             decision = _decide(inventory, pending.ask, misfits)
             if isinstance(decision, Placed):
-                yield Decided(decision)
+                yield AdmissionDecision(decision)
                 continue
-            if crowd is None:
-                served = Decided(_because_of(kept, pending.ask, decision))
+            if future is None:
+                served = AdmissionDecision(_because_of(reservations, pending.ask, decision))
             else:
-                served = _keep_room(kept, pending, decision, crowd, reserve_after_s)
+                served = _keep_room(reservations, pending, decision, future, reserve_after_s)
             yield served
-            most_pushes -= bool(served.leave)
-            if most_pushes <= 0:
+            max_preemptions -= bool(served.victims)
+            if max_preemptions <= 0:
                 return
     finally:
-        kept.release()
+        reservations.release()
 
 
 def _decide(inventory: Inventory, ask: Ask, misfits: dict[object, Unplaced]) -> Decision:
@@ -257,42 +257,55 @@ def _decide(inventory: Inventory, ask: Ask, misfits: dict[object, Unplaced]) -> 
 
 
 def _keep_room(
-    kept: _Kept, pending: PendingInstance, decision: Unplaced, crowd: _Crowd, reserve_after_s: float
-) -> Decided:
+    reservations: Reservations,
+    pending: PendingInstance,
+    decision: Unplaced,
+    future: FutureCapacity,
+    reserve_after_s: float,
+) -> AdmissionDecision:
     """What is kept for one that does not fit."""
-    inventory, ask = kept.inventory, pending.ask
-    if pending.promised is not None and (placed := crowd.promised(pending.promised)) is not None:
-        kept.keep(ask, placed)
+    inventory, ask = reservations.inventory, pending.ask
+    if (
+        pending.relocation_target is not None
+        and (placed := future.relocation_target(pending.relocation_target)) is not None
+    ):
+        reservations.keep(ask, placed)
         text = f"others are moved so that it fits on {_names(inventory, placed)}"
-        return Decided(_told(decision, None, text))
-    if pending.preempt and (placed := crowd.coming(ask)) is not None:
-        kept.keep(ask, placed)
+        return AdmissionDecision(_told(decision, None, text))
+    if pending.preempt and (placed := future.coming(ask)) is not None:
+        reservations.keep(ask, placed)
         text = f"room is being freed for it on {_names(inventory, placed)}"
-        return Decided(_told(decision, Reason.PREEMPTING if pending.pushing else None, text))
-    room = crowd.push(pending) if pending.preempt and not pending.pushing else ""
-    if isinstance(room, Room):
-        kept.keep(ask, room.placed)
-        names = ", ".join(o.instance for o in room.leave)
+        return AdmissionDecision(_told(decision, Reason.PREEMPTING if pending.preempting else None, text))
+    room = future.push(pending) if pending.preempt and not pending.preempting else ""
+    if isinstance(room, Reservation):
+        reservations.keep(ask, room.placed)
+        names = ", ".join(o.instance for o in room.victims)
         text = f"pushes out {names} on {_names(inventory, room.placed)}"
-        return Decided(_told(decision, Reason.PREEMPTING, text), room.leave)
+        return AdmissionDecision(_told(decision, Reason.PREEMPTING, text), room.victims)
     if room:
         decision = _told(decision, None, room)
-    decision = _because_of(kept, ask, decision)
+    decision = _because_of(reservations, ask, decision)
     if decision.reason == Reason.RESERVED:
-        crowd.waits_on(pending)
-        return Decided(decision)
-    if pending.waited_s >= reserve_after_s and not kept.reserved and (placed := crowd.nearest(ask)) is not None:
-        kept.keep(ask, placed)
-        kept.reserved = True
+        future.waits_on(pending)
+        return AdmissionDecision(decision)
+    if (
+        pending.waited_s >= reserve_after_s
+        and not reservations.reserved
+        and (placed := future.nearest(ask)) is not None
+    ):
+        reservations.keep(ask, placed)
+        reservations.reserved = True
         text = f"has waited long, so room is kept for it on {_names(inventory, placed)}"
-        return Decided(_told(decision, None, text))
-    crowd.waits_on(pending)
-    return Decided(decision)
+        return AdmissionDecision(_told(decision, None, text))
+    future.waits_on(pending)
+    return AdmissionDecision(decision)
 
 
-def _because_of(kept: _Kept, ask: Ask, decision: Unplaced) -> Unplaced:
+def _because_of(reservations: Reservations, ask: Ask, decision: Unplaced) -> Unplaced:
     """The decision with its true reason, where it is only that room is kept for others."""
-    return _told(decision, Reason.RESERVED, _for_whom(kept)) if kept.stands_in_the_way(ask) else decision
+    return (
+        _told(decision, Reason.RESERVED, _for_whom(reservations)) if reservations.stands_in_the_way(ask) else decision
+    )
 
 
 def _told(decision: Unplaced, reason: Reason | None, text: str) -> Unplaced:
@@ -301,8 +314,8 @@ def _told(decision: Unplaced, reason: Reason | None, text: str) -> Unplaced:
     return replace(decision, explain=told, reason=reason)
 
 
-def _for_whom(kept: _Kept) -> str:
-    rooms = (f"{ask.instance} on {_names(kept.inventory, placed)}" for ask, placed in kept.rooms)
+def _for_whom(reservations: Reservations) -> str:
+    rooms = (f"{ask.instance} on {_names(reservations.inventory, placed)}" for ask, placed in reservations.rooms)
     return f"it would fit, but room is kept for {', '.join(rooms)}"
 
 

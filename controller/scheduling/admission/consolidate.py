@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from controller.domain.placement import Ask, Placed, PlannedClaim
-from controller.scheduling.admission.victims import Room, find_preemption, lifted
+from controller.scheduling.admission.victims import Reservation, find_victims, without
 from controller.scheduling.estimate import for_instance
 from controller.scheduling.inventory.capacity import Inventory
 from controller.scheduling.inventory.holders import Holder
 from controller.scheduling.search.place import find
 
-MAX_MOVES: Final = 32  # of one plan
-_MAX_WAYS: Final = 8  # that are tried for one demand; each leaves out somebody who has nowhere to go
+MAX_RELOCATIONS: Final = 32  # of one plan
+_MAX_ATTEMPTS: Final = 8  # that are tried for one demand; each leaves out somebody who has nowhere to go
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +41,9 @@ class Relocation:
 class Consolidation:
     """What is to be moved, which demands then fit, and which do not all the same."""
 
-    moves: list[Relocation] = field(default_factory=list)
-    fits: list[Placed] = field(default_factory=list)
-    left: list[str] = field(default_factory=list)
+    relocations: list[Relocation] = field(default_factory=list)
+    placed: list[Placed] = field(default_factory=list)
+    unplaced: list[str] = field(default_factory=list)
 
 
 def consolidate(
@@ -52,7 +52,7 @@ def consolidate(
     movable: Sequence[Movable],
     *,
     leaving: Sequence[Holder] = (),
-    max_moves: int = MAX_MOVES,
+    max_relocations: int = MAX_RELOCATIONS,
 ) -> Consolidation:
     """Works out moves for demands in the order given; the inventory is the same afterwards.
 
@@ -63,7 +63,7 @@ def consolidate(
         leaving: who ends anyway, and makes room for demands; copies come up before that.
         max_moves: no more than so many in all.
     """
-    work = _Work(inventory, {one.instance: one for one in movable}, leaving, max_moves)
+    work = _Work(inventory, {one.instance: one for one in movable}, leaving, max_relocations)
     plan = work.plan
     hopeless: set[object] = set()  # what is planned only takes room, so who asks like one that is left is left too
     inventory.begin_pass()
@@ -72,10 +72,10 @@ def consolidate(
             shape = demand.shape()
             placed = None if shape in hopeless else _fit(work, demand)
             if placed is not None:
-                plan.fits.append(placed)
+                plan.placed.append(placed)
             else:
                 hopeless.add(shape)
-                plan.left.append(demand.instance)
+                plan.unplaced.append(demand.instance)
     finally:
         inventory.rollback()
     return plan
@@ -88,13 +88,13 @@ class _Work:
     inventory: Inventory
     staying: dict[str, Movable]  # who has not been moved yet
     leaving: Sequence[Holder]
-    max_moves: int
+    max_relocations: int
     plan: Consolidation = field(default_factory=Consolidation)
 
 
 def _fit(work: _Work, demand: Ask) -> Placed | None:
     """The place for one demand, reserved, with the moves that it takes added to the plan."""
-    with lifted(work.inventory, work.leaving):
+    with without(work.inventory, work.leaving):
         placed = find(work.inventory, demand)
     if placed is None:
         return _make_way(work, demand)
@@ -105,16 +105,16 @@ def _fit(work: _Work, demand: Ask) -> Placed | None:
 def _make_way(work: _Work, demand: Ask) -> Placed | None:
     """Adds the moves for one demand to the plan, and reserves all that they take; None where there is no way."""
     pool = dict(work.staying)
-    for _ in range(_MAX_WAYS):
-        with lifted(work.inventory, work.leaving):
+    for _ in range(_MAX_ATTEMPTS):
+        with without(work.inventory, work.leaving):
             room = _room(work.inventory, demand, pool)
-        if room is None or len(room.leave) > work.max_moves - len(work.plan.moves):
+        if room is None or len(room.victims) > work.max_relocations - len(work.plan.relocations):
             return None
         found = _relocate(work.inventory, demand, room, pool)
         if isinstance(found, str):
             del pool[found]
             continue
-        work.plan.moves += found
+        work.plan.relocations += found
         for move in found:
             del work.staying[move.instance]
         return room.placed
@@ -125,26 +125,28 @@ def _size(one: Holder | Movable) -> int:
     return sum(claim.memory_mib for claim in one.claims)
 
 
-def _room(inventory: Inventory, demand: Ask, pool: Mapping[str, Movable]) -> Room | None:
+def _room(inventory: Inventory, demand: Ask, pool: Mapping[str, Movable]) -> Reservation | None:
     """Where the fewest have to leave, and of as many the smallest: tried with the large staying, and with the small."""
-    found: list[Room] = []
+    found: list[Reservation] = []
     for sign in (1, -1):
         # All are of one rank; who is to stay counts as older.
         holders = [
             Holder(one.instance, 0, float(sign * _size(one)), frozenset(one.workers), one.claims)
             for one in pool.values()
         ]
-        if (room := find_preemption(inventory, demand, holders)) is not None:
+        if (room := find_victims(inventory, demand, holders)) is not None:
             found.append(room)
-    return min(found, key=lambda room: (len(room.leave), sum(map(_size, room.leave))), default=None)
+    return min(found, key=lambda room: (len(room.victims), sum(map(_size, room.victims))), default=None)
 
 
-def _relocate(inventory: Inventory, demand: Ask, room: Room, pool: Mapping[str, Movable]) -> list[Relocation] | str:
+def _relocate(
+    inventory: Inventory, demand: Ask, room: Reservation, pool: Mapping[str, Movable]
+) -> list[Relocation] | str:
     """New places for all who leave, with the room they make reserved; else who of them has nowhere to go."""
     reserved = [room.placed]
     inventory.reserve(room.placed, demand.deployment_uid)  # upon what still stands there, so that nobody else fits
-    moves: list[Relocation] = []
-    for one in sorted(room.leave, key=lambda o: (-o.gpus, -_size(o), o.instance)):  # the large ones are hard to place
+    relocations: list[Relocation] = []
+    for one in sorted(room.victims, key=lambda o: (-o.gpus, -_size(o), o.instance)):  # the large ones are hard to place
         ask = pool[one.instance].ask
         copy = find(inventory, for_instance(ask, f"{one.instance}+", frozenset()))
         if copy is None:
@@ -153,5 +155,5 @@ def _relocate(inventory: Inventory, demand: Ask, room: Room, pool: Mapping[str, 
             return one.instance
         inventory.reserve(copy, ask.deployment_uid)
         reserved.append(copy)
-        moves.append(Relocation(one.instance, copy))
-    return moves
+        relocations.append(Relocation(one.instance, copy))
+    return relocations

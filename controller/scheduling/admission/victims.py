@@ -15,7 +15,7 @@ import numpy as np
 from controller.domain.placement import Ask, Layout, Placed
 from controller.scheduling.inventory.arrays import NEVER, Bools, Ints
 from controller.scheduling.inventory.capacity import Inventory
-from controller.scheduling.inventory.holders import Holder, Pool
+from controller.scheduling.inventory.holders import Holder, HolderPool
 from controller.scheduling.search.cached_search import search_for
 from controller.scheduling.search.candidates import Candidates
 from controller.scheduling.search.place import find
@@ -27,19 +27,19 @@ _Site = frozenset[str]  # ids of workers
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
-    """Where an ask will fit, once `leave` have left: not one of them could stay."""
+class Reservation:
+    """Where an ask will fit, once `victims` have left: not one of them could stay."""
 
     placed: Placed
-    leave: tuple[Holder, ...] = ()
+    victims: tuple[Holder, ...] = ()
 
 
-def find_preemption(inventory: Inventory, ask: Ask, holders: Sequence[Holder]) -> Room | None:
-    """`preempt_victims` of any of these."""
-    return preempt_victims(inventory, ask, Pool(inventory, holders))
+def find_victims(inventory: Inventory, ask: Ask, holders: Sequence[Holder]) -> Reservation | None:
+    """`choose_victims` of any of these."""
+    return choose_victims(inventory, ask, HolderPool(inventory, holders))
 
 
-def preempt_victims(inventory: Inventory, ask: Ask, pool: Pool, *, below: int | None = None) -> Room | None:
+def choose_victims(inventory: Inventory, ask: Ask, pool: HolderPool, *, below: int | None = None) -> Reservation | None:
     """Who has to leave for an ask that does not fit now; None where it would not fit though all of them left.
 
     Of several ways the one whose highest victim is lowest, then the one of the fewest victims, then that of the fewest
@@ -66,47 +66,47 @@ def preempt_victims(inventory: Inventory, ask: Ask, pool: Pool, *, below: int | 
     return _fewest(inventory, ask, enough)
 
 
-def await_ends(inventory: Inventory, ask: Ask, pool: Pool) -> Room | None:
-    """Where the fewest have to end, whatever their priority: none is made to. Else as `preempt_victims`."""
+def earliest_capacity(inventory: Inventory, ask: Ask, pool: HolderPool) -> Reservation | None:
+    """Where the fewest have to end, whatever their priority: none is made to. Else as `choose_victims`."""
     levels = pool.levels()
     enough = _enough(inventory, ask, pool, levels[-1]) if levels else None
     return None if enough is None else _fewest(inventory, ask, [replace(one, priority=0) for one in enough])
 
 
-def _fewest(inventory: Inventory, ask: Ask, pool: Sequence[Holder]) -> Room | None:
+def _fewest(inventory: Inventory, ask: Ask, pool: Sequence[Holder]) -> Reservation | None:
     """Who of the pool has to leave, the ask fitting if all do."""
     ways = []
     for site in dict.fromkeys(_sites(inventory, ask, pool)):
         near = [o for o in pool if o.workers & site]
-        ways += [way for order in (_small_stay, _large_stay) if (way := _leave(inventory, ask, near, order))]
+        ways += [way for order in (_small_stay, _large_stay) if (way := minimize_victims(inventory, ask, near, order))]
     if not ways:
         return None
     best = min(ways, key=_cost)
-    with lifted(inventory, best):
+    with without(inventory, best):
         placed = find(inventory, ask)
-    return Room(placed, tuple(sorted(best, key=lambda o: o.instance))) if placed is not None else None
+    return Reservation(placed, tuple(sorted(best, key=lambda o: o.instance))) if placed is not None else None
 
 
 @contextmanager
-def lifted(inventory: Inventory, holders: Iterable[Holder]) -> Iterator[None]:
+def without(inventory: Inventory, holders: Iterable[Holder]) -> Iterator[None]:
     """The inventory as if these had left."""
     away = tuple(holders)
     for one in away:
-        inventory.lift(one.claims)
+        inventory.exclude(one.claims)
     try:
         yield
     finally:
         for one in away:
-            inventory.put_back(one.claims)
+            inventory.restore(one.claims)
 
 
-def _enough(inventory: Inventory, ask: Ask, pool: Pool, level: int) -> list[Holder] | None:
+def _enough(inventory: Inventory, ask: Ask, pool: HolderPool, level: int) -> list[Holder] | None:
     """Some up to a priority whose leaving is enough, on the workers that lack least; None where all are not enough."""
     workers = _nearest_workers(inventory, ask, pool, level)
     count = _TRIED_FIRST
     while workers:
         some = pool.on(workers[:count], level)
-        with lifted(inventory, some):
+        with without(inventory, some):
             if find(inventory, ask) is not None:
                 return some
         if count >= len(workers):
@@ -115,7 +115,7 @@ def _enough(inventory: Inventory, ask: Ask, pool: Pool, level: int) -> list[Hold
     return None
 
 
-def _nearest_workers(inventory: Inventory, ask: Ask, pool: Pool, level: int) -> list[str]:
+def _nearest_workers(inventory: Inventory, ask: Ask, pool: HolderPool, level: int) -> list[str]:
     """Workers that would have GPUs enough if all up to a priority left, those that lack the fewest now first."""
     groups, facts = inventory.groups, inventory.workers.facts
     lacking: Ints = np.full(len(facts), NEVER, dtype=np.int64)
@@ -141,7 +141,7 @@ def _sites(inventory: Inventory, ask: Ask, pool: Sequence[Holder]) -> list[_Site
     layouts = [(one, number, layout) for one in _chain(ask) for number, layout in enumerate(one.layouts)]
     free = {layout: _suitable(inventory, layout) for _, _, layout in layouts}
     sites: list[_Site] = []
-    with lifted(inventory, pool):
+    with without(inventory, pool):
         for one, number, layout in layouts:
             sites += _sites_of(inventory, search_for(inventory, one).candidates(number), free[layout])
         if (placed := find(inventory, ask)) is not None:
@@ -152,7 +152,7 @@ def _sites(inventory: Inventory, ask: Ask, pool: Sequence[Holder]) -> list[_Site
 def _suitable(inventory: Inventory, layout: Layout) -> Ints:
     """By group how many GPUs could be had now."""
     gpus = inventory.gpus
-    can: Bools = (gpus.whole if layout.exclusive else gpus.room) >= layout.memory_mib
+    can: Bools = (gpus.whole if layout.exclusive else gpus.free) >= layout.memory_mib
     suitable: Ints = np.count_nonzero(can[inventory.groups.gpus], axis=1).astype(np.int64)
     return suitable
 
@@ -172,26 +172,26 @@ def _sites_of(inventory: Inventory, candidates: Candidates, free: Ints) -> Itera
             yield frozenset(facts[worker].id for worker in list(owners)[: layout.workers])
 
 
-def _leave(
+def minimize_victims(
     inventory: Inventory, ask: Ask, near: Sequence[Holder], stays_first: Callable[[Holder], tuple[object, ...]]
 ) -> list[Holder] | None:
     """Who of these must leave, when as many as possible stay; None where the ask does not fit though all left."""
-    leave = sorted(near, key=stays_first)
-    for one in leave:
-        inventory.lift(one.claims)
+    victims = sorted(near, key=stays_first)
+    for one in victims:
+        inventory.exclude(one.claims)
     try:
         if find(inventory, ask) is None:
             return None
-        for one in tuple(leave):
-            inventory.put_back(one.claims)
+        for one in tuple(victims):
+            inventory.restore(one.claims)
             if find(inventory, ask) is not None:
-                leave.remove(one)
+                victims.remove(one)
             else:
-                inventory.lift(one.claims)
-        return list(leave)
+                inventory.exclude(one.claims)
+        return list(victims)
     finally:
-        for one in leave:
-            inventory.put_back(one.claims)
+        for one in victims:
+            inventory.restore(one.claims)
 
 
 def _small_stay(one: Holder) -> tuple[object, ...]:
@@ -202,11 +202,11 @@ def _large_stay(one: Holder) -> tuple[object, ...]:
     return (-one.priority, -one.gpus, one.born, one.instance)
 
 
-def _cost(leave: Sequence[Holder]) -> tuple[object, ...]:
+def _cost(victims: Sequence[Holder]) -> tuple[object, ...]:
     return (
-        max((o.priority for o in leave), default=0),
-        len(leave),
-        sum(o.gpus for o in leave),
-        sorted(-o.born for o in leave),
-        sorted(o.instance for o in leave),
+        max((o.priority for o in victims), default=0),
+        len(victims),
+        sum(o.gpus for o in victims),
+        sorted(-o.born for o in victims),
+        sorted(o.instance for o in victims),
     )

@@ -10,7 +10,7 @@ from typing import Any, Final
 from controller.domain.need_view import need_view
 from controller.domain.placement import Ask, Layout, Need, Placed, WorkerFacts
 from controller.domain.splits import MORE_WORKERS
-from controller.scheduling.admission.victims import find_preemption
+from controller.scheduling.admission.victims import find_victims
 from controller.scheduling.estimate import EngineFacts, asks_for
 from controller.scheduling.inventory.capacity import Inventory
 from controller.scheduling.inventory.holders import Holder
@@ -28,7 +28,7 @@ _SIZED: Final = frozenset({Reason.NEED_GT_FREE, Reason.NEED_GT_CAPACITY, Reason.
 
 
 @dataclass(frozen=True, slots=True)
-class Unfit:
+class AdviceRequest:
     """An instance that fits nowhere: what it asks by, and why it does not."""
 
     spec: DeploymentSpec
@@ -55,12 +55,12 @@ class Unfit:
         return True
 
 
-def advise(inventory: Inventory, unfit: Unfit) -> list[str]:
+def advise(inventory: Inventory, unfit: AdviceRequest) -> list[str]:
     """What would make it fit, the smallest change first; empty where nothing that was tried does."""
     return [line for question in _QUESTIONS for line in question(inventory, unfit)]
 
 
-def _less_gpu_memory(inventory: Inventory, unfit: Unfit) -> Iterator[str]:
+def _less_gpu_memory(inventory: Inventory, unfit: AdviceRequest) -> Iterator[str]:
     """As much as the GPU with the most room has, or else the nearest miss; never less than all but the cache.
 
     An engine that is given less than that and the cache of one sequence does not start.
@@ -68,7 +68,7 @@ def _less_gpu_memory(inventory: Inventory, unfit: Unfit) -> Iterator[str]:
     nearest = unfit.explain.nearest
     if nearest is None or not _SIZED.intersection(unfit.explain.rejected):
         return
-    widest = int(inventory.gpus.room.max(initial=0))
+    widest = int(inventory.gpus.free.max(initial=0))
     # What is said of the nearest is rounded to hundredths, maybe upwards.
     sizes = {widest * 10 // _MIB_PER_GIB, int((max(nearest.free_gib or 0, 0.01) - 0.01) * 10)}
     for tenths in sorted(sizes, reverse=True):
@@ -80,7 +80,7 @@ def _less_gpu_memory(inventory: Inventory, unfit: Unfit) -> Iterator[str]:
             return
 
 
-def _least_mib(unfit: Unfit, placed: Placed) -> int:
+def _least_mib(unfit: AdviceRequest, placed: Placed) -> int:
     """What each of these GPUs must hold at least, where anything is known of it."""
     shown = need_view(unfit.need, unfit.spec.resources, placed.engine, placed.layout)
     fixed_mib = sum(size for part, size in shown.parts.items() if part not in (_CACHE, _MADE_UP))
@@ -88,7 +88,7 @@ def _least_mib(unfit: Unfit, placed: Placed) -> int:
     return least_mib if shown.per_gpu else least_mib // max(placed.layout.gpus // placed.layout.dp, 1)
 
 
-def _less_host_memory(inventory: Inventory, unfit: Unfit) -> Iterator[str]:
+def _less_host_memory(inventory: Inventory, unfit: AdviceRequest) -> Iterator[str]:
     """As much as the nearest miss has, where more was asked than the engine by itself would need."""
     nearest = unfit.explain.nearest
     if nearest is None or nearest.code != Reason.HOST_MEMORY or not nearest.free_gib:
@@ -101,7 +101,7 @@ def _less_host_memory(inventory: Inventory, unfit: Unfit) -> Iterator[str]:
         yield f"fits with host_memory <= {tenths / 10:g}GiB"
 
 
-def _fewer_cpus(inventory: Inventory, unfit: Unfit) -> Iterator[str]:
+def _fewer_cpus(inventory: Inventory, unfit: AdviceRequest) -> Iterator[str]:
     cpus = unfit.spec.resources.cpus
     if cpus == "auto" or Reason.CPU not in unfit.explain.rejected:
         return
@@ -111,7 +111,7 @@ def _fewer_cpus(inventory: Inventory, unfit: Unfit) -> Iterator[str]:
         yield f"fits with cpus <= {most:g}"
 
 
-def _other_degrees(inventory: Inventory, unfit: Unfit) -> Iterator[str]:
+def _other_degrees(inventory: Inventory, unfit: AdviceRequest) -> Iterator[str]:
     if unfit.spec.parallel.world is None:
         return
     placed = unfit.asked(inventory, unfit.spec.model_copy(update={"parallel": Parallel()}))
@@ -119,7 +119,7 @@ def _other_degrees(inventory: Inventory, unfit: Unfit) -> Iterator[str]:
         yield f"fits with tp: {placed.layout.tp}, pp: {placed.layout.pp}, dp: {placed.layout.dp}"
 
 
-def _more_workers(inventory: Inventory, unfit: Unfit) -> Iterator[str]:
+def _more_workers(inventory: Inventory, unfit: AdviceRequest) -> Iterator[str]:
     for workers in MORE_WORKERS:
         if workers > unfit.spec.resources.max_workers:
             placed = unfit.asked(inventory, _with(unfit.spec, "resources", max_workers=workers))
@@ -128,7 +128,7 @@ def _more_workers(inventory: Inventory, unfit: Unfit) -> Iterator[str]:
                 return
 
 
-def _free_choice(inventory: Inventory, unfit: Unfit) -> Iterator[str]:
+def _free_choice(inventory: Inventory, unfit: AdviceRequest) -> Iterator[str]:
     placement = unfit.spec.placement
     chosen = [name for name in ("workers", "gpus", "labels") if getattr(placement, name)]
     if chosen:
@@ -138,7 +138,7 @@ def _free_choice(inventory: Inventory, unfit: Unfit) -> Iterator[str]:
             yield f"fits on {_listed(_names(inventory, placed))} without {names}"
 
 
-def _uncordoned(inventory: Inventory, unfit: Unfit) -> Iterator[str]:
+def _uncordoned(inventory: Inventory, unfit: AdviceRequest) -> Iterator[str]:
     closed = [w for w in inventory.workers.facts if w.ready and not w.schedulable]
     opened = [replace(worker, schedulable=True) for worker in closed]
     if (placed := _with_workers(inventory, unfit, closed, opened)) is not None:
@@ -146,7 +146,7 @@ def _uncordoned(inventory: Inventory, unfit: Unfit) -> Iterator[str]:
         yield f"fits after: {'; '.join(commands)}"
 
 
-def _all_ready(inventory: Inventory, unfit: Unfit) -> Iterator[str]:
+def _all_ready(inventory: Inventory, unfit: AdviceRequest) -> Iterator[str]:
     away = [w for w in inventory.workers.facts if not w.ready and w.schedulable]
     back = [replace(worker, ready=True) for worker in away]
     if (placed := _with_workers(inventory, unfit, away, back)) is not None:
@@ -154,15 +154,15 @@ def _all_ready(inventory: Inventory, unfit: Unfit) -> Iterator[str]:
         yield f"fits as soon as {_listed(names)} {_is(names)} ready"
 
 
-def _others_gone(inventory: Inventory, unfit: Unfit) -> Iterator[str]:
-    room = find_preemption(inventory, unfit.ask(unfit.spec), unfit.holders) if unfit.holders else None
-    if room is not None and room.leave:
+def _others_gone(inventory: Inventory, unfit: AdviceRequest) -> Iterator[str]:
+    room = find_victims(inventory, unfit.ask(unfit.spec), unfit.holders) if unfit.holders else None
+    if room is not None and room.victims:
         names = _names(inventory, room.placed)
-        yield f"fits when {_listed(names)} {_is(names)} free of {_listed([o.instance for o in room.leave])}"
+        yield f"fits when {_listed(names)} {_is(names)} free of {_listed([o.instance for o in room.victims])}"
 
 
 def _with_workers(
-    inventory: Inventory, unfit: Unfit, real: list[WorkerFacts], thought: list[WorkerFacts]
+    inventory: Inventory, unfit: AdviceRequest, real: list[WorkerFacts], thought: list[WorkerFacts]
 ) -> Placed | None:
     """Where it would go if these workers were as thought."""
     if not real:
@@ -199,7 +199,7 @@ def _names(inventory: Inventory, placed: Placed, among: list[WorkerFacts] | None
     return sorted(w.name for w in inventory.workers.facts if w.id in ids)
 
 
-_QUESTIONS: Final[tuple[Callable[[Inventory, Unfit], Iterator[str]], ...]] = (
+_QUESTIONS: Final[tuple[Callable[[Inventory, AdviceRequest], Iterator[str]], ...]] = (
     _other_degrees, _free_choice, _uncordoned, _all_ready, _less_gpu_memory, _less_host_memory, _fewer_cpus,
     _more_workers, _others_gone,
 )  # fmt: skip

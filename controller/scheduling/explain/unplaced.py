@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from controller.domain.placement import Ask, Layout
-from controller.scheduling.explain.worker_misses import Furthest, furthest_of, layouts_shown
+from controller.scheduling.explain.worker_misses import WorkerMisses, layouts_shown, worker_misses
 from controller.scheduling.inventory.arrays import Bools, Ints
 from controller.scheduling.inventory.capacity import Inventory
 from controller.scheduling.search.cached_search import Search, search_for
@@ -41,7 +41,7 @@ def explain_unplaced(inventory: Inventory, ask: Ask) -> Explain:
     `need_gt_capacity`, and where there are several such reasons each of them does.
     """
     searches = [search_for(inventory, by) for by in _chain(ask)]
-    found = [(search, furthest_of(search)) for search in searches]
+    found = [(search, worker_misses(search)) for search in searches]
     search, furthest = max(found, key=lambda pair: int(_NEARNESS[pair[1].reached].max(initial=-1)))
     return _explained(search, furthest)
 
@@ -52,7 +52,7 @@ def _chain(ask: Ask | None) -> Iterator[Ask]:
         ask = ask.otherwise
 
 
-def _explained(search: Search, furthest: Furthest) -> Explain:
+def _explained(search: Search, furthest: WorkerMisses) -> Explain:
     request, reached = search.request, furthest.reached
     rejected: Counter[str] = Counter()
     for stage, count in enumerate(np.bincount(reached).tolist()):
@@ -103,7 +103,7 @@ def _would_do(search: Search, layout: Layout, too_small: Bools) -> Bools:
     """Which of the workers that are too small would not be so by that layout."""
     would = np.zeros_like(too_small)
     if too_small.any():
-        would[search.request.inventory.groups.worker[search.standing(layout).reached > _TOO_SMALL]] = True
+        would[search.request.inventory.groups.worker[search.misses(layout).reached > _TOO_SMALL]] = True
     return would & too_small
 
 
@@ -121,7 +121,7 @@ def _reason(stage: int) -> Reason:
     return STAGES[stage] if stage < FITS else Reason.COUNT_MISMATCH
 
 
-def _nearest(request: Request, furthest: Furthest, ruled_out: Mapping[Reason, Bools]) -> NearestMiss | None:
+def _nearest(request: Request, furthest: WorkerMisses, ruled_out: Mapping[Reason, Bools]) -> NearestMiss | None:
     if not len(furthest.reached):
         return None
     nearness = _NEARNESS[furthest.reached]
@@ -162,7 +162,7 @@ def _shortfall(request: Request, reason: Reason, worker: int, need: int, free: i
     return f"need {need} {what if need != 1 else what.replace('GPUs', 'GPU')}, best {free} on {facts.name}"
 
 
-def _named_otherwise(request: Request, furthest: Furthest, worker: int) -> str | None:
+def _named_otherwise(request: Request, furthest: WorkerMisses, worker: int) -> str | None:
     """What of the GPUs named by hand agrees with no layout: how many they are, or of how many workers."""
     named, layouts = request.named, layouts_shown(request.ask)
     if named is None or not layouts:
@@ -174,7 +174,7 @@ def _named_otherwise(request: Request, furthest: Furthest, worker: int) -> str |
     return f"GPUs of {named.workers} workers are named, of {spread} asked for" if named.workers > spread else None
 
 
-def _is_sized(request: Request, reason: Reason, furthest: Furthest, rows: Ints) -> bool:
+def _is_sized(request: Request, reason: Reason, furthest: WorkerMisses, rows: Ints) -> bool:
     """Whether memory is what these lack: also where others use some of GPUs that may be shared."""
     layouts = layouts_shown(request.ask)
     if reason != Reason.GPU_IN_USE:
@@ -182,7 +182,7 @@ def _is_sized(request: Request, reason: Reason, furthest: Furthest, rows: Ints) 
     return bool(furthest.free[rows].any()) and not layouts[int(furthest.layout[rows[0]])].exclusive
 
 
-def _figures(request: Request, reason: Reason, furthest: Furthest, *, sized: bool) -> tuple[Ints, Ints]:
+def _figures(request: Request, reason: Reason, furthest: WorkerMisses, *, sized: bool) -> tuple[Ints, Ints]:
     """Per worker what is needed and what there is, in the unit of the reason; zeros where it has none."""
     workers, ask = request.inventory.workers, request.ask
     need = np.zeros(len(furthest.reached), dtype=np.int64)

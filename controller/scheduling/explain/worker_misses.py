@@ -11,7 +11,7 @@ from controller.scheduling.inventory.arrays import Bools, Ints
 from controller.scheduling.search.cached_search import Search
 from controller.scheduling.search.feasible import FITS, STAGE, Stages
 from controller.scheduling.search.gang import Shortage, find_gang
-from controller.scheduling.search.group_misses import Standing
+from controller.scheduling.search.group_misses import GroupMisses
 from schemas.reasons import Reason
 
 _MIXED: Final = STAGE[Reason.MIXED_ACCELERATORS]
@@ -19,7 +19,7 @@ _TOO_SMALL: Final = STAGE[Reason.NEED_GT_CAPACITY]
 
 
 @dataclass(frozen=True, slots=True)
-class Furthest:
+class WorkerMisses:
     """By worker: the stage that was reached, by which layout, and what was left there of what it wants.
 
     Attributes:
@@ -37,18 +37,18 @@ class Furthest:
     free: Ints
 
 
-def furthest_of(search: Search) -> Furthest:
+def worker_misses(search: Search) -> WorkerMisses:
     """Takes of each worker the layout that came furthest; of two that came as far the later, larger one."""
     layouts = layouts_shown(search.request.ask)
     if not layouts:  # there is no way at all to run it, so each GPU is too small by itself
-        reached = np.minimum(search.request.fell_at, _TOO_SMALL).astype(np.int8)
+        reached = np.minimum(search.request.failed_at, _TOO_SMALL).astype(np.int8)
         nothing = np.zeros(len(reached), dtype=np.int64)
-        return Furthest(reached, nothing, nothing, nothing, nothing)
+        return WorkerMisses(reached, nothing, nothing, nothing, nothing)
     best = _of_layout(search, layouts, 0)
     for number in range(1, len(layouts)):
         other = _of_layout(search, layouts, number)
         further = other.reached >= best.reached
-        best = Furthest(
+        best = WorkerMisses(
             np.maximum(best.reached, other.reached),
             np.where(further, other.layout, best.layout),
             np.where(further, other.wanted, best.wanted),
@@ -63,19 +63,19 @@ def layouts_shown(ask: Ask) -> tuple[Layout, ...]:
     return ask.layouts or tuple(layout for layout, _ in ask.tried)
 
 
-def _of_layout(search: Search, layouts: Sequence[Layout], number: int) -> Furthest:
+def _of_layout(search: Search, layouts: Sequence[Layout], number: int) -> WorkerMisses:
     layout = layouts[number]
-    standing = search.standing(layout)
-    groups, workers = search.request.inventory.groups, len(search.request.fell_at)
+    misses = search.misses(layout)
+    groups, workers = search.request.inventory.groups, len(search.request.failed_at)
     if len(groups.worker) == workers:
         rows: Ints = np.arange(workers)
-        reached = standing.reached.copy()
+        reached = misses.reached.copy()
     else:
-        order = np.lexsort((standing.left, standing.reached, groups.worker))
+        order = np.lexsort((misses.left, misses.reached, groups.worker))
         rows = order[np.searchsorted(groups.worker[order], np.arange(workers), side="right") - 1]
-        reached = standing.reached[rows]
-        reached[_would_do_together(standing, groups.worker, reached)] = _MIXED
-    wanted, left = standing.wanted[rows], standing.left[rows]
+        reached = misses.reached[rows]
+        reached[_would_do_together(misses, groups.worker, reached)] = _MIXED
+    wanted, left = misses.wanted[rows], misses.left[rows]
     if not search.request.ask.layouts:  # a worker that has the GPUs is too small for what the model leaves
         reached = np.minimum(reached, _TOO_SMALL).astype(np.int8)
     do = reached == FITS
@@ -85,14 +85,14 @@ def _of_layout(search: Search, layouts: Sequence[Layout], number: int) -> Furthe
             if short.mixed:
                 reached[do] = _MIXED
             wanted, left = np.where(do, layout.workers, wanted), np.where(do, short.workers, left)
-    return Furthest(reached, np.full(workers, number, dtype=np.int64), wanted, left, standing.free[rows])
+    return WorkerMisses(reached, np.full(workers, number, dtype=np.int64), wanted, left, misses.free[rows])
 
 
-def _would_do_together(standing: Standing, owner: Ints, reached: Stages) -> Bools:
+def _would_do_together(misses: GroupMisses, owner: Ints, reached: Stages) -> Bools:
     """By worker: it has enough GPUs that would do, were they all of one kind."""
-    together = np.bincount(owner, weights=standing.suitable, minlength=len(reached))
+    together = np.bincount(owner, weights=misses.suitable, minlength=len(reached))
     wanted = np.zeros(len(reached), dtype=np.int64)
-    wanted[owner] = standing.wanted
+    wanted[owner] = misses.wanted
     fell_for_gpus = (reached >= STAGE[Reason.COUNT_MISMATCH]) & (reached < _MIXED)
     enough: Bools = fell_for_gpus & (together >= wanted) & (wanted > 1)
     return enough

@@ -178,13 +178,13 @@ class Inventory:
         self.upsert_load([InstanceLoad(placed.instance, deployment_uid, placed.workers, gpus)])
         self._passed[placed.instance] = placed
 
-    def lift(self, claims: Iterable[PlannedClaim]) -> None:
+    def exclude(self, claims: Iterable[PlannedClaim]) -> None:
         """Thinks claims of the ledger away, until they are put back."""
         for claim in claims:
             self._take(claim, -1)
 
-    def put_back(self, claims: Iterable[PlannedClaim]) -> None:
-        """Takes back what `lift` did with these."""
+    def restore(self, claims: Iterable[PlannedClaim]) -> None:
+        """Takes back what `exclude` did with these."""
         for claim in claims:
             self._take(claim, 1)
 

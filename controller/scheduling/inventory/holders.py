@@ -28,7 +28,7 @@ class Holder:
         return len(self.claims) - len(self.workers)
 
 
-class Pool:
+class HolderPool:
     """Occupants of one inventory, which must not be laid out anew meanwhile."""
 
     def __init__(self, inventory: Inventory, holders: Sequence[Holder]) -> None:
@@ -71,6 +71,6 @@ class Pool:
         def by_gpu(figures: Ints) -> Ints:
             return np.bincount(self._row[rows], figures[rows], minlength=len(gpus.total)).astype(np.int64)
 
-        room, whole = gpus.without(by_gpu(self._mib), by_gpu(np.ones_like(self._row)), by_gpu(self._whole))
-        can: Bools = (whole if layout.exclusive else room) >= layout.memory_mib
+        free, whole = gpus.without(by_gpu(self._mib), by_gpu(np.ones_like(self._row)), by_gpu(self._whole))
+        can: Bools = (whole if layout.exclusive else free) >= layout.memory_mib
         return can

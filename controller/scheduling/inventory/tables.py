@@ -14,7 +14,7 @@ from controller.domain.placement import DeviceState, WorkerFacts
 from controller.scheduling.inventory.arrays import Bools, Ints
 
 UNKNOWN_CAPABILITY: Final = -1
-NONE: Final = -1  # of memory: not even nothing can be claimed
+UNCLAIMABLE: Final = -1  # of memory: not even nothing can be claimed
 _MAJOR: Final = 1000  # 9.0 is 9000, so that capabilities compare as numbers
 
 
@@ -59,7 +59,7 @@ class GpuTable:
     healthy: Bools
     mig: Bools
     instances: Ints
-    room: Ints  # what a shared claim can have now; NONE where no such claim is possible
+    free: Ints  # what a shared claim can have now; NONE where no such claim is possible
     whole: Ints  # what an exclusive claim would get now; NONE likewise
 
     def write(self, row: int, device: DeviceState) -> bool:
@@ -89,22 +89,24 @@ class GpuTable:
     def derive(self, row: int) -> None:
         """Works out anew what can be claimed. Only who takes a GPU whole gets what is reserved of it too."""
         usable = self.healthy[row] and not self.mig[row]
-        room = self.total[row] - self.reserved[row] - self.claimed[row] - self.foreign[row]
-        self.room[row] = max(room, NONE) if usable and not self.exclusive[row] else NONE
+        free = self.total[row] - self.reserved[row] - self.claimed[row] - self.foreign[row]
+        self.free[row] = max(free, UNCLAIMABLE) if usable and not self.exclusive[row] else UNCLAIMABLE
         untouched = usable and not self.claims[row] and not self.foreign[row]
-        self.whole[row] = self.total[row] if untouched else NONE
+        self.whole[row] = self.total[row] if untouched else UNCLAIMABLE
 
     def derive_all(self) -> None:
         """`derive` for every row at once."""
         nothing = np.zeros_like(self.claims)
-        self.room[:], self.whole[:] = self.without(nothing, nothing, nothing)
+        self.free[:], self.whole[:] = self.without(nothing, nothing, nothing)
 
     def without(self, memory_mib: Ints, count: Ints, exclusive: Ints) -> tuple[Ints, Ints]:
-        """What `room` and `whole` would be if such claims on each GPU were gone."""
+        """What `free` and `whole` would be if such claims on each GPU were gone."""
         usable = self.healthy & ~self.mig
-        room = np.maximum(self.total - self.reserved - self.claimed + memory_mib - self.foreign, NONE)
+        free = np.maximum(self.total - self.reserved - self.claimed + memory_mib - self.foreign, UNCLAIMABLE)
         untouched = usable & (self.claims == count) & (self.foreign == 0)
-        return np.where(usable & (self.exclusive == exclusive), room, NONE), np.where(untouched, self.total, NONE)
+        return np.where(usable & (self.exclusive == exclusive), free, UNCLAIMABLE), np.where(
+            untouched, self.total, UNCLAIMABLE
+        )
 
 
 @dataclass(slots=True)
@@ -181,7 +183,7 @@ def _gpu_table(
         index=ints((d.index for d in gpus), -1),
         kind=ints((kind_of[d.uuid] for d in gpus), -1),
         kinds=kinds,
-        total=ints((d.memory_mib for d in gpus), NONE),
+        total=ints((d.memory_mib for d in gpus), UNCLAIMABLE),
         reserved=ints(d.reserved_mib for d in gpus),
         foreign=ints(d.foreign_mib for d in gpus),
         claimed=ints(d.claimed_mib for d in gpus),
@@ -191,8 +193,8 @@ def _gpu_table(
         healthy=np.array([*(d.healthy for d in gpus), False], dtype=np.bool_),
         mig=np.array([*(d.mig_mode for d in gpus), False], dtype=np.bool_),
         instances=np.zeros(len(gpus) + 1, dtype=np.int64),
-        room=np.full(len(gpus) + 1, NONE, dtype=np.int64),
-        whole=np.full(len(gpus) + 1, NONE, dtype=np.int64),
+        free=np.full(len(gpus) + 1, UNCLAIMABLE, dtype=np.int64),
+        whole=np.full(len(gpus) + 1, UNCLAIMABLE, dtype=np.int64),
     )
     table.derive_all()
     return table

@@ -11,7 +11,7 @@ from controller.scheduling.search.candidates import Candidates, Choice
 from controller.scheduling.search.feasible import Request, resolve
 from controller.scheduling.search.fragmentation import Fragments, LeastFragmentation
 from controller.scheduling.search.gang import Shortage, find_gang
-from controller.scheduling.search.group_misses import Standing
+from controller.scheduling.search.group_misses import GroupMisses
 from controller.scheduling.search.rank import Pack, Ranking, Spread
 
 # Searches that are kept: a row of arrays for each group, some 100 bytes, and one for each GPU.
@@ -26,7 +26,7 @@ class Search:
         self.request: Request = resolve(inventory, ask)
         self._inventory = inventory
         self._candidates: dict[int, Candidates] = {}
-        self._standings: dict[Layout, Standing] = {}
+        self._misses: dict[Layout, GroupMisses] = {}
 
     def candidates(self, number: int) -> Candidates:
         """Those of one layout, up to date."""
@@ -37,11 +37,11 @@ class Search:
             found.refresh()
         return found
 
-    def standing(self, layout: Layout) -> Standing:
+    def misses(self, layout: Layout) -> GroupMisses:
         """How far a layout comes where, up to date."""
-        found = self._standings.get(layout)
+        found = self._misses.get(layout)
         if found is None:
-            found = self._standings[layout] = Standing(self.request, layout)
+            found = self._misses[layout] = GroupMisses(self.request, layout)
         else:
             found.refresh()
         return found

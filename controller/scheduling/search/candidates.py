@@ -38,12 +38,12 @@ class Candidates:
         self._ranking = ranking(request.inventory, request.ask, layout)
         groups, gpus = request.inventory.groups, request.inventory.gpus
         self.wanted: Ints = request.wanted(layout)[groups.worker]
-        self.eligible: Bools = (request.fell_at == FITS)[groups.worker]
+        self.eligible: Bools = (request.failed_at == FITS)[groups.worker]
         if not request.allows(layout):
             self.eligible[:] = False
         usable = request.capable
         self._usable: Bools | None = None if usable[:-1].all() else usable
-        self._have: Ints = gpus.whole if layout.exclusive else gpus.room
+        self._have: Ints = gpus.whole if layout.exclusive else gpus.free
         self.first: Ints = np.full(len(groups.worker), NEVER, dtype=np.int64)
         self.second: Ints = np.zeros(len(groups.worker), dtype=np.int64)
         self._known_to = request.inventory.log.position

@@ -58,7 +58,7 @@ class Request:
 
     inventory: Inventory
     ask: Ask
-    fell_at: Stages  # per worker: stage of the first check of whole workers that it fails, else FITS
+    failed_at: Stages  # per worker: stage of the first check of whole workers that it fails, else FITS
     claimable: Bools  # per GPU: selected, of a vendor and model that will do, and not split up by MIG
     capable: Bools  # per GPU: claimable and of a compute capability that will do
     named: Named | None
@@ -73,26 +73,26 @@ class Request:
         """Per worker how many GPUs the layout takes there."""
         if self.named is not None and self.named.workers > 1:
             return self.named.of_worker
-        return np.full(len(self.fell_at), layout.gpus // layout.workers, dtype=np.int64)
+        return np.full(len(self.failed_at), layout.gpus // layout.workers, dtype=np.int64)
 
 
 def resolve(inventory: Inventory, ask: Ask) -> Request:
     """Runs all checks on whole workers and looks up what was named by hand."""
     workers, gpus = inventory.workers, inventory.gpus
     selected, chosen, unknown = _selection(inventory, ask)
-    fell_at = np.full(len(workers.facts), FITS, dtype=np.int8)
+    failed_at = np.full(len(workers.facts), FITS, dtype=np.int8)
     for reason, passed in _worker_checks(inventory, ask, selected):
-        fell_at[~passed & (fell_at == FITS)] = STAGE[reason]
+        failed_at[~passed & (failed_at == FITS)] = STAGE[reason]
     if ask.workers or ask.gpus:
-        whole = fell_at == FITS
+        whole = failed_at == FITS
         if unknown or (selected & ~whole).any():
-            fell_at[selected & whole] = STAGE[Reason.NOT_ALL_SELECTED_READY]
+            failed_at[selected & whole] = STAGE[Reason.NOT_ALL_SELECTED_READY]
     claimable = chosen & ~gpus.mig & _kinds_that_do(ask, gpus)[gpus.kind]
     oldest = ask.compatibility.min_compute_capability
     return Request(
         inventory=inventory,
         ask=ask,
-        fell_at=fell_at,
+        failed_at=failed_at,
         claimable=claimable,
         capable=claimable if oldest is None else claimable & (gpus.capability >= capability_number(oldest)),
         named=_named(inventory, chosen) if ask.gpus else None,
@@ -173,13 +173,13 @@ def gpu_checks(request: Request, layout: Layout, rows: Ints) -> Iterator[tuple[R
     yield Reason.COUNT_MISMATCH, request.claimable[rows] & request.allows(layout)
     yield Reason.GPU_UNHEALTHY, gpus.healthy[rows]
     yield Reason.COMPUTE_CAPABILITY, request.capable[rows]
-    room = gpus.total[rows] if layout.exclusive else gpus.total[rows] - gpus.reserved[rows]
-    yield Reason.NEED_GT_CAPACITY, room >= need
+    free = gpus.total[rows] if layout.exclusive else gpus.total[rows] - gpus.reserved[rows]
+    yield Reason.NEED_GT_CAPACITY, free >= need
     if layout.exclusive:
         yield Reason.EXCLUSIVE_CONFLICT, gpus.claims[rows] == 0
         yield Reason.GPU_IN_USE, gpus.foreign[rows] == 0
     else:
-        free = room - gpus.claimed[rows]
+        free = free - gpus.claimed[rows]
         # In use is what the ledger would give and the measurement does not.
         yield Reason.GPU_IN_USE, (gpus.exclusive[rows] == 0) & ((free < need) | (free - gpus.foreign[rows] >= need))
         yield Reason.NEED_GT_FREE, free >= need

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from controller.domain.placement import Ask, Layout
 from controller.scheduling.inventory.arrays import NEVER, Bools, Ints
 from controller.scheduling.inventory.capacity import Inventory
-from controller.scheduling.inventory.tables import NONE
+from controller.scheduling.inventory.tables import UNCLAIMABLE
 from controller.scheduling.search.rank import Fitting, Pack, free_memory
 
 Floats = NDArray[np.float64]
@@ -107,17 +107,17 @@ class Fragments:
         table = self._inventory.gpus
         memory, count = self._memory[groups], self._count[groups]
         for column in range(gpus.shape[1]):
-            room, whole = table.room[gpus[:, column]], table.whole[gpus[:, column]]
-            left = np.full_like(room, NONE) if layout.exclusive else room - layout.memory_mib
-            before, after = self._usable_of(room, whole), self._usable_of(left, np.full_like(whole, NONE))
+            free, whole = table.free[gpus[:, column]], table.whole[gpus[:, column]]
+            left = np.full_like(free, UNCLAIMABLE) if layout.exclusive else free - layout.memory_mib
+            before, after = self._usable_of(free, whole), self._usable_of(left, np.full_like(whole, UNCLAIMABLE))
             memory += after.memory - before.memory
             count += after.count - before.count
         value = self._values(_Usable(memory, count), groups, ask.host_memory_mib, ask.cpu_milli)
         return (self._value[groups] - value).astype(np.int64)
 
-    def _usable_of(self, room: Ints, whole: Ints) -> _Usable:
+    def _usable_of(self, free: Ints, whole: Ints) -> _Usable:
         """Of single GPUs, to whose shape that of the cuts is added."""
-        have = np.where(self._cut_whole, whole[..., None], room[..., None])
+        have = np.where(self._cut_whole, whole[..., None], free[..., None])
         does = have >= self._cut_mib
         return _Usable(np.where(does, have, 0).astype(np.float64), does.astype(np.float64))
 
@@ -126,7 +126,7 @@ class Fragments:
         for first in range(0, len(rows), _AT_ONCE):
             some = rows[first : first + _AT_ONCE]
             slots = self._inventory.groups.gpus[some]
-            usable = self._usable_of(table.room[slots], table.whole[slots])
+            usable = self._usable_of(table.free[slots], table.whole[slots])
             self._memory[some], self._count[some] = usable.memory.sum(axis=1), usable.count.sum(axis=1)
             self._value[some] = self._values(_Usable(self._memory[some], self._count[some]), some, 0, 0)
 

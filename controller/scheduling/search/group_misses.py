@@ -7,7 +7,7 @@ from controller.scheduling.inventory.arrays import Bools, Ints
 from controller.scheduling.search.feasible import FITS, STAGE, Request, Stages, gpu_checks, host_checks
 
 
-class Standing:
+class GroupMisses:
     """By group.
 
     Attributes:
@@ -43,7 +43,7 @@ class Standing:
     def _look_at(self, rows: Ints) -> None:
         request, groups = self._request, self._request.inventory.groups
         workers, slots = groups.worker[rows], groups.gpus[rows]
-        reached, left = request.fell_at[workers], np.zeros(len(rows), dtype=np.int64)
+        reached, left = request.failed_at[workers], np.zeros(len(rows), dtype=np.int64)
         alive: Bools = np.ones(slots.shape, dtype=np.bool_)
         if self.layout.gpus or request.named is not None:
             wanted = np.maximum(self.wanted[rows], 1)

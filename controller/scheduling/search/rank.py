@@ -64,7 +64,7 @@ def nth_key(keys: Ints, suitable: Bools, wanted: Ints) -> Ints:
 
 def free_memory(inventory: Inventory, slots: Ints) -> Ints:
     """What shared claims could still have of each group."""
-    free: Ints = np.maximum(inventory.gpus.room[slots], 0).sum(axis=1)
+    free: Ints = np.maximum(inventory.gpus.free[slots], 0).sum(axis=1)
     return free
 
 

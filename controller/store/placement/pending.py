@@ -110,9 +110,9 @@ class PendingRow:
     avoid_worker: str | None = None  # where it has failed too often in a row
     priority: int = 0
     preempt: bool = False
-    pushing: bool = False  # those whom it pushed out are still leaving
+    preempting: bool = False  # those whom it pushed out are still leaving
     destination: Destination | None = None  # a copy of one that is to move goes there and nowhere else
-    promised: Destination | None = None  # where others are moved so that it fits
+    relocation_target: Destination | None = None  # where others are moved so that it fits
 
     def ask_by(self, ask: Ask) -> Ask:
         """What it asks itself, by what each instance of its revision does."""
@@ -123,8 +123,8 @@ class PendingRow:
     def pending_by(self, ask: Ask) -> PendingInstance:
         """How it stands in the queue."""
         own = self.ask_by(ask)
-        promised = _bound_for(own, self.promised) if self.promised is not None else None
-        return PendingInstance(own, self.priority, self.preempt, self.waited_s, self.pushing, promised)
+        relocation_target = _bound_for(own, self.relocation_target) if self.relocation_target is not None else None
+        return PendingInstance(own, self.priority, self.preempt, self.waited_s, self.preempting, relocation_target)
 
 
 def _bound_for(ask: Ask, to: Destination) -> Ask:
@@ -180,9 +180,9 @@ async def read_pending(
             else None,
             priority=row["priority"],
             preempt=row["preempt"],
-            pushing=row["pushing"],
+            preempting=row["pushing"],
             destination=_destination(row["destination"]),
-            promised=_destination(row["promised"]),
+            relocation_target=_destination(row["promised"]),
         )
         for row in rows
     ]

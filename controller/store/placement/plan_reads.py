@@ -28,7 +28,7 @@ class Queue:
     """Who waits already, in order, and for whom room is kept before them."""
 
     waiting: tuple[PendingInstance, ...] = ()
-    ahead: tuple[Ask, ...] = ()
+    reserved: tuple[Ask, ...] = ()
 
 
 async def placed_counts(connection: Reader, uids: Iterable[str]) -> dict[str, int]:
@@ -57,17 +57,17 @@ async def read_queue(connection: Reader, *, without: Collection[str] = ()) -> Qu
     """Who is served before what is planned, but for the deployments `without` (uids), which are planned anew."""
     failures = RestartSettings().failures_per_worker
     waiting = (await read_pending(connection, _MAX_QUEUED, failures_per_worker=failures)).instances
-    ahead = await read_planned_copies(connection)
-    asks = await _asks_of(connection, [*waiting, *ahead])
+    reserved = await read_planned_copies(connection)
+    asks = await _asks_of(connection, [*waiting, *reserved])
 
     known = [
         (one, ask)
-        for one in (*ahead, *waiting)
+        for one in (*reserved, *waiting)
         if (ask := asks.get((one.deployment_uid, one.revision))) is not None and one.deployment_uid not in without
     ]
     return Queue(
         waiting=tuple(one.pending_by(ask) for one, ask in known if one.destination is None),
-        ahead=tuple(one.ask_by(ask) for one, ask in known if one.destination is not None),
+        reserved=tuple(one.ask_by(ask) for one, ask in known if one.destination is not None),
     )
 
 

@@ -9,7 +9,7 @@ import pytest
 from controller.domain.placement import Ask, Layout, Need, Placed, PlannedClaim, Share, Unplaced
 from controller.engines.registry import engine_for
 from controller.scheduling.estimate import asks_for
-from controller.scheduling.explain.advice import Unfit, advise
+from controller.scheduling.explain.advice import AdviceRequest, advise
 from controller.scheduling.inventory.holders import Holder
 from controller.scheduling.search.place import place
 from schemas.manifest import DeploymentSpec
@@ -29,7 +29,7 @@ def advice(fleet: Fleet, need: Need, *, holders: Sequence[Holder] = (), **fields
     ask = asks_for(spec, need, engine_for(spec), instance="i", deployment_uid="d")
     (decision,) = place(inventory, [ask])
     assert isinstance(decision, Unplaced)
-    said = advise(inventory, Unfit(spec, need, engine_for(spec), "d", decision.explain, holders))
+    said = advise(inventory, AdviceRequest(spec, need, engine_for(spec), "d", decision.explain, holders))
     assert place(inventory, [ask]) == [decision]
     return said
 
@@ -72,7 +72,7 @@ def test_what_an_engine_has_measured_is_enough_to_tell(engine: str, fields: dict
     inventory, facts = fleet.inventory(), engine_for(spec)
     (decision,) = place(inventory, [asks_for(spec, need, facts, instance="i", deployment_uid="d")])
     assert isinstance(decision, Unplaced)
-    lines = advise(inventory, Unfit(spec, need, facts, "d", decision.explain))
+    lines = advise(inventory, AdviceRequest(spec, need, facts, "d", decision.explain))
     assert [line for line in lines if "max_workers" in line or "tp:" in line] == [said] * (said is not None)
 
 

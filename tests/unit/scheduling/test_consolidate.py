@@ -41,18 +41,18 @@ def worked_out(fleet: Fleet, demands: Sequence[Ask], movable: Sequence[Movable],
 
 def _picture(inventory: Inventory) -> list[list[int]]:
     gpus, workers = inventory.gpus, inventory.workers
-    return [gpus.claimed.tolist(), gpus.claims.tolist(), gpus.room.tolist(), workers.memory_claimed.tolist()]
+    return [gpus.claimed.tolist(), gpus.claims.tolist(), gpus.free.tolist(), workers.memory_claimed.tolist()]
 
 
 def moves(plan: Consolidation) -> dict[str, list[str]]:
-    return {move.instance: gpus_of(move.to) for move in plan.moves}
+    return {move.instance: gpus_of(move.to) for move in plan.relocations}
 
 
 def test_nothing_moves_where_it_fits() -> None:
     fleet = Fleet().add("a", [80 * GIB] * 2)
     small = running(fleet, "small", 10, "a/0")
     plan = worked_out(fleet, [ask("big", 1, 80)], [small])
-    assert (moves(plan), plan.left, gpus_of(plan.fits[0])) == ({}, [], ["a/1"])
+    assert (moves(plan), plan.unplaced, gpus_of(plan.placed[0])) == ({}, [], ["a/1"])
 
 
 def test_nothing_moves_where_somebody_ends_anyway() -> None:
@@ -60,15 +60,15 @@ def test_nothing_moves_where_somebody_ends_anyway() -> None:
     small, ending = running(fleet, "small", 10, "a/0"), running(fleet, "ending", 20, "b/0")
     leaving = [Holder(ending.instance, 0, 0.0, frozenset(ending.workers), ending.claims)]
     plan = worked_out(fleet, [ask("big", 1, 80), ask("more", 1, 80)], [small], leaving=leaving)
-    assert (moves(plan), [gpus_of(one) for one in plan.fits], plan.left) == ({}, [["b/0"]], ["more"])
+    assert (moves(plan), [gpus_of(one) for one in plan.placed], plan.unplaced) == ({}, [["b/0"]], ["more"])
 
 
 def test_who_asks_like_one_that_is_left_is_not_worked_out_again(monkeypatch: pytest.MonkeyPatch) -> None:
     fleet, asked = Fleet().add("a", [80 * GIB]), []
     small = running(fleet, "small", 10, "a/0")
-    monkeypatch.setattr(consolidating, "find_preemption", lambda *given: asked.append(given))
+    monkeypatch.setattr(consolidating, "find_victims", lambda *given: asked.append(given))
     plan = worked_out(fleet, [ask(f"big-{n}", 1, 80) for n in range(1000)], [small])
-    assert (len(plan.left), len(asked)) == (1000, 2)  # large ones staying, and small ones
+    assert (len(plan.unplaced), len(asked)) == (1000, 2)  # large ones staying, and small ones
 
 
 def test_the_fewest_move_and_of_them_the_smallest() -> None:
@@ -77,7 +77,7 @@ def test_the_fewest_move_and_of_them_the_smallest() -> None:
     movable += [running(fleet, "large", 40, "b/0"), running(fleet, "small", 30, "c/0")]
     plan = worked_out(fleet, [ask("big", 1, 80)], movable)
     assert moves(plan) == {"small": ["b/0"]}
-    assert gpus_of(plan.fits[0]) == ["c/0"]
+    assert gpus_of(plan.placed[0]) == ["c/0"]
 
 
 def test_one_large_one_moves_rather_than_two_small_ones() -> None:
@@ -92,7 +92,7 @@ def test_who_may_not_be_moved_stays() -> None:
     assert moves(worked_out(fleet, [ask("big", 1, 80)], [small, large])) == {"small": ["b/0"]}
     assert moves(worked_out(fleet, [ask("big", 1, 80)], [large])) == {"large": ["a/0"]}
     plan = worked_out(fleet, [ask("big", 1, 80)], [])
-    assert (plan.moves, plan.left) == ([], ["big"])
+    assert (plan.relocations, plan.unplaced) == ([], ["big"])
 
 
 def test_who_has_nowhere_to_go_stays() -> None:
@@ -106,18 +106,18 @@ def test_room_for_a_gang_and_for_whole_gpus() -> None:
     fleet = Fleet().add("a", [80 * GIB] * 2).add("b", [80 * GIB] * 2).add("c", [80 * GIB] * 2)
     movable = [running(fleet, f"m{n}", 10, f"{n}/0") for n in "abc"]
     plan = worked_out(fleet, [ask("gang", 4, 80, workers=2, exclusive=True)], movable)
-    assert len(plan.moves) == 2
-    assert len(plan.fits) == 1
-    assert len(plan.fits[0].workers) == 2
+    assert len(plan.relocations) == 2
+    assert len(plan.placed) == 1
+    assert len(plan.placed[0].workers) == 2
 
 
 def test_several_demands_in_their_order_and_no_more_moves_than_allowed() -> None:
     fleet = Fleet().add("a", [80 * GIB]).add("b", [80 * GIB]).add("c", [80 * GIB])
     movable = [running(fleet, f"m{n}", 10, f"{n}/0") for n in "abc"]
     plan = worked_out(fleet, [ask("one", 1, 80), ask("two", 1, 80), ask("three", 1, 80)], movable)
-    assert [p.instance for p in plan.fits] == ["one", "two"]
-    assert (len(plan.moves), plan.left) == (2, ["three"])
-    assert worked_out(fleet, [ask("one", 1, 80), ask("two", 1, 80)], movable, max_moves=1).left == ["two"]
+    assert [p.instance for p in plan.placed] == ["one", "two"]
+    assert (len(plan.relocations), plan.unplaced) == (2, ["three"])
+    assert worked_out(fleet, [ask("one", 1, 80), ask("two", 1, 80)], movable, max_relocations=1).unplaced == ["two"]
 
 
 HELD = st.tuples(st.integers(0, 3), st.integers(0, 1), st.integers(1, 60), st.booleans())
@@ -140,18 +140,18 @@ def test_copies_fit_beside_all_that_runs_and_moves_are_needed(
     demands = [ask(f"d{n}", gpus, gib) for n, (gpus, gib) in enumerate(wanted)]
     plan = worked_out(fleet, demands, movable)
     taken = Counter({uuid: device.claimed_mib for uuid, device in fleet.devices.items()})
-    for move in plan.moves:
+    for move in plan.relocations:
         taken.update({claim.device: claim.memory_mib for claim in move.to.claims})
     assert all(taken[uuid] <= device.memory_mib for uuid, device in fleet.devices.items()), "while copies come up"
-    moved = {move.instance for move in plan.moves}
+    moved = {move.instance for move in plan.relocations}
     for one in movable:
         if one.instance in moved:
             taken.subtract({claim.device: claim.memory_mib for claim in one.claims})
-    for placed in plan.fits:
+    for placed in plan.placed:
         taken.update({claim.device: claim.memory_mib for claim in placed.claims})
     assert all(taken[uuid] <= device.memory_mib for uuid, device in fleet.devices.items()), "once all is done"
-    assert {p.instance for p in plan.fits} | set(plan.left) == {d.instance for d in demands}
-    if plan.moves:
+    assert {p.instance for p in plan.placed} | set(plan.unplaced) == {d.instance for d in demands}
+    if plan.relocations:
         inventory = fleet.inventory()
         inventory.begin_pass()
         together = [find(inventory, d) for d in demands[:1]]
