@@ -5,8 +5,6 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
-from support.leader_term import Reign
-
 from controller.domain.workers import WorkerSettings
 from controller.hub import handshake
 from controller.hub.commands import Delivery
@@ -21,6 +19,7 @@ from controller.runtime.database import DATABASE_ERRORS
 from controller.runtime.lease import Lease
 from controller.store.workers.workers import Identity
 from schemas.wire import CommandResult, Hello, ProcessReport, ReportAck, Welcome
+from support.leader_term import Reign
 from support.machine_faults import StruckDatabase
 from support.machine_hosts import Host, Link
 
