@@ -6,18 +6,19 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from controller.decide.backoff import RestartSettings
+from controller.domain.holdings import Holders
+from controller.domain.pending import PendingRow
 from controller.leader.placement_turn import PlacementTurn, UnplacedRow
 from controller.runtime.lease import check_term
 from controller.runtime.outcome import Done, Outcome, Requeue, StaleError
 from controller.runtime.pace import Pace
 from controller.runtime.tasks import OneBehind
-from controller.scheduling.admission.admit import Holders
 from controller.store.core.database import Database
 from controller.store.core.errors import LostGuardError
 from controller.store.core.locks import lock_rows
 from controller.store.placement.commit import PlacedStart, commit_placements, store_explanations
 from controller.store.placement.holders import Preemption, preempt_victims, read_holders
-from controller.store.placement.pending import PendingRow, PendingSnapshot, read_pending, read_planned_copies
+from controller.store.placement.pending import PendingSnapshot, read_pending, read_planned_copies
 
 EVERYTHING: Final = "all"  # the one key: whoever waits is looked at together, in order
 _MAX_WAITING: Final = 20_000  # looked at in one pass; those behind them wait for the next

@@ -5,9 +5,9 @@ from fractions import Fraction
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from controller.domain.holdings import Demand
 from controller.domain.placement import Ask, Layout, Placed
 from controller.scheduling.inventory.capacity import Inventory
-from controller.scheduling.inventory.demand import Demand
 from controller.scheduling.search.fragmentation import Fragments
 from controller.scheduling.search.place import place
 from support.fleet import Fleet, gpus_of

@@ -8,11 +8,12 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from controller.domain.holdings import Holder, Holders
+from controller.domain.pending import PendingInstance
 from controller.domain.placement import Ask, Layout, Placed
-from controller.scheduling.admission.admit import Holders, PendingInstance, admit
+from controller.scheduling.admission.admit import admit
 from controller.scheduling.admission.victims import find_victims, without
 from controller.scheduling.inventory.capacity import Inventory
-from controller.scheduling.inventory.holders import Holder
 from controller.scheduling.search.place import find, place
 from support.fleet import GIB, Fleet
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from controller.leader.inventory_cache import read_inventory
 from controller.store.core.database import Database
 from controller.store.core.events import NewEvent, write_events
 from controller.store.core.refusals import InUseError, NotFoundError
 from controller.store.deployments.serving import read_serving
-from controller.store.placement.inventory import read_inventory
 from controller.store.views.deployments import list_deployments
 from controller.store.views.events import list_events, objects_named
 from controller.store.views.gpus import gpu_by_uuid, list_gpus

@@ -12,15 +12,15 @@ from controller.api.dry_run.placements import Planned, asks_of
 from controller.api.dry_run.plan import ANALYSES_AT_ONCE, observe_manifests, validate_all
 from controller.api.exchange import answer, read_model
 from controller.api.route import Access, Route
+from controller.domain.holdings import Holder
 from controller.domain.placement import Ask, Placed
 from controller.engines.registry import engine_for
+from controller.leader.inventory_cache import read_inventory
 from controller.scheduling.admission.consolidate import Consolidation, Movable, consolidate
 from controller.scheduling.estimate import asks_for
 from controller.scheduling.inventory.capacity import Inventory
-from controller.scheduling.inventory.holders import Holder
 from controller.store.deployments.relocations import NewRelocation, ask_for, check_none_under_way
 from controller.store.placement.holders import read_holders
-from controller.store.placement.inventory import read_inventory
 from controller.store.placement.movable import (
     DemandRow,
     MovableRow,

@@ -10,16 +10,16 @@ from controller.api.context import CONTEXT
 from controller.api.errors import ApiError
 from controller.api.exchange import answer
 from controller.api.route import Access, Route
+from controller.domain.holdings import Holder
 from controller.domain.placement import Placed
 from controller.engines.registry import engine_for
+from controller.leader.inventory_cache import read_inventory
 from controller.scheduling.estimate import asks_for
 from controller.scheduling.explain.advice import AdviceRequest, advise
 from controller.scheduling.inventory.capacity import Inventory
-from controller.scheduling.inventory.holders import Holder
 from controller.scheduling.search.place import place
 from controller.store.placement.explain_reads import Standing, standing_of
 from controller.store.placement.holders import read_holders
-from controller.store.placement.inventory import read_inventory
 from schemas.objects import Explain
 from schemas.reasons import Reason
 

@@ -8,11 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from controller.domain.holdings import Holder
 from controller.domain.placement import Ask, Placed, PlannedClaim
 from controller.scheduling.admission.victims import Reservation, find_victims, without
-from controller.scheduling.estimate import for_instance
 from controller.scheduling.inventory.capacity import Inventory
-from controller.scheduling.inventory.holders import Holder
 from controller.scheduling.search.place import find
 
 MAX_RELOCATIONS: Final = 32  # of one plan
@@ -148,7 +147,7 @@ def _relocate(
     relocations: list[Relocation] = []
     for one in sorted(room.victims, key=lambda o: (-o.gpus, -_size(o), o.instance)):  # the large ones are hard to place
         ask = pool[one.instance].ask
-        copy = find(inventory, for_instance(ask, f"{one.instance}+", frozenset()))
+        copy = find(inventory, ask.for_instance(f"{one.instance}+"))
         if copy is None:
             for placed in reversed(reserved):
                 inventory.unreserve(placed)

@@ -12,10 +12,11 @@ from typing import Final
 
 import numpy as np
 
+from controller.domain.holdings import Holder
 from controller.domain.placement import Ask, Layout, Placed
 from controller.scheduling.inventory.arrays import NEVER, Bools, Ints
 from controller.scheduling.inventory.capacity import Inventory
-from controller.scheduling.inventory.holders import Holder, HolderPool
+from controller.scheduling.inventory.holders import HolderPool
 from controller.scheduling.search.cached_search import search_for
 from controller.scheduling.search.candidates import Candidates
 from controller.scheduling.search.place import find

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from controller.domain.holdings import Holder
 from controller.domain.need_view import need_view
 from controller.domain.placement import Ask, Layout, Need, Placed, WorkerFacts
 from controller.domain.splits import MORE_WORKERS
 from controller.scheduling.admission.victims import find_victims
 from controller.scheduling.estimate import EngineFacts, asks_for
 from controller.scheduling.inventory.capacity import Inventory
-from controller.scheduling.inventory.holders import Holder
 from controller.scheduling.search.place import find
 from schemas.manifest import DeploymentSpec, Parallel, Placement
 from schemas.objects import Explain

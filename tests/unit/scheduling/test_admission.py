@@ -3,11 +3,12 @@
 import time
 from dataclasses import replace
 
+from controller.domain.holdings import Holder, Holders
+from controller.domain.pending import PendingInstance
 from controller.domain.placement import Ask, Layout, Placed, Unplaced
-from controller.scheduling.admission.admit import AdmissionDecision, Holders, PendingInstance, admit
+from controller.scheduling.admission.admit import AdmissionDecision, admit
 from controller.scheduling.admission.victims import find_victims
 from controller.scheduling.inventory.capacity import Inventory
-from controller.scheduling.inventory.holders import Holder
 from controller.scheduling.search.place import find, place
 from schemas.reasons import Reason
 from support.fleet import GIB, Fleet
