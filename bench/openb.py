@@ -166,7 +166,7 @@ def main() -> None:
     parser.add_argument("--lists", nargs="+", default=list(PAPER), help="tasks, by the names of their files' ends")
     parser.add_argument("--strategies", nargs="+", default=["pack", "least_fragmentation"])
     parser.add_argument("--seeds", nargs="+", type=int, default=[42, 43, 44])
-    parser.add_argument("--moves", type=int, default=0, help=f"for consolidation at the end (a plan has {MAX_RELOCATIONS})")
+    parser.add_argument("--moves", type=int, default=0, help=f"relocations at the end (a plan has {MAX_RELOCATIONS})")
     options = parser.parse_args()
     if options.folder is None or not (nodes := Path(options.folder) / options.nodes).is_file():
         sys.exit("the trace is not here: give its folder by --folder or OPENB_DIR (its files are openb_*.csv)")

@@ -1,4 +1,4 @@
-"""Who has to leave: strictly lower ones, enough of them and not one too many, whatever runs and whatever is asked."""
+"""A preemption's victims: strictly lower priorities, enough of them and none too many, whatever runs and is asked."""
 
 from dataclasses import dataclass
 from random import Random
@@ -12,8 +12,9 @@ from controller.domain.holdings import Holder, Holders
 from controller.domain.pending import PendingInstance
 from controller.domain.placement import Ask, Layout, Placed
 from controller.scheduling.admission.admit import admit
-from controller.scheduling.admission.victims import find_victims, without
+from controller.scheduling.admission.victims import find_victims
 from controller.scheduling.inventory.capacity import Inventory
+from controller.scheduling.inventory.holders import without
 from controller.scheduling.search.place import find, place
 from support.fleet import GIB, Fleet
 
@@ -26,7 +27,7 @@ LAYOUTS = st.one_of(
 
 @dataclass(frozen=True)
 class Scene:
-    """What runs, and what is asked by somebody of priority 5."""
+    """What runs, and the ask of an instance of priority 5."""
 
     fleet: Fleet
     running: tuple[tuple[Layout, int], ...]
@@ -66,48 +67,48 @@ def arrays(inventory: Inventory) -> list[list[int]]:
 
 
 @given(scenes())
-def test_enough_leave_and_all_of_them_have_to(scene: Scene) -> None:
+def test_victims_are_enough_and_none_is_needless(scene: Scene) -> None:
     inventory, holders = scene.build()
     lower = [o for o in holders if o.priority < 5]
     before = arrays(inventory)
     if find(inventory, scene.ask) is not None:
         return
-    room = find_victims(inventory, scene.ask, lower)
+    reservation = find_victims(inventory, scene.ask, lower)
     assert arrays(inventory) == before
     with without(inventory, lower):
-        assert (room is None) == (find(inventory, scene.ask) is None)
-    if room is None:
+        assert (reservation is None) == (find(inventory, scene.ask) is None)
+    if reservation is None:
         return
-    assert set(room.victims) <= set(lower)
-    assert room.victims
-    with without(inventory, room.victims):
-        assert find(inventory, scene.ask) == room.placed
-    for spared in room.victims:
-        with without(inventory, [o for o in room.victims if o != spared]):
+    assert set(reservation.victims) <= set(lower)
+    assert reservation.victims
+    with without(inventory, reservation.victims):
+        assert find(inventory, scene.ask) == reservation.placed
+    for spared in reservation.victims:
+        with without(inventory, [o for o in reservation.victims if o != spared]):
             assert find(inventory, scene.ask) is None
-    highest = max(o.priority for o in room.victims)
+    highest = max(o.priority for o in reservation.victims)
     with without(inventory, [o for o in lower if o.priority < highest]):
         assert find(inventory, scene.ask) is None
     assert arrays(inventory) == before
 
 
 @given(scenes(), st.integers(1, 2**16))
-def test_the_order_in_which_they_are_read_changes_nothing(scene: Scene, seed: int) -> None:
+def test_the_order_of_holders_changes_nothing(scene: Scene, seed: int) -> None:
     first, second = (find_victims(i, scene.ask, o) for i, o in (scene.build(), scene.build(seed)))
     assert first == second
 
 
 @given(scenes())
 @settings(max_examples=50)
-def test_nobody_leaves_for_what_fits_or_may_not_push(scene: Scene) -> None:
+def test_nothing_is_preempted_for_what_fits_or_may_not_preempt(scene: Scene) -> None:
     inventory, holders = scene.build()
     fits = find(inventory, scene.ask) is not None
     for preempt in (True, False):
-        (served,) = admit(
+        (admission,) = admit(
             inventory, [PendingInstance(scene.ask, 5, preempt=preempt)], Holders(tuple(holders)), reserve_after_s=60
         )
-        assert isinstance(served.decision, Placed) == fits
+        assert isinstance(admission.decision, Placed) == fits
         if fits or not preempt:
-            assert served.victims == ()
-        assert all(o.priority < 5 for o in served.victims)
+            assert admission.victims == ()
+        assert all(o.priority < 5 for o in admission.victims)
         inventory.rollback()

@@ -1,24 +1,27 @@
-"""The order in which those who wait are served, and for whom room is kept meanwhile.
+"""Admission: the order in which pending instances are placed, and what is reserved for those that do not fit.
 
-Whoever comes is served by priority, then age, and a small one may pass a big one that does not fit. So that it does not
-pass it for ever, room is kept: for the one who has waited longest of the highest priority, once that is long enough,
-where the fewest have to end until it fits; and for who may push others out, where room is being freed or is made free.
-What is kept counts as claimed for all that come later in the order, for this one pass: the next works it out anew, so
-nothing of it can be forgotten or left behind. No room is kept for what would not fit on empty workers.
+Instances are placed by priority, then age. A smaller one may be backfilled ahead of a larger one that does not fit.
+Reservations keep this from lasting for ever. Capacity is reserved for two kinds of instances:
+
+- the one that has been pending longest among the highest priority, after `reserve_after_s`, at the place for which the
+  fewest holders have to end;
+- those that may preempt, where capacity is being freed or where victims are chosen.
+
+A reservation counts as claimed for all that come later in the queue, for this pass alone. The next pass decides anew,
+so no reservation can be forgotten or left behind. Nothing is reserved for an ask that would not fit on empty workers.
 """
 
 import math
 from collections.abc import Generator, Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 from controller.domain.holdings import Holder, Holders
 from controller.domain.pending import PendingInstance
 from controller.domain.placement import Ask, Decision, Placed, Unplaced
-from controller.scheduling.admission.victims import Reservation, choose_victims, earliest_capacity, without
+from controller.scheduling.admission.future_capacity import FutureCapacity
+from controller.scheduling.admission.reservation import Reservation, Reservations, worker_names
 from controller.scheduling.inventory.capacity import Inventory
-from controller.scheduling.inventory.holders import HolderPool
 from controller.scheduling.search.place import find, place_one
 from schemas.reasons import Reason
 
@@ -26,7 +29,7 @@ RESERVE_AFTER_S: Final = 60.0
 
 
 class Reservable(Protocol):
-    """What of one who waits tells whether room may be made or kept for it; see `PendingInstance`."""
+    """What decides whether capacity may be reserved for a pending instance; see `PendingInstance`."""
 
     @property
     def preempt(self) -> bool: ...  # noqa: D102
@@ -36,137 +39,17 @@ class Reservable(Protocol):
     def relocation_target(self) -> object: ...  # noqa: D102
 
 
-def may_reserve(one: Reservable, reserve_after_s: float) -> bool:
-    """Whether, should it not fit, room may be made or kept for it, for which the occupants have to be known."""
-    return one.preempt or one.relocation_target is not None or one.waited_s >= reserve_after_s
+def may_reserve(pending: Reservable, reserve_after_s: float) -> bool:
+    """Whether capacity may be reserved for it if it does not fit. The holders have to be read for that."""
+    return pending.preempt or pending.relocation_target is not None or pending.waited_s >= reserve_after_s
 
 
 @dataclass(frozen=True, slots=True)
 class AdmissionDecision:
-    """What becomes of one who waits. `victims`: those that it pushes out with this pass."""
+    """The decision for one pending instance. `victims`: the holders that it preempts with this pass."""
 
     decision: Decision
     victims: tuple[Holder, ...] = ()
-
-
-@dataclass(slots=True)
-class Reservations:
-    """The room that is kept in this pass, and for whom."""
-
-    inventory: Inventory
-    rooms: list[tuple[Ask, Placed]] = field(default_factory=list)
-    reserved: bool = False  # for somebody who has waited long
-    in_the_way: dict[object, bool] = field(default_factory=dict)  # by shape: thousands may ask the same
-
-    def keep(self, ask: Ask, placed: Placed) -> None:
-        self.inventory.reserve(placed, ask.deployment_uid)
-        self.rooms.append((ask, placed))
-        self.in_the_way.clear()
-
-    def release(self) -> None:
-        for _, placed in self.rooms:
-            self.inventory.unreserve(placed)
-
-    def again(self) -> None:
-        for ask, placed in self.rooms:
-            self.inventory.reserve(placed, ask.deployment_uid)
-
-    def stands_in_the_way(self, ask: Ask) -> bool:
-        """Whether the ask would fit, were it not for what is kept."""
-        shape = ask.shape()
-        if self.rooms and shape not in self.in_the_way:
-            self.release()
-            try:
-                self.in_the_way[shape] = find(self.inventory, ask) is not None
-            finally:
-                self.again()
-        return self.in_the_way.get(shape, False)
-
-
-class FutureCapacity:
-    """The occupants as the pass goes on. What is worked out of them by shape holds for the rest of it.
-
-    A pass only takes, so who finds no way at one time finds none later, nor does a lower one.
-    """
-
-    def __init__(self, inventory: Inventory, holders: Holders) -> None:
-        self._inventory = inventory
-        self._staying = holders.staying
-        self._leaving = list(holders.leaving)
-        self._moving = list(holders.relocating)
-        self._no_push: dict[object, tuple[int, str]] = {}  # by shape: for nobody up to this priority, and what to tell
-        self._nobody_to_await: set[object] = set()
-        self._before: list[PendingInstance] = []  # those who were served and wait on, and for whom no room is kept
-
-    @cached_property
-    def _pool(self) -> HolderPool:
-        return HolderPool(self._inventory, self._staying)
-
-    def coming(self, ask: Ask) -> Placed | None:
-        """Where it fits once those that are leaving are gone."""
-        with without(self._inventory, self._leaving):
-            return find(self._inventory, ask)
-
-    def waits_on(self, pending: PendingInstance) -> None:
-        """Somebody is left waiting, and comes before all that are no higher in the next pass too."""
-        self._before.append(pending)
-
-    def push(self, pending: PendingInstance) -> Reservation | str:
-        """Whom it pushes out; those then count as leaving. Else what to tell of that, which may be nothing."""
-        shape = pending.ask.shape()
-        upto, why = self._no_push.get(shape, (-1, ""))
-        if pending.priority <= upto:
-            return why
-        with without(self._inventory, self._leaving):
-            room = choose_victims(self._inventory, pending.ask, self._pool, below=pending.priority)
-            first = self._outrun_by(pending, room) if room is not None else None
-        if room is None or first is not None:
-            why = "" if first is None else f"pushes nobody out, since {first} comes before it and would take the room"
-            self._no_push[shape] = (pending.priority, why)
-            return why
-        self._pool.remove(room.victims)
-        self._leaving += room.victims
-        self._moving = [one for one in self._moving if one not in room.victims]
-        return room
-
-    def _outrun_by(self, pending: PendingInstance, room: Reservation) -> str | None:
-        """Who comes before and would take the room, so that others would leave in vain."""
-        taken: list[Placed] = []
-        hopeless: set[object] = set()
-        with without(self._inventory, room.victims):
-            try:
-                for other in (before.ask for before in self._before if before.priority >= pending.priority):
-                    shape = other.shape()
-                    placed = None if shape in hopeless else find(self._inventory, other)
-                    if placed is None:
-                        hopeless.add(shape)
-                        continue
-                    self._inventory.reserve(placed, other.deployment_uid)
-                    taken.append(placed)
-                    if find(self._inventory, pending.ask) is None:
-                        return other.instance
-            finally:
-                for placed in reversed(taken):
-                    self._inventory.unreserve(placed)
-        return None
-
-    def relocation_target(self, ask: Ask) -> Placed | None:
-        """The place that this asks for, if it is free once those that are moved are gone."""
-        with without(self._inventory, [*self._leaving, *self._moving]):
-            return find(self._inventory, ask)
-
-    def nearest(self, ask: Ask) -> Placed | None:
-        """Where the fewest have to end until it fits."""
-        shape = ask.shape()
-        if shape in self._nobody_to_await:
-            return None
-        with without(self._inventory, self._leaving):
-            placed = find(self._inventory, ask)
-            if placed is None and (room := earliest_capacity(self._inventory, ask, self._pool)) is not None:
-                placed = room.placed
-        if placed is None:
-            self._nobody_to_await.add(shape)
-        return placed
 
 
 def admit(
@@ -178,118 +61,98 @@ def admit(
     reserved: Sequence[Ask] = (),
     max_preemptions: float = math.inf,
 ) -> Generator[AdmissionDecision, None, None]:
-    """Decides in the order given, one whenever it is asked for the next, reserving what is placed as `place` does.
+    """Decides in the order given, one instance per iteration, and reserves placed ones as `place` does.
 
-    Whoever does not ask for all of them closes it, so that no room stays kept.
+    The caller must close the generator unless it is exhausted: closing takes the reservations off the inventory.
 
     Args:
-        inventory: what is free; nobody else changes it until the last is decided.
-        waiting: by priority and age.
-        holders: whose claims they are; None: not read, so no room is kept.
-        reserve_after_s: for how long one has to wait until room is kept for it.
-        ahead: for whom room is kept before anybody is served, where there is some.
-        most_pushes: after so many who push others out it ends, since to find out whom takes long.
+        inventory: what is free. The caller must not change it before the last decision.
+        waiting: the pending instances, by priority and age.
+        holders: the instances with claims. None: not read, so nothing is reserved.
+        reserve_after_s: how long an instance has to be pending before capacity is reserved for it.
+        reserved: asks for which capacity is reserved before anything is placed, where they fit.
+        max_preemptions: number of preempting instances after which it ends, since choosing victims takes long.
 
     Yields:
-        One for each, in the same order; those that are missing at the end were not looked at.
+        One decision per instance, in the same order. Those that are missing at the end were not looked at.
     """
     inventory.begin_pass()
     reservations = Reservations(inventory)
     future = None if holders is None else FutureCapacity(inventory, holders)
-    misfits: dict[object, Unplaced] = {}  # by shape: as room only dwindles, what does not fit will not fit later
+    unplaceable: dict[object, Unplaced] = {}  # by shape: free capacity only shrinks, so a later equal ask fits nowhere
     try:
         for ask in reserved:
             if (placed := find(inventory, ask)) is not None:
-                reservations.keep(ask, placed)
+                reservations.add(ask, placed)
         for pending in waiting:
-            decision = _decide(inventory, pending.ask, misfits)
+            decision = _decide(inventory, pending.ask, unplaceable)
             if isinstance(decision, Placed):
                 yield AdmissionDecision(decision)
                 continue
             if future is None:
-                served = AdmissionDecision(_because_of(reservations, pending.ask, decision))
+                admission = AdmissionDecision(_blocked_by(reservations, pending.ask, decision))
             else:
-                served = _keep_room(reservations, pending, decision, future, reserve_after_s)
-            yield served
-            max_preemptions -= bool(served.victims)
+                admission = _reserve(reservations, future, pending, decision, reserve_after_s)
+            yield admission
+            max_preemptions -= bool(admission.victims)
             if max_preemptions <= 0:
                 return
     finally:
         reservations.release()
 
 
-def _decide(inventory: Inventory, ask: Ask, misfits: dict[object, Unplaced]) -> Decision:
+def _decide(inventory: Inventory, ask: Ask, unplaceable: dict[object, Unplaced]) -> Decision:
     shape = ask.shape()
-    if shape in misfits:
-        return replace(misfits[shape], instance=ask.instance)
+    if shape in unplaceable:
+        return replace(unplaceable[shape], instance=ask.instance)
     decision = place_one(inventory, ask)
     if isinstance(decision, Unplaced):
-        misfits[shape] = decision
+        unplaceable[shape] = decision
     return decision
 
 
-def _keep_room(
+def _reserve(
     reservations: Reservations,
+    future: FutureCapacity,
     pending: PendingInstance,
     decision: Unplaced,
-    future: FutureCapacity,
     reserve_after_s: float,
 ) -> AdmissionDecision:
-    """What is kept for one that does not fit."""
-    inventory, ask = reservations.inventory, pending.ask
-    if (
-        pending.relocation_target is not None
-        and (placed := future.relocation_target(pending.relocation_target)) is not None
-    ):
-        reservations.keep(ask, placed)
-        text = f"others are moved so that it fits on {_names(inventory, placed)}"
-        return AdmissionDecision(_told(decision, None, text))
-    if pending.preempt and (placed := future.coming(ask)) is not None:
-        reservations.keep(ask, placed)
-        text = f"room is being freed for it on {_names(inventory, placed)}"
-        return AdmissionDecision(_told(decision, Reason.PREEMPTING if pending.preempting else None, text))
-    room = future.push(pending) if pending.preempt and not pending.preempting else ""
-    if isinstance(room, Reservation):
-        reservations.keep(ask, room.placed)
-        names = ", ".join(o.instance for o in room.victims)
-        text = f"pushes out {names} on {_names(inventory, room.placed)}"
-        return AdmissionDecision(_told(decision, Reason.PREEMPTING, text), room.victims)
-    if room:
-        decision = _told(decision, None, room)
-    decision = _because_of(reservations, ask, decision)
-    if decision.reason == Reason.RESERVED:
-        future.waits_on(pending)
-        return AdmissionDecision(decision)
-    if (
-        pending.waited_s >= reserve_after_s
-        and not reservations.reserved
-        and (placed := future.nearest(ask)) is not None
-    ):
-        reservations.keep(ask, placed)
-        reservations.reserved = True
-        text = f"has waited long, so room is kept for it on {_names(inventory, placed)}"
-        return AdmissionDecision(_told(decision, None, text))
-    future.waits_on(pending)
+    """Reserves capacity for an instance that does not fit now, where it may have a reservation."""
+    inventory, ask, target = reservations.inventory, pending.ask, pending.relocation_target
+    if target is not None and (placed := future.relocation_target(target)) is not None:
+        reservations.add(ask, placed)
+        note = f"relocations free capacity for it on {worker_names(inventory, placed)}"
+        return AdmissionDecision(_with_note(decision, None, note))
+    if pending.preempt and (placed := future.after_leaving(ask)) is not None:
+        reservations.add(ask, placed)
+        note = f"capacity is being freed for it on {worker_names(inventory, placed)}"
+        return AdmissionDecision(_with_note(decision, Reason.PREEMPTING if pending.preempting else None, note))
+    preemption = future.preempt(pending) if pending.preempt and not pending.preempting else ""
+    if isinstance(preemption, Reservation):
+        reservations.add(ask, preemption.placed)
+        names = ", ".join(victim.instance for victim in preemption.victims)
+        note = f"preempts {names} on {worker_names(inventory, preemption.placed)}"
+        return AdmissionDecision(_with_note(decision, Reason.PREEMPTING, note), preemption.victims)
+    if preemption:
+        decision = _with_note(decision, None, preemption)
+    decision = _blocked_by(reservations, ask, decision)
+    long_wait = pending.waited_s >= reserve_after_s and not reservations.for_long_wait
+    if decision.reason != Reason.RESERVED and long_wait and (placed := future.earliest(ask)) is not None:
+        reservations.add(ask, placed)
+        reservations.for_long_wait = True
+        note = f"pending for long, so capacity is reserved for it on {worker_names(inventory, placed)}"
+        return AdmissionDecision(_with_note(decision, None, note))
+    future.enqueue(pending)
     return AdmissionDecision(decision)
 
 
-def _because_of(reservations: Reservations, ask: Ask, decision: Unplaced) -> Unplaced:
-    """The decision with its true reason, where it is only that room is kept for others."""
-    return (
-        _told(decision, Reason.RESERVED, _for_whom(reservations)) if reservations.stands_in_the_way(ask) else decision
-    )
+def _blocked_by(reservations: Reservations, ask: Ask, decision: Unplaced) -> Unplaced:
+    """The decision, with reason `reserved` where only reservations keep the ask from fitting."""
+    return _with_note(decision, Reason.RESERVED, reservations.message()) if reservations.block(ask) else decision
 
 
-def _told(decision: Unplaced, reason: Reason | None, text: str) -> Unplaced:
+def _with_note(decision: Unplaced, reason: Reason | None, note: str) -> Unplaced:
     explain = decision.explain
-    told = explain.model_copy(update={"message": f"{explain.message}; {text}", "note": text})
-    return replace(decision, explain=told, reason=reason)
-
-
-def _for_whom(reservations: Reservations) -> str:
-    rooms = (f"{ask.instance} on {_names(reservations.inventory, placed)}" for ask, placed in reservations.rooms)
-    return f"it would fit, but room is kept for {', '.join(rooms)}"
-
-
-def _names(inventory: Inventory, placed: Placed) -> str:
-    return ", ".join(inventory.worker(worker).name for worker in placed.workers)
+    changed = explain.model_copy(update={"message": f"{explain.message}; {note}", "note": note})
+    return replace(decision, explain=changed, reason=reason)

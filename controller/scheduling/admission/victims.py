@@ -1,65 +1,58 @@
-"""Whose leaving would make room for an ask: the lowest, then the fewest, then those that lose least.
+"""Chooses a preemption's victims: the lowest priorities, then the fewest instances, then those that lose the least.
 
-Everything is tried out on the inventory itself, claims being lifted and put back, and the question whether an ask fits
-is put to the very search that places it. So what comes out is enough, and none of it could stay: each of the chosen was
-put back, and only where the ask did not fit any more was it lifted again.
+Every choice is tried on the inventory itself, with claims excluded and restored. The search that places an ask decides
+whether it fits. So the victims are enough, and none is needless: each was restored on trial, and excluded again only
+where the ask no longer fitted.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
 from controller.domain.holdings import Holder
 from controller.domain.placement import Ask, Layout, Placed
+from controller.scheduling.admission.reservation import Reservation
 from controller.scheduling.inventory.arrays import NEVER, Bools, Ints
 from controller.scheduling.inventory.capacity import Inventory
-from controller.scheduling.inventory.holders import HolderPool
-from controller.scheduling.search.cached_search import search_for
+from controller.scheduling.inventory.holders import HolderTable, without
+from controller.scheduling.search.cached_search import engine_chain, search_for
 from controller.scheduling.search.candidates import Candidates
 from controller.scheduling.search.place import find
 
-# Places that are worked out to the end, of each layout. Those that lack the fewest GPUs come first.
-_MAX_SITES: Final = 12
-_TRIED_FIRST: Final = 16  # workers that are thought empty together; then four times as many, and so on
+_MAX_SITES: Final = 12  # sites per layout for which victims are worked out; those that lack the fewest GPUs come first
+_TRIED_FIRST: Final = 16  # workers tried empty together at first; each further try takes four times as many
 _Site = frozenset[str]  # ids of workers
 
 
-@dataclass(frozen=True, slots=True)
-class Reservation:
-    """Where an ask will fit, once `victims` have left: not one of them could stay."""
-
-    placed: Placed
-    victims: tuple[Holder, ...] = ()
-
-
 def find_victims(inventory: Inventory, ask: Ask, holders: Sequence[Holder]) -> Reservation | None:
-    """`choose_victims` of any of these."""
-    return choose_victims(inventory, ask, HolderPool(inventory, holders))
+    """`choose_victims` among all of these holders."""
+    return choose_victims(inventory, ask, HolderTable(inventory, holders))
 
 
-def choose_victims(inventory: Inventory, ask: Ask, pool: HolderPool, *, below: int | None = None) -> Reservation | None:
-    """Who has to leave for an ask that does not fit now; None where it would not fit though all of them left.
+def choose_victims(
+    inventory: Inventory, ask: Ask, table: HolderTable, *, below: int | None = None
+) -> Reservation | None:
+    """The victims for an ask that does not fit now. None: it would not fit even without all of the holders.
 
-    Of several ways the one whose highest victim is lowest, then the one of the fewest victims, then that of the fewest
-    GPUs, then that of the youngest.
+    Of several sets, the one whose highest priority is lowest wins; then the one with the fewest victims, then the one
+    with the fewest GPUs, then the one with the youngest victims.
 
     Args:
-        inventory: as it is; it is the same afterwards.
-        ask: what does not fit.
-        pool: those that may be made to leave.
-        below: only those of a lower priority than this.
+        inventory: the current state. It is the same afterwards.
+        ask: the ask that does not fit.
+        table: the holders that may be preempted.
+        below: only holders of a lower priority than this.
     """
-    levels = pool.levels(below)
-    enough = _enough(inventory, ask, pool, levels[-1]) if levels else None
+    levels = table.levels(below)
+    enough = _sufficient(inventory, ask, table, levels[-1]) if levels else None
     if enough is None:
         return None
-    lowest, highest = 0, len(levels) - 1  # the level that is looked for is between these, and the higher one would do
+    lowest, highest = 0, len(levels) - 1  # the lowest sufficient level lies between these; `highest` is sufficient
     while lowest < highest:
         middle = (lowest + highest) // 2
-        fewer = _enough(inventory, ask, pool, levels[middle])
+        fewer = _sufficient(inventory, ask, table, levels[middle])
         if fewer is None:
             lowest = middle + 1
         else:
@@ -67,46 +60,38 @@ def choose_victims(inventory: Inventory, ask: Ask, pool: HolderPool, *, below: i
     return _fewest(inventory, ask, enough)
 
 
-def earliest_capacity(inventory: Inventory, ask: Ask, pool: HolderPool) -> Reservation | None:
-    """Where the fewest have to end, whatever their priority: none is made to. Else as `choose_victims`."""
-    levels = pool.levels()
-    enough = _enough(inventory, ask, pool, levels[-1]) if levels else None
-    return None if enough is None else _fewest(inventory, ask, [replace(one, priority=0) for one in enough])
-
-
-def _fewest(inventory: Inventory, ask: Ask, pool: Sequence[Holder]) -> Reservation | None:
-    """Who of the pool has to leave, the ask fitting if all do."""
-    ways = []
-    for site in dict.fromkeys(_sites(inventory, ask, pool)):
-        near = [o for o in pool if o.workers & site]
-        ways += [way for order in (_small_stay, _large_stay) if (way := minimize_victims(inventory, ask, near, order))]
-    if not ways:
+def earliest_capacity(inventory: Inventory, ask: Ask, table: HolderTable) -> Placed | None:
+    """The place for which the fewest holders have to end, whatever their priority. Ends nothing."""
+    levels = table.levels()
+    enough = _sufficient(inventory, ask, table, levels[-1]) if levels else None
+    if enough is None:
         return None
-    best = min(ways, key=_cost)
+    found = _fewest(inventory, ask, [replace(one, priority=0) for one in enough])
+    return None if found is None else found.placed
+
+
+def _fewest(inventory: Inventory, ask: Ask, holders: Sequence[Holder]) -> Reservation | None:
+    """The best set of victims among holders that are enough together."""
+    sets = []
+    for site in dict.fromkeys(_sites(inventory, ask, holders)):
+        near = [o for o in holders if o.workers & site]
+        sets += [
+            found for order in (_small_first, _large_first) if (found := minimize_victims(inventory, ask, near, order))
+        ]
+    if not sets:
+        return None
+    best = min(sets, key=_cost)
     with without(inventory, best):
         placed = find(inventory, ask)
     return Reservation(placed, tuple(sorted(best, key=lambda o: o.instance))) if placed is not None else None
 
 
-@contextmanager
-def without(inventory: Inventory, holders: Iterable[Holder]) -> Iterator[None]:
-    """The inventory as if these had left."""
-    away = tuple(holders)
-    for one in away:
-        inventory.exclude(one.claims)
-    try:
-        yield
-    finally:
-        for one in away:
-            inventory.restore(one.claims)
-
-
-def _enough(inventory: Inventory, ask: Ask, pool: HolderPool, level: int) -> list[Holder] | None:
-    """Some up to a priority whose leaving is enough, on the workers that lack least; None where all are not enough."""
-    workers = _nearest_workers(inventory, ask, pool, level)
+def _sufficient(inventory: Inventory, ask: Ask, table: HolderTable, level: int) -> list[Holder] | None:
+    """Holders up to a priority without which the ask fits, on the workers that lack least. None: all are too few."""
+    workers = _nearest_workers(inventory, ask, table, level)
     count = _TRIED_FIRST
     while workers:
-        some = pool.on(workers[:count], level)
+        some = table.on(workers[:count], level)
         with without(inventory, some):
             if find(inventory, ask) is not None:
                 return some
@@ -116,15 +101,15 @@ def _enough(inventory: Inventory, ask: Ask, pool: HolderPool, level: int) -> lis
     return None
 
 
-def _nearest_workers(inventory: Inventory, ask: Ask, pool: HolderPool, level: int) -> list[str]:
-    """Workers that would have GPUs enough if all up to a priority left, those that lack the fewest now first."""
+def _nearest_workers(inventory: Inventory, ask: Ask, table: HolderTable, level: int) -> list[str]:
+    """Workers with enough GPUs if all holders up to a priority ended; those that lack the fewest GPUs now first."""
     groups, facts = inventory.groups, inventory.workers.facts
     lacking: Ints = np.full(len(facts), NEVER, dtype=np.int64)
-    for one in _chain(ask):
+    for one in engine_chain(ask):
         for number, layout in enumerate(one.layouts):
             candidates = search_for(inventory, one).candidates(number)
             wanted, free = candidates.wanted, _suitable(inventory, layout)
-            possible = np.count_nonzero(pool.would_do(layout, level)[groups.gpus], axis=1) >= wanted
+            possible = np.count_nonzero(table.would_fit(layout, level)[groups.gpus], axis=1) >= wanted
             rows = np.flatnonzero(possible & candidates.eligible)
             if len(np.unique(groups.worker[rows])) >= layout.workers:
                 np.minimum.at(lacking, groups.worker[rows], np.maximum(wanted - free, 0)[rows])
@@ -132,17 +117,12 @@ def _nearest_workers(inventory: Inventory, ask: Ask, pool: HolderPool, level: in
     return [facts[worker].id for worker in near[np.lexsort((near, lacking[near]))].tolist()]
 
 
-def _chain(ask: Ask) -> list[Ask]:
-    """The ask by each of its engines."""
-    return [ask, *(_chain(ask.otherwise) if ask.otherwise is not None else [])]
-
-
-def _sites(inventory: Inventory, ask: Ask, pool: Sequence[Holder]) -> list[_Site]:
-    """Workers, or sets of them for a gang, on which the ask would fit if all of the pool left."""
-    layouts = [(one, number, layout) for one in _chain(ask) for number, layout in enumerate(one.layouts)]
+def _sites(inventory: Inventory, ask: Ask, holders: Sequence[Holder]) -> list[_Site]:
+    """Workers, or sets of workers for a gang, on which the ask would fit if all of the holders ended."""
+    layouts = [(one, number, layout) for one in engine_chain(ask) for number, layout in enumerate(one.layouts)]
     free = {layout: _suitable(inventory, layout) for _, _, layout in layouts}
     sites: list[_Site] = []
-    with without(inventory, pool):
+    with without(inventory, holders):
         for one, number, layout in layouts:
             sites += _sites_of(inventory, search_for(inventory, one).candidates(number), free[layout])
         if (placed := find(inventory, ask)) is not None:
@@ -151,7 +131,7 @@ def _sites(inventory: Inventory, ask: Ask, pool: Sequence[Holder]) -> list[_Site
 
 
 def _suitable(inventory: Inventory, layout: Layout) -> Ints:
-    """By group how many GPUs could be had now."""
+    """By group: how many GPUs are free for the layout now."""
     gpus = inventory.gpus
     can: Bools = (gpus.whole if layout.exclusive else gpus.free) >= layout.memory_mib
     suitable: Ints = np.count_nonzero(can[inventory.groups.gpus], axis=1).astype(np.int64)
@@ -174,10 +154,13 @@ def _sites_of(inventory: Inventory, candidates: Candidates, free: Ints) -> Itera
 
 
 def minimize_victims(
-    inventory: Inventory, ask: Ask, near: Sequence[Holder], stays_first: Callable[[Holder], tuple[object, ...]]
+    inventory: Inventory, ask: Ask, holders: Sequence[Holder], order: Callable[[Holder], tuple[object, ...]]
 ) -> list[Holder] | None:
-    """Who of these must leave, when as many as possible stay; None where the ask does not fit though all left."""
-    victims = sorted(near, key=stays_first)
+    """The holders that have to end for the ask. As many as possible are restored, in this order.
+
+    None: the ask does not fit even without all of these holders.
+    """
+    victims = sorted(holders, key=order)
     for one in victims:
         inventory.exclude(one.claims)
     try:
@@ -195,11 +178,11 @@ def minimize_victims(
             inventory.restore(one.claims)
 
 
-def _small_stay(one: Holder) -> tuple[object, ...]:
+def _small_first(one: Holder) -> tuple[object, ...]:
     return (-one.priority, one.gpus, one.born, one.instance)
 
 
-def _large_stay(one: Holder) -> tuple[object, ...]:
+def _large_first(one: Holder) -> tuple[object, ...]:
     return (-one.priority, -one.gpus, one.born, one.instance)
 
 

@@ -1,4 +1,4 @@
-"""How far an ask comes on every worker, by the layout that comes furthest there."""
+"""By worker: the check at which an ask fails, for the layout that passes the most checks there."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,14 +20,14 @@ _TOO_SMALL: Final = STAGE[Reason.NEED_GT_CAPACITY]
 
 @dataclass(frozen=True, slots=True)
 class WorkerMisses:
-    """By worker: the stage that was reached, by which layout, and what was left there of what it wants.
+    """By worker: the stage reached and its figures.
 
     Attributes:
-        reached: FITS where the worker would do, and there are too few such workers for the gang.
+        reached: stage of the failed check; FITS where all pass, and there are too few such workers for the gang.
         layout: number of the layout.
-        wanted: GPUs that it wants there; of a worker that would do, how many workers it wants.
-        left: GPUs that are left of all; of a worker that would do, how many workers there are.
-        free: free memory (MiB) of the GPU that decides.
+        wanted: GPUs that the layout needs on the worker; at FITS the number of workers that it needs.
+        left: GPUs that passed the checks before; at FITS the number of workers that pass all checks.
+        free: free memory (MiB) of the deciding GPU: the last of those that the layout would get.
     """
 
     reached: Stages
@@ -38,9 +38,9 @@ class WorkerMisses:
 
 
 def worker_misses(search: Search) -> WorkerMisses:
-    """Takes of each worker the layout that came furthest; of two that came as far the later, larger one."""
+    """Takes the layout that passes the most checks on each worker; of equal ones the later, which has more GPUs."""
     layouts = layouts_shown(search.request.ask)
-    if not layouts:  # there is no way at all to run it, so each GPU is too small by itself
+    if not layouts:  # the model cannot be split, and each GPU is too small by itself
         reached = np.minimum(search.request.failed_at, _TOO_SMALL).astype(np.int8)
         nothing = np.zeros(len(reached), dtype=np.int64)
         return WorkerMisses(reached, nothing, nothing, nothing, nothing)
@@ -59,7 +59,7 @@ def worker_misses(search: Search) -> WorkerMisses:
 
 
 def layouts_shown(ask: Ask) -> tuple[Layout, ...]:
-    """The layouts by which an ask is explained: its own, or where the model rules out each of them those."""
+    """The layouts that explain an ask: its own, or those that the model rules out where it has no other."""
     return ask.layouts or tuple(layout for layout, _ in ask.tried)
 
 
@@ -74,25 +74,25 @@ def _of_layout(search: Search, layouts: Sequence[Layout], number: int) -> Worker
         order = np.lexsort((misses.left, misses.reached, groups.worker))
         rows = order[np.searchsorted(groups.worker[order], np.arange(workers), side="right") - 1]
         reached = misses.reached[rows]
-        reached[_would_do_together(misses, groups.worker, reached)] = _MIXED
+        reached[_enough_if_mixed(misses, groups.worker, reached)] = _MIXED
     wanted, left = misses.wanted[rows], misses.left[rows]
-    if not search.request.ask.layouts:  # a worker that has the GPUs is too small for what the model leaves
+    if not search.request.ask.layouts:  # a worker with enough GPUs is too small for the layouts that the model allows
         reached = np.minimum(reached, _TOO_SMALL).astype(np.int8)
-    do = reached == FITS
-    if do.any() and layout.workers > 1:
+    fits = reached == FITS
+    if fits.any() and layout.workers > 1:
         short = find_gang(search.candidates(number))
         if isinstance(short, Shortage):
             if short.mixed:
-                reached[do] = _MIXED
-            wanted, left = np.where(do, layout.workers, wanted), np.where(do, short.workers, left)
+                reached[fits] = _MIXED
+            wanted, left = np.where(fits, layout.workers, wanted), np.where(fits, short.workers, left)
     return WorkerMisses(reached, np.full(workers, number, dtype=np.int64), wanted, left, misses.free[rows])
 
 
-def _would_do_together(misses: GroupMisses, owner: Ints, reached: Stages) -> Bools:
-    """By worker: it has enough GPUs that would do, were they all of one kind."""
+def _enough_if_mixed(misses: GroupMisses, owner: Ints, reached: Stages) -> Bools:
+    """By worker: it would have enough suitable GPUs if they were all of one kind."""
     together = np.bincount(owner, weights=misses.suitable, minlength=len(reached))
     wanted = np.zeros(len(reached), dtype=np.int64)
     wanted[owner] = misses.wanted
-    fell_for_gpus = (reached >= STAGE[Reason.COUNT_MISMATCH]) & (reached < _MIXED)
-    enough: Bools = fell_for_gpus & (together >= wanted) & (wanted > 1)
+    lacks_gpus = (reached >= STAGE[Reason.COUNT_MISMATCH]) & (reached < _MIXED)
+    enough: Bools = lacks_gpus & (together >= wanted) & (wanted > 1)
     return enough

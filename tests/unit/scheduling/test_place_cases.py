@@ -187,7 +187,7 @@ def test_c40_spread_over_the_gpus_of_one_host() -> None:
 
 
 @pytest.mark.parametrize("placement", [{}, {"workers": ["mac"]}, {"gpus": ["mac:0"]}, {"gpus": ["mac/0"]}])
-def test_c41_the_same_reasons_by_every_road(placement: dict[str, Any]) -> None:
+def test_c41_the_same_reasons_by_every_selection(placement: dict[str, Any]) -> None:
     fleet = Fleet().add("mac", [187 * GIB], os="darwin", arch="arm64", driver=None)
     fleet.add("lin", [A80] * 2, ready=False)
     wanted = spec(placement=placement)
@@ -294,7 +294,7 @@ def test_the_reason_of_a_gpu(changes: dict[str, Any], wanted: Layout, reason: Re
         ({}, {"compute_capability": (6, 1)}, "need 1 GPU of compute capability 7.0 or more, best 0 on w"),
     ],
 )
-def test_how_old_it_may_be_is_told(facts: dict[str, Any], changes: dict[str, Any], message: str) -> None:
+def test_the_required_version_is_reported(facts: dict[str, Any], changes: dict[str, Any], message: str) -> None:
     fleet = Fleet().add("w", [W16], **facts).set("w/0", **changes)
     decision = one(fleet, Ask("i", "d", (Layout(1, GIB, False),), compatibility=VLLM_LIKE))
     assert isinstance(decision, Unplaced)
@@ -324,7 +324,7 @@ def test_the_reason_of_a_platform(facts: dict[str, Any], reason: str | None) -> 
     assert isinstance(one(fleet, cpu_only), Placed) == (reason != "os_arch")  # a driver matters to GPUs only
 
 
-def test_who_needs_no_gpu_leaves_free_gpus_the_hosts_that_they_need() -> None:
+def test_an_ask_without_gpus_goes_where_no_free_gpu_needs_the_host() -> None:
     fleet = Fleet().add("a", [W16], host_memory=8 * GIB).add("b", [W16], host_memory=64 * GIB).claim("b/0")
     decision = one(fleet, Ask("i", "d", (Layout(0, 0, False),), host_memory_mib=6 * GIB))
     assert isinstance(decision, Placed)
@@ -344,7 +344,7 @@ def test_without_gpus_only_the_host_is_claimed() -> None:
     assert second.worker_id == "id-b"
 
 
-def test_who_claims_nothing_goes_where_the_fewest_run() -> None:
+def test_an_ask_that_claims_nothing_goes_where_the_fewest_run() -> None:
     inventory = Fleet().add("a").add("b").inventory()
     nothing = (Layout(0, 0, False),)
     decisions = place(inventory, [Ask(str(n), "d", nothing) for n in range(4)])
