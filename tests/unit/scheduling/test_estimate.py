@@ -1,4 +1,4 @@
-"""From resources and a need to layouts."""
+"""Estimate: from resources and a need to layouts."""
 
 from typing import Any
 

@@ -100,7 +100,7 @@ def test_c09_heads_and_vocabulary_rule_out_splits() -> None:
     assert len(placed(fleet, ask(Need(NEED["s40h28"], heads=28, vocab=152064)))) == 4
 
 
-def test_c13_a_whole_gpu_can_be_had_whole() -> None:
+def test_c13_whole_gpus() -> None:
     decision = one(Fleet().add("w16x2", [W16] * 2), ask("s20g", {"gpu_memory": "all"}))
     assert isinstance(decision, Placed)
     assert [(c.device, c.memory_mib, c.exclusive) for c in decision.claims[:-1]] == [
@@ -125,7 +125,7 @@ def test_c28_the_named_gpus_must_be_as_many_as_asked() -> None:
     assert refused(fleet, ask(Need(NEED["q8b"], heads=28), {"gpus": 3})) == {"heads_indivisible": 2}
 
 
-def test_where_the_model_rules_out_every_layout_a_smaller_worker_falls_to_what_it_lacks() -> None:
+def test_where_the_model_rules_out_every_layout_smaller_workers_keep_their_own_reason() -> None:
     fleet = Fleet().add("two", [W16] * 2).add("four", [W16] * 4).add("small", [GIB] * 4)
     decision = one(fleet, ask(Need(NEED["q8b"], heads=28), {"gpus": 3}))
     assert isinstance(decision, Unplaced)
@@ -135,7 +135,7 @@ def test_where_the_model_rules_out_every_layout_a_smaller_worker_falls_to_what_i
     assert decision.explain.nearest.message == "such as four"
 
 
-def test_c29_labels_cordon_and_silence() -> None:
+def test_c29_labels_cordon_and_readiness() -> None:
     fleet = Fleet().add("w24a", [W24A]).add("w16x2", [W16] * 2)
     assert refused(fleet, ask("q06b", placement={"labels": {"os": "Windows"}})) == {"label_mismatch": 2}
     fleet = Fleet().add("w24a", [W24A], schedulable=False).add("w16x2", [W16] * 2)
@@ -144,7 +144,7 @@ def test_c29_labels_cordon_and_silence() -> None:
     assert placed(fleet, ask("s14g")) == ["a80_2/0"]
 
 
-def test_labels_choose() -> None:
+def test_labels_select() -> None:
     fleet = Fleet().add("a", [W24A], labels={"zone": "a"}).add("b", [W24A], labels={"zone": "b", "rack": "7"})
     assert placed(fleet, ask("q06b", placement={"labels": {"zone": "b", "rack": "7"}})) == ["b/0"]
     assert refused(fleet, ask("q06b", placement={"labels": {"zone": "a", "rack": "7"}})) == {"label_mismatch": 2}
