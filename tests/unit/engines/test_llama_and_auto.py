@@ -90,7 +90,7 @@ def test_auto_tries_the_best_engine_first_and_says_why() -> None:
     chain = asks("auto", LLAMA)
     assert [asked.engine for asked in chain] == ["vllm", "sglang", "transformers"]
     assert [asked.compatibility.engine for asked in chain] == ["vllm", "sglang", "transformers"]
-    assert need("auto", LLAMA).notes[-1] == "engine: vllm, and where that fits nowhere sglang, transformers"
+    assert need("auto", LLAMA).notes[-1] == "engine: vllm, or sglang, transformers where that fits nowhere"
     gguf = asks("auto", QUANTISED, model="gguf:/m.gguf")
     assert [asked.engine for asked in gguf] == ["llama-cpp"]
     cpu = asks("auto", LLAMA, args={"device": "cpu"})
