@@ -11,7 +11,7 @@ from typing import Final
 import structlog
 from aiohttp import WSMsgType, web
 
-from controller.hub.devices import inventory_events
+from controller.hub.devices import inventory_events, write_inventory
 from controller.hub.heartbeats import foreign_events
 from controller.hub.reports import shortened, stray_event
 from controller.hub.session import SEND_LIMIT_S, close_socket
@@ -21,7 +21,7 @@ from controller.store.core.database import Database
 from controller.store.core.events import NewEvent, write_events
 from controller.store.core.notify import notify
 from controller.store.deployments import processes
-from controller.store.workers import devices, workers
+from controller.store.workers import workers
 from controller.store.workers.heartbeats import Reading, write_readings
 from controller.store.workers.workers import Identity, NewSession
 from schemas.wire import Hello, Rejected
@@ -99,7 +99,7 @@ async def accept(database: Database, identity: Identity, hello: Hello, peer: str
         reports = [processes.SessionReport(worker, new.session, shortened(report)) for report in hello.processes]
         written = await processes.write_reports(connection, reports)
         gone = await processes.end_missing(connection, worker, new.session, hello.processes, hello.report_seq)
-        plan = await devices.write_inventory(connection, worker, hello.inventory)
+        plan = await write_inventory(connection, worker, hello.inventory)
         await workers.write_host(connection, worker, hello.inventory.host, gpus_known=plan.gpus_known)
         # Before anything can be placed here: what processes of others use already.
         foreign = await write_readings(

@@ -13,6 +13,7 @@ from controller.runtime.lease import check_term
 from controller.runtime.outcome import Done, Outcome, Requeue, StaleError
 from controller.runtime.pace import Pace
 from controller.runtime.tasks import OneBehind
+from controller.scheduling.explain.explain import headline
 from controller.store.core.database import Database
 from controller.store.core.errors import LostGuardError
 from controller.store.core.locks import lock_rows
@@ -184,7 +185,11 @@ class PlacementReconciler:
                 leaving = await preempt_victims(connection, pushes) if pushes else leaving
             except LostGuardError as lost:
                 raise StaleError(str(lost)) from lost
-            await store_explanations(connection, [(one.waiting, one.decision) for one in unplaced_rows], leaving)
+            explained = [
+                (one.waiting, str(one.decision.reason or headline(one.decision.explain)), one.decision.explain)
+                for one in unplaced_rows
+            ]
+            await store_explanations(connection, explained, leaving)
         self._concerned.update(leaving, (one.waiting.deployment_uid for one in unplaced_rows))
 
 

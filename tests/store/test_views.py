@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from controller.api.endpoints import read_endpoints
 from controller.leader.inventory_cache import read_inventory
 from controller.store.core.database import Database
 from controller.store.core.events import NewEvent, write_events
 from controller.store.core.refusals import InUseError, NotFoundError
-from controller.store.deployments.serving import read_serving
 from controller.store.views.deployments import list_deployments
 from controller.store.views.events import list_events, objects_named
 from controller.store.views.gpus import gpu_by_uuid, list_gpus
@@ -188,12 +188,12 @@ async def test_only_running_instances_of_live_deployments_serve(migrated: Databa
     await execute(migrated, "update instances set phase = 'unhealthy' where id = 'd-1'")
     await add_deployment(migrated, "idle")
     async with migrated.snapshot() as c:
-        names, endpoints = await read_serving(c)
+        names, endpoints = await read_endpoints(c)
     assert names == {"d", "idle"}
     assert [(one.model, one.instance, one.request_model) for one in endpoints] == [("d", "d-0", None)]
     await execute(migrated, "update deployments set deleted_at = now() where name = 'd'")
     async with migrated.snapshot() as c:
-        assert await read_serving(c) == ({"idle"}, [])
+        assert await read_endpoints(c) == ({"idle"}, [])
 
 
 async def test_a_server_that_answers_to_one_name_is_known_by_it(migrated: Database) -> None:
@@ -202,7 +202,7 @@ async def test_a_server_that_answers_to_one_name_is_known_by_it(migrated: Databa
     spec = '{"engine": "transformers", "model": "path:/models/tiny"}'
     await execute(migrated, "update revisions set spec = $1::text::jsonb", spec)
     async with migrated.snapshot() as c:
-        _, (endpoint,) = await read_serving(c)
+        _, (endpoint,) = await read_endpoints(c)
     assert endpoint.request_model == "/models/tiny"
 
 

@@ -46,7 +46,7 @@ class InventoryChanges:
 
     Attributes:
         workers: present state of the workers that changed; `deleted_workers` are the ids of those that were deleted.
-        devices: present state of the devices that changed; `orphaned_devices` are the UUIDs of deleted workers' devices.
+        devices: present state of the devices that changed; `orphaned_devices` are the UUIDs of deleted workers' ones.
         device_uuids: all devices that changed, orphaned ones included.
         claims: all claims on those devices, each with its instance.
         horizon: for the next read.
