@@ -27,7 +27,7 @@ from controller.engines.registry import engine_for
 from controller.leading import Leading
 from controller.runtime.clock import SystemClock
 from controller.runtime.feed import ChangeFeed
-from controller.runtime.garbage import collect_seldom
+from controller.runtime.gc_tuning import tune_gc
 from controller.runtime.lease import Lease
 from controller.runtime.metrics import Metrics
 from controller.scheduling.estimate import input_hash
@@ -67,7 +67,7 @@ async def leader(database: Database) -> AsyncIterator[None]:
     leading = Leading(database, clock, Metrics(CollectorRegistry()), settings, lambda: 0.0)
     feed = ChangeFeed(database.listen_connection, leading.hint, clock)
     lease = Lease(database.listen_connection, "bench", clock)
-    tasks = [asyncio.create_task(feed.run()), asyncio.create_task(lease.run(leading.leader_term))]
+    tasks = [asyncio.create_task(feed.run()), asyncio.create_task(lease.run(leading.lead))]
     try:
         async with asyncio.timeout(LIMIT_S):
             while lease.term is None or feed.connected_at is None:
@@ -216,7 +216,7 @@ async def run(options: argparse.Namespace, workers: int, folder: Path) -> None:
         await make_workers(database, workers)
         print(f"{workers:,} workers x {GPUS_PER_WORKER} GPUs, {options.instances:,} instances of one GPU")
         async with leader(database):
-            collect_seldom()  # as the daemon does once it serves
+            tune_gc()  # as the daemon does once it serves
             await burst(database, "bwarm", 8, 8)
             size = options.instances // options.blocks
             for each in options.replicas:

@@ -12,7 +12,7 @@ from controller.store.core.database import Database
 from controller.store.core.events import NewEvent, write_events
 from controller.store.core.notify import notify
 from controller.store.deployments import processes
-from controller.store.workers import workers
+from controller.store.workers import sessions
 from controller.store.workers.devices import Connection, lock_devices, write_devices
 from schemas.wire import DeviceFacts, Inventory
 
@@ -41,14 +41,14 @@ async def write_change(
     """
     worker = session.worker_id
     async with asyncio.timeout(WRITE_LIMIT_S), database.transaction() as connection:
-        if not await processes.hold_sessions(connection, [(worker, session.number)]):
+        if not await processes.lock_sessions(connection, [(worker, session.number)]):
             return False
         if isinstance(report, Inventory):
             plan = await write_inventory(connection, worker, report)
-            await workers.write_host(connection, worker, report.host, gpus_known=plan.gpus_known)
+            await sessions.write_host(connection, worker, report.host, gpus_known=plan.gpus_known)
         else:
             plan = await write_gpus(connection, worker, report)
-            await workers.write_gpus_known(connection, worker, gpus_known=plan.gpus_known)
+            await sessions.write_gpus_known(connection, worker, gpus_known=plan.gpus_known)
         events = inventory_events(worker, session.name, plan, told=session.held_elsewhere)
         await write_events(connection, events)
         await notify(connection, "worker", [worker])

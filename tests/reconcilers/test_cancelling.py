@@ -85,7 +85,7 @@ async def leading(db: Database, metrics: Metrics) -> AsyncIterator[None]:
         term = await c.fetchval("update lease set term = term + 1, holder = 'test' returning term")
     leader = Leading(db, SystemClock(), metrics, ControllerSettings(), lambda: 0.0)
     feed = ChangeFeed(db.listen_connection, leader.hint, SystemClock())
-    tasks = [asyncio.create_task(feed.run()), asyncio.create_task(leader.leader_term(term))]
+    tasks = [asyncio.create_task(feed.run()), asyncio.create_task(leader.lead(term))]
     try:
         yield
     finally:

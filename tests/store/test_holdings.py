@@ -3,7 +3,7 @@
 from controller.domain.placement import Layout, Placed, PlannedClaim
 from controller.leader.inventory_cache import InventoryCache
 from controller.store.core.database import Database
-from controller.store.placement.holders import read_holders
+from controller.store.placement.preemption import read_holders
 from support.ledger import GIB, add_deployment, add_host, add_instance, claim
 
 

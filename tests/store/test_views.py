@@ -19,7 +19,7 @@ from controller.store.views.leader import read_leader
 from controller.store.views.metrics import read_figures
 from controller.store.views.paging import BadCursorError
 from controller.store.views.workers import list_workers, worker_by_name
-from controller.store.workers.flags import WorkerVerb, delete_worker, set_flags
+from controller.store.workers.maintenance import WorkerVerb, delete_worker, set_maintenance
 from support.ledger import GIB, add_deployment, add_host, add_instance, claim, report
 
 
@@ -134,9 +134,9 @@ async def test_what_is_free_is_what_placement_has(migrated: Database) -> None:
 async def test_a_workers_state_is_the_operators_word_first(migrated: Database) -> None:
     await placed(migrated)
     acts: tuple[WorkerVerb, ...] = ("cordon", "drain", "cordon", "uncordon")
-    states = [(await set_flags(migrated, "w", act)).status.state for act in acts]
+    states = [(await set_maintenance(migrated, "w", act)).status.state for act in acts]
     assert states == ["cordoned", "draining", "draining", "ready"]
-    await set_flags(migrated, "w", "drain")
+    await set_maintenance(migrated, "w", "drain")
     await execute(migrated, "update instances set phase = 'stopping'")
     await execute(migrated, "delete from claims")
     async with migrated.snapshot() as c:

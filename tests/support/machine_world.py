@@ -15,8 +15,8 @@ from controller.hub import handshake
 from controller.hub.devices import write_change
 from controller.store.core.refusals import RefusedError
 from controller.store.deployments import apply as deployments
-from controller.store.workers import flags as worker_flags
-from controller.store.workers.workers import WorkerGoneError
+from controller.store.workers import maintenance
+from controller.store.workers.sessions import WorkerGoneError
 from schemas.manifest import DeploymentSpec
 from schemas.wire import Command, Hello
 from support.apply import apply_spec
@@ -150,12 +150,12 @@ class World:
 
     async def operator(self, verb: Any, host: Host) -> None:
         with suppress(RefusedError):
-            await worker_flags.set_flags(self.database, host.name, verb)
+            await maintenance.set_maintenance(self.database, host.name, verb)
 
     async def delete_worker(self, host: Host, *, confirm_dead: bool) -> None:
         assert not (confirm_dead and host.powered), "the machine's operator does not lie"
         with suppress(RefusedError):
-            await worker_flags.delete_worker(self.database, host.name, confirm_dead=confirm_dead)
+            await maintenance.delete_worker(self.database, host.name, confirm_dead=confirm_dead)
             self.tally["workers deleted"] += 1
 
     # Terms

@@ -18,7 +18,7 @@ from controller.runtime.clock import SystemClock
 from controller.store.core.audit import audit
 from controller.store.core.database import Database
 from controller.store.deployments import apply as deployments
-from controller.store.workers import flags as worker_flags
+from controller.store.workers import maintenance
 from schemas.manifest import DeploymentSpec
 from support.agent_by_hand import Hosts, as_text, seat
 from support.apply import apply_spec
@@ -237,11 +237,11 @@ async def _change(world: World) -> None:
 
 
 async def _drain(world: World) -> None:
-    await worker_flags.set_flags(world.db, "w1", "drain")
+    await maintenance.set_maintenance(world.db, "w1", "drain")
 
 
 async def _uncordon(world: World) -> None:
-    await worker_flags.set_flags(world.db, "w1", "uncordon")
+    await maintenance.set_maintenance(world.db, "w1", "uncordon")
 
 
 async def _fall_silent(world: World) -> None:

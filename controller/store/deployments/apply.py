@@ -14,7 +14,7 @@ from controller.store.core.database import Database
 from controller.store.core.events import NewEvent, write_events
 from controller.store.core.notify import CHANNEL, notify
 from controller.store.core.refusals import GenerationConflictError, NotFoundError
-from controller.store.policies.apply import changed_fields, hold_policy
+from controller.store.policies.apply import changed_fields, lock_policy
 from controller.store.policies.checks import named_policy, problems_of_deployments
 from controller.store.views.deployments import deployment_by_uid, views_of
 from schemas.manifest import IN_PLACE_FIELDS, DeploymentSpec
@@ -168,7 +168,7 @@ async def delete(database: Database, name: str, *, if_match: int | None = None) 
 async def _check_policy(connection: Any, spec: DeploymentSpec, longest_window_s: float) -> None:
     named = named_policy(spec)
     if named is not None:
-        await hold_policy(connection, named)
+        await lock_policy(connection, named)
     problems = await problems_of_deployments(connection, {"": spec}, longest_window_s=longest_window_s)
     if problems:
         raise ManifestError(problems)
