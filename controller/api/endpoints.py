@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from controller.engines.base import EngineProcess, Launch
 from controller.engines.registry import engine_for
+from controller.store.core.database import Reader
 from controller.store.deployments.serving import RevisionKey, Serving, read_serving
-from controller.store.views.paging import Reader
 
 
 @dataclass(frozen=True, slots=True)

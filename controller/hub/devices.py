@@ -8,12 +8,12 @@ from typing import Final
 from controller.decide.devices import plan_gpus, plan_inventory
 from controller.domain.devices import MISSING, DevicePlan, host_uuid
 from controller.hub.session import Session
-from controller.store.core.database import Database
+from controller.store.core.database import Connection, Database
 from controller.store.core.events import NewEvent, write_events
 from controller.store.core.notify import notify
 from controller.store.deployments import processes
 from controller.store.workers import sessions
-from controller.store.workers.devices import Connection, lock_devices, write_devices
+from controller.store.workers.devices import lock_devices, write_devices
 from schemas.wire import DeviceFacts, Inventory
 
 WRITE_LIMIT_S: Final = 20.0

@@ -179,7 +179,9 @@ class PlacementReconciler:
         leaving: set[str] = set()
         async with self._database.transaction() as connection:
             await check_term(connection, self._term)
-            concerned = {one.waiting.id for one in unplaced_rows} | {o.instance for push in pushes for o in push.leave}
+            concerned = {one.waiting.id for one in unplaced_rows} | {
+                o.instance for push in pushes for o in push.victims
+            }
             await lock_rows(connection, instances=concerned)
             try:
                 leaving = await preempt_victims(connection, pushes) if pushes else leaving

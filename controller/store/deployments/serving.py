@@ -5,8 +5,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from controller.store.core.database import Reader
 from controller.store.deployments.observe import spec_from_json
-from controller.store.views.paging import Reader
 from schemas.manifest import DeploymentSpec
 
 RevisionKey = tuple[Any, int]  # deployment's uid, generation

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from typing import Final
 
-from controller.store.views.paging import Reader
+from controller.store.core.database import Reader
 from schemas.manifest import DeploymentSpec
 from schemas.policy import NO_POLICY, UtilizationPolicy
 from schemas.problems import FieldProblem, join_path

@@ -1,6 +1,6 @@
 """The leader, read from the lease row."""
 
-from controller.store.views.paging import Reader
+from controller.store.core.database import Reader
 from schemas.objects import LeaderView
 
 
