@@ -24,10 +24,10 @@ from pathlib import Path
 from typing import Literal
 
 from controller.domain.placement import Ask, DeviceState, Layout, Placed, WorkerFacts
-from controller.scheduling.consolidate import MAX_MOVES, Movable, consolidate
-from controller.scheduling.demand import Demand
-from controller.scheduling.inventory import Inventory
-from controller.scheduling.place import place
+from controller.scheduling.admission.consolidate import MAX_MOVES, Movable, consolidate
+from controller.scheduling.inventory.demand import Demand
+from controller.scheduling.inventory.inventory import Inventory
+from controller.scheduling.search.place import place
 
 WHOLE = 1_000  # units of one GPU
 ASKED = 1.3  # of all GPUs
@@ -139,11 +139,11 @@ def run(nodes: Path, asks: Sequence[Ask], seed: int, moves: int) -> Result:
             if isinstance(decision, Placed):
                 allocated += units(ask)
                 running.append(Movable(ask.instance, decision.workers, decision.claims, ask))
-    moved = make_room(inventory, running, max(asks, key=units), seed, moves) if moves else None
+    moved = find_preemption(inventory, running, max(asks, key=units), seed, moves) if moves else None
     return Result(100 * allocated / capacity, len(arrivals) / took_s, len(arrivals), slowest_s, moved)
 
 
-def make_room(inventory: Inventory, running: Sequence[Movable], large: Ask, seed: int, moves: int) -> Moved:
+def find_preemption(inventory: Inventory, running: Sequence[Movable], large: Ask, seed: int, moves: int) -> Moved:
     """Ends half of what runs, fills what then fits with large tasks, and plans moves for a few more of them."""
     chance = random.Random(seed)  # noqa: S311 - as above
     ends = {one.instance for one in running if chance.random() < DEPART}

@@ -30,13 +30,13 @@ from controller.runtime.garbage import collect_seldom
 from controller.runtime.lease import Lease
 from controller.runtime.metrics import Metrics
 from controller.settings import ControllerSettings
-from controller.store import deployments
-from controller.store.audit import audit
-from controller.store.database import Database
+from controller.store.core.audit import audit
+from controller.store.core.database import Database
+from controller.store.core.migrate import migrate
+from controller.store.core.notify import CHANNEL
+from controller.store.deployments import writes as deployments
 from controller.store.embedded import EmbeddedPostgres
-from controller.store.migrate import migrate
-from controller.store.notify import CHANNEL
-from schemas.manifest import DeploymentSpec
+from schemas.manifest.deployment import DeploymentSpec
 
 GPUS_PER_WORKER = 8
 GPU_MIB = 80 * 1024
@@ -65,7 +65,7 @@ async def leader(database: Database) -> AsyncIterator[None]:
     leading = Leading(database, clock, Metrics(CollectorRegistry()), settings, lambda: 0.0)
     feed = ChangeFeed(database.listen_connection, leading.hint, clock)
     lease = Lease(database.listen_connection, "bench", clock)
-    tasks = [asyncio.create_task(feed.run()), asyncio.create_task(lease.run(leading.reign))]
+    tasks = [asyncio.create_task(feed.run()), asyncio.create_task(lease.run(leading.leader_term))]
     try:
         async with asyncio.timeout(LIMIT_S):
             while lease.term is None or feed.connected_at is None:

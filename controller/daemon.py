@@ -18,15 +18,15 @@ import uvloop
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
-from controller.agents.hub import Hub
 from controller.api.app import build_app
 from controller.api.context import ApiContext
 from controller.api.hints import Hints
 from controller.client_env import write_client_env
 from controller.health import LoopLag, Readiness
+from controller.hub.hub import Hub
+from controller.leader.analyses import analyse_now
+from controller.leader.model_cache import ModelCache
 from controller.leading import Leading
-from controller.reconcilers.analysis import analyse_now
-from controller.reconcilers.known_models import KnownModels
 from controller.runtime.clock import SystemClock
 from controller.runtime.database import DATABASE_ERRORS
 from controller.runtime.feed import ChangeFeed
@@ -34,12 +34,12 @@ from controller.runtime.garbage import collect_seldom
 from controller.runtime.lease import Lease
 from controller.runtime.metrics import Metrics
 from controller.settings import ControllerSettings
-from controller.store.database import Database, DatabaseUrlError, describe_dsn, normalise_dsn
+from controller.store.access.keys import create_first_key
+from controller.store.access.secrets import resolve_secrets
+from controller.store.core.database import Database, DatabaseUrlError, describe_dsn, normalise_dsn
+from controller.store.core.migrate import SchemaTooNewError, migrate
 from controller.store.embedded import EmbeddedPostgres, EmbeddedPostgresError
-from controller.store.keys import create_first_key
-from controller.store.migrate import SchemaTooNewError, migrate
-from controller.store.partitions import Keep
-from controller.store.secrets import resolve_secrets
+from controller.store.telemetry.partitions import Keep
 from schemas.version import __version__
 
 log = structlog.get_logger(__name__)
@@ -161,7 +161,7 @@ class _Controller:
                 leadership=lambda: (self._lease.term is not None, self._lease.term),
                 readiness=Readiness(database, self._feed, self._leader),
                 loop_lag=self._lag.seconds,
-                analyse=partial(analyse_now, KnownModels(clock.monotonic)),
+                analyse=partial(analyse_now, ModelCache(clock.monotonic)),
                 registry=registry,
                 version=__version__,
                 longest_window_s=settings.keep_samples_h * 3600,
@@ -181,7 +181,7 @@ class _Controller:
                     group.create_task(self._lag.run(), name="loop-lag"),
                     group.create_task(self._feed.run(), name="change-feed"),
                     group.create_task(self._hub.run(), name="hub"),
-                    group.create_task(self._lease.run(self._leading.reign), name="lease"),
+                    group.create_task(self._lease.run(self._leading.leader_term), name="lease"),
                 ]
                 key = await create_first_key(self._database)
                 write_client_env(self._settings.data_dir, url, key.key if key else None)

@@ -8,8 +8,8 @@ from controller.api.context import Check
 from controller.runtime.clock import Clock
 from controller.runtime.database import DATABASE_ERRORS
 from controller.runtime.feed import ChangeFeed
-from controller.store.database import Database
-from controller.store.migrate import head_revision
+from controller.store.core.database import Database
+from controller.store.core.migrate import head_revision
 
 _TICK_S: Final = 0.25
 _REMEMBER_S: Final = 10.0

@@ -5,55 +5,63 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from schemas.base import Wire
-from schemas.manifest import MAX_GPUS, Name, ScalarText, Text
+from schemas.fields import Name, ScalarText, Text
+from schemas.manifest.deployment import MAX_GPUS
 from schemas.quantities import Seconds, SizeMib
 from schemas.wire import Vendor
 
 
 class SimulatedGpu(Wire):
-    """`count` equal GPUs of a simulated host. `foreign_memory` of each is used by processes outside Gpuward."""
+    """Equal GPUs of a simulated host."""
 
-    model: Text
-    vendor: Vendor = "nvidia"
-    memory: SizeMib
-    count: Annotated[int, Field(ge=1, le=MAX_GPUS)] = 1
-    compute_capability: Annotated[str, Field(pattern=r"^\d+\.\d+$")] = "9.0"
-    foreign_memory: SizeMib = 0
+    model: Text = Field(description="Name of the GPU, as its driver would report it.")
+    vendor: Vendor = Field("nvidia", description="Maker of the GPU.")
+    memory: SizeMib = Field(description="Memory of each GPU.")
+    count: Annotated[int, Field(ge=1, le=MAX_GPUS)] = Field(1, description="Number of equal GPUs.")
+    compute_capability: Annotated[str, Field(pattern=r"^\d+\.\d+$")] = Field(
+        "9.0", description="CUDA compute capability of the GPU."
+    )
+    foreign_memory: SizeMib = Field(
+        0, description="Memory of each GPU that is used by processes which Gpuward did not start."
+    )
 
 
 class SimulatedReserve(Wire):
-    """Memory that placement must not use: the host's, and each GPU's."""
+    """Capacity that placement must not use."""
 
-    host_memory: SizeMib = 0
-    gpu_memory: SizeMib = 0
+    host_memory: SizeMib = Field(0, description="Main memory of the host.")
+    gpu_memory: SizeMib = Field(0, description="Memory of each GPU.")
 
 
 class SimulatedWorker(Wire):
-    """A simulated host; `count` above 1 makes name-0, name-1, ...
+    """A simulated host, or several equal ones."""
 
-    Attributes:
-        telemetry_seconds: seconds after the agent's start until the GPUs cannot be read, as if NVML hung.
-        engines: the installed engines; None: unknown, so every engine may be placed there.
-    """
-
-    name: Name
-    count: Annotated[int, Field(ge=1, le=10_000)] = 1
-    os: Literal["linux", "darwin", "windows"] = "linux"
-    arch: Text = "x86_64"
-    driver: Text = "580.95"
-    host_memory: SizeMib = 1_048_576
-    cpus: Annotated[int, Field(ge=1, le=65536)] = 64
-    labels: dict[Text, ScalarText] = {}
-    gpus: Annotated[tuple[SimulatedGpu, ...], Field(max_length=64)] = ()
-    reserved: SimulatedReserve = SimulatedReserve()
-    telemetry_seconds: Seconds | None = None
-    engines: Annotated[tuple[Text, ...], Field(max_length=64)] | None = None
+    name: Name = Field(description="Name of the worker.")
+    count: Annotated[int, Field(ge=1, le=10_000)] = Field(
+        1, description="Number of equal hosts. Above 1 they are named `NAME-0`, `NAME-1` and so on."
+    )
+    os: Literal["linux", "darwin", "windows"] = Field("linux", description="Operating system.")
+    arch: Text = Field("x86_64", description="Architecture of the CPU.")
+    driver: Text = Field("580.95", description="Version of the GPU driver.")
+    host_memory: SizeMib = Field(1_048_576, description="Main memory.")
+    cpus: Annotated[int, Field(ge=1, le=65536)] = Field(64, description="CPU cores.")
+    labels: dict[Text, ScalarText] = Field({}, description="Labels of the worker, for placement.")
+    gpus: Annotated[tuple[SimulatedGpu, ...], Field(max_length=64)] = Field((), description="GPUs by kind.")
+    reserved: SimulatedReserve = Field(SimulatedReserve(), description="Capacity that placement must not use.")
+    telemetry_seconds: Seconds | None = Field(
+        None,
+        description="Time after the start of the agent after which its GPUs cannot be read any more, as if NVML hung."
+        " Absent: they can always be read.",
+    )
+    engines: Annotated[tuple[Text, ...], Field(max_length=64)] | None = Field(
+        None, description="Engines that are installed there. Absent: unknown, so every engine may be placed there."
+    )
 
 
 class SimulatedHosts(Wire):
     """All hosts of the file."""
 
-    workers: Annotated[tuple[SimulatedWorker, ...], Field(min_length=1)]
+    workers: Annotated[tuple[SimulatedWorker, ...], Field(min_length=1)] = Field(description="The simulated hosts.")
 
     def expanded(self) -> dict[str, SimulatedWorker]:
         """Every host by its name."""

@@ -6,32 +6,29 @@ from typing import Final
 
 from aiohttp import web
 
-from controller.api import (
+from controller.api import gateway, middlewares
+from controller.api.context import CONTEXT, KEYS, ApiContext
+from controller.api.dry_run import defrag, explain, plan
+from controller.api.openapi import openapi_route
+from controller.api.resources import (
     access,
-    defrag,
     deployments,
     events,
-    explain,
-    gateway,
     gpus,
     health,
     instances,
     ledger,
     logs,
-    middlewares,
-    plan,
     policies,
     reports,
     utilization,
     watch,
     workers,
 )
-from controller.api.context import CONTEXT, KEYS, ApiContext
-from controller.api.openapi import openapi_route
 from controller.api.route import Access, Route
 from controller.api.streams import STREAMS, Streams
 from controller.api.upstream import upstream_context
-from controller.store.keys import KeyRing
+from controller.store.access.keys import KeyRing
 from schemas.wire import CONNECT_PATH, JOIN_PATH
 
 # Agents show a join token or a credential of their own there, which those handlers check by themselves.

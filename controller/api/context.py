@@ -9,10 +9,10 @@ from prometheus_client import CollectorRegistry
 
 from controller.api.hints import Hints
 from controller.domain.placement import Need
-from controller.scheduling.queueing import RESERVE_AFTER_S
-from controller.store.database import Database
-from controller.store.keys import KeyRing, Principal
-from schemas.manifest import DeploymentSpec
+from controller.scheduling.admission.admission import RESERVE_AFTER_S
+from controller.store.access.keys import KeyRing, Principal
+from controller.store.core.database import Database
+from schemas.manifest.deployment import DeploymentSpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from aiohttp import web
 
 from controller.api.hints import TooManySubscribersError
 from controller.engines.base import EngineUnsupportedError, SpecError
-from controller.store.refusals import (
+from controller.store.core.refusals import (
     GenerationConflictError,
     InUseError,
     NotFoundError,
@@ -18,7 +18,7 @@ from controller.store.refusals import (
     WorkerNameTakenError,
 )
 from controller.store.views.paging import BadCursorError
-from schemas.problems import FieldProblem, ManifestError
+from schemas.manifest.problems import FieldProblem, ManifestError
 
 _RETRY_AFTER_S: Final = "1"
 

@@ -19,7 +19,7 @@ from controller.api.middlewares import REQUEST_ID
 from controller.api.route import Access, Route
 from controller.api.streams import SlowClientError, cut
 from controller.api.upstream import UPSTREAM, Upstream
-from controller.store.serving import Endpoint
+from controller.store.deployments.serving import Endpoint
 from schemas.base import View
 from schemas.wire import PROXY_ENGINE_PREFIX, PROXY_REFUSAL_HEADER
 

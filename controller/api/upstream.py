@@ -12,8 +12,8 @@ from controller.api.context import CONTEXT
 from controller.api.hints import Hints
 from controller.api.routing import RoutingTable
 from controller.runtime.database import DATABASE_ERRORS
-from controller.store.database import Database
-from controller.store.serving import read_serving
+from controller.store.core.database import Database
+from controller.store.deployments.serving import read_serving
 
 log = structlog.get_logger(__name__)
 

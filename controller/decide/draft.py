@@ -4,11 +4,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from controller.decide.liveness import unsent_start
-from controller.domain.instances import InstanceFacts
-from controller.domain.phases import InstancePhase, check_instance_edge
-from controller.domain.plans import (
+from controller.domain.effects import (
     Create,
-    DeploymentPlan,
+    DeploymentEffects,
     DeploymentUpdate,
     Fact,
     Move,
@@ -20,6 +18,8 @@ from controller.domain.plans import (
     StoreNeed,
     Withdraw,
 )
+from controller.domain.instances import InstanceFacts
+from controller.domain.phases import InstancePhase, check_instance_edge
 
 
 @dataclass(slots=True)
@@ -105,9 +105,9 @@ class Draft:
         seconds = max(seconds, 0.01)
         self.again_after_s = seconds if self.again_after_s is None else min(self.again_after_s, seconds)
 
-    def done(self) -> DeploymentPlan:
+    def done(self) -> DeploymentEffects:
         """The finished plan."""
-        return DeploymentPlan(
+        return DeploymentEffects(
             creates=tuple(self.creates),
             moves=tuple(self.moves),
             restarts=tuple(self.restarts),

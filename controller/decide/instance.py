@@ -7,9 +7,9 @@ from controller.decide.draft import Draft
 from controller.decide.liveness import host, host_is_dead, is_lost, is_silent, may_run, unsent_start
 from controller.decide.ranks import ends_together, has_lost_ranks, refusal, telling
 from controller.decide.stopping import reap, stop
+from controller.domain.effects import Fact, Restart
 from controller.domain.instances import DeploymentFacts, InstanceFacts, ProcessFacts
 from controller.domain.phases import LIVE, InstancePhase
-from controller.domain.plans import Fact, Restart
 from schemas.reasons import Reason
 
 P = InstancePhase

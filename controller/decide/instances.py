@@ -12,10 +12,10 @@ from controller.decide.ranks import telling
 from controller.decide.relocating import is_on_trial, relocate, why_relocated
 from controller.decide.rollup import roll_up
 from controller.decide.stopping import stop
+from controller.domain.effects import ANALYZING_MESSAGE, Create, DeploymentEffects, Fact, StoreNeed
 from controller.domain.instances import DeploymentFacts, InstanceFacts, NeedError, RevisionFacts
 from controller.domain.phases import InstancePhase
 from controller.domain.placement import Need
-from controller.domain.plans import ANALYZING_MESSAGE, Create, DeploymentPlan, Fact, StoreNeed
 from schemas.reasons import Reason
 
 P = InstancePhase
@@ -43,7 +43,7 @@ def wanted_replicas(facts: DeploymentFacts) -> int:
 
 def decide(
     facts: DeploymentFacts, settings: RestartSettings, finished: Finished | None = None, known: Need | None = None
-) -> DeploymentPlan:
+) -> DeploymentEffects:
     """The next step of one deployment.
 
     Args:

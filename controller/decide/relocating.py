@@ -10,9 +10,9 @@ from enum import Enum
 from typing import Final
 
 from controller.decide.draft import Draft
+from controller.domain.effects import Create, Fact, RelocationEnd
 from controller.domain.instances import DeploymentFacts, InstanceFacts, RelocationFacts
 from controller.domain.phases import InstancePhase
-from controller.domain.plans import Create, Fact, RelocationEnd
 
 P = InstancePhase
 _PLACED_WITHIN: Final = timedelta(seconds=60)  # its room was free when it was chosen; who finds it taken does not wait

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from controller.decide.draft import Draft
+from controller.domain.effects import DeploymentUpdate
 from controller.domain.instances import DeploymentFacts
 from controller.domain.phases import DeploymentPhase, InstancePhase
-from controller.domain.plans import DeploymentUpdate
 
 P = InstancePhase
 D = DeploymentPhase

@@ -2,9 +2,9 @@
 
 from controller.decide.draft import Draft
 from controller.decide.liveness import host_is_dead, is_lost, may_run
+from controller.domain.effects import Fact, StopOrderPlan
 from controller.domain.instances import DeploymentFacts, InstanceFacts
 from controller.domain.phases import InstancePhase
-from controller.domain.plans import Fact, StopOrderPlan
 
 P = InstancePhase
 

@@ -15,11 +15,11 @@ from controller.engines.base import (
     model_reference,
     probe_order,
 )
-from schemas.manifest import DeploymentSpec
+from schemas.manifest.deployment import DeploymentSpec
 from schemas.quantities import parse_duration_s, parse_size_mib
 from schemas.wire import SimulatedLoad
 
-_ANALYSIS: Final = "controller.models.analysis:simulated_need"
+_ANALYSIS: Final = "controller.model_files.analysis:simulated_need"
 _ANALYSIS_MARGIN_S: Final = 30.0  # starting the child, on a machine that is busy
 _ANALYSIS_MEMORY_BYTES: Final = 512 * 2**20
 _MAX_SECONDS: Final = 3600.0

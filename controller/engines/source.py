@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from controller.engines.base import Analysis, SpecError, model_reference
-from schemas.manifest import DeploymentSpec
+from schemas.manifest.deployment import DeploymentSpec
 
-_ANALYSIS: Final = "controller.models.analysis:model_facts"
+_ANALYSIS: Final = "controller.model_files.analysis:model_facts"
 _FOLDER_DEADLINE_S: Final = 60.0
 _HUB_DEADLINE_S: Final = 180.0
 _ANALYSIS_MEMORY_BYTES: Final = 2 * 2**30  # a header of 64 MiB grows about tenfold as Python objects

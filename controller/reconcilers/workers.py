@@ -10,12 +10,12 @@ from controller.domain.phases import WorkerPhase
 from controller.domain.workers import WorkerChange, WorkerSettings, WorkersPlan
 from controller.runtime.clock import LeapWatch
 from controller.runtime.lease import check_term
-from controller.runtime.outcome import Again, Done, Outcome, StaleError
-from controller.store import workers
-from controller.store.database import Database
-from controller.store.errors import LostGuardError
-from controller.store.events import NewEvent, write_events
-from controller.store.notify import notify
+from controller.runtime.outcome import Done, Outcome, Requeue, StaleError
+from controller.store.core.database import Database
+from controller.store.core.errors import LostGuardError
+from controller.store.core.events import NewEvent, write_events
+from controller.store.core.notify import notify
+from controller.store.workers import workers
 
 ALL: Final = "all"
 _MAX_HEALTHY_S: Final = 86_400.0  # beyond any limit on silence, and far inside what a date can hold
@@ -72,7 +72,7 @@ class WorkersReconciler:
         plan = decide(snapshot, snapshot.now - timedelta(seconds=counted_s), self._settings)
         if plan.changes:
             await self._apply(plan, term)
-        again: Outcome = Done() if plan.again_s is None else Again(plan.again_s)
+        again: Outcome = Done() if plan.again_s is None else Requeue(plan.again_s)
         return dict.fromkeys(keys, again)
 
     async def _apply(self, plan: WorkersPlan, term: int) -> None:

@@ -130,11 +130,11 @@ class Lease:
         """Have a follower look now: the lease may be free."""
         self._woken.set()
 
-    async def run(self, reign: Reign) -> None:
+    async def run(self, leader_term: Reign) -> None:
         """Campaign and reign in turns until cancelled, or until the reign ends by itself; then give the lease back.
 
         Args:
-            reign: called with the term, as a task that is cancelled when the term is over.
+            leader_term: called with the term, as a task that is cancelled when the term is over.
 
         Raises:
             Exception: whatever the reign raised.
@@ -143,7 +143,7 @@ class Lease:
         try:
             while True:
                 term = await self._campaign()
-                if await self._lead(term, reign):
+                if await self._lead(term, leader_term):
                     return
         finally:
             self._drop()
@@ -185,9 +185,9 @@ class Lease:
             self._good_until = began + self._ttl_s - self._margin_s
         return term
 
-    async def _lead(self, term: int, reign: Reign) -> bool:
+    async def _lead(self, term: int, leader_term: Reign) -> bool:
         """Run the reign while the lease is renewed; return whether the reign ended by itself."""
-        reigning = asyncio.create_task(reign(term), name=f"reign-{term}")
+        reigning = asyncio.create_task(leader_term(term), name=f"reign-{term}")
         renewing = asyncio.create_task(self._renew_for(term), name=f"renew-{term}")
         try:
             await asyncio.wait({reigning, renewing}, return_when=asyncio.FIRST_COMPLETED)

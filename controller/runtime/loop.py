@@ -14,9 +14,9 @@ import structlog
 from controller.runtime.clock import Clock
 from controller.runtime.database import TRANSIENT_ERRORS
 from controller.runtime.outcome import (
-    Again,
     Done,
     Outcome,
+    Requeue,
     Retry,
     RetryableError,
     StaleError,
@@ -170,7 +170,7 @@ class ReconcileLoop(Generic[K]):
         match answer:
             case Done():
                 self._trouble.pop(key, None)
-            case Again(after_s):
+            case Requeue(after_s):
                 self._trouble.pop(key, None)
                 self._queue.add(key, after_s=after_s)
             case _Stale(reason):

@@ -10,7 +10,7 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True)
-class Again:
+class Requeue:
     """Look again in `after_s` seconds; no failure."""
 
     after_s: float
@@ -36,7 +36,7 @@ class Terminal:
     error: str
 
 
-Outcome: TypeAlias = Done | Again | Retry | Terminal
+Outcome: TypeAlias = Done | Requeue | Retry | Terminal
 
 
 class RetryableError(Exception):

@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller.domain.placement import Ask, Layout, Placed
-from controller.scheduling.demand import Demand
-from controller.scheduling.fragmentation import Fragments
-from controller.scheduling.inventory import Inventory
-from controller.scheduling.place import place
+from controller.scheduling.inventory.demand import Demand
+from controller.scheduling.inventory.inventory import Inventory
+from controller.scheduling.search.fragmentation import Fragments
+from controller.scheduling.search.place import place
 from support.fleet import Fleet, gpus_of
 
 SIZE = 1_000

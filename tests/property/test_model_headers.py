@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 
 from controller.domain.model_facts import ModelFacts, facts_from_json, facts_to_json
 from controller.engines.registry import engine_for
-from controller.models.analysis import facts_of
-from controller.models.errors import MetadataError
-from controller.models.weights import BIN_INDEX_FILE, INDEX_FILE
+from controller.model_files.analysis import facts_of
+from controller.model_files.errors import MetadataError
+from controller.model_files.weights import BIN_INDEX_FILE, INDEX_FILE
 from controller.runtime.child import ChildError, run_child
-from schemas.manifest import DeploymentSpec
+from schemas.manifest.deployment import DeploymentSpec
 from support.bounds import MOST_BYTES, bounded
-from support.machine_profiles import TIMEOUT_S, reader_settings
 from support.memory_files import MemoryFiles
 from support.model_files import safetensors, with_header
+from support.profiles import TIMEOUT_S, reader_settings
 
 pytestmark = pytest.mark.timeout(TIMEOUT_S)
 
@@ -233,7 +233,7 @@ def test_the_good_files_are_good() -> None:
 
 # --- as large as may be ---
 
-MODEL_FACTS = "controller.models.analysis:model_facts"
+MODEL_FACTS = "controller.model_files.analysis:model_facts"
 LARGE = {
     "many entries": ("model.safetensors", lambda: with_header(b'{"a":[' + b"1," * 16_000_000 + b"1]}")),
     "deep": ("model.safetensors", lambda: with_header(b"[" * 16_000_000)),

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller.domain.placement import Ask, Compatibility, Decision, Layout, Placed, Unplaced
-from controller.scheduling.inventory import Inventory
-from controller.scheduling.load import InstanceLoad
-from controller.scheduling.place import place
+from controller.scheduling.inventory.inventory import Inventory
+from controller.scheduling.inventory.load import InstanceLoad
+from controller.scheduling.search.place import place
 from support.fleet import GIB, Fleet, gpus_of
 
 SIZES = st.sampled_from([8 * GIB, 16 * GIB, 24 * GIB])

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller.domain.placement import Ask, Layout, Placed
-from controller.scheduling.inventory import Inventory
-from controller.scheduling.place import find, place
-from controller.scheduling.pool import Occupant
-from controller.scheduling.preempt import lifted, make_room
-from controller.scheduling.queueing import Occupants, Waiter, serve
+from controller.scheduling.admission.admission import Holders, PendingInstance, serve
+from controller.scheduling.admission.preempt import find_preemption, lifted
+from controller.scheduling.inventory.holders import Holder
+from controller.scheduling.inventory.inventory import Inventory
+from controller.scheduling.search.place import find, place
 from support.fleet import GIB, Fleet
 
 SIZES = st.sampled_from([8 * GIB, 16 * GIB])
@@ -31,18 +31,18 @@ class Scene:
     running: tuple[tuple[Layout, int], ...]
     ask: Ask
 
-    def build(self, shuffle: int = 0) -> tuple[Inventory, list[Occupant]]:
+    def build(self, shuffle: int = 0) -> tuple[Inventory, list[Holder]]:
         inventory = self.fleet.inventory(shuffle)
         asks = [Ask(f"r{n}", f"d{n}", (layout,)) for n, (layout, _) in enumerate(self.running)]
-        occupants = [
-            Occupant(
+        holders = [
+            Holder(
                 d.instance, self.running[int(d.instance[1:])][1], float(d.instance[1:]), frozenset(d.workers), d.claims
             )
             for d in place(inventory, asks)
             if isinstance(d, Placed)
         ]
-        Random(shuffle).shuffle(occupants)  # noqa: S311 - an order, not a secret
-        return inventory, occupants
+        Random(shuffle).shuffle(holders)  # noqa: S311 - an order, not a secret
+        return inventory, holders
 
 
 @st.composite
@@ -66,12 +66,12 @@ def arrays(inventory: Inventory) -> list[list[int]]:
 
 @given(scenes())
 def test_enough_leave_and_all_of_them_have_to(scene: Scene) -> None:
-    inventory, occupants = scene.build()
-    lower = [o for o in occupants if o.priority < 5]
+    inventory, holders = scene.build()
+    lower = [o for o in holders if o.priority < 5]
     before = arrays(inventory)
     if find(inventory, scene.ask) is not None:
         return
-    room = make_room(inventory, scene.ask, lower)
+    room = find_preemption(inventory, scene.ask, lower)
     assert arrays(inventory) == before
     with lifted(inventory, lower):
         assert (room is None) == (find(inventory, scene.ask) is None)
@@ -92,18 +92,18 @@ def test_enough_leave_and_all_of_them_have_to(scene: Scene) -> None:
 
 @given(scenes(), st.integers(1, 2**16))
 def test_the_order_in_which_they_are_read_changes_nothing(scene: Scene, seed: int) -> None:
-    first, second = (make_room(i, scene.ask, o) for i, o in (scene.build(), scene.build(seed)))
+    first, second = (find_preemption(i, scene.ask, o) for i, o in (scene.build(), scene.build(seed)))
     assert first == second
 
 
 @given(scenes())
 @settings(max_examples=50)
 def test_nobody_leaves_for_what_fits_or_may_not_push(scene: Scene) -> None:
-    inventory, occupants = scene.build()
+    inventory, holders = scene.build()
     fits = find(inventory, scene.ask) is not None
     for preempt in (True, False):
         (served,) = serve(
-            inventory, [Waiter(scene.ask, 5, preempt=preempt)], Occupants(tuple(occupants)), reserve_after_s=60
+            inventory, [PendingInstance(scene.ask, 5, preempt=preempt)], Holders(tuple(holders)), reserve_after_s=60
         )
         assert isinstance(served.decision, Placed) == fits
         if fits or not preempt:

@@ -6,8 +6,8 @@ from collections import Counter
 import pytest
 
 from controller.runtime.outcome import StaleError
-from controller.store.database import Database
-from controller.store.worker_flags import set_flags
+from controller.store.core.database import Database
+from controller.store.workers.flags import set_flags
 from support.agent_by_hand import seat
 from support.awaits import Awaits
 from support.failpoints import Failpoints
@@ -42,7 +42,7 @@ async def test_an_older_snapshot_does_no_harm(db: Database, offset: int) -> None
             nonlocal seen
             await past.remember()
             seen += 1
-            shift.crew.placer.somebody_waits()  # so that there are moments at which placement has something to do
+            shift.crew.placement_turn.note_pending()  # so placement has something to do
             lag = LAGS[(seen // EVERY + offset) % len(LAGS)]
             if lag < len(past) and seen % EVERY == 0:
                 before = await shift.world.trace()

@@ -13,9 +13,9 @@ from controller.runtime.backoff import Backoff
 from controller.runtime.clock import SystemClock
 from controller.runtime.loop import ReconcileLoop
 from controller.runtime.outcome import (
-    Again,
     Done,
     Outcome,
+    Requeue,
     Retry,
     RetryableError,
     StaleError,
@@ -130,7 +130,7 @@ async def test_everything_that_exists_is_reconciled_at_the_start_in_batches() ->
 
 
 async def test_a_hint_leads_to_one_step_and_again_to_another_later() -> None:
-    answers = iter([Again(30), Done()])
+    answers = iter([Requeue(30), Done()])
     things = Things(lambda _: next(answers))
     async with running(things) as subject:
         subject.loop.add("a")

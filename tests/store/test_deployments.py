@@ -6,13 +6,13 @@ from typing import Any
 import asyncpg
 import pytest
 
-from controller.store import deployments as store
-from controller.store.database import Database
-from controller.store.notify import CHANNEL
-from controller.store.refusals import GenerationConflictError, NotFoundError
+from controller.store.core.database import Database
+from controller.store.core.notify import CHANNEL
+from controller.store.core.refusals import GenerationConflictError, NotFoundError
+from controller.store.deployments import writes as store
 from controller.store.views.deployments import deployment_by_name
-from schemas.manifest import DeploymentSpec
-from schemas.objects import DeploymentView
+from schemas.api.deployments import DeploymentView
+from schemas.manifest.deployment import DeploymentSpec
 from support.ledger import rows
 
 

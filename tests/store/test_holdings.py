@@ -3,10 +3,10 @@
 from typing import Any
 
 from controller.domain.placement import Layout, Placed, PlannedClaim
-from controller.store.database import Database
-from controller.store.holdings import Holdings
-from controller.store.inventory import InventoryCache
-from controller.store.occupants import read_occupants
+from controller.store.core.database import Database
+from controller.store.placement.holders import read_holders
+from controller.store.placement.holdings import Holdings
+from controller.store.placement.inventory import InventoryCache
 from support.ledger import GIB, add_deployment, add_host, add_instance, claim
 
 
@@ -45,8 +45,8 @@ async def test_occupants_are_those_of_the_moment(migrated: Database) -> None:
     cache = InventoryCache()
     async with migrated.snapshot() as connection:
         await cache.refresh(connection)
-        found = await read_occupants(connection, cache.holdings)
-        without = await read_occupants(connection, cache.holdings, without=[uid])
+        found = await read_holders(connection, cache.holdings)
+        without = await read_holders(connection, cache.holdings, without=[uid])
     assert [(o.instance, o.priority, o.workers, o.gpus) for o in found.staying] == [("i0", 7, {host.id}, 0)]
     assert [o.instance for o in found.leaving] == ["i1"]
     assert (without.staying, without.leaving) == ((), ())

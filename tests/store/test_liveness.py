@@ -1,7 +1,7 @@
 """Liveness and readings: set-based, fenced by the session, never going backwards."""
 
-from controller.store.database import Database
-from controller.store.liveness import ForeignUse, Reading, Seen, write_readings, write_seen
+from controller.store.core.database import Database
+from controller.store.workers.heartbeats import ForeignUse, Reading, Seen, write_readings, write_seen
 from support.ledger import Host, add_deployment, add_host, add_instance, rows
 
 

@@ -6,9 +6,9 @@ from datetime import datetime
 import asyncpg
 import pytest
 
-from controller.agents.upkeep import PartitionUpkeep
-from controller.store.database import Database
-from controller.store.partitions import (
+from controller.hub.partitions import PartitionUpkeep
+from controller.store.core.database import Database
+from controller.store.telemetry.partitions import (
     Covered,
     Keep,
     drop_partition,

@@ -6,22 +6,22 @@ from typing import Any
 import asyncpg
 import pytest
 
-from controller.store import deployments
-from controller.store.database import Database
-from controller.store.effective_policy import effective_policies
-from controller.store.event_log import objects_named
-from controller.store.notify import CHANNEL
-from controller.store.policies import AppliedPolicy, apply_policy, delete_policy
-from controller.store.refusals import GenerationConflictError, InUseError, NotFoundError
-from controller.store.secrets import put_secret
+from controller.store.access.secrets import put_secret
+from controller.store.core.database import Database
+from controller.store.core.notify import CHANNEL
+from controller.store.core.refusals import GenerationConflictError, InUseError, NotFoundError
+from controller.store.deployments import writes as deployments
+from controller.store.policies.effective import effective_policies
+from controller.store.policies.writes import AppliedPolicy, apply_policy, delete_policy
 from controller.store.views.deployments import deployment_by_name
+from controller.store.views.events import objects_named
 from controller.store.views.instances import instance_by_id
 from controller.store.views.policies import list_policies, policy_by_name
-from schemas.manifest import DeploymentSpec
-from schemas.objects import DeploymentView
-from schemas.policy import PolicySpec
-from schemas.policy_objects import PolicyView
-from schemas.problems import ManifestError
+from schemas.api.deployments import DeploymentView
+from schemas.api.policies import PolicyView
+from schemas.manifest.deployment import DeploymentSpec
+from schemas.manifest.policy import PolicySpec
+from schemas.manifest.problems import ManifestError
 from support.ledger import add_deployment, add_instance, rows
 
 INLINE = {"min_gpu_utilization": 10, "time_window": 300}

@@ -3,8 +3,8 @@
 import asyncio
 import random
 
-from controller.store.database import Database
-from controller.store.processes import SessionReport, Written, end_missing, hold_sessions, write_reports
+from controller.store.core.database import Database
+from controller.store.deployments.processes import SessionReport, Written, end_missing, hold_sessions, write_reports
 from schemas.wire import ProcessReport
 from support.agent_double import process
 from support.ledger import Host, add_deployment, add_host, add_instance, claim, rows

@@ -2,11 +2,11 @@
 
 import pytest
 
-from controller.store.database import Database
-from controller.store.movable import RelocationRow, read_movable, read_relocations
-from controller.store.refusals import InUseError
-from controller.store.relocations import NewRelocation, ask_for, begin_next, check_none_under_way
-from controller.store.retention import prune
+from controller.store.core.database import Database
+from controller.store.core.refusals import InUseError
+from controller.store.deployments.relocations import NewRelocation, ask_for, begin_next, check_none_under_way
+from controller.store.placement.movable import RelocationRow, read_movable, read_relocations
+from controller.store.telemetry.retention import prune
 from support.ledger import GIB, add_deployment, add_host, add_instance, claim, rows
 
 

@@ -3,8 +3,8 @@
 from sqlalchemy.dialects import postgresql
 from sqlmodel import SQLModel
 
-from controller.store import policy_tables, tables
-from controller.store.database import Database
+from controller.store.core import policy_tables, tables
+from controller.store.core.database import Database
 from support.ledger import rows
 
 _NOT_OURS = {"alembic_version"}

@@ -15,8 +15,8 @@ from controller.api.errors import as_api_error
 from controller.api.hints import Hints
 from controller.api.upstream import Upstream
 from controller.runtime.database import DATABASE_ERRORS
-from controller.store.database import TRANSACTION_TIMEOUT, Database
-from controller.store.tokens import create_token
+from controller.store.access.tokens import create_token
+from controller.store.core.database import TRANSACTION_TIMEOUT, Database
 
 
 async def test_a_session_raises_what_the_driver_raised(migrated: Database) -> None:

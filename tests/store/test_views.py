@@ -6,20 +6,20 @@ from typing import Any
 
 import pytest
 
-from controller.store.database import Database
-from controller.store.event_log import list_events, objects_named
-from controller.store.events import NewEvent, write_events
-from controller.store.inventory import read_inventory
-from controller.store.metrics_view import read_figures
-from controller.store.refusals import InUseError, NotFoundError
-from controller.store.serving import read_serving
+from controller.store.core.database import Database
+from controller.store.core.events import NewEvent, write_events
+from controller.store.core.refusals import InUseError, NotFoundError
+from controller.store.deployments.serving import read_serving
+from controller.store.placement.inventory import read_inventory
 from controller.store.views.deployments import list_deployments
+from controller.store.views.events import list_events, objects_named
 from controller.store.views.gpus import gpu_by_uuid, list_gpus
 from controller.store.views.instances import instance_by_id, list_instances, log_source
 from controller.store.views.leader import read_leader
+from controller.store.views.metrics import read_figures
 from controller.store.views.paging import BadCursorError
 from controller.store.views.workers import list_workers, worker_by_name
-from controller.store.worker_flags import WorkerVerb, delete_worker, set_flags
+from controller.store.workers.flags import WorkerVerb, delete_worker, set_flags
 from support.ledger import GIB, add_deployment, add_host, add_instance, claim, report
 
 

@@ -9,11 +9,11 @@ import pytest
 from controller.domain.workers import WorkerSettings
 from controller.reconcilers.workers import ALL, WorkersReconciler
 from controller.runtime.lease import TermLost
-from controller.runtime.outcome import Again, Done, StaleError
-from controller.store import workers
-from controller.store.database import Database
-from support.agent_double import eventually
+from controller.runtime.outcome import Done, Requeue, StaleError
+from controller.store.core.database import Database
+from controller.store.workers import workers
 from support.ledger import add_deployment, add_host, add_instance, claim, rows
+from support.served_hub import eventually
 
 
 async def reconciler(db: Database, *, healthy_s: float = math.inf, term: int | None = 1) -> WorkersReconciler:
@@ -51,7 +51,7 @@ async def test_the_whole_way_of_a_worker(migrated: Database) -> None:
     await heard(migrated, "w", 1)
     outcome = (await step([ALL]))[ALL]
     assert await phases(migrated) == {"w": ("ready", "")}
-    assert isinstance(outcome, Again)
+    assert isinstance(outcome, Requeue)
     assert 13 < outcome.after_s <= 14
     await heard(migrated, "w", 16)
     await step([ALL])
@@ -161,7 +161,7 @@ async def test_workers_that_the_operator_deletes_as_dead_count_no_more(migrated:
 async def test_our_own_outage_and_a_new_reign_are_nobodys_silence(migrated: Database) -> None:
     await add_host(migrated, "w")
     await heard(migrated, "w", 600)
-    assert (await (await reconciler(migrated, healthy_s=3)).step([ALL]))[ALL] == Again(pytest.approx(12, abs=1))
+    assert (await (await reconciler(migrated, healthy_s=3)).step([ALL]))[ALL] == Requeue(pytest.approx(12, abs=1))
     assert await phases(migrated) == {"w": ("ready", "")}
     step = (await reconciler(migrated)).step
     await execute(migrated, "update lease set acquired_at = now() - interval '3 seconds'")

@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
-from controller.agents import liveness, session
-from controller.agents.checks import MalformedMessageError, proxy_address
-from controller.store.database import Database
-from support.agent_double import HubUnderTest, eventually, gpu, hello, start_payload
+from controller.hub import heartbeats as liveness
+from controller.hub import session
+from controller.hub.validate import MalformedMessageError, proxy_address
+from controller.store.core.database import Database
+from support.agent_double import gpu, hello
 from support.ledger import add_deployment, add_instance, claim
+from support.served_hub import HubUnderTest, eventually, start_payload
 
 
 async def test_an_agent_that_takes_nothing_is_cut_and_the_others_are_served(
@@ -48,7 +50,7 @@ async def test_a_silent_agent_is_cut(hub: HubUnderTest, monkeypatch: pytest.Monk
 
 
 async def test_no_hello_in_time(hub: HubUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("controller.agents.greeting.HELLO_LIMIT_S", 0.2)
+    monkeypatch.setattr("controller.hub.handshake.HELLO_LIMIT_S", 0.2)
     await hub.add_worker()
     agent = await hub.dial()
     said = await agent.end()

@@ -6,8 +6,9 @@ import aiohttp
 import pytest
 
 from schemas.wire import CONNECT_PATH, DeviceFacts, InventoryChanged, Rejected
-from support.agent_double import GIB, HubUnderTest, eventually, gpu, hello, inventory, process
+from support.agent_double import GIB, gpu, hello, inventory, process
 from support.ledger import add_deployment, add_instance, claim
+from support.served_hub import HubUnderTest, eventually
 
 
 async def test_a_hello_raises_the_session_and_stores_the_facts(hub: HubUnderTest) -> None:

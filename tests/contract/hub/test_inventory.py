@@ -2,7 +2,7 @@
 
 import pytest
 
-from controller.agents.inventory import differs
+from controller.hub.devices import differs
 from schemas.wire import DeviceFacts
 
 GPU = DeviceFacts(uuid="GPU-1", index=0, model="H100", memory_mib=81920, used_mib=0, utilization=0.0)

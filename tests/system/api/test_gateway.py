@@ -12,10 +12,10 @@ import pytest
 from aiohttp import web
 from yarl import URL
 
-from controller.store.database import Database
+from controller.store.core.database import Database
 from schemas.wire import PROXY_REFUSAL_HEADER
 from support.ledger import Host, add_deployment, add_host, add_instance, claim, report
-from support.served import Served, proxy
+from support.served import ServedApi, proxy
 
 CHAT = "/v1/chat/completions"
 LIMIT_S = 20.0
@@ -38,7 +38,7 @@ class Agent:
 class Floor:
     """Workers with running instances behind agents that are told what to answer."""
 
-    def __init__(self, api: Served, db: Database, stack: AsyncExitStack) -> None:
+    def __init__(self, api: ServedApi, db: Database, stack: AsyncExitStack) -> None:
         self.api, self.db, self.stack = api, db, stack
 
     async def worker(self, name: str, agent: Agent | None = None) -> Host:
@@ -70,7 +70,7 @@ class Floor:
 
 
 @pytest.fixture
-async def floor(api: Served, db: Database) -> AsyncIterator[Floor]:
+async def floor(api: ServedApi, db: Database) -> AsyncIterator[Floor]:
     async with AsyncExitStack() as stack:
         yield Floor(api, db, stack)
 

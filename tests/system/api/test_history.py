@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from controller.store.database import Database
+from controller.store.core.database import Database
 from support.history import at, minutes, partitions, rolled_up, span
 from support.ledger import add_deployment, add_host, add_instance, claim
-from support.served import Served
+from support.served import ServedApi
 
 A = "GPU-w-0"
 
@@ -25,7 +25,7 @@ async def spent(db: Database) -> str:
     return uid
 
 
-async def test_the_idle_report_adds_up(api: Served, spent: str) -> None:
+async def test_the_idle_report_adds_up(api: ServedApi, spent: str) -> None:
     query = "since=1d&min_gpu_utilization=25&time_window=5m"
     report: dict[str, Any] = await api.get(f"/api/v1/reports/idle?{query}", role="viewer")
     (item,) = report["items"]
@@ -39,7 +39,7 @@ async def test_the_idle_report_adds_up(api: Served, spent: str) -> None:
 
 
 async def test_utilization_of_an_instance_names_the_policy_that_judges_it(
-    api: Served, db: Database, spent: str
+    api: ServedApi, db: Database, spent: str
 ) -> None:
     await add_instance(db, spent, "i", phase="running", epoch=1)
     await claim(db, A, "i", 40 * 1024, exclusive=True)
@@ -71,7 +71,7 @@ async def test_utilization_of_an_instance_names_the_policy_that_judges_it(
         ("reports/idle?sinc=7d", 400, "sinc"),
     ],
 )
-async def test_a_wrong_question_is_refused_by_its_field(api: Served, path: str, status: int, field: str) -> None:
+async def test_a_wrong_question_is_refused_by_its_field(api: ServedApi, path: str, status: int, field: str) -> None:
     found, body = await api.call("GET", f"/api/v1/{path}", role="viewer")
     assert found == status
     assert field in body["error"]["message"]

@@ -9,18 +9,19 @@ from typing import Any
 import aiohttp
 import pytest
 
-from controller.api import streams, watch
-from controller.store import deployments as store
-from controller.store.database import Database
-from schemas.manifest import DeploymentSpec
+from controller.api import streams
+from controller.api.resources import watch
+from controller.store.core.database import Database
+from controller.store.deployments import writes as store
+from schemas.manifest.deployment import DeploymentSpec
 from support.ledger import add_deployment, add_host, add_instance
-from support.served import Served, served
+from support.served import ServedApi, served
 
 LIMIT_S = 20.0
 
 
 @asynccontextmanager
-async def watching(api: Served) -> AsyncIterator[aiohttp.StreamReader]:
+async def watching(api: ServedApi) -> AsyncIterator[aiohttp.StreamReader]:
     async with api.session.get(f"{api.url}/api/v1/watch", headers=api.header("viewer")) as answer:
         assert answer.status == 200
         assert answer.content_type == "text/event-stream"
@@ -37,7 +38,7 @@ async def frame(stream: aiohttp.StreamReader) -> dict[str, Any]:
             assert line, "the stream has ended"
 
 
-async def test_a_snapshot_then_what_changes(api: Served, db: Database) -> None:
+async def test_a_snapshot_then_what_changes(api: ServedApi, db: Database) -> None:
     host = await add_host(db, "w", gpus=1)
     uid = await add_deployment(db, "d")
     await add_instance(db, uid, "d-1")
@@ -71,7 +72,7 @@ async def test_a_snapshot_then_what_changes(api: Served, db: Database) -> None:
         assert (await frame(stream))["object"]["uid"] == new
 
 
-async def test_many_hints_are_one_read(api: Served, db: Database) -> None:
+async def test_many_hints_are_one_read(api: ServedApi, db: Database) -> None:
     uid = await add_deployment(db, "d")
     async with watching(api) as stream:
         await frame(stream)
@@ -84,7 +85,7 @@ async def test_many_hints_are_one_read(api: Served, db: Database) -> None:
     assert len(told) < 100
 
 
-async def test_silence_is_filled(api: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_silence_is_filled(api: ServedApi, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "HEARTBEAT_S", 0.02)
     async with watching(api) as stream, asyncio.timeout(LIMIT_S):
         await frame(stream)
@@ -92,7 +93,9 @@ async def test_silence_is_filled(api: Served, monkeypatch: pytest.MonkeyPatch) -
             pass
 
 
-async def test_a_client_that_does_not_read_is_cut(api: Served, db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_that_does_not_read_is_cut(
+    api: ServedApi, db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(streams, "SLOW_CLIENT_S", 0.2)
     uid = await add_deployment(db, "d")
     others = set(api.hints._subscriptions)

@@ -12,6 +12,7 @@ from agent.process_records import ProcessKey, ProcessRecord
 from agent.sampling import request_counts as module
 from agent.sampling.request_counts import RequestCounter, sum_gauges
 from support.controller_double import start_order
+from support.loopback import listening
 
 GAUGES = ("vllm:num_requests_running", "vllm:num_requests_waiting")
 VLLM = """
@@ -42,12 +43,9 @@ async def engine() -> AsyncIterator[Engine]:
     engine = Engine()
     app = web.Application()
     app.router.add_get("/metrics", engine.handle)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    engine.port = runner.addresses[0][1]
-    yield engine
-    await runner.cleanup()
+    async with listening(app) as address:
+        engine.port = int(address.rpartition(":")[2])
+        yield engine
 
 
 class Watch:

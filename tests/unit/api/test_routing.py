@@ -3,7 +3,7 @@
 from contextlib import ExitStack
 
 from controller.api.routing import RoutingTable
-from controller.store.serving import Endpoint
+from controller.store.deployments.serving import Endpoint
 
 
 def endpoints(model: str, *instances: str) -> list[Endpoint]:

@@ -7,17 +7,17 @@ import pytest
 
 from controller.decide.backoff import RestartSettings
 from controller.decide.instances import decide
-from controller.domain.plans import DeploymentPlan
+from controller.domain.effects import DeploymentEffects
 from support.facts import NOW, deployment, host, instance, process, spec, start
 
 SETTINGS = RestartSettings()
 
 
-def plan_for(one, **fields) -> DeploymentPlan:
+def plan_for(one, **fields) -> DeploymentEffects:
     return decide(deployment(one, **fields), SETTINGS)
 
 
-def moved(plan: DeploymentPlan) -> list[str]:
+def moved(plan: DeploymentEffects) -> list[str]:
     return [move.to.value for move in plan.moves]
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from controller.decide.backoff import RestartSettings
 from controller.decide.instances import decide
+from controller.domain.effects import DeploymentEffects
 from controller.domain.instances import InstanceFacts
-from controller.domain.plans import DeploymentPlan
 from support.facts import deployment, host, instance, process, spec, start
 
 EXIT_1 = ("exited", "exit", 1)
@@ -26,7 +26,7 @@ def gang(phase: str, *states, orders=None) -> InstanceFacts:
     return replace(one, claims=tuple(claims), processes=tuple(processes), commands=tuple(commands))
 
 
-def plan_for(one: InstanceFacts, **fields) -> DeploymentPlan:
+def plan_for(one: InstanceFacts, **fields) -> DeploymentEffects:
     hosts = (host("w1"), host("w2"))
     return decide(deployment(one, hosts=hosts, spec=spec(**fields)), RestartSettings())
 
@@ -118,7 +118,7 @@ def test_a_gang_is_as_far_as_the_rank_that_is_least_far(phase, states, to) -> No
 LOST = (host("w1"), host("w2", phase="lost"))
 
 
-def plan_lost(one: InstanceFacts, *others: InstanceFacts, hosts=LOST, **fields) -> DeploymentPlan:
+def plan_lost(one: InstanceFacts, *others: InstanceFacts, hosts=LOST, **fields) -> DeploymentEffects:
     facts = deployment(one, *others, hosts=hosts, spec=spec(**fields))
     return decide(facts, RestartSettings())
 

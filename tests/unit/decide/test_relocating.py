@@ -8,8 +8,8 @@ import pytest
 
 from controller.decide.backoff import RestartSettings
 from controller.decide.instances import decide
+from controller.domain.effects import DeploymentEffects
 from controller.domain.instances import InstanceFacts, RelocationFacts
-from controller.domain.plans import DeploymentPlan
 from support.facts import NOW, deployment, instance, process, spec
 
 OLD = instance("old", "running", processes=(process("running"),))
@@ -23,11 +23,11 @@ def copy_in(phase: str, **fields: Any) -> InstanceFacts:
     )
 
 
-def plan_of(*instances: InstanceFacts, relocation: RelocationFacts = BEGUN, **fields: Any) -> DeploymentPlan:
+def plan_of(*instances: InstanceFacts, relocation: RelocationFacts = BEGUN, **fields: Any) -> DeploymentEffects:
     return decide(deployment(*instances, relocations=(relocation,), **fields), RestartSettings())
 
 
-def stopped(plan: DeploymentPlan) -> set[str]:
+def stopped(plan: DeploymentEffects) -> set[str]:
     return {s.instance for s in plan.stops} | {r.instance for r in plan.removals}
 
 

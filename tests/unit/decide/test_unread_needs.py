@@ -4,8 +4,8 @@ from datetime import timedelta
 
 from controller.decide.backoff import RestartSettings
 from controller.decide.instances import Finished, decide
+from controller.domain.effects import StoreNeed
 from controller.domain.instances import NeedError, RevisionFacts
-from controller.domain.plans import StoreNeed
 from support.facts import NOW, deployment, instance, intent, spec
 
 SETTINGS = RestartSettings()

@@ -8,11 +8,11 @@ import pytest
 
 from controller.domain.placement import Ask, Layout, Need, Placed, PlannedClaim, Share, Unplaced
 from controller.engines.registry import engine_for
-from controller.scheduling.advice import Unfit, advise
 from controller.scheduling.estimate import asks_for
-from controller.scheduling.place import place
-from controller.scheduling.pool import Occupant
-from schemas.manifest import DeploymentSpec
+from controller.scheduling.explain.advice import Unfit, advise
+from controller.scheduling.inventory.holders import Holder
+from controller.scheduling.search.place import place
+from schemas.manifest.deployment import DeploymentSpec
 from support.engine_asks import LLAMA
 from support.engine_asks import need as need_for
 from support.engine_asks import spec as spec_for
@@ -23,13 +23,13 @@ def spec_of(**fields: Any) -> DeploymentSpec:
     return DeploymentSpec.model_validate({"engine": "simulated", **fields})
 
 
-def advice(fleet: Fleet, need: Need, *, occupants: Sequence[Occupant] = (), **fields: Any) -> list[str]:
+def advice(fleet: Fleet, need: Need, *, holders: Sequence[Holder] = (), **fields: Any) -> list[str]:
     """What is said of an ask that does not fit; the same ask gets the same answer before and after."""
     inventory, spec = fleet.inventory(), spec_of(**fields)
     ask = asks_for(spec, need, engine_for(spec), instance="i", deployment_uid="d")
     (decision,) = place(inventory, [ask])
     assert isinstance(decision, Unplaced)
-    said = advise(inventory, Unfit(spec, need, engine_for(spec), "d", decision.explain, occupants))
+    said = advise(inventory, Unfit(spec, need, engine_for(spec), "d", decision.explain, holders))
     assert place(inventory, [ask]) == [decision]
     return said
 
@@ -149,9 +149,9 @@ def test_nothing_is_said_where_nothing_helps(fill: Callable[[Fleet], Fleet]) -> 
 def test_whose_leaving_would_do() -> None:
     fleet = Fleet().add("a", [24 * GIB] * 2).claim("a/0", 20 * GIB).claim("a/1", 20 * GIB)
     held = {"one": [("a/0", 20)]}
-    occupants = [
-        Occupant(name, 100, 0.0, frozenset({"id-a"}), tuple(PlannedClaim(g, n * GIB, 0, False, 0) for g, n in claims))
+    holders = [
+        Holder(name, 100, 0.0, frozenset({"id-a"}), tuple(PlannedClaim(g, n * GIB, 0, False, 0) for g, n in claims))
         for name, claims in held.items()
     ]
-    said = advice(fleet, Need(20 * GIB, parts={"weights": 20 * GIB}), occupants=occupants, resources={"gpus": 1})
+    said = advice(fleet, Need(20 * GIB, parts={"weights": 20 * GIB}), holders=holders, resources={"gpus": 1})
     assert said == ["fits when a is free of one"]

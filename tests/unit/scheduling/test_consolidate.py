@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller.domain.placement import Ask, Layout, PlannedClaim
-from controller.scheduling import consolidate as consolidating
-from controller.scheduling.consolidate import Consolidation, Movable, consolidate
-from controller.scheduling.inventory import Inventory
-from controller.scheduling.place import find
-from controller.scheduling.preempt import Occupant
+from controller.scheduling.admission import consolidate as consolidating
+from controller.scheduling.admission.consolidate import Consolidation, Movable, consolidate
+from controller.scheduling.admission.preempt import Holder
+from controller.scheduling.inventory.inventory import Inventory
+from controller.scheduling.search.place import find
 from support.fleet import GIB, Fleet, gpus_of
 
 
@@ -58,7 +58,7 @@ def test_nothing_moves_where_it_fits() -> None:
 def test_nothing_moves_where_somebody_ends_anyway() -> None:
     fleet = Fleet().add("a", [80 * GIB]).add("b", [80 * GIB])
     small, ending = running(fleet, "small", 10, "a/0"), running(fleet, "ending", 20, "b/0")
-    leaving = [Occupant(ending.instance, 0, 0.0, frozenset(ending.workers), ending.claims)]
+    leaving = [Holder(ending.instance, 0, 0.0, frozenset(ending.workers), ending.claims)]
     plan = worked_out(fleet, [ask("big", 1, 80), ask("more", 1, 80)], [small], leaving=leaving)
     assert (moves(plan), [gpus_of(one) for one in plan.fits], plan.left) == ({}, [["b/0"]], ["more"])
 
@@ -66,7 +66,7 @@ def test_nothing_moves_where_somebody_ends_anyway() -> None:
 def test_who_asks_like_one_that_is_left_is_not_worked_out_again(monkeypatch: pytest.MonkeyPatch) -> None:
     fleet, asked = Fleet().add("a", [80 * GIB]), []
     small = running(fleet, "small", 10, "a/0")
-    monkeypatch.setattr(consolidating, "make_room", lambda *given: asked.append(given))
+    monkeypatch.setattr(consolidating, "find_preemption", lambda *given: asked.append(given))
     plan = worked_out(fleet, [ask(f"big-{n}", 1, 80) for n in range(1000)], [small])
     assert (len(plan.left), len(asked)) == (1000, 2)  # large ones staying, and small ones
 

@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 from controller.domain.placement import Ask, Layout, Placed, Unplaced
-from controller.scheduling.inventory import Inventory
-from controller.scheduling.load import InstanceLoad
-from controller.scheduling.place import place
+from controller.scheduling.inventory.inventory import Inventory
+from controller.scheduling.inventory.load import InstanceLoad
+from controller.scheduling.search.place import place
 from support.fleet import GIB, Fleet, gpus_of
 
 WHOLE = (Layout(1, 0, True),)

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from controller.domain.placement import Ask, Compatibility, Layout, Placed, Unplaced
-from controller.scheduling.explain import headline
-from controller.scheduling.place import place
-from schemas.objects import Explain
+from controller.scheduling.explain.explain import headline
+from controller.scheduling.search.place import place
+from schemas.api.explain import Explain
 from support.fleet import GIB, Fleet, gpus_of
 
 SIZE = 16 * GIB

@@ -3,7 +3,7 @@
 import pytest
 
 from controller.domain.placement import Ask, Compatibility, Layout, Placed, Unplaced
-from controller.scheduling.place import place
+from controller.scheduling.search.place import place
 from schemas.reasons import Reason
 from support.fleet import GIB, Fleet, gpus_of
 

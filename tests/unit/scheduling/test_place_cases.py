@@ -7,11 +7,11 @@ import pytest
 from controller.domain.placement import Ask, Compatibility, Decision, Layout, Need, Placed, Unplaced
 from controller.engines.registry import engine_for
 from controller.scheduling.estimate import asks_for
-from controller.scheduling.explain import headline
-from controller.scheduling.inventory import Inventory
-from controller.scheduling.load import InstanceLoad
-from controller.scheduling.place import place
-from schemas.manifest import DeploymentSpec
+from controller.scheduling.explain.explain import headline
+from controller.scheduling.inventory.inventory import Inventory
+from controller.scheduling.inventory.load import InstanceLoad
+from controller.scheduling.search.place import place
+from schemas.manifest.deployment import DeploymentSpec
 from schemas.reasons import Reason
 from support.fleet import GIB, Fleet, gpus_of
 

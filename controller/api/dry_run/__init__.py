@@ -1,0 +1,1 @@
+"""What would happen: plans, explanations and moves, worked out with the scheduler and not written."""

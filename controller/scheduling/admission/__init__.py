@@ -1,0 +1,1 @@
+"""In which order pending instances are placed, and what is reserved, preempted or relocated for them."""

@@ -1,0 +1,1 @@
+"""What there is and what is claimed, as arrays."""

@@ -1,0 +1,221 @@
+"""The arrays behind the inventory: one row per GPU, one per worker, in an order that input order cannot change.
+
+The GPUs' arrays have one row more than there are GPUs: nobody's GPU, which fits nothing. Where groups of several sizes
+are looked at together, it stands for the GPUs that a smaller one does not have.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from controller.domain.placement import DeviceState, WorkerFacts
+from controller.scheduling.inventory.segments import Bools, Ints
+
+UNKNOWN_CAPABILITY: Final = -1
+NONE: Final = -1  # of memory: not even nothing can be claimed
+_MAJOR: Final = 1000  # 9.0 is 9000, so that capabilities compare as numbers
+
+
+def capability_number(capability: tuple[int, int] | None) -> int:
+    """A compute capability as one number; unknown is below every real one."""
+    return UNKNOWN_CAPABILITY if capability is None else capability[0] * _MAJOR + capability[1]
+
+
+class Platform(NamedTuple):
+    """What engine compatibility looks at; many workers share one."""
+
+    os: str
+    arch: str
+    driver: str | None
+    simulated: bool
+    engines: frozenset[str] | None = None  # installed; None: not known
+
+
+class Kind(NamedTuple):
+    """What makes GPUs interchangeable."""
+
+    vendor: str
+    model: str
+
+
+@dataclass(slots=True)
+class GpuTable:
+    """A row per GPU, sorted by worker row, kind, GPU index, UUID. Memory in MiB."""
+
+    uuid: list[str]
+    worker: Ints  # row of the worker
+    index: Ints
+    kind: Ints  # index into kinds
+    kinds: list[Kind]
+    total: Ints
+    reserved: Ints
+    foreign: Ints
+    claimed: Ints
+    claims: Ints
+    exclusive: Ints  # exclusive claims
+    capability: Ints
+    healthy: Bools
+    mig: Bools
+    instances: Ints
+    room: Ints  # what a shared claim can have now; NONE where no such claim is possible
+    whole: Ints  # what an exclusive claim would get now; NONE likewise
+
+    def write(self, row: int, device: DeviceState) -> bool:
+        """Takes over the facts of a device that keeps its row; False: of what is claimed and used at most."""
+        lasting = (
+            device.memory_mib, device.reserved_mib, capability_number(device.compute_capability), device.healthy,
+            device.mig_mode,
+        )  # fmt: skip
+        arrays = (self.total, self.reserved, self.capability, self.healthy, self.mig)
+        changed = any(array[row] != value for array, value in zip(arrays, lasting, strict=True))
+        for array, value in zip(arrays, lasting, strict=True):
+            array[row] = value
+        self.foreign[row] = device.foreign_mib
+        self.claimed[row] = device.claimed_mib
+        self.claims[row] = device.claims
+        self.exclusive[row] = device.exclusive_claims
+        self.derive(row)
+        return changed
+
+    def take(self, row: int, memory_mib: int, count: int, exclusive: int) -> None:
+        """Adds claims, or with negative figures takes them off."""
+        self.claimed[row] += memory_mib
+        self.claims[row] += count
+        self.exclusive[row] += exclusive
+        self.derive(row)
+
+    def derive(self, row: int) -> None:
+        """Works out anew what can be claimed. Only who takes a GPU whole gets what is reserved of it too."""
+        usable = self.healthy[row] and not self.mig[row]
+        room = self.total[row] - self.reserved[row] - self.claimed[row] - self.foreign[row]
+        self.room[row] = max(room, NONE) if usable and not self.exclusive[row] else NONE
+        untouched = usable and not self.claims[row] and not self.foreign[row]
+        self.whole[row] = self.total[row] if untouched else NONE
+
+    def derive_all(self) -> None:
+        """`derive` for every row at once."""
+        nothing = np.zeros_like(self.claims)
+        self.room[:], self.whole[:] = self.without(nothing, nothing, nothing)
+
+    def without(self, memory_mib: Ints, count: Ints, exclusive: Ints) -> tuple[Ints, Ints]:
+        """What `room` and `whole` would be if such claims on each GPU were gone."""
+        usable = self.healthy & ~self.mig
+        room = np.maximum(self.total - self.reserved - self.claimed + memory_mib - self.foreign, NONE)
+        untouched = usable & (self.claims == count) & (self.foreign == 0)
+        return np.where(usable & (self.exclusive == exclusive), room, NONE), np.where(untouched, self.total, NONE)
+
+
+@dataclass(slots=True)
+class WorkerTable:
+    """A row per worker, sorted by name, with its host device. Memory in MiB, CPU in thousandths of a core."""
+
+    facts: list[WorkerFacts]
+    first_gpu: Ints  # the GPUs of row i are first_gpu[i] : first_gpu[i + 1]
+    ready: Bools
+    schedulable: Bools
+    platform: Ints  # index into platforms
+    platforms: list[Platform]
+    host_uuid: list[str]  # "" where the host device is not known
+    host_ok: Bools
+    memory: Ints  # without what is reserved
+    memory_claimed: Ints
+    cpu: Ints
+    cpu_claimed: Ints
+    instances: Ints
+
+    def write_facts(self, row: int, facts: WorkerFacts) -> None:
+        """Takes over facts that differ in readiness at most."""
+        self.facts[row] = facts
+        self.ready[row] = facts.ready
+        self.schedulable[row] = facts.schedulable
+
+    def write_host(self, row: int, device: DeviceState) -> bool:
+        """Takes over the facts of the host device; False: of what is free at most."""
+        changed = self.host_uuid[row] != device.uuid or bool(self.host_ok[row]) != device.healthy
+        self.host_uuid[row] = device.uuid
+        self.host_ok[row] = device.healthy
+        self.memory[row] = device.memory_mib - device.reserved_mib
+        self.memory_claimed[row] = device.claimed_mib
+        self.cpu[row] = device.cpu_milli
+        self.cpu_claimed[row] = device.claimed_cpu_milli
+        return changed
+
+
+def build_tables(
+    workers: Iterable[WorkerFacts], devices: Mapping[str, DeviceState]
+) -> tuple[WorkerTable, GpuTable, dict[str, int]]:
+    """Lays out all rows anew.
+
+    Returns:
+        Both tables and, by UUID, the row of every GPU in its table and of every host device in the workers' table.
+        Devices of unknown workers have none.
+    """
+    facts = sorted(workers, key=lambda w: (w.name, w.id))
+    row_of_worker = {w.id: row for row, w in enumerate(facts)}
+    known = [d for d in devices.values() if d.worker_id in row_of_worker]
+    gpus = [d for d in known if d.kind == "gpu"]
+    kinds = sorted({Kind(d.vendor, d.model) for d in gpus})
+    number = {kind: i for i, kind in enumerate(kinds)}
+    kind_of = {d.uuid: number[d.vendor, d.model] for d in gpus}  # type: ignore[index] # a Kind is such a pair
+    gpus.sort(key=lambda d: (row_of_worker[d.worker_id], kind_of[d.uuid], d.index, d.uuid))
+    gpu_table = _gpu_table(gpus, row_of_worker, kinds, kind_of)
+    worker_table = _worker_table(facts, gpu_table)
+    rows = {d.uuid: row for row, d in enumerate(gpus)}
+    for host in sorted((d for d in known if d.kind == "host"), key=lambda d: d.uuid):
+        rows[host.uuid] = row_of_worker[host.worker_id]
+        worker_table.write_host(rows[host.uuid], host)
+    return worker_table, gpu_table, rows
+
+
+def _gpu_table(
+    gpus: list[DeviceState], row_of_worker: Mapping[str, int], kinds: list[Kind], kind_of: Mapping[str, int]
+) -> GpuTable:
+    def ints(values: Iterable[int], of_nobody: int = 0) -> Ints:
+        return np.fromiter((*values, of_nobody), dtype=np.int64, count=len(gpus) + 1)
+
+    table = GpuTable(
+        uuid=[d.uuid for d in gpus],
+        worker=ints((row_of_worker[d.worker_id] for d in gpus), -1),
+        index=ints((d.index for d in gpus), -1),
+        kind=ints((kind_of[d.uuid] for d in gpus), -1),
+        kinds=kinds,
+        total=ints((d.memory_mib for d in gpus), NONE),
+        reserved=ints(d.reserved_mib for d in gpus),
+        foreign=ints(d.foreign_mib for d in gpus),
+        claimed=ints(d.claimed_mib for d in gpus),
+        claims=ints(d.claims for d in gpus),
+        exclusive=ints(d.exclusive_claims for d in gpus),
+        capability=ints((capability_number(d.compute_capability) for d in gpus), UNKNOWN_CAPABILITY),
+        healthy=np.array([*(d.healthy for d in gpus), False], dtype=np.bool_),
+        mig=np.array([*(d.mig_mode for d in gpus), False], dtype=np.bool_),
+        instances=np.zeros(len(gpus) + 1, dtype=np.int64),
+        room=np.full(len(gpus) + 1, NONE, dtype=np.int64),
+        whole=np.full(len(gpus) + 1, NONE, dtype=np.int64),
+    )
+    table.derive_all()
+    return table
+
+
+def _worker_table(facts: list[WorkerFacts], gpus: GpuTable) -> WorkerTable:
+    def zeros() -> Ints:
+        return np.zeros(len(facts), dtype=np.int64)
+
+    platform_of = [Platform(w.os, w.arch, w.driver, w.simulated, w.engines) for w in facts]
+    number = {platform: i for i, platform in enumerate(dict.fromkeys(platform_of))}
+    return WorkerTable(
+        facts=facts,
+        first_gpu=np.searchsorted(gpus.worker[:-1], np.arange(len(facts) + 1)).astype(np.int64),
+        ready=np.array([w.ready for w in facts], dtype=np.bool_),
+        schedulable=np.array([w.schedulable for w in facts], dtype=np.bool_),
+        platform=np.array([number[p] for p in platform_of], dtype=np.int64),
+        platforms=list(number),
+        host_uuid=[""] * len(facts),
+        host_ok=np.zeros(len(facts), dtype=np.bool_),
+        memory=zeros(),
+        memory_claimed=zeros(),
+        cpu=zeros(),
+        cpu_claimed=zeros(),
+        instances=zeros(),
+    )

@@ -1,0 +1,31 @@
+"""Makes visible that a reconcile step fails again and again: an event, and the deployment's reason and message."""
+
+import uuid
+from typing import Final
+
+from controller.store.core.database import Database
+from controller.store.core.events import NewEvent, write_events
+from controller.store.core.notify import notify
+
+REASON: Final = "reconcile_failing"
+
+
+async def record_quarantine(database: Database, kind: str, key: str, error: str, attempts: int) -> None:
+    """Records that `key` of the loop `kind` keeps failing with `error`; the next good step clears a deployment's."""
+    uid = _as_uid(key) if kind == "instance" else None
+    message = f"the {kind} step fails ({attempts} times so far): {error}"
+    objects = (f"deployment:{uid}",) if uid is not None else ("controller:leader",)
+    async with database.transaction() as connection:
+        await write_events(connection, [NewEvent(REASON, message, objects, {"kind": kind, "attempts": attempts})])
+        if uid is not None:
+            await connection.execute(
+                "update deployments set reason = $2, message = $3 where uid = $1", uid, REASON, message
+            )
+            await notify(connection, "status", [str(uid)])
+
+
+def _as_uid(key: str) -> uuid.UUID | None:
+    try:
+        return uuid.UUID(key)
+    except ValueError:
+        return None

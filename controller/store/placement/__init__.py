@@ -1,0 +1,1 @@
+"""The ledger of claims: what placement reads, and the transaction that commits it."""

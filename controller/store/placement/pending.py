@@ -1,0 +1,210 @@
+"""Who waits for a place, in the order in which they are served, and what their revisions ask."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from controller.domain.need_json import need_from_json
+from controller.domain.placement import Ask, Need
+from controller.scheduling.admission.admission import PendingInstance
+from controller.scheduling.estimate import for_instance
+from controller.store.deployments.observe import spec_from_json
+from schemas.manifest.deployment import DeploymentSpec
+
+MOST_OF_DEPLOYMENT: Final = 2_000
+_NEXT_DUE: Final = """
+    select extract(epoch from min(not_before) - clock_timestamp())::float8
+      from instances where phase = 'pending' and not_before > clock_timestamp()"""
+# Due ones only: whoever backs off waits, and is looked at again when its time has come. Of a gang the worker counts
+# whose process failed; the others were stopped for its sake. Whom it pushed out of a worker that is lost may never
+# leave, so it waits for the others alone. Room that moves make is promised until the last of those that they move has
+# gone. Where more wait than a pass looks at, one deployment's do not take up all of it, or thousands that fit nowhere
+# would keep all others from being looked at.
+_WAITING: Final = """
+    with rooms as (
+        select distinct on (key) key as instance_id, value as promised
+          from relocations r cross join jsonb_each(r.rooms)
+         where r.state in ('waiting', 'moving')
+            or (r.state = 'moved' and exists (select 1 from instances o where o.id = r.instance_id)))
+    select i.in_all, i.id, i.deployment_uid, i.revision, i.phase, i.phase_since, i.epoch, i.failures, i.message, d.name,
+           (d.spec ->> 'priority')::int as priority, (d.spec ->> 'preempt')::boolean as preempt,
+           exists (select 1 from instances v
+                    where v.pushed_out_for = i.id
+                      and not exists (select 1 from claims c join devices g on g.uuid = c.device
+                                        join workers w on w.id = g.worker_id
+                                       where c.instance_id = v.id and w.phase = 'lost')) as pushing,
+           (select jsonb_build_array(m.workers, m.gpus) from relocations m
+             where m.copy_id = i.id and m.state = 'moving') as destination,
+           (select promised from rooms where rooms.instance_id = i.id) as promised,
+           clock_timestamp() as read_at,
+           (select p.worker_id from processes p where p.instance_id = i.id and p.epoch = i.epoch
+             order by coalesce(p.reason, '') = 'stopped' or coalesce(p.exit_code, 1) = 0, p.rank limit 1)
+               as last_worker,
+           (select extract(epoch from min(not_before) - clock_timestamp())::float8
+              from instances where phase = 'pending' and not_before > clock_timestamp()) as next_due_s
+      from (select id, deployment_uid, revision, phase, phase_since, epoch, failures, message, created_at,
+                   row_number() over (partition by deployment_uid order by created_at, id) as place,
+                   count(*) over () as in_all
+              from instances
+             where phase in ('pending', 'analyzing') and (not_before is null or not_before <= clock_timestamp())) i
+      join deployments d on d.uid = i.deployment_uid
+      join revisions r on r.deployment_uid = i.deployment_uid and r.generation = i.revision
+     where (i.in_all <= $1 or i.place <= $2) and d.deleted_at is null and r.need is not null and i.revision = d.revision
+     order by not exists (select 1 from relocations m where m.copy_id = i.id and m.state = 'moving'),
+              (d.spec ->> 'priority')::int desc, i.created_at, i.id
+     limit $1"""
+# What is to be moved next, as if its copy waited already.
+_TO_MOVE: Final = """
+    select i.id, i.deployment_uid, i.revision, d.name, m.workers, m.gpus
+      from relocations m
+      join instances i on i.id = m.instance_id and i.epoch = m.epoch
+      join deployments d on d.uid = i.deployment_uid and d.revision = i.revision and d.deleted_at is null
+      join revisions r on r.deployment_uid = d.uid and r.generation = d.revision and r.need is not null
+     where m.state = 'waiting' or (m.state = 'moving' and m.copy_id is null)
+     order by m.id"""
+_REVISIONS: Final = """
+    select r.deployment_uid, r.generation, r.spec, r.need
+      from revisions r join unnest($1::uuid[], $2::bigint[]) as x (uid, generation)
+        on r.deployment_uid = x.uid and r.generation = x.generation
+     where r.need is not null"""
+
+RevisionKey = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class RevisionRow:
+    """A revision as stored. Parsing may fail where another version wrote it, and must then fail for it alone."""
+
+    spec: Any
+    need: Any
+
+    def parse(self) -> tuple[DeploymentSpec, Need]:
+        """The spec and the need.
+
+        Raises:
+            ValueError: if this version does not understand the spec.
+        """
+        return spec_from_json(self.spec), need_from_json(self.need)
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """A place chosen beforehand: workers by name, GPUs by UUID."""
+
+    workers: tuple[str, ...]
+    gpus: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PendingRow:
+    """An instance that can be placed as soon as something fits."""
+
+    id: str
+    deployment_uid: str
+    deployment: str
+    revision: int
+    phase: str
+    epoch: int
+    waited_s: float
+    message: str
+    avoid_worker: str | None = None  # where it has failed too often in a row
+    priority: int = 0
+    preempt: bool = False
+    pushing: bool = False  # those whom it pushed out are still leaving
+    destination: Destination | None = None  # a copy of one that is to move goes there and nowhere else
+    promised: Destination | None = None  # where others are moved so that it fits
+
+    def ask_by(self, ask: Ask) -> Ask:
+        """What it asks itself, by what each instance of its revision does."""
+        avoid = frozenset({self.avoid_worker}) if self.avoid_worker else frozenset[str]()
+        own = for_instance(ask, self.id, avoid)
+        return own if self.destination is None else _bound_for(own, self.destination)
+
+    def pending_by(self, ask: Ask) -> PendingInstance:
+        """How it stands in the queue."""
+        own = self.ask_by(ask)
+        promised = _bound_for(own, self.promised) if self.promised is not None else None
+        return PendingInstance(own, self.priority, self.preempt, self.waited_s, self.pushing, promised)
+
+
+def _bound_for(ask: Ask, to: Destination) -> Ask:
+    """The ask by hand of a place that was chosen beforehand: the same checks, and no other place."""
+    otherwise = _bound_for(ask.otherwise, to) if ask.otherwise is not None else None
+    return replace(ask, workers=() if to.gpus else to.workers, gpus=to.gpus, otherwise=otherwise)
+
+
+def new_instance(id_: str, deployment_uid: str, deployment: str, revision: int) -> PendingRow:
+    """An instance that is about to be created, and waits for nothing but its place."""
+    return PendingRow(
+        id=id_,
+        deployment_uid=deployment_uid,
+        deployment=deployment,
+        revision=revision,
+        phase="pending",
+        epoch=0,
+        waited_s=0.0,
+        message="",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PendingSnapshot:
+    """Who waits, whether there are more, and in how many seconds the next one ends its back-off."""
+
+    instances: list[PendingRow]
+    more: bool
+    next_due_s: float | None
+
+
+async def read_pending(
+    connection: Any, limit: int, *, failures_per_worker: int, of_deployment: int = MOST_OF_DEPLOYMENT
+) -> PendingSnapshot:
+    """Reads as many as `limit`; where more wait, no more than `of_deployment` of each.
+
+    Copies of those that move come first, since what they take was set aside for them. Then it goes by priority and age.
+    """
+    rows = await connection.fetch(_WAITING, limit, of_deployment)
+    next_due_s: float | None = rows[0]["next_due_s"] if rows else await connection.fetchval(_NEXT_DUE)
+    waiting = [
+        PendingRow(
+            id=row["id"],
+            deployment_uid=str(row["deployment_uid"]),
+            deployment=row["name"],
+            revision=row["revision"],
+            phase=row["phase"],
+            epoch=row["epoch"],
+            waited_s=(row["read_at"] - row["phase_since"]).total_seconds(),
+            message=row["message"],
+            avoid_worker=str(row["last_worker"])
+            if row["last_worker"] and row["failures"] and row["failures"] % failures_per_worker == 0
+            else None,
+            priority=row["priority"],
+            preempt=row["preempt"],
+            pushing=row["pushing"],
+            destination=_destination(row["destination"]),
+            promised=_destination(row["promised"]),
+        )
+        for row in rows
+    ]
+    return PendingSnapshot(waiting, any(row["in_all"] > limit for row in rows), next_due_s)
+
+
+def _destination(stored: Any) -> Destination | None:
+    return Destination(*map(tuple, stored)) if stored else None
+
+
+async def read_planned_copies(connection: Any) -> list[PendingRow]:
+    """The copies of instances that are to be moved as soon as moves before theirs are over. Each has its place."""
+    return [
+        replace(
+            new_instance(f"a copy of {row['id']}", str(row["deployment_uid"]), row["name"], row["revision"]),
+            destination=Destination(tuple(row["workers"]), tuple(row["gpus"])),
+        )
+        for row in await connection.fetch(_TO_MOVE)
+    ]
+
+
+async def read_revisions(connection: Any, keys: Sequence[RevisionKey]) -> dict[RevisionKey, RevisionRow]:
+    """Specs and needs of revisions, not parsed yet; immutable once they are there, so they may be kept."""
+    rows = await connection.fetch(_REVISIONS, [k[0] for k in keys], [k[1] for k in keys])
+    return {(str(row["deployment_uid"]), row["generation"]): RevisionRow(row["spec"], row["need"]) for row in rows}
