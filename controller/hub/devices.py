@@ -21,7 +21,7 @@ _READINGS: Final = frozenset({"used_mib", "utilization"})
 _standing_of: Final = attrgetter(*(field for field in DeviceFacts.model_fields if field not in _READINGS))
 
 
-def differs(known: tuple[DeviceFacts, ...] | None, reported: tuple[DeviceFacts, ...] | None) -> bool:
+def facts_differ(known: tuple[DeviceFacts, ...] | None, reported: tuple[DeviceFacts, ...] | None) -> bool:
     """Whether GPUs are reported that are not as last written; mere readings make no difference."""
     return _standing(known) != _standing(reported)
 
@@ -30,7 +30,7 @@ def _standing(gpus: tuple[DeviceFacts, ...] | None) -> frozenset[tuple[object, .
     return None if gpus is None else frozenset(map(_standing_of, gpus))
 
 
-async def write_change(
+async def write_device_change(
     database: Database, session: Session, report: Inventory | tuple[DeviceFacts, ...] | None
 ) -> bool:
     """Writes a changed inventory, or GPUs that changed (None: they cannot be read any more).

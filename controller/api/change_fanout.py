@@ -1,4 +1,4 @@
-"""Fan-out of wake-ups to those who wait for changes: bounded, coalescing, and honest about what was lost."""
+"""Passes change notifications on to watches and the gateway. Bounded and coalescing; an overflow says "read all"."""
 
 import asyncio
 from collections.abc import Iterator
@@ -6,17 +6,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-MAX_PENDING: Final = 1024  # distinct hints; a subscriber further behind reads everything anew
+MAX_PENDING: Final = 1024  # distinct changes; a subscriber further behind reads everything again
 MAX_SUBSCRIBERS: Final = 256
 
 
 class TooManySubscribersError(Exception):
-    """No more can be served at once."""
+    """The limit of concurrent subscribers is reached."""
 
 
 @dataclass(frozen=True, slots=True)
-class Pending:
-    """What changed since a subscriber last asked. `resync`: too much to name, or unknown; read everything."""
+class Changes:
+    """What changed since a subscriber last asked. `resync`: too much to list, or unknown; read everything."""
 
     resync: bool
     ids: dict[str, frozenset[str]]  # by kind
@@ -27,7 +27,7 @@ class Pending:
 
 
 class Subscription:
-    """One subscriber's share: a set, so that a hint that comes twice counts once."""
+    """One subscriber's pending changes: a set, so that repeated changes count once."""
 
     def __init__(self) -> None:
         self._pending: set[tuple[str, str]] = set()
@@ -35,7 +35,7 @@ class Subscription:
         self._some = asyncio.Event()
 
     def put(self, kind: str, object_id: str | None) -> None:
-        """Remembers a hint; None or too many mean everything."""
+        """Adds a change; no id, or too many changes, become a resync."""
         if object_id is None or len(self._pending) >= MAX_PENDING:
             self._resync = True
             self._pending.clear()
@@ -43,27 +43,27 @@ class Subscription:
             self._pending.add((kind, object_id))
         self._some.set()
 
-    async def take(self) -> Pending:
-        """Waits for a hint and returns all that came; the caller bounds the wait."""
+    async def take(self) -> Changes:
+        """Waits for a change and returns all pending ones; the caller limits the wait."""
         await self._some.wait()
         self._some.clear()
         ids: dict[str, set[str]] = {}
         for kind, object_id in self._pending:
             ids.setdefault(kind, set()).add(object_id)
-        pending = Pending(self._resync, {kind: frozenset(found) for kind, found in ids.items()})
+        changes = Changes(self._resync, {kind: frozenset(found) for kind, found in ids.items()})
         self._pending.clear()
         self._resync = False
-        return pending
+        return changes
 
 
-class Hints:
-    """Whoever listens to the database publishes; whoever watches subscribes. Publishing never waits."""
+class ChangeFanout:
+    """The subscriptions. Publishing never blocks."""
 
     def __init__(self) -> None:
         self._subscriptions: set[Subscription] = set()
 
     def publish(self, kind: str, object_id: str | None) -> None:
-        """Hands a hint to every subscriber; `object_id` None: anything of that kind, so everything is read anew."""
+        """Passes a change to every subscriber; `object_id` None: read everything again."""
         for subscription in self._subscriptions:
             subscription.put(kind, object_id)
 
@@ -75,7 +75,7 @@ class Hints:
             TooManySubscribersError: beyond `MAX_SUBSCRIBERS`.
         """
         if len(self._subscriptions) >= MAX_SUBSCRIBERS:
-            raise TooManySubscribersError(f"{MAX_SUBSCRIBERS} watches are open already; close some or poll")
+            raise TooManySubscribersError(f"{MAX_SUBSCRIBERS} watches are open, the most allowed; close some or poll")
         subscription = Subscription()
         self._subscriptions.add(subscription)
         try:

@@ -1,4 +1,4 @@
-"""What a plan says of utilization policies: those of its manifests count as applied. Reads, and writes nothing."""
+"""The effect of manifests on utilization policies: those among them count as applied. Writes nothing."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,18 +23,18 @@ Policies = Mapping[str, tuple[int, PolicySpec]]  # generation and spec, by name
 
 
 @dataclass(frozen=True, slots=True)
-class PolicyOutlook:
-    """What becomes of policies, what would then apply to deployments by name, and what speaks against it."""
+class PolicyEffects:
+    """The changes of policies, the effective policies of deployments by name, and problems."""
 
     changes: Mapping[str, PolicyChange]
     effective: Mapping[str, PlannedPolicy]
     problems: tuple[FieldProblem, ...]
 
 
-async def policy_outlook(
+async def policy_effects(
     connection: Reader, manifests: Mapping[str, Manifest], *, longest_window_s: float
-) -> PolicyOutlook:
-    """Looks at manifests, given by the path at which each was written, as if all of them were applied."""
+) -> PolicyEffects:
+    """The effect of applying all these manifests, given by their path in the request."""
     written = {path: one for path, one in manifests.items() if isinstance(one, PolicyManifest)}
     specs = {path: one.spec() for path, one in manifests.items() if isinstance(one, DeploymentManifest)}
     names = {one.name for one in written.values()}
@@ -49,7 +49,7 @@ async def policy_outlook(
         ),
     ]
     effective = {manifests[path].name: policy for path, spec in specs.items() if (policy := _effective(spec, after))}
-    return PolicyOutlook({one.name: _change(present, one) for one in written.values()}, effective, tuple(problems))
+    return PolicyEffects({one.name: _change(present, one) for one in written.values()}, effective, tuple(problems))
 
 
 def _change(present: Policies, manifest: PolicyManifest) -> PolicyChange:
@@ -73,7 +73,7 @@ def _second_defaults(written: Mapping[str, PolicyManifest], after: Policies) -> 
 
 
 def _effective(spec: DeploymentSpec, policies: Policies) -> PlannedPolicy | None:
-    """As `store/policies/effective.py` has it, of a deployment that is not written yet."""
+    """The effective policy of a deployment that is not written yet, as `store/policies/effective.py` defines it."""
     own = spec.utilization_policy
     if isinstance(own, UtilizationPolicy):
         return PlannedPolicy(origin="inline", spec=own)

@@ -7,8 +7,8 @@ import structlog
 
 from controller.hub import devices, handshake
 from controller.hub.heartbeats import Liveness
-from controller.hub.reports import Intake
-from controller.hub.samples import SampleIntake
+from controller.hub.reports import ReportWriter
+from controller.hub.samples import SampleWriter
 from controller.hub.session import Session
 from controller.hub.validate import AgentMessage, MalformedMessageError
 from controller.runtime.clock import Clock
@@ -32,13 +32,13 @@ NO_DATABASE: Final = "the controller cannot reach its database; dial again"
 HELD_ELSEWHERE_AGAIN_S: Final = 60.0
 
 
-class Conversation:
+class MessageHandler:
     """Reads agents' messages and hands them on.
 
     Args:
         database: where changes of inventory are written.
         clock: time.
-        intake: takes process reports and answers.
+        reports: takes process reports and answers.
         samples: takes samples.
         liveness: takes what was heard and read.
         lost_fence: called with a session that is no longer its worker's newest.
@@ -49,17 +49,17 @@ class Conversation:
         database: Database,
         clock: Clock,
         *,
-        intake: Intake,
-        samples: SampleIntake,
+        reports: ReportWriter,
+        samples: SampleWriter,
         liveness: Liveness,
-        lost_fence: Callable[[Session], None],
+        superseded: Callable[[Session], None],
     ) -> None:
         self._database = database
         self._clock = clock
-        self._intake = intake
+        self._reports = reports
         self._samples = samples
         self._liveness = liveness
-        self._lost_fence = lost_fence
+        self._superseded = superseded
 
     async def read_all(self, session: Session) -> None:
         """Takes in messages until the connection ends."""
@@ -71,7 +71,7 @@ class Conversation:
                 self._liveness.heard(session)
                 await self._take_in(session, message)
             except MalformedMessageError as error:
-                await handshake.note_malformed(self._database, session.worker_id, session.name, error)
+                await handshake.record_malformed(self._database, session.worker_id, session.name, error)
                 session.cut(str(error))
                 return
             except DATABASE_ERRORS as error:
@@ -82,16 +82,16 @@ class Conversation:
     async def _take_in(self, session: Session, message: AgentMessage) -> None:
         match message:
             case ProcessReport():
-                self._intake.report(session, message)
+                self._reports.report(session, message)
             case Samples():
                 self._samples.take(session, message)
             case CommandResult():
-                self._intake.result(session, message)
+                self._reports.result(session, message)
             case Heartbeat(gpus=gpus):
                 session.compare_clocks(self._clock.monotonic(), message.sent_s)
                 self._liveness.read(session, gpus)
-                overdue = session.held_elsewhere and self._clock.monotonic() >= session.look_again_at
-                if overdue or devices.differs(session.gpus, gpus):
+                overdue = session.held_elsewhere and self._clock.monotonic() >= session.recheck_at
+                if overdue or devices.facts_differ(session.gpus, gpus):
                     await self._write_change(session, gpus)
             case InventoryChanged(inventory=changed):
                 await self._write_change(session, changed)
@@ -101,6 +101,6 @@ class Conversation:
                 raise MalformedMessageError("hello: came twice on one connection")
 
     async def _write_change(self, session: Session, report: Inventory | tuple[DeviceFacts, ...] | None) -> None:
-        if not await devices.write_change(self._database, session, report):
-            self._lost_fence(session)
-        session.look_again_at = self._clock.monotonic() + HELD_ELSEWHERE_AGAIN_S
+        if not await devices.write_device_change(self._database, session, report):
+            self._superseded(session)
+        session.recheck_at = self._clock.monotonic() + HELD_ELSEWHERE_AGAIN_S

@@ -1,4 +1,4 @@
-"""What an apply of several manifests would lead to: worked out with the scheduler's own code, on arrays, no I/O."""
+"""Places the instances that manifests would create, in memory and with the scheduler's own code. No I/O."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,109 +20,109 @@ from schemas.manifest.deployment import DeploymentSpec
 from schemas.reasons import Reason
 
 MAX_INSTANCES: Final = 10_000
-_MAX_ADVISED: Final = 5  # deployments; each takes about ten questions to the scheduler, who has to leave many more
-NOBODY: Final = Holders()
-NOBODY_WAITS: Final = Queue()
+_MAX_ADVISED: Final = 5  # deployments; each takes about ten placements, and naming blocking instances many more
+NO_HOLDERS: Final = Holders()
+EMPTY_QUEUE: Final = Queue()
 PlanChange = Literal["create", "replace", "update", "unchanged"]
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
-    """One manifest: what would become of its deployment, and how many instances would have to be placed."""
+class ManifestEffect:
+    """The effect of one manifest: the change of its deployment, and how many instances have to be placed."""
 
     name: str
     uid: str
     spec: DeploymentSpec
     change: PlanChange
     to_place: int
-    need: Need | str  # a text: why the need is not known
+    need: Need | str  # a text: why the need is unknown
 
 
 def plan_items(
     inventory: Inventory,
-    planned: Sequence[Planned],
-    holders: Holders = NOBODY,
-    queue: Queue = NOBODY_WAITS,
+    effects: Sequence[ManifestEffect],
+    holders: Holders = NO_HOLDERS,
+    queue: Queue = EMPTY_QUEUE,
     *,
     reserve_after_s: float = RESERVE_AFTER_S,
-    name_others: bool = True,
+    name_blockers: bool = True,
 ) -> list[PlanItem]:
-    """Places all of them together behind those who wait, higher priority first; answers in the manifests' order.
+    """Places all instances together, higher priority first and behind pending ones. Keeps the manifests' order.
 
-    The first that do not fit are told what would make them fit, beside all that do.
+    The first deployments that do not fit get advice on what would make them fit.
 
     Args:
-        inventory: as it is; of no use afterwards.
-        planned: what is to be placed.
-        holders: those who hold claims, whom the planned might push out.
-        queue: those who wait already; of equal priority they are older.
-        reserve_after_s: for how long one has to wait until room is kept for it.
-        name_others: whether the first that does not fit is told whose leaving would help.
+        inventory: the present inventory; placing consumes it.
+        effects: of the manifests.
+        holders: claim holders, which the new instances may preempt.
+        queue: instances that are pending already; at equal priority they are older.
+        reserve_after_s: how long an instance is pending before capacity is reserved for it.
+        name_blockers: whether the first advice names the instances whose end would help.
     """
-    newest = [PendingInstance(ask, one.spec.priority, one.spec.preempt) for one in planned for ask in asks_of(one)]
+    newest = [PendingInstance(ask, one.spec.priority, one.spec.preempt) for one in effects for ask in asks_of(one)]
     pending_instances = sorted([*queue.waiting, *newest], key=lambda pending: -pending.priority)
     answers = serve(inventory, pending_instances, holders, reserve_after_s=reserve_after_s, ahead=queue.ahead)
-    served = {one.decision.instance: one for one in answers}
+    decided = {one.decision.instance: one for one in answers}
     names = {worker.id: worker.name for worker in inventory.workers.facts}
     items: list[PlanItem] = []
     advised = 0
-    for one in planned:
+    for one in effects:
         advice: list[str] | None = None
         for index in range(one.to_place):
-            answer = served.get(_instance(one, index))
+            answer = decided.get(_instance(one, index))
             if answer is not None and isinstance(answer.decision, Unplaced) and advice is None:
-                staying = holders.staying if name_others and not advised else ()
+                staying = holders.staying if name_blockers and not advised else ()
                 advice = _advice(inventory, one, answer.decision, staying) if advised < _MAX_ADVISED else []
                 advised += 1
             items.append(_item(one, index, answer, inventory, names, advice or []))
     return items
 
 
-def _instance(planned: Planned, index: int) -> str:
-    return f"{planned.name}#{index}"
+def _instance(effect: ManifestEffect, index: int) -> str:
+    return f"{effect.name}#{index}"
 
 
-def asks_of(planned: Planned) -> list[Ask]:
-    """What its instances ask; nothing where the need is not known."""
-    if isinstance(planned.need, str):
+def asks_of(effect: ManifestEffect) -> list[Ask]:
+    """The asks of its instances; none while the need is unknown."""
+    if isinstance(effect.need, str):
         return []
-    engine = engine_for(planned.spec)
-    ask = asks_for(planned.spec, planned.need, engine, instance="", deployment_uid=planned.uid)
-    return [for_instance(ask, _instance(planned, n)) for n in range(planned.to_place)]
+    engine = engine_for(effect.spec)
+    ask = asks_for(effect.spec, effect.need, engine, instance="", deployment_uid=effect.uid)
+    return [for_instance(ask, _instance(effect, n)) for n in range(effect.to_place)]
 
 
-def _advice(inventory: Inventory, planned: Planned, decision: Unplaced, holders: Sequence[Holder]) -> list[str]:
-    if isinstance(planned.need, str) or decision.reason == Reason.RESERVED:
+def _advice(inventory: Inventory, effect: ManifestEffect, decision: Unplaced, holders: Sequence[Holder]) -> list[str]:
+    if isinstance(effect.need, str) or decision.reason == Reason.RESERVED:
         return []
-    engine = engine_for(planned.spec)
-    return advise(inventory, Unfit(planned.spec, planned.need, engine, planned.uid, decision.explain, holders))
+    engine = engine_for(effect.spec)
+    return advise(inventory, Unfit(effect.spec, effect.need, engine, effect.uid, decision.explain, holders))
 
 
 def _item(
-    planned: Planned,
+    effect: ManifestEffect,
     index: int,
     answer: Decided | None,
     inventory: Inventory,
     names: Mapping[str, str],
     advice: list[str],
 ) -> PlanItem:
-    if answer is None or isinstance(planned.need, str):
-        explain = Explain(workers=0, rejected={}, message=f"{Reason.METADATA_UNKNOWN}: {planned.need}")
-        return PlanItem(deployment=planned.name, instance=index, fits=False, explain=explain)
+    if answer is None or isinstance(effect.need, str):
+        explain = Explain(workers=0, rejected={}, message=f"{Reason.METADATA_UNKNOWN}: {effect.need}")
+        return PlanItem(deployment=effect.name, instance=index, fits=False, explain=explain)
     decision = answer.decision
     if not isinstance(decision, Placed):
         return PlanItem(
-            deployment=planned.name,
+            deployment=effect.name,
             instance=index,
             fits=False,
-            need=need_view(planned.need, planned.spec.resources),
+            need=need_view(effect.need, effect.spec.resources),
             preempts=[one.instance for one in answer.leave],
             explain=decision.explain.model_copy(update={"advice": advice}),
         )
     gpus = [claim for claim in decision.claims if inventory.gpu_row(claim.device) is not None]
     layout = decision.layout
     return PlanItem(
-        deployment=planned.name,
+        deployment=effect.name,
         instance=index,
         fits=True,
         worker=names[decision.worker_id],
@@ -131,5 +131,5 @@ def _item(
         memory_mib_per_gpu=gpus[0].memory_mib if gpus else None,
         engine=decision.engine or None,
         layout=LayoutView(gpus=layout.gpus, workers=layout.workers, tp=layout.tp, pp=layout.pp, dp=layout.dp),
-        need=need_view(planned.need, planned.spec.resources, decision.engine, layout),
+        need=need_view(effect.need, effect.spec.resources, decision.engine, layout),
     )

@@ -1,4 +1,4 @@
-"""Reports over the history: what was claimed, used, wasted and freed, and what another policy would have freed."""
+"""The idle report: GPU hours claimed, used, wasted and freed, and what a policy with other figures would have freed."""
 
 import asyncio
 from collections import defaultdict
@@ -9,9 +9,9 @@ from typing import Final
 from aiohttp import web
 
 from controller.api.context import CONTEXT
-from controller.api.durations import duration_s
 from controller.api.errors import invalid
-from controller.api.exchange import answer, known_parameters, whole_number
+from controller.api.parameters import duration_s, known_parameters, whole_number
+from controller.api.responses import json_response
 from controller.api.route import Access, Query, Route
 from controller.decide.policies.replay import freed_gpu_s
 from controller.domain.policies import EffectivePolicy
@@ -26,18 +26,18 @@ from schemas.manifest.problems import FieldProblem
 DEFAULT_SINCE_S: Final = 7 * 86_400.0
 MAX_SINCE_S: Final = 400 * 86_400.0
 WASTED_BELOW: Final = 10  # percent, where no policy applies
-DEADLINE_S: Final = 55.0  # longer than other answers take: weeks of many GPUs are read
+DEADLINE_S: Final = 55.0  # longer than of other routes: this reads weeks of many GPUs
 _INLINE: Final = "inline"
 _HOUR_S: Final = 3600.0
 
 
-async def get_idle(request: web.Request) -> web.Response:
+async def get(request: web.Request) -> web.Response:
     """`GET /reports/idle`."""
     parameters = known_parameters(request, "since", "min_gpu_utilization", "time_window")
     since_s = duration_s(parameters, "since", low=60, high=MAX_SINCE_S) or DEFAULT_SINCE_S
     replayed = _replayed(parameters)
     async with asyncio.timeout(DEADLINE_S):
-        return answer(await _report(request.app[CONTEXT].database, since_s, replayed))
+        return json_response(await _report(request.app[CONTEXT].database, since_s, replayed))
 
 
 def _replayed(parameters: Mapping[str, str]) -> UtilizationPolicy | None:
@@ -47,12 +47,18 @@ def _replayed(parameters: Mapping[str, str]) -> UtilizationPolicy | None:
         return None
     if minimum is None or window_s is None:
         missing = "min_gpu_utilization" if minimum is None else "time_window"
-        raise invalid([FieldProblem(missing, "is required; a policy is replayed only if both are given")])
+        raise invalid(
+            [
+                FieldProblem(
+                    missing, "is required with the other; a replayed policy needs min_gpu_utilization and time_window"
+                )
+            ]
+        )
     return UtilizationPolicy(min_gpu_utilization=minimum, time_window=int(window_s))
 
 
 async def _report(database: Database, since_s: float, replayed: UtilizationPolicy | None) -> IdleReport:
-    """Reads in short transactions, one after the other: what is past does not change."""
+    """Reads in several short transactions, since the past does not change."""
     async with database.snapshot() as connection:
         until = await rolled_up_to(connection)
         since = until - timedelta(seconds=since_s)
@@ -80,14 +86,14 @@ async def _report(database: Database, since_s: float, replayed: UtilizationPolic
 async def _would_free(
     database: Database, since: datetime, until: datetime, policy: UtilizationPolicy
 ) -> dict[str, float]:
-    """GPU seconds that the policy would have freed, by deployment's uid."""
+    """GPU seconds that the policy would have freed, by deployment uid."""
     freed: defaultdict[str, float] = defaultdict(float)
     after: str | None = ""
     while after is not None:
         async with database.snapshot() as connection:
             pasts, after = await read_pasts(connection, since, until, policy.time_window, after)
         for past in pasts:
-            # Minutes by the ten thousand, which the event loop shall not wait for.
+            # Tens of thousands of minutes: too long for the event loop.
             freed[past.deployment_uid] += await asyncio.to_thread(
                 freed_gpu_s, past.claims, past.minutes, policy, since.timestamp()
             )
@@ -136,13 +142,13 @@ def _policies(sums: Sums) -> list[PolicyItem]:
 
 
 _QUERY: Final = (
-    Query("since", "how far back, such as 12h; 7d where it is left out"),
-    Query("min_gpu_utilization", "percent of a policy to be replayed; with time_window", "integer"),
-    Query("time_window", "window of a policy to be replayed, such as 10m"),
+    Query("since", "how far back, such as 12h (default 7d)"),
+    Query("min_gpu_utilization", "percent, of the policy to replay; requires time_window", "integer"),
+    Query("time_window", "window of the policy to replay, such as 10m; requires min_gpu_utilization"),
 )
 ROUTES: Final = (
     Route(
-        "GET", "/api/v1/reports/idle", get_idle, Access.READ, "GPU hours claimed, used, wasted and freed", "reports",
+        "GET", "/api/v1/reports/idle", get, Access.READ, "Read GPU hours claimed, used, wasted and freed", "reports",
         IdleReport, query=_QUERY, stream=True,
     ),
 )  # fmt: skip

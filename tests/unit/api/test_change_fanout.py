@@ -4,12 +4,12 @@ import asyncio
 
 import pytest
 
-from controller.api import hints as module
-from controller.api.hints import Hints, TooManySubscribersError
+from controller.api import change_fanout as module
+from controller.api.change_fanout import ChangeFanout, TooManySubscribersError
 
 
 async def test_what_comes_twice_counts_once() -> None:
-    hints = Hints()
+    hints = ChangeFanout()
     hints.publish("status", "before")
     with hints.subscribe() as subscription:
         for kind, object_id in (("status", "a"), ("status", "a"), ("status", "b"), ("worker", "w")):
@@ -24,7 +24,7 @@ async def test_what_comes_twice_counts_once() -> None:
 
 
 async def test_too_many_or_unnamed_mean_everything() -> None:
-    hints = Hints()
+    hints = ChangeFanout()
     with hints.subscribe() as far_behind, hints.subscribe() as other:
         for n in range(module.MAX_PENDING + 10):
             hints.publish("status", str(n))
@@ -40,7 +40,7 @@ async def test_too_many_or_unnamed_mean_everything() -> None:
 
 async def test_subscribers_are_bounded_and_leave(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_SUBSCRIBERS", 1)
-    hints = Hints()
+    hints = ChangeFanout()
     with hints.subscribe(), pytest.raises(TooManySubscribersError), hints.subscribe():
         pass
     with hints.subscribe():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from controller.hub.devices import differs
+from controller.hub.devices import facts_differ
 from schemas.wire import DeviceFacts
 
 GPU = DeviceFacts(uuid="GPU-1", index=0, model="H100", memory_mib=81920, used_mib=0, utilization=0.0)
@@ -11,14 +11,14 @@ OTHER = GPU.model_copy(update={"uuid": "GPU-2", "index": 1})
 
 def test_readings_and_order_make_no_difference() -> None:
     busy = GPU.model_copy(update={"used_mib": 4096, "utilization": 93.5})
-    assert not differs((GPU, OTHER), (OTHER, busy))
-    assert not differs((GPU,), (GPU.model_copy(update={"used_mib": None, "utilization": None}),))
-    assert not differs(None, None)
-    assert differs((GPU,), None)
-    assert differs(None, ())
-    assert differs((GPU,), (GPU, OTHER))
+    assert not facts_differ((GPU, OTHER), (OTHER, busy))
+    assert not facts_differ((GPU,), (GPU.model_copy(update={"used_mib": None, "utilization": None}),))
+    assert not facts_differ(None, None)
+    assert facts_differ((GPU,), None)
+    assert facts_differ(None, ())
+    assert facts_differ((GPU,), (GPU, OTHER))
 
 
 @pytest.mark.parametrize("field", sorted(set(DeviceFacts.model_fields) - {"used_mib", "utilization"}))
 def test_every_other_fact_makes_a_difference(field: str) -> None:
-    assert differs((GPU,), (GPU.model_copy(update={field: "something else"}),))
+    assert facts_differ((GPU,), (GPU.model_copy(update={field: "something else"}),))

@@ -2,7 +2,7 @@
 
 from contextlib import ExitStack
 
-from controller.api.routing import RoutingTable
+from controller.api.gateway.pick_instance import RoutingTable
 from controller.store.deployments.serving import Endpoint
 
 
@@ -30,7 +30,7 @@ def test_the_least_busy_is_chosen() -> None:
     made = table("a", "b")
     with ExitStack() as busy:
         for _ in range(3):
-            busy.enter_context(made.serving(endpoints("m", "a")[0]))
+            busy.enter_context(made.counted(endpoints("m", "a")[0]))
         assert [chosen(made) for _ in range(3)] == ["b", "b", "b"]
     assert {chosen(made), chosen(made)} == {"a", "b"}, "what has ended counts no more"
 
@@ -43,7 +43,7 @@ def test_each_is_tried_once() -> None:
 
 def test_known_is_not_served() -> None:
     made = table("a")
-    assert made.served() == ["m"]
+    assert made.running_models() == ["m"]
     assert made.knows("idle")
     assert made.pick("idle") is None
     assert not made.knows("other")
@@ -51,7 +51,7 @@ def test_known_is_not_served() -> None:
 
 def test_a_refresh_keeps_what_is_under_way() -> None:
     made = table("a", "b")
-    with made.serving(endpoints("m", "a")[0]):
+    with made.counted(endpoints("m", "a")[0]):
         made.update(frozenset({"m"}), endpoints("m", "a", "b"))
         assert [chosen(made), chosen(made)] == ["b", "b"]
         made.update(frozenset({"m"}), endpoints("m", "b"))

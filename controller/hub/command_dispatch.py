@@ -10,7 +10,7 @@ import structlog
 from pydantic import ValidationError
 
 from controller.domain.events import NewEvent
-from controller.hub.reports import STRAY_AGAIN_S, stop_of_stray
+from controller.hub.reports import STRAY_RESEND_S, stop_stray_command
 from controller.hub.session import Session
 from controller.runtime.clock import Clock
 from controller.runtime.database import DATABASE_ERRORS
@@ -32,11 +32,11 @@ ROUND_LIMIT_S: Final = 20.0
 RETRY_S: Final = 1.0
 
 
-class OrderError(Exception):
+class CommandNotSendableError(Exception):
     """The order cannot be sent as it stands; the text says why."""
 
 
-class Delivery:
+class CommandDispatcher:
     """One sender for all connections.
 
     Args:
@@ -94,7 +94,7 @@ class Delivery:
                 continue
             waiting_s = now - min(session.unanswered.values(), default=now)
             strays_s = now - min(session.strays.values(), default=now)
-            if waiting_s >= commands.RESEND_AFTER_S or strays_s >= STRAY_AGAIN_S:
+            if waiting_s >= commands.RESEND_AFTER_S or strays_s >= STRAY_RESEND_S:
                 self._woken.add(worker_id)
 
     async def _deliver(self, sessions: list[Session]) -> None:
@@ -113,7 +113,7 @@ class Delivery:
             session = by_worker[command.worker_id]
             try:
                 order = compose(command, due.term, secrets)
-            except OrderError as error:
+            except CommandNotSendableError as error:
                 await self._cannot_send(session, command, str(error))
             else:
                 session.send(order)
@@ -130,9 +130,9 @@ class Delivery:
     def _repeat_strays(self, session: Session, term: int) -> None:
         now = self._clock.monotonic()
         for key, told in list(session.strays.items()):
-            if now - told >= STRAY_AGAIN_S:
+            if now - told >= STRAY_RESEND_S:
                 session.strays[key] = now
-                session.send(stop_of_stray(*key, term))
+                session.send(stop_stray_command(*key, term))
 
     async def _resolve(self, due: Iterable[DueCommand]) -> dict[str, str]:
         names = {name for command in due for name in _secret_names(command).values()}
@@ -175,7 +175,9 @@ def compose(command: DueCommand, term: int, secrets: Mapping[str, str]) -> Comma
     names = _secret_names(command)
     missing = sorted({name for name in names.values() if name not in secrets})
     if missing:
-        raise OrderError(f"secret {missing[0]!r} does not exist; set it with: gpuward secret set {missing[0]}")
+        raise CommandNotSendableError(
+            f"secret {missing[0]!r} does not exist; set it with: gpuward secret set {missing[0]}"
+        )
     try:
         start, stop = None, None
         if command.verb == "start":
@@ -187,7 +189,7 @@ def compose(command: DueCommand, term: int, secrets: Mapping[str, str]) -> Comma
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         field = ".".join(str(part) for part in first["loc"])
-        raise OrderError(f"the stored order is not valid: {field}: {first['msg']}") from error
+        raise CommandNotSendableError(f"the stored order is not valid: {field}: {first['msg']}") from error
     return Command(
         command_id=command.id,
         term=term,
