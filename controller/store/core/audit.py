@@ -7,7 +7,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-from controller.store.views.paging import Reader
+from controller.store.core.database import Reader
 from schemas.api.audit import AuditView, AuditViolation
 
 _HEAD: Final = re.compile(r"^-- (?P<name>[a-z_]+): (?P<statement>.+)$", re.MULTILINE)

@@ -4,11 +4,12 @@ import asyncio
 import copy
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
-from typing import Any, Final, Self
+from typing import Any, Final, Protocol, Self, TypeAlias
 from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
 import asyncpg
 import orjson
+from asyncpg.pool import PoolConnectionProxy
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as OrmTimeoutError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
@@ -31,7 +32,17 @@ TRANSACTION_TIMEOUT: Final = "30s"
 _KNOWS_TRANSACTION_TIMEOUT: Final = (17,)
 
 
-_DRIVER_ERRORS: Final = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
+DRIVER_ERRORS: Final = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
+
+
+Connection: TypeAlias = "PoolConnectionProxy[Any]"
+
+
+class Reader(Protocol):
+    """What reads need of a connection."""
+
+    async def fetch(self, query: str, *args: Any) -> "list[asyncpg.Record]":
+        """Runs a query."""
 
 
 class DatabaseUrlError(ValueError):
@@ -167,7 +178,7 @@ class Database:
                     async with transaction(connection):
                         with _cut_if_cancelled(connection, cancels):
                             yield connection
-        except _DRIVER_ERRORS:
+        except DRIVER_ERRORS:
             if cancels:
                 raise cancels[0] from None
             raise
@@ -189,6 +200,11 @@ class Database:
             raise _driver_error(error) from error
         except OrmTimeoutError as error:
             raise TimeoutError(str(error)) from error
+
+    async def ping(self) -> None:
+        """Runs one query; raises what the driver raises if the database does not answer."""
+        async with self.connection() as connection:
+            await connection.fetchval("select 1")
 
     async def listen_connection(self) -> "asyncpg.Connection[Any]":
         """A connection of its own, never pooled, for LISTEN and for the lease."""

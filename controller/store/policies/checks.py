@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from typing import Final
 
-from controller.store.views.paging import Reader
+from controller.store.core.database import Reader
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.manifest.policy import NO_POLICY, UtilizationPolicy
 from schemas.manifest.problems import FieldProblem, join_path

@@ -11,7 +11,7 @@ from typing import Any, Final
 import orjson
 
 from controller.domain.policies import EffectivePolicy
-from controller.store.views.paging import Reader
+from controller.store.core.database import Reader
 from schemas.manifest.policy import UtilizationPolicy
 
 # One row for each deployment to which a policy applies, deleted ones included. For the FROM of a query, in brackets.

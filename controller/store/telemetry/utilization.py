@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
+from controller.store.core.database import Reader
 from controller.store.core.refusals import NotFoundError
-from controller.store.views.paging import Reader
 from schemas.api.history import SeriesView, UtilizationView, WatchView
 
 MAX_TRACKS: Final = 512

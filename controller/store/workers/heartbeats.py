@@ -2,11 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Final
 
-from asyncpg.pool import PoolConnectionProxy
-
-Connection: TypeAlias = "PoolConnectionProxy[Any]"
+from controller.store.core.database import Connection
 
 # Rows in key order: two flushes that met in another order would wait for each other in a circle.
 _SEEN: Final = """
@@ -62,7 +60,7 @@ _MOVED_MIB: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ConnectionState:
     """How one connection stands. Its newest message came `age_s` seconds ago."""
 
     worker_id: str
@@ -94,7 +92,7 @@ class ForeignUse:
     before_mib: int
 
 
-async def write_seen(connection: Connection, seen: Sequence[Seen]) -> set[str]:
+async def write_liveness(connection: Connection, seen: Sequence[ConnectionState]) -> set[str]:
     """Writes how connections stand; each worker at most once.
 
     Returns:
