@@ -35,6 +35,13 @@ def test_every_relative_link_leads_somewhere(page: Path) -> None:
         assert not anchor or anchor in anchors(file), f"{page.name}: {target} has no such heading"
 
 
+@pytest.mark.parametrize("page", [p for p in pages() if p.name != "ARCHITECTURE.md"], ids=lambda page: page.name)
+def test_every_file_that_a_page_names_exists(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    named = re.findall(r"\b((?:agent|bench|cli|controller|deploy|schemas)/[\w/]*\w\.\w+)", text)
+    assert [name for name in named if not (ROOT / name).is_file()] == []
+
+
 def test_every_page_is_in_the_readme_and_in_the_navigation() -> None:
     readme = {Path(target.partition("#")[0]).name for target in links(ROOT / "README.md")}
     listed = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
