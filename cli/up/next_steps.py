@@ -1,4 +1,4 @@
-"""What `up` says when all is ready: where things are, and three commands that work as printed. Pure."""
+"""What `up` prints when it is ready: where its files are, and three commands to try. Pure."""
 
 import json
 import shlex
@@ -10,8 +10,8 @@ from cli.up.example import EXAMPLE_MANIFEST, EXAMPLE_NAME
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a running `up` has its things. `program` is how this program was called."""
+class Surroundings:
+    """The URL, folders and workers of a running `up`. `program` is how this program was called."""
 
     url: str
     data_dir: Path
@@ -21,32 +21,32 @@ class Place:
     program: Sequence[str]
 
 
-def greeting(place: Place, *, example: bool) -> str:
-    """The text that is printed when everything runs."""
+def ready_text(there: Surroundings, *, example: bool) -> str:
+    """The text to print when everything runs."""
     lines = [
         "",
-        f"Gpuward is ready at {place.url} with {_workers(place.workers)}.",
+        f"Gpuward is ready at {there.url} with {_workers(there.workers)}.",
         "",
-        f"  data      {place.data_dir}",
-        f"  logs      {place.logs}",
-        f"  key       {place.client_env} (an administrator's; keep it to yourself)",
+        f"  data      {there.data_dir}",
+        f"  logs      {there.logs}",
+        f"  key       {there.client_env} (of an administrator; keep it secret)",
         "",
         "Try in another terminal, from this folder:",
         "",
-        *(f"  {command}" for command in first_commands(place, example=example)),
+        *(f"  {command}" for command in first_commands(there, example=example)),
         "",
-        "Ctrl-C stops all of it; what you deployed comes back at the next start.",
+        "Ctrl-C stops everything. Your deployments run again at the next start.",
     ]
     return "\n".join(lines)
 
 
-def first_commands(place: Place, *, example: bool) -> list[str]:
-    """Three lines for a POSIX shell, each complete in itself: they read the key from its file."""
-    file = shlex.quote(str(place.client_env))
-    gpuward = f"env $(cat {file}) {shlex.join(place.program)}"
+def first_commands(there: Surroundings, *, example: bool) -> list[str]:
+    """Three command lines for a POSIX shell. Each works alone, since it reads the key from its file."""
+    file = shlex.quote(str(there.client_env))
+    gpuward = f"env $(cat {file}) {shlex.join(there.program)}"
     body = json.dumps({"model": EXAMPLE_NAME, "messages": [{"role": "user", "content": "Hello!"}]})
     curl = (
-        f". {file}; curl -s {place.url}/v1/chat/completions "
+        f". {file}; curl -s {there.url}/v1/chat/completions "
         '-H "Authorization: Bearer $GPUWARD_API_KEY" -H "Content-Type: application/json" '
         f"-d {shlex.quote(body)}"
     )
@@ -57,7 +57,7 @@ def first_commands(place: Place, *, example: bool) -> list[str]:
 
 
 def program_called(argv0: str, interpreter: str) -> list[str]:
-    """How to call this program again: as it was called, or through the interpreter where it is no command."""
+    """How to call this program again: as it was called, or with the interpreter if it is not a command."""
     if argv0.endswith(".py") or not argv0:
         return [interpreter, "-P", "-m", "cli"]
     return [argv0]
