@@ -32,7 +32,7 @@ class Target:
     generation: int
 
 
-class Verdict(Enum):
+class WaitState(Enum):
     """The state of a wait."""
 
     WAITING = "waiting"
@@ -41,26 +41,26 @@ class Verdict(Enum):
 
 
 _OF_PHASE: Final = {
-    "running": Verdict.DONE,
-    "succeeded": Verdict.DONE,
-    "stopped": Verdict.DONE,  # with 0 wanted replicas; `judge` handles the others
-    "failed": Verdict.FAILED,
+    "running": WaitState.DONE,
+    "succeeded": WaitState.DONE,
+    "stopped": WaitState.DONE,  # with 0 wanted replicas; `wait_state` handles the others
+    "failed": WaitState.FAILED,
 }
 
 
-def judge(target: Target, view: DeploymentView | None) -> tuple[Verdict, str]:
+def wait_state(target: Target, view: DeploymentView | None) -> tuple[WaitState, str]:
     """Whether the wait for a deployment is over, and a line about its phase. Pure."""
     if view is None or view.uid != target.uid or view.deleted_at is not None:
-        return Verdict.FAILED, f"{target.name}: was deleted"
+        return WaitState.FAILED, f"{target.name}: was deleted"
     status = view.status
     if status.observed_generation < target.generation:
-        return Verdict.WAITING, f"{target.name}: not observed yet"
+        return WaitState.WAITING, f"{target.name}: not observed yet"
     reason = status.message or status.reason
     line = f"{target.name}: {status.phase} {status.ready}/{status.wanted}" + (f" - {reason}" if reason else "")
     if status.phase == "stopped" and view.spec.replicas > 0:
         line += f"\nit is stopped until you run: gpuward start {target.name}"
-        return Verdict.FAILED, line
-    return _OF_PHASE.get(status.phase, Verdict.WAITING), line
+        return WaitState.FAILED, line
+    return _OF_PHASE.get(status.phase, WaitState.WAITING), line
 
 
 class ProgressLog:
@@ -94,12 +94,12 @@ async def until_running(api: "Api", targets: Iterable[Target], timeout_s: float,
     async def check() -> bool:
         for target in list(waiting.values()):
             raw = await api.find(path_of("deployments", target.name))
-            verdict, line = judge(target, parse(DeploymentView, raw) if raw is not None else None)
-            if verdict is Verdict.FAILED:
+            state, line = wait_state(target, parse(DeploymentView, raw) if raw is not None else None)
+            if state is WaitState.FAILED:
                 raise CliError(line)
             await _report_instances(api, target, progress)
             progress.report(target.name, line)
-            if verdict is Verdict.DONE:
+            if state is WaitState.DONE:
                 del waiting[target.name]
         return not waiting
 

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from cli.formatting import some
 from cli.up.example import EXAMPLE_MANIFEST, EXAMPLE_NAME
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class UpInfo:
     """The URL, folders and workers of a running `up`. `program` is how this program was called."""
 
     url: str
@@ -21,32 +22,32 @@ class Surroundings:
     program: Sequence[str]
 
 
-def ready_text(there: Surroundings, *, example: bool) -> str:
+def ready_text(info: UpInfo, *, example: bool) -> str:
     """The text to print when everything runs."""
     lines = [
         "",
-        f"Gpuward is ready at {there.url} with {_workers(there.workers)}.",
+        f"Gpuward is ready at {info.url} with {_workers(info.workers)}.",
         "",
-        f"  data      {there.data_dir}",
-        f"  logs      {there.logs}",
-        f"  key       {there.client_env} (of an administrator; keep it secret)",
+        f"  data      {info.data_dir}",
+        f"  logs      {info.logs}",
+        f"  key       {info.client_env} (of an administrator; keep it secret)",
         "",
         "Try in another terminal, from this folder:",
         "",
-        *(f"  {command}" for command in first_commands(there, example=example)),
+        *(f"  {command}" for command in first_commands(info, example=example)),
         "",
         "Ctrl-C stops everything. Your deployments run again at the next start.",
     ]
     return "\n".join(lines)
 
 
-def first_commands(there: Surroundings, *, example: bool) -> list[str]:
+def first_commands(info: UpInfo, *, example: bool) -> list[str]:
     """Three command lines for a POSIX shell. Each works alone, since it reads the key from its file."""
-    file = shlex.quote(str(there.client_env))
-    gpuward = f"env $(cat {file}) {shlex.join(there.program)}"
+    file = shlex.quote(str(info.client_env))
+    gpuward = f"env $(cat {file}) {shlex.join(info.program)}"
     body = json.dumps({"model": EXAMPLE_NAME, "messages": [{"role": "user", "content": "Hello!"}]})
     curl = (
-        f". {file}; curl -s {there.url}/v1/chat/completions "
+        f". {file}; curl -s {info.url}/v1/chat/completions "
         '-H "Authorization: Bearer $GPUWARD_API_KEY" -H "Content-Type: application/json" '
         f"-d {shlex.quote(body)}"
     )
@@ -64,5 +65,5 @@ def program_called(argv0: str, interpreter: str) -> list[str]:
 
 
 def _workers(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")  # noqa: PLR2004 - shown
+    shown = some(names, 4)
     return f"worker {shown}" if len(names) == 1 else f"{len(names)} workers ({shown})"

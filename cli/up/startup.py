@@ -20,7 +20,7 @@ from cli.errors import CliError, TimedOutError, UsageError
 from cli.up.example import run_example
 from cli.up.hosts import HostChoice, LocalHost, simulated_hosts
 from cli.up.kill_engines import kill_engines
-from cli.up.next_steps import Surroundings, ready_text
+from cli.up.next_steps import UpInfo, ready_text
 from cli.up.progress import Progress
 from cli.up.supervisor import Supervisor
 from cli.wait import ProgressLog
@@ -114,8 +114,8 @@ async def _bring_up(options: Options, daemons: Daemons, supervisor: Supervisor, 
             with progress.step("Example deployment"):
                 await run_example(api, ProgressLog(progress.detail))
     names = [host.name for host in hosts]
-    there = Surroundings(url, options.data_dir, options.logs, client_env, names, options.program)
-    progress.print(ready_text(there, example=options.example))
+    info = UpInfo(url, options.data_dir, options.logs, client_env, names, options.program)
+    progress.print(ready_text(info, example=options.example))
 
 
 async def _start_controller(daemons: Daemons, supervisor: Supervisor) -> str:

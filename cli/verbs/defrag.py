@@ -7,7 +7,7 @@ import typer
 
 from cli.api import parse, path_of
 from cli.errors import CliError, UsageError
-from cli.formatting import age, gib, or_dash, short_gpus
+from cli.formatting import age, gib, or_dash, short_gpus, some
 from cli.manifests import manifest_as_json, read_manifests
 from cli.output import Format, print_data, print_table
 from cli.runner import OutputOption, run
@@ -55,7 +55,7 @@ def defrag(
         else:
             _print_plan(view)
         if view.left:
-            raise CliError(f"no relocations free enough capacity for {_some(view.left)}")
+            raise CliError(f"no relocations free enough capacity for {some(view.left, _NAMED)}")
 
     run(ctx, work)
 
@@ -68,15 +68,9 @@ def _print_plan(view: DefragView) -> None:
     empty = "no relocations are planned" if view.left else "no relocations are needed"
     print_table(["INSTANCE", "FROM", "TO", "GPUS", "MEMORY"], rows, empty=empty)
     if view.fits:
-        print(f"\nwill fit: {_some(view.fits)}")
+        print(f"\nwill fit: {some(view.fits, _NAMED)}")
     if view.applied:
         print("relocations started; see their progress with `gpuward defrag`")
-
-
-def _some(names: list[str]) -> str:
-    """The first names, and the number of the others."""
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more
 
 
 def _print_relocations(raw: Any, output: Format) -> None:

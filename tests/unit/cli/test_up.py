@@ -15,7 +15,7 @@ from cli.errors import CliError, UsageError
 from cli.up import startup
 from cli.up.hosts import HostChoice, read_host_names, simulated_hosts
 from cli.up.kill_engines import kill_engines
-from cli.up.next_steps import Surroundings, first_commands, program_called
+from cli.up.next_steps import UpInfo, first_commands, program_called
 from cli.up.progress import Progress
 from cli.up.startup import AgentStart, Daemons, Options, check_port, up
 from support.api_double import KEY, ApiDouble, deployment, serving, worker
@@ -206,8 +206,8 @@ def test_the_printed_commands_work_as_printed(tmp_path):
         double.add(deployment("hello"))
         (folder / "client.env").write_text(f"GPUWARD_URL={double.url}\nGPUWARD_API_KEY={KEY}\n")
         program = program_called("/x/__main__.py", sys.executable)
-        there = Surroundings(double.url, folder, folder, folder / "client.env", ["gpu-1"], program)
-        commands = first_commands(there, example=True) + first_commands(there, example=False)[:1]
+        info = UpInfo(double.url, folder, folder, folder / "client.env", ["gpu-1"], program)
+        commands = first_commands(info, example=True) + first_commands(info, example=False)[:1]
         env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
         ran = [_shell(command.replace(" --wait", ""), env) for command in commands]
         assert [done.returncode for done in ran] == [0, 0, 0, 0], [done.stderr for done in ran]

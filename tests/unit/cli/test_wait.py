@@ -7,7 +7,7 @@ from cli.api import parse
 from cli.client import connect
 from cli.connection import Connection
 from cli.errors import TimedOutError
-from cli.wait import ProgressLog, Target, Verdict, judge, until_running
+from cli.wait import ProgressLog, Target, WaitState, until_running, wait_state
 from schemas.api.deployments import DeploymentView
 from support.api_double import KEY, ApiDouble, deployment, serving
 
@@ -19,29 +19,29 @@ def view(phase: str, **changes):
 
 
 @pytest.mark.parametrize(
-    ("phase", "replicas", "verdict"),
+    ("phase", "replicas", "state"),
     [
-        ("pending", 2, Verdict.WAITING),
-        ("progressing", 2, Verdict.WAITING),
-        ("degraded", 2, Verdict.WAITING),
-        ("running", 2, Verdict.DONE),
-        ("succeeded", 2, Verdict.DONE),
-        ("failed", 2, Verdict.FAILED),
-        ("stopped", 2, Verdict.FAILED),
-        ("stopped", 0, Verdict.DONE),
+        ("pending", 2, WaitState.WAITING),
+        ("progressing", 2, WaitState.WAITING),
+        ("degraded", 2, WaitState.WAITING),
+        ("running", 2, WaitState.DONE),
+        ("succeeded", 2, WaitState.DONE),
+        ("failed", 2, WaitState.FAILED),
+        ("stopped", 2, WaitState.FAILED),
+        ("stopped", 0, WaitState.DONE),
     ],
 )
-def test_each_phase_has_its_verdict(phase, replicas, verdict):
-    assert judge(Target("d", "u", 1), view(phase, replicas=replicas))[0] is verdict
+def test_each_phase_has_its_verdict(phase, replicas, state):
+    assert wait_state(Target("d", "u", 1), view(phase, replicas=replicas))[0] is state
 
 
 def test_a_phase_of_an_earlier_generation_does_not_count():
-    assert judge(Target("d", "u", 2), view("failed"))[0] is Verdict.WAITING
+    assert wait_state(Target("d", "u", 2), view("failed"))[0] is WaitState.WAITING
 
 
 def test_a_deleted_or_recreated_deployment_is_a_failure():
-    assert judge(Target("d", "u", 1), None)[0] is Verdict.FAILED
-    assert judge(Target("d", "another", 1), view("running"))[0] is Verdict.FAILED
+    assert wait_state(Target("d", "u", 1), None)[0] is WaitState.FAILED
+    assert wait_state(Target("d", "another", 1), view("running"))[0] is WaitState.FAILED
 
 
 def test_an_unchanged_line_is_printed_once():
