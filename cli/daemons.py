@@ -22,8 +22,11 @@ if TYPE_CHECKING:  # slow to import
     from cli.up.startup import AgentStart, Daemons
 
 app = typer.Typer()
-PortOption = Annotated[int | None, typer.Option("--port", min=0, max=65535, help="Port of the API. 0: any free port.")]
-HostOption = Annotated[str | None, typer.Option("--host", help="Address to listen on.")]
+PortOption = Annotated[
+    int | None,
+    typer.Option("--port", min=0, max=65535, help=f"Port of the API. 0: any free port. Default: {DEFAULT_PORT}."),
+]
+HostOption = Annotated[str | None, typer.Option("--host", help="Address to listen on. Default: 127.0.0.1.")]
 DataDirOption = Annotated[
     Path | None,
     typer.Option(
@@ -105,7 +108,7 @@ def agent(
         ),
     ] = None,
     on_exit: Annotated[
-        str | None, typer.Option("--on-exit", help="What to do with engines at a clean exit: stop or keep.")
+        str | None, typer.Option("--on-exit", help="What to do with engines at a clean exit: stop (default) or keep.")
     ] = None,
     label: Annotated[
         list[str] | None, typer.Option("--label", metavar="KEY=VALUE", help="Label of the worker. Can be repeated.")

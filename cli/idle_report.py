@@ -16,7 +16,7 @@ _CSV: Final = (
 
 
 def report_table(report: IdleReport) -> tuple[list[str], list[list[str]]]:
-    """Titles and rows in the order of the report, and the total; GPU hours."""
+    """Titles and rows in GPU hours, the most wasteful deployment first, and the total."""
     last = None if report.replayed else -1
     times = Counter(item.deployment for item in report.items)
     rows = []

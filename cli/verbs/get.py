@@ -60,9 +60,7 @@ def ps(
     async def work(api: "Api") -> None:
         found = await api.items(path_of(INSTANCES.plural), deployment=deployment)
         if deployment is not None and not found:
-            await read_object(
-                api, DEPLOYMENTS, deployment
-            )  # a missing deployment is an error, one without instances is not
+            await read_object(api, DEPLOYMENTS, deployment)  # raises if the deployment itself does not exist
         print_objects(INSTANCES, found, output)
 
     run(ctx, work)
