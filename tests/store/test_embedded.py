@@ -222,7 +222,7 @@ async def test_cluster_of_another_major_version_is_refused(data_dir: Path) -> No
     async with EmbeddedPostgres(data_dir):
         pass
     (data_dir / "postgres" / "cluster" / "PG_VERSION").write_text("17\n")
-    with pytest.raises(EmbeddedPostgresError, match=r"made by PostgreSQL 17.*brings 18"):
+    with pytest.raises(EmbeddedPostgresError, match=r"created by PostgreSQL 17.*uses 18"):
         await EmbeddedPostgres(data_dir).start()
 
 
@@ -245,7 +245,7 @@ async def test_root_lends_an_account_and_keeps_to_the_one_that_owns_the_cluster(
 @needs_root
 @pytest.mark.parametrize("account", ["root", "no-such-account"])
 async def test_root_needs_an_unprivileged_account(data_dir: Path, account: str) -> None:
-    with pytest.raises(EmbeddedPostgresError, match=f"no unprivileged account '{account}'"):
+    with pytest.raises(EmbeddedPostgresError, match=f"none of these accounts exists: '{account}'"):
         await EmbeddedPostgres(data_dir, account=account).start()
 
 

@@ -55,7 +55,7 @@ async def test_a_few_at_a_time(migrated: Database) -> None:
 async def test_plans_are_not_made_beside_each_other(migrated: Database) -> None:
     moves = await some_running(migrated, 2)
     await request_relocations(migrated, moves[:1])
-    with pytest.raises(InUseError, match="under way"):
+    with pytest.raises(InUseError, match="in progress"):
         await request_relocations(migrated, moves[1:])
     async with migrated.snapshot() as connection:
         with pytest.raises(InUseError, match="gpuward defrag"):
