@@ -32,7 +32,7 @@ def revision(folder: Path, n: int) -> RevisionFacts:
     return RevisionFacts(generation=1, spec=spec, input_hash=f"hash {n}", created_at=datetime(2026, 1, 1, tzinfo=UTC))
 
 
-async def test_a_model_is_read_once_for_all_who_want_it(tmp_path: Path) -> None:
+async def test_a_model_is_read_once_for_all_deployments(tmp_path: Path) -> None:
     folder = model_folder(tmp_path / "m", {"a": ("F16", [2**20], 2**21)}, {"num_attention_heads": 4})
     metrics, told = Metrics(), asyncio.Queue[str]()
     analyses = Analyses(clock=SystemClock(), metrics=metrics, hint=told.put_nowait)
@@ -51,7 +51,7 @@ async def test_a_model_is_read_once_for_all_who_want_it(tmp_path: Path) -> None:
     await analyses.aclose()
 
 
-async def test_what_went_wrong_is_tried_again(tmp_path: Path) -> None:
+async def test_failed_keys_are_retried(tmp_path: Path) -> None:
     metrics, told = Metrics(), asyncio.Queue[str]()
     analyses = Analyses(clock=SystemClock(), metrics=metrics, hint=told.put_nowait)
     async with asyncio.timeout(LIMIT_S):

@@ -74,7 +74,7 @@ async def make(witness: Witness, children: Children) -> AsyncIterator[Make]:
     assert witness.children == 0
 
 
-async def test_a_result_is_told_to_its_owner_once(make: Make, witness: Witness) -> None:
+async def test_a_result_is_reported_to_its_owner_once(make: Make, witness: Witness) -> None:
     computations = make(2)
     computations.start("a", sleeping("h", 1))
     computations.start("a", sleeping("h", 1))
@@ -96,16 +96,14 @@ async def test_a_burst_of_cancels_starts_no_child_for_each_of_them(make: Make, c
     assert computations.waiting == computations.in_flight == 0
 
 
-async def test_an_error_is_told_as_it_is(make: Make, witness: Witness) -> None:
+async def test_an_error_is_reported_unchanged(make: Make, witness: Witness) -> None:
     make(2).start("a", sleeping("h", -1))
     await asyncio.sleep(5)
     assert isinstance(witness.told[0][2], ConnectionError)
     assert witness.counts == {"started": 1, "failed": 1}
 
 
-async def test_the_same_input_is_computed_once_for_all_who_want_it(
-    make: Make, witness: Witness, children: Children
-) -> None:
+async def test_equal_input_is_computed_once_for_all_owners(make: Make, witness: Witness, children: Children) -> None:
     computations = make(2)
     for owner in ("a", "b", "c"):
         computations.start(owner, sleeping("h", 1))
@@ -116,7 +114,7 @@ async def test_the_same_input_is_computed_once_for_all_who_want_it(
     assert witness.counts == {"started": 1, "completed": 1}
 
 
-async def test_only_the_last_waiters_cancel_kills(make: Make, witness: Witness, children: Children) -> None:
+async def test_only_the_last_owners_cancel_kills(make: Make, witness: Witness, children: Children) -> None:
     computations = make(2)
     computations.start("a", sleeping("h", 100))
     computations.start("b", sleeping("h", 100))
@@ -178,14 +176,12 @@ async def test_a_cancel_while_waiting_counts_at_once(make: Make, witness: Witnes
     assert len(witness.cancels) == 1
 
 
-async def test_cancelling_a_stranger_does_nothing(make: Make, witness: Witness) -> None:
+async def test_cancelling_an_unknown_owner_does_nothing(make: Make, witness: Witness) -> None:
     make(1).cancel("nobody")
     assert not witness.counts
 
 
-async def test_the_ordinary_slots_go_by_arrival_and_the_express_lane_to_the_newest(
-    make: Make, children: Children
-) -> None:
+async def test_fifo_slots_take_the_oldest_and_the_lifo_slot_the_newest(make: Make, children: Children) -> None:
     computations = make(3)
     for seconds in (10.1, 10.2, 10.3, 10.4, 10.5):
         computations.start(seconds, sleeping(str(seconds), seconds))
@@ -196,7 +192,7 @@ async def test_the_ordinary_slots_go_by_arrival_and_the_express_lane_to_the_newe
     assert children.started == [10.1, 10.2, 10.3, 10.5]
 
 
-async def test_a_quick_one_behind_many_slow_ones_waits_no_longer_than_a_slice(make: Make, witness: Witness) -> None:
+async def test_a_quick_one_behind_slow_ones_waits_at_most_a_slice(make: Make, witness: Witness) -> None:
     computations = make(4)
     for n in range(100):
         computations.start(n, sleeping(f"slow-{n}", 2))
@@ -209,7 +205,7 @@ async def test_a_quick_one_behind_many_slow_ones_waits_no_longer_than_a_slice(ma
     assert witness.counts == {"started": 101, "completed": 101}
 
 
-async def test_a_slow_one_is_not_killed_while_nobody_untried_waits(make: Make, children: Children) -> None:
+async def test_a_slow_one_is_not_killed_while_no_fresh_one_waits(make: Make, children: Children) -> None:
     computations = make(2)
     computations.start("a", sleeping("a", 10))
     computations.start("b", sleeping("b", 10))
@@ -220,7 +216,7 @@ async def test_a_slow_one_is_not_killed_while_nobody_untried_waits(make: Make, c
     assert children.kills == 1
 
 
-async def test_one_tried_in_vain_keeps_its_place(make: Make, witness: Witness) -> None:
+async def test_a_requeued_one_keeps_its_place(make: Make, witness: Witness) -> None:
     computations = make(2)
     computations.start("first", sleeping("first", 3))
     for n in range(5):
@@ -233,7 +229,7 @@ async def test_one_tried_in_vain_keeps_its_place(make: Make, witness: Witness) -
     assert witness.counts == {"started": 6, "completed": 6}
 
 
-async def test_one_whose_turn_comes_while_in_the_express_lane_keeps_its_child(
+async def test_one_that_becomes_oldest_in_the_lifo_slot_keeps_its_child(
     make: Make, children: Children, witness: Witness
 ) -> None:
     computations = make(2)
@@ -247,7 +243,7 @@ async def test_one_whose_turn_comes_while_in_the_express_lane_keeps_its_child(
     assert witness.owners_told == ["a", "b", "c"]
 
 
-async def test_with_one_slot_the_lanes_take_turns(make: Make, witness: Witness) -> None:
+async def test_a_single_slot_alternates_between_fifo_and_lifo(make: Make, witness: Witness) -> None:
     computations = make(1)
     for n in range(6):
         computations.start(n, sleeping(str(n), 0.5))
@@ -265,7 +261,7 @@ async def test_with_one_slot_slow_ones_do_not_block_a_quick_one_for_ever(make: M
     assert witness.owners_told == [0, "quick"]
 
 
-async def test_a_cancel_of_one_being_put_back_ends_it(make: Make, witness: Witness, children: Children) -> None:
+async def test_a_cancel_of_one_being_requeued_ends_it(make: Make, witness: Witness, children: Children) -> None:
     computations = make(2)
     for name in ("a", "b", "c"):
         computations.start(name, sleeping(name, 10))
@@ -277,7 +273,7 @@ async def test_a_cancel_of_one_being_put_back_ends_it(make: Make, witness: Witne
     assert witness.counts == {"started": 3, "cancelled": 1}
 
 
-async def test_beyond_the_bound_a_retryable_error_is_told(make: Make, witness: Witness) -> None:
+async def test_beyond_the_bound_a_retryable_error_is_reported(make: Make, witness: Witness) -> None:
     computations = make(1, max_waiting=2)
     for n in range(5):
         computations.start(n, sleeping(str(n), 1))
@@ -286,7 +282,7 @@ async def test_beyond_the_bound_a_retryable_error_is_told(make: Make, witness: W
     assert witness.counts["started"] == 3
 
 
-async def test_closing_ends_everything_and_tells_nobody(make: Make, witness: Witness) -> None:
+async def test_closing_ends_everything_without_a_report(make: Make, witness: Witness) -> None:
     computations = make(2)
     for n in range(5):
         computations.start(n, sleeping(str(n), 10))
@@ -300,9 +296,7 @@ async def test_closing_ends_everything_and_tells_nobody(make: Make, witness: Wit
 
 
 @pytest.mark.parametrize("pool_size", [1, 2, 5])
-async def test_whatever_comes_and_goes_every_owner_is_told_once_or_has_cancelled(
-    make: Make, witness: Witness, pool_size: int
-) -> None:
+async def test_every_owner_gets_one_result_or_has_cancelled(make: Make, witness: Witness, pool_size: int) -> None:
     rng = random.Random(pool_size)  # noqa: S311 - a test that can be repeated
     computations = make(pool_size)
     wanted: dict[int, str] = {}

@@ -72,7 +72,7 @@ async def test_a_lease_renewed_in_the_future_is_free(connect: Connect) -> None:
         assert lease.term == 8
 
 
-async def test_a_free_lease_is_taken_renewed_and_given_back(connect: Connect) -> None:
+async def test_a_free_lease_is_acquired_renewed_and_released(connect: Connect) -> None:
     reigns, lease, observer = Reigns(), lease_of(connect, "one"), await connect()
     async with campaigning(lease, reigns):
         await reigns.until(("began", 1))
@@ -88,7 +88,7 @@ async def test_a_free_lease_is_taken_renewed_and_given_back(connect: Connect) ->
     assert await observer.fetchval("SELECT term FROM lease") == 1
 
 
-async def test_one_leads_and_the_other_follows_until_it_is_woken_by_the_release(connect: Connect) -> None:
+async def test_a_release_wakes_the_follower_which_then_leads(connect: Connect) -> None:
     one, two = Reigns(), Reigns()
     leader, follower = lease_of(connect, "one"), lease_of(connect, "two", poll_s=60)
     feed = ChangeFeed(connect, lambda kind, _: follower.wake() if kind == "lease" else None, SystemClock())
@@ -107,7 +107,7 @@ async def test_one_leads_and_the_other_follows_until_it_is_woken_by_the_release(
         listening.cancel()
 
 
-async def test_many_campaign_and_never_two_lead(connect: Connect) -> None:
+async def test_of_many_campaigners_only_one_leads(connect: Connect) -> None:
     leading: set[int] = set()
     most = 0
     terms: list[int] = []
@@ -128,7 +128,7 @@ async def test_many_campaign_and_never_two_lead(connect: Connect) -> None:
     assert terms == [1, 2, 3, 4, 5, 6]
 
 
-async def test_a_leader_whose_term_was_taken_ends_its_reign_and_campaigns_again(connect: Connect) -> None:
+async def test_a_leader_that_loses_its_term_stops_and_campaigns_again(connect: Connect) -> None:
     reigns, lease, rival = Reigns(), lease_of(connect, "one"), await connect()
     async with campaigning(lease, reigns):
         await reigns.until(("began", 1))
@@ -172,7 +172,7 @@ async def test_a_leader_survives_a_short_outage(connect: Connect) -> None:
         assert reigns.log == [("began", 1)]
 
 
-async def test_the_term_is_gone_by_our_own_clock_even_before_anything_else_runs(connect: Connect) -> None:
+async def test_the_term_ends_by_our_own_clock_before_any_other_code_runs(connect: Connect) -> None:
     class Frozen(SystemClock):
         ahead_s = 0.0
 
@@ -188,7 +188,7 @@ async def test_the_term_is_gone_by_our_own_clock_even_before_anything_else_runs(
         assert lease.term is None
 
 
-async def test_while_a_reign_tidies_up_the_lease_is_renewed_and_nobody_else_leads(connect: Connect) -> None:
+async def test_the_lease_is_renewed_while_the_leader_task_cleans_up(connect: Connect) -> None:
     one, two = Reigns(), Reigns()
     one.tidy_up_s = 3.0  # longer than the lease lasts
     async with campaigning(lease_of(connect, "one"), one) as leading:
@@ -199,7 +199,7 @@ async def test_while_a_reign_tidies_up_the_lease_is_renewed_and_nobody_else_lead
             assert one.log == [("began", 1), ("ended", 1)]
 
 
-async def test_a_reign_that_fails_fails_the_run_and_gives_the_lease_back(connect: Connect) -> None:
+async def test_a_failed_leader_task_fails_the_run_and_releases_the_lease(connect: Connect) -> None:
     async def failing(_term: int) -> None:
         raise ZeroDivisionError("a mistake in the reign")
 
@@ -208,7 +208,7 @@ async def test_a_reign_that_fails_fails_the_run_and_gives_the_lease_back(connect
     assert await (await connect()).fetchval("SELECT renewed_at = '-infinity' FROM lease")
 
 
-async def test_a_reign_that_does_not_end_is_an_error_and_the_lease_is_not_given_back(connect: Connect) -> None:
+async def test_a_leader_task_that_does_not_end_is_an_error_and_keeps_the_lease(connect: Connect) -> None:
     let_go = asyncio.Event()
 
     async def stubborn(_term: int) -> None:
@@ -229,7 +229,7 @@ async def test_a_reign_that_does_not_end_is_an_error_and_the_lease_is_not_given_
     let_go.set()
 
 
-async def test_an_open_guard_holds_up_a_takeover_but_not_a_renewal(connect: Connect) -> None:
+async def test_an_open_guard_blocks_a_takeover_but_not_a_renewal(connect: Connect) -> None:
     guarded, renewing, taking = await connect(), await connect(), await connect()
     await guarded.execute("UPDATE lease SET term = 5, renewed_at = '-infinity'")
     reigns = Reigns()
@@ -248,7 +248,7 @@ async def test_an_open_guard_holds_up_a_takeover_but_not_a_renewal(connect: Conn
         await reigns.until(("began", 6))
 
 
-async def test_a_guard_after_a_takeover_says_stale(connect: Connect) -> None:
+async def test_a_guard_after_a_takeover_is_stale(connect: Connect) -> None:
     connection = await connect()
     await connection.execute("UPDATE lease SET term = 5")
     async with connection.transaction():
@@ -271,7 +271,7 @@ async def test_a_guard_that_waits_for_a_takeover_sees_the_new_term(connect: Conn
 
 
 @pytest.mark.parametrize("wrong", [{"renew_s": 9.0, "ttl_s": 10.0}, {"renew_s": 0.0}, {"holder": ""}])
-def test_nonsense_is_refused(wrong: dict[str, Any]) -> None:
+def test_invalid_arguments_are_refused(wrong: dict[str, Any]) -> None:
     async def nowhere() -> Any:
         raise ConnectionRefusedError
 

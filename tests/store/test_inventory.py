@@ -18,7 +18,7 @@ async def commit(db: Database, uid: str, placed: Placed) -> None:
         await claim(db, one.device, placed.instance, one.memory_mib)
 
 
-async def test_who_came_and_went_between_two_looks_counts_no_longer(migrated: Database) -> None:
+async def test_an_instance_that_came_and_went_between_two_reads_is_not_counted(migrated: Database) -> None:
     await add_host(migrated, "w", gpus=2)
     uid, cache = await add_deployment(migrated, "d"), InventoryCache()
     await refresh(migrated, cache)

@@ -14,7 +14,7 @@ def seen(host: Host, session: int = 1, *, connected: bool = True, age_s: float =
     return ConnectionState(host.id, session, connected, clean=False, age_s=age_s)
 
 
-async def test_many_are_written_at_once_by_the_databases_clock(migrated: Database) -> None:
+async def test_connections_are_written_together_by_the_databases_clock(migrated: Database) -> None:
     hosts = [await add_host(migrated, f"w{n}", gpus=0) for n in range(5)]
     written = await see(migrated, *(seen(host, age_s=10.0) for host in hosts))
     assert written == {host.id for host in hosts}
@@ -58,7 +58,7 @@ async def read(db: Database, host: Host, *used: int | None) -> list[ForeignUse]:
         )
 
 
-async def test_memory_that_no_claim_explains_is_told_when_it_comes_and_when_it_goes(migrated: Database) -> None:
+async def test_foreign_memory_is_reported_when_it_appears_and_disappears(migrated: Database) -> None:
     host = await add_host(migrated, "w", gpus=3, gib=40)
     first, second, third = host.gpus
     come = await read(migrated, host, 30_000, 600, 40 * 1024)  # 600 MiB of 40 GiB are the driver's own

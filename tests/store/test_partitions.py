@@ -71,7 +71,7 @@ async def test_a_longer_window_in_use_keeps_more(migrated: Database) -> None:
     assert await old(migrated, SampleRetention(samples_h=2, history_days=1)) == []
 
 
-async def test_what_is_not_kept_any_more_is_dropped(migrated: Database) -> None:
+async def test_partitions_past_their_retention_are_dropped(migrated: Database) -> None:
     await make(migrated, SampleRetention(samples_h=30, history_days=3))
     short = SampleRetention(samples_h=2, history_days=1)
     gone = await old(migrated, short)
@@ -83,7 +83,7 @@ async def test_what_is_not_kept_any_more_is_dropped(migrated: Database) -> None:
     assert (await now(migrated) - (await covered(migrated)).begin).total_seconds() >= 2 * HOUR_S
 
 
-async def test_a_drop_waits_for_readers_but_a_moment(migrated: Database) -> None:
+async def test_a_drop_waits_only_briefly_for_readers(migrated: Database) -> None:
     await make(migrated, SampleRetention(samples_h=8, history_days=1))
     async with migrated.snapshot() as reader:
         assert await reader.fetchval("select count(*) from samples") == 0

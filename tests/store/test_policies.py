@@ -149,7 +149,7 @@ async def test_of_two_defaults_at_once_one_is_refused(migrated: Database) -> Non
     assert sum(isinstance(result, ManifestError) for result in results) == 2
 
 
-async def test_what_deployments_name_is_not_deleted(migrated: Database) -> None:
+async def test_a_policy_in_use_is_not_deleted(migrated: Database) -> None:
     await apply(migrated, "p")
     for name in "abcdefg":
         await deploy(migrated, name, utilization_policy="p")
@@ -165,7 +165,7 @@ async def test_what_deployments_name_is_not_deleted(migrated: Database) -> None:
         await delete_policy(migrated, "p")
 
 
-async def test_a_reference_and_a_delete_at_once_never_miss_each_other(migrated: Database) -> None:
+async def test_a_concurrent_reference_and_delete_see_each_other(migrated: Database) -> None:
     for n in range(8):
         await apply(migrated, "p")
         await asyncio.gather(
@@ -191,7 +191,7 @@ async def test_references_must_exist_at_the_apply(migrated: Database) -> None:
 
 # U38
 async def test_a_window_longer_than_samples_are_kept_is_refused(migrated: Database) -> None:
-    with pytest.raises(ManifestError, match="time_window: must be at most 1h, .* got 3601 s"):
+    with pytest.raises(ManifestError, match=r"time_window: must be at most 1h, .* got 3601 s"):
         await apply_policy(migrated, "p", policy(time_window=3601), longest_window_s=3600)
     await apply_policy(migrated, "p", policy(time_window=3600), longest_window_s=3600)
     inline = DeploymentSpec.model_validate(
@@ -202,7 +202,7 @@ async def test_a_window_longer_than_samples_are_kept_is_refused(migrated: Databa
 
 
 # U42
-async def test_another_window_is_taken_in_place_and_both_values_are_told(migrated: Database) -> None:
+async def test_a_changed_window_applies_in_place_and_the_event_has_both_values(migrated: Database) -> None:
     await apply(migrated, "p")
     first = await deploy(migrated, "a", utilization_policy=INLINE)
     changes: list[Any] = [{**INLINE, "time_window": 600}, "p", None]
@@ -218,7 +218,7 @@ async def test_another_window_is_taken_in_place_and_both_values_are_told(migrate
     assert len(await events(migrated, "policy_changed")) == 3
 
 
-async def test_those_concerned_are_woken_and_no_others(migrated: Database) -> None:
+async def test_only_affected_deployments_are_notified(migrated: Database) -> None:
     own = await deploy(migrated, "own", utilization_policy=INLINE)
     left = await deploy(migrated, "left")
     heard: asyncio.Queue[str] = asyncio.Queue()
@@ -252,7 +252,7 @@ async def judge(
         await connection.execute(f"insert into policy_verdicts ({names}) values ({places})", *values.values())  # noqa: S608
 
 
-async def test_a_policy_tells_what_it_watches_found_and_freed(migrated: Database) -> None:
+async def test_a_policys_status_has_what_it_watches_found_and_freed(migrated: Database) -> None:
     view = (await apply(migrated, "p", default=True)).view
     await apply(migrated, "other")
     uid = await add_deployment(migrated, "d", replicas=4)
@@ -294,7 +294,7 @@ async def test_a_policy_tells_what_it_watches_found_and_freed(migrated: Database
         (["unknown", "idle", "busy"], "false", "busy", "1 idle, 1 busy, 1 unknown; d-2: d-2 is busy"),
     ],
 )
-async def test_a_deployment_says_whether_it_is_idle(
+async def test_a_deployment_has_a_condition_idle(
     migrated: Database, verdicts: list[str], status: str, reason: str, message: str
 ) -> None:
     uid = await add_deployment(migrated, "d", utilization_policy=INLINE)
@@ -310,7 +310,7 @@ async def test_a_deployment_says_whether_it_is_idle(
     assert [one.verdict if one else None for one in shown] == verdicts
 
 
-async def test_without_a_policy_nothing_is_said_of_idleness(migrated: Database) -> None:
+async def test_without_a_policy_there_is_no_condition_idle(migrated: Database) -> None:
     await deploy(migrated, "a")
     status = (await deployed(migrated, "a")).status
     assert status.policy is None

@@ -38,7 +38,7 @@ async def test_a_higher_session_wins_whatever_the_sequence(migrated: Database) -
     assert await states(migrated) == [("unhealthy", 3, 2)]
 
 
-async def test_one_batch_may_tell_of_a_process_twice(migrated: Database) -> None:
+async def test_one_batch_may_report_a_process_twice(migrated: Database) -> None:
     host, _ = await set_up(migrated)
     await write(migrated, host, process("i00", "unhealthy", seq=2), process("i00", "starting", seq=1))
     assert await states(migrated) == [("unhealthy", 2, 1)]
@@ -63,7 +63,7 @@ async def test_strays(migrated: Database) -> None:
     assert await states(migrated) == [("running", 1, 1)]
 
 
-async def test_the_end_of_a_stopped_order_is_kept_although_it_never_ran(migrated: Database) -> None:
+async def test_the_exit_of_a_command_that_never_ran_is_recorded(migrated: Database) -> None:
     host, _ = await set_up(migrated)
     async with migrated.transaction() as c:
         await c.execute("delete from claims")
@@ -108,7 +108,7 @@ async def test_a_hello_waits_for_a_batch_that_holds_the_session(migrated: Databa
     assert await states(migrated) == [("running", 1, 1)]
 
 
-async def test_what_is_not_held_any_more_ends(migrated: Database) -> None:
+async def test_processes_missing_from_a_hello_end(migrated: Database) -> None:
     host, names = await set_up(migrated, 3)
     await write(migrated, host, *(process(name, seq=n) for n, name in enumerate(names)))
     async with migrated.transaction() as c:

@@ -70,7 +70,7 @@ async def test_pages_follow_one_another_without_gap_or_repetition(migrated: Data
 
 
 @pytest.mark.parametrize("cursor", ["x", "%%%", "WzFd", "bnVsbA", "W10"])
-async def test_a_strange_cursor_is_refused(migrated: Database, cursor: str) -> None:
+async def test_an_unknown_cursor_is_refused(migrated: Database, cursor: str) -> None:
     async with migrated.snapshot() as c:
         with pytest.raises(BadCursorError, match="cursor"):
             await list_deployments(c, limit=3, cursor=cursor)
@@ -118,7 +118,7 @@ async def test_a_gpu_shows_its_claims_and_only_fresh_readings(migrated: Database
     assert figures.workers == {"ready": 1}
 
 
-async def test_what_is_free_is_what_placement_has(migrated: Database) -> None:
+async def test_free_memory_is_what_placement_can_claim(migrated: Database) -> None:
     await placed(migrated)
     await execute(migrated, "update devices set reserved_mib = 2048")
     await execute(migrated, "update devices set foreign_mib = 1024 where uuid = 'GPU-w-0'")
@@ -131,7 +131,7 @@ async def test_what_is_free_is_what_placement_has(migrated: Database) -> None:
     assert (worker.host_memory_mib, worker.free_host_memory_mib) == (1024 * GIB, 1024 * GIB - GIB - 2 * GIB)
 
 
-async def test_a_workers_state_is_the_operators_word_first(migrated: Database) -> None:
+async def test_an_operators_flags_take_precedence_in_a_workers_state(migrated: Database) -> None:
     await placed(migrated)
     acts: tuple[WorkerVerb, ...] = ("cordon", "drain", "cordon", "uncordon")
     states = [(await set_maintenance(migrated, "w", act)).status.state for act in acts]
@@ -145,7 +145,7 @@ async def test_a_workers_state_is_the_operators_word_first(migrated: Database) -
     assert (view.status.gpus, view.status.memory_mib, view.status.free_mib) == (2, 80 * GIB, 80 * GIB)
 
 
-async def test_a_worker_with_claims_is_deleted_only_as_dead(migrated: Database) -> None:
+async def test_a_worker_with_claims_is_deleted_only_if_confirmed_dead(migrated: Database) -> None:
     await placed(migrated)
     with pytest.raises(InUseError, match="--confirm-dead"):
         await delete_worker(migrated, "w")
@@ -168,7 +168,7 @@ async def test_a_worker_with_claims_is_deleted_only_as_dead(migrated: Database) 
         assert (await list_gpus(c, limit=10)).items == []
 
 
-async def test_logs_are_where_the_instance_ran_last(migrated: Database) -> None:
+async def test_logs_come_from_the_last_worker(migrated: Database) -> None:
     uid = await placed(migrated)
     await add_instance(migrated, uid, "d-new")
     await execute(migrated, "update workers set proxy_address = '127.0.0.1:1'")
@@ -196,7 +196,7 @@ async def test_only_running_instances_of_live_deployments_serve(migrated: Databa
         assert await read_endpoints(c) == ({"idle"}, [])
 
 
-async def test_a_server_that_answers_to_one_name_is_known_by_it(migrated: Database) -> None:
+async def test_an_endpoint_has_its_servers_model_name(migrated: Database) -> None:
     await placed(migrated)
     await execute(migrated, "update workers set proxy_address = '127.0.0.1:1'")
     spec = '{"engine": "transformers", "model": "path:/models/tiny"}'
@@ -222,7 +222,7 @@ async def test_events_are_found_by_object_reason_and_id(migrated: Database) -> N
         assert [(event.message, event.evidence) for event in since.items] == [("m6", {"a": 1})]
 
 
-async def test_nobody_leads_before_the_first_term(migrated: Database) -> None:
+async def test_without_a_term_the_lease_has_no_holder(migrated: Database) -> None:
     async with migrated.snapshot() as c:
         view = await read_leader(c, leading=False)
     assert (view.term, view.holder, view.renewed_at) == (0, "", None)
