@@ -1,4 +1,4 @@
-"""Waits after failures: they double, have a top, and chance takes its part of them."""
+"""Delays after failures: they double up to a maximum, with full jitter."""
 
 import random
 

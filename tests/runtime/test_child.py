@@ -1,4 +1,4 @@
-"""The killable child, with real processes, under both event loops: gone means gone, whatever it was doing."""
+"""The killable child, with real processes, under both event loops: its whole group is gone afterwards."""
 
 import asyncio
 import os
@@ -257,9 +257,9 @@ def test_the_child_dies_with_a_killed_parent(tmp_path: Path) -> None:
 def test_a_child_whose_parent_has_ended_does_not_start() -> None:
     from controller.runtime import child_main  # noqa: PLC0415 - only its path is wanted, here alone
 
-    nobody = "1" if os.getpid() != 1 else "2"
+    other_parent = "1" if os.getpid() != 1 else "2"
     run = subprocess.run(
-        [sys.executable, "-I", "-S", str(child_main.__file__), nobody, str(MEMORY), "1000"],
+        [sys.executable, "-I", "-S", str(child_main.__file__), other_parent, str(MEMORY), "1000"],
         input=b'{"target": "runtime.child_targets:echo", "payload": 1, "path": []}',
         capture_output=True,
         timeout=30,

@@ -1,4 +1,4 @@
-"""Leaps of somebody else's clock, seen by ours."""
+"""Jumps of another clock, detected by ours."""
 
 import math
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,4 @@
-"""Who gets a slot when, under a fake clock with made-up children: order, sharing, the express lane, bounds."""
+"""Slots of computations, under a fake clock with simulated children: order, sharing, the LIFO slot, bounds."""
 
 import asyncio
 import random
@@ -80,7 +80,7 @@ async def test_a_result_is_reported_to_its_owner_once(make: Make, witness: Witne
     computations.start("a", sleeping("h", 1))
     assert computations.in_flight == 1
     await asyncio.sleep(5)
-    assert witness.told == [("a", "h", 1)]
+    assert witness.reported == [("a", "h", 1)]
     assert witness.counts == {"started": 1, "completed": 1}
 
 
@@ -99,7 +99,7 @@ async def test_a_burst_of_cancels_starts_no_child_for_each_of_them(make: Make, c
 async def test_an_error_is_reported_unchanged(make: Make, witness: Witness) -> None:
     make(2).start("a", sleeping("h", -1))
     await asyncio.sleep(5)
-    assert isinstance(witness.told[0][2], ConnectionError)
+    assert isinstance(witness.reported[0][2], ConnectionError)
     assert witness.counts == {"started": 1, "failed": 1}
 
 
@@ -110,7 +110,7 @@ async def test_equal_input_is_computed_once_for_all_owners(make: Make, witness: 
     computations.cancel("b")
     await asyncio.sleep(5)
     assert children.started == [1]
-    assert witness.told == [("a", "h", 1), ("c", "h", 1)]
+    assert witness.reported == [("a", "h", 1), ("c", "h", 1)]
     assert witness.counts == {"started": 1, "completed": 1}
 
 
@@ -129,7 +129,7 @@ async def test_only_the_last_owners_cancel_kills(make: Make, witness: Witness, c
     assert children.kills == 1
     assert computations.in_flight == 0
     assert len(witness.cancels) == 1
-    assert not witness.told
+    assert not witness.reported
 
 
 async def test_a_cancel_before_the_childs_first_step_gives_the_slot_back(make: Make, witness: Witness) -> None:
@@ -161,7 +161,7 @@ async def test_another_input_of_the_same_owner_replaces_the_first(make: Make, wi
     await asyncio.sleep(0.5)
     computations.start("a", sleeping("new", 1))
     await asyncio.sleep(5)
-    assert witness.told == [("a", "new", 1)]
+    assert witness.reported == [("a", "new", 1)]
     assert witness.counts == {"started": 2, "cancelled": 1, "completed": 1}
 
 
@@ -177,7 +177,7 @@ async def test_a_cancel_while_waiting_counts_at_once(make: Make, witness: Witnes
 
 
 async def test_cancelling_an_unknown_owner_does_nothing(make: Make, witness: Witness) -> None:
-    make(1).cancel("nobody")
+    make(1).cancel("unknown")
     assert not witness.counts
 
 
@@ -200,7 +200,7 @@ async def test_a_quick_one_behind_slow_ones_waits_at_most_a_slice(make: Make, wi
     await asyncio.sleep(0.9)
     assert witness.owners_told == ["quick"]
     await asyncio.sleep(200)
-    assert len(witness.told) == 101
+    assert len(witness.reported) == 101
     assert witness.most_children == 4
     assert witness.counts == {"started": 101, "completed": 101}
 
@@ -222,7 +222,7 @@ async def test_a_requeued_one_keeps_its_place(make: Make, witness: Witness) -> N
     for n in range(5):
         computations.start(n, sleeping(str(n), 3))
     await asyncio.sleep(100)
-    # Those tried in vain are done in the order in which they came, whatever the express lane tried first.
+    # Requeued ones are done in order of arrival, whichever the LIFO slot tried first.
     assert witness.owners_told[0] == "first"
     assert sorted(witness.owners_told[1:], key=str) == [0, 1, 2, 3, 4]
     assert witness.owners_told.index(0) < witness.owners_told.index(2)
@@ -237,7 +237,7 @@ async def test_one_that_becomes_oldest_in_the_lifo_slot_keeps_its_child(
     computations.start("b", sleeping("b", 5))
     computations.start("c", sleeping("c", 5))
     await asyncio.sleep(30)
-    # When a ends, b is the oldest: it leaves the express lane with its child, and c gets in.
+    # When a ends, b is the oldest: it keeps its child in a FIFO slot, and c gets the LIFO slot.
     assert children.started == [0.5, 5, 5]
     assert children.kills == 0
     assert witness.owners_told == ["a", "b", "c"]
@@ -278,7 +278,7 @@ async def test_beyond_the_bound_a_retryable_error_is_reported(make: Make, witnes
     for n in range(5):
         computations.start(n, sleeping(str(n), 1))
     assert witness.owners_told == [3, 4]
-    assert all(isinstance(error, RetryableError) for _, _, error in witness.told)
+    assert all(isinstance(error, RetryableError) for _, _, error in witness.reported)
     assert witness.counts["started"] == 3
 
 
@@ -290,9 +290,9 @@ async def test_closing_ends_everything_without_a_report(make: Make, witness: Wit
     await computations.aclose()
     assert computations.in_flight == computations.waiting == 0
     assert witness.counts == {"started": 5, "cancelled": 5}
-    assert not witness.told
+    assert not witness.reported
     computations.start("late", sleeping("late", 1))
-    assert isinstance(witness.told[0][2], RetryableError)
+    assert isinstance(witness.reported[0][2], RetryableError)
 
 
 @pytest.mark.parametrize("pool_size", [1, 2, 5])
@@ -309,15 +309,15 @@ async def test_every_owner_gets_one_result_or_has_cancelled(make: Make, witness:
         else:
             computations.cancel(owner)
             wanted.pop(owner, None)
-        before = len(witness.told)
+        before = len(witness.reported)
         await asyncio.sleep(rng.uniform(0, 0.3))
-        for told_owner, told_hash, _ in witness.told[before:]:
-            assert wanted.pop(told_owner) == told_hash
+        for owner_, hash_, _ in witness.reported[before:]:
+            assert wanted.pop(owner_) == hash_
             expected += 1
-    before = len(witness.told)
+    before = len(witness.reported)
     await asyncio.sleep(500)
-    assert {owner: input_hash for owner, input_hash, _ in witness.told[before:]} == wanted
-    assert len(witness.told) == expected + len(wanted)
+    assert {owner: input_hash for owner, input_hash, _ in witness.reported[before:]} == wanted
+    assert len(witness.reported) == expected + len(wanted)
     assert witness.most_children == pool_size
     assert computations.in_flight == computations.waiting == 0
 

@@ -1,4 +1,4 @@
-"""The change feed against a real PostgreSQL: nothing is missed, whatever happens to the connection."""
+"""The change feed against a real PostgreSQL: no change is missed, whatever happens to the connection."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -114,7 +114,7 @@ async def test_the_probe_detects_a_connection_that_does_not_answer(connect: Conn
         await asyncio.sleep(0.3)
         assert feed.last_probe_age_s is not None
         assert feed.last_probe_age_s < 1.5
-        # The server is alive, but its answers stay away, as from a host that has gone: only the probe can tell.
+        # The server is alive but does not answer, as from an unreachable host: only the probe detects it.
         connections[0]._transport.pause_reading()
         assert await hints.number(2) == [EVERYTHING, EVERYTHING]
         assert len(connections) == 2
@@ -128,7 +128,7 @@ async def test_an_unreachable_database_is_retried_until_it_answers(connect: Conn
         nonlocal refusals
         if refusals:
             refusals -= 1
-            raise ConnectionRefusedError("nobody listens")
+            raise ConnectionRefusedError("connection refused")
         return await connect()
 
     async with feeding(refusing, hints):

@@ -1,4 +1,4 @@
-"""The reconcile loop: what each outcome leads to, that a bad key hurts only itself, that nothing is forgotten."""
+"""The reconcile loop: the effect of each outcome; a bad key affects only itself; no key is lost."""
 
 import asyncio
 import random
@@ -82,7 +82,7 @@ class Things:
 class Running:
     def __init__(self, things: Things, settings: LoopSettings) -> None:
         self.metrics = Metrics()
-        self.told: list[tuple[object, ...]] = []
+        self.reported: list[tuple[object, ...]] = []
         self.telling_fails = False
         self.loop: ReconcileLoop[str] = ReconcileLoop(
             things,
@@ -97,10 +97,10 @@ class Running:
     async def _quarantined(self, key: str, error: str, attempts: int) -> None:
         if self.telling_fails:
             raise ConnectionError("the database is away")
-        self.told.append(("quarantine", key, error, attempts))
+        self.reported.append(("quarantine", key, error, attempts))
 
     async def _terminal(self, key: str, error: str) -> None:
-        self.told.append(("terminal", key, error))
+        self.reported.append(("terminal", key, error))
 
 
 @asynccontextmanager
@@ -162,7 +162,7 @@ async def test_failures_back_off_then_quarantine_which_is_reported_once() -> Non
     waits = [after - before for before, after in pairwise(times)]
     assert all(wait <= step for wait, step in zip(waits[:4], (1, 2, 4, 8), strict=True))
     assert all(270 <= wait <= 330 for wait in waits[4:])
-    assert subject.told == [("quarantine", "a", "the disk is full", 5)]
+    assert subject.reported == [("quarantine", "a", "the disk is full", 5)]
 
 
 async def test_a_quarantine_whose_report_failed_is_reported_at_the_next_attempt() -> None:
@@ -175,7 +175,7 @@ async def test_a_quarantine_whose_report_failed_is_reported_at_the_next_attempt(
         assert len(things.times("a")) == 2
         subject.telling_fails = False
         await asyncio.sleep(100)
-    assert subject.told == [("quarantine", "a", "no", 3)]
+    assert subject.reported == [("quarantine", "a", "no", 3)]
 
 
 async def test_a_hint_ends_a_quarantine_and_success_resets_it() -> None:
@@ -194,7 +194,7 @@ async def test_a_hint_ends_a_quarantine_and_success_resets_it() -> None:
         subject.loop.add("a")
         await asyncio.sleep(50)
     assert len(things.times("a")) == 5
-    assert len(subject.told) == 2
+    assert len(subject.reported) == 2
 
 
 async def test_a_terminal_error_is_reported_and_waits_for_a_hint() -> None:
@@ -209,7 +209,7 @@ async def test_a_terminal_error_is_reported_and_waits_for_a_hint() -> None:
         subject.loop.add_all()
         await asyncio.sleep(1)
         assert len(things.times("a")) == 3
-        assert subject.told == [("terminal", "a", "no such model")] * 3
+        assert subject.reported == [("terminal", "a", "no such model")] * 3
         things.existing = []
         await asyncio.sleep(30)
         assert not subject.loop._failures
@@ -225,7 +225,7 @@ async def test_a_steps_errors_are_classified_by_type() -> None:
         things.answer = lambda _: Done()
         await asyncio.sleep(20)
     assert subject.metrics.outcomes == {"retry": 2, "terminal": 1, "done": 2}
-    assert subject.told == [("terminal", "TerminalError", "wrong")]
+    assert subject.reported == [("terminal", "TerminalError", "wrong")]
 
 
 async def test_a_bad_key_affects_only_itself() -> None:
@@ -259,7 +259,7 @@ async def test_a_timeout_inside_a_step_differs_from_the_steps_deadline() -> None
     async with running(things, settings) as subject:
         subject.loop.add("a")
         await asyncio.sleep(1)
-        assert subject.told == [("quarantine", "a", "the disk is slow", 1)]
+        assert subject.reported == [("quarantine", "a", "the disk is slow", 1)]
 
 
 async def test_a_forgotten_key_is_retried() -> None:
@@ -269,7 +269,7 @@ async def test_a_forgotten_key_is_retried() -> None:
     async with running(things, settings) as subject:
         subject.loop.add("a")
         await asyncio.sleep(1)
-        assert subject.told == [("quarantine", "a", "the step returned no outcome for this key", 1)]
+        assert subject.reported == [("quarantine", "a", "the step returned no outcome for this key", 1)]
 
 
 async def test_stale_steps_are_retried_at_once_then_with_small_delays_and_are_no_failures() -> None:
@@ -281,7 +281,7 @@ async def test_stale_steps_are_retried_at_once_then_with_small_delays_and_are_no
         await asyncio.sleep(100)
         assert 10 < len(things.times("a")) < 200
         assert set(subject.metrics.outcomes) == {"stale"}
-        assert not subject.told
+        assert not subject.reported
 
 
 async def test_the_resync_finds_changes_without_a_hint() -> None:

@@ -1,4 +1,4 @@
-"""The keyed queue: one holder per key, nothing lost, the earlier wish wins, all bounded."""
+"""The keyed queue: one holder per key, no key lost, the earlier time wins, bounded."""
 
 import asyncio
 import random

@@ -1,4 +1,4 @@
-"""Pieces of work one behind the other: in order, one at a time, and none outlives its owner."""
+"""One piece of work in flight: in order, one at a time, and none outlives its owner."""
 
 import asyncio
 

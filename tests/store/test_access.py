@@ -1,4 +1,4 @@
-"""Keys, join tokens and secrets: shown once, stored hashed, ended when they are to end."""
+"""Keys, join tokens and secrets: shown once, stored hashed, revoked and expired in time."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Each invariant of the audit holds where all is well, and is found broken where it is broken."""
+"""Each invariant of the audit passes on a consistent ledger, and reports each violation."""
 
 from typing import Any
 

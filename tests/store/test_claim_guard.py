@@ -1,4 +1,4 @@
-"""The database itself refuses what the ledger forbids, in whatever order claims arrive, one by one or together."""
+"""The database refuses invalid claims, in any order, one by one or together."""
 
 import asyncio
 import itertools

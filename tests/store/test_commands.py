@@ -1,4 +1,4 @@
-"""The hub's side of orders: due once, again after a while, and two hubs that ask at once."""
+"""The hub's side of commands: due once, resent after a while, and two hubs at once."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta

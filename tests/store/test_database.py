@@ -1,4 +1,4 @@
-"""The pool: who may hold how many of its connections."""
+"""The pool, and the limits of its shares."""
 
 import asyncio
 

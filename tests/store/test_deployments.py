@@ -1,4 +1,4 @@
-"""Applies, deletes, stops and starts: what each writes, tells and clears."""
+"""Apply, delete, stop and start: what each writes, notifies and clears."""
 
 import asyncio
 from typing import Any

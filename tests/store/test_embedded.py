@@ -1,4 +1,4 @@
-"""The embedded PostgreSQL with real processes: it keeps data, comes back by itself, never outlives its controller."""
+"""The embedded PostgreSQL with real processes: it keeps data, restarts by itself, never outlives its controller."""
 
 import asyncio
 import os
@@ -236,7 +236,7 @@ async def test_data_folder_that_is_a_file_is_refused(data_dir: Path) -> None:
 
 @needs_root
 async def test_root_uses_the_account_that_owns_the_cluster(data_dir: Path) -> None:
-    async with EmbeddedPostgres(data_dir, account="nobody") as server:
+    async with EmbeddedPostgres(data_dir, account="unknown") as server:
         assert psutil.Process(server.pid).uids().real == NOBODY
     async with EmbeddedPostgres(data_dir) as server:
         assert psutil.Process(server.pid).uids().real == NOBODY
@@ -326,6 +326,6 @@ async def test_an_ordinary_user_runs_it_under_its_own_account(data_dir: Path) ->
     with holding(data_dir, uid=NOBODY, python=python) as holder:
         assert psutil.Process(holder.pid).uids().real == NOBODY
         assert mode(data_dir) == 0o711
-        with pytest.raises(asyncpg.InvalidAuthorizationSpecificationError):  # root is no user of his
+        with pytest.raises(asyncpg.InvalidAuthorizationSpecificationError):  # root is not a mapped account
             await fetch(holder.dsn, "SELECT 1")
     await until(lambda: servers_in(data_dir) == [])

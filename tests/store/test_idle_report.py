@@ -1,4 +1,4 @@
-"""What was claimed, used, wasted, unknown and freed, from rows written by hand. T0 is the begin, an hour the period."""
+"""Claimed, used, wasted, unknown and freed GPU time, from rows written by hand. The period is the hour from T0."""
 
 from datetime import timedelta
 from itertools import pairwise
@@ -42,7 +42,7 @@ async def test_a_whole_gpu_half_idle_half_at_work(migrated: Database) -> None:
     await minutes(migrated, A, [*each(0, 1200, 0), *each(1200, 2400, 90)])
     spent = (await summed(migrated)).spent[uid]
     assert spent.claimed_s == HOUR
-    assert spent.known_s == pytest.approx(2400), "of the last twenty minutes nobody knows"
+    assert spent.known_s == pytest.approx(2400), "the last twenty minutes are unknown"
     assert spent.used_s == pytest.approx(1200 * 0.9)
     assert spent.wasted_s == pytest.approx(1200)
     assert not spent.deleted

@@ -1,4 +1,4 @@
-"""The inventory that is kept: what a pass placed counts until the ledger tells otherwise, and no longer."""
+"""The cached inventory: reservations of a pass count until the next read of their devices."""
 
 from controller.domain.placement import Ask, Layout, Placed
 from controller.leader.inventory_cache import InventoryCache

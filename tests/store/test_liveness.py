@@ -1,4 +1,4 @@
-"""ConnectionState and readings: set-based, fenced by the session, never going backwards."""
+"""Liveness and readings: set-based, fenced by the session, never going backwards."""
 
 from controller.store.core.database import Database
 from controller.store.workers.heartbeats import ConnectionState, ForeignUse, Reading, write_liveness, write_readings
@@ -63,7 +63,9 @@ async def test_foreign_memory_is_reported_when_it_appears_and_disappears(migrate
     first, second, third = host.gpus
     come = await read(migrated, host, 30_000, 600, 40 * 1024)  # 600 MiB of 40 GiB are the driver's own
     assert come == [ForeignUse(host.id, first, 0, 30_000, 0), ForeignUse(host.id, third, 2, 40 * 1024, 0)]
-    assert await read(migrated, host, 30_100, 700, None) == []  # a little more is no news, and unknown is not nothing
+    assert (
+        await read(migrated, host, 30_100, 700, None) == []
+    )  # a small change is not reported, and unknown is not zero
     assert await read(migrated, host, 0, 0, 40 * 1024) == [ForeignUse(host.id, first, 0, 0, 30_000)]
     query = "select uuid, foreign_mib from devices where kind = 'gpu' order by uuid"
     assert await rows(migrated, query) == [

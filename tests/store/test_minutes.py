@@ -1,4 +1,4 @@
-"""One-minute rollups: complete however late samples come, and the same however often they are made."""
+"""One-minute rollups: complete with late samples, and unchanged by repetition."""
 
 import pytest
 
@@ -91,7 +91,7 @@ async def test_only_shared_claims_have_their_own_minutes(migrated: Database, hos
     working, silent = ["a", 1, 0, 70.0, 75.0, 0], ["b", 1, 0, None, None, None]
     await sample(migrated, host, DEVICE, steady(10, 70, 80.0), processes=[working, silent])
     async with migrated.transaction() as c:
-        await c.execute("delete from claims")  # its span tells of it as well
+        await c.execute("delete from claims")  # its span records it as well
     await rolled_up(migrated)
     assert (await minutes_of(migrated, "a"))[0] == (70.0, 75.0, 6, 60.0)
     assert await minutes_of(migrated, "b") == {}, "unknown is not zero"

@@ -1,4 +1,4 @@
-"""Policies as rows: what an apply and a delete write and tell, whom a policy concerns, and what it shows of itself."""
+"""Policies as rows: apply and delete with their events and notifications, effective policies, views."""
 
 import asyncio
 from typing import Any
@@ -77,11 +77,11 @@ async def test_a_policy_is_made_changed_and_left_as_it_is(migrated: Database) ->
     changed = await apply(migrated, "p", time_window="10m", default=True)
     assert (changed.outcome, changed.view.generation, changed.view.uid) == ("updated", 2, made.view.uid)
     assert (await seen(migrated, "p")).spec == policy(time_window=600, default=True)
-    (told,) = await events(migrated, "policy_changed")
-    assert told["evidence"]["old"] == {"time_window": 60, "default": False}
-    assert told["evidence"]["new"] == {"time_window": 600, "default": True}
-    assert told["evidence"]["new_spec"]["min_gpu_utilization"] == 50
-    assert told["objects"] == [f"policy:{made.view.uid}"]
+    (reported,) = await events(migrated, "policy_changed")
+    assert reported["evidence"]["old"] == {"time_window": 60, "default": False}
+    assert reported["evidence"]["new"] == {"time_window": 600, "default": True}
+    assert reported["evidence"]["new_spec"]["min_gpu_utilization"] == 50
+    assert reported["objects"] == [f"policy:{made.view.uid}"]
     assert len(await events(migrated, "policy_created")) == 1
     async with migrated.snapshot() as connection:
         assert await objects_named(connection, "policy", "p") == [f"policy:{made.view.uid}"]
@@ -131,8 +131,8 @@ async def test_a_default_comes_changes_and_goes(migrated: Database) -> None:
         assert await effective(migrated, view) == [None]
         assert (await deployed(migrated, "a")).status.policy is None
     for reason, count in (("policy_created", 2), ("policy_changed", 2), ("policy_deleted", 2)):
-        told = await events(migrated, reason)
-        assert [f"deployment:{view.uid}" in event["objects"] for event in told] == [True] * count
+        reported = await events(migrated, reason)
+        assert [f"deployment:{view.uid}" in event["objects"] for event in reported] == [True] * count
 
 
 async def test_there_is_one_default(migrated: Database) -> None:
@@ -209,11 +209,14 @@ async def test_a_changed_window_applies_in_place_and_the_event_has_both_values(m
     for change in changes:
         view = await deploy(migrated, "a", utilization_policy=change)
         assert (view.uid, view.status.revision) == (first.uid, first.status.revision)
-    told = await events(migrated, "policy_changed")
-    assert [event["objects"] for event in told] == [[f"deployment:{first.uid}"]] * 3
-    assert (told[0]["evidence"]["old"], told[0]["evidence"]["new"]) == ({"time_window": 300}, {"time_window": 600})
-    assert (told[1]["evidence"]["old"]["time_window"], told[1]["evidence"]["new"]) == (600, "p")
-    assert (told[2]["evidence"]["old"], told[2]["evidence"]["new"]) == ("p", None)
+    reported = await events(migrated, "policy_changed")
+    assert [event["objects"] for event in reported] == [[f"deployment:{first.uid}"]] * 3
+    assert (reported[0]["evidence"]["old"], reported[0]["evidence"]["new"]) == (
+        {"time_window": 300},
+        {"time_window": 600},
+    )
+    assert (reported[1]["evidence"]["old"]["time_window"], reported[1]["evidence"]["new"]) == (600, "p")
+    assert (reported[2]["evidence"]["old"], reported[2]["evidence"]["new"]) == ("p", None)
     await deployments.scale(migrated, "a", 3)
     assert len(await events(migrated, "policy_changed")) == 3
 

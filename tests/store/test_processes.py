@@ -1,4 +1,4 @@
-"""Reports against the ledger: whose word counts, what is stray, and batches that meet."""
+"""Process reports against the ledger: which ones count, strays, and concurrent batches."""
 
 import asyncio
 import random
@@ -52,13 +52,13 @@ async def test_strays(migrated: Database) -> None:
         process("i00", "running", seq=1),
         process("i00", "running", seq=2, epoch=2),
         process("i00", "running", seq=3, rank=1),
-        process("nobody", "starting", seq=4),
-        process("nobody", "exited", seq=5, epoch=2),
+        process("unknown", "starting", seq=4),
+        process("unknown", "exited", seq=5, epoch=2),
     )
     assert sorted((s.instance, s.epoch, s.rank) for s in written.strays) == [
         ("i00", 1, 1),
         ("i00", 2, 0),
-        ("nobody", 1, 0),
+        ("unknown", 1, 0),
     ]
     assert await states(migrated) == [("running", 1, 1)]
 
@@ -100,7 +100,7 @@ async def test_a_hello_waits_for_a_batch_that_holds_the_session(migrated: Databa
         async with migrated.connection() as other:
             waits = "select count(*) from pg_stat_activity where wait_event_type = 'Lock'"
             async with asyncio.timeout(10):
-                while not await other.fetchval(waits):  # noqa: ASYNC110 - a lock that is waited for tells nobody
+                while not await other.fetchval(waits):  # noqa: ASYNC110 - waiting for a lock sets no event
                     await asyncio.sleep(0.01)
         assert not hello.done()
         await write_reports(c, [SessionReport(host.id, 1, process("i00", seq=1))])

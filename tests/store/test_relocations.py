@@ -1,4 +1,4 @@
-"""Moves of instances as rows: asked for together, begun a few at a time, given up where they can no longer be made."""
+"""Relocations as rows: requested together, begun a few at a time, abandoned if outdated."""
 
 import pytest
 
@@ -71,8 +71,11 @@ async def test_a_relocation_of_a_changed_instance_is_abandoned(migrated: Databas
         )
     assert await begin(migrated, 2) == 1
     assert await states(migrated) == ["abandoned", "abandoned", "moving"]
-    told = await rows(migrated, "select message from events where reason = 'relocation_abandoned' order by id")
-    assert ["no longer runs" in told[0]["message"], "turn did not come" in told[1]["message"]] == [True, True]
+    reported = await rows(migrated, "select message from events where reason = 'relocation_abandoned' order by id")
+    assert ["no longer runs" in reported[0]["message"], "did not begin in time" in reported[1]["message"]] == [
+        True,
+        True,
+    ]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What is forgotten, and that no figure falls because of it."""
+"""Retention deletes old rows and keeps their sums."""
 
 import pytest
 

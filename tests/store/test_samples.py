@@ -72,8 +72,8 @@ async def test_an_older_session_writes_nothing(migrated: Database) -> None:
 async def test_samples_of_another_workers_gpu_are_ignored(migrated: Database) -> None:
     await find_preemption(migrated)
     one, two = await add_host(migrated, "one", gpus=1), await add_host(migrated, "two", gpus=1)
-    told = {one.gpus[0]: 1.0, two.gpus[0]: 0.0, "GPU-unheard-of": 0.0}
-    await write(migrated, sent(one, period(1, AGENT_S, told)))
+    reported = {one.gpus[0]: 1.0, two.gpus[0]: 0.0, "GPU-unheard-of": 0.0}
+    await write(migrated, sent(one, period(1, AGENT_S, reported)))
     assert [row["device"] for row in await sample_rows(migrated)] == [one.gpus[0]]
 
 

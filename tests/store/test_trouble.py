@@ -1,4 +1,4 @@
-"""A database in trouble is told as the driver tells it, whoever asked: the ORM's sessions and the gateway's refresh."""
+"""Database errors are the driver's own everywhere: in ORM sessions and in the gateway's refresh."""
 
 import asyncio
 from collections.abc import AsyncIterator

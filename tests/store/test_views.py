@@ -1,4 +1,4 @@
-"""What rows look like to a user: pages, places, free memory, and unknown where nothing is known."""
+"""Rows as the API shows them: pages, workers, free memory, and unknown values."""
 
 import uuid
 from collections.abc import Awaitable, Callable
@@ -81,7 +81,7 @@ async def test_an_instance_shows_where_it_is_and_what_it_holds(migrated: Databas
     async with migrated.snapshot() as c:
         view = await instance_by_id(c, "d-0")
         with pytest.raises(NotFoundError):
-            await instance_by_id(c, "nobody")
+            await instance_by_id(c, "unknown")
     assert view.status.worker == "w"
     assert view.status.gpus == ["GPU-w-0"]
     assert [(one.kind, one.memory_mib) for one in view.status.claims] == [("gpu", 8 * GIB), ("host", GIB)]
@@ -124,8 +124,8 @@ async def test_free_memory_is_what_placement_can_claim(migrated: Database) -> No
     await execute(migrated, "update devices set foreign_mib = 1024 where uuid = 'GPU-w-0'")
     async with migrated.snapshot() as c:
         gpu, worker = (await gpu_by_uuid(c, "GPU-w-0")).status, (await worker_by_name(c, "w")).status
-        room = (await read_inventory(c)).inventory.gpus.room[0]
-    assert gpu.free_mib == room == 40 * GIB - 8 * GIB - 3 * GIB
+        free = (await read_inventory(c)).inventory.gpus.room[0]
+    assert gpu.free_mib == free == 40 * GIB - 8 * GIB - 3 * GIB
     assert (gpu.claimed_mib, gpu.reserved_mib, gpu.foreign_mib) == (8 * GIB, 2 * GIB, GIB)
     assert (worker.claimed_mib, worker.free_mib) == (8 * GIB, gpu.free_mib + 38 * GIB)
     assert (worker.host_memory_mib, worker.free_host_memory_mib) == (1024 * GIB, 1024 * GIB - GIB - 2 * GIB)
@@ -179,7 +179,7 @@ async def test_logs_come_from_the_last_worker(migrated: Database) -> None:
         assert (source.worker, source.address, source.secret) == ("w", "127.0.0.1:1", "s")
         assert await log_source(c, "d-new") is None
         with pytest.raises(NotFoundError):
-            await log_source(c, "nobody")
+            await log_source(c, "unknown")
 
 
 async def test_only_running_instances_of_live_deployments_serve(migrated: Database) -> None:

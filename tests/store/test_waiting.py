@@ -1,4 +1,4 @@
-"""Who waits, in the order in which they are served; and none so many that others are not looked at."""
+"""Pending instances in admission order, with a bound for each deployment."""
 
 from controller.store.core.database import Database
 from controller.store.placement.pending import read_pending

@@ -1,4 +1,4 @@
-"""Workers' phases against real rows: the reconciler's whole step, its guards and whom it wakes."""
+"""Workers' phases against real rows: the reconciler's step, its guards and its notifications."""
 
 import math
 import uuid
@@ -66,8 +66,8 @@ async def test_a_worker_goes_through_all_phases(migrated: Database) -> None:
     await heard(migrated, "w", 1)
     await step([ALL])
     assert await phases(migrated) == {"w": ("ready", "")}
-    told = [r["reason"] for r in await rows(migrated, "select reason from events order by id")]
-    assert told == ["worker_ready", "worker_unreachable", "worker_lost", "worker_ready"]
+    reported = [r["reason"] for r in await rows(migrated, "select reason from events order by id")]
+    assert reported == ["worker_ready", "worker_unreachable", "worker_lost", "worker_ready"]
 
 
 async def test_a_workers_change_notifies_it_and_the_deployments_with_claims_on_it(migrated: Database) -> None:
@@ -143,8 +143,8 @@ async def test_many_silent_at_once_open_the_breaker_and_nothing_is_lost(migrated
         "c": ("ready", ""),
         "d": ("ready", ""),
     }
-    told = [r["reason"] for r in await rows(migrated, "select reason from events order by id")]
-    assert [reason for reason in told if "breaker" in reason] == ["breaker_opened", "breaker_closed"]
+    reported = [r["reason"] for r in await rows(migrated, "select reason from events order by id")]
+    assert [reason for reason in reported if "breaker" in reason] == ["breaker_opened", "breaker_closed"]
 
 
 async def test_workers_deleted_as_dead_do_not_count(migrated: Database) -> None:
@@ -224,7 +224,9 @@ async def test_phases_are_judged_by_the_newest_session_only(migrated: Database) 
     await heard(migrated, "w", 1)
     await execute(migrated, "update workers set session = session + 1")
     await step([ALL])
-    assert (await phases(migrated))["w"][0] == "unreachable", "what an older connection heard is no return"
+    assert (await phases(migrated))["w"][0] == "unreachable", (
+        "a message on an older connection does not count as a return"
+    )
 
 
 async def test_a_credential_is_found_by_its_hash_also_when_deleted(migrated: Database) -> None:
@@ -234,7 +236,7 @@ async def test_a_credential_is_found_by_its_hash_also_when_deleted(migrated: Dat
         found = await sessions.find_by_credential(c, hashed)
         assert found is not None
         assert (found.id, found.deleted) == (host.id, False)
-        assert await sessions.find_by_credential(c, b"nobody") is None
+        assert await sessions.find_by_credential(c, b"unknown") is None
     await execute(migrated, "update workers set deleted_at = now()")
     async with migrated.connection() as c:
         found = await sessions.find_by_credential(c, hashed)
