@@ -20,9 +20,9 @@ from controller.leader.inventory_cache import read_inventory
 from controller.runtime.child import ChildError, ChildFailure
 from controller.scheduling.admission.admit import may_reserve
 from controller.scheduling.estimate import input_hash
-from controller.store.deployments.writes import change_between
-from controller.store.placement.holders import read_holders
+from controller.store.deployments.apply import change_between
 from controller.store.placement.plan_reads import known_needs, placed_counts
+from controller.store.placement.preemption import read_holders
 from controller.store.views.deployments import live_by_name
 from schemas.manifest import DeploymentManifest, DeploymentSpec
 from schemas.objects import DeploymentView

@@ -10,6 +10,7 @@ from controller.api.durations import duration_s
 from controller.api.errors import invalid
 from controller.api.exchange import answer, known_parameters
 from controller.api.route import Access, Query, Route
+from controller.store.core.database import Reader
 from controller.store.policies.effective import effective_policies
 from controller.store.telemetry.utilization import (
     MAX_TRACKS,
@@ -20,7 +21,6 @@ from controller.store.telemetry.utilization import (
     tracks_of_instance,
     tracks_of_worker,
 )
-from controller.store.views.paging import Reader
 from schemas.history import UtilizationView, WatchView
 from schemas.problems import FieldProblem
 

@@ -1,4 +1,4 @@
-"""Append-only facts, written in the transaction of what they tell of."""
+"""Events: append-only facts, written in the transaction of what they record."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True, slots=True)
 class NewEvent:
-    """A fact to be written. `objects` are `deployment:<uid>`, `instance:<id>`, `worker:<id>`, `gpu:<uuid>`."""
+    """An event to write. `objects` are `deployment:<uid>`, `instance:<id>`, `worker:<id>`, `gpu:<uuid>`."""
 
     reason: str
     message: str

@@ -1,4 +1,4 @@
-"""What guarded writes share: a plan with the facts it was made from, and the count that tells a lost guard."""
+"""What guarded writes share: effects with the facts they rest on, and the row count that detects a lost guard."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,21 +11,21 @@ from controller.store.core.errors import LostGuardError
 
 @dataclass(frozen=True, slots=True)
 class PlannedStep:
-    """A plan with the facts it was made from, the start payloads of its restarts by instance, and names to be given."""
+    """Effects of a step, the facts they rest on, start payloads of restarts by instance, and names of new instances."""
 
     facts: DeploymentFacts
     plan: DeploymentEffects
     payloads: Mapping[str, dict[str, Any]]
-    names: tuple[str, ...] = ()  # of the instances that it creates
+    names: tuple[str, ...] = ()  # of the instances that it creates, in order
 
 
 async def expect_rows(connection: Any, query: str, count: int, *args: Any) -> None:
-    """Runs a write that returns its rows; raises LostGuardError where they are not as many as were meant."""
+    """Runs a write that returns its rows; raises LostGuardError unless there are `count` of them."""
     rows = await connection.fetch(query, *args)
     if len(rows) != count:
         raise LostGuardError(query.split("\n", 1)[0].strip())
 
 
 def worker_of(facts: DeploymentFacts, restart: Restart) -> str | None:
-    """The worker on which a restart in place happens."""
+    """The worker of a restart in place."""
     return next((i.host_of(0) for i in facts.instances if i.id == restart.instance), None)

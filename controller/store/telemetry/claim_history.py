@@ -1,13 +1,13 @@
-"""The past of instances, claim by claim and minute by minute, for a policy to be replayed over it."""
+"""The past of instances, by claims and minutes, to replay a policy over."""
 
 from collections import defaultdict
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from controller.decide.replay import MINUTE_S, Minute, PastClaim, Track
+from controller.domain.history import MINUTE_S, Minute, PastClaim, Track
+from controller.store.core.database import Reader
 from controller.store.telemetry.idle_report import SPANS
-from controller.store.views.paging import Reader
 
 _AT_ONCE: Final = 16
 _EPOCH: Final = "extract(epoch from {0})::float8"
@@ -27,8 +27,8 @@ _MINUTES: Final = f"""
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
-    """One instance: what it claimed and what its GPUs did meanwhile."""
+class InstancePast:
+    """One instance: its claims, and the minutes of its GPUs."""
 
     deployment_uid: str
     claims: list[PastClaim]
@@ -37,15 +37,15 @@ class Past:
 
 async def read_pasts(
     connection: Reader, since: datetime, until: datetime, window_s: float, after: str = ""
-) -> tuple[list[Past], str | None]:
-    """A few instances that ran and held a GPU between `since` and `until`, and after which to go on; None at the end.
+) -> tuple[list[InstancePast], str | None]:
+    """Some instances that ran and held a GPU between `since` and `until`, and the next call's `after` (None: end).
 
     Args:
         connection: in one REPEATABLE READ transaction; each call may have its own, since the past does not change.
         since: claims are cut to begin here; minutes are read from `window_s` seconds before.
         until: claims are cut to end here.
-        window_s: of the policy that is to be replayed.
-        after: the instance after which to begin.
+        window_s: of the policy that is replayed.
+        after: begin after this instance.
     """
     rows = await connection.fetch(_INSTANCES, since, until, after)
     claims: dict[str, list[PastClaim]] = defaultdict(list)
@@ -66,7 +66,7 @@ async def read_pasts(
     for row in rows:
         instance = row["instance_id"]
         minutes = await _minutes(connection, instance, claims[instance], begin, until)
-        found.append(Past(str(row["deployment_uid"]), claims[instance], minutes))
+        found.append(InstancePast(str(row["deployment_uid"]), claims[instance], minutes))
     return found, rows[-1]["instance_id"] if len(rows) == _AT_ONCE else None
 
 
