@@ -1,4 +1,4 @@
-"""Devices as agents report them: the hub's columns. The claims' counters beside them belong to the database's guard."""
+"""Devices as agents report them: the hub's columns. The triggers on claims maintain the counters beside them."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
@@ -24,7 +24,7 @@ _UPDATE: Final = f"""
            health_reason = r.health_reason, mig_mode = r.mig_mode, present = r.present, vendor = r.vendor,
            reserved_mib = r.reserved_mib
       from {_ROWS} where d.uuid = r.uuid"""  # noqa: S608 - put together from constants
-# Two workers that report the same new GPU at once: the first keeps it, the other is refused at its next report.
+# Of two workers that report the same new GPU at once, the first gets it; the other is refused at its next report.
 _INSERT: Final = f"""
     insert into devices (worker_id, uuid, kind, index, model, compute_capability, memory_mib, reported_mib, cpu_milli,
                          health, health_reason, mig_mode, present, vendor, reserved_mib)
@@ -42,10 +42,10 @@ _SETTLE: Final = """
 
 
 async def settle_devices(connection: Connection) -> set[str]:
-    """Gives devices whose memory changed under claims their reported size, once those claims are gone.
+    """Sets the reported size of devices whose memory changed under claims, once those claims are released.
 
     Returns:
-        The workers concerned.
+        The workers of those devices.
     """
     return {str(row["worker_id"]) for row in await connection.fetch(_SETTLE, MEMORY_SHRUNK)}
 
