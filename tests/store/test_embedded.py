@@ -107,7 +107,7 @@ async def test_data_stays_over_a_restart_and_sqlalchemy_gets_in(data_dir: Path) 
     async with EmbeddedPostgres(data_dir) as server:
         await execute(server.dsn, "CREATE TABLE kept AS SELECT 7 AS n")
     async with EmbeddedPostgres(data_dir) as server:
-        engine = create_async_engine(server.sqlalchemy_url)
+        engine = create_async_engine(server.dsn.replace("postgresql", "postgresql+asyncpg", 1))
         async with engine.connect() as connection:
             assert (await connection.execute(text("SELECT n FROM kept"))).scalar_one() == 7
         await engine.dispose()
