@@ -23,9 +23,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from controller.domain.holdings import Demand
 from controller.domain.placement import Ask, DeviceState, Layout, Placed, WorkerFacts
 from controller.scheduling.admission.consolidate import MAX_MOVES, Movable, consolidate
-from controller.scheduling.inventory.demand import Demand
 from controller.scheduling.inventory.inventory import Inventory
 from controller.scheduling.search.place import place
 

@@ -30,7 +30,7 @@ from controller.leading import Leading
 from controller.runtime.clock import SystemClock
 from controller.runtime.database import DATABASE_ERRORS
 from controller.runtime.feed import ChangeFeed
-from controller.runtime.garbage import collect_seldom
+from controller.runtime.gc_tuning import tune_gc
 from controller.runtime.lease import Lease
 from controller.runtime.metrics import Metrics
 from controller.settings import ControllerSettings
@@ -39,7 +39,7 @@ from controller.store.access.secrets import resolve_secrets
 from controller.store.core.database import Database, DatabaseUrlError, describe_dsn, normalise_dsn
 from controller.store.core.migrate import SchemaTooNewError, migrate
 from controller.store.embedded import EmbeddedPostgres, EmbeddedPostgresError
-from controller.store.telemetry.partitions import Keep
+from controller.store.telemetry.partitions import SampleRetention
 from schemas.version import __version__
 
 log = structlog.get_logger(__name__)
@@ -68,7 +68,7 @@ def main(settings: ControllerSettings) -> int:
         return await run_controller(settings, stop=stop, on_ready=serving)
 
     def serving(url: str) -> None:
-        collect_seldom()
+        tune_gc()
         log.info("serving", url=url)
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -149,7 +149,7 @@ class _Controller:
             instance_id=holder,
             secrets=lambda names: resolve_secrets(database, names),
             sample_s=settings.sample_every_s,
-            keep=Keep(settings.keep_samples_h, settings.keep_history_days),
+            keep=SampleRetention(settings.keep_samples_h, settings.keep_history_days),
         )
         self._leading = Leading(database, clock, Metrics(registry), settings, self._hub.healthy_for_s)
         self._feed = ChangeFeed(database.listen_connection, self._hint, clock)
@@ -181,7 +181,7 @@ class _Controller:
                     group.create_task(self._lag.run(), name="loop-lag"),
                     group.create_task(self._feed.run(), name="change-feed"),
                     group.create_task(self._hub.run(), name="hub"),
-                    group.create_task(self._lease.run(self._leading.leader_term), name="lease"),
+                    group.create_task(self._lease.run(self._leading.lead), name="lease"),
                 ]
                 key = await create_first_key(self._database)
                 write_client_env(self._settings.data_dir, url, key.key if key else None)

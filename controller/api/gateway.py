@@ -13,13 +13,13 @@ from aiohttp import web
 from multidict import CIMultiDict
 from yarl import URL
 
+from controller.api.endpoints import Endpoint
 from controller.api.errors import ApiError
 from controller.api.exchange import read_body
 from controller.api.middlewares import REQUEST_ID
 from controller.api.route import Access, Route
 from controller.api.streams import SlowClientError, cut
 from controller.api.upstream import UPSTREAM, Upstream
-from controller.store.deployments.serving import Endpoint
 from schemas.base import View
 from schemas.wire import PROXY_ENGINE_PREFIX, PROXY_REFUSAL_HEADER
 

@@ -9,11 +9,11 @@ import structlog
 from aiohttp import web
 
 from controller.api.context import CONTEXT
+from controller.api.endpoints import read_endpoints
 from controller.api.hints import Hints
 from controller.api.routing import RoutingTable
 from controller.runtime.database import DATABASE_ERRORS
 from controller.store.core.database import Database
-from controller.store.deployments.serving import read_serving
 
 log = structlog.get_logger(__name__)
 
@@ -65,7 +65,7 @@ class Upstream:
         self._reads += 1
         self._last_read = asyncio.get_running_loop().time()
         async with self._database.snapshot() as connection:
-            names, endpoints = await read_serving(connection)
+            names, endpoints = await read_endpoints(connection)
         self.table.update(names, endpoints)
 
     async def _keep_fresh(self, hints: Hints) -> None:

@@ -15,7 +15,6 @@ from controller.hub.dispatch import NO_DATABASE, Conversation
 from controller.hub.handshake import Handshaken, HandshakeRefusedError, refuse
 from controller.hub.heartbeats import Liveness
 from controller.hub.join import Joining, refusal
-from controller.hub.partitions import PartitionUpkeep
 from controller.hub.reports import Intake
 from controller.hub.samples import SampleIntake
 from controller.hub.session import CLOSE_LIMIT_S, Session
@@ -23,8 +22,9 @@ from controller.hub.validate import MalformedMessageError
 from controller.runtime.clock import Clock
 from controller.runtime.database import DATABASE_ERRORS
 from controller.store.core.database import Database
-from controller.store.telemetry.partitions import Keep
-from controller.store.workers.workers import Identity, WorkerGoneError
+from controller.store.telemetry.partition_maintenance import PartitionMaintenance
+from controller.store.telemetry.partitions import SampleRetention
+from controller.store.workers.sessions import Identity, WorkerGoneError
 from schemas.wire import CONNECT_PATH, JOIN_PATH, MAX_MESSAGE_BYTES, Hello, ReportAck, Welcome
 
 log = structlog.get_logger(__name__)
@@ -50,7 +50,14 @@ class Hub:
     """
 
     def __init__(
-        self, database: Database, clock: Clock, *, instance_id: str, secrets: Secrets, sample_s: float, keep: Keep
+        self,
+        database: Database,
+        clock: Clock,
+        *,
+        instance_id: str,
+        secrets: Secrets,
+        sample_s: float,
+        keep: SampleRetention,
     ) -> None:
         self._database = database
         self._clock = clock
@@ -58,8 +65,8 @@ class Hub:
         self._joining = Joining(database, clock)
         self._delivery = Delivery(database, clock, self._sessions, secrets)
         self._intake = Intake(database, clock, self._delivery.wake)
-        self._upkeep = PartitionUpkeep(database, keep)
-        self._samples = SampleIntake(database, clock, self._upkeep)
+        self._partitions = PartitionMaintenance(database, keep)
+        self._samples = SampleIntake(database, clock, self._partitions)
         self._sample_s = sample_s
         self._liveness = Liveness(database, clock, lost_fence=self._lost_fence, cut_all=self._cut_all)
         self._conversation = Conversation(
@@ -108,7 +115,7 @@ class Hub:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._liveness.run(), name="hub-liveness")
                 group.create_task(self._intake.run(), name="hub-intake")
-                group.create_task(self._upkeep.run(), name="hub-partitions")
+                group.create_task(self._partitions.run(), name="partitions")
                 group.create_task(self._samples.run(), name="hub-samples")
                 group.create_task(self._delivery.run(), name="hub-delivery")
         finally:

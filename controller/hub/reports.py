@@ -127,7 +127,7 @@ class Intake:
 
     async def _write(self, batch: list[_Pending]) -> None:
         async with self._database.transaction() as connection:
-            held = await processes.hold_sessions(connection, [(p.session.worker_id, p.session.number) for p in batch])
+            held = await processes.lock_sessions(connection, [(p.session.worker_id, p.session.number) for p in batch])
             current = [p for p in batch if (p.session.worker_id, p.session.number) in held]
             # In this order: whoever removes an instance holds its row and waits for its orders, never the other way.
             written = await processes.write_reports(connection, _reports(current))

@@ -13,17 +13,17 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from controller.decide.start_command import start_payload
+from controller.domain.holdings import Holder, Holders, Holdings
+from controller.domain.pending import PendingInstance, PendingRow
 from controller.domain.placement import Ask, Need, Placed, Unplaced
 from controller.engines.registry import engine_for
+from controller.leader.inventory_cache import InventoryCache
 from controller.runtime.clock import Clock
-from controller.scheduling.admission.admission import RESERVE_AFTER_S, Holders, PendingInstance, may_have_room, serve
+from controller.scheduling.admission.admission import RESERVE_AFTER_S, may_have_room, serve
 from controller.scheduling.estimate import asks_for
-from controller.scheduling.inventory.holders import Holder
 from controller.scheduling.inventory.inventory import Inventory
 from controller.store.placement.commit import PlacedStart
-from controller.store.placement.holdings import Holdings
-from controller.store.placement.inventory import InventoryCache
-from controller.store.placement.pending import PendingRow, RevisionKey, read_revisions
+from controller.store.placement.pending import RevisionKey, read_revisions
 from schemas.manifest import DeploymentSpec
 from schemas.objects import Explain
 from schemas.reasons import Reason

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final, Protocol
 
-LEAP_S: Final = 2.0  # more than reading two clocks one after the other takes
+JUMP_S: Final = 2.0  # more than reading two clocks one after the other takes
 
 
 class Clock(Protocol):
@@ -42,7 +42,7 @@ class SystemClock:
         await asyncio.sleep(seconds)
 
 
-class LeapWatch:
+class ClockJumpWatch:
     """Compares somebody else's wall clock with our own counting one. After a leap its older stamps tell no durations.
 
     Args:
@@ -59,7 +59,7 @@ class LeapWatch:
         ours = self._monotonic()
         if self._last is not None:
             drift_s = (theirs - self._last[1]).total_seconds() - (ours - self._last[0])
-            if abs(drift_s) > LEAP_S:
+            if abs(drift_s) > JUMP_S:
                 self._leapt_at = ours
         self._last = (ours, theirs)
         return ours - self._leapt_at

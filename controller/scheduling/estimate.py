@@ -78,12 +78,6 @@ def asks_for(
     return ask
 
 
-def for_instance(ask: Ask, instance: str, avoid_workers: frozenset[str] = frozenset()) -> Ask:
-    """What another instance of the same revision asks: the same, by all its engines."""
-    otherwise = None if ask.otherwise is None else for_instance(ask.otherwise, instance, avoid_workers)
-    return replace(ask, instance=instance, avoid_workers=avoid_workers, otherwise=otherwise)
-
-
 def _ask(spec: DeploymentSpec, need: Need, engine: EngineFacts, blank: Ask) -> Ask:
     layouts, tried = _layouts(spec, need, engine)
     resources, compatibility = spec.resources, engine.compatibility(spec)

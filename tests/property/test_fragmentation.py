@@ -5,8 +5,8 @@ from fractions import Fraction
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from controller.domain.holdings import Demand
 from controller.domain.placement import Ask, Layout, Placed
-from controller.scheduling.inventory.demand import Demand
 from controller.scheduling.inventory.inventory import Inventory
 from controller.scheduling.search.fragmentation import Fragments
 from controller.scheduling.search.place import place

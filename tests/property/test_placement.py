@@ -7,9 +7,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from controller.domain.holdings import InstanceLoad
 from controller.domain.placement import Ask, Compatibility, Decision, Layout, Placed, Unplaced
 from controller.scheduling.inventory.inventory import Inventory
-from controller.scheduling.inventory.load import InstanceLoad
 from controller.scheduling.search.place import place
 from support.fleet import GIB, Fleet, gpus_of
 

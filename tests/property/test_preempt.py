@@ -8,10 +8,11 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from controller.domain.holdings import Holder, Holders
+from controller.domain.pending import PendingInstance
 from controller.domain.placement import Ask, Layout, Placed
-from controller.scheduling.admission.admission import Holders, PendingInstance, serve
+from controller.scheduling.admission.admission import serve
 from controller.scheduling.admission.preempt import find_preemption, lifted
-from controller.scheduling.inventory.holders import Holder
 from controller.scheduling.inventory.inventory import Inventory
 from controller.scheduling.search.place import find, place
 from support.fleet import GIB, Fleet

@@ -9,7 +9,7 @@ from controller.store.access.secrets import delete_secret, put_secret, resolve_s
 from controller.store.access.tokens import create_token, list_tokens, redeem, revoke_token
 from controller.store.core.database import Database
 from controller.store.core.refusals import NotFoundError, TokenRefusedError, WorkerNameTakenError
-from controller.store.workers.flags import delete_worker
+from controller.store.workers.maintenance import delete_worker
 from support.ledger import rows
 
 

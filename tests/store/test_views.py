@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from controller.api.endpoints import read_endpoints
 from controller.domain.events import NewEvent
+from controller.leader.inventory_cache import read_inventory
 from controller.store.core.database import Database
 from controller.store.core.events import write_events
 from controller.store.core.refusals import InUseError, NotFoundError
-from controller.store.deployments.serving import read_serving
-from controller.store.placement.inventory import read_inventory
 from controller.store.views.deployments import list_deployments
 from controller.store.views.events import list_events, objects_named
 from controller.store.views.gpus import gpu_by_uuid, list_gpus
@@ -20,7 +20,7 @@ from controller.store.views.leader import read_leader
 from controller.store.views.metrics import read_figures
 from controller.store.views.paging import BadCursorError
 from controller.store.views.workers import list_workers, worker_by_name
-from controller.store.workers.flags import WorkerVerb, delete_worker, set_flags
+from controller.store.workers.maintenance import WorkerVerb, delete_worker, set_maintenance
 from support.ledger import GIB, add_deployment, add_host, add_instance, claim, report
 
 
@@ -135,9 +135,9 @@ async def test_what_is_free_is_what_placement_has(migrated: Database) -> None:
 async def test_a_workers_state_is_the_operators_word_first(migrated: Database) -> None:
     await placed(migrated)
     acts: tuple[WorkerVerb, ...] = ("cordon", "drain", "cordon", "uncordon")
-    states = [(await set_flags(migrated, "w", act)).status.state for act in acts]
+    states = [(await set_maintenance(migrated, "w", act)).status.state for act in acts]
     assert states == ["cordoned", "draining", "draining", "ready"]
-    await set_flags(migrated, "w", "drain")
+    await set_maintenance(migrated, "w", "drain")
     await execute(migrated, "update instances set phase = 'stopping'")
     await execute(migrated, "delete from claims")
     async with migrated.snapshot() as c:
@@ -189,12 +189,12 @@ async def test_only_running_instances_of_live_deployments_serve(migrated: Databa
     await execute(migrated, "update instances set phase = 'unhealthy' where id = 'd-1'")
     await add_deployment(migrated, "idle")
     async with migrated.snapshot() as c:
-        names, endpoints = await read_serving(c)
+        names, endpoints = await read_endpoints(c)
     assert names == {"d", "idle"}
     assert [(one.model, one.instance, one.request_model) for one in endpoints] == [("d", "d-0", None)]
     await execute(migrated, "update deployments set deleted_at = now() where name = 'd'")
     async with migrated.snapshot() as c:
-        assert await read_serving(c) == ({"idle"}, [])
+        assert await read_endpoints(c) == ({"idle"}, [])
 
 
 async def test_a_server_that_answers_to_one_name_is_known_by_it(migrated: Database) -> None:
@@ -203,7 +203,7 @@ async def test_a_server_that_answers_to_one_name_is_known_by_it(migrated: Databa
     spec = '{"engine": "transformers", "model": "path:/models/tiny"}'
     await execute(migrated, "update revisions set spec = $1::text::jsonb", spec)
     async with migrated.snapshot() as c:
-        _, (endpoint,) = await read_serving(c)
+        _, (endpoint,) = await read_endpoints(c)
     assert endpoint.request_model == "/models/tiny"
 
 

@@ -11,7 +11,8 @@ from controller.reconcilers.workers import ALL, WorkersReconciler
 from controller.runtime.lease import TermLost
 from controller.runtime.outcome import Done, Requeue, StaleError
 from controller.store.core.database import Database
-from controller.store.workers import workers
+from controller.store.workers import phases as worker_phases
+from controller.store.workers import sessions
 from support.agent_double import eventually
 from support.ledger import add_deployment, add_host, add_instance, claim, rows
 
@@ -184,14 +185,14 @@ async def test_a_term_lost_between_reading_and_writing_writes_nothing(
     made = await reconciler(migrated)
     await add_host(migrated, "w", phase="joining")
     await heard(migrated, "w", 1)
-    read = workers.read_workers
+    read = worker_phases.read_workers
 
     async def read_then_lose(connection: Any) -> Any:
         snapshot = await read(connection)
         await execute(migrated, "update lease set term = 2")
         return snapshot
 
-    monkeypatch.setattr(workers, "read_workers", read_then_lose)
+    monkeypatch.setattr(worker_phases, "read_workers", read_then_lose)
     with pytest.raises(TermLost):
         await made.step([ALL])
     assert await phases(migrated) == {"w": ("joining", "")}
@@ -203,14 +204,14 @@ async def test_a_hello_between_reading_and_writing_makes_the_decision_stale(
     made = await reconciler(migrated)
     await add_host(migrated, "w", phase="unreachable")
     await heard(migrated, "w", 100)
-    read = workers.read_workers
+    read = worker_phases.read_workers
 
     async def read_then_return(connection: Any) -> Any:
         snapshot = await read(connection)
         await execute(migrated, "update workers set session = session + 1")
         return snapshot
 
-    monkeypatch.setattr(workers, "read_workers", read_then_return)
+    monkeypatch.setattr(worker_phases, "read_workers", read_then_return)
     with pytest.raises(StaleError):
         await made.step([ALL])
     assert await phases(migrated) == {"w": ("unreachable", "")}
@@ -230,13 +231,13 @@ async def test_a_credential_is_found_by_its_hash_also_when_deleted(migrated: Dat
     host = await add_host(migrated, "w")
     hashed = uuid.UUID(host.id).bytes
     async with migrated.connection() as c:
-        found = await workers.find_by_credential(c, hashed)
+        found = await sessions.find_by_credential(c, hashed)
         assert found is not None
         assert (found.id, found.deleted) == (host.id, False)
-        assert await workers.find_by_credential(c, b"nobody") is None
+        assert await sessions.find_by_credential(c, b"nobody") is None
     await execute(migrated, "update workers set deleted_at = now()")
     async with migrated.connection() as c:
-        found = await workers.find_by_credential(c, hashed)
+        found = await sessions.find_by_credential(c, hashed)
         assert found is not None
         assert found.deleted
 

@@ -17,7 +17,7 @@ from controller.reconcilers.relocations import RelocationsReconciler
 from controller.reconcilers.workers import ALL, WorkersReconciler
 from controller.runtime.database import DATABASE_ERRORS
 from controller.runtime.lease import Lease
-from controller.store.workers.workers import Identity
+from controller.store.workers.sessions import Identity
 from schemas.wire import CommandResult, Hello, ProcessReport, ReportAck, Welcome
 from support.leader_term import Reign
 from support.machine_faults import StruckDatabase

@@ -5,7 +5,7 @@ from contextlib import suppress
 from typing import Any
 
 from controller.store.core.refusals import InUseError
-from controller.store.deployments.relocations import NewRelocation, ask_for
+from controller.store.deployments.relocations import NewRelocation, request_relocations
 from support.machine_world import World
 
 _RUNNING = """
@@ -27,7 +27,7 @@ async def ask_for_moves(world: World, pick: int, *, also: bool) -> None:
     chosen = [running[(pick + n) % len(running)] for n in range(min(1 + also, len(running)))]
     moves = [_move(one, gpus, pick + n) for n, one in enumerate(chosen) if one["gpus"] <= len(gpus)]
     with suppress(InUseError):
-        await ask_for(world.database, moves)
+        await request_relocations(world.database, moves)
         world.tally["moves asked for"] += len(moves)
 
 

@@ -14,11 +14,12 @@ import asyncpg
 from controller.hub import handshake
 from controller.hub.devices import write_change
 from controller.store.core.refusals import RefusedError
-from controller.store.deployments import writes as deployments
-from controller.store.workers import flags as worker_flags
-from controller.store.workers.workers import WorkerGoneError
+from controller.store.deployments import apply as deployments
+from controller.store.workers import maintenance
+from controller.store.workers.sessions import WorkerGoneError
 from schemas.manifest import DeploymentSpec
 from schemas.wire import Command, Hello
+from support.apply import apply_spec
 from support.machine_controllers import Controller, HandClock, Term
 from support.machine_faults import Outcome, Strike, StruckDatabase, finish, launch
 from support.machine_hosts import GPU_MIB, Host, Link
@@ -133,7 +134,7 @@ class World:
     # What users and operators do
 
     async def apply(self, name: str, spec: DeploymentSpec) -> None:
-        await deployments.apply(self.database, name, spec)
+        await apply_spec(self.database, name, spec)
 
     async def user(self, verb: str, name: str, replicas: int) -> None:
         with suppress(RefusedError):
@@ -149,12 +150,12 @@ class World:
 
     async def operator(self, verb: Any, host: Host) -> None:
         with suppress(RefusedError):
-            await worker_flags.set_flags(self.database, host.name, verb)
+            await maintenance.set_maintenance(self.database, host.name, verb)
 
     async def delete_worker(self, host: Host, *, confirm_dead: bool) -> None:
         assert not (confirm_dead and host.powered), "the machine's operator does not lie"
         with suppress(RefusedError):
-            await worker_flags.delete_worker(self.database, host.name, confirm_dead=confirm_dead)
+            await maintenance.delete_worker(self.database, host.name, confirm_dead=confirm_dead)
             self.tally["workers deleted"] += 1
 
     # Terms

@@ -12,22 +12,22 @@ from controller.api.dry_run.placements import Planned, asks_of
 from controller.api.dry_run.plan import ANALYSES_AT_ONCE, observe_manifests, validate_all
 from controller.api.exchange import answer, read_model
 from controller.api.route import Access, Route
+from controller.domain.holdings import Holder
 from controller.domain.placement import Ask, Placed
 from controller.engines.registry import engine_for
+from controller.leader.inventory_cache import read_inventory
 from controller.scheduling.admission.consolidate import Consolidation, Movable, consolidate
 from controller.scheduling.estimate import asks_for
-from controller.scheduling.inventory.holders import Holder
 from controller.scheduling.inventory.inventory import Inventory
-from controller.store.deployments.relocations import NewRelocation, ask_for, check_none_under_way
-from controller.store.placement.holders import read_holders
-from controller.store.placement.inventory import read_inventory
-from controller.store.placement.movable import (
+from controller.store.deployments.relocations import NewRelocation, check_none_in_progress, request_relocations
+from controller.store.placement.defrag_reads import (
     DemandRow,
     MovableRow,
     read_demands,
     read_movable,
     read_relocations,
 )
+from controller.store.placement.preemption import read_holders
 from schemas.defrag import MAX_DEMANDS, DefragBody, DefragView, MoveView, RelocationsView, RelocationView
 from schemas.manifest import DeploymentManifest
 from schemas.parse import parse_manifest_objects
@@ -54,14 +54,14 @@ async def post(request: web.Request) -> web.Response:
         async with request.app[ANALYSES_AT_ONCE]:
             planned = await observe_manifests(context, manifests)
     async with context.database.snapshot() as connection:
-        await check_none_under_way(connection)
+        await check_none_in_progress(connection)
         seen = await read_inventory(connection)
         movable, demands = await read_movable(connection), await read_demands(connection, MAX_DEMANDS)
         leaving = (await read_holders(connection, seen.holdings)).leaving
     outcome = await asyncio.to_thread(_work_out, seen.inventory, planned, demands, movable, leaving)
     view = _view(outcome, planned)
     if body.apply and outcome.plan.moves:
-        await ask_for(context.database, _relocations(outcome))
+        await request_relocations(context.database, _relocations(outcome))
         view = view.model_copy(update={"applied": True})
     return answer(view)
 

@@ -10,16 +10,16 @@ from controller.api.context import CONTEXT
 from controller.api.errors import ApiError
 from controller.api.exchange import answer
 from controller.api.route import Access, Route
+from controller.domain.holdings import Holder
 from controller.domain.placement import Placed
 from controller.engines.registry import engine_for
+from controller.leader.inventory_cache import read_inventory
 from controller.scheduling.estimate import asks_for
 from controller.scheduling.explain.advice import Unfit, advise
-from controller.scheduling.inventory.holders import Holder
 from controller.scheduling.inventory.inventory import Inventory
 from controller.scheduling.search.place import place
 from controller.store.placement.explain_reads import Standing, standing_of
-from controller.store.placement.holders import read_holders
-from controller.store.placement.inventory import read_inventory
+from controller.store.placement.preemption import read_holders
 from schemas.objects import Explain
 from schemas.reasons import Reason
 

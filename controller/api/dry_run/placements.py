@@ -4,15 +4,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from controller.api.dry_run.queue import Queue
+from controller.domain.holdings import Holder, Holders
 from controller.domain.need_view import need_view
+from controller.domain.pending import PendingInstance
 from controller.domain.placement import Ask, Need, Placed, Unplaced
 from controller.engines.registry import engine_for
-from controller.scheduling.admission.admission import RESERVE_AFTER_S, Decided, Holders, PendingInstance, serve
-from controller.scheduling.estimate import asks_for, for_instance
+from controller.scheduling.admission.admission import RESERVE_AFTER_S, Decided, serve
+from controller.scheduling.estimate import asks_for
 from controller.scheduling.explain.advice import Unfit, advise
-from controller.scheduling.inventory.holders import Holder
 from controller.scheduling.inventory.inventory import Inventory
-from controller.store.placement.plan_reads import Queue
 from schemas.manifest import DeploymentSpec
 from schemas.needs import LayoutView
 from schemas.objects import Explain
@@ -88,7 +89,7 @@ def asks_of(planned: Planned) -> list[Ask]:
         return []
     engine = engine_for(planned.spec)
     ask = asks_for(planned.spec, planned.need, engine, instance="", deployment_uid=planned.uid)
-    return [for_instance(ask, _instance(planned, n)) for n in range(planned.to_place)]
+    return [ask.for_instance(_instance(planned, n)) for n in range(planned.to_place)]
 
 
 def _advice(inventory: Inventory, planned: Planned, decision: Unplaced, holders: Sequence[Holder]) -> list[str]:

@@ -9,19 +9,20 @@ from aiohttp import web
 from controller.api.context import CONTEXT, ApiContext
 from controller.api.dry_run.placements import MAX_INSTANCES, NOBODY, PlanChange, Planned, plan_items
 from controller.api.dry_run.policies import policy_outlook
+from controller.api.dry_run.queue import read_queue
 from controller.api.errors import as_api_error, invalid
 from controller.api.exchange import answer, read_model
 from controller.api.route import Access, Route
 from controller.domain.placement import Need
 from controller.engines.base import SpecError
 from controller.engines.registry import engine_for, validate
+from controller.leader.inventory_cache import read_inventory
 from controller.runtime.child import ChildError, ChildFailure
 from controller.scheduling.admission.admission import may_have_room
 from controller.scheduling.estimate import input_hash
-from controller.store.deployments.writes import change_between
-from controller.store.placement.holders import read_holders
-from controller.store.placement.inventory import read_inventory
-from controller.store.placement.plan_reads import known_needs, placed_counts, read_queue
+from controller.store.deployments.apply import change_between
+from controller.store.placement.plan_reads import known_needs, placed_counts
+from controller.store.placement.preemption import read_holders
 from controller.store.views.deployments import live_by_name
 from schemas.manifest import DeploymentManifest, DeploymentSpec
 from schemas.objects import DeploymentView

@@ -18,9 +18,10 @@ from controller.api.exchange import (
     tagged,
 )
 from controller.api.route import PAGING, Access, Route
-from controller.engines.registry import validate
+from controller.engines.registry import engine_for, validate
+from controller.scheduling.estimate import input_hash
 from controller.store.core.database import Database
-from controller.store.deployments import writes as store
+from controller.store.deployments import apply as store
 from controller.store.views.deployments import deployment_by_name, list_deployments
 from schemas.manifest import DeploymentSpec
 from schemas.objects import DeploymentView, Page
@@ -53,6 +54,7 @@ async def put(request: web.Request) -> web.Response:
         context.database,
         name,
         spec,
+        input_hash=input_hash(spec, engine_for(spec)),
         if_match=expected_generation(request),
         longest_window_s=context.longest_window_s,
     )

@@ -16,7 +16,7 @@ from controller.api.exchange import (
     tagged,
 )
 from controller.api.route import PAGING, Access, Route
-from controller.store.policies.writes import apply_policy, delete_policy
+from controller.store.policies.apply import apply_policy, delete_policy
 from controller.store.views.policies import list_policies, policy_by_name
 from schemas.objects import Page
 from schemas.parse import parse_policy_spec

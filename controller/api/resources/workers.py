@@ -9,7 +9,7 @@ from controller.api.context import CONTEXT
 from controller.api.exchange import answer, flag, known_parameters, page_limit
 from controller.api.route import PAGING, Access, Query, Route
 from controller.store.views.workers import list_workers, worker_by_name
-from controller.store.workers.flags import WorkerVerb, delete_worker, set_flags
+from controller.store.workers.maintenance import WorkerVerb, delete_worker, set_maintenance
 from schemas.objects import Page, WorkerView
 
 
@@ -38,7 +38,7 @@ async def delete(request: web.Request) -> web.Response:
 
 def _verb(verb: WorkerVerb) -> Callable[[web.Request], Awaitable[web.Response]]:
     async def handler(request: web.Request) -> web.Response:
-        return answer(await set_flags(request.app[CONTEXT].database, request.match_info["name"], verb))
+        return answer(await set_maintenance(request.app[CONTEXT].database, request.match_info["name"], verb))
 
     return handler
 

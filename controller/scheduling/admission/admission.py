@@ -13,35 +13,16 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final, Protocol
 
+from controller.domain.holdings import Holder, Holders
+from controller.domain.pending import PendingInstance
 from controller.domain.placement import Ask, Decision, Placed, Unplaced
 from controller.scheduling.admission.preempt import Room, await_ends, lifted, preempt_victims
-from controller.scheduling.inventory.holders import Holder, Pool
+from controller.scheduling.inventory.holders import Pool
 from controller.scheduling.inventory.inventory import Inventory
 from controller.scheduling.search.place import find, place_one
 from schemas.reasons import Reason
 
 RESERVE_AFTER_S: Final = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class PendingInstance:
-    """Who waits.
-
-    Attributes:
-        ask: what for.
-        priority: of its deployment.
-        preempt: may push out lower ones.
-        waited_s: since it waits.
-        pushing: those whom it pushed out have not left yet.
-        promised: the ask for just the place where others are moved so that it fits.
-    """
-
-    ask: Ask
-    priority: int = 0
-    preempt: bool = False
-    waited_s: float = 0.0
-    pushing: bool = False
-    promised: Ask | None = None
 
 
 class Patience(Protocol):
@@ -58,15 +39,6 @@ class Patience(Protocol):
 def may_have_room(one: Patience, reserve_after_s: float) -> bool:
     """Whether, should it not fit, room may be made or kept for it, for which the occupants have to be known."""
     return one.preempt or one.promised is not None or one.waited_s >= reserve_after_s
-
-
-@dataclass(frozen=True, slots=True)
-class Holders:
-    """Who holds claims: those that would stay, of them those that are moved, and those that are leaving already."""
-
-    staying: tuple[Holder, ...] = ()
-    leaving: tuple[Holder, ...] = ()
-    moving: tuple[Holder, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from controller.domain.holdings import Holder
 from controller.domain.placement import Ask, Placed, PlannedClaim
 from controller.scheduling.admission.preempt import Room, find_preemption, lifted
-from controller.scheduling.estimate import for_instance
-from controller.scheduling.inventory.holders import Holder
 from controller.scheduling.inventory.inventory import Inventory
 from controller.scheduling.search.place import find
 
@@ -146,7 +145,7 @@ def _relocate(inventory: Inventory, demand: Ask, room: Room, pool: Mapping[str, 
     moves: list[Relocation] = []
     for one in sorted(room.leave, key=lambda o: (-o.gpus, -_size(o), o.instance)):  # the large ones are hard to place
         ask = pool[one.instance].ask
-        copy = find(inventory, for_instance(ask, f"{one.instance}+", frozenset()))
+        copy = find(inventory, ask.for_instance(f"{one.instance}+"))
         if copy is None:
             for placed in reversed(reserved):
                 inventory.unreserve(placed)

@@ -12,8 +12,9 @@ from typing import Final
 
 import numpy as np
 
+from controller.domain.holdings import Holder
 from controller.domain.placement import Ask, Layout, Placed
-from controller.scheduling.inventory.holders import Holder, Pool
+from controller.scheduling.inventory.holders import Pool
 from controller.scheduling.inventory.inventory import Inventory
 from controller.scheduling.inventory.segments import NEVER, Bools, Ints
 from controller.scheduling.search.candidates import Candidates

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from controller.domain.holdings import Holder
 from controller.domain.need_view import need_view
 from controller.domain.placement import Ask, Layout, Need, Placed, WorkerFacts
 from controller.domain.splits import MORE_WORKERS
 from controller.scheduling.admission.preempt import find_preemption
 from controller.scheduling.estimate import EngineFacts, asks_for
-from controller.scheduling.inventory.holders import Holder
 from controller.scheduling.inventory.inventory import Inventory
 from controller.scheduling.search.place import find
 from schemas.manifest import DeploymentSpec, Parallel, Placement

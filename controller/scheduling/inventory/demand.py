@@ -2,20 +2,12 @@
 
 from collections import Counter, deque
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Final
+
+from controller.domain.holdings import Demand
 
 _RECENT: Final = 1_000  # instances that are gone and count still
 _MOVED_PERCENT: Final = 10
-
-
-class Demand(NamedTuple):
-    """What an instance takes of one worker: so many GPUs, of each so much or all of it, and of the host."""
-
-    gpus: int
-    memory_mib: int
-    exclusive: bool
-    host_memory_mib: int
-    cpu_milli: int
 
 
 class DemandSeen:

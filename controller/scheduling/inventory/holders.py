@@ -2,30 +2,13 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
-from controller.domain.placement import Layout, PlannedClaim
+from controller.domain.holdings import Holder
+from controller.domain.placement import Layout
 from controller.scheduling.inventory.inventory import Inventory
 from controller.scheduling.inventory.segments import Bools, Ints
-
-
-@dataclass(frozen=True, slots=True)
-class Holder:
-    """An instance that holds claims and could be made to leave."""
-
-    instance: str
-    priority: int
-    born: float  # seconds since the epoch, from which its age in the queue counts
-    workers: frozenset[str]  # ids
-    claims: tuple[PlannedClaim, ...]
-    epoch: int = 0  # in which it holds them
-
-    @property
-    def gpus(self) -> int:
-        """Claims on GPUs, roughly what it would lose."""
-        return len(self.claims) - len(self.workers)
 
 
 class Pool:

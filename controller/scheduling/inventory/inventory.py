@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from controller.domain.holdings import InstanceLoad
 from controller.domain.placement import DeviceState, Placed, PlannedClaim, WorkerFacts
 from controller.scheduling.inventory.demand import DemandSeen
 from controller.scheduling.inventory.groups import GroupTable, TouchLog, build_groups
-from controller.scheduling.inventory.load import InstanceLoad, Loads
+from controller.scheduling.inventory.load import Loads
 from controller.scheduling.inventory.segments import Bools
 from controller.scheduling.inventory.tables import GpuTable, WorkerTable, build_tables
 

@@ -2,20 +2,8 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
-from controller.scheduling.inventory.demand import Demand
-
-
-@dataclass(frozen=True, slots=True)
-class InstanceLoad:
-    """Where one instance holds claims."""
-
-    instance: str
-    deployment_uid: str
-    workers: tuple[str, ...]  # ids
-    gpus: tuple[str, ...]  # UUIDs
-    demand: Demand | None = None  # what it takes of one worker, as the ledger says; of a mere reservation not told
+from controller.domain.holdings import InstanceLoad
 
 
 class Loads:

@@ -31,7 +31,7 @@ TRANSACTION_TIMEOUT: Final = "30s"
 _KNOWS_TRANSACTION_TIMEOUT: Final = (17,)
 
 
-_DRIVER_ERRORS: Final = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
+DRIVER_ERRORS: Final = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 
 
 class DatabaseUrlError(ValueError):
@@ -167,7 +167,7 @@ class Database:
                     async with transaction(connection):
                         with _cut_if_cancelled(connection, cancels):
                             yield connection
-        except _DRIVER_ERRORS:
+        except DRIVER_ERRORS:
             if cancels:
                 raise cancels[0] from None
             raise

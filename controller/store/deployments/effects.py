@@ -13,11 +13,11 @@ from controller.domain.effects import ANALYZING_MESSAGE
 from controller.domain.events import NewEvent
 from controller.domain.need_json import need_error_to_json, need_to_json
 from controller.store.core.events import write_events
-from controller.store.core.guarded import DeploymentStep, expect_rows, worker_of
+from controller.store.core.guards import DeploymentStep, expect_rows, worker_of
 from controller.store.core.locks import lock_rows
 from controller.store.core.notify import Hints
-from controller.store.deployments.relocations import note_relocations
-from controller.store.deployments.starts import restart_in_place
+from controller.store.deployments.relocations import record_relocations
+from controller.store.deployments.restarts import restart_in_place
 
 _ID_ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"  # no vowels: no words; no look-alikes
 
@@ -45,7 +45,7 @@ async def carry_out(connection: Any, steps: Sequence[DeploymentStep]) -> Hints:
     await _release(connection, steps)
     await restart_in_place(connection, steps)
     await _create(connection, steps)
-    await note_relocations(connection, steps)
+    await record_relocations(connection, steps)
     await _order_stops(connection, steps)
     await _remove(connection, steps)
     await _finish(connection, steps)

@@ -113,7 +113,7 @@ class _Standing:
         return self.deployment is not None and known and not self.stray
 
 
-async def hold_sessions(connection: Connection, sessions: Iterable[tuple[str, int]]) -> set[tuple[str, int]]:
+async def lock_sessions(connection: Connection, sessions: Iterable[tuple[str, int]]) -> set[tuple[str, int]]:
     """Fences a transaction: locks the workers whose newest session is the given one; returns (worker, session) of each.
 
     For the others a newer hello has come, or they are deleted: nothing of the older connection may be written.

@@ -8,7 +8,7 @@ from controller.domain.events import NewEvent
 from controller.store.core.database import Database
 from controller.store.core.errors import LostGuardError
 from controller.store.core.events import write_events
-from controller.store.core.guarded import DeploymentStep
+from controller.store.core.guards import DeploymentStep
 from controller.store.core.notify import notify, notify_all
 from controller.store.core.refusals import InUseError
 
@@ -47,7 +47,7 @@ class NewRelocation:
     rooms: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = field(default_factory=dict)
 
 
-async def check_none_under_way(connection: Any) -> None:
+async def check_none_in_progress(connection: Any) -> None:
     """Refuses whoever would plan moves beside those that are planned already.
 
     Raises:
@@ -57,7 +57,7 @@ async def check_none_under_way(connection: Any) -> None:
         raise InUseError("moves are under way; wait until `gpuward defrag` tells of their end, then plan anew")
 
 
-async def ask_for(database: Database, moves: Sequence[NewRelocation]) -> None:
+async def request_relocations(database: Database, moves: Sequence[NewRelocation]) -> None:
     """Writes moves that shall be made, but for those of deleted deployments, and wakes the leader.
 
     Raises:
@@ -65,7 +65,7 @@ async def ask_for(database: Database, moves: Sequence[NewRelocation]) -> None:
     """
     async with database.transaction() as connection:
         await connection.execute("select pg_advisory_xact_lock(hashtext('relocations'))")  # one such call at a time
-        await check_none_under_way(connection)
+        await check_none_in_progress(connection)
         await connection.executemany(
             """insert into relocations (deployment_uid, instance_id, epoch, workers, gpus, demand, rooms)
                select uid, $2, $3, $4, $5, $6, $7 from deployments where uid = $1 and deleted_at is null""",
@@ -85,7 +85,7 @@ def _asked(move: NewRelocation) -> NewEvent:
     return NewEvent("relocation_planned", message, objects, {"to": to, "gpus": list(move.gpus), "for": move.demand})
 
 
-async def begin_next(connection: Any, *, at_once: int) -> int:
+async def begin_relocations(connection: Any, *, at_once: int) -> int:
     """Begins as many of those that wait as may be under way together; gives up what can no longer be made.
 
     The caller has checked its term.
@@ -111,7 +111,7 @@ async def begin_next(connection: Any, *, at_once: int) -> int:
     return open_now
 
 
-async def note_relocations(connection: Any, steps: Sequence[DeploymentStep]) -> None:
+async def record_relocations(connection: Any, steps: Sequence[DeploymentStep]) -> None:
     """Writes which copies come up, and which relocations are over.
 
     Raises:

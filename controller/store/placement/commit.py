@@ -4,10 +4,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from controller.domain.placement import Placed, PlannedClaim, Unplaced
-from controller.scheduling.explain.explain import headline
+from controller.domain.pending import PendingRow
+from controller.domain.placement import Placed, PlannedClaim
 from controller.store.core.notify import CHANNEL, Hints, notify, notify_all, payloads
-from controller.store.placement.pending import PendingRow
+from schemas.objects import Explain
 
 # Two statements, since each costs a round trip, and one at a time those are most of what a placement takes. This one
 # locks and reads. A count is known only when all of its rows are locked, so each waits for the one before: instances,
@@ -211,11 +211,12 @@ def _event(start: PlacedStart) -> dict[str, Any]:
 
 
 async def store_explanations(
-    connection: Any, unplaced: Sequence[tuple[PendingRow, Unplaced]], also: Collection[str] = ()
+    connection: Any, unplaced: Sequence[tuple[PendingRow, str, Explain]], also: Collection[str] = ()
 ) -> None:
-    """Writes why they wait. The caller leaves out those whose explanation has not changed, and has locked the others.
+    """Writes why instances stay pending: reason and explanation of each.
 
-    `also`: other deployments of which watchers are told.
+    The caller has locked the instances, and leaves out those whose explanation has not changed. `also`: uids of other
+    deployments whose watchers are notified.
     """
     await connection.execute(
         """update instances i
@@ -224,10 +225,10 @@ async def store_explanations(
              from unnest($1::text[], $2::int[], $3::text[], $4::text[], $5::jsonb[])
                   as x (id, epoch, reason, message, explain)
             where i.id = x.id and i.epoch = x.epoch and i.phase in ('pending', 'analyzing')""",
-        [w.id for w, _ in unplaced],
-        [w.epoch for w, _ in unplaced],
-        [str(u.reason or headline(u.explain)) for _, u in unplaced],
-        [u.explain.message for _, u in unplaced],
-        [u.explain.model_dump(mode="json") for _, u in unplaced],
+        [row.id for row, _, _ in unplaced],
+        [row.epoch for row, _, _ in unplaced],
+        [reason for _, reason, _ in unplaced],
+        [explain.message for _, _, explain in unplaced],
+        [explain.model_dump(mode="json") for _, _, explain in unplaced],
     )
-    await notify(connection, "status", {w.deployment_uid for w, _ in unplaced}.union(also))
+    await notify(connection, "status", {row.deployment_uid for row, _, _ in unplaced}.union(also))

@@ -58,7 +58,7 @@ _FREED: Final = """
 
 
 @dataclass(slots=True)
-class Spent:
+class DeploymentUsage:
     """GPU seconds of one deployment."""
 
     deployment: str = ""
@@ -71,7 +71,7 @@ class Spent:
 
 
 @dataclass(slots=True)
-class Freed:
+class FreedByPolicy:
     """What one policy freed, in GPU seconds."""
 
     actions: int = 0
@@ -82,8 +82,8 @@ class Freed:
 class Sums:
     """By deployment's uid, and by policy's name (empty: inline)."""
 
-    spent: dict[str, Spent] = field(default_factory=lambda: defaultdict(Spent))
-    freed: dict[str, Freed] = field(default_factory=lambda: defaultdict(Freed))
+    spent: dict[str, DeploymentUsage] = field(default_factory=lambda: defaultdict(DeploymentUsage))
+    freed: dict[str, FreedByPolicy] = field(default_factory=lambda: defaultdict(FreedByPolicy))
 
 
 async def rolled_up_to(connection: Reader) -> datetime:
@@ -94,7 +94,7 @@ async def rolled_up_to(connection: Reader) -> datetime:
 
 
 async def read_claimed(connection: Reader, since: datetime, until: datetime) -> Sums:
-    """What was claimed and what was freed; used and wasted are `add_spoken`'s."""
+    """What was claimed and what was freed; used and wasted are `add_usage`'s."""
     sums = Sums()
     for row in await connection.fetch(_CLAIMED, since, until):
         spent = sums.spent[str(row["deployment_uid"])]
@@ -117,7 +117,7 @@ def days(since: datetime, until: datetime) -> Iterator[tuple[datetime, datetime]
         since = midnight
 
 
-async def add_spoken(
+async def add_usage(
     connection: Reader, sums: Sums, begin: datetime, end: datetime, minimums: Mapping[str, int], default: int
 ) -> None:
     """Adds what was used and wasted from `begin` to `end`, which are best those of one of the `days`.

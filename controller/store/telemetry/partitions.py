@@ -20,7 +20,7 @@ _LONGEST_WINDOW_S: Final = """
 
 
 @dataclass(frozen=True, slots=True)
-class Keep:
+class SampleRetention:
     """How long samples are kept (hours; longer where a policy's window is longer), and their minutes (days)."""
 
     samples_h: float
@@ -28,7 +28,7 @@ class Keep:
 
 
 @dataclass(frozen=True, slots=True)
-class Covered:
+class PartitionRange:
     """From when (inclusive) until when (exclusive) there are partitions, without a hole."""
 
     begin: datetime
@@ -58,7 +58,7 @@ _SAMPLES: Final = _Kind("samples", 3 * _HOUR_S, "%Y%m%d_%H")
 _MINUTES: Final = _Kind("sample_minutes", _DAY_S, "%Y%m%d")
 
 
-async def make_partitions(connection: Any, keep: Keep) -> None:
+async def make_partitions(connection: Any, keep: SampleRetention) -> None:
     """Makes what is missing, from the oldest time that is kept to a day ahead. In a transaction of its own."""
     await connection.execute("set local lock_timeout = '3s'")
     await connection.execute("select pg_advisory_xact_lock($1)", _LOCK)
@@ -72,7 +72,7 @@ async def make_partitions(connection: Any, keep: Keep) -> None:
             start_s += kind.span_s
 
 
-async def find_old_partitions(connection: Any, keep: Keep) -> list[str]:
+async def find_old_partitions(connection: Any, keep: SampleRetention) -> list[str]:
     """The partitions of which no row is kept any more."""
     now_s, samples_s, minutes_s = await _now_and_kept(connection, keep)
     return [
@@ -93,7 +93,7 @@ async def drop_partition(connection: Any, name: str) -> None:
     await connection.execute(f'drop table if exists "{name}"')
 
 
-async def samples_covered(connection: Any) -> Covered | None:
+async def samples_range(connection: Any) -> PartitionRange | None:
     """For which times samples can be written; holds until the transaction ends. None: for none."""
     await connection.execute("lock table samples in row exclusive mode")
     starts = {_SAMPLES.start_s(name) for name in await _names(connection, _SAMPLES)}
@@ -102,10 +102,10 @@ async def samples_covered(connection: Any) -> Covered | None:
     begin_s = end_s = max(starts) + _SAMPLES.span_s
     while begin_s - _SAMPLES.span_s in starts:
         begin_s -= _SAMPLES.span_s
-    return Covered(datetime.fromtimestamp(begin_s, UTC), datetime.fromtimestamp(end_s, UTC))
+    return PartitionRange(datetime.fromtimestamp(begin_s, UTC), datetime.fromtimestamp(end_s, UTC))
 
 
-async def _now_and_kept(connection: Any, keep: Keep) -> tuple[float, float, float]:
+async def _now_and_kept(connection: Any, keep: SampleRetention) -> tuple[float, float, float]:
     """The time, and how long samples and their minutes are kept; all in seconds."""
     now_s = float(await connection.fetchval("select extract(epoch from clock_timestamp())::float8"))
     window_s = float(await connection.fetchval(_LONGEST_WINDOW_S))

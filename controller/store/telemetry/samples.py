@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from controller.store.deployments.processes import hold_sessions
-from controller.store.telemetry.partitions import samples_covered
+from controller.store.deployments.processes import lock_sessions
+from controller.store.telemetry.partitions import samples_range
 from schemas.wire import ProcessSample, Readings, SamplePeriod
 
 _COLUMNS: Final = ("at", "device", "worker_id", "seq", "period_s", "mean", "max", "used_mib", "processes")
@@ -64,12 +64,12 @@ async def write_samples(
     Raises:
         NoPartitionError: there is no room for what was sampled now.
     """
-    held = await hold_sessions(connection, [(s.worker_id, s.session) for s in batch])
+    held = await lock_sessions(connection, [(s.worker_id, s.session) for s in batch])
     current = [s for s in batch if (s.worker_id, s.session) in held]
     fresh = [(s, periods) for s, periods in await _unwritten(connection, current) if periods]
     if not fresh:
         return SamplesWritten(held, 0, 0)
-    covered = await samples_covered(connection)
+    covered = await samples_range(connection)
     now, now_s = await connection.fetchval("select clock_timestamp()"), monotonic()
     owned = await _owned(connection, fresh)
 

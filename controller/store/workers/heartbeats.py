@@ -62,7 +62,7 @@ _MOVED_MIB: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ConnectionState:
     """How one connection stands. Its newest message came `age_s` seconds ago."""
 
     worker_id: str
@@ -94,7 +94,7 @@ class ForeignUse:
     before_mib: int
 
 
-async def write_seen(connection: Connection, seen: Sequence[Seen]) -> set[str]:
+async def write_liveness(connection: Connection, seen: Sequence[ConnectionState]) -> set[str]:
     """Writes how connections stand; each worker at most once.
 
     Returns:

@@ -7,9 +7,8 @@ import pytest
 
 from controller.api.dry_run import plan as plan_module
 from controller.api.dry_run.placements import Planned, plan_items
+from controller.domain.holdings import Holder, Holders
 from controller.domain.placement import Need, PlannedClaim
-from controller.scheduling.admission.admission import Holders
-from controller.scheduling.inventory.holders import Holder
 from controller.store.core.database import Database
 from schemas.manifest import DeploymentSpec
 from support.fleet import Fleet

@@ -12,8 +12,9 @@ import pytest
 from controller.api import streams
 from controller.api.resources import watch
 from controller.store.core.database import Database
-from controller.store.deployments import writes as store
+from controller.store.deployments import apply as store
 from schemas.manifest import DeploymentSpec
+from support.apply import apply_spec
 from support.ledger import add_deployment, add_host, add_instance
 from support.served import Decided, served
 
@@ -49,7 +50,7 @@ async def test_a_snapshot_then_what_changes(api: Decided, db: Database) -> None:
             "deployments": ["d"], "instances": ["d-1"], "workers": ["w"],
         }  # fmt: skip
         api.hints.publish("status", uid)  # nothing has changed, so nothing is told of it
-        await store.apply(db, "d", DeploymentSpec(engine="simulated", replicas=2))
+        await apply_spec(db, "d", DeploymentSpec(engine="simulated", replicas=2))
         api.hints.publish("deployment", uid)
         event = await frame(stream)
         assert (event["type"], event["object"]["kind"], event["object"]["spec"]["replicas"]) == (

@@ -2,8 +2,8 @@
 
 from contextlib import ExitStack
 
+from controller.api.endpoints import Endpoint
 from controller.api.routing import RoutingTable
-from controller.store.deployments.serving import Endpoint
 
 
 def endpoints(model: str, *instances: str) -> list[Endpoint]:

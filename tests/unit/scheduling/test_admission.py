@@ -3,10 +3,11 @@
 import time
 from dataclasses import replace
 
+from controller.domain.holdings import Holder, Holders
+from controller.domain.pending import PendingInstance
 from controller.domain.placement import Ask, Layout, Placed, Unplaced
-from controller.scheduling.admission.admission import Decided, Holders, PendingInstance, serve
+from controller.scheduling.admission.admission import Decided, serve
 from controller.scheduling.admission.preempt import find_preemption
-from controller.scheduling.inventory.holders import Holder
 from controller.scheduling.inventory.inventory import Inventory
 from controller.scheduling.search.place import find, place
 from schemas.reasons import Reason

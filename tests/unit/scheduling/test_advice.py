@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from controller.domain.holdings import Holder
 from controller.domain.placement import Ask, Layout, Need, Placed, PlannedClaim, Share, Unplaced
 from controller.engines.registry import engine_for
 from controller.scheduling.estimate import asks_for
 from controller.scheduling.explain.advice import Unfit, advise
-from controller.scheduling.inventory.holders import Holder
 from controller.scheduling.search.place import place
 from schemas.manifest import DeploymentSpec
 from support.engine_asks import LLAMA

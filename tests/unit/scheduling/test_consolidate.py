@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from controller.domain.holdings import Holder
 from controller.domain.placement import Ask, Layout, PlannedClaim
 from controller.scheduling.admission import consolidate as consolidating
 from controller.scheduling.admission.consolidate import Consolidation, Movable, consolidate
-from controller.scheduling.admission.preempt import Holder
 from controller.scheduling.inventory.inventory import Inventory
 from controller.scheduling.search.place import find
 from support.fleet import GIB, Fleet, gpus_of

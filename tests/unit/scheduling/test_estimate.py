@@ -7,7 +7,7 @@ import pytest
 from controller.domain.placement import Ask, Layout, Need, Share
 from controller.engines.registry import engine_for
 from controller.engines.simulated import SimulatedEngine
-from controller.scheduling.estimate import asks_for, for_instance, input_hash
+from controller.scheduling.estimate import asks_for, input_hash
 from schemas.manifest import DeploymentSpec
 from schemas.reasons import Reason
 
@@ -146,10 +146,10 @@ def test_the_next_best_engine_is_asked_for_where_the_best_fits_nowhere() -> None
     assert second is not None
     assert (second.engine, second.instance, second.layouts[0].memory_mib) == ("transformers", "i", 30)
     assert (second.avoid_workers, second.otherwise) == (frozenset({"w"}), None)
-    again = for_instance(asked, "j")
+    again = asked.for_instance("j")
     assert again.otherwise is not None
     assert (again.instance, again.otherwise.instance, again.avoid_workers) == ("j", "j", frozenset())
-    assert for_instance(again, "i", frozenset({"w"})) == asked
+    assert again.for_instance("i", frozenset({"w"})) == asked
 
 
 def test_the_rest_is_passed_on() -> None:

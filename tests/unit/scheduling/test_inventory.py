@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
+from controller.domain.holdings import InstanceLoad
 from controller.domain.placement import Ask, Layout, Placed, Unplaced
 from controller.scheduling.inventory.inventory import Inventory
-from controller.scheduling.inventory.load import InstanceLoad
 from controller.scheduling.search.place import place
 from support.fleet import GIB, Fleet, gpus_of
 

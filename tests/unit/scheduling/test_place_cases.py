@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
+from controller.domain.holdings import InstanceLoad
 from controller.domain.placement import Ask, Compatibility, Decision, Layout, Need, Placed, Unplaced
 from controller.engines.registry import engine_for
 from controller.scheduling.estimate import asks_for
 from controller.scheduling.explain.explain import headline
 from controller.scheduling.inventory.inventory import Inventory
-from controller.scheduling.inventory.load import InstanceLoad
 from controller.scheduling.search.place import place
 from schemas.manifest import DeploymentSpec
 from schemas.reasons import Reason

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from controller.store.core.errors import LostGuardError
-from controller.store.core.guarded import DeploymentStep, expect_rows, worker_of
+from controller.store.core.guards import DeploymentStep, expect_rows, worker_of
 
 
 async def order_starts(connection: Any, orders: Sequence[tuple[str, str, int, dict[str, Any]]]) -> None:

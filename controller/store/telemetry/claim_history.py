@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from controller.decide.policies.replay import MINUTE_S, Minute, PastClaim, Track
+from controller.domain.history import MINUTE_S, Minute, PastClaim, Track
 from controller.store.telemetry.idle_report import SPANS
 from controller.store.views.paging import Reader
 
@@ -27,7 +27,7 @@ _MINUTES: Final = f"""
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
+class InstancePast:
     """One instance: what it claimed and what its GPUs did meanwhile."""
 
     deployment_uid: str
@@ -37,7 +37,7 @@ class Past:
 
 async def read_pasts(
     connection: Reader, since: datetime, until: datetime, window_s: float, after: str = ""
-) -> tuple[list[Past], str | None]:
+) -> tuple[list[InstancePast], str | None]:
     """A few instances that ran and held a GPU between `since` and `until`, and after which to go on; None at the end.
 
     Args:
@@ -66,7 +66,7 @@ async def read_pasts(
     for row in rows:
         instance = row["instance_id"]
         minutes = await _minutes(connection, instance, claims[instance], begin, until)
-        found.append(Past(str(row["deployment_uid"]), claims[instance], minutes))
+        found.append(InstancePast(str(row["deployment_uid"]), claims[instance], minutes))
     return found, rows[-1]["instance_id"] if len(rows) == _AT_ONCE else None
 
 

@@ -101,7 +101,7 @@ async def delete_policy(database: Database, name: str, *, if_match: int | None =
         return view
 
 
-async def hold_policy(connection: Any, name: str) -> None:
+async def lock_policy(connection: Any, name: str) -> None:
     """Keeps a policy from being deleted until the transaction ends, where it exists."""
     await connection.execute("select 1 from policies where name = $1 for key share", name)
 

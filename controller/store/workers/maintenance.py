@@ -17,10 +17,10 @@ _FLAGS: Final[dict[WorkerVerb, tuple[bool, bool, str]]] = {  # cordoned, drainin
     "drain": (True, True, "draining"),
 }
 # Who was heard of within this time is not dead, whatever the operator believes.
-HEARD_OF_WITHIN_S: Final = 15
+HEARTBEAT_WITHIN_S: Final = 15
 
 
-async def set_flags(database: Database, name: str, verb: WorkerVerb) -> WorkerView:
+async def set_maintenance(database: Database, name: str, verb: WorkerVerb) -> WorkerView:
     """Cordons (nothing new), drains (nothing new, and what runs moves away) or takes both back.
 
     Raises:
@@ -59,7 +59,7 @@ async def delete_worker(database: Database, name: str, *, confirm_dead: bool = F
         held = sum(device["claims"] for device in devices)
         if confirm_dead and await _just_heard_of(connection, row["id"]):
             raise InUseError(
-                f"worker {name!r} was heard of within the last {HEARD_OF_WITHIN_S} s, so it is not dead; stop its "
+                f"worker {name!r} was heard of within the last {HEARTBEAT_WITHIN_S} s, so it is not dead; stop its "
                 f"agent first, or drain it: gpuward drain {name}"
             )
         if held and not confirm_dead:
@@ -90,7 +90,7 @@ async def _just_heard_of(connection: Any, worker_id: Any) -> bool:
         "select connected and last_seen > clock_timestamp() - $2 * interval '1 s' "
         "from worker_liveness where worker_id = $1",
         worker_id,
-        HEARD_OF_WITHIN_S,
+        HEARTBEAT_WITHIN_S,
     )
     return bool(heard)
 

@@ -1,8 +1,6 @@
-"""Workers: whose a credential is and what a hello says (the hub's columns), and their phases (the reconciler's)."""
+"""Workers' phases: the snapshot that the workers reconciler decides on, and the guarded write of its decision."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, Final, TypeAlias
 
 from asyncpg.pool import PoolConnectionProxy
@@ -10,31 +8,10 @@ from asyncpg.pool import PoolConnectionProxy
 from controller.domain.phases import WorkerPhase
 from controller.domain.workers import WorkerChange, WorkersSnapshot, WorkerState
 from controller.store.core.errors import LostGuardError
-from schemas.wire import Hello, HostFacts
 
 Connection: TypeAlias = "PoolConnectionProxy[Any]"
 
-_BY_CREDENTIAL: Final = "select id, name, proxy_secret, deleted_at from workers where credential_hash = $1"
-_HELLO: Final = """
-    update workers w
-       set session = w.session + 1, boot_id = $2, agent_version = $3, highest_term = $4, proxy_address = $5,
-           reported_at = clock_timestamp()
-      from (select id, boot_id, highest_term from workers where id = $1 and deleted_at is null for no key update) before
-     where w.id = before.id
-    returning w.session, before.boot_id as boot_before, before.highest_term as term_before,
-              clock_timestamp() as at,
-              (select term from lease where id = 1) as term"""
-_CONNECTED: Final = """
-    insert into worker_liveness (worker_id, session, connected, last_seen) values ($1, $2, true, clock_timestamp())
-        on conflict (worker_id) do update
-       set session = excluded.session, connected = true, clean = false, last_seen = excluded.last_seen"""
-_HOST: Final = """
-    update workers
-       set hostname = $2, os = $3, arch = $4, driver = $5, simulated = $6, labels = $7, gpus_known = $8, engines = $9,
-           reported_at = clock_timestamp()
-     where id = $1"""
-_GPUS_KNOWN: Final = "update workers set gpus_known = $2 where id = $1 and gpus_known <> $2"
-# What holds claims on a silent worker ends by itself only where each revision there has said so.
+# Instances on a silent worker end by themselves only if all of their revisions set stop_on_disconnect_after.
 _STATES: Final = """
     select w.id, w.name, w.phase, w.reason, w.session, w.reported_at, w.confirmed_dead, w.highest_term,
            coalesce(l.connected and l.session = w.session, false) as connected,
@@ -55,7 +32,7 @@ _STATES: Final = """
      where w.deleted_at is null
      order by w.id"""
 _LOCK: Final = "select 1 from workers where id = any($1::uuid[]) order by id for no key update"
-# Nobody is given up who was heard of since. A second's grace: each flush reckons the same moment anew.
+# A worker with a later heartbeat is not given up. One second of grace: each flush computes the same moment anew.
 _PHASES: Final = """
     update workers w
        set phase = c.new, reason = c.reason, fence_until = c.fence_until,
@@ -72,69 +49,6 @@ _DEPLOYMENTS_ON: Final = """
     select distinct i.deployment_uid from devices d
       join claims c on c.device = d.uuid join instances i on i.id = c.instance_id
      where d.worker_id = any($1::uuid[])"""
-
-
-class WorkerGoneError(Exception):
-    """The worker was deleted meanwhile."""
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """Who a credential belongs to."""
-
-    id: str
-    name: str
-    proxy_secret: str
-    deleted: bool
-
-
-@dataclass(frozen=True, slots=True)
-class NewSession:
-    """A hello's session. `at` is the database's time of the hello."""
-
-    session: int
-    term: int
-    at: datetime
-    rebooted: bool
-    term_ahead: bool  # the agent has newly obeyed a later term than the one that leads
-
-
-async def find_by_credential(connection: Connection, credential_hash: bytes) -> Identity | None:
-    """The worker, deleted or not, whose credential has this SHA-256; None where there is none."""
-    row = await connection.fetchrow(_BY_CREDENTIAL, credential_hash)
-    if row is None:
-        return None
-    return Identity(str(row["id"]), row["name"], row["proxy_secret"], row["deleted_at"] is not None)
-
-
-async def begin_session(connection: Connection, worker_id: str, hello: Hello, proxy_address: str) -> NewSession:
-    """Raises the session number and holds the worker's row: from here on no older connection writes anything.
-
-    Raises:
-        WorkerGoneError: the worker is deleted.
-    """
-    row = await connection.fetchrow(
-        _HELLO, worker_id, hello.boot_id, hello.agent_version, hello.highest_term, proxy_address
-    )
-    if row is None:
-        raise WorkerGoneError(worker_id)
-    await connection.execute(_CONNECTED, worker_id, row["session"])
-    rebooted = row["boot_before"] not in ("", hello.boot_id)
-    term_ahead = hello.highest_term > max(row["term"], row["term_before"])
-    return NewSession(row["session"], row["term"], row["at"], rebooted, term_ahead)
-
-
-async def write_host(connection: Connection, worker_id: str, host: HostFacts, *, gpus_known: bool) -> None:
-    """Stores what a full report says of the host itself."""
-    await connection.execute(
-        _HOST, worker_id, host.hostname, host.os, host.arch, host.driver, host.simulated, host.labels, gpus_known,
-        None if host.engines is None else list(host.engines),
-    )  # fmt: skip
-
-
-async def write_gpus_known(connection: Connection, worker_id: str, *, gpus_known: bool) -> None:
-    """Stores whether the GPUs could be read, where that has changed."""
-    await connection.execute(_GPUS_KNOWN, worker_id, gpus_known)
 
 
 async def read_workers(connection: Connection) -> WorkersSnapshot:
@@ -164,10 +78,10 @@ async def read_workers(connection: Connection) -> WorkersSnapshot:
 
 
 async def write_phases(connection: Connection, changes: Sequence[WorkerChange]) -> None:
-    """Writes phases where the workers still are as the decision saw them.
+    """Writes phases if the workers still are as the decision saw them.
 
     Raises:
-        LostGuardError: one of them is not; the transaction must be given up.
+        LostGuardError: one of them has changed; the transaction must be rolled back.
     """
     await connection.execute(_LOCK, [c.id for c in changes])
     rows = await connection.fetch(

@@ -5,12 +5,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from controller.domain.events import NewEvent
-from controller.scheduling.admission.admission import Holders
-from controller.scheduling.inventory.holders import Holder
+from controller.domain.holdings import Holder, Holders, Holdings
+from controller.domain.pending import PendingRow
 from controller.store.core.errors import LostGuardError
 from controller.store.core.events import write_events
-from controller.store.placement.holdings import Holdings
-from controller.store.placement.pending import PendingRow
 
 _STAYING: Final = ("scheduled", "starting", "running", "unhealthy", "backoff")
 # An instance whose worker is silent is not among them: nobody could be told to make it leave.

@@ -11,14 +11,12 @@ import asyncpg
 from tenacity import retry, retry_if_exception_type, stop_after_attempt
 
 from controller.domain.events import NewEvent
-from controller.engines.registry import engine_for
-from controller.scheduling.estimate import input_hash
 from controller.store.core.database import Database
 from controller.store.core.events import write_events
 from controller.store.core.notify import CHANNEL, notify
 from controller.store.core.refusals import GenerationConflictError, NotFoundError
+from controller.store.policies.apply import changed_fields, lock_policy
 from controller.store.policies.checks import named_policy, problems_of_deployments
-from controller.store.policies.writes import changed_fields, hold_policy
 from controller.store.views.deployments import deployment_by_uid, views_of
 from schemas.manifest import IN_PLACE_FIELDS, DeploymentSpec
 from schemas.objects import DeploymentView
@@ -64,6 +62,7 @@ async def apply(
     name: str,
     spec: DeploymentSpec,
     *,
+    input_hash: str,
     if_match: int | None = None,
     longest_window_s: float = MAX_WINDOW_S,
 ) -> Applied:
@@ -73,6 +72,7 @@ async def apply(
         database: where.
         name: of the deployment.
         spec: what is wanted; the engine's checks have passed.
+        input_hash: of what the spec's analysis reads, stored with a new revision.
         if_match: the generation that must be the present one.
         longest_window_s: for how long samples are kept; no policy may look further back.
 
@@ -87,11 +87,11 @@ async def apply(
         if if_match is not None and (row is None or row["generation"] != if_match):
             raise GenerationConflictError(name, wanted=if_match, found=row["generation"] if row else None)
         if row is None:
-            uid = await _create(connection, name, spec)
+            uid = await _create(connection, name, spec, input_hash)
             outcome = "created"
         else:
             uid = row["uid"]
-            outcome = await _change(connection, row, spec, "applied")
+            outcome = await _change(connection, row, spec, "applied", input_hash)
         return Applied(await deployment_by_uid(connection, str(uid)), outcome)
 
 
@@ -107,7 +107,7 @@ async def scale(database: Database, name: str, replicas: int, *, if_match: int |
         if if_match is not None and row["generation"] != if_match:
             raise GenerationConflictError(name, wanted=if_match, found=row["generation"])
         spec = DeploymentSpec.model_validate({**row["spec"], "replicas": replicas})
-        await _change(connection, row, spec, "scaled")
+        await _change(connection, row, spec, "scaled", input_hash="")  # in place: no new revision
         return await deployment_by_uid(connection, str(row["uid"]))
 
 
@@ -169,13 +169,13 @@ async def delete(database: Database, name: str, *, if_match: int | None = None) 
 async def _check_policy(connection: Any, spec: DeploymentSpec, longest_window_s: float) -> None:
     named = named_policy(spec)
     if named is not None:
-        await hold_policy(connection, named)
+        await lock_policy(connection, named)
     problems = await problems_of_deployments(connection, {"": spec}, longest_window_s=longest_window_s)
     if problems:
         raise ManifestError(problems)
 
 
-async def _create(connection: Any, name: str, spec: DeploymentSpec) -> uuid.UUID:
+async def _create(connection: Any, name: str, spec: DeploymentSpec, input_hash: str) -> uuid.UUID:
     uid = uuid.uuid4()
     await connection.execute(
         "insert into deployments (uid, name, generation, revision, spec) values ($1, $2, 1, 1, $3)",
@@ -183,12 +183,12 @@ async def _create(connection: Any, name: str, spec: DeploymentSpec) -> uuid.UUID
         name,
         spec.model_dump(mode="json"),
     )
-    await _write_revision(connection, uid, 1, spec)
+    await _write_revision(connection, uid, 1, spec, input_hash)
     await _tell(connection, uid, "applied", f"deployment {name} was created", old=None, new=1)
     return uid
 
 
-async def _change(connection: Any, row: Any, spec: DeploymentSpec, reason: str) -> Change:
+async def _change(connection: Any, row: Any, spec: DeploymentSpec, reason: str, input_hash: str) -> Change:
     """Makes `spec` that of the locked `row`, and takes back what limited the old one."""
     before = DeploymentSpec.model_validate(row["spec"])
     change = change_between(before, spec)
@@ -197,7 +197,7 @@ async def _change(connection: Any, row: Any, spec: DeploymentSpec, reason: str) 
     uid, old = row["uid"], row["generation"]
     new = old + 1
     if change == "replaced":
-        await _write_revision(connection, uid, new, spec)
+        await _write_revision(connection, uid, new, spec, input_hash)
     await connection.execute(
         "update deployments set generation = $2, revision = $3, spec = $4 where uid = $1",
         uid,
@@ -222,13 +222,15 @@ async def _tell_policy(connection: Any, row: Any, old: DeploymentSpec, new: Depl
     await write_events(connection, [NewEvent("policy_changed", message, (f"deployment:{row['uid']}",), evidence)])
 
 
-async def _write_revision(connection: Any, uid: uuid.UUID, generation: int, spec: DeploymentSpec) -> None:
+async def _write_revision(
+    connection: Any, uid: uuid.UUID, generation: int, spec: DeploymentSpec, input_hash: str
+) -> None:
     await connection.execute(
         "insert into revisions (deployment_uid, generation, spec, input_hash) values ($1, $2, $3, $4)",
         uid,
         generation,
         spec.model_dump(mode="json"),
-        input_hash(spec, engine_for(spec)),
+        input_hash,
     )
 
 
