@@ -31,7 +31,7 @@ from controller.runtime.clock import SystemClock
 from controller.runtime.database import DATABASE_ERRORS
 from controller.runtime.feed import ChangeFeed
 from controller.runtime.gc_tuning import tune_gc
-from controller.runtime.lease import Lease
+from controller.runtime.lease import Lease, expire_lease
 from controller.runtime.metrics import Metrics
 from controller.settings import ControllerSettings
 from controller.store.access.keys import create_first_key
@@ -40,6 +40,7 @@ from controller.store.core.database import Database, DatabaseUrlError, describe_
 from controller.store.core.migrate import SchemaTooNewError, migrate
 from controller.store.embedded import EmbeddedPostgres, EmbeddedPostgresError
 from controller.store.telemetry.partitions import SampleRetention
+from controller.store.views.leader import read_holder
 from schemas.version import __version__
 
 log = structlog.get_logger(__name__)
@@ -110,7 +111,7 @@ async def _database(settings: ControllerSettings) -> AsyncIterator[Database]:
         if settings.database_url is None:
             # The data folder's lock proves that whoever led before is gone: nobody need wait for its lease to run out.
             async with database.transaction() as connection:
-                await connection.execute("update lease set renewed_at = '-infinity'")
+                await expire_lease(connection)
         yield database
 
 
@@ -217,11 +218,9 @@ class _Controller:
 
     async def _leader(self) -> str:
         async with self._database.connection() as connection:
-            holder, leads = await connection.fetchrow(
-                "select holder, renewed_at + make_interval(secs => ttl_s) > clock_timestamp() from lease"
-            )
-        if not leads:
-            raise OSError("nobody leads; the lease is free and will be taken within seconds")
+            holder = await read_holder(connection)
+        if holder is None:
+            raise OSError("no leader: the lease is free, and a controller will acquire it within seconds")
         return f"term held by {holder}"
 
 

@@ -219,7 +219,7 @@ async def test_a_reign_that_does_not_end_is_an_error_and_the_lease_is_not_given_
                 continue
 
     observer = await connect()
-    lease = lease_of(connect, "one", reign_stop_s=0.5)
+    lease = lease_of(connect, "one", stop_limit_s=0.5)
     task = asyncio.create_task(lease.run(stubborn))
     await until(lambda: lease.term is not None)
     task.cancel()

@@ -190,6 +190,11 @@ class Database:
         except OrmTimeoutError as error:
             raise TimeoutError(str(error)) from error
 
+    async def ping(self) -> None:
+        """Runs one query; raises what the driver raises if the database does not answer."""
+        async with self.connection() as connection:
+            await connection.fetchval("select 1")
+
     async def listen_connection(self) -> "asyncpg.Connection[Any]":
         """A connection of its own, never pooled, for LISTEN and for the lease."""
         return await asyncpg.connect(

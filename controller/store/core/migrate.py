@@ -1,7 +1,7 @@
 """Migrates the schema at start, under a lock, so that two controllers never migrate at once."""
 
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from alembic import command
 from alembic.config import Config
@@ -31,6 +31,12 @@ def head_revision() -> str:
     if head is None:
         raise RuntimeError("the package contains no migrations; reinstall it")
     return head
+
+
+async def read_revision(connection: Any) -> str | None:
+    """The schema revision of the database."""
+    revision: str | None = await connection.fetchval("select version_num from alembic_version")
+    return revision
 
 
 async def migrate(database: Database) -> None:
