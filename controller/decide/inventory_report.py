@@ -8,11 +8,19 @@ where nothing can be running on it there.
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from controller.domain.devices import MEMORY_SHRUNK, MISSING, UNREADABLE, DevicePlan, DeviceRow, KnownDevice, host_uuid
+from controller.domain.devices import (
+    MEMORY_SHRUNK,
+    MISSING,
+    UNREADABLE,
+    DeviceChanges,
+    DeviceRow,
+    KnownDevice,
+    host_uuid,
+)
 from schemas.wire import DeviceFacts, HostFacts, Inventory
 
 
-def plan_inventory(worker_id: str, inventory: Inventory, known: Iterable[KnownDevice]) -> DevicePlan:
+def compare_inventory(worker_id: str, inventory: Inventory, known: Iterable[KnownDevice]) -> DeviceChanges:
     """Compares an inventory with the stored rows.
 
     Args:
@@ -22,16 +30,18 @@ def plan_inventory(worker_id: str, inventory: Inventory, known: Iterable[KnownDe
     """
     by_uuid = {device.row.uuid: device for device in known}
     host = _host_row(worker_id, inventory.host, by_uuid.get(host_uuid(worker_id)))
-    gpus = plan_gpus(worker_id, inventory.gpus, by_uuid)
+    gpus = compare_gpus(worker_id, inventory.gpus, by_uuid)
     return replace(gpus, rows=(*_changed([host], by_uuid, worker_id), *gpus.rows))
 
 
-def plan_gpus(worker_id: str, reported: Iterable[DeviceFacts] | None, by_uuid: Mapping[str, KnownDevice]) -> DevicePlan:
+def compare_gpus(
+    worker_id: str, reported: Iterable[DeviceFacts] | None, by_uuid: Mapping[str, KnownDevice]
+) -> DeviceChanges:
     """Compares the reported GPUs (None: unreadable) with the stored ones; leaves the host alone."""
     own = [d for d in by_uuid.values() if d.worker_id == worker_id and d.row.kind == "gpu"]
     if reported is None:
         unknown = [replace(d.row, health="unknown", health_reason=UNREADABLE) for d in own if d.row.present]
-        return DevicePlan(_changed(unknown, by_uuid, worker_id), (), (), gpus_known=False)
+        return DeviceChanges(_changed(unknown, by_uuid, worker_id), (), (), gpus_known=False)
     rows: list[DeviceRow] = []
     refused: list[KnownDevice] = []
     seen: set[str] = set()
@@ -45,7 +55,7 @@ def plan_gpus(worker_id: str, reported: Iterable[DeviceFacts] | None, by_uuid: M
     gone = [d.row for d in own if d.row.uuid not in seen]
     rows += [replace(row, present=False, health="unhealthy", health_reason=MISSING) for row in gone]
     missing = tuple(row.uuid for row in gone if row.present)
-    return DevicePlan(_changed(rows, by_uuid, worker_id), tuple(refused), missing, gpus_known=True)
+    return DeviceChanges(_changed(rows, by_uuid, worker_id), tuple(refused), missing, gpus_known=True)
 
 
 def _changed(rows: Iterable[DeviceRow], by_uuid: Mapping[str, KnownDevice], worker_id: str) -> tuple[DeviceRow, ...]:

@@ -17,8 +17,8 @@ from controller.domain.workers import (
     SILENT,
     TERM_AHEAD,
     WorkerChange,
+    WorkerEffects,
     WorkerSettings,
-    WorkersPlan,
     WorkersSnapshot,
     WorkerState,
 )
@@ -41,7 +41,7 @@ class _Hearing:
         return self.silence_s >= self.limit_s
 
 
-def decide(snapshot: WorkersSnapshot, db_healthy_since: datetime, settings: WorkerSettings) -> WorkersPlan:
+def decide(snapshot: WorkersSnapshot, db_healthy_since: datetime, settings: WorkerSettings) -> WorkerEffects:
     """Works out every worker's next phase.
 
     Args:
@@ -50,7 +50,7 @@ def decide(snapshot: WorkersSnapshot, db_healthy_since: datetime, settings: Work
         settings: limits.
     """
     # Stamps that are still to come were made before the database's clock was set back: they tell nothing.
-    floor = max([db_healthy_since, *([snapshot.leader_since] if snapshot.leader_since <= snapshot.now else [])])
+    floor = max([db_healthy_since, *([snapshot.leads_since] if snapshot.leads_since <= snapshot.now else [])])
     heard = [_hear(worker, snapshot.now, floor, settings) for worker in snapshot.workers]
     was_open = any(worker.reason == BREAKER_OPEN for worker in snapshot.workers)
     is_open = _breaker(heard, was_open, settings)
@@ -62,7 +62,7 @@ def decide(snapshot: WorkersSnapshot, db_healthy_since: datetime, settings: Work
         if change is not None:
             changes.append(change)
         waits += _waits(hearing, new, is_open, settings)
-    return WorkersPlan(tuple(changes), is_open, was_open, min(waits, default=None))
+    return WorkerEffects(tuple(changes), is_open, was_open, min(waits, default=None))
 
 
 def _hear(worker: WorkerState, now: datetime, floor: datetime, settings: WorkerSettings) -> _Hearing:

@@ -119,7 +119,7 @@ class Limit:
 
 
 @dataclass(frozen=True, slots=True)
-class ActionPlan:
+class NewAction:
     """Something to be done and told. `gpus`: GPUs that it frees, a share for a share."""
 
     action: PolicyAction
@@ -143,13 +143,13 @@ class ActionPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class PolicyPlan:
+class PolicyEffects:
     """Everything that one step does for one deployment."""
 
     judged: tuple[Judgement, ...] = ()  # of each instance
     verdicts: tuple[VerdictWrite, ...] = ()
     forget: tuple[str, ...] = ()  # instances that no policy judges any more
-    actions: tuple[ActionPlan, ...] = ()
+    actions: tuple[NewAction, ...] = ()
     end_actions: bool = False  # what earlier actions took is wanted again, or nobody's
 
     @property

@@ -51,7 +51,7 @@ class WorkersSnapshot:
 
     now: datetime
     term: int
-    leader_since: datetime
+    leads_since: datetime
     workers: tuple[WorkerState, ...]
 
 
@@ -93,10 +93,10 @@ class WorkerChange:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkersPlan:
+class WorkerEffects:
     """What to write, and in how many seconds to look again; None: only when something happens."""
 
     changes: tuple[WorkerChange, ...]
     breaker_open: bool
     breaker_was_open: bool
-    again_s: float | None
+    requeue_after_s: float | None

@@ -10,7 +10,7 @@ from controller.domain.instances import DeploymentFacts
 from controller.domain.pending import new_instance
 from controller.domain.restarts import RestartSettings
 from controller.leader.analyses import Analyses, known_need
-from controller.leader.placement_turn import NewInstance, PlacementTurn
+from controller.leader.placement_passes import NewInstance, PlacementPasses
 from controller.runtime.lease import check_term
 from controller.runtime.outcome import Done, Outcome, Requeue, StaleError
 from controller.store.core.database import Database
@@ -32,14 +32,14 @@ class InstancesReconciler:
         term: int,
         analyses: Analyses,
         settings: RestartSettings,
-        placement_turn: PlacementTurn,
+        passes: PlacementPasses,
         wake_placement: Callable[[], None],
     ) -> None:
         self._database = database
         self._term = term
         self._analyses = analyses
         self._settings = settings
-        self._placement_turn = placement_turn
+        self._passes = passes
         self._wake_placement = wake_placement
 
     async def list_keys(self) -> Collection[str]:
@@ -85,7 +85,7 @@ class InstancesReconciler:
         """Carries all of it out; returns the instances that were created and placed in one."""
         if not steps:
             return set()
-        async with self._placement_turn.at_once(self._new_instances(steps)) as starts:
+        async with self._passes.at_once(self._new_instances(steps)) as starts:
             async with self._database.transaction() as connection:
                 await check_term(connection, self._term)
                 try:
@@ -93,7 +93,7 @@ class InstancesReconciler:
                 except LostGuardError as lost:
                     raise StaleError(str(lost)) from lost
                 kept = await commit_placements(connection, starts, hints)
-            self._placement_turn.committed(starts, kept)
+            self._passes.committed(starts, kept)
         return {s.waiting.id for s in kept}
 
     def _new_instances(self, steps: Sequence[DeploymentStep]) -> list[NewInstance]:
@@ -120,7 +120,7 @@ class InstancesReconciler:
             self._analyses.start(facts.uid, facts.revisions[effects.analyse])
         if effects.wake_placement:
             if effects.phase_changes or facts.instances or not set(step.names) <= set(placed):
-                self._placement_turn.note_pending()
+                self._passes.note_pending()
             self._wake_placement()
 
 

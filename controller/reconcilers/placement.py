@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 from controller.domain.holdings import Holders
 from controller.domain.pending import PendingRow
 from controller.domain.restarts import RestartSettings
-from controller.leader.placement_turn import PlacementTurn, UnplacedRow
+from controller.leader.placement_passes import PlacementPasses, UnplacedRow
 from controller.runtime.lease import check_term
 from controller.runtime.outcome import Done, Outcome, Requeue, StaleError
 from controller.runtime.tasks import OneInFlight
@@ -65,13 +65,13 @@ class PlacementReconciler:
         database: Database,
         term: int,
         settings: RestartSettings,
-        placement_turn: PlacementTurn,
+        passes: PlacementPasses,
         hint: Callable[[str], None],
     ) -> None:
         self._database = database
         self._term = term
         self._settings = settings
-        self._placement_turn = placement_turn
+        self._passes = passes
         self._hint = hint
         self._concerned: set[str] = set()  # deployments to which something happened in this pass
 
@@ -82,15 +82,15 @@ class PlacementReconciler:
     async def step(self, keys: Sequence[str]) -> Mapping[str, Outcome]:
         """One pass: who waits, where they fit, and the commit of it."""
         try:
-            async with self._placement_turn.whole_pass() as left:
+            async with self._passes.whole_pass() as left:
                 seen, ahead = await self._observe()
                 served = await self._place(seen.instances, ahead)
                 left.extend([*(one.waiting for one in served.unplaced_rows), *(one.waiting for one in served.lost)])
                 left.extend([*served.behind, *ahead])
                 if seen.more:
-                    self._placement_turn.note_pending()
+                    self._passes.note_pending()
                 await self._tell(served.unplaced_rows)
-                self._placement_turn.unplaced(served.unplaced_rows)
+                self._passes.unplaced(served.unplaced_rows)
         finally:
             # Once for all of its commits: a deployment of thousands is looked at as a whole.
             for uid in self._concerned:
@@ -109,11 +109,11 @@ class PlacementReconciler:
         Some are committed while others are decided; but none before all are, where room may be kept for one or made.
         """
         async with OneInFlight[list[PlacedStart]]() as commits:
-            if not self._placement_turn.room_may_matter(waiting):
+            if not self._passes.room_may_matter(waiting):
                 decided = await self._decide(waiting, ahead, commits=commits)
             else:
                 decided = await self._decide(waiting, ahead)
-                if self._placement_turn.room_may_matter(one.waiting for one in decided.unplaced_rows):
+                if self._passes.room_may_matter(one.waiting for one in decided.unplaced_rows):
                     holders = await self._holders([*waiting, *ahead])
                     decided = await self._decide(waiting, ahead, holders)
             for some in _pieces(decided.starts, _MAX_COMMITTED):
@@ -133,7 +133,7 @@ class PlacementReconciler:
         """Decides all, and lets others have their turn meanwhile. Commits what comes together, where it may."""
         decided = _Decided({one.id: one for one in waiting})
         time_slice = TimeSlice()
-        with closing(self._placement_turn.decide(waiting, holders, ahead)) as answers:
+        with closing(self._passes.decide(waiting, holders, ahead)) as answers:
             for answer in answers:
                 decided.take(answer)
                 if commits is not None and len(decided.starts) == _MAX_COMMITTED:
@@ -147,14 +147,14 @@ class PlacementReconciler:
         async with self._database.snapshot() as connection:
             seen = await read_pending(connection, _MAX_WAITING, failures_per_worker=self._settings.failures_per_worker)
             ahead = await read_planned_copies(connection)
-            await self._placement_turn.refresh(connection, [*seen.instances, *ahead])
+            await self._passes.refresh(connection, [*seen.instances, *ahead])
         return seen, ahead
 
     async def _holders(self, waiting: Sequence[PendingRow]) -> Holders:
         """Read with the inventory of the same moment."""
         async with self._database.snapshot() as connection:
-            await self._placement_turn.refresh(connection, waiting)
-            return await read_holders(connection, self._placement_turn.holdings)
+            await self._passes.refresh(connection, waiting)
+            return await read_holders(connection, self._passes.holdings)
 
     async def _commit(self, starts: Sequence[PlacedStart]) -> list[PlacedStart]:
         """Commits what holds; returns what lost a race and is to be placed again."""
@@ -162,7 +162,7 @@ class PlacementReconciler:
             await check_term(connection, self._term)
             kept = await commit_placements(connection, starts)
         self._concerned.update(s.waiting.deployment_uid for s in kept)
-        return self._placement_turn.committed(starts, kept)
+        return self._passes.committed(starts, kept)
 
     async def _tell(self, unplaced_rows: Sequence[UnplacedRow]) -> None:
         """Why they wait on; and those that are pushed out, that they have to leave."""

@@ -7,7 +7,7 @@ import asyncpg
 import pytest
 
 from controller.leader import analyses as analysis
-from controller.leader import housekeeping, inventory_cache, placement_turn
+from controller.leader import housekeeping, inventory_cache, passes
 from controller.reconcilers import cancelling, instances, placement, workers
 from controller.runtime import lease
 from controller.runtime.outcome import StaleError
@@ -29,7 +29,7 @@ from support.shift import Shift
 
 AWAITS = Awaits(
     (
-        instances, placement, placement_turn, workers, housekeeping, analysis, cancelling, analysis_inputs,
+        instances, placement, passes, workers, housekeeping, analysis, cancelling, analysis_inputs,
         instance_reads, instance_writes, restarts, guards, placement_store, waiting_store, preemption, inventory,
         inventory_cache, phases, locks, events, notify, audit, retention, lease,
     )
@@ -47,9 +47,9 @@ ELSEWHERE = {
     "reconcilers.placement.PlacementReconciler.step[2]": "decides, and sends nothing: each commit is a task of its own",
     "reconcilers.placement.PlacementReconciler._decide": "as above",
     "reconcilers.placement.PlacementReconciler._place": "as above",
-    "leader.placement_turn.PlacementTurn.turn[0]": "as above",
-    "leader.placement_turn.PlacementTurn.whole_pass[0]": "as above",
-    "leader.placement_turn.PlacementTurn.at_once": "as above",
+    "leader.placement_passes.PlacementPasses.turn[0]": "as above",
+    "leader.placement_passes.PlacementPasses.whole_pass[0]": "as above",
+    "leader.placement_passes.PlacementPasses.at_once": "as above",
     "leader.inventory_cache.read_inventory": "the API's, for plans: it writes nothing",
     "placement.inventory.read_devices_without": "as above",
     "runtime.lease.Lease": "the campaign for the lease, which has tests of its own",

@@ -51,9 +51,7 @@ class Term:
     def __init__(self, database: StruckDatabase, number: int) -> None:
         self.number = number
         self._reign = Reign(database, number)
-        self._workers = WorkersReconciler(
-            database, term=lambda: number, healthy_for_s=lambda: _A_DAY_S, settings=WORKERS
-        )
+        self._workers = WorkersReconciler(database, number, healthy_for_s=lambda: _A_DAY_S, settings=WORKERS)
         self._moves = RelocationsReconciler(database, number, at_once=MOVES_AT_ONCE)
 
     async def step_instances(self) -> None:
@@ -62,7 +60,7 @@ class Term:
 
     async def step_placement(self) -> None:
         """Nothing happens while another step of this term has the inventory: the real one would wait for its end."""
-        if self._reign.placement_turn._turn.locked():
+        if self._reign.passes._lock.locked():
             return
         await self._reign.placement.step([EVERYTHING])
 

@@ -12,11 +12,11 @@ from controller.decide.policies.evidence import evidence_of
 from controller.decide.policies.idle_verdict import judge
 from controller.domain.phases import FINAL, HOLDS_CLAIMS, InstancePhase
 from controller.domain.policies import (
-    ActionPlan,
     EffectivePolicy,
     Limit,
+    NewAction,
+    PolicyEffects,
     PolicyFacts,
-    PolicyPlan,
     StoredVerdict,
     VerdictWrite,
     WatchedInstance,
@@ -38,7 +38,7 @@ class _Judged:
     acted: str
 
 
-def decide_policy(facts: PolicyFacts, uses: Mapping[str, InstanceUse]) -> PolicyPlan:
+def decide_policy(facts: PolicyFacts, uses: Mapping[str, InstanceUse]) -> PolicyEffects:
     """The next step of one deployment's policy.
 
     Args:
@@ -48,7 +48,7 @@ def decide_policy(facts: PolicyFacts, uses: Mapping[str, InstanceUse]) -> Policy
     end_actions = facts.open_actions and not any(i.source == _SOURCE for i in facts.intents)
     stored = {i.id for i in facts.instances if i.stored is not None}
     if facts.policy is None or facts.deleted:
-        return PolicyPlan(
+        return PolicyEffects(
             forget=tuple(sorted(stored)), end_actions=facts.open_actions and (facts.deleted or end_actions)
         )
     judged = [_judged(facts.policy, i, uses[i.id], facts.now) for i in facts.instances if is_judged(i)]
@@ -61,7 +61,7 @@ def decide_policy(facts: PolicyFacts, uses: Mapping[str, InstanceUse]) -> Policy
     ]  # fmt: skip
     forget = stored - {j.instance.id for j in judged}
     verdicts = tuple(j.verdict.verdict for j in judged)
-    return PolicyPlan(verdicts, tuple(writes), tuple(sorted(forget)), tuple(actions), end_actions)
+    return PolicyEffects(verdicts, tuple(writes), tuple(sorted(forget)), tuple(actions), end_actions)
 
 
 def look_again(
@@ -119,7 +119,7 @@ def _label(policy: EffectivePolicy) -> str:
     return f"dry_run:{policy.spec.action}" if policy.spec.dry_run else policy.spec.action
 
 
-def _actions(facts: PolicyFacts, policy: EffectivePolicy, judged: Sequence[_Judged]) -> list[ActionPlan]:
+def _actions(facts: PolicyFacts, policy: EffectivePolicy, judged: Sequence[_Judged]) -> list[NewAction]:
     idle = [j for j in judged if j.verdict.verdict == "idle"]
     fresh = [j for j in idle if j.acted != _label(policy)]
     if not fresh:
@@ -157,7 +157,7 @@ def _victims(facts: PolicyFacts, judged: Sequence[_Judged], idle: Sequence[_Judg
     return order[: max(room, 0)]
 
 
-def _action(facts: PolicyFacts, policy: EffectivePolicy, done: Sequence[_Judged], limit: Limit | None) -> ActionPlan:
+def _action(facts: PolicyFacts, policy: EffectivePolicy, done: Sequence[_Judged], limit: Limit | None) -> NewAction:
     spec = policy.spec
     uses = {j.instance.id: j.use for j in done}
     claims = [c for j in done for c in j.instance.claims]
@@ -166,7 +166,7 @@ def _action(facts: PolicyFacts, policy: EffectivePolicy, done: Sequence[_Judged]
     objects += dict.fromkeys(f"worker:{c.worker_id}" for c in claims)
     if policy.uid is not None:
         objects.append(f"policy:{policy.uid}")
-    return ActionPlan(
+    return NewAction(
         action=spec.action,
         policy=policy,
         instances=tuple((j.instance.id, j.instance.epoch) for j in done),

@@ -71,7 +71,7 @@ class _Revision:
     ask: Ask
 
 
-class PlacementTurn:
+class PlacementPasses:
     """Lives as long as one term."""
 
     def __init__(self, *, clock: Clock, metrics: PlacementMetrics, reserve_after_s: float = RESERVE_AFTER_S) -> None:
@@ -80,7 +80,7 @@ class PlacementTurn:
         self._metrics = metrics
         self._cache = InventoryCache()
         self._revisions: OrderedDict[RevisionKey, _Revision | ValueError] = OrderedDict()
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self._joined = 0  # rises whenever somebody may have begun to wait
         self._nobody_waits_at: int | None = None  # what it was when a pass that served everybody began
         self._began = 0.0
@@ -102,7 +102,7 @@ class PlacementTurn:
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
         """The inventory for as long as one pass takes, its commits included; what failed is taken back."""
-        async with self._turn:
+        async with self._lock:
             self._began = self._clock.monotonic()
             self.inventory.begin_pass()
             try:
