@@ -1,12 +1,11 @@
-"""Who places: the inventory of one term, what is decided on it, and the commit of that. One at a time.
+"""Placement passes: the inventory of one term, the decisions on it, and what their commits mean for it.
 
-Two come here. The placement's own pass serves everybody who waits. A step of the instances that makes new ones may
-place them in its own transaction while nobody else waits: that spares them a second commit and all that is read for
-it. The inventory is a cache; the commit checks every row again under lock.
+Passes run one at a time, and two reconcilers make them. Placement's full pass covers all pending instances. A step of
+the instances may place those that it creates in its own transaction while no other instance is pending: that saves a
+second commit and all the reads for it. The inventory is a cache; the commit checks every row again under lock.
 """
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
 from dataclasses import dataclass
@@ -16,59 +15,47 @@ from controller.decide.start_command import start_payload
 from controller.domain.holdings import Holder, Holders, Holdings
 from controller.domain.pending import PendingInstance, PendingRow
 from controller.domain.placement import Ask, Need, Placed, Unplaced
-from controller.engines.registry import engine_for
 from controller.leader.inventory_cache import InventoryCache
+from controller.leader.revision_asks import RevisionAsks
 from controller.runtime.clock import Clock
-from controller.scheduling.admission.admission import RESERVE_AFTER_S, may_have_room, serve
-from controller.scheduling.estimate import asks_for
-from controller.scheduling.inventory.inventory import Inventory
+from controller.scheduling.admission.admit import RESERVE_AFTER_S, admit, may_reserve
+from controller.scheduling.inventory.capacity import Inventory
 from controller.store.placement.commit import PlacedStart
-from controller.store.placement.pending import RevisionKey, read_revisions
 from schemas.manifest import DeploymentSpec
 from schemas.objects import Explain
 from schemas.reasons import Reason
 
 _PATIENCE_S: Final = 0.02
-_MAX_PUSHES: Final = 8  # of one pass; each takes some 50 ms among ten thousands, and is told at the end of it alone
-_MAX_AT_ONCE: Final = 256  # of one step; more would hold its deployments' rows for long
-_MAX_REVISIONS_KEPT: Final = 1_000  # parsed specs, some 14 KiB each; those of a pass are kept besides
+_MAX_PREEMPTIONS: Final = 8  # of one pass: each takes some 50 ms among 10,000 instances, and is written at its end
+_MAX_NEW: Final = 256  # new instances placed by one step; more would lock its deployments' rows for long
 
 
 class PlacementMetrics(Protocol):
     """What placement counts."""
 
     def placed(self, outcome: str, n: int) -> None:
-        """`n` instances were `placed`, `unplaced` or `lost` (a race, and are placed again)."""
+        """`n` instances were `placed`, `unplaced` or `lost` (in a race; they are placed again)."""
 
     def placement_seconds(self, seconds: float) -> None:
-        """One instance had its claims committed so long after it began to wait."""
+        """An instance's claims were committed `seconds` after it became pending."""
 
 
 @dataclass(frozen=True, slots=True)
-class UnplacedRow:
-    """One who waits on, and why. `leave`: those whom it pushes out."""
+class StillPending:
+    """An instance that does not fit now, with the reason. `victims`: the holders that it preempts."""
 
     waiting: PendingRow
     decision: Unplaced
-    leave: tuple[Holder, ...] = ()
+    victims: tuple[Holder, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class NewInstance:
-    """An instance that is about to be created, and what is known of its revision."""
+    """An instance that is about to be created, with its revision's spec and need."""
 
     waiting: PendingRow
     spec: DeploymentSpec
     need: Need
-
-
-@dataclass(frozen=True, slots=True)
-class _Revision:
-    """What is kept of one: `ask` is that of each of its instances, but for the instance's own name."""
-
-    spec: DeploymentSpec
-    need: Need
-    ask: Ask
 
 
 class PlacementPasses:
@@ -79,162 +66,132 @@ class PlacementPasses:
         self._reserve_after_s = reserve_after_s
         self._metrics = metrics
         self._cache = InventoryCache()
-        self._revisions: OrderedDict[RevisionKey, _Revision | ValueError] = OrderedDict()
+        self._revisions = RevisionAsks()
         self._lock = asyncio.Lock()
-        self._joined = 0  # rises whenever somebody may have begun to wait
-        self._nobody_waits_at: int | None = None  # what it was when a pass that served everybody began
+        self._arrivals = 0  # rises whenever an instance may have become pending
+        self._cleared_at: int | None = None  # its value when a full pass began that left no instance pending
         self._began = 0.0
 
     @property
     def inventory(self) -> Inventory:
-        """What is claimed, and what this turn has reserved."""
+        """What is claimed, and what the current pass has reserved."""
         return self._cache.inventory
 
     @property
     def holdings(self) -> Holdings:
-        """Who holds what, as of the last refresh."""
+        """The claims of each instance as of the last refresh."""
         return self._cache.holdings
 
-    def note_pending(self) -> None:
-        """Newcomers are not placed at once before a pass has served whoever waits now."""
-        self._joined += 1
+    def mark_backlog(self) -> None:
+        """An instance may be pending: until a full pass has cleared the backlog, no new instance is placed directly."""
+        self._arrivals += 1
 
     @asynccontextmanager
-    async def turn(self) -> AsyncIterator[None]:
-        """The inventory for as long as one pass takes, its commits included; what failed is taken back."""
+    async def one_pass(self) -> AsyncIterator[None]:
+        """The inventory for one pass, its commits included; after a failure its reservations are taken back."""
         async with self._lock:
             self._began = self._clock.monotonic()
             self.inventory.begin_pass()
             try:
                 yield
             except BaseException:
-                self.inventory.rollback()  # whatever was committed all the same is read at the next refresh
-                self._nobody_waits_at = None
+                self.inventory.rollback()  # what was committed nevertheless is read at the next refresh
+                self._cleared_at = None
                 raise
 
     @asynccontextmanager
-    async def whole_pass(self) -> AsyncIterator[list[PendingRow]]:
-        """A turn that serves everybody. To the list goes who is left waiting; while it is not empty, all must queue."""
-        async with self.turn():
-            joined, left = self._joined, list[PendingRow]()
-            yield left
-            self._nobody_waits_at = None if left else joined
+    async def full_pass(self) -> AsyncIterator[list[PendingRow]]:
+        """A pass over all pending instances. The caller adds those that stay pending to the list: the backlog."""
+        async with self.one_pass():
+            arrivals, backlog = self._arrivals, list[PendingRow]()
+            yield backlog
+            self._cleared_at = None if backlog else arrivals
 
     @asynccontextmanager
-    async def at_once(self, new_instances: Sequence[NewInstance]) -> AsyncIterator[list[PlacedStart]]:
-        """A turn for instances that are about to be created, where nobody is ahead of them; else an empty list.
+    async def place_new(self, new_instances: Sequence[NewInstance]) -> AsyncIterator[list[PlacedStart]]:
+        """A pass for instances that are about to be created; an empty list if others are pending before them.
 
-        A pass that serves nobody is over in a moment, so that is waited for, and a longer one is not.
+        A pass without pending instances takes a moment, so it is awaited; a longer one is not.
         """
         starts: list[PlacedStart] = []
-        async with AsyncExitStack() as turn:
-            if self._nobody_waits() and 0 < len(new_instances) <= _MAX_AT_ONCE:
+        async with AsyncExitStack() as stack:
+            if self._no_backlog() and 0 < len(new_instances) <= _MAX_NEW:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(_PATIENCE_S):
-                        await turn.enter_async_context(self.turn())
-                    starts = self._decide_at_once(new_instances) if self._nobody_waits() else starts
+                        await stack.enter_async_context(self.one_pass())
+                    starts = self._decide_new(new_instances) if self._no_backlog() else starts
             yield starts
 
-    def _nobody_waits(self) -> bool:
-        return self._nobody_waits_at == self._joined
+    def _no_backlog(self) -> bool:
+        return self._cleared_at == self._arrivals
 
-    def _decide_at_once(self, new_instances: Sequence[NewInstance]) -> list[PlacedStart]:
+    def _decide_new(self, new_instances: Sequence[NewInstance]) -> list[PlacedStart]:
         for one in new_instances:
-            self._learn((one.waiting.deployment_uid, one.waiting.revision), one.spec, one.need)
-        answers = self.decide([one.waiting for one in new_instances])
-        return [answer for answer in answers if isinstance(answer, PlacedStart)]
-
-    # What is known
+            self._revisions.put((one.waiting.deployment_uid, one.waiting.revision), one.spec, one.need)
+        decisions = self.decide([one.waiting for one in new_instances])
+        return [decision for decision in decisions if isinstance(decision, PlacedStart)]
 
     async def refresh(self, connection: Any, waiting: Sequence[PendingRow]) -> None:
-        """Reads what changed, and the revisions that are asked for. In one REPEATABLE READ transaction."""
+        """Reads what changed, and the revisions of these instances. In one REPEATABLE READ transaction."""
         await self._cache.refresh(connection)
-        missing = {(w.deployment_uid, w.revision) for w in waiting} - self._revisions.keys()
-        if missing:
-            for key, row in (await read_revisions(connection, sorted(missing))).items():
-                try:
-                    self._learn(key, *row.parse())
-                except ValueError as error:
-                    self._revisions[key] = error
-        for one in waiting:
-            self._revisions.move_to_end((one.deployment_uid, one.revision))
-        while len(self._revisions) > max(_MAX_REVISIONS_KEPT, len(waiting)):
-            self._revisions.popitem(last=False)
+        await self._revisions.refresh(connection, waiting)
 
-    def _learn(self, key: RevisionKey, spec: DeploymentSpec, need: Need) -> None:
-        """Keeps the spec, and what each instance of it asks but for its own name; or why this version cannot tell."""
-        try:
-            engine = engine_for(spec)
-            engine.validate(spec)
-            ask = asks_for(spec, need, engine, instance="", deployment_uid=key[0])
-            self._revisions[key] = _Revision(spec, need, ask)
-        except ValueError as error:
-            self._revisions[key] = error
-
-    # What is decided
+    def needs_holders(self, waiting: Iterable[PendingRow]) -> bool:
+        """Whether any of them may preempt or get a reservation if it does not fit. Holders must be read for that."""
+        return any(may_reserve(one, self._reserve_after_s) for one in waiting)
 
     def decide(
         self,
         waiting: Sequence[PendingRow],
         holders: Holders | None = None,
-        ahead: Sequence[PendingRow] = (),
-    ) -> Generator[PlacedStart | UnplacedRow, None, None]:
-        """Where everybody goes, one at a time; who cannot even be asked for fits nowhere, and holds nobody else up.
+        reserved: Sequence[PendingRow] = (),
+    ) -> Generator[PlacedStart | StillPending, None, None]:
+        """Decides one instance after the other. An instance whose spec this version cannot run blocks no other.
 
-        Where many push others out, the last may get no answer. Whoever does not ask for all answers closes it.
+        After many preemptions the last instances get no decision. A caller that stops early closes the generator.
 
         Args:
-            waiting: in the order in which they are served.
-            holders: whose claims they are, where room is to be kept for somebody or made.
-            ahead: for whom room is kept before all of these.
+            waiting: in the order in which they are placed.
+            holders: the instances with claims, where preemption or reservations are possible.
+            reserved: for which capacity is reserved before all of these.
         """
-        self.inventory.rollback()  # an earlier answer of this turn
+        self.inventory.rollback()  # earlier decisions of this pass
         by_id = {one.id: one for one in waiting}
-        impossible: list[UnplacedRow] = []
-        answers = serve(
+        impossible: list[StillPending] = []
+        decisions = admit(
             self.inventory,
-            self._waiters(waiting, impossible),
+            self._pending(waiting, impossible),
             holders,
             reserve_after_s=self._reserve_after_s,
-            ahead=self._asks(ahead),
-            most_pushes=_MAX_PUSHES,
+            reserved=self._asks(reserved),
+            max_preemptions=_MAX_PREEMPTIONS,
         )
-        with closing(answers):
-            for served in answers:
-                one = by_id[served.decision.instance]
-                if isinstance(served.decision, Placed):
-                    yield self._start(one, served.decision)
+        with closing(decisions):
+            for admission in decisions:
+                one = by_id[admission.decision.instance]
+                if isinstance(admission.decision, Placed):
+                    yield self._start(one, admission.decision)
                 else:
-                    yield UnplacedRow(one, served.decision, served.leave)
+                    yield StillPending(one, admission.decision, admission.victims)
         yield from impossible
 
-    def room_may_matter(self, waiting: Iterable[PendingRow]) -> bool:
-        """Whether somebody, should it not fit, may have room made or kept: then the occupants are to be known."""
-        return any(may_have_room(one, self._reserve_after_s) for one in waiting)
-
-    def _waiters(self, waiting: Iterable[PendingRow], impossible: list[UnplacedRow]) -> Iterator[PendingInstance]:
+    def _pending(self, waiting: Iterable[PendingRow], impossible: list[StillPending]) -> Iterator[PendingInstance]:
         for one in waiting:
             try:
-                yield one.pending_by(self._revision(one).ask)
+                yield one.pending_by(self._revisions.of(one).ask)
             except ValueError as error:
-                impossible.append(UnplacedRow(one, _impossible(one, error)))
+                impossible.append(StillPending(one, _impossible(one, error)))
 
-    def _asks(self, some: Iterable[PendingRow]) -> list[Ask]:
-        """What they ask, but for those that cannot even be asked for."""
+    def _asks(self, waiting: Iterable[PendingRow]) -> list[Ask]:
+        """Their asks, without those whose spec this version cannot run."""
         asks = []
-        for one in some:
+        for one in waiting:
             with suppress(ValueError):
-                asks.append(one.ask_by(self._revision(one).ask))
+                asks.append(one.ask_by(self._revisions.of(one).ask))
         return asks
 
-    def _revision(self, waiting: PendingRow) -> _Revision:
-        found = self._revisions[waiting.deployment_uid, waiting.revision]
-        if isinstance(found, ValueError):
-            raise found
-        return found
-
     def _start(self, waiting: PendingRow, placed: Placed) -> PlacedStart:
-        revision = self._revision(waiting)
+        revision = self._revisions.of(waiting)
         gpus = self.inventory.gpus
         leader = self.inventory.worker(placed.worker_id).host
         payloads = []
@@ -258,10 +215,8 @@ class PlacementPasses:
             )
         return PlacedStart(waiting, placed, tuple(payloads))
 
-    # What is committed
-
-    def committed(self, starts: Sequence[PlacedStart], kept: Sequence[PlacedStart]) -> list[PlacedStart]:
-        """Counts, once the transaction is committed; gives back and returns what lost a race."""
+    def settle(self, starts: Sequence[PlacedStart], kept: Sequence[PlacedStart]) -> list[PlacedStart]:
+        """Counts committed starts; takes those that lost a race off the inventory, and returns them."""
         done = {s.waiting.id for s in kept}
         lost = [s for s in starts if s.waiting.id not in done]
         for start in lost:
@@ -273,12 +228,12 @@ class PlacementPasses:
         self._metrics.placed("lost", len(lost))
         return lost
 
-    def unplaced(self, instances: Sequence[UnplacedRow]) -> None:
-        """Counts who fits nowhere."""
+    def count_unplaced(self, instances: Sequence[StillPending]) -> None:
+        """Counts the instances that fit nowhere."""
         self._metrics.placed("unplaced", len(instances))
 
 
 def _impossible(waiting: PendingRow, error: ValueError) -> Unplaced:
-    """For a spec that this version cannot run, as after a downgrade: waits for a changed spec."""
+    """For a spec that this version cannot run, as after a downgrade: it stays pending until the spec changes."""
     message = f"this version cannot run its spec: {error}"
     return Unplaced(waiting.id, Explain(workers=0, rejected={Reason.ENGINE_UNSUPPORTED: 1}, message=message))

@@ -59,7 +59,7 @@ class PolicyWatch:
         self._metrics = metrics
         self._max_past_s = _MAX_PAST * sample_s  # GPUs times seconds
         self._telemetry = Telemetry()
-        # One reader at a time: a look with a newer snapshot than a step's would skip GPUs that the step begins to watch.
+        # One reader at a time: a look with a newer snapshot than a step's would skip GPUs that it begins to watch.
         self._reading = asyncio.Lock()
         self._horizon: str | None = None
         self._concerned: set[Watched] = set()  # instances with new samples since the last look

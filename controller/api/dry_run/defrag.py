@@ -18,7 +18,7 @@ from controller.engines.registry import engine_for
 from controller.leader.inventory_cache import read_inventory
 from controller.scheduling.admission.consolidate import Consolidation, Movable, consolidate
 from controller.scheduling.estimate import asks_for
-from controller.scheduling.inventory.inventory import Inventory
+from controller.scheduling.inventory.capacity import Inventory
 from controller.store.deployments.relocations import NewRelocation, check_none_in_progress, request_relocations
 from controller.store.placement.defrag_reads import (
     DemandRow,
@@ -60,7 +60,7 @@ async def post(request: web.Request) -> web.Response:
         leaving = (await read_holders(connection, seen.holdings)).leaving
     outcome = await asyncio.to_thread(_work_out, seen.inventory, planned, demands, movable, leaving)
     view = _view(outcome, planned)
-    if body.apply and outcome.plan.moves:
+    if body.apply and outcome.plan.relocations:
         await request_relocations(context.database, _relocations(outcome))
         view = view.model_copy(update={"applied": True})
     return answer(view)
@@ -102,7 +102,7 @@ def _ask(row: DemandRow | MovableRow) -> Ask:
 
 def _view(outcome: _Outcome, planned: Sequence[Planned]) -> DefragView:
     moves = []
-    for move in outcome.plan.moves:
+    for move in outcome.plan.relocations:
         row = outcome.movable[move.instance]
         moves.append(
             MoveView(
@@ -116,15 +116,15 @@ def _view(outcome: _Outcome, planned: Sequence[Planned]) -> DefragView:
         )
     unknown = [one.name for one in planned if isinstance(one.need, str) and one.to_place]
     return DefragView(
-        moves=moves, fits=[placed.instance for placed in outcome.plan.fits], left=[*outcome.plan.left, *unknown]
+        moves=moves, fits=[placed.instance for placed in outcome.plan.placed], left=[*outcome.plan.unplaced, *unknown]
     )
 
 
 def _relocations(outcome: _Outcome) -> list[NewRelocation]:
-    demand = ", ".join(placed.instance for placed in outcome.plan.fits)
-    rooms = {placed.instance: _place(outcome, placed) for placed in outcome.plan.fits}
+    demand = ", ".join(placed.instance for placed in outcome.plan.placed)
+    rooms = {placed.instance: _place(outcome, placed) for placed in outcome.plan.placed}
     found = []
-    for move in outcome.plan.moves:
+    for move in outcome.plan.relocations:
         row, (workers, gpus) = outcome.movable[move.instance], _place(outcome, move.to)
         found.append(NewRelocation(move.instance, row.deployment_uid, row.epoch, workers, gpus, demand, rooms))
     return found

@@ -15,8 +15,8 @@ from controller.domain.placement import Placed
 from controller.engines.registry import engine_for
 from controller.leader.inventory_cache import read_inventory
 from controller.scheduling.estimate import asks_for
-from controller.scheduling.explain.advice import Unfit, advise
-from controller.scheduling.inventory.inventory import Inventory
+from controller.scheduling.explain.advice import AdviceRequest, advise
+from controller.scheduling.inventory.capacity import Inventory
 from controller.scheduling.search.place import place
 from controller.store.placement.explain_reads import Standing, standing_of
 from controller.store.placement.preemption import read_holders
@@ -50,7 +50,7 @@ def explain_now(inventory: Inventory, standing: Standing, holders: Sequence[Hold
         if standing.explain is not None:  # what keeps it is not the room itself, such as its turn
             return standing.explain
         return Explain(workers=workers, gpus=gpus, fit=1, message="it fits, and is placed in a moment")
-    advice = advise(inventory, Unfit(spec, need, engine, uid, decision.explain, holders))
+    advice = advise(inventory, AdviceRequest(spec, need, engine, uid, decision.explain, holders))
     note = "" if standing.explain is None else standing.explain.note
     return decision.explain.model_copy(update={"advice": advice, "note": note})
 

@@ -10,10 +10,10 @@ from controller.domain.need_view import need_view
 from controller.domain.pending import PendingInstance
 from controller.domain.placement import Ask, Need, Placed, Unplaced
 from controller.engines.registry import engine_for
-from controller.scheduling.admission.admission import RESERVE_AFTER_S, Decided, serve
+from controller.scheduling.admission.admit import RESERVE_AFTER_S, AdmissionDecision, admit
 from controller.scheduling.estimate import asks_for
-from controller.scheduling.explain.advice import Unfit, advise
-from controller.scheduling.inventory.inventory import Inventory
+from controller.scheduling.explain.advice import AdviceRequest, advise
+from controller.scheduling.inventory.capacity import Inventory
 from schemas.manifest import DeploymentSpec
 from schemas.needs import LayoutView
 from schemas.objects import Explain
@@ -62,7 +62,7 @@ def plan_items(
     """
     newest = [PendingInstance(ask, one.spec.priority, one.spec.preempt) for one in planned for ask in asks_of(one)]
     pending_instances = sorted([*queue.waiting, *newest], key=lambda pending: -pending.priority)
-    answers = serve(inventory, pending_instances, holders, reserve_after_s=reserve_after_s, ahead=queue.ahead)
+    answers = admit(inventory, pending_instances, holders, reserve_after_s=reserve_after_s, reserved=queue.reserved)
     served = {one.decision.instance: one for one in answers}
     names = {worker.id: worker.name for worker in inventory.workers.facts}
     items: list[PlanItem] = []
@@ -96,13 +96,13 @@ def _advice(inventory: Inventory, planned: Planned, decision: Unplaced, holders:
     if isinstance(planned.need, str) or decision.reason == Reason.RESERVED:
         return []
     engine = engine_for(planned.spec)
-    return advise(inventory, Unfit(planned.spec, planned.need, engine, planned.uid, decision.explain, holders))
+    return advise(inventory, AdviceRequest(planned.spec, planned.need, engine, planned.uid, decision.explain, holders))
 
 
 def _item(
     planned: Planned,
     index: int,
-    answer: Decided | None,
+    answer: AdmissionDecision | None,
     inventory: Inventory,
     names: Mapping[str, str],
     advice: list[str],
@@ -117,7 +117,7 @@ def _item(
             instance=index,
             fits=False,
             need=need_view(planned.need, planned.spec.resources),
-            preempts=[one.instance for one in answer.leave],
+            preempts=[one.instance for one in answer.victims],
             explain=decision.explain.model_copy(update={"advice": advice}),
         )
     gpus = [claim for claim in decision.claims if inventory.gpu_row(claim.device) is not None]

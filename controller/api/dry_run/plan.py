@@ -18,7 +18,7 @@ from controller.engines.base import SpecError
 from controller.engines.registry import engine_for, validate
 from controller.leader.inventory_cache import read_inventory
 from controller.runtime.child import ChildError, ChildFailure
-from controller.scheduling.admission.admission import may_have_room
+from controller.scheduling.admission.admit import may_reserve
 from controller.scheduling.estimate import input_hash
 from controller.store.deployments.apply import change_between
 from controller.store.placement.plan_reads import known_needs, placed_counts
@@ -60,7 +60,7 @@ async def post(request: web.Request) -> web.Response:
         seen = await read_inventory(connection, without=replaced)
         queue = await read_queue(connection, without=[one.uid for one in planned])
         needed = len(planned) <= FEW or any(one.spec.preempt for one in planned)
-        needed |= any(may_have_room(one, context.reserve_after_s) for one in queue.waiting)
+        needed |= any(may_reserve(one, context.reserve_after_s) for one in queue.waiting)
         holders = await read_holders(connection, seen.holdings, without=replaced) if needed else NOBODY
     items = await asyncio.to_thread(
         plan_items, seen.inventory, planned, holders, queue,

@@ -119,9 +119,9 @@ async def read_pending(
             else None,
             priority=row["priority"],
             preempt=row["preempt"],
-            pushing=row["pushing"],
+            preempting=row["pushing"],
             destination=_destination(row["destination"]),
-            promised=_destination(row["promised"]),
+            relocation_target=_destination(row["promised"]),
         )
         for row in rows
     ]

@@ -190,7 +190,7 @@ def test_declaring_workers_dead_closes_the_breaker_for_the_rest() -> None:
 
 
 @pytest.mark.parametrize(
-    ("workers", "again_s"),
+    ("workers", "requeue_after_s"),
     [
         ([worker(age_s=4)], 11.0),
         ([worker(age_s=4), worker("x", age_s=9)], 6.0),
@@ -204,7 +204,7 @@ def test_declaring_workers_dead_closes_the_breaker_for_the_rest() -> None:
         ([], None),
     ],
 )
-def test_it_looks_again_when_time_alone_changes_something(
+def test_it_is_requeued_when_time_alone_changes_something(
     workers: list[WorkerState], requeue_after_s: float | None
 ) -> None:
     assert plan(*workers).requeue_after_s == requeue_after_s
