@@ -56,8 +56,8 @@ async def record_delivered(connection: Any, delivery: Delivery) -> None:
     )
 
 
-async def record_failed(connection: Any, delivery: Delivery, error: str, again_after_s: float | None) -> None:
-    """A try failed. `again_after_s` None: it was the last one, and an event tells."""
+async def record_failed(connection: Any, delivery: Delivery, error: str, retry_after_s: float | None) -> None:
+    """Records a failed attempt. `retry_after_s` None: it was the last one, which an event reports."""
     status = await connection.execute(
         """update webhook_deliveries
               set attempts = attempts + 1, error = $2,
@@ -66,9 +66,9 @@ async def record_failed(connection: Any, delivery: Delivery, error: str, again_a
             where id = $1 and finished_at is null""",
         delivery.id,
         error,
-        again_after_s,
+        retry_after_s,
     )
-    if again_after_s is None and status != "UPDATE 0":
+    if retry_after_s is None and status != "UPDATE 0":
         tries = delivery.attempts + 1
         message = f"the webhook {delivery.url} was given up after {tries} tries: {error}"
         evidence = {"url": delivery.url, "attempts": tries, "error": error, "id": delivery.id}
