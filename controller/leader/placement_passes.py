@@ -21,8 +21,8 @@ from controller.runtime.clock import Clock
 from controller.scheduling.admission.admit import RESERVE_AFTER_S, admit, may_reserve
 from controller.scheduling.inventory.capacity import Inventory
 from controller.store.placement.commit import PlacedStart
-from schemas.manifest import DeploymentSpec
-from schemas.objects import Explain
+from schemas.api.explain import Explain
+from schemas.manifest.deployment import DeploymentSpec
 from schemas.reasons import Reason
 
 _PATIENCE_S: Final = 0.02

@@ -10,7 +10,7 @@ from controller.domain.placement import Ask, Need
 from controller.engines.registry import engine_for
 from controller.scheduling.estimate import asks_for
 from controller.store.placement.pending import RevisionKey, read_revisions
-from schemas.manifest import DeploymentSpec
+from schemas.manifest.deployment import DeploymentSpec
 
 _MAX_KEPT: Final = 1_000  # parsed specs of about 14 KiB each; those of the current pass are kept besides
 

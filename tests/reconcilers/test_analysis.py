@@ -7,7 +7,7 @@ from pathlib import Path
 from controller.domain.restarts import RestartSettings
 from controller.store.core.database import Database
 from controller.store.views.deployments import deployment_by_name
-from schemas.manifest import DeploymentSpec
+from schemas.manifest.deployment import DeploymentSpec
 from support.apply import apply_spec
 from support.leader_term import Reign
 from support.ledger import rows

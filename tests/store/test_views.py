@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from controller.api.endpoints import read_endpoints
+from controller.api.gateway.endpoints import read_endpoints
 from controller.domain.events import NewEvent
 from controller.leader.inventory_cache import read_inventory
 from controller.store.core.database import Database

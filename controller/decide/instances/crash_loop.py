@@ -4,7 +4,7 @@ A restart is on the same worker, until every third failure in a row there sends 
 """
 
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
 from controller.domain.effects import DeploymentEffects, Restart
 from controller.domain.events import NewEvent
@@ -41,7 +41,7 @@ def after_exit(
     reason = process.reason or "exit"
     text = _exit_text(process)
     objects = (f"instance:{instance.id}", f"worker:{process.worker_id}")
-    evidence = {"exit_code": process.exit_code, "reason": reason, "epoch": process.epoch}
+    evidence: dict[str, Any] = {"exit_code": process.exit_code, "reason": reason, "epoch": process.epoch}
     failures = instance.failures + 1
     if process.exit_code == 0 and reason == "exit" and restart != "always":
         effects.change_phase(instance, P.SUCCEEDED, "completed", text)

@@ -8,7 +8,7 @@ import numpy as np
 from controller.decide.policies.windows import end_of, window_of
 from controller.domain.policies import EffectivePolicy
 from controller.domain.utilization import GpuUse, InstanceUse
-from schemas.policy import UtilizationPolicy
+from schemas.manifest.policy import UtilizationPolicy
 
 _SLOTS: Final = 60
 _MAX_GPUS: Final = 64  # keeps an event small; the others are counted

@@ -12,7 +12,7 @@ import numpy as np
 
 from controller.decide.policies.windows import Window, end_of, is_fresh, mean_steps, window_of
 from controller.domain.utilization import GpuUse, InstanceUse, Judgement, Verdict
-from schemas.policy import UtilizationPolicy
+from schemas.manifest.policy import UtilizationPolicy
 
 _AHEAD_S: Final = 5.0  # a sample ahead of the database's clock by more: the clock was set back
 _TINY_S: Final = 1e-6

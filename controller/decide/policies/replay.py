@@ -12,7 +12,7 @@ from controller.decide.policies.idle_verdict import judge
 from controller.domain.history import MINUTE_S, Minute, PastClaim, Track
 from controller.domain.series import Series
 from controller.domain.utilization import GpuUse, InstanceUse
-from schemas.policy import UtilizationPolicy
+from schemas.manifest.policy import UtilizationPolicy
 
 _GAP_S: Final = 1.0  # claims with a smaller gap count as continuous
 

@@ -16,7 +16,7 @@ from controller.store.core.database import Database
 from controller.store.core.events import write_events
 from controller.store.core.notify import notify
 from controller.store.core.refusals import NotFoundError, TokenRefusedError, WorkerNameTakenError
-from schemas.access import TokenCreated, TokenView
+from schemas.api.access import TokenCreated, TokenView
 from schemas.wire import JoinResponse
 
 TOKEN_PREFIX: Final = "gpj_"  # noqa: S105 - the common prefix, not a secret

@@ -4,11 +4,12 @@ import asyncio
 import copy
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
-from typing import Any, Final, Self
+from typing import Any, Final, Protocol, Self, TypeAlias
 from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
 import asyncpg
 import orjson
+from asyncpg.pool import PoolConnectionProxy
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as OrmTimeoutError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
@@ -32,6 +33,16 @@ _KNOWS_TRANSACTION_TIMEOUT: Final = (17,)
 
 
 DRIVER_ERRORS: Final = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
+
+
+Connection: TypeAlias = "PoolConnectionProxy[Any]"
+
+
+class Reader(Protocol):
+    """What reads need of a connection."""
+
+    async def fetch(self, query: str, *args: Any) -> "list[asyncpg.Record]":
+        """Runs a query."""
 
 
 class DatabaseUrlError(ValueError):

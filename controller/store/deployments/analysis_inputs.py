@@ -1,11 +1,11 @@
-"""What deployments' analyses should be working on: one narrow read, quick enough to run at each change."""
+"""The present input of deployments' analyses: one narrow read, fast enough to run at each change."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from controller.store.deployments.observe import Reader
+from controller.store.core.database import Reader
 
 _INPUTS: Final = """
     select d.uid, d.revision, d.deleted_at, r.input_hash, r.created_at
@@ -19,8 +19,8 @@ class CurrentInput:
 
     Attributes:
         revision: its generation.
-        input_hash: names what its analysis reads.
-        revised_at: when the revision was made.
+        input_hash: identifies what its analysis reads.
+        revised_at: when the revision was created.
         deleted_at: when the deployment was deleted; None while it lives.
     """
 
@@ -31,7 +31,7 @@ class CurrentInput:
 
 
 async def current_inputs(connection: Reader, uids: Sequence[str]) -> dict[str, CurrentInput]:
-    """The newest input of each; deployments that are gone are missing."""
+    """The newest input of each deployment; deleted and finished ones are missing."""
     return {
         str(row["uid"]): CurrentInput(row["revision"], row["input_hash"], row["created_at"], row["deleted_at"])
         for row in await connection.fetch(_INPUTS, uids)

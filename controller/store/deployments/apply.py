@@ -1,6 +1,6 @@
-"""What users want, written: apply, delete, stop, start, scale. Each is one transaction with its event and wake-up.
+"""What users request: apply, delete, stop, start, scale. Each is one transaction with its event and notification.
 
-Writes only the columns that are the API's; what follows from them is the reconciler's.
+It writes only the API's columns; the reconciler derives the rest.
 """
 
 import uuid
@@ -18,21 +18,21 @@ from controller.store.core.refusals import GenerationConflictError, NotFoundErro
 from controller.store.policies.apply import changed_fields, lock_policy
 from controller.store.policies.checks import named_policy, problems_of_deployments
 from controller.store.views.deployments import deployment_by_uid, views_of
-from schemas.manifest import IN_PLACE_FIELDS, DeploymentSpec
-from schemas.objects import DeploymentView
-from schemas.policy import MAX_WINDOW_S
-from schemas.problems import ManifestError
+from schemas.api.deployments import DeploymentView
+from schemas.manifest.deployment import IN_PLACE_FIELDS, DeploymentSpec
+from schemas.manifest.policy import MAX_WINDOW_S
+from schemas.manifest.problems import ManifestError
 
 ApplyOutcome = Literal["created", "unchanged", "updated", "replaced"]
 Change = Literal["unchanged", "updated", "replaced"]
 _LIVE: Final = "select * from deployments where name = $1 and deleted_at is null for no key update"
-# One statement and so one round trip: its commit follows the time that it writes at once, and what computes for the
-# deployment ends by that time's clock.
+# One statement, so one round trip: the commit follows the written time closely. The delay until the deployment's
+# computations have ended is measured from that time.
 _DELETE: Final = """
     with gone as (
         update deployments set deleted_at = clock_timestamp()
          where name = $1 and deleted_at is null and generation = coalesce($4, generation) returning *),
-    told as (
+    noted as (
         insert into events (reason, message, objects)
         select 'deleted', $2, array['deployment:' || uid] from gone)
     select gone.*, pg_notify($3, 'deployment ' || uid) from gone"""
@@ -47,7 +47,7 @@ class Applied:
 
 
 def change_between(old: DeploymentSpec, new: DeploymentSpec) -> Change:
-    """What becomes of the instances when `old` becomes `new`."""
+    """What a change from `old` to `new` does to the instances."""
     before, after = old.model_dump(mode="json"), new.model_dump(mode="json")
     changed = {field for field in after if after[field] != before[field]}
     if not changed:
@@ -55,7 +55,7 @@ def change_between(old: DeploymentSpec, new: DeploymentSpec) -> Change:
     return "updated" if changed <= IN_PLACE_FIELDS else "replaced"
 
 
-# Two that create the same name at once: the second waits for the first, fails on the name, and finds it there.
+# Of two concurrent creations of one name, the second waits for the first, fails on the name, and finds it there.
 @retry(retry=retry_if_exception_type(asyncpg.UniqueViolationError), stop=stop_after_attempt(3), reraise=True)
 async def apply(
     database: Database,
@@ -66,19 +66,19 @@ async def apply(
     if_match: int | None = None,
     longest_window_s: float = MAX_WINDOW_S,
 ) -> Applied:
-    """Makes `spec` what is wanted under `name`; a deleted name makes a new uid at once.
+    """Applies `spec` under `name`; a deleted name gets a new uid at once.
 
     Args:
         database: where.
         name: of the deployment.
-        spec: what is wanted; the engine's checks have passed.
+        spec: the engine's checks have passed.
         input_hash: of what the spec's analysis reads, stored with a new revision.
-        if_match: the generation that must be the present one.
-        longest_window_s: for how long samples are kept; no policy may look further back.
+        if_match: the present generation must be this one.
+        longest_window_s: how long samples are kept, which bounds a policy's window.
 
     Raises:
-        GenerationConflictError: if it is not.
-        ManifestError: if its policy names what does not exist, or looks further back than samples are kept.
+        GenerationConflictError: the deployment is at another generation.
+        ManifestError: its policy does not exist, or has a window longer than samples are kept.
     """
     async with database.transaction() as connection:
         outcome: ApplyOutcome
@@ -99,8 +99,8 @@ async def scale(database: Database, name: str, replicas: int, *, if_match: int |
     """Changes the number of replicas, in place.
 
     Raises:
-        NotFoundError: if no live deployment has that name.
-        GenerationConflictError: if it is not at generation `if_match`.
+        NotFoundError: no live deployment has this name.
+        GenerationConflictError: it is not at generation `if_match`.
     """
     async with database.transaction() as connection:
         row = await _live(connection, name)
@@ -112,10 +112,10 @@ async def scale(database: Database, name: str, replicas: int, *, if_match: int |
 
 
 async def stop(database: Database, name: str) -> DeploymentView:
-    """Keeps the deployment at no replicas until it is started or its spec changes.
+    """Limits the deployment to zero replicas until it is started or its spec changes.
 
     Raises:
-        NotFoundError: if no live deployment has that name.
+        NotFoundError: no live deployment has this name.
     """
     async with database.transaction() as connection:
         row = await _live(connection, name)
@@ -126,29 +126,29 @@ async def stop(database: Database, name: str) -> DeploymentView:
             row["uid"],
         )
         if status != "INSERT 0 0":
-            await _tell(connection, row["uid"], "stopped", f"deployment {name} was stopped by its user")
+            await _record(connection, row["uid"], "stopped", f"deployment {name} was stopped by its user")
         return await deployment_by_uid(connection, str(row["uid"]))
 
 
 async def start(database: Database, name: str) -> DeploymentView:
-    """Takes back what `stop` or a policy limited.
+    """Removes the limits of `stop` and of policies.
 
     Raises:
-        NotFoundError: if no live deployment has that name.
+        NotFoundError: no live deployment has this name.
     """
     async with database.transaction() as connection:
         row = await _live(connection, name)
         if await _clear_intents(connection, row["uid"]):
-            await _tell(connection, row["uid"], "started", f"deployment {name} was started by its user")
+            await _record(connection, row["uid"], "started", f"deployment {name} was started by its user")
         return await deployment_by_uid(connection, str(row["uid"]))
 
 
 async def delete(database: Database, name: str, *, if_match: int | None = None) -> DeploymentView:
-    """Sets the tombstone; the row goes once everything that ran is confirmed gone. Repeating it changes nothing.
+    """Sets the tombstone; the row is removed once all its processes are confirmed dead. Repeating it changes nothing.
 
     Raises:
-        NotFoundError: if no deployment of that name is left.
-        GenerationConflictError: if it is not at generation `if_match`.
+        NotFoundError: no deployment has this name.
+        GenerationConflictError: it is not at generation `if_match`.
     """
     message = f"deployment {name} was deleted by its user"
     async with database.connection() as connection:
@@ -162,7 +162,7 @@ async def delete(database: Database, name: str, *, if_match: int | None = None) 
             raise _missing(name)
         if if_match is not None and row["generation"] != if_match:
             raise GenerationConflictError(name, wanted=if_match, found=row["generation"])
-        # Of the row as it was: what never started may be finished and gone by now.
+        # From the row as it was: a deployment that never started may be finished by now.
         return (await views_of(connection, [row]))[0]
 
 
@@ -184,12 +184,12 @@ async def _create(connection: Any, name: str, spec: DeploymentSpec, input_hash: 
         spec.model_dump(mode="json"),
     )
     await _write_revision(connection, uid, 1, spec, input_hash)
-    await _tell(connection, uid, "applied", f"deployment {name} was created", old=None, new=1)
+    await _record(connection, uid, "applied", f"deployment {name} was created", old=None, new=1)
     return uid
 
 
 async def _change(connection: Any, row: Any, spec: DeploymentSpec, reason: str, input_hash: str) -> Change:
-    """Makes `spec` that of the locked `row`, and takes back what limited the old one."""
+    """Writes `spec` to the locked `row`, and removes the limits of the old one."""
     before = DeploymentSpec.model_validate(row["spec"])
     change = change_between(before, spec)
     if change == "unchanged":
@@ -206,14 +206,14 @@ async def _change(connection: Any, row: Any, spec: DeploymentSpec, reason: str, 
         spec.model_dump(mode="json"),
     )
     await _clear_intents(connection, uid)
-    await _tell(connection, uid, reason, f"deployment {row['name']} was {change}", old=old, new=new)
+    await _record(connection, uid, reason, f"deployment {row['name']} was {change}", old=old, new=new)
     if before.utilization_policy != spec.utilization_policy:
-        await _tell_policy(connection, row, before, spec)
+        await _record_policy_change(connection, row, before, spec)
     return change
 
 
-async def _tell_policy(connection: Any, row: Any, old: DeploymentSpec, new: DeploymentSpec) -> None:
-    """That a live deployment has another policy: both values, and of two inline ones what differs."""
+async def _record_policy_change(connection: Any, row: Any, old: DeploymentSpec, new: DeploymentSpec) -> None:
+    """Writes the event of a changed policy: both values, and the differing fields of two inline ones."""
     before, after = (spec.model_dump(mode="json")["utilization_policy"] for spec in (old, new))
     evidence: dict[str, Any] = {"old_spec": before, "new_spec": after, "old": before, "new": after}
     if isinstance(before, dict) and isinstance(after, dict):
@@ -251,10 +251,10 @@ def _missing(name: str) -> NotFoundError:
     return NotFoundError(f"no deployment is named {name!r}; `gpuward get deployments` lists those there are")
 
 
-async def _tell(
+async def _record(
     connection: Any, uid: uuid.UUID, reason: str, message: str, *, old: int | None = None, new: int | None = None
 ) -> None:
-    """The event and the wake-up of one change."""
+    """Writes the event and the notification of one change."""
     evidence = {} if new is None else {"old_generation": old, "generation": new}
     await write_events(connection, [NewEvent(reason, message, (f"deployment:{uid}",), evidence)])
     await notify(connection, "deployment", [str(uid)])

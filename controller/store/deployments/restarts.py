@@ -7,22 +7,22 @@ from controller.store.core.errors import LostGuardError
 from controller.store.core.guards import DeploymentStep, expect_rows, worker_of
 
 
-async def order_starts(connection: Any, orders: Sequence[tuple[str, str, int, dict[str, Any]]]) -> None:
-    """Writes start orders of rank 0: (worker id, instance, epoch, payload)."""
+async def command_starts(connection: Any, commands: Sequence[tuple[str, str, int, dict[str, Any]]]) -> None:
+    """Writes start commands of rank 0: (worker id, instance, epoch, payload)."""
     await connection.execute(
         """insert into commands (worker_id, instance_id, epoch, rank, verb, payload)
            select worker_id, instance_id, epoch, 0, 'start', payload
              from unnest($1::uuid[], $2::text[], $3::int[], $4::jsonb[])
                   as x (worker_id, instance_id, epoch, payload)""",
-        [o[0] for o in orders],
-        [o[1] for o in orders],
-        [o[2] for o in orders],
-        [o[3] for o in orders],
+        [o[0] for o in commands],
+        [o[1] for o in commands],
+        [o[2] for o in commands],
+        [o[3] for o in commands],
     )
 
 
 async def restart_in_place(connection: Any, steps: Sequence[DeploymentStep]) -> None:
-    """The claims of a dead epoch become those of the next: gone and back within the transaction, rows locked."""
+    """Moves the claims of an ended epoch to the next one: deleted and inserted in one transaction, rows locked."""
     restarts = [(s, r) for s in steps for r in s.effects.restarts]
     if not restarts:
         return
@@ -36,7 +36,7 @@ async def restart_in_place(connection: Any, steps: Sequence[DeploymentStep]) -> 
         len(workers),
         workers,
     )
-    # The claims go first: the span that is kept of them tells since when their epoch was running.
+    # The claims are deleted first: their span records since when the epoch was running.
     rows = await connection.fetch(
         """delete from claims c using unnest($1::text[], $2::int[]) as x (id, epoch)
             where c.instance_id = x.id and c.epoch = x.epoch
@@ -74,7 +74,7 @@ async def restart_in_place(connection: Any, steps: Sequence[DeploymentStep]) -> 
         [r["exclusive"] for r in rows],
         [r["position"] for r in rows],
     )
-    await order_starts(
+    await command_starts(
         connection,
         [(worker_of(s.facts, r) or "", r.instance, r.epoch + 1, s.payloads[r.instance]) for s, r in restarts],
     )

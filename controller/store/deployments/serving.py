@@ -5,9 +5,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from controller.store.core.database import Reader
 from controller.store.deployments.observe import spec_from_json
-from controller.store.views.paging import Reader
-from schemas.manifest import DeploymentSpec
+from schemas.manifest.deployment import DeploymentSpec
 
 RevisionKey = tuple[Any, int]  # deployment's uid, generation
 

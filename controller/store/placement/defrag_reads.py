@@ -1,4 +1,4 @@
-"""Who may be moved, with what each holds and what its copy asks by; and the moves there are."""
+"""What `defrag` reads: movable instances with their claims and needs, pending instances, and relocations."""
 
 from collections import defaultdict
 from dataclasses import dataclass
@@ -7,13 +7,13 @@ from typing import Any, Final
 
 from controller.domain.need_json import need_from_json
 from controller.domain.placement import Need, PlannedClaim
+from controller.store.core.database import Reader
 from controller.store.deployments.observe import spec_from_json
-from controller.store.views.paging import Reader
-from schemas.manifest import DeploymentSpec
+from schemas.manifest.deployment import DeploymentSpec
 
 _SHOWN: Final = 100
-# Of deployments at rest: all of their instances run, and run what was applied last. What never restarts would be done
-# twice, and whoever leaves already makes room anyway.
+# Only of deployments at rest: all of their instances run the newest revision. A task that never restarts would run
+# twice, and an instance that is being preempted frees its capacity anyway.
 _MOVABLE: Final = """
     select i.id, i.epoch, i.deployment_uid, i.revision, d.name, r.spec, r.need, c.device, c.rank, c.memory_mib,
            c.cpu_milli, c.exclusive, c.position, v.worker_id
@@ -32,7 +32,7 @@ _MOVABLE: Final = """
 
 @dataclass(frozen=True, slots=True)
 class MovableRow:
-    """A running instance that may be moved."""
+    """A running instance that may be relocated."""
 
     instance: str
     epoch: int
@@ -46,7 +46,7 @@ class MovableRow:
 
 @dataclass(frozen=True, slots=True)
 class RelocationRow:
-    """A move, as far as it has come."""
+    """A relocation and its progress."""
 
     instance: str
     deployment: str
@@ -61,7 +61,7 @@ class RelocationRow:
 
 
 async def read_movable(connection: Reader) -> list[MovableRow]:
-    """All that may be moved now."""
+    """All instances that may be relocated now."""
     rows: defaultdict[str, list[Any]] = defaultdict(list)
     for row in await connection.fetch(_MOVABLE):
         rows[row["id"]].append(row)
@@ -94,7 +94,7 @@ def _claim(row: Any) -> PlannedClaim:
 
 
 async def read_relocations(connection: Reader) -> list[RelocationRow]:
-    """The latest moves, newest first: those that wait, are under way, were made or given up."""
+    """The latest relocations, newest first: waiting, in progress, done or abandoned."""
     rows = await connection.fetch(
         """select r.*, d.name from relocations r join deployments d on d.uid = r.deployment_uid
             order by r.id desc limit $1""",
@@ -119,7 +119,7 @@ async def read_relocations(connection: Reader) -> list[RelocationRow]:
 
 @dataclass(frozen=True, slots=True)
 class DemandRow:
-    """An instance that waits for room."""
+    """A pending instance whose need is known."""
 
     instance: str
     deployment_uid: str
@@ -128,7 +128,7 @@ class DemandRow:
 
 
 async def read_demands(connection: Reader, limit: int) -> list[DemandRow]:
-    """Who waits, in the order in which they are served, but for copies of those that are moved already."""
+    """Pending instances in admission order, without the replacements of relocations in progress."""
     rows = await connection.fetch(
         """select i.id, i.deployment_uid, r.spec, r.need
              from instances i

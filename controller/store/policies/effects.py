@@ -18,7 +18,7 @@ from controller.store.core.events import write_events
 from controller.store.core.guards import expect_rows
 from controller.store.core.locks import lock_rows
 from controller.store.core.notify import notify_all
-from schemas.policy import Webhook
+from schemas.manifest.policy import Webhook
 
 PolicyStep = tuple[PolicyFacts, PolicyEffects]
 

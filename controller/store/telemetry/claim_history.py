@@ -6,8 +6,8 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from controller.domain.history import MINUTE_S, Minute, PastClaim, Track
+from controller.store.core.database import Reader
 from controller.store.telemetry.idle_report import SPANS
-from controller.store.views.paging import Reader
 
 _AT_ONCE: Final = 16
 _EPOCH: Final = "extract(epoch from {0})::float8"

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from controller.store.views.paging import Reader
+from controller.store.core.database import Reader
 
 _DAY: Final = timedelta(days=1)
 # Claims that have ended and those that live, cut to $1 .. $2.

@@ -1,7 +1,9 @@
 """The events, read: newest first, of one object or of one reason where asked. Writing them is `events.py`'s."""
 
-from controller.store.views.paging import Reader, open_cursor, page_of
-from schemas.objects import EventView, Page
+from controller.store.core.database import Reader
+from controller.store.views.paging import open_cursor, page_of
+from schemas.api.envelopes import Page
+from schemas.api.events import EventView
 
 
 async def list_events(

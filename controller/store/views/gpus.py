@@ -4,9 +4,11 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, Final
 
+from controller.store.core.database import Reader
 from controller.store.core.refusals import NotFoundError
-from controller.store.views.paging import Reader, open_cursor, page_of
-from schemas.objects import GpuClaimView, GpuStatus, GpuView, Page
+from controller.store.views.paging import open_cursor, page_of
+from schemas.api.envelopes import Page
+from schemas.api.gpus import GpuClaimView, GpuStatus, GpuView
 
 # A reading that is older than this says nothing about now: unknown, not zero.
 READING_GOOD_FOR_S: Final = 30

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
+from controller.store.core.database import Reader
 from controller.store.views.gpus import READING_GOOD_FOR_S
-from controller.store.views.paging import Reader
 
 _MIB = 2**20
 INLINE = "(inline)"  # no policy object can be called so

@@ -5,10 +5,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from controller.store.core.database import Reader
 from controller.store.policies.effective import EFFECTIVE, effective_policy
-from controller.store.views.paging import Reader
-from schemas.objects import Condition
-from schemas.policy_objects import DeploymentPolicy, InstanceUtilization
+from schemas.api.envelopes import Condition
+from schemas.api.policies import DeploymentPolicy, InstanceUtilization
 
 IDLE: Final = "Idle"
 # A verdict on an earlier epoch says nothing about the present one.

@@ -1,13 +1,10 @@
 """Devices as agents report them: the hub's columns. The claims' counters beside them belong to the database's guard."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, TypeAlias
-
-from asyncpg.pool import PoolConnectionProxy
+from typing import Any, Final
 
 from controller.domain.devices import MEMORY_SHRUNK, DeviceRow, KnownDevice
-
-Connection: TypeAlias = "PoolConnectionProxy[Any]"
+from controller.store.core.database import Connection
 
 # In uuid order, as the claims' guard locks them.
 _KNOWN: Final = """

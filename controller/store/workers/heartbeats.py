@@ -2,11 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Final
 
-from asyncpg.pool import PoolConnectionProxy
-
-Connection: TypeAlias = "PoolConnectionProxy[Any]"
+from controller.store.core.database import Connection
 
 # Rows in key order: two flushes that met in another order would wait for each other in a circle.
 _SEEN: Final = """

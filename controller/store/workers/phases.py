@@ -1,15 +1,12 @@
 """Workers' phases: the snapshot that the workers reconciler decides on, and the guarded write of its decision."""
 
 from collections.abc import Sequence
-from typing import Any, Final, TypeAlias
-
-from asyncpg.pool import PoolConnectionProxy
+from typing import Final
 
 from controller.domain.phases import WorkerPhase
 from controller.domain.workers import WorkerChange, WorkersSnapshot, WorkerState
+from controller.store.core.database import Connection
 from controller.store.core.errors import LostGuardError
-
-Connection: TypeAlias = "PoolConnectionProxy[Any]"
 
 # Instances on a silent worker end by themselves only if all of their revisions set stop_on_disconnect_after.
 _STATES: Final = """

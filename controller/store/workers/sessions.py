@@ -2,13 +2,10 @@
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, TypeAlias
+from typing import Final
 
-from asyncpg.pool import PoolConnectionProxy
-
+from controller.store.core.database import Connection
 from schemas.wire import Hello, HostFacts
-
-Connection: TypeAlias = "PoolConnectionProxy[Any]"
 
 _BY_CREDENTIAL: Final = "select id, name, proxy_secret, deleted_at from workers where credential_hash = $1"
 _HELLO: Final = """
