@@ -1,4 +1,4 @@
-"""Takes agents' process reports and answers, and writes what has come together in one transaction."""
+"""Writes agents' process reports and answers to commands, batched over all connections."""
 
 import asyncio
 from collections import defaultdict
@@ -31,7 +31,7 @@ _Key = tuple[str, int, int]
 
 @dataclass(slots=True)
 class _Pending:
-    """What one connection has sent and is not written yet. Of one process the newest report is enough."""
+    """What one connection has sent and is not written yet: for each process only its newest report."""
 
     session: Session
     reports: dict[_Key, ProcessReport] = field(default_factory=dict)
@@ -45,20 +45,20 @@ class ReportWriter:
     """One writer for all connections.
 
     Args:
-        database: where to write.
+        database: to write to.
         clock: time.
-        woken: called with the worker whose answers made room for more orders.
+        answered: called with a worker whose answers allow further commands.
     """
 
-    def __init__(self, database: Database, clock: Clock, woken: Callable[[str], None]) -> None:
+    def __init__(self, database: Database, clock: Clock, answered: Callable[[str], None]) -> None:
         self._database = database
         self._clock = clock
-        self._woken = woken
+        self._answered = answered
         self._pending: dict[Session, _Pending] = {}
         self._more = asyncio.Event()
 
     def report(self, session: Session, report: ProcessReport) -> None:
-        """Takes a report; it is acknowledged to the agent once it is durable."""
+        """Queues a report; it is acknowledged once it is durable."""
         pending = self._of(session)
         key = (report.instance, report.epoch, report.rank)
         known = pending.reports.get(key)
@@ -67,9 +67,9 @@ class ReportWriter:
         self._added(pending)
 
     def result(self, session: Session, result: CommandResult) -> None:
-        """Takes an answer to an order."""
+        """Queues an answer to a command."""
         session.unanswered.pop(result.command_id, None)
-        if result.command_id > 0:  # 0 is the stop of a stray, which stands in no row
+        if result.command_id > 0:  # 0 is the stop of a stray, which has no row
             pending = self._of(session)
             pending.results[result.command_id] = result
             self._added(pending)
@@ -79,7 +79,7 @@ class ReportWriter:
         failures = 0
         while True:
             await self._more.wait()
-            # After a failure one connection at a time: if one of them is at fault, the others are not held up by it.
+            # After a failure one connection at a time, so that a connection at fault does not block the others.
             batch = self._take(1 if failures else BATCH)
             try:
                 async with asyncio.timeout(WRITE_LIMIT_S):
@@ -97,13 +97,13 @@ class ReportWriter:
 
     def _added(self, pending: _Pending) -> None:
         if len(pending) > MAX_PROCESSES:
-            # Dropped, not kept: a new hello brings the whole picture.
+            # Dropped: the next hello reports all processes.
             del self._pending[pending.session]
-            pending.session.cut("more reports are waiting than can be kept; report afresh")
+            pending.session.cut("too many unwritten reports; connect again")
         self._more.set()
 
     def _take(self, limit: int) -> list[_Pending]:
-        """Whole connections' worth of what waits, about `limit` items."""
+        """The queues of whole connections, about `limit` items."""
         batch: list[_Pending] = []
         size = 0
         while self._pending and size < limit:
@@ -115,7 +115,7 @@ class ReportWriter:
         return batch
 
     def _put_back(self, batch: Iterable[_Pending]) -> None:
-        """Keeps what was not written, under what has come since."""
+        """Queues an unwritten batch again; newer reports replace its own."""
         for old in batch:
             newer = self._pending.get(old.session)
             if newer is not None:
@@ -128,7 +128,7 @@ class ReportWriter:
         async with self._database.transaction() as connection:
             held = await processes.hold_sessions(connection, [(p.session.worker_id, p.session.number) for p in batch])
             current = [p for p in batch if (p.session.worker_id, p.session.number) in held]
-            # In this order: whoever removes an instance holds its row and waits for its orders, never the other way.
+            # Reports first: a removal of an instance locks its row, then its commands, never the other way round.
             written = await processes.write_reports(connection, _reports(current))
             answered = await commands.write_answers(connection, _answers(current))
             await write_events(connection, _stray_events(current, written.strays))
@@ -139,7 +139,7 @@ class ReportWriter:
     def _after(
         self, batch: list[_Pending], held: set[tuple[str, int]], strays: list[processes.Stray], term: int
     ) -> None:
-        """What the commit allows: acknowledgements, stops of strays, more orders."""
+        """After the commit: sends acknowledgements and stops of strays, and allows further commands."""
         strays_of = defaultdict(list)
         for stray in strays:
             strays_of[stray.worker_id].append(stray)
@@ -155,10 +155,10 @@ class ReportWriter:
             if pending.reports:
                 session.send(ReportAck(seq=max(report.seq for report in pending.reports.values())))
             if pending.results:
-                self._woken(session.worker_id)
+                self._answered(session.worker_id)
 
     def stop_strays(self, session: Session, strays: Iterable[processes.Stray], term: int) -> None:
-        """Has the agent stop what nobody owns, and remembers to say so again until it is gone."""
+        """Sends stops for processes without claims, to be repeated until they are gone."""
         now = self._clock.monotonic()
         for stray in strays:
             key = (stray.instance, stray.epoch, stray.rank)
@@ -168,23 +168,23 @@ class ReportWriter:
 
 
 def stop_stray_command(instance: str, epoch: int, rank: int, term: int) -> Command:
-    """An order that stands in no row: its id is 0, and its answer is not kept."""
-    stop = StopOrder(drain_time_s=STRAY_DRAIN_S, reason="nothing is claimed for it")
+    """The command that stops a stray. It has no row: its id is 0, and its answer is dropped."""
+    stop = StopOrder(drain_time_s=STRAY_DRAIN_S, reason="it has no claims")
     return Command(command_id=0, term=term, instance=instance, epoch=epoch, rank=rank, verb="stop", stop=stop)
 
 
 def stray_event(worker_id: str, stray: processes.Stray) -> NewEvent:
-    """The fact that something ran unowned."""
+    """The event for a process without claims."""
     return NewEvent(
         "stray_process",
-        f"a process of {stray.instance} runs at epoch {stray.epoch}, for which nothing is claimed; it is stopped",
+        f"a process of {stray.instance} runs at epoch {stray.epoch} without claims; it is stopped",
         (f"worker:{worker_id}", f"instance:{stray.instance}"),
         {"epoch": stray.epoch, "rank": stray.rank},
     )
 
 
 def _stray_events(batch: Iterable[_Pending], strays: Iterable[processes.Stray]) -> list[NewEvent]:
-    """One for each stray that the connection does not know of yet."""
+    """One for each stray that is new on its connection."""
     known = {(p.session.worker_id, *key) for p in batch for key in p.session.strays}
     return [stray_event(s.worker_id, s) for s in strays if (s.worker_id, s.instance, s.epoch, s.rank) not in known]
 
@@ -198,7 +198,7 @@ def _reports(batch: Iterable[_Pending]) -> list[processes.SessionReport]:
 
 
 def truncated(report: ProcessReport) -> ProcessReport:
-    """The report with no more of its message than is kept: the end, where errors stand."""
+    """The report with its message cut to the end, where errors stand."""
     if len(report.message) <= MAX_TEXT:
         return report
     return report.model_copy(update={"message": "..." + report.message[-MAX_TEXT:]})

@@ -167,7 +167,7 @@ class Controller:
         """One round of the dispatcher to all that are connected."""
         open_ = [s for s in self.sessions.values() if s._ending is None]
         if open_:
-            await self.dispatcher._deliver(open_)
+            await self.dispatcher._dispatch(open_)
 
     async def flush(self, heard: Iterable[Session]) -> None:
         """One round of liveness; `heard` have just sent a heartbeat."""
