@@ -1,9 +1,9 @@
-"""Many simulated agents with default periods, all in one process, against one controller process at rest.
+"""What agents at rest cost the controller: many simulated agents in one process against one controller process.
 
-The agents are real ones: journal, inventory, proxy, WebSocket, a heartbeat with the readings of eight GPUs each five
-seconds. For each size, after all have joined and settled, it says over a steady stretch what controller and PostgreSQL
-cost (as % of one core) and hold, how old what the database knows is, and how late the event loop is; and from the
-slope, what more agents would cost.
+The agents are real: journal, inventory, proxy, WebSocket, a heartbeat with the readings of eight GPUs every five
+seconds. For each size, once all agents are connected, it measures over a steady period: CPU (% of one core) and memory
+of controller and PostgreSQL, the age of the liveness rows, and the lag of the event loop. The slope gives the cost of
+more agents.
 
     make bench-agents           (or: PYTHONPATH=tests python bench/agents.py --sizes 250 500 1000 --seconds 60)
 """
@@ -38,17 +38,17 @@ MORE = 5_000
 
 @dataclass
 class Samples:
-    """What was seen over a steady stretch; seconds."""
+    """Measurements over a steady period, in seconds."""
 
-    write_lags: list[float] = field(default_factory=list)  # from hearing an agent to the database saying so
-    ages: list[float] = field(default_factory=list)  # of what the database knows, heartbeat's period included
+    write_lags: list[float] = field(default_factory=list)  # from a heartbeat's arrival to its row
+    ages: list[float] = field(default_factory=list)  # of the rows, the heartbeat's period included
     answers: list[float] = field(default_factory=list)  # of /healthz
     loop_lags: list[float] = field(default_factory=list)  # each the worst of ten seconds
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one size."""
+    """CPU at one size, in % of one core."""
 
     agents: int
     controller: float
@@ -57,7 +57,7 @@ class Cost:
 
 
 def quantile(values: Iterable[float], share: float) -> float:
-    """The value below which `share` of them lie."""
+    """The value below which `share` of the values lie."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else float("nan")
 
@@ -68,7 +68,7 @@ def spread(values: list[float]) -> str:
 
 
 class Meter:
-    """CPU seconds of the controller's own process, and of PostgreSQL's, ended backends included."""
+    """CPU seconds and memory of the controller's process and of PostgreSQL's, ended backends included."""
 
     def __init__(self, controller: psutil.Process, agents: psutil.Process) -> None:
         self.controller = controller
@@ -76,18 +76,18 @@ class Meter:
         self.postmaster = next(child for child in controller.children() if child.name() == "postgres")
 
     def cpu_s(self) -> tuple[float, float, float]:
-        """Of controller, PostgreSQL, agents."""
+        """CPU seconds of controller, PostgreSQL and agents."""
         own, agents = self.controller.cpu_times(), self.agents.cpu_times()
         top = self.postmaster.cpu_times()
         postgres = top.user + top.system + top.children_user + top.children_system
         for child in self.postmaster.children(recursive=True):
-            with suppress(psutil.NoSuchProcess):  # it has just ended: from now on its parent counts it
+            with suppress(psutil.NoSuchProcess):  # it has just ended, so its parent counts it from now on
                 times = child.cpu_times()
                 postgres += times.user + times.system
         return own.user + own.system, postgres, agents.user + agents.system
 
     def memory_mib(self) -> tuple[float, float]:
-        """Resident of the controller; of PostgreSQL proportionally, since it shares its buffers."""
+        """Resident memory of the controller, and proportional memory of PostgreSQL, which shares its buffers."""
         servers = [self.postmaster, *self.postmaster.children(recursive=True)]
         pss = 0
         for server in servers:
@@ -97,7 +97,7 @@ class Meter:
 
 
 async def grow(cluster: Cluster, process: asyncio.subprocess.Process, count: int) -> float:
-    """Starts so many more agents; returns the seconds until all were connected."""
+    """Starts `count` more agents; returns the seconds until all are connected."""
     assert process.stdin is not None
     assert process.stdout is not None
     tokens: list[str] = []
@@ -110,7 +110,7 @@ async def grow(cluster: Cluster, process: asyncio.subprocess.Process, count: int
 
 
 async def join(cluster: Cluster, process: asyncio.subprocess.Process, meter: Meter, count: int) -> None:
-    """`grow`, with what each of them cost."""
+    """Starts `count` more agents and prints what each cost."""
     before = meter.cpu_s()
     took = await grow(cluster, process, count)
     controller, postgres, agents = ((b - a) / count * 1000 for a, b in zip(before, meter.cpu_s(), strict=True))
@@ -122,7 +122,7 @@ async def join(cluster: Cluster, process: asyncio.subprocess.Process, meter: Met
 
 
 async def watch_rows(connection: "asyncpg.Connection[asyncpg.Record]", samples: Samples) -> None:
-    """How old the rows of liveness are, and when a flush makes them new."""
+    """Samples the age of the liveness rows, and the lag of each new write."""
     newest = await connection.fetchval("select max(last_seen) from worker_liveness")
     while True:
         began = time.monotonic()
@@ -139,7 +139,7 @@ async def watch_rows(connection: "asyncpg.Connection[asyncpg.Record]", samples: 
 
 
 async def watch_health(cluster: Cluster, samples: Samples) -> None:
-    """How quickly the controller answers what needs nothing but its loop, and what it says of the loop."""
+    """Samples the time of /healthz, which needs nothing but the event loop, and the lag that it returns."""
     while True:
         began = time.monotonic()
         async with cluster.session.get("/healthz") as response:
@@ -150,7 +150,7 @@ async def watch_health(cluster: Cluster, samples: Samples) -> None:
 
 
 async def observe(cluster: Cluster, meter: Meter, agents: int, seconds: float) -> Cost:
-    """Measures the steady state and prints it."""
+    """Measures a steady period and prints it."""
     samples = Samples()
     connection = await asyncpg.connect(Layout(cluster.data_dir).url("postgresql"))
     watchers = [
@@ -169,24 +169,24 @@ async def observe(cluster: Cluster, meter: Meter, agents: int, seconds: float) -
         " from worker_liveness"
     )
     await connection.close()
-    assert tuple(known) == (agents, agents), f"of {agents} agents, {tuple(known)} are connected and heard"
+    assert tuple(known) == (agents, agents), f"of {agents} agents, {tuple(known)} are connected and recently seen"
     controller, postgres, theirs = ((b - a) / took * 100 for a, b in zip(before, after, strict=True))
     rss, pss = meter.memory_mib()
     print(
         f"{agents} agents over {took:.0f} s, % of one core: controller {controller:.1f}, PostgreSQL {postgres:.1f},"
         f" the agents' process {theirs:.1f}\n"
         f"    memory: controller {rss:.0f} MiB, PostgreSQL {pss:.0f} MiB\n"
-        f"    heard to seen in the database: {spread(samples.write_lags)};"
-        f" age of what it knows: {spread(samples.ages)}\n"
+        f"    heartbeat to its row: {spread(samples.write_lags)};"
+        f" age of the rows: {spread(samples.ages)}\n"
         f"    /healthz answers: {spread(samples.answers)};"
-        f" worst loop lag within ten seconds: {spread(samples.loop_lags)}",
+        f" worst loop lag in ten seconds: {spread(samples.loop_lags)}",
         flush=True,
     )
     return Cost(agents, controller, postgres, theirs)
 
 
 def extrapolate(costs: list[Cost]) -> None:
-    """What each further agent costs, and so many of them."""
+    """Prints what each further agent costs, and `MORE` of them."""
     if len(costs) < 2:
         return
     low, high = costs[0], costs[-1]
@@ -202,14 +202,14 @@ def extrapolate(costs: list[Cost]) -> None:
 
 
 async def run(options: argparse.Namespace, folder: Path) -> None:
-    """The whole bench, each size on top of the one before."""
+    """The whole benchmark; each size adds agents to the one before."""
     cluster = Cluster(folder)
-    players: asyncio.subprocess.Process | None = None
+    agents: asyncio.subprocess.Process | None = None
     try:
         await cluster.start_controller()
         homes = folder / "agents"
         homes.mkdir()
-        players = await asyncio.create_subprocess_exec(
+        agents = await asyncio.create_subprocess_exec(
             sys.executable,
             many_agents.__file__,
             cluster.url,
@@ -217,19 +217,19 @@ async def run(options: argparse.Namespace, folder: Path) -> None:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
         )
-        meter = Meter(psutil.Process(cluster.processes["controller"].pid), psutil.Process(players.pid))
+        meter = Meter(psutil.Process(cluster.processes["controller"].pid), psutil.Process(agents.pid))
         costs: list[Cost] = []
-        there = 0
+        started = 0
         for size in sorted(options.sizes):
-            await join(cluster, players, meter, size - there)
-            there = size
+            await join(cluster, agents, meter, size - started)
+            started = size
             await asyncio.sleep(SETTLE_S)
             costs.append(await observe(cluster, meter, size, options.seconds))
         extrapolate(costs)
     finally:
-        if players is not None and players.returncode is None:
-            players.kill()
-            await players.wait()
+        if agents is not None and agents.returncode is None:
+            agents.kill()
+            await agents.wait()
         await cluster.aclose()
 
 
@@ -237,7 +237,7 @@ def main() -> None:
     """Parses the options and runs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", type=int, nargs="+", default=[250, 500, 1000], help="numbers of agents")
-    parser.add_argument("--seconds", type=float, default=60.0, help="length of each steady stretch")
+    parser.add_argument("--seconds", type=float, default=60.0, help="length of each steady period")
     options = parser.parse_args()
     print(f"$ {shlex.join(sys.argv)}   ({psutil.cpu_count()} cores, {len(os.sched_getaffinity(0))} usable)", flush=True)
     with tempfile.TemporaryDirectory(prefix="gpuward-bench-") as folder:
