@@ -1,28 +1,22 @@
 """Writes agents' process reports and answers to commands, batched over all connections."""
 
-import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-import structlog
-
 from controller.hub.session import Session
 from controller.hub.validate import MAX_PROCESSES, MAX_TEXT
+from controller.hub.write_queue import WriteQueue
 from controller.runtime.clock import Clock
-from controller.runtime.database import DATABASE_ERRORS
 from controller.store.core.database import Database
 from controller.store.core.events import NewEvent, write_events
 from controller.store.core.notify import notify
 from controller.store.deployments import commands, processes
+from controller.store.views.leader import read_term
 from schemas.wire import Command, CommandResult, ProcessReport, ReportAck, StopOrder
 
-log = structlog.get_logger(__name__)
-
 BATCH: Final = 1_000
-WRITE_LIMIT_S: Final = 20.0
-RETRY_S: Final = (0.2, 0.5, 1.0, 2.0, 5.0)
 STRAY_DRAIN_S: Final = 10.0
 STRAY_RESEND_S: Final = 5.0
 
@@ -30,7 +24,7 @@ _Key = tuple[str, int, int]
 
 
 @dataclass(slots=True)
-class _Pending:
+class _Unwritten:
     """What one connection has sent and is not written yet: for each process only its newest report."""
 
     session: Session
@@ -41,8 +35,16 @@ class _Pending:
         return len(self.reports) + len(self.results)
 
 
+def _merge(older: _Unwritten, newer: _Unwritten) -> None:
+    older.reports.update(newer.reports)
+    older.results.update(newer.results)
+
+
 class ReportWriter:
     """One writer for all connections.
+
+    Attributes:
+        queue: the unwritten reports and answers.
 
     Args:
         database: to write to.
@@ -54,77 +56,37 @@ class ReportWriter:
         self._database = database
         self._clock = clock
         self._answered = answered
-        self._pending: dict[Session, _Pending] = {}
-        self._more = asyncio.Event()
+        self.queue = WriteQueue(clock, _Unwritten, _merge, keep_ended=True)
 
     def report(self, session: Session, report: ProcessReport) -> None:
         """Queues a report; it is acknowledged once it is durable."""
-        pending = self._of(session)
+        unwritten = self.queue.entry(session)
         key = (report.instance, report.epoch, report.rank)
-        known = pending.reports.get(key)
+        known = unwritten.reports.get(key)
         if known is None or report.seq > known.seq:
-            pending.reports[key] = report
-        self._added(pending)
+            unwritten.reports[key] = report
+        self._added(unwritten)
 
     def result(self, session: Session, result: CommandResult) -> None:
         """Queues an answer to a command."""
         session.unanswered.pop(result.command_id, None)
         if result.command_id > 0:  # 0 is the stop of a stray, which has no row
-            pending = self._of(session)
-            pending.results[result.command_id] = result
-            self._added(pending)
+            unwritten = self.queue.entry(session)
+            unwritten.results[result.command_id] = result
+            self._added(unwritten)
 
     async def run(self) -> None:
         """Writes until cancelled."""
-        failures = 0
-        while True:
-            await self._more.wait()
-            # After a failure one connection at a time, so that a connection at fault does not block the others.
-            batch = self._take(1 if failures else BATCH)
-            try:
-                async with asyncio.timeout(WRITE_LIMIT_S):
-                    await self._write(batch)
-                failures = 0
-            except DATABASE_ERRORS as error:
-                self._put_back(batch)
-                wait_s = RETRY_S[min(failures, len(RETRY_S) - 1)]
-                failures += 1
-                log.warning("agents' reports not written", error=str(error), attempt=failures, retry_s=wait_s)
-                await self._clock.sleep(wait_s)
+        await self.queue.run("reports", self._write, batch_size=BATCH)
 
-    def _of(self, session: Session) -> _Pending:
-        return self._pending.setdefault(session, _Pending(session))
-
-    def _added(self, pending: _Pending) -> None:
-        if len(pending) > MAX_PROCESSES:
+    def _added(self, unwritten: _Unwritten) -> None:
+        if len(unwritten) > MAX_PROCESSES:
             # Dropped: the next hello reports all processes.
-            del self._pending[pending.session]
-            pending.session.cut("too many unwritten reports; connect again")
-        self._more.set()
+            self.queue.drop(unwritten.session)
+            unwritten.session.cut("too many unwritten reports; connect again")
+        self.queue.added()
 
-    def _take(self, limit: int) -> list[_Pending]:
-        """The queues of whole connections, about `limit` items."""
-        batch: list[_Pending] = []
-        size = 0
-        while self._pending and size < limit:
-            session = next(iter(self._pending))
-            batch.append(self._pending.pop(session))
-            size += len(batch[-1])
-        if not self._pending:
-            self._more.clear()
-        return batch
-
-    def _put_back(self, batch: Iterable[_Pending]) -> None:
-        """Queues an unwritten batch again; newer reports replace its own."""
-        for old in batch:
-            newer = self._pending.get(old.session)
-            if newer is not None:
-                old.reports.update(newer.reports)
-                old.results.update(newer.results)
-            self._pending[old.session] = old
-        self._more.set()
-
-    async def _write(self, batch: list[_Pending]) -> None:
+    async def _write(self, batch: list[_Unwritten]) -> None:
         async with self._database.transaction() as connection:
             held = await processes.hold_sessions(connection, [(p.session.worker_id, p.session.number) for p in batch])
             current = [p for p in batch if (p.session.worker_id, p.session.number) in held]
@@ -132,29 +94,29 @@ class ReportWriter:
             written = await processes.write_reports(connection, _reports(current))
             answered = await commands.write_answers(connection, _answers(current))
             await write_events(connection, _stray_events(current, written.strays))
-            term = await connection.fetchval("select term from lease where id = 1")
+            term = await read_term(connection)
             await notify(connection, "process", answered | written.deployments)
         self._after(batch, held, written.strays, term)
 
     def _after(
-        self, batch: list[_Pending], held: set[tuple[str, int]], strays: list[processes.Stray], term: int
+        self, batch: list[_Unwritten], held: set[tuple[str, int]], strays: list[processes.Stray], term: int
     ) -> None:
         """After the commit: sends acknowledgements and stops of strays, and allows further commands."""
         strays_of = defaultdict(list)
         for stray in strays:
             strays_of[stray.worker_id].append(stray)
-        for pending in batch:
-            session = pending.session
+        for unwritten in batch:
+            session = unwritten.session
             if (session.worker_id, session.number) not in held:
                 session.cut("a newer connection of this worker has taken over")
                 continue
-            for key, report in pending.reports.items():
+            for key, report in unwritten.reports.items():
                 if report.state == "exited":
                     session.strays.pop(key, None)
             self.stop_strays(session, strays_of[session.worker_id], term)
-            if pending.reports:
-                session.send(ReportAck(seq=max(report.seq for report in pending.reports.values())))
-            if pending.results:
+            if unwritten.reports:
+                session.send(ReportAck(seq=max(report.seq for report in unwritten.reports.values())))
+            if unwritten.results:
                 self._answered(session.worker_id)
 
     def stop_strays(self, session: Session, strays: Iterable[processes.Stray], term: int) -> None:
@@ -183,13 +145,13 @@ def stray_event(worker_id: str, stray: processes.Stray) -> NewEvent:
     )
 
 
-def _stray_events(batch: Iterable[_Pending], strays: Iterable[processes.Stray]) -> list[NewEvent]:
+def _stray_events(batch: Iterable[_Unwritten], strays: Iterable[processes.Stray]) -> list[NewEvent]:
     """One for each stray that is new on its connection."""
     known = {(p.session.worker_id, *key) for p in batch for key in p.session.strays}
     return [stray_event(s.worker_id, s) for s in strays if (s.worker_id, s.instance, s.epoch, s.rank) not in known]
 
 
-def _reports(batch: Iterable[_Pending]) -> list[processes.SessionReport]:
+def _reports(batch: Iterable[_Unwritten]) -> list[processes.SessionReport]:
     return [
         processes.SessionReport(p.session.worker_id, p.session.number, truncated(report))
         for p in batch
@@ -204,7 +166,7 @@ def truncated(report: ProcessReport) -> ProcessReport:
     return report.model_copy(update={"message": "..." + report.message[-MAX_TEXT:]})
 
 
-def _answers(batch: Iterable[_Pending]) -> list[commands.Answer]:
+def _answers(batch: Iterable[_Unwritten]) -> list[commands.Answer]:
     return [
         commands.Answer(r.command_id, p.session.worker_id, r.outcome, r.code, r.message[:MAX_TEXT])
         for p in batch

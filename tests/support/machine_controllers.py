@@ -154,13 +154,13 @@ class Controller:
 
     async def write(self) -> None:
         """One round of the reports, as its own loop would make it."""
-        batch = self.reports._take(BATCH)
+        batch = self.reports.queue.take(BATCH)
         if not batch:
             return
         try:
             await self.reports._write(batch)
         except DATABASE_ERRORS:
-            self.reports._put_back(batch)
+            self.reports.queue.put_back(batch)
             raise
 
     async def deliver(self) -> None:
