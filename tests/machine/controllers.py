@@ -151,21 +151,21 @@ class Controller:
                 self.reports.report(link.session, message)
 
     async def write(self) -> None:
-        """One round of the hub's reports, as its loop makes it."""
-        batch = self.reports._take(BATCH)
+        """One round of the reports, as its own loop would make it."""
+        batch = self.reports.queue.take(BATCH)
         if not batch:
             return
         try:
             await self.reports._write(batch)
         except DATABASE_ERRORS:
-            self.reports._put_back(batch)
+            self.reports.queue.put_back(batch)
             raise
 
     async def deliver(self) -> None:
         """One round of dispatch to all connected agents."""
         open_ = [s for s in self.sessions.values() if s._ending is None]
         if open_:
-            await self.dispatcher._deliver(open_)
+            await self.dispatcher._dispatch(open_)
 
     async def flush(self, heard: Iterable[Session]) -> None:
         """One round of heartbeats; `heard` have just sent one."""
