@@ -51,9 +51,7 @@ class Term:
     def __init__(self, database: StruckDatabase, number: int) -> None:
         self.number = number
         self._steps = Reign(database, number)
-        self._workers = WorkersReconciler(
-            database, term=lambda: number, healthy_for_s=lambda: _A_DAY_S, settings=WORKERS
-        )
+        self._workers = WorkersReconciler(database, number, healthy_for_s=lambda: _A_DAY_S, settings=WORKERS)
         self._relocations = RelocationsReconciler(database, number, at_once=RELOCATIONS_AT_ONCE)
 
     async def step_instances(self) -> None:
@@ -62,7 +60,7 @@ class Term:
 
     async def step_placement(self) -> None:
         """Does nothing while another step of this term holds the inventory; the real one would wait."""
-        if self._steps.placement_turn._turn.locked():
+        if self._steps.passes._lock.locked():
             return
         await self._steps.placement.step([EVERYTHING])
 
