@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable
 
 from controller.domain.placement import Ask, DeviceState, Layout, Placed, WorkerFacts
-from controller.scheduling.inventory import Inventory
-from controller.scheduling.place import place
+from controller.scheduling.inventory.capacity import Inventory
+from controller.scheduling.search.place import place
 
 GPUS = 8
 MEMORY_MIB = 81_920

@@ -10,11 +10,11 @@ import statistics
 import time
 from typing import Any, Final
 
-from controller.runtime.garbage import collect_seldom
-from controller.store.database import Database
+from controller.runtime.gc_tuning import tune_gc
+from controller.store.core.database import Database
 from support.migrated import migrated_database, migrated_template
 from support.postgres import running_server
-from support.served import Served, served
+from support.served import ServedApi, served
 
 AIM_S: Final = 1.0  # for 100 manifests on 1,000 workers
 GPUS: Final = 8
@@ -50,7 +50,7 @@ async def fill(database: Database, workers: int) -> None:
         await connection.execute(_GPUS, GPU_MIB, GPUS)
 
 
-async def seconds_of(api: Served, manifests: list[dict[str, Any]], rounds: int) -> tuple[list[float], int]:
+async def seconds_of(api: ServedApi, manifests: list[dict[str, Any]], rounds: int) -> tuple[list[float], int]:
     """The time of each round, and how many instances fit."""
     times, fits = [], 0
     for _ in range(rounds):
@@ -72,14 +72,14 @@ async def measure(database: Database, workers: int, count: int, rounds: int) -> 
     ]  # fmt: skip
     await fill(database, workers)
     async with served(database) as api:
-        collect_seldom()  # as the daemon does once it serves
+        tune_gc()  # as the daemon does once it serves
         await tell("empty", api, manifests, workers, rounds)
         async with database.transaction() as connection:
             await connection.execute(_FULL, GPU_MIB - 1024)
         await tell("full", api, manifests, workers, rounds)
 
 
-async def tell(state: str, api: Served, manifests: list[dict[str, Any]], workers: int, rounds: int) -> None:
+async def tell(state: str, api: ServedApi, manifests: list[dict[str, Any]], workers: int, rounds: int) -> None:
     """Measures one state of the cluster and prints what it took."""
     times, fits = await seconds_of(api, manifests, rounds)
     print(

@@ -7,24 +7,24 @@ from typing import Final
 
 import structlog
 
-from controller.reconcilers.analysis import Analyses
+from controller.leader.analyses import Analyses
+from controller.leader.history import History
+from controller.leader.housekeeping import Housekeeping
+from controller.leader.placement_turn import PlacementTurn
+from controller.leader.webhooks import Webhooks
 from controller.reconcilers.cancelling import CancellingReconciler
-from controller.reconcilers.history import History
-from controller.reconcilers.housekeeping import Housekeeping
 from controller.reconcilers.instances import InstancesReconciler
 from controller.reconcilers.placement import EVERYTHING, PlacementReconciler
-from controller.reconcilers.placer import Placer
 from controller.reconcilers.policies import PoliciesReconciler, feed_samples
 from controller.reconcilers.relocations import RelocationsReconciler
-from controller.reconcilers.webhooks import Webhooks
 from controller.reconcilers.workers import WorkersReconciler
 from controller.runtime.clock import Clock
 from controller.runtime.loop import ReconcileLoop
 from controller.runtime.metrics import Metrics
 from controller.runtime.reconciler import LoopSettings, Reconciler
 from controller.settings import ControllerSettings
-from controller.store.database import Database
-from controller.store.quarantine import record_quarantine
+from controller.store.core.database import Database
+from controller.store.deployments.failures import record_failure, record_quarantine
 
 log = structlog.get_logger(__name__)
 
@@ -73,13 +73,13 @@ class Leading:
         if self._reign is not None:
             self._reign.hint(kind, id_)
 
-    async def reign(self, term: int) -> None:
+    async def lead(self, term: int) -> None:
         """Runs everything that only a leader does, until cancelled."""
         log.info("leading", term=term)
-        reign = _Reign(self._database, term, self._clock, self._metrics, self._settings, self._healthy_for_s)
-        self._reign = reign
+        leader_term = _Reign(self._database, term, self._clock, self._metrics, self._settings, self._healthy_for_s)
+        self._reign = leader_term
         try:
-            await reign.run()
+            await leader_term.run()
         finally:
             self._reign = None
             log.info("no longer leading", term=term)
@@ -115,14 +115,16 @@ class _Reign:
                 settings=loop_settings,
             )
 
-        placer = Placer(clock=clock, metrics=metrics, reserve_after_s=settings.reserve_after_s)
+        placement_turn = PlacementTurn(clock=clock, metrics=metrics, reserve_after_s=settings.reserve_after_s)
         self._instances: ReconcileLoop[str] = loop(
-            InstancesReconciler(database, term, self._analyses, settings.restarts, placer, self._wake_placement),
+            InstancesReconciler(
+                database, term, self._analyses, settings.restarts, placement_turn, self._wake_placement
+            ),
             _INSTANCES,
         )
         self._cancelling: ReconcileLoop[str] = loop(CancellingReconciler(database, self._analyses), _CANCELLING)
         self._placement: ReconcileLoop[str] = loop(
-            PlacementReconciler(database, term, settings.restarts, placer, self._look_at), _ONE_AT_A_TIME
+            PlacementReconciler(database, term, settings.restarts, placement_turn, self._look_at), _ONE_AT_A_TIME
         )
         self._workers: ReconcileLoop[str] = loop(
             WorkersReconciler(database, term=lambda: term, healthy_for_s=healthy_for_s, settings=settings.workers),
@@ -204,6 +206,6 @@ class _Reign:
 
     def _failed(self, kind: str) -> Callable[[str, str], Awaitable[None]]:
         async def record(key: str, error: str) -> None:
-            await record_quarantine(self._database, kind, key, error, 1)
+            await record_failure(self._database, kind, key, error)
 
         return record

@@ -9,10 +9,10 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 
 from controller.domain.instances import RevisionFacts
-from controller.reconcilers.analysis import Analyses
+from controller.leader.analyses import Analyses
 from controller.runtime.outcome import Done, Outcome
-from controller.store.database import Database
-from controller.store.inputs import CurrentInput, current_inputs
+from controller.store.core.database import Database
+from controller.store.deployments.analysis_inputs import CurrentInput, current_inputs
 
 
 class CancellingReconciler:

@@ -5,19 +5,21 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from controller.decide.backoff import RestartSettings
-from controller.reconcilers.placer import Placer, Unserved
+from controller.domain.holdings import Holders
+from controller.domain.pending import PendingRow
+from controller.domain.restarts import RestartSettings
+from controller.leader.placement_turn import PlacementTurn, UnplacedRow
 from controller.runtime.lease import check_term
-from controller.runtime.outcome import Again, Done, Outcome, StaleError
-from controller.runtime.pace import Pace
-from controller.runtime.tasks import OneBehind
-from controller.scheduling.queueing import Occupants
-from controller.store.database import Database
-from controller.store.errors import LostGuardError
-from controller.store.locks import lock_rows
-from controller.store.occupants import Push, push_out, read_occupants
-from controller.store.placement import PlacedStart, commit_placements, store_explanations
-from controller.store.waiting import Waiting, WaitingInstance, read_copies_to_come, read_waiting
+from controller.runtime.outcome import Done, Outcome, Requeue, StaleError
+from controller.runtime.tasks import OneInFlight
+from controller.runtime.time_slice import TimeSlice
+from controller.scheduling.explain.unplaced import headline
+from controller.store.core.database import Database
+from controller.store.core.errors import LostGuardError
+from controller.store.core.locks import lock_rows
+from controller.store.placement.commit import PlacedStart, commit_placements, store_explanations
+from controller.store.placement.pending import PendingSnapshot, read_pending, read_planned_copies
+from controller.store.placement.preemption import Preemption, preempt_victims, read_holders
 
 EVERYTHING: Final = "all"  # the one key: whoever waits is looked at together, in order
 _MAX_WAITING: Final = 20_000  # looked at in one pass; those behind them wait for the next
@@ -31,14 +33,14 @@ T = TypeVar("T")
 class _Decided:
     """Who starts and is not committed yet, who waits on, and who has no answer yet, by id."""
 
-    behind: dict[str, WaitingInstance]
+    behind: dict[str, PendingRow]
     starts: list[PlacedStart] = field(default_factory=list)
-    unserved: list[Unserved] = field(default_factory=list)
+    unplaced_rows: list[UnplacedRow] = field(default_factory=list)
 
-    def take(self, answer: PlacedStart | Unserved) -> None:
+    def take(self, answer: PlacedStart | UnplacedRow) -> None:
         del self.behind[answer.waiting.id]
-        if isinstance(answer, Unserved):
-            self.unserved.append(answer)
+        if isinstance(answer, UnplacedRow):
+            self.unplaced_rows.append(answer)
         else:
             self.starts.append(answer)
 
@@ -49,8 +51,8 @@ class _Served:
 
     placed: int
     lost: list[PlacedStart]
-    unserved: list[Unserved]
-    behind: list[WaitingInstance]
+    unplaced_rows: list[UnplacedRow]
+    behind: list[PendingRow]
 
 
 class PlacementReconciler:
@@ -63,13 +65,13 @@ class PlacementReconciler:
         database: Database,
         term: int,
         settings: RestartSettings,
-        placer: Placer,
+        placement_turn: PlacementTurn,
         hint: Callable[[str], None],
     ) -> None:
         self._database = database
         self._term = term
         self._settings = settings
-        self._placer = placer
+        self._placement_turn = placement_turn
         self._hint = hint
         self._concerned: set[str] = set()  # deployments to which something happened in this pass
 
@@ -80,15 +82,15 @@ class PlacementReconciler:
     async def step(self, keys: Sequence[str]) -> Mapping[str, Outcome]:
         """One pass: who waits, where they fit, and the commit of it."""
         try:
-            async with self._placer.whole_pass() as left:
-                seen, ahead = await self._observe()
-                served = await self._place(seen.instances, ahead)
-                left.extend([*(one.waiting for one in served.unserved), *(one.waiting for one in served.lost)])
-                left.extend([*served.behind, *ahead])
+            async with self._placement_turn.whole_pass() as left:
+                seen, reserved = await self._observe()
+                served = await self._place(seen.instances, reserved)
+                left.extend([*(one.waiting for one in served.unplaced_rows), *(one.waiting for one in served.lost)])
+                left.extend([*served.behind, *reserved])
                 if seen.more:
-                    self._placer.somebody_waits()
-                await self._tell(served.unserved)
-                self._placer.unplaced(served.unserved)
+                    self._placement_turn.note_pending()
+                await self._tell(served.unplaced_rows)
+                self._placement_turn.unplaced(served.unplaced_rows)
         finally:
             # Once for all of its commits: a deployment of thousands is looked at as a whole.
             for uid in self._concerned:
@@ -96,63 +98,63 @@ class PlacementReconciler:
             self._concerned.clear()
         outcome: Outcome = Done()
         if served.lost or served.behind or (seen.more and served.placed):
-            outcome = Again(0.0)
+            outcome = Requeue(0.0)
         elif seen.next_due_s is not None:
-            outcome = Again(max(seen.next_due_s, 0.01))
+            outcome = Requeue(max(seen.next_due_s, 0.01))
         return dict.fromkeys(keys, outcome)
 
-    async def _place(self, waiting: Sequence[WaitingInstance], ahead: Sequence[WaitingInstance]) -> _Served:
+    async def _place(self, waiting: Sequence[PendingRow], reserved: Sequence[PendingRow]) -> _Served:
         """Decides and commits.
 
         Some are committed while others are decided; but none before all are, where room may be kept for one or made.
         """
-        async with OneBehind[list[PlacedStart]]() as commits:
-            if not self._placer.room_may_matter(waiting):
-                decided = await self._decide(waiting, ahead, commits=commits)
+        async with OneInFlight[list[PlacedStart]]() as commits:
+            if not self._placement_turn.needs_holders(waiting):
+                decided = await self._decide(waiting, reserved, commits=commits)
             else:
-                decided = await self._decide(waiting, ahead)
-                if self._placer.room_may_matter(one.waiting for one in decided.unserved):
-                    occupants = await self._occupants([*waiting, *ahead])
-                    decided = await self._decide(waiting, ahead, occupants)
+                decided = await self._decide(waiting, reserved)
+                if self._placement_turn.needs_holders(one.waiting for one in decided.unplaced_rows):
+                    holders = await self._holders([*waiting, *reserved])
+                    decided = await self._decide(waiting, reserved, holders)
             for some in _pieces(decided.starts, _MAX_COMMITTED):
-                await commits.begin(self._commit(some))
+                await commits.start(self._commit(some))
         lost = [start for some in commits.results for start in some]
         behind = list(decided.behind.values())
-        placed = len(waiting) - len(decided.unserved) - len(behind) - len(lost)
-        return _Served(placed, lost, decided.unserved, behind)
+        placed = len(waiting) - len(decided.unplaced_rows) - len(behind) - len(lost)
+        return _Served(placed, lost, decided.unplaced_rows, behind)
 
     async def _decide(
         self,
-        waiting: Sequence[WaitingInstance],
-        ahead: Sequence[WaitingInstance],
-        occupants: Occupants | None = None,
-        commits: OneBehind[list[PlacedStart]] | None = None,
+        waiting: Sequence[PendingRow],
+        reserved: Sequence[PendingRow],
+        holders: Holders | None = None,
+        commits: OneInFlight[list[PlacedStart]] | None = None,
     ) -> _Decided:
         """Decides all, and lets others have their turn meanwhile. Commits what comes together, where it may."""
         decided = _Decided({one.id: one for one in waiting})
-        pace = Pace()
-        with closing(self._placer.decide(waiting, occupants, ahead)) as answers:
+        time_slice = TimeSlice()
+        with closing(self._placement_turn.decide(waiting, holders, reserved)) as answers:
             for answer in answers:
                 decided.take(answer)
                 if commits is not None and len(decided.starts) == _MAX_COMMITTED:
-                    await commits.begin(self._commit(decided.starts))
+                    await commits.start(self._commit(decided.starts))
                     decided.starts = []
-                await pace.rest()
+                await time_slice.yield_if_over()
         return decided
 
-    async def _observe(self) -> tuple[Waiting, list[WaitingInstance]]:
+    async def _observe(self) -> tuple[PendingSnapshot, list[PendingRow]]:
         """Who waits, and for whom room is kept before them."""
         async with self._database.snapshot() as connection:
-            seen = await read_waiting(connection, _MAX_WAITING, failures_per_worker=self._settings.failures_per_worker)
-            ahead = await read_copies_to_come(connection)
-            await self._placer.refresh(connection, [*seen.instances, *ahead])
-        return seen, ahead
+            seen = await read_pending(connection, _MAX_WAITING, failures_per_worker=self._settings.failures_per_worker)
+            reserved = await read_planned_copies(connection)
+            await self._placement_turn.refresh(connection, [*seen.instances, *reserved])
+        return seen, reserved
 
-    async def _occupants(self, waiting: Sequence[WaitingInstance]) -> Occupants:
+    async def _holders(self, waiting: Sequence[PendingRow]) -> Holders:
         """Read with the inventory of the same moment."""
         async with self._database.snapshot() as connection:
-            await self._placer.refresh(connection, waiting)
-            return await read_occupants(connection, self._placer.holdings)
+            await self._placement_turn.refresh(connection, waiting)
+            return await read_holders(connection, self._placement_turn.holdings)
 
     async def _commit(self, starts: Sequence[PlacedStart]) -> list[PlacedStart]:
         """Commits what holds; returns what lost a race and is to be placed again."""
@@ -160,31 +162,37 @@ class PlacementReconciler:
             await check_term(connection, self._term)
             kept = await commit_placements(connection, starts)
         self._concerned.update(s.waiting.deployment_uid for s in kept)
-        return self._placer.committed(starts, kept)
+        return self._placement_turn.committed(starts, kept)
 
-    async def _tell(self, unserved: Sequence[Unserved]) -> None:
+    async def _tell(self, unplaced_rows: Sequence[UnplacedRow]) -> None:
         """Why they wait on; and those that are pushed out, that they have to leave."""
         changed = [
             one
-            for one in unserved
-            if one.leave or one.waiting.phase != "pending" or one.waiting.message != one.decision.explain.message
+            for one in unplaced_rows
+            if one.victims or one.waiting.phase != "pending" or one.waiting.message != one.decision.explain.message
         ]
         for some in _pieces(changed, _MAX_TOLD):
             await self._tell_some(some)
 
-    async def _tell_some(self, unserved: Sequence[Unserved]) -> None:
-        pushes = [Push(one.waiting, one.leave) for one in unserved if one.leave]
+    async def _tell_some(self, unplaced_rows: Sequence[UnplacedRow]) -> None:
+        pushes = [Preemption(one.waiting, one.victims) for one in unplaced_rows if one.victims]
         leaving: set[str] = set()
         async with self._database.transaction() as connection:
             await check_term(connection, self._term)
-            concerned = {one.waiting.id for one in unserved} | {o.instance for push in pushes for o in push.leave}
+            concerned = {one.waiting.id for one in unplaced_rows} | {
+                o.instance for push in pushes for o in push.victims
+            }
             await lock_rows(connection, instances=concerned)
             try:
-                leaving = await push_out(connection, pushes) if pushes else leaving
+                leaving = await preempt_victims(connection, pushes) if pushes else leaving
             except LostGuardError as lost:
                 raise StaleError(str(lost)) from lost
-            await store_explanations(connection, [(one.waiting, one.decision) for one in unserved], leaving)
-        self._concerned.update(leaving, (one.waiting.deployment_uid for one in unserved))
+            explained = [
+                (one.waiting, str(one.decision.reason or headline(one.decision.explain)), one.decision.explain)
+                for one in unplaced_rows
+            ]
+            await store_explanations(connection, explained, leaving)
+        self._concerned.update(leaving, (one.waiting.deployment_uid for one in unplaced_rows))
 
 
 def _pieces(things: Sequence[T], size: int) -> Iterator[Sequence[T]]:

@@ -11,19 +11,19 @@ from typing import Any, Final, Protocol
 
 import structlog
 
-from controller.decide.policies import decide_policy, is_judged, look_again
+from controller.decide.policies.actions import decide_policy, is_judged, look_again
 from controller.domain.policies import EffectivePolicy, PolicyFacts, PolicyPlan, WatchedInstance
 from controller.domain.utilization import InstanceUse
-from controller.reconcilers.telemetry import Telemetry, Watched
+from controller.leader.telemetry import Telemetry, Watched
 from controller.runtime.clock import Clock
 from controller.runtime.database import DATABASE_ERRORS
 from controller.runtime.lease import check_term
-from controller.runtime.outcome import Again, Done, Outcome, StaleError
-from controller.store.database import Database
-from controller.store.errors import LostGuardError
-from controller.store.policy_watch import list_unended, list_watched, observe_policies, read_clock
-from controller.store.policy_writes import Planned, carry_out_policies, end_actions
-from controller.store.sample_reads import read_history, read_horizon, read_new
+from controller.runtime.outcome import Done, Outcome, Requeue, StaleError
+from controller.store.core.database import Database
+from controller.store.core.errors import LostGuardError
+from controller.store.policies.effects import Planned, carry_out_policies, end_actions
+from controller.store.policies.observe import list_unended, list_watched, observe_policies, read_clock
+from controller.store.telemetry.sample_reads import read_history, read_horizon, read_new
 from schemas.wire import SAMPLE_S
 
 log = structlog.get_logger(__name__)
@@ -82,7 +82,7 @@ class PoliciesReconciler:
         planned: list[Planned] = []
         for uid, facts in observed.items():
             if self._telemetry.missing(uid):
-                outcomes[uid] = Again(0.0)
+                outcomes[uid] = Requeue(0.0)
             else:
                 planned.append((facts, self._decide(facts)))
         for uid in set(keys) - observed.keys():

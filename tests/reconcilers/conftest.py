@@ -4,10 +4,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from controller.store.database import Database
+from controller.store.core.database import Database
+from support.leader_term import Reign
 from support.migrated import migrated_database, migrated_template
 from support.postgres import PostgresServer
-from support.reign import Reign
 
 
 @pytest.fixture(scope="session")
@@ -22,7 +22,7 @@ async def db(postgres: PostgresServer, template: str) -> AsyncIterator[Database]
 
 
 @pytest.fixture
-async def reign(db: Database) -> AsyncIterator[Reign]:
+async def leader_term(db: Database) -> AsyncIterator[Reign]:
     begun = await Reign.begin(db)
     yield begun
     await begun.aclose()

@@ -6,27 +6,21 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 import asyncpg
 import pytest
 
-from controller.reconcilers import analysis, cancelling, housekeeping, instances, placement, placer, workers
+from controller.leader import analyses as analysis
+from controller.leader import housekeeping, inventory_cache, placement_turn
+from controller.reconcilers import cancelling, instances, placement, workers
 from controller.runtime import lease
 from controller.runtime.outcome import StaleError
-from controller.store import (
-    audit,
-    events,
-    guarded,
-    inputs,
-    instance_writes,
-    inventory,
-    locks,
-    notify,
-    occupants,
-    retention,
-    starts,
-)
-from controller.store import instances as instance_reads
-from controller.store import placement as placement_store
-from controller.store import waiting as waiting_store
-from controller.store import workers as worker_store
-from controller.store.database import Database
+from controller.store.core import audit, events, guards, locks, notify
+from controller.store.core.database import Database
+from controller.store.deployments import analysis_inputs, restarts
+from controller.store.deployments import effects as instance_writes
+from controller.store.deployments import observe as instance_reads
+from controller.store.placement import commit as placement_store
+from controller.store.placement import inventory, preemption
+from controller.store.placement import pending as waiting_store
+from controller.store.telemetry import retention
+from controller.store.workers import phases
 from support.awaits import Awaits
 from support.failpoints import FailingDatabase, Failpoints, Kind
 from support.ledger import add_deployment, rows
@@ -35,47 +29,47 @@ from support.shift import Shift
 
 AWAITS = Awaits(
     (
-        instances, placement, placer, workers, housekeeping, analysis, cancelling, inputs,
-        instance_reads, instance_writes, starts, guarded, placement_store, waiting_store, occupants, inventory,
-        worker_store,
-        locks, events, notify, audit, retention, lease,
+        instances, placement, placement_turn, workers, housekeeping, analysis, cancelling, analysis_inputs,
+        instance_reads, instance_writes, restarts, guards, placement_store, waiting_store, preemption, inventory,
+        inventory_cache, phases, locks, events, notify, audit, retention, lease,
     )
 )  # fmt: skip
 # No reconciler's step passes these.
 ELSEWHERE = {
-    "analysis.Analyses.aclose": "ends child processes, after the last step",
-    "analysis.analyse_now": "the API's, for plans: it writes nothing",
-    "housekeeping.Housekeeping.run": "the loop around `round`: it sleeps and catches",
-    "instances.InstancesReconciler.list_keys[0] exit": "gives the connection back: nothing is sent",
-    "cancelling.CancellingReconciler.step[0] exit": "as above",
-    "instance_writes.carry_out[8]": "notes relocations, of which this road has none",
-    "instances.InstancesReconciler._apply[0]": "the placer's turn: waits for the pass before it, and sends nothing",
-    "placement.PlacementReconciler.step[0]": "as above",
-    "placement.PlacementReconciler.step[2]": "decides, and sends nothing: each commit is a task of its own",
-    "placement.PlacementReconciler._decide": "as above",
-    "placement.PlacementReconciler._place": "as above",
-    "placer.Placer.turn[0]": "as above",
-    "placer.Placer.whole_pass[0]": "as above",
-    "placer.Placer.at_once": "as above",
-    "inventory.read_inventory": "the API's, for plans: it writes nothing",
-    "lease.Lease": "the campaign for the lease, which has tests of its own",
-    "workers.find_by_credential": "the hub's",
-    "workers.begin_session": "the hub's",
-    "workers.write_host": "the hub's",
-    "workers.write_gpus_known": "the hub's",
+    "leader.analyses.Analyses.aclose": "ends child processes, after the last step",
+    "leader.analyses.analyse_now": "the API's, for plans: it writes nothing",
+    "leader.housekeeping.Housekeeping.run": "the loop around `round`: it sleeps and catches",
+    "reconcilers.instances.InstancesReconciler.list_keys[0] exit": "gives the connection back: nothing is sent",
+    "reconcilers.cancelling.CancellingReconciler.step[0] exit": "as above",
+    "deployments.effects.carry_out[8]": "notes relocations, of which this road has none",
+    "reconcilers.instances.InstancesReconciler._apply[0]": "waits for the pass before it, and sends nothing",
+    "reconcilers.placement.PlacementReconciler.step[0]": "as above",
+    "reconcilers.placement.PlacementReconciler.step[2]": "decides, and sends nothing: each commit is a task of its own",
+    "reconcilers.placement.PlacementReconciler._decide": "as above",
+    "reconcilers.placement.PlacementReconciler._place": "as above",
+    "leader.placement_turn.PlacementTurn.turn[0]": "as above",
+    "leader.placement_turn.PlacementTurn.whole_pass[0]": "as above",
+    "leader.placement_turn.PlacementTurn.at_once": "as above",
+    "leader.inventory_cache.read_inventory": "the API's, for plans: it writes nothing",
+    "placement.inventory.read_devices_without": "as above",
+    "runtime.lease.Lease": "the campaign for the lease, which has tests of its own",
 }
 REACHED = tuple(n for n in AWAITS.names if not n.startswith(tuple(ELSEWHERE)))
-HOUSE = tuple(n for n in REACHED if n.startswith(("housekeeping.", "audit.", "retention.")))
+HOUSE = tuple(n for n in REACHED if n.startswith(("leader.housekeeping.", "core.audit.", "telemetry.retention.")))
 # Awaits passed only where somebody pushes others out.
 PUSHING = tuple(
-    n for n in REACHED if n.startswith(("occupants.", "placement.PlacementReconciler._occupants"))
-    or n == "placement.PlacementReconciler._tell_some[3]"
+    n for n in REACHED if n.startswith(("placement.preemption.", "reconcilers.placement.PlacementReconciler._holders"))
+    or n == "reconcilers.placement.PlacementReconciler._tell_some[3]"
 )  # fmt: skip
 NAMES = tuple(n for n in REACHED if n not in HOUSE + PUSHING)
 NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
-AROUND_ANALYSIS = ("instances.InstancesReconciler", "cancelling.", "instance_writes._create")
+AROUND_ANALYSIS = (
+    "reconcilers.instances.InstancesReconciler",
+    "reconcilers.cancelling.",
+    "deployments.effects._create",
+)
 # By itself each is struck in the nightly run; in the short one only the commit whose answer is lost.
-ONE_BY_ONE = NAMES if NIGHTLY else ("instances.InstancesReconciler._apply[1] exit",)
+ONE_BY_ONE = NAMES if NIGHTLY else ("reconcilers.instances.InstancesReconciler._apply[1] exit",)
 
 _undisturbed: list[dict[str, str]] = []
 
@@ -160,7 +154,7 @@ async def test_a_fault_around_an_analysis(db: Database, admin: "asyncpg.Pool[asy
     shift = await Shift.begin(await World.make(db), FailingDatabase(db, points, admin), points)
     await play_road(shift, ANALYSED)
     assert points.strikes > 5
-    assert "instance_writes._create[0]" in points.passed
+    assert "deployments.effects._create[0]" in points.passed
     assert differences(shift.pictures, plain.pictures) == []
 
 
@@ -169,7 +163,9 @@ async def test_a_fault_while_one_is_pushed_out(db: Database, admin: "asyncpg.Poo
     """One leaves and no second one, whatever fails meanwhile, and it gets its place back."""
     plain = await Shift.begin(await World.make(db), db, Failpoints(AWAITS))
     await play_road(plain, PUSHED)
-    left, wants = each_once(n for n in (*NAMES, *PUSHING) if n.startswith(("placement.", "occupants.", *PUSHING)))
+    left, wants = each_once(
+        n for n in (*NAMES, *PUSHING) if n.startswith(("reconcilers.placement.", "placement.preemption.", *PUSHING))
+    )
     points = Failpoints(AWAITS, kind, wants)
     shift = await Shift.begin(await World.make(db), FailingDatabase(db, points, admin), points)
     await play_road(shift, PUSHED)

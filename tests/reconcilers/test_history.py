@@ -2,10 +2,10 @@
 
 import pytest
 
-from controller.reconcilers.history import History
+from controller.leader.history import History
 from controller.runtime.clock import SystemClock
 from controller.runtime.outcome import StaleError
-from controller.store.database import Database
+from controller.store.core.database import Database
 from support.history import partitions, sample, span
 from support.ledger import add_deployment, add_host, rows
 
@@ -39,8 +39,8 @@ async def test_who_no_longer_leads_writes_nothing(db: Database) -> None:
     await partitions(db)
     host = await add_host(db, "w", gpus=1)
     await sample(db, host, host.gpus[0], [(10, 5.0)])
-    deposed = await begin(db)
+    lost_leadership = await begin(db)
     await begin(db)
     with pytest.raises(StaleError):
-        await deposed.round()
+        await lost_leadership.round()
     assert await rows(db, "select * from sample_minutes") == []

@@ -2,18 +2,18 @@
 
 from typing import Any
 
-from controller.store.database import Database
-from controller.store.relocations import NewRelocation, ask_for, begin_next
+from controller.store.core.database import Database
+from controller.store.deployments.relocations import NewRelocation, begin_relocations, request_relocations
+from support.leader_term import Reign
 from support.ledger import Host, add_deployment, add_host, report, rows
-from support.reign import Reign
 
 
-async def run(db: Database, reign: Reign, name: str, host: Host) -> str:
+async def run(db: Database, leader_term: Reign, name: str, host: Host) -> str:
     await add_deployment(db, name, resources={"gpus": 1}, placement={"gpus": [host.gpus[0]]})
-    await reign.settle()
+    await leader_term.settle()
     (one,) = await phases(db, name)
     await report(db, one["id"], "running")
-    await reign.settle()
+    await leader_term.settle()
     return str(one["id"])
 
 
@@ -28,16 +28,16 @@ async def phases(db: Database, name: str) -> list[dict[str, Any]]:
 
 async def begin(db: Database) -> None:
     async with db.transaction() as connection:
-        await begin_next(connection, at_once=1)
+        await begin_relocations(connection, at_once=1)
 
 
-async def test_newcomers_take_neither_the_room_nor_the_places_of_the_copies(db: Database, reign: Reign) -> None:
+async def test_newcomers_take_neither_the_room_nor_the_places_of_the_copies(db: Database, leader_term: Reign) -> None:
     first, second, third = [await add_host(db, name, gpus=2) for name in ("w1", "w2", "w3")]
-    olds = [await run(db, reign, name, host) for name, host in (("a", first), ("b", second), ("c", third))]
+    olds = [await run(db, leader_term, name, host) for name, host in (("a", first), ("b", second), ("c", third))]
     await add_deployment(db, "big", resources={"gpus": 4, "max_workers": 2}, parallel={"tp": 2, "pp": 2})
     await add_host(db, "w4", gpus=1)
     await add_deployment(db, "filler", resources={"gpus": 1}, placement={"workers": ["w4"]})
-    await reign.settle()
+    await leader_term.settle()
     (big,) = await phases(db, "big")
     assert big["phase"] == "pending"
     # `b` goes to w3; `a` goes to w4 as soon as that is over, which is when `filler` has gone.
@@ -45,8 +45,8 @@ async def test_newcomers_take_neither_the_room_nor_the_places_of_the_copies(db: 
     uids = {name: (await phases(db, name))[0]["uid"] for name in ("a", "b", "filler")}
     async with db.connection() as connection:
         await connection.execute("update deployments set deleted_at = now() where name = 'filler'")
-    await reign.settle()
-    await ask_for(
+    await leader_term.settle()
+    await request_relocations(
         db,
         [
             NewRelocation(olds[1], uids["b"], 1, ("w3",), (third.gpus[1],), "big", rooms),
@@ -56,19 +56,19 @@ async def test_newcomers_take_neither_the_room_nor_the_places_of_the_copies(db: 
     await begin(db)
     for number in range(3):
         await add_deployment(db, f"small{number}", resources={"gpus": 1})
-        await reign.settle()
+        await leader_term.settle()
         (small,) = await phases(db, f"small{number}")
         assert (small["phase"], small["reason"]) == ("pending", "reserved"), small["message"]
     (big,) = await phases(db, "big")
-    assert "others are moved so that it fits on w1, w2" in big["message"]
+    assert "relocations free capacity for it on w1, w2" in big["message"]
     for name, old in (("b", olds[1]), ("a", olds[0])):
-        await reign.settle()
+        await leader_term.settle()
         _, copy = await phases(db, name)
         assert copy["phase"] == "scheduled", copy["message"]
         await report(db, copy["id"], "running")
-        await reign.settle()
+        await leader_term.settle()
         await report(db, old, "exited", reason="stopped", code=0)
-        await reign.settle()
+        await leader_term.settle()
         await begin(db)
     (big,) = await phases(db, "big")
     assert big["phase"] == "scheduled"

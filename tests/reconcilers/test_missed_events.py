@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from controller.store.database import Database
+from controller.store.core.database import Database
 from support.awaits import Awaits
 from support.deaf import Drops, cut_wires, hurry, leader
 from support.failpoints import Failpoints

@@ -1,16 +1,16 @@
 """A newcomer is placed in the transaction that creates it, where nobody is ahead of him and it still fits."""
 
 from controller.reconcilers.placement import EVERYTHING
-from controller.store.database import Database
+from controller.store.core.database import Database
+from support.leader_term import Reign
 from support.ledger import add_deployment, add_host, rows
-from support.reign import Reign
 
 _WRITTEN = """
     select xmin::text from instances union select xmin::text from claims union select xmin::text from commands"""
 
 
-async def step_instances(reign: Reign) -> None:
-    await reign.instances.step(sorted(await reign.instances.list_keys()))
+async def step_instances(leader_term: Reign) -> None:
+    await leader_term.instances.step(sorted(await leader_term.instances.list_keys()))
 
 
 async def phases(db: Database) -> dict[str, str]:
@@ -18,68 +18,68 @@ async def phases(db: Database) -> dict[str, str]:
     return {row["name"]: row["phase"] for row in await rows(db, query)}
 
 
-async def test_instance_claims_and_order_come_with_one_commit(db: Database, reign: Reign) -> None:
+async def test_instance_claims_and_order_come_with_one_commit(db: Database, leader_term: Reign) -> None:
     await add_host(db, "w")
-    await reign.placement.step([EVERYTHING])
+    await leader_term.placement.step([EVERYTHING])
     await add_deployment(db, "d", replicas=2, resources={"gpus": 2})
-    await step_instances(reign)
-    placed = await reign.picture()
+    await step_instances(leader_term)
+    placed = await leader_term.picture()
     assert [(p["phase"], p["epoch"], p["orders"]) for p in placed] == [("scheduled", 1, ["start1"])] * 2
     assert sorted(d for p in placed for d in p["devices"] if "GPU" in d) == [f"GPU-w-{n}" for n in range(4)]
     commits = await rows(db, _WRITTEN)
     assert len(commits) == 1
 
 
-async def test_before_the_first_pass_of_a_term_nobody_knows_who_waits(db: Database, reign: Reign) -> None:
+async def test_before_the_first_pass_of_a_term_nobody_knows_who_waits(db: Database, leader_term: Reign) -> None:
     await add_host(db, "w")
     await add_deployment(db, "d", resources={"gpus": 1})
-    await step_instances(reign)
-    assert await reign.phases() == ["pending"]
+    await step_instances(leader_term)
+    assert await leader_term.phases() == ["pending"]
 
 
-async def test_whoever_waits_is_ahead_of_a_newcomer(db: Database, reign: Reign) -> None:
+async def test_whoever_waits_is_ahead_of_a_newcomer(db: Database, leader_term: Reign) -> None:
     await add_host(db, "w")
     await add_deployment(db, "huge", resources={"gpus": 9})
-    await reign.settle()
+    await leader_term.settle()
     await add_deployment(db, "d", resources={"gpus": 1})
-    await step_instances(reign)
+    await step_instances(leader_term)
     assert await phases(db) == {"huge": "pending", "d": "pending"}
-    await reign.placement.step([EVERYTHING])
+    await leader_term.placement.step([EVERYTHING])
     assert await phases(db) == {"huge": "pending", "d": "scheduled"}
 
 
-async def test_newcomers_of_one_step_go_by_priority(db: Database, reign: Reign) -> None:
+async def test_newcomers_of_one_step_go_by_priority(db: Database, leader_term: Reign) -> None:
     await add_host(db, "w", gpus=1)
-    await reign.placement.step([EVERYTHING])
+    await leader_term.placement.step([EVERYTHING])
     await add_deployment(db, "low", priority=10, resources={"gpus": 1})
     await add_deployment(db, "high", priority=20, resources={"gpus": 1})
-    await step_instances(reign)
+    await step_instances(leader_term)
     assert await phases(db) == {"high": "scheduled", "low": "pending"}
-    await reign.settle()
+    await leader_term.settle()
     (waits,) = await rows(db, "select reason from instances where phase = 'pending'")
     assert waits == {"reason": "exclusive_conflict"}
 
 
-async def test_a_place_that_is_gone_costs_the_newcomer_nothing_but_his_haste(db: Database, reign: Reign) -> None:
+async def test_a_place_that_is_gone_costs_the_newcomer_nothing_but_his_haste(db: Database, leader_term: Reign) -> None:
     await add_host(db, "w1", gpus=1)
-    await reign.placement.step([EVERYTHING])
+    await leader_term.placement.step([EVERYTHING])
     async with db.connection() as connection:
         await connection.execute("update workers set cordoned = true")
     await add_host(db, "w2", gpus=1)
     await add_deployment(db, "d", resources={"gpus": 1})
-    await step_instances(reign)
-    assert await reign.phases() == ["pending"]
-    await reign.placement.step([EVERYTHING])
-    (only,) = await reign.picture()
+    await step_instances(leader_term)
+    assert await leader_term.phases() == ["pending"]
+    await leader_term.placement.step([EVERYTHING])
+    (only,) = await leader_term.picture()
     assert only["devices"][0] == "GPU-w2-0"
 
 
-async def test_what_is_placed_at_once_is_known_to_the_pass_after_it(db: Database, reign: Reign) -> None:
+async def test_what_is_placed_at_once_is_known_to_the_pass_after_it(db: Database, leader_term: Reign) -> None:
     await add_host(db, "w", gpus=3)
-    await reign.placement.step([EVERYTHING])
+    await leader_term.placement.step([EVERYTHING])
     for n in range(4):
         await add_deployment(db, f"d{n}", resources={"gpus": 1})
-        await step_instances(reign)
+        await step_instances(leader_term)
     assert sorted((await phases(db)).values()) == ["pending", "scheduled", "scheduled", "scheduled"]
-    await reign.settle()
+    await leader_term.settle()
     assert (await rows(db, "select count(*) as n from claims where memory_mib > 0")) == [{"n": 3}]

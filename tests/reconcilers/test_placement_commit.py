@@ -6,21 +6,21 @@ from typing import Any
 
 import pytest
 
+from controller.domain.pending import PendingRow
 from controller.domain.placement import Layout, Placed, PlannedClaim
-from controller.store.audit import audit
-from controller.store.database import Database
-from controller.store.placement import PlacedStart, commit_placements
-from controller.store.waiting import WaitingInstance
+from controller.store.core.audit import audit
+from controller.store.core.database import Database
+from controller.store.placement.commit import PlacedStart, commit_placements
 from support.ledger import GIB, Host, add_deployment, add_host, add_instance, claim, rows
 
 
-async def waiting(db: Database, name: str, **fields: Any) -> WaitingInstance:
+async def waiting(db: Database, name: str, **fields: Any) -> PendingRow:
     uid = await add_deployment(db, name, **fields)
     await add_instance(db, uid, f"{name}-1")
-    return WaitingInstance(f"{name}-1", uid, name, 1, "pending", 0, 0.0, "", None)
+    return PendingRow(f"{name}-1", uid, name, 1, "pending", 0, 0.0, "", None)
 
 
-def gang(one: WaitingInstance, *hosts: Host, gpus: int = 1, mib: int = 10 * GIB) -> PlacedStart:
+def gang(one: PendingRow, *hosts: Host, gpus: int = 1, mib: int = 10 * GIB) -> PlacedStart:
     """So many GPUs of each host, the first host leading."""
     claims = [
         PlannedClaim(device, 0 if device.startswith("host-") else mib, 0, False, position, rank)
@@ -150,7 +150,7 @@ async def test_a_large_batch_is_one_pass_and_each_gets_its_own(db: Database) -> 
     uid = await add_deployment(db, "d")
     starts = []
     for n in range(320):
-        one = WaitingInstance(await add_instance(db, uid, f"d-{n:03}"), uid, "d", 1, "pending", 0, 0.0, "", None)
+        one = PendingRow(await add_instance(db, uid, f"d-{n:03}"), uid, "d", 1, "pending", 0, 0.0, "", None)
         host = hosts[n // 8]
         starts.append(gang(one, replace(host, gpus=(host.gpus[n % 8],))))
     assert len(await commit(db, *starts)) == 320

@@ -4,9 +4,9 @@ from itertools import permutations
 
 import pytest
 
-from controller.store.database import Database
+from controller.store.core.database import Database
+from support.leader_term import Reign
 from support.ledger import add_deployment, add_host, report, rows
-from support.reign import Reign
 
 _GPUS = "select device, exclusive from claims where device like 'GPU-%' order by device"
 ASKS = {
@@ -21,36 +21,39 @@ async def test_two_two_and_four_take_eight_gpus(db: Database, order: tuple[str, 
     """N9: in every order of arrival, another leader with empty caches before each."""
     await add_host(db, "w", gpus=8)
     for name in order:
-        reign = await Reign.begin(db)
+        leader_term = await Reign.begin(db)
         await add_deployment(db, name, **ASKS[name])
-        await reign.settle()
-        await reign.aclose()
+        await leader_term.settle()
+        await leader_term.aclose()
     held = await rows(db, _GPUS)
     assert [row["device"] for row in held] == [f"GPU-w-{n}" for n in range(8)]
     assert sorted(row["exclusive"] for row in held) == [False] * 2 + [True] * 6
     assert await rows(db, "select 1 from instances where phase <> 'scheduled'") == []
 
 
-async def test_a_gpu_that_nobody_can_read_is_not_given_away(db: Database, reign: Reign) -> None:
+async def test_a_gpu_that_nobody_can_read_is_not_given_away(db: Database, leader_term: Reign) -> None:
     """N7: unknown is not empty: who runs there stays, and nobody comes."""
     await add_host(db, "w", gpus=2)
     await add_deployment(db, "first", resources={"gpus": 1})
-    await reign.settle()
-    (one,) = await reign.picture()
+    await leader_term.settle()
+    (one,) = await leader_term.picture()
     await report(db, one["id"], "running")
     async with db.connection() as connection:
         await connection.execute("update workers set gpus_known = false")
         await connection.execute("update devices set health = 'unknown' where kind = 'gpu'")
     await add_deployment(db, "second", resources={"gpus": 1})
-    await reign.settle()
-    assert [(i["phase"], i["reason"]) for i in await reign.picture()] == [("running", ""), ("pending", "not_ready")]
+    await leader_term.settle()
+    assert [(i["phase"], i["reason"]) for i in await leader_term.picture()] == [
+        ("running", ""),
+        ("pending", "not_ready"),
+    ]
 
 
-async def test_priority_goes_before_age_and_age_before_chance(db: Database, reign: Reign) -> None:
+async def test_priority_goes_before_age_and_age_before_chance(db: Database, leader_term: Reign) -> None:
     """N4: of those who wait, the oldest of the highest priority that fits."""
     await add_host(db, "w", gpus=2)
     await add_deployment(db, "holder", resources={"gpus": 2})
-    await reign.settle()
+    await leader_term.settle()
     for name, priority, gpus in (
         ("low", 10, 1),
         ("huge", 90, 3),
@@ -59,10 +62,10 @@ async def test_priority_goes_before_age_and_age_before_chance(db: Database, reig
         ("last", 50, 1),
     ):
         await add_deployment(db, name, priority=priority, resources={"gpus": gpus})
-        await reign.settle()
+        await leader_term.settle()
     async with db.connection() as connection:
         await connection.execute("update deployments set deleted_at = now() where name = 'holder'")
-    await reign.settle()
+    await leader_term.settle()
     held = await rows(
         db, "select d.name from instances i join deployments d on d.uid = i.deployment_uid where i.phase = 'scheduled'"
     )

@@ -5,15 +5,16 @@ from typing import Any
 
 import pytest
 
-from controller.api.figures import figures_text
+from controller.api.resources.metrics import figures_text
 from controller.runtime.outcome import StaleError
-from controller.store import deployments
-from controller.store.database import Database
-from controller.store.metrics_view import INLINE, Figures, read_figures
+from controller.store.core.database import Database
+from controller.store.deployments import apply as deployments
+from controller.store.views.metrics import INLINE, Figures, read_figures
 from schemas.manifest.deployment import DeploymentSpec
+from support.apply import apply_spec
+from support.leader_term import Reign
 from support.ledger import GIB, add_deployment, add_host, claim, report, rows
 from support.policed import DEVICE_GIB, STOP_IDLE, Policed, settle
-from support.reign import Reign
 from support.stale import PastDatabase, moments
 
 
@@ -50,13 +51,13 @@ async def test_the_stop_is_the_ordinary_one_with_its_drain_time(db: Database, wo
     await world.deployment(restart="always", drain_time="8s")
     await world.idle("d-0")
     await settle(await world.leader())
-    reign = await Reign.begin(db)
-    await reign.step()
+    leader_term = await Reign.begin(db)
+    await leader_term.step()
     (instance,) = await rows(db, "select phase, stop_reason from instances")
     assert (instance["phase"], instance["stop_reason"]) == ("stopping", "policy_idle")
     (order,) = await rows(db, "select payload from commands where verb = 'stop'")
     assert order["payload"] == {"drain_time_s": 8.0, "reason": "policy_idle"}
-    await reign.aclose()
+    await leader_term.aclose()
 
 
 async def test_start_resumes_and_ends_what_was_freed(world: Policed) -> None:
@@ -84,9 +85,9 @@ async def test_an_unchanged_apply_clears_nothing_a_changed_one_does(world: Polic
     await settle(leader)
     (row,) = await rows(world.db, "select spec from deployments where uid = $1", uid)
     spec = DeploymentSpec.model_validate(row["spec"])
-    await deployments.apply(world.db, "d", spec)
+    await apply_spec(world.db, "d", spec)
     assert await world.intents() == [("policy", 0, [])]
-    await deployments.apply(world.db, "d", spec.model_copy(update={"priority": 7}))
+    await apply_spec(world.db, "d", spec.model_copy(update={"priority": 7}))
     assert await world.intents() == []
 
 
@@ -108,11 +109,11 @@ async def test_u32_scale_down_takes_the_idle_replica(db: Database, world: Police
     leader = await world.leader()
     await settle(leader)
     assert await world.intents() == [("policy", 3, ["d-2"])]
-    reign = await Reign.begin(db)
-    await reign.step()
+    leader_term = await Reign.begin(db)
+    await leader_term.step()
     going = await rows(db, "select id, stop_reason from instances where phase = 'stopping'")
     assert [(r["id"], r["stop_reason"]) for r in going] == [("d-2", "policy_idle")]
-    await reign.aclose()
+    await leader_term.aclose()
 
 
 async def test_scale_down_leaves_one(world: Policed) -> None:
@@ -225,16 +226,16 @@ async def test_running_since_is_of_the_present_epoch(db: Database) -> None:
     """Faltering and back keeps it; a new epoch begins without."""
     await add_host(db, "w")
     await add_deployment(db, "d", resources={"gpus": 1})
-    reign = await Reign.begin(db)
+    leader_term = await Reign.begin(db)
 
     async def after(state: str, **fields: Any) -> datetime | None:
         (instance,) = await rows(db, "select id from instances")
         await report(db, instance["id"], state, **fields)
-        await reign.settle()
+        await leader_term.settle()
         (row,) = await rows(db, "select running_since from instances")
         return row["running_since"]
 
-    await reign.settle()
+    await leader_term.settle()
     assert await after("starting") is None
     since = await after("running")
     assert since is not None
@@ -243,4 +244,4 @@ async def test_running_since_is_of_the_present_epoch(db: Database) -> None:
     anew = await after("running")
     assert anew is not None
     assert anew > since
-    await reign.aclose()
+    await leader_term.aclose()

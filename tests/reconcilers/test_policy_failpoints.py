@@ -8,17 +8,12 @@ import pytest
 
 from controller.reconcilers import policies
 from controller.runtime import lease
-from controller.store import (
-    effective_policy,
-    events,
-    guarded,
-    locks,
-    notify,
-    policy_watch,
-    policy_writes,
-    sample_reads,
-)
-from controller.store.database import Database
+from controller.store.core import events, guards, locks, notify
+from controller.store.core.database import Database
+from controller.store.policies import effective as effective_policy
+from controller.store.policies import effects as policy_writes
+from controller.store.policies import observe as policy_watch
+from controller.store.telemetry import sample_reads
 from support.awaits import Awaits
 from support.failpoints import FailingDatabase, Failpoints, Kind
 from support.ledger import rows
@@ -26,7 +21,7 @@ from support.policed import STOP_IDLE, Policed, settle
 from support.shift import PASSING
 
 AWAITS = Awaits(
-    (policies, policy_watch, policy_writes, effective_policy, sample_reads, events, guarded, locks, notify, lease)
+    (policies, policy_watch, policy_writes, effective_policy, sample_reads, events, guards, locks, notify, lease)
 )
 STEP_LIMIT_S = 30.0
 
@@ -79,7 +74,7 @@ async def test_an_action_is_taken_once_whatever_fails(
         failures += 1
         assert failures < 200, points.struck
     assert failures > 20
-    assert {"policy_writes._act[1]", "policies.PoliciesReconciler._apply[0] exit"} <= struck
+    assert {"policies.effects._act[1]", "reconcilers.policies.PoliciesReconciler._apply[0] exit"} <= struck
     assert len(await world.actions()) == 2
     assert await world.events() == ["policy_stop", "policy_stop"]
     assert len(await rows(db, "select 1 from webhook_deliveries")) == 1

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from controller.reconcilers import policies
-from controller.store.database import Database
+from controller.store.core.database import Database
 from support.policed import Policed, settle
 
 _LOOK_S = 0.5

@@ -2,8 +2,8 @@
 
 import pytest
 
-from controller.runtime.outcome import Again
-from controller.store.database import Database
+from controller.runtime.outcome import Requeue
+from controller.store.core.database import Database
 from support.ledger import claim, rows
 from support.policed import STOP_IDLE, Policed, settle, steady
 
@@ -161,10 +161,10 @@ async def test_the_past_is_read_in_portions_and_looks_go_on_meanwhile(world: Pol
         await world.samples(name, steady(0), own=0.0, epoch=2)
     leader._max_past_s = 0.0
     outcomes = await leader.step(uids)
-    assert sorted(type(o).__name__ for o in outcomes.values()) == ["Again", "Done"]
+    assert sorted(type(o).__name__ for o in outcomes.values()) == ["Done", "Requeue"]
     assert len(await world.actions()) == 1
     await world.samples("first-0", {0.5: 0}, own=0.0, epoch=2)
     await world.samples("second-0", {0.5: 0}, own=0.0, epoch=2)
     assert len(await leader.look()) <= 1
-    await leader.step([uid for uid, o in outcomes.items() if isinstance(o, Again)])
+    await leader.step([uid for uid, o in outcomes.items() if isinstance(o, Requeue)])
     assert len(await world.actions()) == 2

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from controller.store.database import Database
+from controller.store.core.database import Database
+from support.leader_term import Reign
 from support.ledger import add_deployment, add_host, report, rows
-from support.reign import Reign
 
 _LOOK = """
     select d.name, i.id, i.phase, i.reason, i.message, i.stop_reason, i.pushed_out_for, i.replaces, i.created_at
@@ -18,21 +18,21 @@ async def look(db: Database) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
-async def run(db: Database, reign: Reign, name: str, **fields: Any) -> str:
+async def run(db: Database, leader_term: Reign, name: str, **fields: Any) -> str:
     await add_deployment(db, name, **fields)
-    await reign.settle()
+    await leader_term.settle()
     (one,) = (await look(db))[name]
     await report(db, one["id"], "running")
-    await reign.settle()
+    await leader_term.settle()
     return str(one["id"])
 
 
-async def test_the_lowest_goes_gracefully_and_its_room_is_kept(db: Database, reign: Reign) -> None:
+async def test_the_lowest_goes_gracefully_and_its_room_is_kept(db: Database, leader_term: Reign) -> None:
     await add_host(db, "w", gpus=2)
-    low = await run(db, reign, "low", priority=10, resources={"gpus": 1})
-    mid = await run(db, reign, "mid", priority=20, resources={"gpus": 1})
+    low = await run(db, leader_term, "low", priority=10, resources={"gpus": 1})
+    mid = await run(db, leader_term, "mid", priority=20, resources={"gpus": 1})
     await add_deployment(db, "high", priority=50, preempt=True, resources={"gpus": 1})
-    await reign.settle()
+    await leader_term.settle()
     seen = await look(db)
     (high,) = seen["high"]
     victim, heir = sorted(seen["low"], key=lambda row: row["id"] != low)
@@ -42,9 +42,9 @@ async def test_the_lowest_goes_gracefully_and_its_room_is_kept(db: Database, rei
     assert [row["phase"] for row in seen["mid"]] == ["running"]
     # One of the same age as nobody, higher than the victim: it would fit into the room that is kept.
     await add_deployment(db, "thief", priority=15, resources={"gpus": 1})
-    await reign.settle()
+    await leader_term.settle()
     await report(db, low, "exited", reason="stopped", code=0)
-    await reign.settle()
+    await leader_term.settle()
     seen = await look(db)
     assert [row["phase"] for row in seen["high"]] == ["scheduled"]
     assert [row["phase"] for row in (*seen["thief"], *seen["low"])] == ["pending", "pending"]
@@ -56,12 +56,12 @@ async def test_the_lowest_goes_gracefully_and_its_room_is_kept(db: Database, rei
     assert [e["evidence"]["reason"] for e in events if e["reason"] == "stopping"] == ["preempted"]
 
 
-async def test_a_change_of_leader_pushes_nobody_out_twice(db: Database, reign: Reign) -> None:
+async def test_a_change_of_leader_pushes_nobody_out_twice(db: Database, leader_term: Reign) -> None:
     await add_host(db, "w", gpus=2)
     for name in ("a", "b"):
-        await run(db, reign, name, priority=10, resources={"gpus": 1})
+        await run(db, leader_term, name, priority=10, resources={"gpus": 1})
     await add_deployment(db, "high", priority=50, preempt=True, resources={"gpus": 1})
-    await reign.settle()
+    await leader_term.settle()
     for _ in range(3):
         other = await Reign.begin(db)
         await other.settle()
@@ -70,13 +70,13 @@ async def test_a_change_of_leader_pushes_nobody_out_twice(db: Database, reign: R
     assert len(stopping) == 1
 
 
-async def test_nobody_leaves_for_one_who_would_not_fit_or_may_not_push(db: Database, reign: Reign) -> None:
+async def test_nobody_leaves_for_one_who_would_not_fit_or_may_not_push(db: Database, leader_term: Reign) -> None:
     await add_host(db, "w", gpus=2)
-    await run(db, reign, "low", priority=10, resources={"gpus": 1})
+    await run(db, leader_term, "low", priority=10, resources={"gpus": 1})
     await add_deployment(db, "huge", priority=50, preempt=True, resources={"gpus": 3})
     await add_deployment(db, "meek", priority=50, resources={"gpus": 2})
     await add_deployment(db, "equal", priority=10, preempt=True, resources={"gpus": 2})
-    await reign.settle()
+    await leader_term.settle()
     seen = await look(db)
     assert [row["phase"] for row in seen["low"]] == ["running"]
     assert {seen[name][0]["phase"] for name in ("huge", "meek", "equal")} == {"pending"}
@@ -84,31 +84,31 @@ async def test_nobody_leaves_for_one_who_would_not_fit_or_may_not_push(db: Datab
 
 
 async def test_a_deployment_that_is_deleted_meanwhile_leaves_the_victims_heir_its_place(
-    db: Database, reign: Reign
+    db: Database, leader_term: Reign
 ) -> None:
     await add_host(db, "w", gpus=1)
-    low = await run(db, reign, "low", priority=10, resources={"gpus": 1})
+    low = await run(db, leader_term, "low", priority=10, resources={"gpus": 1})
     uid = await add_deployment(db, "high", priority=50, preempt=True, resources={"gpus": 1})
-    await reign.settle()
+    await leader_term.settle()
     async with db.connection() as connection:
         await connection.execute("update deployments set deleted_at = now() where uid = $1", uid)
-    await reign.settle()
+    await leader_term.settle()
     await report(db, low, "exited", reason="stopped", code=0)
-    await reign.settle()
+    await leader_term.settle()
     seen = await look(db)
     assert list(seen) == ["low"]
     assert [row["phase"] for row in seen["low"]] == ["scheduled"]
 
 
-async def test_room_is_kept_for_who_has_waited_long(db: Database, reign: Reign) -> None:
+async def test_room_is_kept_for_who_has_waited_long(db: Database, leader_term: Reign) -> None:
     await add_host(db, "w", gpus=2)
-    first = await run(db, reign, "first", resources={"gpus": 1})
+    first = await run(db, leader_term, "first", resources={"gpus": 1})
     await add_deployment(db, "big", resources={"gpus": 2})
-    await reign.settle()
+    await leader_term.settle()
     async with db.connection() as connection:
         await connection.execute("update instances set phase_since = now() - interval '2 min' where phase = 'pending'")
     await add_deployment(db, "small", resources={"gpus": 1})
-    await reign.settle()
+    await leader_term.settle()
     seen = await look(db)
     (small,), (big,) = seen["small"], seen["big"]
     assert (small["phase"], small["reason"]) == ("pending", "reserved")
@@ -116,21 +116,21 @@ async def test_room_is_kept_for_who_has_waited_long(db: Database, reign: Reign) 
     assert [row["phase"] for row in seen["first"]] == ["running"]
     async with db.connection() as connection:
         await connection.execute("update deployments set deleted_at = now() where name = 'first'")
-    await reign.settle()
+    await leader_term.settle()
     await report(db, first, "exited", reason="stopped", code=0)
-    await reign.settle()
+    await leader_term.settle()
     seen = await look(db)
     assert [row["phase"] for row in (*seen["big"], *seen["small"])] == ["scheduled", "pending"]
 
 
-async def test_whose_victim_is_lost_with_its_worker_pushes_out_another(db: Database, reign: Reign) -> None:
+async def test_whose_victim_is_lost_with_its_worker_pushes_out_another(db: Database, leader_term: Reign) -> None:
     """Nobody can say when the lost one's fence is over, so its room is nothing to wait for."""
     await add_host(db, "w1", gpus=1)
     await add_host(db, "w2", gpus=1)
     for name in ("a", "b"):
-        await run(db, reign, name, priority=10, resources={"gpus": 1})
+        await run(db, leader_term, name, priority=10, resources={"gpus": 1})
     await add_deployment(db, "high", priority=50, preempt=True, resources={"gpus": 1})
-    await reign.settle()
+    await leader_term.settle()
     (victim,) = [row for one in (await look(db)).values() for row in one if row["phase"] == "stopping"]
     async with db.connection() as connection:
         await connection.execute(
@@ -138,6 +138,6 @@ async def test_whose_victim_is_lost_with_its_worker_pushes_out_another(db: Datab
                 where id in (select worker_id from processes where instance_id = $1)""",
             victim["id"],
         )
-    await reign.settle()
+    await leader_term.settle()
     stopping = {row["id"] for one in (await look(db)).values() for row in one if row["phase"] == "stopping"}
     assert len(stopping) == 2

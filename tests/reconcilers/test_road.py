@@ -4,12 +4,12 @@ import asyncio
 
 import pytest
 
-from controller.decide.backoff import RestartSettings
+from controller.domain.restarts import RestartSettings
 from controller.runtime.outcome import StaleError
-from controller.store.database import Database
-from controller.store.placement import PlacedStart
+from controller.store.core.database import Database
+from controller.store.placement.commit import PlacedStart
+from support.leader_term import Reign
 from support.ledger import GIB, add_deployment, add_host, report, rows
-from support.reign import Reign
 
 
 async def sql(db: Database, statement: str, *args: object) -> None:
@@ -17,46 +17,46 @@ async def sql(db: Database, statement: str, *args: object) -> None:
         await c.execute(statement, *args)
 
 
-async def one(reign: Reign) -> dict:
-    (only,) = await reign.picture()
+async def one(leader_term: Reign) -> dict:
+    (only,) = await leader_term.picture()
     return only
 
 
-async def test_from_wanted_to_running_to_gone(db: Database, reign: Reign) -> None:
+async def test_from_wanted_to_running_to_gone(db: Database, leader_term: Reign) -> None:
     await add_host(db, "w")
     uid = await add_deployment(db, "d", resources={"gpus": 2})
-    await reign.settle()
-    placed = await one(reign)
+    await leader_term.settle()
+    placed = await one(leader_term)
     assert placed["phase"] == "scheduled"
     assert placed["epoch"] == 1
     assert placed["orders"] == ["start1"]
     assert placed["devices"][:2] == ["GPU-w-0", "GPU-w-1"]
     await report(db, placed["id"], "running")
-    await reign.settle()
-    assert await reign.phases() == ["running"]
+    await leader_term.settle()
+    assert await leader_term.phases() == ["running"]
     (status,) = await rows(db, "select phase, ready from deployments")
     assert status == {"phase": "running", "ready": 1}
     await sql(db, "update deployments set deleted_at = now() where uid = $1", uid)
-    await reign.settle()
-    stopping = await one(reign)
+    await leader_term.settle()
+    stopping = await one(leader_term)
     assert stopping["phase"] == "stopping"
     assert stopping["devices"] == placed["devices"]  # asked to stop is not dead
     assert stopping["orders"] == ["start1", "stop1"]
     await report(db, placed["id"], "exited", reason="stopped", code=0)
-    await reign.settle()
-    assert await reign.picture() == []
+    await leader_term.settle()
+    assert await leader_term.picture() == []
     assert await rows(db, "select 1 from deployments") == []
     assert await rows(db, "select 1 from devices where claims > 0 or claimed_mib > 0") == []
 
 
-async def test_a_restart_in_place_takes_a_new_epoch_and_the_same_gpus(db: Database, reign: Reign) -> None:
+async def test_a_restart_in_place_takes_a_new_epoch_and_the_same_gpus(db: Database, leader_term: Reign) -> None:
     await add_host(db, "w")
     await add_deployment(db, "d", resources={"gpus": 1})
-    await reign.settle()
-    before = await one(reign)
+    await leader_term.settle()
+    before = await one(leader_term)
     await report(db, before["id"], "exited", reason="exit", code=1)
-    await reign.settle()
-    after = await one(reign)
+    await leader_term.settle()
+    after = await one(leader_term)
     assert (after["phase"], after["epoch"]) == ("starting", 2)
     assert after["devices"] == before["devices"]
     assert after["orders"] == ["start1", "start2"]
@@ -64,26 +64,26 @@ async def test_a_restart_in_place_takes_a_new_epoch_and_the_same_gpus(db: Databa
     assert claims["n"] == 2
 
 
-async def test_the_third_failure_moves_it_to_another_worker(db: Database, reign: Reign) -> None:
+async def test_the_third_failure_moves_it_to_another_worker(db: Database, leader_term: Reign) -> None:
     first, second = await add_host(db, "w1"), await add_host(db, "w2")
     await add_deployment(db, "d", resources={"gpus": 1})
-    await reign.settle()
-    home = (await one(reign))["devices"][0]
+    await leader_term.settle()
+    home = (await one(leader_term))["devices"][0]
     for _ in range(3):
-        await report(db, (await one(reign))["id"], "exited", reason="exit", code=1)
-        await reign.settle()
-    moved = await one(reign)
+        await report(db, (await one(leader_term))["id"], "exited", reason="exit", code=1)
+        await leader_term.settle()
+    moved = await one(leader_term)
     assert moved["epoch"] == 4
     elsewhere = second if home in first.gpus else first
     assert moved["devices"][0] in elsewhere.gpus
 
 
-async def test_whole_and_shared_asks_get_distinct_gpus_and_the_ninth_waits(db: Database, reign: Reign) -> None:
+async def test_whole_and_shared_asks_get_distinct_gpus_and_the_ninth_waits(db: Database, leader_term: Reign) -> None:
     await add_host(db, "w", gpus=8, gib=40)
     await add_deployment(db, "a", replicas=2, resources={"gpus": 1})
     await add_deployment(db, "b", replicas=2, resources={"gpus": 1, "gpu_memory": "36GiB"})
-    await reign.settle()
-    await reign.aclose()
+    await leader_term.settle()
+    await leader_term.aclose()
     successor = await Reign.begin(db)
     await add_deployment(db, "c", replicas=4, resources={"gpus": 1})
     await successor.settle()
@@ -107,39 +107,39 @@ async def test_whole_and_shared_asks_get_distinct_gpus_and_the_ninth_waits(db: D
     await successor.aclose()
 
 
-async def test_a_deposed_leader_writes_nothing(db: Database, reign: Reign) -> None:
+async def test_a_deposed_leader_writes_nothing(db: Database, leader_term: Reign) -> None:
     await add_host(db, "w")
     await add_deployment(db, "d", resources={"gpus": 1})
     await Reign.begin(db)
     with pytest.raises(StaleError):
-        await reign.step()
-    assert await reign.picture() == []
+        await leader_term.step()
+    assert await leader_term.picture() == []
 
 
-async def test_a_worker_cordoned_after_the_look_is_not_used(db: Database, reign: Reign) -> None:
+async def test_a_worker_cordoned_after_the_look_is_not_used(db: Database, leader_term: Reign) -> None:
     await add_host(db, "w")
     await add_deployment(db, "d", resources={"gpus": 1})
-    await reign.instances.step(list(await reign.instances.list_keys()))
-    waiting = (await reign.placement._observe())[0].instances
-    placed = [d for d in reign.placer.decide(waiting) if isinstance(d, PlacedStart)]
+    await leader_term.instances.step(list(await leader_term.instances.list_keys()))
+    waiting = (await leader_term.placement._observe())[0].instances
+    placed = [d for d in leader_term.placement_turn.decide(waiting) if isinstance(d, PlacedStart)]
     await sql(db, "update workers set cordoned = true")
-    assert await reign.placement._commit(placed) == placed
-    await reign.settle()
-    waits = await one(reign)
+    assert await leader_term.placement._commit(placed) == placed
+    await leader_term.settle()
+    waits = await one(leader_term)
     assert (waits["phase"], waits["reason"], waits["devices"]) == ("pending", "cordoned", [])
 
 
-async def test_a_deployment_deleted_after_the_look_gets_nothing(db: Database, reign: Reign) -> None:
+async def test_a_deployment_deleted_after_the_look_gets_nothing(db: Database, leader_term: Reign) -> None:
     """N1: the result is dropped and no claim is left."""
     await add_host(db, "w")
     uid = await add_deployment(db, "d", resources={"gpus": 1})
-    await reign.instances.step([uid])
-    waiting = (await reign.placement._observe())[0].instances
-    placed = [d for d in reign.placer.decide(waiting) if isinstance(d, PlacedStart)]
+    await leader_term.instances.step([uid])
+    waiting = (await leader_term.placement._observe())[0].instances
+    placed = [d for d in leader_term.placement_turn.decide(waiting) if isinstance(d, PlacedStart)]
     await sql(db, "update deployments set deleted_at = now()")
-    assert await reign.placement._commit(placed) == placed
+    assert await leader_term.placement._commit(placed) == placed
     assert await rows(db, "select 1 from claims") == []
-    await reign.settle()
+    await leader_term.settle()
     assert await rows(db, "select 1 from deployments") == []
 
 
@@ -147,92 +147,92 @@ async def test_two_deciders_one_gpu(db: Database) -> None:
     """N2: both saw the same free GPU; exactly one commit holds, and the other is told."""
     await add_host(db, "w", gpus=1)
     await add_deployment(db, "d", replicas=2, resources={"gpus": 1})
-    reign = await Reign.begin(db)
-    await reign.instances.step(list(await reign.instances.list_keys()))
-    other = Reign(db, reign.placement._term)
+    leader_term = await Reign.begin(db)
+    await leader_term.instances.step(list(await leader_term.instances.list_keys()))
+    other = Reign(db, leader_term.placement._term)
     plans = []
-    for decider, pick in ((reign, 0), (other, 1)):
+    for decider, pick in ((leader_term, 0), (other, 1)):
         waiting = (await decider.placement._observe())[0].instances
-        placed = [d for d in decider.placer.decide([waiting[pick]]) if isinstance(d, PlacedStart)]
+        placed = [d for d in decider.placement_turn.decide([waiting[pick]]) if isinstance(d, PlacedStart)]
         plans.append((decider.placement, placed))
     lost = await asyncio.gather(*(p._commit(placed) for p, placed in plans))
     assert sorted(len(starts) for starts in lost) == [0, 1]
     (device,) = await rows(db, "select claims, exclusive_claims from devices where uuid = 'GPU-w-0'")
     assert device == {"claims": 1, "exclusive_claims": 1}
-    await reign.aclose()
+    await leader_term.aclose()
     await other.aclose()
 
 
-async def test_analysis_runs_in_a_child_and_its_result_places_the_instance(db: Database, reign: Reign) -> None:
+async def test_analysis_runs_in_a_child_and_its_result_places_the_instance(db: Database, leader_term: Reign) -> None:
     await add_host(db, "w")
     await add_deployment(db, "d", args={"analysis_seconds": 0.2, "memory": "10GiB"})
-    await reign.instances.step(list(await reign.instances.list_keys()))
-    await reign.instances.step(list(await reign.instances.list_keys()))
-    assert await reign.phases() == ["analyzing"]
+    await leader_term.instances.step(list(await leader_term.instances.list_keys()))
+    await leader_term.instances.step(list(await leader_term.instances.list_keys()))
+    assert await leader_term.phases() == ["analyzing"]
     async with asyncio.timeout(20):
-        while not (await one(reign))["devices"]:
-            await reign.step()
+        while not (await one(leader_term))["devices"]:
+            await leader_term.step()
             await asyncio.sleep(0.02)
     (claim,) = await rows(db, "select memory_mib, exclusive from claims where device like 'GPU-%'")
     assert claim == {"memory_mib": 10 * GIB, "exclusive": False}
 
 
-async def test_deletion_cancels_the_analysis(db: Database, reign: Reign) -> None:
+async def test_deletion_cancels_the_analysis(db: Database, leader_term: Reign) -> None:
     await add_host(db, "w")
     uid = await add_deployment(db, "d", args={"analysis_seconds": 30, "memory": "10GiB"})
-    await reign.instances.step([uid])
-    assert reign.analyses.running(uid)
+    await leader_term.instances.step([uid])
+    assert leader_term.analyses.running(uid)
     await sql(db, "update deployments set deleted_at = now()")
-    await reign.settle()
-    assert not reign.analyses.running(uid)
+    await leader_term.settle()
+    assert not leader_term.analyses.running(uid)
     assert await rows(db, "select 1 from deployments") == []
 
 
-async def test_a_silent_workers_instance_is_replaced_and_fenced(db: Database, reign: Reign) -> None:
+async def test_a_silent_workers_instance_is_replaced_and_fenced(db: Database, leader_term: Reign) -> None:
     await add_host(db, "w1")
     await add_deployment(db, "d", resources={"gpus": 1})
-    await reign.settle()
-    old = await one(reign)
+    await leader_term.settle()
+    old = await one(leader_term)
     await report(db, old["id"], "running")
-    await reign.settle()
+    await leader_term.settle()
     await add_host(db, "w2")
     await sql(db, "update workers set phase = 'lost' where name = 'w1'")
-    await reign.settle()
-    first, second = await reign.picture()
+    await leader_term.settle()
+    first, second = await leader_term.picture()
     assert (first["phase"], second["phase"]) == ("replaced", "scheduled")
     assert first["devices"] == old["devices"]
     assert second["devices"][0] == "GPU-w2-0"
     await report(db, second["id"], "running")
     await sql(db, "update workers set phase = 'ready' where name = 'w1'")
-    await reign.settle()
-    back = (await reign.picture())[0]
+    await leader_term.settle()
+    back = (await leader_term.picture())[0]
     assert (back["phase"], back["orders"]) == ("stopping", ["start1", "stop1"])
     await report(db, back["id"], "exited", reason="stopped", code=0)
-    await reign.settle()
-    assert [i["id"] for i in await reign.picture()] == [second["id"]]
+    await leader_term.settle()
+    assert [i["id"] for i in await leader_term.picture()] == [second["id"]]
 
 
 async def test_a_back_off_is_kept(db: Database) -> None:
-    reign = await Reign.begin(db, settings=RestartSettings(base_s=100))
+    leader_term = await Reign.begin(db, settings=RestartSettings(base_s=100))
     await add_host(db, "w")
     await add_deployment(db, "d", resources={"gpus": 1})
-    await reign.settle()
-    await report(db, (await one(reign))["id"], "exited", reason="exit", code=1)
-    await reign.settle()
-    waits = await one(reign)
+    await leader_term.settle()
+    await report(db, (await one(leader_term))["id"], "exited", reason="exit", code=1)
+    await leader_term.settle()
+    waits = await one(leader_term)
     assert (waits["phase"], waits["epoch"]) == ("backoff", 1)
     assert waits["devices"]
-    await reign.aclose()
+    await leader_term.aclose()
 
 
-async def test_a_spec_of_another_version_waits_alone(db: Database, reign: Reign) -> None:
+async def test_a_spec_of_another_version_waits_alone(db: Database, leader_term: Reign) -> None:
     """What this version cannot run must not keep others from being placed."""
     await add_host(db, "w")
     strange = await add_deployment(db, "strange", resources={"gpus": 1})
     await add_deployment(db, "plain", resources={"gpus": 1})
-    await reign.instances.step(sorted(await reign.instances.list_keys()))
+    await leader_term.instances.step(sorted(await leader_term.instances.list_keys()))
     await sql(db, 'update revisions set spec = spec || \'{"engine": "warp"}\' where deployment_uid = $1', strange)
-    other = Reign(db, reign.placement._term)  # which has not seen the spec as it was
+    other = Reign(db, leader_term.placement._term)  # which has not seen the spec as it was
     await other.placement.step(["all"])
     await other.aclose()
     found = await rows(
@@ -245,22 +245,22 @@ async def test_a_spec_of_another_version_waits_alone(db: Database, reign: Reign)
     ]
 
 
-async def test_spread_counts_what_came_and_went(db: Database, reign: Reign) -> None:
+async def test_spread_counts_what_came_and_went(db: Database, leader_term: Reign) -> None:
     """The cache of who runs where follows releases and new places."""
     for name in ("w1", "w2"):
         await add_host(db, name, gpus=2)
     await add_deployment(db, "a", replicas=2, resources={"gpus": 1}, placement={"strategy": "spread"})
-    await reign.settle()
-    homes = [i["devices"][0].split("-")[1] for i in await reign.picture()]
+    await leader_term.settle()
+    homes = [i["devices"][0].split("-")[1] for i in await leader_term.picture()]
     assert sorted(homes) == ["w1", "w2"]
-    for instance in await reign.picture():
+    for instance in await leader_term.picture():
         await report(db, instance["id"], "running")
     await sql(db, "update deployments set spec = jsonb_set(spec, '{replicas}', '1') where name = 'a'")
-    await reign.settle()
+    await leader_term.settle()
     (stopping,) = await rows(db, "select id from instances where phase = 'stopping'")
     await report(db, stopping["id"], "exited", reason="stopped", code=0)
-    await reign.settle()
+    await leader_term.settle()
     await sql(db, "update deployments set spec = jsonb_set(spec, '{replicas}', '2') where name = 'a'")
-    await reign.settle()
-    homes = [i["devices"][0].split("-")[1] for i in await reign.picture()]
+    await leader_term.settle()
+    homes = [i["devices"][0].split("-")[1] for i in await leader_term.picture()]
     assert sorted(homes) == ["w1", "w2"]

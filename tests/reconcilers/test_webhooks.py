@@ -5,11 +5,11 @@ from dataclasses import replace
 import aiohttp
 import pytest
 
-from controller.reconcilers.webhooks import Webhooks, WebhookSettings, sign
+from controller.leader.webhooks import Webhooks, WebhookSettings, sign
 from controller.runtime.clock import SystemClock
 from controller.runtime.outcome import StaleError
-from controller.store.database import Database
-from controller.store.webhooks import Delivery, read_due
+from controller.store.core.database import Database
+from controller.store.policies.webhooks import Delivery, read_due
 from support.ledger import rows
 from support.policed import STOP_IDLE, Policed, settle
 from support.webhook_receiver import Receiver, webhook_receiver

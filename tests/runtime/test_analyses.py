@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from controller.domain.instances import RevisionFacts
-from controller.reconcilers.analysis import Analyses
+from controller.leader.analyses import Analyses
 from controller.runtime.clock import SystemClock
 from schemas.manifest.deployment import DeploymentSpec
 from support.model_files import model_folder

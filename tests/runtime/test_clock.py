@@ -3,7 +3,7 @@
 import math
 from datetime import UTC, datetime, timedelta
 
-from controller.runtime.clock import LEAP_S, LeapWatch
+from controller.runtime.clock import JUMP_S, ClockJumpWatch
 
 START = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 
@@ -12,7 +12,7 @@ class _Clocks:
     def __init__(self) -> None:
         self.ours = 1000.0
         self.theirs = START
-        self.watch = LeapWatch(lambda: self.ours)
+        self.watch = ClockJumpWatch(lambda: self.ours)
 
     def after(self, ours_s: float, theirs_s: float) -> float:
         self.ours += ours_s
@@ -23,8 +23,8 @@ class _Clocks:
 def test_a_clock_that_goes_evenly_never_leapt() -> None:
     clocks = _Clocks()
     assert clocks.after(0, 0) == math.inf
-    assert clocks.after(20, 20 + LEAP_S - 0.01) == math.inf
-    assert clocks.after(20, 20 - LEAP_S + 0.01) == math.inf
+    assert clocks.after(20, 20 + JUMP_S - 0.01) == math.inf
+    assert clocks.after(20, 20 - JUMP_S + 0.01) == math.inf
     assert clocks.after(86_400, 86_400) == math.inf
 
 

@@ -51,8 +51,8 @@ def lease_of(connect: Connect, holder: str, **more: Any) -> Lease:
 
 
 @asynccontextmanager
-async def campaigning(lease: Lease, reign: Callable[[int], Any]) -> AsyncIterator[asyncio.Task[None]]:
-    task = asyncio.create_task(lease.run(reign))
+async def campaigning(lease: Lease, leader_term: Callable[[int], Any]) -> AsyncIterator[asyncio.Task[None]]:
+    task = asyncio.create_task(lease.run(leader_term))
     try:
         yield task
     finally:
@@ -112,7 +112,7 @@ async def test_many_campaign_and_never_two_lead(connect: Connect) -> None:
     most = 0
     terms: list[int] = []
 
-    async def reign(term: int) -> None:
+    async def leader_term(term: int) -> None:
         nonlocal most
         leading.add(term)
         terms.append(term)
@@ -123,7 +123,7 @@ async def test_many_campaign_and_never_two_lead(connect: Connect) -> None:
             leading.discard(term)
 
     async with asyncio.timeout(30):
-        await asyncio.gather(*(lease_of(connect, f"h{n}").run(reign) for n in range(6)))
+        await asyncio.gather(*(lease_of(connect, f"h{n}").run(leader_term) for n in range(6)))
     assert most == 1
     assert terms == [1, 2, 3, 4, 5, 6]
 
@@ -219,7 +219,7 @@ async def test_a_reign_that_does_not_end_is_an_error_and_the_lease_is_not_given_
                 continue
 
     observer = await connect()
-    lease = lease_of(connect, "one", reign_stop_s=0.5)
+    lease = lease_of(connect, "one", stop_limit_s=0.5)
     task = asyncio.create_task(lease.run(stubborn))
     await until(lambda: lease.term is not None)
     task.cancel()

@@ -13,9 +13,9 @@ from controller.runtime.backoff import Backoff
 from controller.runtime.clock import SystemClock
 from controller.runtime.loop import ReconcileLoop
 from controller.runtime.outcome import (
-    Again,
     Done,
     Outcome,
+    Requeue,
     Retry,
     RetryableError,
     StaleError,
@@ -130,7 +130,7 @@ async def test_everything_that_exists_is_reconciled_at_the_start_in_batches() ->
 
 
 async def test_a_hint_leads_to_one_step_and_again_to_another_later() -> None:
-    answers = iter([Again(30), Done()])
+    answers = iter([Requeue(30), Done()])
     things = Things(lambda _: next(answers))
     async with running(things) as subject:
         subject.loop.add("a")
@@ -212,7 +212,7 @@ async def test_a_terminal_error_is_told_and_waits_for_a_hint() -> None:
         assert subject.told == [("terminal", "a", "no such model")] * 3
         things.existing = []
         await asyncio.sleep(30)
-        assert not subject.loop._trouble
+        assert not subject.loop._failures
 
 
 async def test_errors_raised_by_a_step_mean_what_their_type_says() -> None:
@@ -269,7 +269,7 @@ async def test_a_forgotten_key_is_retried() -> None:
     async with running(things, settings) as subject:
         subject.loop.add("a")
         await asyncio.sleep(1)
-        assert subject.told == [("quarantine", "a", "the step gave no answer for this key", 1)]
+        assert subject.told == [("quarantine", "a", "the step returned no outcome for this key", 1)]
 
 
 async def test_stale_runs_again_at_once_a_few_times_then_with_small_waits_and_never_counts_as_failure() -> None:

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from controller.store.database import Database
+from controller.store.core.database import Database
 from support.migrated import migrated_database, migrated_template
 from support.postgres import PostgresServer
 

@@ -4,12 +4,12 @@ import asyncio
 
 import pytest
 
-from controller.store.database import Database
-from controller.store.keys import KeyRing, create_first_key, create_key, list_keys, revoke_key
-from controller.store.refusals import NotFoundError, TokenRefusedError, WorkerNameTakenError
-from controller.store.secrets import delete_secret, put_secret, resolve_secrets
-from controller.store.tokens import create_token, list_tokens, redeem, revoke_token
-from controller.store.worker_flags import delete_worker
+from controller.store.access.keys import KeyRing, create_first_key, create_key, list_keys, revoke_key
+from controller.store.access.secrets import delete_secret, put_secret, resolve_secrets
+from controller.store.access.tokens import create_token, list_tokens, redeem, revoke_token
+from controller.store.core.database import Database
+from controller.store.core.refusals import NotFoundError, TokenRefusedError, WorkerNameTakenError
+from controller.store.workers.maintenance import delete_worker
 from support.ledger import rows
 
 

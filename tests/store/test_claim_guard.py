@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 import asyncpg
 import pytest
 
-from controller.store.database import Database
-from controller.store.migrate import migrate
+from controller.store.core.database import Database
+from controller.store.core.migrate import migrate
 from support.ledger import GIB, add_deployment, add_host, add_instance, claim, rows
 
 GPU = "GPU-w-0"

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from controller.store import database as database_module
-from controller.store.database import Database
+from controller.store.core import database as database_module
+from controller.store.core.database import Database
 
 LIMIT_S = 20.0
 

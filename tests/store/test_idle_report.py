@@ -5,10 +5,10 @@ from itertools import pairwise
 
 import pytest
 
-from controller.decide.replay import freed_gpu_s
-from controller.store.database import Database
-from controller.store.idle_report import Sums, add_spoken, days, read_claimed
-from controller.store.past import read_pasts
+from controller.decide.policies.replay import freed_gpu_s
+from controller.store.core.database import Database
+from controller.store.telemetry.claim_history import read_pasts
+from controller.store.telemetry.idle_report import Sums, add_usage, days, read_claimed
 from schemas.manifest.policy import UtilizationPolicy
 from support.history import at, minutes, partitions, span
 from support.ledger import GIB, Host, add_deployment, add_host, add_instance, claim
@@ -27,7 +27,7 @@ async def summed(db: Database, begin: float = 0, end: float = HOUR, **minimums: 
     async with db.snapshot() as c:
         sums = await read_claimed(c, at(begin), at(end))
         for since, until in days(at(begin), at(end)):
-            await add_spoken(c, sums, since, until, minimums, 10)
+            await add_usage(c, sums, since, until, minimums, 10)
     return sums
 
 

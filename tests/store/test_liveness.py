@@ -1,17 +1,17 @@
-"""Liveness and readings: set-based, fenced by the session, never going backwards."""
+"""ConnectionState and readings: set-based, fenced by the session, never going backwards."""
 
-from controller.store.database import Database
-from controller.store.liveness import ForeignUse, Reading, Seen, write_readings, write_seen
+from controller.store.core.database import Database
+from controller.store.workers.heartbeats import ConnectionState, ForeignUse, Reading, write_liveness, write_readings
 from support.ledger import Host, add_deployment, add_host, add_instance, rows
 
 
-async def see(db: Database, *seen: Seen) -> set[str]:
+async def see(db: Database, *seen: ConnectionState) -> set[str]:
     async with db.transaction() as c:
-        return await write_seen(c, seen)
+        return await write_liveness(c, seen)
 
 
-def seen(host: Host, session: int = 1, *, connected: bool = True, age_s: float = 0.0) -> Seen:
-    return Seen(host.id, session, connected, clean=False, age_s=age_s)
+def seen(host: Host, session: int = 1, *, connected: bool = True, age_s: float = 0.0) -> ConnectionState:
+    return ConnectionState(host.id, session, connected, clean=False, age_s=age_s)
 
 
 async def test_many_are_written_at_once_by_the_databases_clock(migrated: Database) -> None:

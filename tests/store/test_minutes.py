@@ -2,7 +2,7 @@
 
 import pytest
 
-from controller.store.database import Database
+from controller.store.core.database import Database
 from support.history import T0, at, partitions, rolled_up, sample
 from support.ledger import GIB, Host, add_deployment, add_host, add_instance, claim, rows
 

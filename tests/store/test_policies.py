@@ -6,15 +6,15 @@ from typing import Any
 import asyncpg
 import pytest
 
-from controller.store import deployments
-from controller.store.database import Database
-from controller.store.effective_policy import effective_policies
-from controller.store.event_log import objects_named
-from controller.store.notify import CHANNEL
-from controller.store.policies import AppliedPolicy, apply_policy, delete_policy
-from controller.store.refusals import GenerationConflictError, InUseError, NotFoundError
-from controller.store.secrets import put_secret
+from controller.store.access.secrets import put_secret
+from controller.store.core.database import Database
+from controller.store.core.notify import CHANNEL
+from controller.store.core.refusals import GenerationConflictError, InUseError, NotFoundError
+from controller.store.deployments import apply as deployments
+from controller.store.policies.apply import AppliedPolicy, apply_policy, delete_policy
+from controller.store.policies.effective import effective_policies
 from controller.store.views.deployments import deployment_by_name
+from controller.store.views.events import objects_named
 from controller.store.views.instances import instance_by_id
 from controller.store.views.policies import list_policies, policy_by_name
 from schemas.api.deployments import DeploymentView
@@ -22,6 +22,7 @@ from schemas.api.policies import PolicyView
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.manifest.policy import PolicySpec
 from schemas.manifest.problems import ManifestError
+from support.apply import apply_spec
 from support.ledger import add_deployment, add_instance, rows
 
 INLINE = {"min_gpu_utilization": 10, "time_window": 300}
@@ -37,7 +38,7 @@ async def apply(db: Database, name: str, **fields: Any) -> AppliedPolicy:
 
 async def deploy(db: Database, name: str, **fields: Any) -> DeploymentView:
     spec = DeploymentSpec.model_validate({"engine": "simulated", "resources": {"gpus": 1}, **fields})
-    return (await deployments.apply(db, name, spec)).view
+    return (await apply_spec(db, name, spec)).view
 
 
 async def seen(db: Database, name: str) -> PolicyView:
@@ -197,7 +198,7 @@ async def test_a_window_longer_than_samples_are_kept_is_refused(migrated: Databa
         {"engine": "simulated", "utilization_policy": {**INLINE, "time_window": "2h"}}
     )
     with pytest.raises(ManifestError, match=r"utilization_policy\.time_window: 7200 s .* \(1 h\)"):
-        await deployments.apply(migrated, "a", inline, longest_window_s=3600)
+        await apply_spec(migrated, "a", inline, longest_window_s=3600)
 
 
 # U42

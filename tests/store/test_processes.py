@@ -3,8 +3,8 @@
 import asyncio
 import random
 
-from controller.store.database import Database
-from controller.store.processes import SessionReport, Written, end_missing, hold_sessions, write_reports
+from controller.store.core.database import Database
+from controller.store.deployments.processes import SessionReport, Written, end_missing, lock_sessions, write_reports
 from schemas.wire import ProcessReport
 from support.agent_double import process
 from support.ledger import Host, add_deployment, add_host, add_instance, claim, rows
@@ -82,9 +82,9 @@ async def test_the_end_of_a_stopped_order_is_kept_although_it_never_ran(migrated
 async def test_only_the_newest_session_is_held(migrated: Database) -> None:
     host, _ = await set_up(migrated)
     async with migrated.transaction() as c:
-        assert await hold_sessions(c, [(host.id, 1), (host.id, 0)]) == {(host.id, 1)}
+        assert await lock_sessions(c, [(host.id, 1), (host.id, 0)]) == {(host.id, 1)}
         await c.execute("update workers set session = 2")
-        assert await hold_sessions(c, [(host.id, 1)]) == set()
+        assert await lock_sessions(c, [(host.id, 1)]) == set()
 
 
 async def test_a_hello_waits_for_a_batch_that_holds_the_session(migrated: Database) -> None:
@@ -95,7 +95,7 @@ async def test_a_hello_waits_for_a_batch_that_holds_the_session(migrated: Databa
             await c.execute("update workers set session = session + 1")
 
     async with migrated.transaction() as c:
-        await hold_sessions(c, [(host.id, 1)])
+        await lock_sessions(c, [(host.id, 1)])
         hello = asyncio.create_task(raise_session())
         async with migrated.connection() as other:
             waits = "select count(*) from pg_stat_activity where wait_event_type = 'Lock'"

@@ -2,9 +2,9 @@
 
 import pytest
 
-from controller.store.database import Database
-from controller.store.metrics_view import read_figures
-from controller.store.retention import prune
+from controller.store.core.database import Database
+from controller.store.telemetry.retention import prune
+from controller.store.views.metrics import read_figures
 from support.ledger import add_deployment, rows
 
 POLICY = "0d9e4b6e-6a3f-4f0e-9a53-3f3a4a3a0001"

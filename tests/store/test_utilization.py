@@ -2,9 +2,9 @@
 
 import pytest
 
-from controller.store.database import Database
-from controller.store.refusals import NotFoundError
-from controller.store.utilization import (
+from controller.store.core.database import Database
+from controller.store.core.refusals import NotFoundError
+from controller.store.telemetry.utilization import (
     SLOTS,
     read_utilization,
     tracks_of_deployment,

@@ -6,20 +6,21 @@ from typing import Any
 
 import pytest
 
-from controller.store.database import Database
-from controller.store.event_log import list_events, objects_named
-from controller.store.events import NewEvent, write_events
-from controller.store.inventory import read_inventory
-from controller.store.metrics_view import read_figures
-from controller.store.refusals import InUseError, NotFoundError
-from controller.store.serving import read_serving
+from controller.api.gateway.endpoints import read_endpoints
+from controller.domain.events import NewEvent
+from controller.leader.inventory_cache import read_inventory
+from controller.store.core.database import Database
+from controller.store.core.events import write_events
+from controller.store.core.refusals import InUseError, NotFoundError
 from controller.store.views.deployments import list_deployments
+from controller.store.views.events import list_events, objects_named
 from controller.store.views.gpus import gpu_by_uuid, list_gpus
 from controller.store.views.instances import instance_by_id, list_instances, log_source
 from controller.store.views.leader import read_leader
+from controller.store.views.metrics import read_figures
 from controller.store.views.paging import BadCursorError
 from controller.store.views.workers import list_workers, worker_by_name
-from controller.store.worker_flags import WorkerVerb, delete_worker, set_flags
+from controller.store.workers.maintenance import WorkerVerb, delete_worker, set_maintenance
 from support.ledger import GIB, add_deployment, add_host, add_instance, claim, report
 
 
@@ -124,7 +125,7 @@ async def test_what_is_free_is_what_placement_has(migrated: Database) -> None:
     await execute(migrated, "update devices set foreign_mib = 1024 where uuid = 'GPU-w-0'")
     async with migrated.snapshot() as c:
         gpu, worker = (await gpu_by_uuid(c, "GPU-w-0")).status, (await worker_by_name(c, "w")).status
-        room = (await read_inventory(c)).inventory.gpus.room[0]
+        room = (await read_inventory(c)).inventory.gpus.free[0]
     assert gpu.free_mib == room == 40 * GIB - 8 * GIB - 3 * GIB
     assert (gpu.claimed_mib, gpu.reserved_mib, gpu.foreign_mib) == (8 * GIB, 2 * GIB, GIB)
     assert (worker.claimed_mib, worker.free_mib) == (8 * GIB, gpu.free_mib + 38 * GIB)
@@ -134,9 +135,9 @@ async def test_what_is_free_is_what_placement_has(migrated: Database) -> None:
 async def test_a_workers_state_is_the_operators_word_first(migrated: Database) -> None:
     await placed(migrated)
     acts: tuple[WorkerVerb, ...] = ("cordon", "drain", "cordon", "uncordon")
-    states = [(await set_flags(migrated, "w", act)).status.state for act in acts]
+    states = [(await set_maintenance(migrated, "w", act)).status.state for act in acts]
     assert states == ["cordoned", "draining", "draining", "ready"]
-    await set_flags(migrated, "w", "drain")
+    await set_maintenance(migrated, "w", "drain")
     await execute(migrated, "update instances set phase = 'stopping'")
     await execute(migrated, "delete from claims")
     async with migrated.snapshot() as c:
@@ -188,12 +189,12 @@ async def test_only_running_instances_of_live_deployments_serve(migrated: Databa
     await execute(migrated, "update instances set phase = 'unhealthy' where id = 'd-1'")
     await add_deployment(migrated, "idle")
     async with migrated.snapshot() as c:
-        names, endpoints = await read_serving(c)
+        names, endpoints = await read_endpoints(c)
     assert names == {"d", "idle"}
     assert [(one.model, one.instance, one.request_model) for one in endpoints] == [("d", "d-0", None)]
     await execute(migrated, "update deployments set deleted_at = now() where name = 'd'")
     async with migrated.snapshot() as c:
-        assert await read_serving(c) == ({"idle"}, [])
+        assert await read_endpoints(c) == ({"idle"}, [])
 
 
 async def test_a_server_that_answers_to_one_name_is_known_by_it(migrated: Database) -> None:
@@ -202,7 +203,7 @@ async def test_a_server_that_answers_to_one_name_is_known_by_it(migrated: Databa
     spec = '{"engine": "transformers", "model": "path:/models/tiny"}'
     await execute(migrated, "update revisions set spec = $1::text::jsonb", spec)
     async with migrated.snapshot() as c:
-        _, (endpoint,) = await read_serving(c)
+        _, (endpoint,) = await read_endpoints(c)
     assert endpoint.request_model == "/models/tiny"
 
 

@@ -1,7 +1,7 @@
 """Who waits, in the order in which they are served; and none so many that others are not looked at."""
 
-from controller.store.database import Database
-from controller.store.waiting import read_waiting
+from controller.store.core.database import Database
+from controller.store.placement.pending import read_pending
 from support.ledger import GIB, add_deployment, add_host, add_instance
 
 NEED = {"memory_mib": GIB, "host_memory_mib": 0, "parts": {}, "heads": None, "vocab": None, "notes": []}
@@ -15,8 +15,8 @@ async def test_thousands_of_one_deployment_keep_nobody_else_from_being_looked_at
     async with migrated.connection() as connection:
         await connection.execute("update revisions set need = $1", NEED)
         await connection.execute("update instances set not_before = now() + interval '1 h' where id = 'many-0'")
-        few = await read_waiting(connection, 3, failures_per_worker=3, of_deployment=2)
-        all_ = await read_waiting(connection, 5, failures_per_worker=3, of_deployment=2)
+        few = await read_pending(connection, 3, failures_per_worker=3, of_deployment=2)
+        all_ = await read_pending(connection, 5, failures_per_worker=3, of_deployment=2)
     assert [one.id for one in few.instances] == ["many-1", "many-2", "one-0"], "two of each, since five wait"
     assert few.more
     assert [one.id for one in all_.instances] == ["many-1", "many-2", "many-3", "many-4", "one-0"]
@@ -43,5 +43,5 @@ async def test_of_a_gang_the_worker_is_avoided_whose_process_failed(migrated: Da
                 reason,
                 code,
             )
-        (one,) = (await read_waiting(connection, 5, failures_per_worker=3)).instances
+        (one,) = (await read_pending(connection, 5, failures_per_worker=3)).instances
     assert one.avoid_worker == hosts[1].id

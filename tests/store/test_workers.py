@@ -9,11 +9,12 @@ import pytest
 from controller.domain.workers import WorkerSettings
 from controller.reconcilers.workers import ALL, WorkersReconciler
 from controller.runtime.lease import TermLost
-from controller.runtime.outcome import Again, Done, StaleError
-from controller.store import workers
-from controller.store.database import Database
-from support.agent_double import eventually
+from controller.runtime.outcome import Done, Requeue, StaleError
+from controller.store.core.database import Database
+from controller.store.workers import phases as worker_phases
+from controller.store.workers import sessions
 from support.ledger import add_deployment, add_host, add_instance, claim, rows
+from support.served_hub import eventually
 
 
 async def reconciler(db: Database, *, healthy_s: float = math.inf, term: int | None = 1) -> WorkersReconciler:
@@ -51,7 +52,7 @@ async def test_the_whole_way_of_a_worker(migrated: Database) -> None:
     await heard(migrated, "w", 1)
     outcome = (await step([ALL]))[ALL]
     assert await phases(migrated) == {"w": ("ready", "")}
-    assert isinstance(outcome, Again)
+    assert isinstance(outcome, Requeue)
     assert 13 < outcome.after_s <= 14
     await heard(migrated, "w", 16)
     await step([ALL])
@@ -161,7 +162,7 @@ async def test_workers_that_the_operator_deletes_as_dead_count_no_more(migrated:
 async def test_our_own_outage_and_a_new_reign_are_nobodys_silence(migrated: Database) -> None:
     await add_host(migrated, "w")
     await heard(migrated, "w", 600)
-    assert (await (await reconciler(migrated, healthy_s=3)).step([ALL]))[ALL] == Again(pytest.approx(12, abs=1))
+    assert (await (await reconciler(migrated, healthy_s=3)).step([ALL]))[ALL] == Requeue(pytest.approx(12, abs=1))
     assert await phases(migrated) == {"w": ("ready", "")}
     step = (await reconciler(migrated)).step
     await execute(migrated, "update lease set acquired_at = now() - interval '3 seconds'")
@@ -184,14 +185,14 @@ async def test_a_term_lost_between_reading_and_writing_writes_nothing(
     made = await reconciler(migrated)
     await add_host(migrated, "w", phase="joining")
     await heard(migrated, "w", 1)
-    read = workers.read_workers
+    read = worker_phases.read_workers
 
     async def read_then_lose(connection: Any) -> Any:
         snapshot = await read(connection)
         await execute(migrated, "update lease set term = 2")
         return snapshot
 
-    monkeypatch.setattr(workers, "read_workers", read_then_lose)
+    monkeypatch.setattr(worker_phases, "read_workers", read_then_lose)
     with pytest.raises(TermLost):
         await made.step([ALL])
     assert await phases(migrated) == {"w": ("joining", "")}
@@ -203,14 +204,14 @@ async def test_a_hello_between_reading_and_writing_makes_the_decision_stale(
     made = await reconciler(migrated)
     await add_host(migrated, "w", phase="unreachable")
     await heard(migrated, "w", 100)
-    read = workers.read_workers
+    read = worker_phases.read_workers
 
     async def read_then_return(connection: Any) -> Any:
         snapshot = await read(connection)
         await execute(migrated, "update workers set session = session + 1")
         return snapshot
 
-    monkeypatch.setattr(workers, "read_workers", read_then_return)
+    monkeypatch.setattr(worker_phases, "read_workers", read_then_return)
     with pytest.raises(StaleError):
         await made.step([ALL])
     assert await phases(migrated) == {"w": ("unreachable", "")}
@@ -230,13 +231,13 @@ async def test_a_credential_is_found_by_its_hash_also_when_deleted(migrated: Dat
     host = await add_host(migrated, "w")
     hashed = uuid.UUID(host.id).bytes
     async with migrated.connection() as c:
-        found = await workers.find_by_credential(c, hashed)
+        found = await sessions.find_by_credential(c, hashed)
         assert found is not None
         assert (found.id, found.deleted) == (host.id, False)
-        assert await workers.find_by_credential(c, b"nobody") is None
+        assert await sessions.find_by_credential(c, b"nobody") is None
     await execute(migrated, "update workers set deleted_at = now()")
     async with migrated.connection() as c:
-        found = await workers.find_by_credential(c, hashed)
+        found = await sessions.find_by_credential(c, hashed)
         assert found is not None
         assert found.deleted
 

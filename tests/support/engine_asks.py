@@ -1,4 +1,4 @@
-"""Models and specs for tests of engines: what they need, ask and are started with."""
+"""Models and specs for tests of engines."""
 
 from dataclasses import replace
 from typing import Any

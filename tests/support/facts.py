@@ -1,4 +1,4 @@
-"""Builders of deployment facts for decisions: say what differs, the rest is ordinary."""
+"""Builders of deployment facts for decisions; a test names only what differs."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -42,7 +42,7 @@ def process(state: str, reason: str | None = None, exit_code: int | None = None,
 
 
 def instance(name: str, phase: str, *, age_s: float = 60, **fields: Any) -> InstanceFacts:
-    """In a phase that holds claims it holds a host claim and a GPU; past `scheduled` its start order was accepted."""
+    """In a phase that holds claims it has a host claim and a GPU; past `scheduled` its start was accepted."""
     at = InstancePhase(phase)
     claims = (
         ClaimFacts(f"GPU-{name}", "w1", "gpu", 1, 0, 1024, 0, False, 0),

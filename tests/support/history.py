@@ -1,13 +1,13 @@
-"""Samples, minutes and spans of claims written by hand. Times are seconds after `T0`, a recent full hour."""
+"""Samples, minutes and spans of claims, written by hand. Times are seconds after `T0`, a recent full hour."""
 
 import uuid
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from controller.store.database import Database
-from controller.store.minutes import PORTION, roll_up
-from controller.store.partitions import Keep, make_partitions
+from controller.store.core.database import Database
+from controller.store.telemetry.minutes import PORTION, roll_up
+from controller.store.telemetry.partitions import SampleRetention, make_partitions
 from support.ledger import Host
 
 T0 = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(hours=6)
@@ -19,7 +19,7 @@ def at(seconds: float) -> datetime:
 
 async def partitions(db: Database) -> None:
     async with db.transaction() as c:
-        await make_partitions(c, Keep(samples_h=25, history_days=14))
+        await make_partitions(c, SampleRetention(samples_h=25, history_days=14))
 
 
 async def sample(
@@ -84,7 +84,7 @@ async def span(
 
 
 async def rolled_up(db: Database, *, portion: int = PORTION) -> int:
-    """Rolls up whatever there is; returns how many portions it took."""
+    """Rolls up everything; returns the number of portions."""
     taken = 0
     done = False
     while not done:

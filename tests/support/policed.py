@@ -1,4 +1,4 @@
-"""Deployments under a policy, written by hand into a real database: instances that run, and their samples by age."""
+"""Deployments under a policy, written by hand into a real database: running instances, and their samples by age."""
 
 import uuid
 from collections.abc import Mapping
@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from controller.reconcilers.policies import PoliciesReconciler
-from controller.store.database import Database
-from controller.store.partitions import Keep, make_partitions
+from controller.store.core.database import Database
+from controller.store.telemetry.partitions import SampleRetention, make_partitions
 from support.ledger import GIB, Host, add_deployment, add_host, add_instance, claim, report, rows
 
 DEVICE_GIB = 40
@@ -18,7 +18,7 @@ STOP_IDLE = {"min_gpu_utilization": 50, "time_window": WINDOW_S}
 
 @dataclass
 class Counted:
-    """What was judged."""
+    """The verdicts counted."""
 
     verdicts: list[str] = field(default_factory=list)
 
@@ -28,7 +28,7 @@ class Counted:
 
 @dataclass
 class Policed:
-    """A host, and what runs on it. The database's clock is asked once: all ages are seen from there."""
+    """A host, and what runs on it. Ages count from one reading of the database's clock."""
 
     db: Database
     host: Host
@@ -38,12 +38,12 @@ class Policed:
     @classmethod
     async def make(cls, db: Database) -> "Policed":
         async with db.transaction() as c:
-            await make_partitions(c, Keep(samples_h=25, history_days=14))
+            await make_partitions(c, SampleRetention(samples_h=25, history_days=14))
             now = await c.fetchval("select extract(epoch from clock_timestamp())::float8")
         return cls(db, await add_host(db, "gpu-1", gpus=8, gib=DEVICE_GIB), now)
 
     async def deployment(self, name: str = "d", *, replicas: int = 1, **fields: Any) -> str:
-        """Its instances run since an hour, each on a whole GPU of its own. The policy is inline unless told."""
+        """Its instances have run for an hour, each on a whole GPU. The policy is inline by default."""
         fields = {"utilization_policy": STOP_IDLE, "resources": {"gpus": 1}} | fields
         uid = await add_deployment(self.db, name, replicas=replicas, **fields)
         for n in range(replicas):
@@ -51,7 +51,7 @@ class Policed:
         return uid
 
     async def instance(self, uid: str, name: str, *, gpu: str | None = None, mib: int | None = None) -> None:
-        """One that runs since an hour; with `mib` it shares its GPU."""
+        """An instance that has run for an hour; with `mib` it shares its GPU."""
         self.gpus[name] = gpu or self.host.gpus[len(self.gpus)]
         await add_instance(self.db, uid, name, phase="running", epoch=1)
         await claim(self.db, self.gpus[name], name, mib or DEVICE_GIB * GIB, exclusive=mib is None)
@@ -79,7 +79,7 @@ class Policed:
         requests: int | None = 0,
         epoch: int = 1,
     ) -> None:
-        """Samples of the instance's GPU by age, in one transaction. `own`: of its processes alone."""
+        """Writes samples of the instance's GPU by age, in one transaction. `own`: of its processes only."""
         told = [[instance, epoch, 0, own, own, requests]]
         async with self.db.transaction() as c:
             await c.executemany(
@@ -100,7 +100,7 @@ class Policed:
             await c.execute(query, *args)
 
     async def leader(self, db: Database | None = None) -> PoliciesReconciler:
-        """The policies' reconciler of the next term."""
+        """The policies reconciler of the next term."""
         async with self.db.transaction() as c:
             term = await c.fetchval("update lease set term = term + 1, holder = 'test' returning term")
         return PoliciesReconciler(db or self.db, term, Counted())
@@ -122,10 +122,10 @@ class Policed:
 
 
 def steady(value: float, *, newest: float = 1.0, to: float = WINDOW_S + 15) -> dict[float, float]:
-    """A sample each period, from age `newest` back to `to`."""
+    """A sample every period, from age `newest` back to `to`."""
     return {newest + n * PERIOD_S: value for n in range(int((to - newest) // PERIOD_S) + 2)}
 
 
 async def settle(reconciler: PoliciesReconciler) -> None:
-    """Steps over everything until all that is read of the past is in."""
+    """Steps over everything until all of the past is read."""
     await reconciler.step(sorted(await reconciler.list_keys()))

@@ -4,9 +4,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from controller.store.instances import spec_from_json
-from controller.store.refusals import NotFoundError
-from controller.store.views.paging import Reader, open_cursor, page_of
+from controller.store.core.database import Reader
+from controller.store.core.refusals import NotFoundError
+from controller.store.deployments.observe import spec_from_json
+from controller.store.views.paging import open_cursor, page_of
 from controller.store.views.verdicts import Watched, watched_of
 from schemas.api.deployments import DeploymentStatus, DeploymentView, IntentView
 from schemas.api.envelopes import Condition, Page

@@ -4,8 +4,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, Final
 
-from controller.store.refusals import NotFoundError
-from controller.store.views.paging import Reader, open_cursor, page_of
+from controller.store.core.database import Reader
+from controller.store.core.refusals import NotFoundError
+from controller.store.views.paging import open_cursor, page_of
 from schemas.api.envelopes import Page
 from schemas.api.gpus import GpuClaimView, GpuStatus, GpuView
 

@@ -8,9 +8,10 @@ from typing import Any, Final
 from controller.domain.need_json import need_from_json
 from controller.domain.need_view import need_view
 from controller.domain.placement import Layout, Need
-from controller.store.instances import spec_from_json
-from controller.store.refusals import NotFoundError
-from controller.store.views.paging import Reader, open_cursor, page_of
+from controller.store.core.database import Reader
+from controller.store.core.refusals import NotFoundError
+from controller.store.deployments.observe import spec_from_json
+from controller.store.views.paging import open_cursor, page_of
 from controller.store.views.verdicts import verdicts_of
 from schemas.api.envelopes import Page
 from schemas.api.explain import Explain

@@ -3,22 +3,14 @@
 import base64
 import binascii
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
-import asyncpg
 import orjson
 
 from schemas.api.envelopes import Page
 
 MAX_LIMIT: Final = 1000
 V = TypeVar("V")
-
-
-class Reader(Protocol):
-    """What the views need of a connection."""
-
-    async def fetch(self, query: str, *args: Any) -> "list[asyncpg.Record]":
-        """Runs a query."""
 
 
 class BadCursorError(ValueError):

@@ -3,9 +3,10 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from controller.store.effective_policy import EFFECTIVE
-from controller.store.refusals import NotFoundError
-from controller.store.views.paging import Reader, open_cursor, page_of
+from controller.store.core.database import Reader
+from controller.store.core.refusals import NotFoundError
+from controller.store.policies.effective import EFFECTIVE
+from controller.store.views.paging import open_cursor, page_of
 from schemas.api.envelopes import Page
 from schemas.api.policies import PolicyStatus, PolicyVerdicts, PolicyView, PolicyWatches
 from schemas.manifest.policy import PolicySpec

@@ -5,8 +5,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from controller.store.effective_policy import EFFECTIVE, effective_policy
-from controller.store.views.paging import Reader
+from controller.store.core.database import Reader
+from controller.store.policies.effective import EFFECTIVE, effective_policy
 from schemas.api.envelopes import Condition
 from schemas.api.policies import DeploymentPolicy, InstanceUtilization
 

@@ -3,9 +3,10 @@
 from collections.abc import Iterable
 from typing import Any, Final
 
-from controller.store.refusals import NotFoundError
+from controller.store.core.database import Reader
+from controller.store.core.refusals import NotFoundError
 from controller.store.views.gpus import FREE_MIB
-from controller.store.views.paging import Reader, open_cursor, page_of
+from controller.store.views.paging import open_cursor, page_of
 from schemas.api.envelopes import Page
 from schemas.api.workers import WorkerSpecView, WorkerStatus, WorkerView
 

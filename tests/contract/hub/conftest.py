@@ -4,9 +4,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from controller.store.database import Database
-from controller.store.migrate import migrate
-from support.agent_double import HubUnderTest, serving
+from controller.store.core.database import Database
+from controller.store.core.migrate import migrate
+from support.served_hub import HubUnderTest, serving
 
 
 @pytest.fixture

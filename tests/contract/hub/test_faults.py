@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
-from controller.agents import liveness, session
-from controller.agents.checks import MalformedMessageError, proxy_address
-from controller.store.database import Database
-from support.agent_double import HubUnderTest, eventually, gpu, hello, start_payload
+from controller.hub import heartbeats as liveness
+from controller.hub import session
+from controller.hub.validate import MalformedMessageError, proxy_address
+from controller.store.core.database import Database
+from support.agent_double import gpu, hello
 from support.ledger import add_deployment, add_instance, claim
+from support.served_hub import HubUnderTest, eventually, start_payload
 
 
 async def test_an_agent_that_takes_nothing_is_cut_and_the_others_are_served(
@@ -48,7 +50,7 @@ async def test_a_silent_agent_is_cut(hub: HubUnderTest, monkeypatch: pytest.Monk
 
 
 async def test_no_hello_in_time(hub: HubUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("controller.agents.greeting.HELLO_LIMIT_S", 0.2)
+    monkeypatch.setattr("controller.hub.handshake.HELLO_LIMIT_S", 0.2)
     await hub.add_worker()
     agent = await hub.dial()
     said = await agent.end()
@@ -71,7 +73,7 @@ async def test_without_its_database_the_hub_lets_agents_go_and_holds_nothing_aga
     async def fails(*_: Any) -> set[str]:
         raise OSError("no route to the database")
 
-    write = liveness.write_seen
+    write = liveness.write_liveness
     monkeypatch.setattr(liveness, "write_seen", fails)
     monkeypatch.setattr(liveness, "CUT_AFTER_S", 0.5)
     said = await agent.end()
@@ -115,7 +117,7 @@ async def test_connections_that_come_and_go_leave_nothing_behind(hub: HubUnderTe
     await asyncio.gather(*(come_and_go(n) for n in range(12)))
 
     async def empty() -> bool:
-        return hub.hub.connected() == 0 and not hub.hub._open and hub.hub._greetings == 0
+        return hub.hub.connected() == 0 and not hub.hub._open and hub.hub._handshakes == 0
 
     await eventually(empty, "no connection is left")
     last = await hub.connect()

@@ -1,8 +1,9 @@
 """A hello that is written after its sender gave up and said another ends nothing that it knew nothing of."""
 
-from controller.agents import greeting
-from support.agent_double import HubUnderTest, eventually, gpu, hello, process
+from controller.hub import handshake
+from support.agent_double import gpu, hello, process
 from support.ledger import add_deployment, add_instance, claim
+from support.served_hub import HubUnderTest, eventually
 
 
 async def test_a_late_hello_does_not_end_what_started_after_it(hub: HubUnderTest) -> None:
@@ -15,10 +16,10 @@ async def test_a_late_hello_does_not_end_what_started_after_it(hub: HubUnderTest
     await claim(database, "GPU-a", "d-1", 80 * 1024, exclusive=True)
     await connection.send(process("d-1", "running", seq=8))
     await eventually(lambda: hub.value("select state = 'running' from processes"), "the report is written")
-    identity = await greeting.identify(database, "secret-gpu-1")
+    identity = await handshake.identify(database, "secret-gpu-1")
     assert identity is not None
     assert identity.id == worker
-    await greeting.accept(database, identity, late, "127.0.0.1")
+    await handshake.accept(database, identity, late, "127.0.0.1")
     assert await hub.value("select state from processes") == "running"
 
 

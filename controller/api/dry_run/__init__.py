@@ -1,0 +1,1 @@
+"""Dry runs on the scheduler's own code: plan, explain and defrag."""

@@ -1,0 +1,168 @@
+"""`POST /defrag`: which running instances to relocate so that others fit; `apply` relocates them, a few at a time."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from aiohttp import web
+
+from controller.api.body import read_model
+from controller.api.context import CONTEXT
+from controller.api.dry_run.effects import ManifestEffect, asks_of
+from controller.api.dry_run.manifests import ANALYSES_AT_ONCE, effects_of, validate_all
+from controller.api.responses import json_response
+from controller.api.route import Access, Route
+from controller.domain.holdings import Holder
+from controller.domain.placement import Ask, Placed
+from controller.engines.registry import engine_for
+from controller.leader.inventory_cache import read_inventory
+from controller.scheduling.admission.consolidate import Consolidation, Movable, consolidate
+from controller.scheduling.estimate import asks_for
+from controller.scheduling.inventory.capacity import Inventory
+from controller.store.deployments.relocations import NewRelocation, check_none_in_progress, request_relocations
+from controller.store.placement.defrag_reads import (
+    DemandRow,
+    MovableRow,
+    read_demands,
+    read_movable,
+    read_relocations,
+)
+from controller.store.placement.preemption import read_holders
+from schemas.api.defrag import MAX_DEMANDS, DefragBody, DefragView, MoveView, RelocationsView, RelocationView
+from schemas.manifest.deployment import DeploymentManifest
+from schemas.manifest.parse import parse_manifest_objects
+from schemas.manifest.problems import FieldProblem, ManifestError, join_path
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """The computed plan, with names of workers by id."""
+
+    plan: Consolidation
+    movable: dict[str, MovableRow]
+    names: dict[str, str]
+    gpus: frozenset[str]
+
+
+async def post(request: web.Request) -> web.Response:
+    """`POST /defrag`."""
+    context = request.app[CONTEXT]
+    body = await read_model(request, DefragBody)
+    manifests = _deployments(body)
+    effects: list[ManifestEffect] = []
+    if manifests:
+        async with request.app[ANALYSES_AT_ONCE]:
+            effects = await effects_of(context, manifests)
+    async with context.database.snapshot() as connection:
+        await check_none_in_progress(connection)
+        seen = await read_inventory(connection)
+        movable, demands = await read_movable(connection), await read_demands(connection, MAX_DEMANDS)
+        leaving = (await read_holders(connection, seen.holdings)).leaving
+    outcome = await asyncio.to_thread(_consolidate, seen.inventory, effects, demands, movable, leaving)
+    view = _view(outcome, effects)
+    if body.apply and outcome.plan.relocations:
+        await request_relocations(context.database, _relocations(outcome))
+        view = view.model_copy(update={"applied": True})
+    return json_response(view)
+
+
+def _deployments(body: DefragBody) -> list[DeploymentManifest]:
+    if not body.manifests:
+        return []
+    written: dict[str, DeploymentManifest] = {}
+    for number, one in enumerate(parse_manifest_objects(list(body.manifests))):
+        path = join_path("manifests", number)
+        if not isinstance(one, DeploymentManifest):
+            raise ManifestError([FieldProblem(path, "must be a deployment")])
+        written[path] = one
+    validate_all(written)
+    return list(written.values())
+
+
+def _consolidate(
+    inventory: Inventory,
+    effects: Sequence[ManifestEffect],
+    demands: Sequence[DemandRow],
+    movable: Sequence[MovableRow],
+    leaving: Sequence[Holder],
+) -> _Outcome:
+    stated = {effect.uid for effect in effects}
+    asks = [_ask(row) for row in demands if row.deployment_uid not in stated]
+    asks += [ask for effect in effects for ask in asks_of(effect)]
+    may_move = [row for row in movable if row.deployment_uid not in stated]
+    copies = [Movable(row.instance, row.workers, row.claims, _ask(row)) for row in may_move]
+    plan = consolidate(inventory, asks, copies, leaving=leaving)
+    names = {worker.id: worker.name for worker in inventory.workers.facts}
+    return _Outcome(plan, {row.instance: row for row in may_move}, names, frozenset(inventory.gpus.uuid))
+
+
+def _ask(row: DemandRow | MovableRow) -> Ask:
+    return asks_for(row.spec, row.need, engine_for(row.spec), instance=row.instance, deployment_uid=row.deployment_uid)
+
+
+def _view(outcome: _Outcome, effects: Sequence[ManifestEffect]) -> DefragView:
+    moves = []
+    for move in outcome.plan.relocations:
+        row = outcome.movable[move.instance]
+        moves.append(
+            MoveView(
+                instance=row.instance,
+                deployment=row.deployment,
+                workers=[outcome.names[worker] for worker in row.workers],
+                to_workers=[outcome.names[worker] for worker in move.to.workers],
+                to_gpus=[c.device for c in move.to.claims if c.device in outcome.gpus],
+                memory_mib=sum(c.memory_mib for c in row.claims if c.device in outcome.gpus),
+            )
+        )
+    unknown = [effect.name for effect in effects if isinstance(effect.need, str) and effect.to_place]
+    return DefragView(
+        moves=moves, fits=[placed.instance for placed in outcome.plan.placed], left=[*outcome.plan.unplaced, *unknown]
+    )
+
+
+def _relocations(outcome: _Outcome) -> list[NewRelocation]:
+    demand = ", ".join(placed.instance for placed in outcome.plan.placed)
+    targets = {placed.instance: _target(outcome, placed) for placed in outcome.plan.placed}
+    found = []
+    for move in outcome.plan.relocations:
+        row, (workers, gpus) = outcome.movable[move.instance], _target(outcome, move.to)
+        found.append(NewRelocation(move.instance, row.deployment_uid, row.epoch, workers, gpus, demand, targets))
+    return found
+
+
+def _target(outcome: _Outcome, placed: Placed) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Names of the workers and UUIDs of the GPUs of a placement."""
+    workers = tuple(outcome.names[worker] for worker in placed.workers)
+    return workers, tuple(c.device for c in placed.claims if c.device in outcome.gpus)
+
+
+async def get(request: web.Request) -> web.Response:
+    """`GET /defrag`."""
+    async with request.app[CONTEXT].database.snapshot() as connection:
+        rows = await read_relocations(connection)
+    items = [
+        RelocationView(
+            instance=row.instance,
+            deployment=row.deployment,
+            to_workers=list(row.to),
+            to_gpus=list(row.gpus),
+            demand=row.demand,
+            state=row.state,
+            copy_name=row.copy,
+            message=row.message,
+            created_at=row.created_at,
+            ended_at=row.ended_at,
+        )
+        for row in rows
+    ]
+    return json_response(RelocationsView(items=items))
+
+
+ROUTES: Final = (
+    Route("GET", "/api/v1/defrag", get, Access.READ, "List the latest relocations", "defrag", RelocationsView),
+    Route(
+        "POST", "/api/v1/defrag", post, Access.OPERATE,
+        "Relocate instances so that others fit; a dry run without apply", "defrag", DefragView, DefragBody,
+    ),
+)  # fmt: skip

@@ -1,0 +1,68 @@
+"""`POST /plan`: what an apply would do. Runs the checks of an apply, places in memory, writes nothing."""
+
+import asyncio
+from typing import Final
+
+from aiohttp import web
+
+from controller.api.body import read_model
+from controller.api.context import CONTEXT
+from controller.api.dry_run.effects import NO_HOLDERS, plan_items
+from controller.api.dry_run.manifests import ANALYSES_AT_ONCE, effects_of, validate_all
+from controller.api.dry_run.policy_effects import policy_effects
+from controller.api.dry_run.queue import read_queue
+from controller.api.errors import invalid
+from controller.api.responses import json_response
+from controller.api.route import Access, Route
+from controller.leader.inventory_cache import read_inventory
+from controller.scheduling.admission.admit import may_reserve
+from controller.store.placement.preemption import read_holders
+from schemas.api.plan import PlanView
+from schemas.api.requests import PlanBody
+from schemas.manifest.deployment import DeploymentManifest
+from schemas.manifest.parse import parse_manifest_objects
+from schemas.manifest.problems import join_path
+
+MAX_WITH_BLOCKERS: Final = 10  # manifests; beyond it the slowest advice, naming blocking instances, is left out
+
+
+async def post(request: web.Request) -> web.Response:
+    """`POST /plan`."""
+    context = request.app[CONTEXT]
+    body = await read_model(request, PlanBody)
+    parsed = parse_manifest_objects(list(body.manifests))
+    written = {join_path("", n) if len(parsed) > 1 else "": manifest for n, manifest in enumerate(parsed)}
+    deployments = {path: one for path, one in written.items() if isinstance(one, DeploymentManifest)}
+    validate_all(deployments)
+    async with context.database.snapshot() as connection:
+        policies = await policy_effects(connection, written, longest_window_s=context.longest_window_s)
+    if policies.problems:
+        raise invalid(policies.problems)
+    async with request.app[ANALYSES_AT_ONCE]:
+        effects = await effects_of(context, list(deployments.values()))
+    replaced = [effect.uid for effect in effects if effect.change == "replace"]
+    name_blockers = len(effects) <= MAX_WITH_BLOCKERS
+    async with context.database.snapshot() as connection:
+        # The instances to be replaced stop first, so what they hold counts as free.
+        seen = await read_inventory(connection, without=replaced)
+        queue = await read_queue(connection, without=[effect.uid for effect in effects])
+        needed = name_blockers or any(effect.spec.preempt for effect in effects)
+        needed |= any(may_reserve(one, context.reserve_after_s) for one in queue.waiting)
+        holders = await read_holders(connection, seen.holdings, without=replaced) if needed else NO_HOLDERS
+    items = await asyncio.to_thread(
+        plan_items, seen.inventory, effects, holders, queue,
+        reserve_after_s=context.reserve_after_s, name_blockers=name_blockers,
+    )  # fmt: skip
+    changes = {effect.name: effect.change for effect in effects}
+    view = PlanView(
+        items=items, changes=changes, policy_changes=dict(policies.changes), policies=dict(policies.effective)
+    )
+    return json_response(view)
+
+
+ROUTES: Final = (
+    Route(
+        "POST", "/api/v1/plan", post, Access.OPERATE, "Show what an apply would do; writes nothing", "plan", PlanView,
+        PlanBody,
+    ),
+)  # fmt: skip

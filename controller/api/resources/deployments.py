@@ -1,0 +1,71 @@
+"""Deployments: list, read, apply, delete, start, stop, scale."""
+
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from aiohttp import web
+
+from controller.api.body import read_model
+from controller.api.context import CONTEXT
+from controller.api.manifest_routes import ManifestResource, etag
+from controller.api.parameters import expected_generation
+from controller.api.responses import json_response
+from controller.api.route import Access, Handler, Route
+from controller.engines.registry import validate
+from controller.store.core.database import Database
+from controller.store.deployments import apply as store
+from controller.store.views.deployments import deployment_by_name, list_deployments
+from schemas.api.deployments import DeploymentView
+from schemas.api.envelopes import Page
+from schemas.api.requests import ScaleBody
+from schemas.manifest.deployment import DeploymentSpec
+from schemas.manifest.parse import parse_spec
+
+
+def _parse(body: object, name: str) -> DeploymentSpec:
+    spec = parse_spec(body, name=name)
+    validate(spec)
+    return spec
+
+
+async def scale(request: web.Request) -> web.Response:
+    """`POST /deployments/{name}/scale`."""
+    body = await read_model(request, ScaleBody)
+    database = request.app[CONTEXT].database
+    view = await store.scale(database, request.match_info["name"], body.replicas, if_match=expected_generation(request))
+    return json_response(view, headers=etag(view))
+
+
+def _verb(act: Callable[[Database, str], Awaitable[DeploymentView]]) -> Handler:
+    async def handler(request: web.Request) -> web.Response:
+        view = await act(request.app[CONTEXT].database, request.match_info["name"])
+        return json_response(view, headers=etag(view))
+
+    return handler
+
+
+_PATH: Final = "/api/v1/deployments"
+_TAG: Final = "deployments"
+_MANIFEST_ROUTES: Final = ManifestResource(
+    path=_PATH,
+    noun="deployment",
+    plural="deployments",
+    page=Page[DeploymentView],
+    view=DeploymentView,
+    spec=DeploymentSpec,
+    parse=_parse,
+    read_page=list_deployments,
+    read=deployment_by_name,
+    apply=store.apply,
+    delete=store.delete,
+    delete_status=202,  # removed once its instances have ended
+).routes()
+ROUTES: Final = (
+    *_MANIFEST_ROUTES,
+    Route("POST", _PATH + "/{name}/start", _verb(store.start), Access.OPERATE, "Undo stops", _TAG, DeploymentView),
+    Route("POST", _PATH + "/{name}/stop", _verb(store.stop), Access.OPERATE, "Stop all replicas", _TAG, DeploymentView),
+    Route(
+        "POST", _PATH + "/{name}/scale", scale, Access.OPERATE, "Change the number of replicas", _TAG,
+        DeploymentView, ScaleBody,
+    ),
+)  # fmt: skip

@@ -1,0 +1,51 @@
+"""Workers: list, read, cordon, uncordon, drain, delete."""
+
+from typing import Final
+
+from aiohttp import web
+
+from controller.api.context import CONTEXT
+from controller.api.parameters import flag, known_parameters
+from controller.api.read_routes import list_route, read_route
+from controller.api.responses import json_response
+from controller.api.route import Access, Handler, Query, Route
+from controller.store.views.workers import list_workers, worker_by_name
+from controller.store.workers.maintenance import WorkerVerb, delete_worker, set_maintenance
+from schemas.api.envelopes import Page
+from schemas.api.workers import WorkerView
+
+
+async def delete(request: web.Request) -> web.Response:
+    """`DELETE /workers/{name}?confirm_dead=true`."""
+    parameters = known_parameters(request, "confirm_dead")
+    await delete_worker(
+        request.app[CONTEXT].database, request.match_info["name"], confirm_dead=flag(parameters, "confirm_dead")
+    )
+    return web.Response(status=204)
+
+
+def _verb(verb: WorkerVerb) -> Handler:
+    async def handler(request: web.Request) -> web.Response:
+        return json_response(await set_maintenance(request.app[CONTEXT].database, request.match_info["name"], verb))
+
+    return handler
+
+
+_PATH: Final = "/api/v1/workers"
+_SUMMARIES: Final[tuple[tuple[WorkerVerb, str], ...]] = (
+    ("cordon", "Place nothing new on a worker"),
+    ("uncordon", "Undo cordon and drain"),
+    ("drain", "Place nothing new on a worker and evict its instances"),
+)
+ROUTES: Final = (
+    list_route(_PATH, list_workers, "List workers", Page[WorkerView]),
+    read_route(_PATH, "name", worker_by_name, "Read a worker", WorkerView),
+    Route(
+        "DELETE", _PATH + "/{name}", delete, Access.ADMINISTER, "Delete a worker", "workers", status=204,
+        query=(Query("confirm_dead", "the host is certainly dead: release its claims", "boolean"),),
+    ),
+    *(
+        Route("POST", f"{_PATH}/{{name}}/{verb}", _verb(verb), Access.OPERATE, summary, "workers", WorkerView)
+        for verb, summary in _SUMMARIES
+    ),
+)  # fmt: skip

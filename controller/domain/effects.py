@@ -1,0 +1,218 @@
+"""What one step does to one deployment: data, which the reconciler writes in one guarded transaction."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final, Literal
+
+from controller.domain.events import NewEvent
+from controller.domain.instances import InstanceFacts, NeedError
+from controller.domain.phases import InstancePhase, check_instance_edge
+from controller.domain.placement import Need
+
+ANALYZING_MESSAGE: Final = "its need is being analyzed"
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """A new instance of a revision, in `pending`, or in `analyzing` while its need is being analyzed."""
+
+    revision: int
+    replaces: str | None = None
+    analyzing: bool = False
+    born: datetime | None = None  # its queue time, kept from the preempted instance that it replaces; None: now
+    relocation: int | None = None  # it is the replacement of this relocation
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseChange:
+    """Written only while the instance is in `expected` at `epoch`. None leaves a column as it is."""
+
+    instance: str
+    expected: InstancePhase
+    epoch: int
+    to: InstancePhase
+    reason: str = ""
+    message: str = ""
+    failures: int | None = None
+    restarts: int | None = None
+    not_before: datetime | None = None  # always written
+    stop_reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """The next epoch on the same worker: its claims are renewed, a start command is written, phase `starting`."""
+
+    instance: str
+    expected: InstancePhase
+    epoch: int  # the one that ended
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Releases all claims of an instance, or those of one rank: its process is dead or was never started."""
+
+    instance: str
+    epoch: int
+    rank: int | None = None  # None: all
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """A stop command for one process."""
+
+    instance: str
+    epoch: int
+    rank: int
+    worker_id: str
+    drain_time_s: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Withdraw:
+    """Withdraws a command that was never sent. The step is void if it was sent meanwhile."""
+
+    command_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Remove:
+    """Deletes the instance's row, after its claims."""
+
+    instance: str
+    expected: InstancePhase
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class RelocationEnd:
+    """The end of a relocation."""
+
+    id: int
+    state: Literal["moved", "abandoned"]
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoreNeed:
+    """The result of an analysis, stored with the revision. Neither need nor error: an earlier error is forgotten."""
+
+    generation: int
+    need: Need | None
+    error: NeedError | None
+
+
+@dataclass(frozen=True, slots=True)
+class DeploymentStatus:
+    """The derived status of a deployment."""
+
+    phase: str
+    reason: str
+    message: str
+    ready: int
+    observed_generation: int
+    conditions: tuple[Mapping[str, Any], ...]
+
+
+@dataclass(slots=True)
+class DeploymentEffects:
+    """Everything that one step does. The decision's sub-steps fill it; every phase change passes the edge table here.
+
+    Attributes:
+        status: the deployment's new status; None: unchanged.
+        finish: the deleted deployment's row goes.
+        events: their objects without the deployment, which the writer adds.
+        forget_failures: instances that have run long enough.
+        analyse: the generation whose analysis must run; None: none must.
+        requeue_after_s: seconds until the next step at the latest; None: on the next hint.
+    """
+
+    creates: list[Create] = field(default_factory=list)
+    phase_changes: list[PhaseChange] = field(default_factory=list)
+    restarts: list[Restart] = field(default_factory=list)
+    releases: list[Release] = field(default_factory=list)
+    stops: list[Stop] = field(default_factory=list)
+    withdrawals: list[Withdraw] = field(default_factory=list)
+    removals: list[Remove] = field(default_factory=list)
+    store_need: StoreNeed | None = None
+    status: DeploymentStatus | None = None
+    finish: bool = False
+    events: list[NewEvent] = field(default_factory=list)
+    relocation_ends: list[RelocationEnd] = field(default_factory=list)
+    forget_failures: list[str] = field(default_factory=list)
+    analyse: int | None = None
+    wake_placement: bool = False
+    requeue_after_s: float | None = None
+
+    @property
+    def writes(self) -> bool:
+        """Whether the database must be written."""
+        return bool(
+            self.creates or self.phase_changes or self.restarts or self.releases or self.stops or self.withdrawals
+            or self.removals or self.store_need or self.status or self.finish or self.events or self.forget_failures
+            or self.relocation_ends
+        )  # fmt: skip
+
+    def change_phase(
+        self,
+        instance: InstanceFacts,
+        to: InstancePhase,
+        reason: str = "",
+        message: str = "",
+        *,
+        failures: int | None = None,
+        restarts: int | None = None,
+        not_before: datetime | None = None,
+        stop_reason: str | None = None,
+    ) -> None:
+        """Adds a phase change. Raises IllegalTransitionError where the edge table has none."""
+        check_instance_edge(instance.id, instance.phase, to)
+        self.phase_changes.append(
+            PhaseChange(
+                instance=instance.id,
+                expected=instance.phase,
+                epoch=instance.epoch,
+                to=to,
+                reason=reason,
+                message=message,
+                failures=failures,
+                restarts=restarts,
+                not_before=not_before,
+                stop_reason=stop_reason,
+            )
+        )
+
+    def release(self, instance: InstanceFacts) -> None:
+        """Releases all claims, which frees capacity for pending instances.
+
+        Unsent commands are withdrawn with them: a host that is taken for dead may return and fetch its commands.
+        """
+        for rank in instance.ranks:
+            self.withdraw(instance, rank)
+        if instance.claims:
+            self.releases.append(Release(instance=instance.id, epoch=instance.epoch))
+            self.wake_placement = True
+
+    def release_rank(self, instance: InstanceFacts, rank: int) -> None:
+        """Releases one rank's claims. From then on the instance can only end."""
+        self.releases.append(Release(instance=instance.id, epoch=instance.epoch, rank=rank))
+        self.wake_placement = True
+
+    def withdraw(self, instance: InstanceFacts, rank: int) -> bool:
+        """Withdraws the rank's start command if no agent can have seen it; returns whether that is so."""
+        command_id = instance.unsent_start(rank)
+        if command_id is not None and Withdraw(command_id) not in self.withdrawals:
+            self.withdrawals.append(Withdraw(command_id))
+        return command_id is not None
+
+    def remove(self, instance: InstanceFacts) -> None:
+        """Releases the claims and deletes the row."""
+        self.release(instance)
+        self.removals.append(Remove(instance=instance.id, expected=instance.phase, epoch=instance.epoch))
+
+    def requeue(self, seconds: float) -> None:
+        """Makes the next step due in that many seconds at the latest."""
+        seconds = max(seconds, 0.01)
+        self.requeue_after_s = seconds if self.requeue_after_s is None else min(self.requeue_after_s, seconds)

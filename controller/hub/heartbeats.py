@@ -1,0 +1,211 @@
+"""Who was heard when, in memory, and the once-a-second write of it. Never a write for each heartbeat."""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from controller.domain.events import NewEvent
+from controller.hub.session import Session
+from controller.runtime.clock import Clock
+from controller.runtime.database import DATABASE_ERRORS
+from controller.store.core.database import Database
+from controller.store.core.events import write_events
+from controller.store.core.notify import notify
+from controller.store.workers.devices import settle_devices
+from controller.store.workers.heartbeats import ConnectionState, ForeignUse, Reading, write_liveness, write_readings
+from schemas.wire import DeviceFacts
+
+log = structlog.get_logger(__name__)
+
+FLUSH_S: Final = 1.0
+FLUSH_LIMIT_S: Final = 8.0
+SETTLE_S: Final = 10.0
+RETURNED_AFTER_S: Final = 10.0  # a worker heard again after so long may have been counted as silent
+UNHEALTHY_AFTER_S: Final = 5.0  # without a successful write
+CUT_AFTER_S: Final = 20.0  # without a successful write; a fence's margin covers it
+
+
+@dataclass(slots=True)
+class _Heard:
+    """What is known of one connection and not written yet."""
+
+    last: float
+    connected: bool = True
+    notify: bool = False
+    gpus: tuple[DeviceFacts, ...] | None = ()
+    unread: tuple[str, ...] = ()  # GPUs that could not be read
+
+
+class Liveness:
+    """Keeps and writes liveness of all connections.
+
+    Args:
+        database: where to write.
+        clock: time.
+        lost_fence: called with a session that is no longer its worker's newest, or whose worker is deleted.
+        cut_all: called when nothing could be written for so long that agents must not take us for their controller.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        clock: Clock,
+        *,
+        superseded: Callable[[Session], None],
+        cut_all: Callable[[str], None],
+    ) -> None:
+        self._database = database
+        self._clock = clock
+        self._superseded = superseded
+        self._cut_all = cut_all
+        self._last: dict[Session, float] = {}
+        self._dirty: dict[Session, _Heard] = {}
+        self._now = asyncio.Event()
+        self._last_write: float | None = None
+        self._healthy_since: float | None = None
+
+    def healthy_for_s(self) -> float:
+        """Seconds for which writes have succeeded without a gap; 0 while they do not."""
+        now = self._clock.monotonic()
+        if self._last_write is None or self._healthy_since is None or now - self._last_write > UNHEALTHY_AFTER_S:
+            return 0.0
+        return now - self._healthy_since
+
+    def opened(self, session: Session) -> None:
+        """A hello was written."""
+        self._last[session] = self._clock.monotonic()
+
+    def heard(self, session: Session) -> None:
+        """Any message came."""
+        now = self._clock.monotonic()
+        returned = now - self._last.get(session, now) >= RETURNED_AFTER_S
+        self._last[session] = now
+        heard = self._of(session)
+        heard.last = now
+        heard.notify = heard.notify or returned
+
+    def read(self, session: Session, gpus: tuple[DeviceFacts, ...] | None) -> None:
+        """A heartbeat brought readings; None: the GPUs could not be read."""
+        heard = self._of(session)
+        if gpus is None:
+            heard.unread = heard.unread or tuple(gpu.uuid for gpu in session.gpus or ())
+        heard.gpus = gpus
+
+    def recheck(self, session: Session) -> None:
+        """Has the next write check that the session is still the newest."""
+        self._of(session)
+
+    def closed(self, session: Session) -> None:
+        """The connection ended. Written at once, unless we ended it for our own sake: it says nothing of the agent."""
+        last = self._last.pop(session, self._clock.monotonic())
+        if session.ours:
+            self._dirty.pop(session, None)
+            return
+        heard = self._dirty.setdefault(session, _Heard(last))
+        heard.connected = False
+        heard.notify = True
+        self._now.set()
+
+    async def run(self) -> None:
+        """Writes until cancelled."""
+        started = self._clock.monotonic()
+        next_settle = started
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(FLUSH_S):
+                    await self._now.wait()
+            self._now.clear()
+            settle = self._clock.monotonic() >= next_settle
+            try:
+                async with asyncio.timeout(FLUSH_LIMIT_S):
+                    await self._flush(settle=settle)
+            except DATABASE_ERRORS as error:
+                log.warning("liveness not written", error=str(error) or type(error).__name__)
+                self._healthy_since = None
+                if self._clock.monotonic() - (self._last_write or started) >= CUT_AFTER_S:
+                    self._cut_all("this controller cannot reach its database")
+                await self._clock.sleep(FLUSH_S)
+                continue
+            self._wrote()
+            if settle:
+                next_settle = self._clock.monotonic() + SETTLE_S
+
+    def _of(self, session: Session) -> _Heard:
+        return self._dirty.setdefault(session, _Heard(self._last.get(session, self._clock.monotonic())))
+
+    def _wrote(self) -> None:
+        now = self._clock.monotonic()
+        if self._last_write is None or now - self._last_write > UNHEALTHY_AFTER_S or self._healthy_since is None:
+            self._healthy_since = now
+        self._last_write = now
+
+    async def _flush(self, *, settle: bool) -> None:
+        """One transaction for all; what could not be written stays for the next one."""
+        batch, self._dirty = self._dirty, {}
+        try:
+            current = await self._write(batch, settle=settle)
+        except BaseException:
+            for session, heard in batch.items():
+                newer = self._dirty.get(session)
+                if newer is None:
+                    self._dirty[session] = heard
+                else:
+                    newer.notify = newer.notify or heard.notify
+            raise
+        for session in batch:
+            if session not in current:
+                self._superseded(session)
+
+    async def _write(self, batch: dict[Session, _Heard], *, settle: bool) -> set[Session]:
+        now = self._clock.monotonic()
+        newest = _newest(batch)
+        async with self._database.transaction() as connection:
+            seen = [
+                ConnectionState(s.worker_id, s.number, h.connected, s.clean, max(0.0, now - h.last))
+                for s, h in newest.items()
+            ]
+            written = await write_liveness(connection, seen)
+            current = {session for session in newest if session.worker_id in written}
+            foreign = await write_readings(connection, [r for s in current for r in _readings(s, newest[s], now)])
+            await write_events(connection, foreign_events(foreign))
+            touched = {session.worker_id for session in current if newest[session].notify}
+            touched |= {use.worker_id for use in foreign}
+            if settle:
+                touched |= await settle_devices(connection)
+            await notify(connection, "worker", touched)
+        return current
+
+
+def foreign_events(uses: Iterable[ForeignUse]) -> Iterable[NewEvent]:
+    """That memory which nobody claimed came into use, and that it is free again; not each of its movements."""
+    for use in uses:
+        objects = (f"gpu:{use.device}", f"worker:{use.worker_id}")
+        if not use.before_mib:
+            message = f"{use.foreign_mib} MiB of {use.device} are in use and no claim explains them; nobody gets them"
+            yield NewEvent("gpu_memory_unclaimed", message, objects, {"foreign_mib": use.foreign_mib})
+        elif not use.foreign_mib:
+            message = f"what was in use of {use.device} without a claim is free again"
+            yield NewEvent("gpu_memory_explained", message, objects, {"before_mib": use.before_mib})
+
+
+def _newest(batch: dict[Session, _Heard]) -> dict[Session, _Heard]:
+    """One connection for each worker: the newest."""
+    newest: dict[str, Session] = {}
+    for session in batch:
+        known = newest.get(session.worker_id)
+        if known is None or session.number > known.number:
+            newest[session.worker_id] = session
+    return {session: batch[session] for session in newest.values()}
+
+
+def _readings(session: Session, heard: _Heard, now: float) -> Iterable[Reading]:
+    age_s = max(0.0, now - heard.last)
+    for gpu in heard.gpus or ():
+        yield Reading(session.worker_id, gpu.uuid, gpu.used_mib, gpu.utilization, age_s)
+    if heard.gpus is None:
+        for uuid in heard.unread:
+            yield Reading(session.worker_id, uuid, None, None, age_s)

@@ -1,0 +1,267 @@
+"""The hub: the registry of agents' connections, and the conversation on each of them.
+
+It writes what agents report and delivers what reconcilers have ordered; it decides nothing about either.
+"""
+
+import asyncio
+from typing import Final
+
+import structlog
+from aiohttp import web
+
+from controller.hub import handshake
+from controller.hub.command_dispatch import CommandDispatcher, Secrets
+from controller.hub.handshake import HandshakeRefusedError, HandshakeResult, refuse
+from controller.hub.heartbeats import Liveness
+from controller.hub.join import JoinHandler, refusal
+from controller.hub.messages import NO_DATABASE, MessageHandler
+from controller.hub.reports import ReportWriter
+from controller.hub.samples import SampleWriter
+from controller.hub.session import CLOSE_LIMIT_S, Session
+from controller.hub.validate import MalformedMessageError
+from controller.runtime.clock import Clock
+from controller.runtime.database import DATABASE_ERRORS
+from controller.store.core.database import Database
+from controller.store.telemetry.partition_maintenance import PartitionMaintenance
+from controller.store.telemetry.partitions import SampleRetention
+from controller.store.workers.sessions import Identity, WorkerGoneError
+from schemas.wire import CONNECT_PATH, JOIN_PATH, MAX_MESSAGE_BYTES, Hello, ReportAck, Welcome
+
+log = structlog.get_logger(__name__)
+
+PING_S: Final = 10.0
+CLOSE_ALL_LIMIT_S: Final = 3.0
+MAX_HANDSHAKES: Final = 512  # connections whose hello is awaited or being written
+_SHUTDOWN: Final = "this controller is shutting down"
+_TAKEN_OVER: Final = "a newer connection of this worker has taken over"
+_DELETED: Final = "this worker was deleted, or this is another controller; join again with a new token"
+
+
+class Hub:
+    """Agents' connections.
+
+    Args:
+        database: where rows meet.
+        clock: time.
+        instance_id: names this controller process in logs.
+        secrets: names to values; names that are unknown are missing from the answer.
+        sample_s: the agents' sampling period, in seconds.
+        keep: how long samples are kept.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        clock: Clock,
+        *,
+        instance_id: str,
+        secrets: Secrets,
+        sample_s: float,
+        keep: SampleRetention,
+    ) -> None:
+        self._database = database
+        self._clock = clock
+        self._sessions: dict[str, Session] = {}
+        self._join = JoinHandler(database, clock)
+        self._dispatcher = CommandDispatcher(database, clock, self._sessions, secrets)
+        self._reports = ReportWriter(database, clock, self._dispatcher.wake)
+        self._partitions = PartitionMaintenance(database, keep)
+        self._samples = SampleWriter(database, clock, self._partitions)
+        self._sample_s = sample_s
+        self._liveness = Liveness(database, clock, superseded=self._superseded, cut_all=self._cut_all)
+        self._messages = MessageHandler(
+            database,
+            clock,
+            reports=self._reports,
+            samples=self._samples,
+            liveness=self._liveness,
+            superseded=self._superseded,
+        )
+        self._log = log.bind(controller=instance_id)
+        self._handshakes = 0
+        self._open: set[Session] = set()
+        self._all_closed = asyncio.Event()
+        self._closing = False
+
+    def routes(self) -> list[web.RouteDef]:
+        """The two routes of the agents' protocol; both authenticate by themselves."""
+        return [
+            web.post(JOIN_PATH, self._join.handle),
+            # A HEAD of a WebSocket makes no sense, so aiohttp shall not add one.
+            web.get(CONNECT_PATH, self._connect, allow_head=False),
+        ]
+
+    def wake(self, kind: str, id_: str | None) -> None:
+        """A hint: `command` says that orders wait for a worker (None: any), `worker` that a worker's row changed."""
+        match kind:
+            case "command" | "*":
+                self._dispatcher.wake(id_)
+            case "worker" if id_ is not None and id_ in self._sessions:
+                self._liveness.recheck(self._sessions[id_])
+            case _:
+                return
+
+    def connected(self) -> int:
+        """How many agents are connected here."""
+        return len(self._sessions)
+
+    def healthy_for_s(self) -> float:
+        """Seconds for which what is heard has reached the database without a gap; 0 while it does not."""
+        return self._liveness.healthy_for_s()
+
+    async def run(self) -> None:
+        """Serves until cancelled; then all connections are closed."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._liveness.run(), name="hub-liveness")
+                group.create_task(self._reports.run(), name="hub-reports")
+                group.create_task(self._partitions.run(), name="hub-partitions")
+                group.create_task(self._samples.run(), name="hub-samples")
+                group.create_task(self._dispatcher.run(), name="hub-dispatcher")
+        finally:
+            await self.close()
+
+    async def close(self) -> None:
+        """Ends all connections and takes no more; nothing is held against the agents. Repeating it changes nothing.
+
+        To be called before the server's own shutdown, which would wait for the connections otherwise.
+        """
+        self._closing = True
+        self._cut_all(_SHUTDOWN)
+        # Connections are owned by their handlers, which end once their socket is closed.
+        try:
+            async with asyncio.timeout(CLOSE_ALL_LIMIT_S):
+                while self._open:
+                    self._all_closed.clear()
+                    await self._all_closed.wait()
+        except TimeoutError:
+            self._log.warning("agents' connections dropped", connections=len(self._open))
+            for session in list(self._open):
+                session.abort()
+
+    def _cut_all(self, why: str) -> None:
+        for session in list(self._open):
+            session.cut(why, ours=True)
+
+    def _superseded(self, session: Session) -> None:
+        session.cut(f"{_TAKEN_OVER}, or the worker was deleted")
+
+    async def _connect(self, request: web.Request) -> web.StreamResponse:
+        """Greets and serves one agent, from the upgrade to the end of its connection."""
+        credential = handshake.bearer(request)
+        if credential is None:
+            return refusal(401, "unauthenticated", "send the worker's credential: Authorization: Bearer CREDENTIAL")
+        if self._closing or self._handshakes >= MAX_HANDSHAKES:
+            return refusal(503, "busy", "too many agents connect at once; dial again", retry_after_s=1.0)
+        socket = web.WebSocketResponse(
+            heartbeat=PING_S, timeout=CLOSE_LIMIT_S, max_msg_size=MAX_MESSAGE_BYTES, compress=False
+        )
+        self._handshakes += 1
+        session: Session | None = None
+        try:
+            identity = await handshake.identify(self._database, credential)
+            await socket.prepare(request)
+            session = await self._handshake(request, socket, identity)
+        except HandshakeRefusedError as error:
+            await refuse(request, socket, str(error), final=error.final)
+        except DATABASE_ERRORS as error:
+            self._log.warning("agent not served", error=str(error) or type(error).__name__)
+            if not socket.prepared:
+                return refusal(503, "database_unavailable", NO_DATABASE, retry_after_s=1.0)
+            await refuse(request, socket, NO_DATABASE)
+        finally:
+            self._handshakes -= 1
+        if session is not None:
+            await self._serve(session)
+        return socket
+
+    async def _handshake(
+        self, request: web.Request, socket: web.WebSocketResponse, identity: Identity | None
+    ) -> Session:
+        """From the open socket to a registered session.
+
+        Raises:
+            TurnedAwayError: the agent is not served; it says why.
+        """
+        if identity is None or identity.deleted:
+            raise HandshakeRefusedError(_DELETED, final=True)
+        try:
+            hello = await handshake.receive_hello(socket)
+            received_s = self._clock.monotonic()
+            accepted = await handshake.accept(self._database, identity, hello, request.remote)
+        except MalformedMessageError as error:
+            await handshake.record_malformed(self._database, identity.id, identity.name, error)
+            raise HandshakeRefusedError(str(error)) from error
+        except WorkerGoneError as error:
+            raise HandshakeRefusedError(_DELETED, final=True) from error
+        session = Session(
+            socket,
+            request.transport,
+            worker_id=identity.id,
+            name=identity.name,
+            number=accepted.session,
+            since=accepted.at,
+            boot_id=hello.boot_id,
+            gpus=hello.inventory.gpus,
+        )
+        session.compare_clocks(received_s, hello.sent_s)
+        session.held_elsewhere = accepted.held_elsewhere
+        if not self._register(session):
+            raise HandshakeRefusedError(_SHUTDOWN if self._closing else _TAKEN_OVER)
+        self._welcome(session, identity, hello, accepted)
+        self._log.info("agent connected", worker=identity.name, session=session.number, peer=request.remote)
+        return session
+
+    def _welcome(self, session: Session, identity: Identity, hello: Hello, accepted: HandshakeResult) -> None:
+        """Queues the first words to an agent: who it is here, what of its picture is kept, then its orders."""
+        session.send(
+            Welcome(
+                worker=identity.name,
+                session=accepted.session,
+                term=accepted.term,
+                sample_s=self._sample_s,
+                proxy_secret=identity.proxy_secret,
+            )
+        )
+        if hello.processes:
+            session.send(ReportAck(seq=max(report.seq for report in hello.processes)))
+        self._reports.stop_strays(session, accepted.strays, accepted.term)
+        self._liveness.read(session, hello.inventory.gpus)
+        self._dispatcher.wake(identity.id)
+
+    def _register(self, session: Session) -> bool:
+        """Makes the session its worker's; False where a newer one is there already."""
+        older = self._sessions.get(session.worker_id)
+        if self._closing or (older is not None and older.number > session.number):
+            return False
+        if older is not None:
+            older.cut(_TAKEN_OVER, ours=True)
+        self._sessions[session.worker_id] = session
+        self._open.add(session)
+        self._liveness.opened(session)
+        return True
+
+    def _unregister(self, session: Session) -> None:
+        if self._sessions.get(session.worker_id) is session:
+            del self._sessions[session.worker_id]
+        self._samples.closed(session)
+        self._liveness.closed(session)
+        self._open.discard(session)
+        if not self._open:
+            self._all_closed.set()
+        self._log.info("agent disconnected", worker=session.name, session=session.number, clean=session.clean)
+
+    async def _serve(self, session: Session) -> None:
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(session.write_all(), name=f"agent-{session.name}-writer")
+                try:
+                    await self._messages.read_all(session)
+                finally:
+                    session.finish()
+        except asyncio.CancelledError:
+            # The server cancels us because the agent has gone, or because it is shutting down: that is not its fault.
+            session.ours = session.ours or session.open
+            raise
+        finally:
+            self._unregister(session)

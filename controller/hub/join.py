@@ -1,0 +1,115 @@
+"""`POST /api/v1/join`: a one-time token for a worker's own credential; who fails too often must wait."""
+
+import asyncio
+from collections import OrderedDict, deque
+from typing import Final
+
+import orjson
+import structlog
+from aiohttp import web
+from pydantic import ValidationError
+
+from controller.runtime.clock import Clock
+from controller.runtime.database import DATABASE_ERRORS
+from controller.store.access.tokens import redeem
+from controller.store.core.database import Database
+from controller.store.core.refusals import RefusedError, TokenRefusedError, WorkerNameTakenError
+from schemas.api.envelopes import ErrorBody, ErrorView
+from schemas.wire import JoinRequest
+
+log = structlog.get_logger(__name__)
+
+MAX_BODY_BYTES: Final = 16 * 1024
+BODY_LIMIT_S: Final = 10.0
+JOIN_LIMIT_S: Final = 20.0
+FAILURES: Final = 20
+FAILURES_WINDOW_S: Final = 60.0
+MAX_PEERS: Final = 4_096
+
+
+class FailureLimit:
+    """Counts failed attempts by peer address within a sliding window; remembers a bounded number of peers."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._failures: OrderedDict[str, deque[float]] = OrderedDict()
+
+    def wait_s(self, peer: str) -> float:
+        """Seconds until this peer may try again; 0 for at once."""
+        times = self._failures.get(peer)
+        if times is None or len(times) < FAILURES:
+            return 0.0
+        return max(0.0, times[0] + FAILURES_WINDOW_S - self._clock.monotonic())
+
+    def failed(self, peer: str) -> None:
+        """Counts a failure."""
+        times = self._failures.setdefault(peer, deque(maxlen=FAILURES))
+        times.append(self._clock.monotonic())
+        self._failures.move_to_end(peer)
+        if len(self._failures) > MAX_PEERS:
+            self._failures.popitem(last=False)
+
+
+class JoinHandler:
+    """The handler."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._limit = FailureLimit(clock)
+
+    async def handle(self, request: web.Request) -> web.Response:
+        """Answers a join: 200 credential, 400 malformed, 401 bad token, 409 name taken, 429 too many failures."""
+        peer = request.remote or ""
+        wait_s = self._limit.wait_s(peer)
+        if wait_s > 0:
+            message = f"too many failed attempts from this address; try again in {wait_s:.0f} s"
+            return refusal(429, "too_many_attempts", message, retry_after_s=wait_s)
+        try:
+            wanted = JoinRequest.model_validate_json(await _body(request))
+        except ValidationError as error:
+            self._limit.failed(peer)
+            first = error.errors(include_url=False, include_input=False)[0]
+            field = ".".join(str(part) for part in first["loc"]) or "body"
+            return refusal(400, "invalid", f"{field}: {first['msg']}")
+        try:
+            async with asyncio.timeout(JOIN_LIMIT_S):
+                answer = await redeem(self._database, wanted.token, wanted.name)
+        except RefusedError as error:
+            self._limit.failed(peer)
+            log.info("join refused", worker=wanted.name, peer=peer, code=error.code)
+            return refusal(_status(error), error.code, str(error))
+        except DATABASE_ERRORS as error:
+            log.warning("join failed", worker=wanted.name, error=str(error))
+            return refusal(503, "database_unavailable", "the database cannot be reached; try again", retry_after_s=1.0)
+        log.info("worker joined", worker=answer.worker, peer=peer)
+        return web.json_response(text=answer.model_dump_json())
+
+
+def _status(error: RefusedError) -> int:
+    match error:
+        case TokenRefusedError():
+            return 401
+        case WorkerNameTakenError():
+            return 409
+        case _:
+            return 400
+
+
+async def _body(request: web.Request) -> bytes:
+    """The body, within its bounds in bytes and seconds."""
+    body = bytearray()
+    async with asyncio.timeout(BODY_LIMIT_S):
+        async for chunk in request.content.iter_chunked(4096):
+            body += chunk
+            if len(body) > MAX_BODY_BYTES:
+                raise web.HTTPRequestEntityTooLarge(MAX_BODY_BYTES, len(body))
+    return bytes(body)
+
+
+def refusal(status: int, code: str, message: str, *, retry_after_s: float | None = None) -> web.Response:
+    """An error in the shape that every error of the API has."""
+    body = ErrorView(error=ErrorBody(code=code, message=message))
+    headers = {} if retry_after_s is None else {"Retry-After": str(max(1, round(retry_after_s)))}
+    return web.json_response(
+        body.model_dump(), status=status, headers=headers, dumps=lambda v: orjson.dumps(v).decode()
+    )

@@ -1,0 +1,179 @@
+"""One agent's connection: what goes out, in order and within bounds, and how it ends. Knows nothing of rows."""
+
+import asyncio
+from collections import deque
+from datetime import datetime
+from typing import Final
+
+import structlog
+from aiohttp import ClientConnectionResetError, WSMsgType, web
+
+from controller.hub.validate import AgentMessage, MalformedMessageError, parse_message
+from schemas.wire import Command, DeviceFacts, Rejected, ReportAck, SamplesAck, Welcome
+
+log = structlog.get_logger(__name__)
+
+MAX_OUTGOING: Final = 4_096
+SEND_LIMIT_S: Final = 10.0
+SILENCE_LIMIT_S: Final = 20.0  # an agent that answers pings but has not spoken for so long is hung
+CLOSE_LIMIT_S: Final = 2.0
+_DRIFT: Final = 2e-4  # seconds per second: two clocks that nobody sets drift apart by less
+
+Outgoing = Welcome | Command | ReportAck | SamplesAck | Rejected
+
+
+class Session:
+    """An open connection after its hello.
+
+    Attributes:
+        worker_id: whose it is.
+        name: the worker's name, for logs.
+        number: the session number; every write of this connection is fenced by it.
+        since: the database's time of the hello; orders sent before went out on an older connection.
+        boot_id: of the host, as the hello said.
+        offset_s: what makes a time on the agent's clock one on ours (monotonic); None while nothing told it.
+        clean: the agent said goodbye.
+        ours: we ended it for our own sake, so its end says nothing about the agent.
+        unanswered: ids of orders sent here and not answered, with the time of sending (monotonic).
+        strays: processes that were told to stop because nobody owns them, with the time of telling.
+        gpus: GPUs as last written, so that a heartbeat that says the same costs nothing; None: unreadable.
+        held_elsewhere: GPUs that it reports and another worker holds; looked at again from `recheck_at` on.
+    """
+
+    def __init__(
+        self,
+        socket: web.WebSocketResponse,
+        transport: asyncio.BaseTransport | None,
+        *,
+        worker_id: str,
+        name: str,
+        number: int,
+        since: datetime,
+        boot_id: str,
+        gpus: tuple[DeviceFacts, ...] | None,
+    ) -> None:
+        self.worker_id = worker_id
+        self.name = name
+        self.number = number
+        self.since = since
+        self.boot_id = boot_id
+        self.offset_s: float | None = None
+        self._compared_s = 0.0
+        self.clean = False
+        self.ours = False
+        self.unanswered: dict[int, float] = {}
+        self.strays: dict[tuple[str, int, int], float] = {}
+        self.gpus = gpus
+        self.held_elsewhere: frozenset[str] = frozenset()
+        self.recheck_at = 0.0
+        self._socket = socket
+        self._transport = transport
+        self._outgoing: deque[Outgoing] = deque()
+        self._more = asyncio.Event()
+        self._ending: Rejected | None = None
+        self._over = False
+
+    @property
+    def open(self) -> bool:
+        """Whether the connection still stands, as far as this side knows."""
+        return self._transport is not None and not self._transport.is_closing()
+
+    @property
+    def over(self) -> bool:
+        """Whether its end has begun: nothing more is sent."""
+        return self._over or self._ending is not None
+
+    def compare_clocks(self, received_s: float, sent_s: float | None) -> None:
+        """Takes the times of one message, ours and the agent's. The least delayed of all has the offset right.
+
+        A connection may live for weeks: what was right once is trusted the less the longer ago it was, or an agent's
+        clock that runs slow would have its samples dated ever further back.
+        """
+        if sent_s is None:
+            return
+        offset_s = received_s - sent_s
+        if self.offset_s is not None:
+            drifted_s = _DRIFT * max(0.0, received_s - self._compared_s)
+            offset_s = min(self.offset_s + drifted_s, offset_s)
+        self.offset_s, self._compared_s = offset_s, received_s
+
+    def send(self, message: Outgoing) -> bool:
+        """Queues a message; False where the connection is ending. A full queue ends it: the agent is too slow."""
+        if self.over:
+            return False
+        if len(self._outgoing) >= MAX_OUTGOING:
+            self.cut("the agent does not take its messages; it is cut so that it reports afresh")
+            return False
+        self._outgoing.append(message)
+        self._more.set()
+        return True
+
+    def cut(self, why: str, *, final: bool = False, ours: bool = False) -> None:
+        """Ends the connection, telling the agent why; `final`: it shall not come back."""
+        if self.over:
+            return
+        log.info("agent connection cut", worker=self.name, session=self.number, why=why)
+        self.ours = ours
+        self._ending = Rejected(message=why, final=final)
+        self._outgoing.clear()
+        self._more.set()
+
+    def abort(self) -> None:
+        """Drops the connection without another word."""
+        if isinstance(self._transport, asyncio.WriteTransport):
+            self._transport.abort()
+
+    async def receive(self) -> AgentMessage | None:
+        """The next message; None at the end of the connection.
+
+        Raises:
+            MalformedMessageError: what came is not of the protocol.
+        """
+        try:
+            async with asyncio.timeout(SILENCE_LIMIT_S):
+                message = await self._socket.receive()
+        except TimeoutError:
+            self.cut(f"nothing was heard for {SILENCE_LIMIT_S:g} s")
+            return None
+        if message.type is WSMsgType.TEXT:
+            return parse_message(message.data)
+        if message.type is WSMsgType.BINARY:
+            raise MalformedMessageError("message: binary; the protocol is JSON text")
+        return None
+
+    def finish(self) -> None:
+        """Nothing more is read: has `write_all` end once it has said what is to be said."""
+        self._over = True
+        self._more.set()
+
+    async def write_all(self) -> None:
+        """Sends what is queued until the connection ends; the only writer of the socket."""
+        try:
+            while not self._over and self._ending is None:
+                await self._more.wait()
+                self._more.clear()
+                while self._outgoing:
+                    await self._write(self._outgoing.popleft())
+            if self._ending is not None:
+                await self._write(self._ending)
+        except (TimeoutError, ConnectionError, ClientConnectionResetError, RuntimeError) as error:
+            # RuntimeError is aiohttp's word for a socket that is closing under our hands.
+            log.info("agent connection lost while writing", worker=self.name, session=self.number, error=str(error))
+        finally:
+            self._over = True
+            await close_socket(self._socket, self._transport)
+
+    async def _write(self, message: Outgoing) -> None:
+        async with asyncio.timeout(SEND_LIMIT_S):
+            await self._socket.send_str(message.model_dump_json())
+
+
+async def close_socket(socket: web.WebSocketResponse, transport: asyncio.BaseTransport | None) -> None:
+    """Closes a socket within a bound, whatever the peer does."""
+    try:
+        async with asyncio.timeout(CLOSE_LIMIT_S):
+            await socket.close()
+    except (TimeoutError, ConnectionError, ClientConnectionResetError, RuntimeError):
+        # A peer that takes nothing would keep a closed connection's unsent bytes, and so the connection, for ever.
+        if isinstance(transport, asyncio.WriteTransport):
+            transport.abort()

@@ -1,0 +1,1 @@
+"""What only the leader runs beside its reconcilers: services of one term."""

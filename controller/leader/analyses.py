@@ -1,0 +1,166 @@
+"""Working out what a revision needs: at once where the engine can tell, else as a cancellable computation."""
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from controller.decide.instances.need import Finished
+from controller.domain.instances import RevisionFacts
+from controller.domain.placement import Need
+from controller.engines.base import Analysis, EngineUnsupportedError
+from controller.engines.registry import engine_for
+from controller.leader.model_cache import ModelCache, source_of
+from controller.runtime.child import ChildError, run_child
+from controller.runtime.clock import Clock
+from controller.runtime.computations import ComputationMetrics, Computations
+from controller.runtime.outcome import RetryableError
+from controller.runtime.slots import Work
+from schemas.manifest.deployment import DeploymentSpec
+
+PURPOSE = "analysis"
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    revision: RevisionFacts
+    analysis: Analysis
+    source: str
+
+
+class Analyses:
+    """One reign's analyses: at most one per deployment; results wait here for the next step.
+
+    Deployments of one model share its analysis while it runs, and for a while what it found, whatever else they want.
+
+    Args:
+        clock: time.
+        metrics: what is counted.
+        hint: called with the uid of a deployment whose analysis has ended.
+        on_start: called with the uid of a deployment for which one begins: what it began from may be old by then.
+    """
+
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        metrics: ComputationMetrics,
+        hint: Callable[[str], None],
+        on_start: Callable[[str], None] = lambda _uid: None,
+    ) -> None:
+        self._hint = hint
+        self._on_start = on_start
+        self._computations = Computations(self._done, clock=clock, metrics=metrics)
+        self._known = ModelCache(clock.monotonic)
+        self._running: dict[str, _Running] = {}
+        self._finished: dict[str, Finished] = {}
+
+    def running(self, uid: str) -> bool:
+        """Whether something is being worked out for this deployment."""
+        return uid in self._running
+
+    def under_way(self, uid: str) -> RevisionFacts | None:
+        """The revision whose need is being worked out for this deployment."""
+        running = self._running.get(uid)
+        return None if running is None else running.revision
+
+    def uids(self) -> list[str]:
+        """All deployments for which something is being worked out."""
+        return list(self._running)
+
+    def finished(self, uid: str) -> Finished | None:
+        """What ended since it was last kept; stays until `forget` or another start."""
+        return self._finished.get(uid)
+
+    def start(self, uid: str, revision: RevisionFacts) -> None:
+        """Has the revision's need worked out; nothing happens where that is under way."""
+        analysis = engine_for(revision.spec).analysis(revision.spec)
+        if analysis is None:
+            return
+        self._finished.pop(uid, None)
+        known = self._known.find(analysis)
+        if known is not None:
+            self.cancel(uid, committed_at=None)
+            self._finished[uid] = _finish(revision, known)
+            self._hint(uid)
+            return
+        source = source_of(analysis)
+        self._running[uid] = _Running(revision, analysis, source)
+        self._computations.start(
+            uid,
+            Work(
+                purpose=PURPOSE,
+                input_hash=source,
+                target=analysis.target,
+                payload=analysis.payload,
+                deadline_s=analysis.deadline_s,
+                memory_bytes=analysis.memory_bytes,
+            ),
+        )
+        self._on_start(uid)
+
+    def cancel(self, uid: str, *, committed_at: datetime | None) -> None:
+        """Ends what is under way for this deployment, its child process included, and drops any result."""
+        self._finished.pop(uid, None)
+        if self._running.pop(uid, None) is not None:
+            self._computations.cancel(uid, committed_at=committed_at)
+
+    def forget(self, uid: str) -> None:
+        """The result was kept."""
+        self._finished.pop(uid, None)
+
+    async def aclose(self) -> None:
+        """Ends everything."""
+        await self._computations.aclose()
+
+    def _done(self, owner: Hashable, source: str, result: Any) -> None:
+        uid = str(owner)
+        running = self._running.pop(uid, None)
+        if running is None or running.source != source:
+            return
+        if not isinstance(result, BaseException):
+            self._known.keep(running.analysis, result)
+        self._finished[uid] = _finish(running.revision, result)
+        self._hint(uid)
+
+
+def _finish(revision: RevisionFacts, result: Any) -> Finished:
+    if isinstance(result, BaseException):
+        retryable = bool(getattr(result, "retryable", isinstance(result, RetryableError)))
+        told = result.message if isinstance(result, ChildError) else str(result)  # for users, without the class's name
+        told = told or type(result).__name__
+        told = told if retryable else f"{told}; then stop and start the deployment"  # which has it read again
+        return Finished(revision.input_hash, error=told, retryable=retryable)
+    return Finished(revision.input_hash, need=engine_for(revision.spec).need(revision.spec, result))
+
+
+async def analyse_now(known: ModelCache, spec: DeploymentSpec) -> Need:
+    """Works a need out for a caller who waits, as for a plan; cancelling it kills the child.
+
+    Raises:
+        ChildFailure: with `retryable`, where it cannot be worked out.
+    """
+    engine = engine_for(spec)
+    analysis = engine.analysis(spec)
+    if analysis is None:
+        return engine.need(spec, None)
+    result = known.find(analysis)
+    if result is None:
+        result = await run_child(
+            analysis.target, analysis.payload, deadline_s=analysis.deadline_s, memory_bytes=analysis.memory_bytes
+        )
+        known.keep(analysis, result)
+    return engine.need(spec, result)
+
+
+def known_need(revision: RevisionFacts) -> tuple[Need | None, Finished | None]:
+    """The need where it can be told at once, or the terminal error of an engine that this version lacks."""
+    if revision.need is not None:
+        return None, None
+    try:
+        engine = engine_for(revision.spec)
+    except EngineUnsupportedError as error:
+        return None, Finished(revision.input_hash, error=str(error), retryable=False)
+    if engine.analysis(revision.spec) is None:
+        return engine.need(revision.spec, None), None
+    return None, None

@@ -1,0 +1,47 @@
+"""The leader's history: samples become one-minute figures, and spans of claims that are too old go."""
+
+from typing import Final
+
+import structlog
+
+from controller.runtime.clock import Clock
+from controller.runtime.database import DATABASE_ERRORS
+from controller.runtime.lease import check_term
+from controller.runtime.outcome import StaleError
+from controller.store.core.database import Database
+from controller.store.telemetry.minutes import forget_spans, roll_up
+
+log = structlog.get_logger(__name__)
+
+_PUT_OFF: Final[tuple[type[Exception], ...]] = (*DATABASE_ERRORS, StaleError)
+
+
+class History:
+    """Rolls up every `every_s` seconds; keeps spans of claims for `keep_days` days."""
+
+    def __init__(self, database: Database, term: int, clock: Clock, *, every_s: float, keep_days: int) -> None:
+        self._database = database
+        self._term = term
+        self._clock = clock
+        self._every_s = every_s
+        self._keep_days = keep_days
+
+    async def run(self) -> None:
+        """Runs until cancelled; a round that the database failed is left to the next."""
+        while True:
+            try:
+                await self.round()
+            except _PUT_OFF as error:
+                log.warning("history put off", error=str(error) or type(error).__name__)
+            await self._clock.sleep(self._every_s)
+
+    async def round(self) -> None:
+        """Takes up every sample that is committed by now, a portion a transaction."""
+        all_done = False
+        while not all_done:
+            async with self._database.transaction() as connection:
+                await check_term(connection, self._term)
+                all_done = await roll_up(connection)
+        async with self._database.transaction() as connection:
+            await check_term(connection, self._term)
+            await forget_spans(connection, keep_days=self._keep_days)

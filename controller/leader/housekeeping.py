@@ -1,0 +1,69 @@
+"""The leader's slow rounds: the audit of the invariants, and the forgetting of what is old."""
+
+from typing import Final
+
+import structlog
+
+from controller.domain.events import NewEvent
+from controller.runtime.clock import Clock
+from controller.runtime.database import DATABASE_ERRORS
+from controller.runtime.lease import check_term
+from controller.runtime.outcome import StaleError
+from controller.store.core.audit import audit
+from controller.store.core.database import Database
+from controller.store.core.events import write_events
+from controller.store.telemetry.retention import prune
+
+log = structlog.get_logger(__name__)
+
+_PUT_OFF: Final[tuple[type[Exception], ...]] = (*DATABASE_ERRORS, StaleError)
+_MAX_REPORTED: Final = 20
+
+
+class Housekeeping:
+    """Runs one round every `audit_every_s` seconds. A violation is logged, and an event the first time it is seen."""
+
+    def __init__(
+        self,
+        database: Database,
+        term: int,
+        clock: Clock,
+        *,
+        audit_every_s: float,
+        keep_events_days: int,
+        keep_actions_days: int,
+    ) -> None:
+        self._database = database
+        self._term = term
+        self._clock = clock
+        self._audit_every_s = audit_every_s
+        self._keep_events_days = keep_events_days
+        self._keep_actions_days = keep_actions_days
+        self._seen: frozenset[str] = frozenset()
+
+    async def run(self) -> None:
+        """Runs until cancelled; a round that the database failed is left to the next."""
+        while True:
+            await self._clock.sleep(self._audit_every_s)
+            try:
+                await self.round()
+            except _PUT_OFF as error:
+                log.warning("house-keeping put off", error=str(error) or type(error).__name__)
+
+    async def round(self) -> None:
+        """One audit and one portion of forgetting."""
+        async with self._database.snapshot() as connection:
+            result = await audit(connection)
+        found = {f"{v.invariant}: {v.message}": v for v in result.violations}
+        for text, violation in list(found.items())[:_MAX_REPORTED]:
+            log.error("invariant violated", invariant=violation.invariant, evidence=violation.evidence)
+            if text in self._seen:
+                continue
+            event = NewEvent("invariant_violated", text, ("controller:leader",), violation.evidence)
+            async with self._database.transaction() as connection:
+                await check_term(connection, self._term)
+                await write_events(connection, [event])
+        self._seen = frozenset(found)
+        async with self._database.transaction() as connection:
+            await check_term(connection, self._term)
+            await prune(connection, keep_events_days=self._keep_events_days, keep_actions_days=self._keep_actions_days)

@@ -1,0 +1,146 @@
+"""Delivers webhooks, signed by Standard Webhooks, with a bounded number of tries. Lives as long as one term.
+
+Each try's end is written to the message's row before the next one, so a new leader goes on where the old one was. A
+message whose answer was lost is sent again under its old id, by which the receiver knows it.
+"""
+
+import asyncio
+import base64
+import binascii
+import hashlib
+import hmac
+from dataclasses import dataclass
+from typing import Final
+
+import aiohttp
+import structlog
+import tenacity
+
+from controller.runtime.clock import Clock
+from controller.runtime.database import DATABASE_ERRORS
+from controller.runtime.lease import check_term
+from controller.runtime.outcome import StaleError
+from controller.store.core.database import Database
+from controller.store.policies.webhooks import Delivery, read_due, record_delivered, record_failed
+
+log = structlog.get_logger(__name__)
+
+_POLL_S: Final = 1.0
+_AT_ONCE: Final = 32
+_GONE: Final = 410  # the receiver wants no more of it
+_SECRET_PREFIX: Final = "whsec_"  # noqa: S105 - how a secret says that its key is written in base64
+_PUT_OFF: Final[tuple[type[Exception], ...]] = (*DATABASE_ERRORS, StaleError)
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookSettings:
+    """Tries of one message at most, their back-off (doubling from `wait_s` to `wait_max_s`) and each one's deadline."""
+
+    attempts: int = 8
+    wait_s: float = 1.0
+    wait_max_s: float = 300.0
+    try_s: float = 10.0
+
+
+class DeliveryError(Exception):
+    """The receiver has not taken it. `final`: it said that it never will."""
+
+    def __init__(self, message: str, *, final: bool = False) -> None:
+        super().__init__(message)
+        self.final = final
+
+
+def sign(key: str, id_: str, timestamp: int, payload: str) -> str:
+    """The header `webhook-signature`: version 1, HMAC-SHA256 of id, time and payload, in base64."""
+    signed = f"{id_}.{timestamp}.{payload}".encode()
+    return "v1," + base64.b64encode(hmac.digest(_key_bytes(key), signed, hashlib.sha256)).decode()
+
+
+def _key_bytes(key: str) -> bytes:
+    """Keys with the standard's prefix are base64; any other text is the key itself."""
+    if key.startswith(_SECRET_PREFIX):
+        try:
+            return base64.b64decode(key.removeprefix(_SECRET_PREFIX), validate=True)
+        except binascii.Error:
+            return key.encode()
+    return key.encode()
+
+
+class Webhooks:
+    """Looks for due messages each second, and tries several at once."""
+
+    def __init__(self, database: Database, term: int, clock: Clock, settings: WebhookSettings | None = None) -> None:
+        self._database = database
+        self._term = term
+        self._clock = clock
+        self._settings = settings or WebhookSettings()
+        self._under_way: set[str] = set()
+
+    async def run(self) -> None:
+        """Runs until cancelled; what the database or a receiver refuses is left to a later try."""
+        async with aiohttp.ClientSession() as http, asyncio.TaskGroup() as group:
+            while True:
+                try:
+                    async with self._database.connection() as connection:
+                        room = _AT_ONCE - len(self._under_way)
+                        due = await read_due(connection, but=self._under_way, limit=room) if room else []
+                except DATABASE_ERRORS as error:
+                    log.warning("webhooks could not be read", error=str(error) or type(error).__name__)
+                    due = []
+                for delivery in due:
+                    self._under_way.add(delivery.id)
+                    group.create_task(self._deliver(http, delivery), name=f"webhook-{delivery.id}")
+                await self._clock.sleep(_POLL_S)
+
+    async def _deliver(self, http: aiohttp.ClientSession, delivery: Delivery) -> None:
+        try:
+            await self.attempt(http, delivery)
+        except _PUT_OFF as error:
+            log.warning("a webhook was put off", id=delivery.id, error=str(error) or type(error).__name__)
+        finally:
+            self._under_way.discard(delivery.id)
+
+    async def attempt(self, http: aiohttp.ClientSession, delivery: Delivery) -> None:
+        """One try, and its end written down."""
+        try:
+            await self._post(http, delivery)
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError, DeliveryError) as error:
+            text = str(error) or type(error).__name__
+            again_after_s = self._again_after_s(delivery, error)
+            log.warning("a webhook failed", id=delivery.id, url=delivery.url, error=text, again_after_s=again_after_s)
+            async with self._database.transaction() as connection:
+                await check_term(connection, self._term)
+                await record_failed(connection, delivery, text, again_after_s)
+            return
+        async with self._database.transaction() as connection:
+            await check_term(connection, self._term)
+            await record_delivered(connection, delivery)
+
+    def _again_after_s(self, delivery: Delivery, error: Exception) -> float | None:
+        """How long to wait before the next try; None: there is none. The waits are tenacity's, kept in the row."""
+        tried = tenacity.RetryCallState(tenacity.AsyncRetrying(), None, (), {})
+        tried.attempt_number = delivery.attempts + 1
+        if isinstance(error, DeliveryError) and error.final:
+            return None
+        if tenacity.stop_after_attempt(self._settings.attempts)(tried):
+            return None
+        first_s = self._settings.wait_s
+        doubling = tenacity.wait_exponential(multiplier=first_s, max=self._settings.wait_max_s)
+        return (doubling + tenacity.wait_random(0, first_s / 4))(tried)
+
+    async def _post(self, http: aiohttp.ClientSession, delivery: Delivery) -> None:
+        if delivery.key is None:
+            raise DeliveryError(f"no secret is named {delivery.secret!r}; write `gpuward secret set {delivery.secret}`")
+        timestamp = int(self._clock.now().timestamp())
+        headers = {
+            "content-type": "application/json",
+            "webhook-id": delivery.id,
+            "webhook-timestamp": str(timestamp),
+            "webhook-signature": sign(delivery.key, delivery.id, timestamp, delivery.payload),
+        }
+        async with (
+            asyncio.timeout(self._settings.try_s),
+            http.post(delivery.url, data=delivery.payload.encode(), headers=headers, allow_redirects=False) as answer,
+        ):
+            if not answer.ok or answer.status >= 300:  # noqa: PLR2004 - a redirect is not followed: not taken
+                raise DeliveryError(f"the receiver answered {answer.status}", final=answer.status == _GONE)

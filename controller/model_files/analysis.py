@@ -1,0 +1,102 @@
+"""What the killable child is told to run: plain functions from a JSON value to a JSON value.
+
+They import nothing slow at the top: a child starts for every model that is read.
+"""
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from controller.domain.model_facts import ModelFacts, facts_to_json
+from controller.model_files.config import read_config, with_config
+from controller.model_files.errors import MetadataError
+from controller.model_files.files import LocalFolder, ModelFiles
+from controller.model_files.weights import read_weights
+
+MAX_ADAPTERS: Final = 64
+MAX_SIMULATED_S: Final = 3600.0
+
+
+def model_facts(payload: dict[str, Any]) -> dict[str, Any]:
+    """Reads what a model's files say; no weights are read, let alone downloaded.
+
+    Args:
+        payload: the source: `{"path": folder}`, `{"gguf": file}` or `{"repo": name, "revision": revision}`, the last
+            with an optional `"endpoint": URL` and, where the repository holds several GGUF models, `"file": name`.
+            Each with optional `"adapters"`: a list of sources, whose bytes are added up.
+
+    Returns:
+        `ModelFacts` as JSON.
+
+    Raises:
+        MetadataError: see there.
+    """
+    adapters = payload.get("adapters", [])
+    if len(adapters) > MAX_ADAPTERS:
+        raise MetadataError(f"{len(adapters)} adapters are more than {MAX_ADAPTERS}; name fewer", retryable=False)
+    try:
+        facts = facts_of(*_files(payload))
+        return facts_to_json(replace(facts, adapter_bytes=sum(_adapter_bytes(*_files(one)) for one in adapters)))
+    except MemoryError as error:
+        raise MetadataError(
+            "the model's headers need more memory than its reader may take; give resources.gpu_memory",
+            retryable=False,
+        ) from error
+
+
+def facts_of(files: ModelFiles, gguf_file: str | None = None) -> ModelFacts:
+    """What a model's files say of it.
+
+    Args:
+        files: the model's own, or those that others lie beside.
+        gguf_file: the GGUF file to read; None: safetensors and `.bin` go before the only one there may be.
+
+    Raises:
+        MetadataError: see there.
+    """
+    gguf_file = gguf_file or _only_gguf(files)
+    if gguf_file is not None:
+        from controller.model_files.gguf_facts import gguf_facts  # noqa: PLC0415 - brings numpy with it
+
+        return gguf_facts(files, gguf_file)
+    weights = read_weights(files)
+    facts = ModelFacts(
+        weights.format, weights.size_bytes, dict(weights.dtypes), weights.parameters, revision=files.revision
+    )
+    return with_config(facts, read_config(files))
+
+
+def _adapter_bytes(files: ModelFiles, gguf_file: str | None) -> int:
+    gguf_file = gguf_file or _only_gguf(files)
+    if gguf_file is not None:
+        from controller.model_files.gguf_facts import gguf_bytes  # noqa: PLC0415 - as above
+
+        return gguf_bytes(files, gguf_file)
+    return read_weights(files).size_bytes
+
+
+def _only_gguf(files: ModelFiles) -> str | None:
+    if any(name.endswith((".safetensors", ".bin")) for name in files.sizes):
+        return None
+    from controller.model_files.gguf_facts import only_model  # noqa: PLC0415 - as above
+
+    return only_model(files)
+
+
+def _files(source: dict[str, Any]) -> tuple[ModelFiles, str | None]:
+    """The files of a source, and which GGUF one it names, if any."""
+    if "repo" in source:
+        from controller.model_files.huggingface import HubFiles  # noqa: PLC0415 - brings TLS with it
+
+        return HubFiles(source["repo"], source["revision"], source.get("endpoint")), source.get("file")
+    path = Path(source["gguf"] if "gguf" in source else source["path"])
+    if "gguf" in source or path.suffix == ".gguf":
+        return LocalFolder(path.parent), path.name
+    return LocalFolder(path), None
+
+
+def simulated_need(payload: dict[str, Any]) -> dict[str, Any]:
+    """Takes `seconds`, then returns the `memory_mib` that it was given (None: unknown)."""
+    time.sleep(min(float(payload["seconds"]), MAX_SIMULATED_S))
+    return {"memory_mib": payload["memory_mib"]}

@@ -1,0 +1,158 @@
+"""What a model in GGUF files says of itself, in the words that are used of all models."""
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from gguf.constants import Keys
+
+from controller.domain.model_facts import ModelFacts
+from controller.model_files.config_fields import is_count, is_word
+from controller.model_files.defaults import ENCODERS, FULL_EVERY
+from controller.model_files.errors import MetadataError
+from controller.model_files.files import ModelFiles, refuse_pointer, where
+from controller.model_files.gguf_header import ArrayLength, GgufHeader, Value, missing, read_header
+
+MAX_PARTS: Final = 1024
+_PART: Final = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<parts>\d{5})\.gguf")
+_SUFFIX: Final = ".gguf"
+
+
+def gguf_facts(files: ModelFiles, name: str) -> ModelFacts:
+    """Reads a model of one file, or of all the parts of which `name` is one.
+
+    Raises:
+        MetadataError: retryable where files are missing, terminal where one is corrupt or no model; names it.
+    """
+    headers = _headers(files, name)
+    values = headers[0].values
+    kind = values.get(Keys.General.TYPE, "model")
+    if kind != "model":
+        raise MetadataError(f"{where(files, name)} is of type {kind!r} and no model", retryable=False)
+    return _with_values(_of_tensors(files, name, headers), values)
+
+
+def gguf_bytes(files: ModelFiles, name: str) -> int:
+    """Bytes of the tensors, whatever they are of: an adapter, say.
+
+    Raises:
+        MetadataError: as `gguf_facts`.
+    """
+    return _of_tensors(files, name, _headers(files, name)).weight_bytes
+
+
+def only_model(files: ModelFiles) -> str | None:
+    """The file of the one GGUF model among the files, its first part; None where there is none.
+
+    Raises:
+        MetadataError: terminal, where there are several: we do not guess which.
+    """
+    found = sorted(n for n in files.sizes if n.endswith(_SUFFIX) and not n.startswith("mmproj"))
+    first = [n for n in found if (part := _PART.fullmatch(n)) is None or int(part["number"]) == 1]
+    if len(first) > 1:
+        raise MetadataError(
+            f"{files.name} holds several GGUF models ({', '.join(n[:80] for n in first[:4])} ...); name one of them as"
+            " model: gguf:/file",
+            retryable=False,
+        )
+    return first[0] if first else None
+
+
+def _headers(files: ModelFiles, name: str) -> list[GgufHeader]:
+    part = _PART.fullmatch(name)
+    names = [name]
+    if part is not None:
+        parts = int(part["parts"])
+        if parts > MAX_PARTS:
+            raise MetadataError(f"{where(files, name)} is one of {parts} parts, more than {MAX_PARTS}", retryable=False)
+        names = [f"{part['stem']}-{n:05}-of-{parts:05}{_SUFFIX}" for n in range(1, parts + 1)]
+    for each in names:
+        if each not in files.sizes:
+            raise missing(files, each)
+        refuse_pointer(files, each)
+    return [read_header(files, each) for each in names]
+
+
+def _of_tensors(files: ModelFiles, name: str, headers: list[GgufHeader]) -> ModelFacts:
+    dtypes: Counter[str] = Counter()
+    for header in headers:
+        dtypes.update(header.dtypes)
+    if not dtypes.total():
+        raise MetadataError(f"{where(files, name)} holds no tensors; replace the file", retryable=False)
+    parameters = sum(header.parameters for header in headers)
+    return ModelFacts("gguf", dtypes.total(), dict(dtypes), parameters, revision=files.revision)
+
+
+def _with_values(facts: ModelFacts, values: Mapping[str, Value]) -> ModelFacts:
+    stated = values.get(Keys.General.ARCHITECTURE)
+    arch = stated if isinstance(stated, str) and is_word(stated) else ""
+
+    def value(key: str) -> Value:
+        return values.get(key.format(arch=arch))
+
+    def count(*keys: str) -> int | None:
+        return next((most for key in keys if (most := _most(value(key)))), None)
+
+    heads, hidden = count(Keys.Attention.HEAD_COUNT), count(Keys.LLM.EMBEDDING_LENGTH)
+    # Files of before llama.cpp kept the latent form in its cache do not have these: there it keeps whole heads.
+    latent = count(Keys.Attention.KEY_LENGTH_MLA) is not None
+    head_dim = count(Keys.Attention.KEY_LENGTH_MLA, Keys.Attention.KEY_LENGTH)
+    v_head_dim = count(Keys.Attention.VALUE_LENGTH_MLA, Keys.Attention.VALUE_LENGTH)
+    if head_dim is None and heads and hidden:
+        head_dim = hidden // heads or None
+    tokens = values.get(Keys.Tokenizer.LIST)
+    facts = replace(
+        facts,
+        architectures=(arch,) if arch else (),
+        model_type=arch,
+        hidden_size=hidden,
+        intermediate_size=count(Keys.LLM.FEED_FORWARD_LENGTH),
+        heads=heads,
+        kv_heads=count(Keys.Attention.HEAD_COUNT_KV) or heads,
+        head_dim=head_dim,
+        v_head_dim=v_head_dim if v_head_dim != head_dim else None,
+        kv_lora_rank=count(Keys.Attention.KV_LORA_RANK) if latent else None,
+        qk_rope_head_dim=count(Keys.Rope.DIMENSION_COUNT) if latent else None,
+        vocab=count(Keys.LLM.VOCAB_SIZE) or (tokens.items if isinstance(tokens, ArrayLength) else None),
+        context_length=count(Keys.LLM.CONTEXT_LENGTH),
+        experts=count(Keys.LLM.EXPERT_COUNT),
+        experts_per_token=count(Keys.LLM.EXPERT_USED_COUNT),
+        encoder=arch in ENCODERS or value(Keys.Attention.CAUSAL) is False,
+    )
+    layers = count(Keys.LLM.BLOCK_COUNT)
+    return facts if layers is None else _with_layers(facts, layers, arch, values)
+
+
+def _with_layers(facts: ModelFacts, layers: int, arch: str, values: Mapping[str, Value]) -> ModelFacts:
+    """Layers without heads of their own keep a state instead of a cache; some look through a window only."""
+    facts = replace(facts, layers=layers)
+    interval = values.get(Keys.LLM.FULL_ATTENTION_INTERVAL.format(arch=arch))
+    if isinstance(interval, int) and interval > 0:
+        return replace(facts, full_layers=layers // interval, uncached_layers=layers - layers // interval)
+    kv_heads = values.get(Keys.Attention.HEAD_COUNT_KV.format(arch=arch))
+    uncached = kv_heads.count(0) if isinstance(kv_heads, tuple) and len(kv_heads) == layers else 0
+    window = values.get(Keys.Attention.SLIDING_WINDOW.format(arch=arch))
+    pattern = values.get(Keys.Attention.SLIDING_WINDOW_PATTERN.format(arch=arch))
+    full = layers - uncached
+    # Others name a window, too, that llama.cpp does not use.
+    every = pattern if isinstance(pattern, int) and is_count(pattern) else FULL_EVERY.get(arch)
+    if is_count(window) and isinstance(pattern, tuple) and len(pattern) == layers:
+        full -= sum(map(bool, pattern))
+    elif is_count(window) and every is not None:
+        full = layers // every
+    windowed = full < layers - uncached
+    return replace(
+        facts,
+        full_layers=max(0, full),
+        uncached_layers=uncached,
+        sliding_window=window if windowed and isinstance(window, int) else None,
+    )
+
+
+def _most(value: Value) -> int | None:
+    """A number above zero; of one for each layer the greatest."""
+    if isinstance(value, tuple):
+        value = max((n for n in value if is_count(n)), default=None)
+    return value if isinstance(value, int) and is_count(value) else None

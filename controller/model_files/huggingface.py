@@ -1,0 +1,138 @@
+"""A Hugging Face repository's files, read by range requests; no weights are downloaded.
+
+The library is imported when it is needed: a controller whose users name only folders does not have to have it.
+"""
+
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Final, TypeVar
+
+from controller.model_files.errors import MetadataError
+from controller.model_files.files import MAX_FILES, where
+
+_REQUEST_TIMEOUT_S: Final = 20.0
+_RETRIES: Final = 2  # the whole analysis is tried again, too
+_AT_ONCE: Final = 4  # a model of 160 files takes as many requests
+_PARTIAL, _WHOLE = 206, 200
+# Of a URL: who asks, and the signature with which a store behind the hub lets anybody in. Errors are shown and kept.
+_SECRETS: Final = re.compile(r"(?<=://)[^/\s@]+@|\?[^\s'\")]+")
+_MAX_TOLD: Final = 1000
+
+T = TypeVar("T")
+
+
+class HubFiles:
+    """The files on the top floor of a repository at one commit.
+
+    Args:
+        repo: org/name.
+        revision: branch, tag or commit; what it stands for now is what is read.
+        endpoint: URL of a mirror; None: where the library goes by itself.
+
+    Raises:
+        MetadataError: retryable where the hub cannot be reached or access may be granted, terminal where it has no such
+            model for us.
+    """
+
+    def __init__(self, repo: str, revision: str, endpoint: str | None = None) -> None:
+        self.name = f"hf:{repo}@{revision}"
+        self._repo, self._endpoint = repo, endpoint
+        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+        os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+        with _told(self.name):
+            from huggingface_hub import HfApi  # noqa: PLC0415 - see the module's docstring
+
+            api = HfApi(endpoint=endpoint)
+            info = api.model_info(repo, revision=revision, files_metadata=True, timeout=_REQUEST_TIMEOUT_S)
+        self.revision: str | None = info.sha
+        siblings = info.siblings or []
+        if len(siblings) > MAX_FILES:
+            raise MetadataError(f"{self.name} holds more than {MAX_FILES} files; is it a model's?", retryable=False)
+        files = [s for s in siblings if "/" not in s.rfilename]
+        if any(s.size is None for s in files):
+            raise MetadataError(f"{self.name}: the hub does not tell the files' sizes", retryable=False)
+        self.sizes: Mapping[str, int] = {s.rfilename: s.size or 0 for s in files}
+
+    def read(self, name: str, start: int, length: int) -> bytes:
+        """See ModelFiles."""
+        length = min(length, self.sizes[name] - start)
+        if length <= 0:
+            return b""
+        with _told(where(self, name)):
+            from huggingface_hub import hf_hub_url  # noqa: PLC0415 - see the module's docstring
+            from huggingface_hub.utils import (  # type: ignore[attr-defined]  # noqa: PLC0415 - not listed, documented
+                build_hf_headers,
+                hf_raise_for_status,
+                http_stream_backoff,
+            )
+
+            url = hf_hub_url(self._repo, name, revision=self.revision, endpoint=self._endpoint)
+            headers = build_hf_headers() | {
+                "Range": f"bytes={start}-{start + length - 1}",
+                "Accept-Encoding": "identity",
+            }
+            with http_stream_backoff(
+                "GET", url, headers=headers, max_retries=_RETRIES, timeout=_REQUEST_TIMEOUT_S, follow_redirects=True
+            ) as response:
+                hf_raise_for_status(response)
+                if response.status_code != _PARTIAL and (start or response.status_code != _WHOLE):
+                    raise MetadataError(f"{where(self, name)}: the hub does not answer by ranges", retryable=False)
+                # Whoever sends the whole file all the same is not listened to for longer than we asked.
+                return _at_most(response.iter_bytes(), length)
+
+    def each(self, function: Callable[[str], T], names: Iterable[str]) -> Iterator[T]:
+        """A few at once: most of the time is the way there and back."""
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            yield from pool.map(function, names)
+
+
+def _at_most(chunks: Iterable[bytes], length: int) -> bytes:
+    parts, left = [], length
+    for chunk in chunks:
+        parts.append(chunk[:left])
+        left -= len(parts[-1])
+        if not left:
+            return b"".join(parts)
+    raise MetadataError(f"the hub sent {length - left} bytes instead of {length}", retryable=True)
+
+
+@contextmanager
+def _told(name: str) -> Iterator[None]:
+    """Turns what the library raises into a MetadataError that says what to do."""
+    try:
+        from huggingface_hub.errors import (  # noqa: PLC0415 - see the module's docstring
+            EntryNotFoundError,
+            GatedRepoError,
+            HFValidationError,
+            RepositoryNotFoundError,
+            RevisionNotFoundError,
+        )
+    except ImportError as error:
+        raise MetadataError(
+            "hf: models need the package huggingface_hub in the controller; install it or give resources.gpu_memory",
+            retryable=False,
+        ) from error
+    try:
+        yield
+    except MetadataError:
+        raise
+    except GatedRepoError as error:
+        raise MetadataError(
+            f"{name} is gated: have access granted on the hub and set HF_TOKEN in the controller's environment, "
+            "or give resources.gpu_memory",
+            retryable=True,  # granting it changes no spec
+        ) from error
+    except (RepositoryNotFoundError, RevisionNotFoundError, EntryNotFoundError, HFValidationError) as error:
+        raise MetadataError(
+            f"{name} is not there or not public; check the name, set HF_TOKEN in the controller's environment, "
+            "or give resources.gpu_memory",
+            retryable=False,
+        ) from error
+    except MemoryError:
+        raise
+    except Exception as error:  # the library's network errors have no common base of their own
+        told = _SECRETS.sub("", str(error))[:_MAX_TOLD]
+        raise MetadataError(f"{name} cannot be read: {type(error).__name__}: {told}", retryable=True) from error

@@ -1,0 +1,1 @@
+"""Why an ask is pending, and what would help."""

@@ -1,0 +1,1 @@
+"""Workers, devices, claims and demand as arrays."""

@@ -1,0 +1,223 @@
+"""The arrays behind the inventory: one row per GPU and one per worker. Their order does not depend on input order.
+
+The GPU arrays have one more row than there are GPUs: the placeholder GPU, which fits nothing. It pads smaller groups
+where groups of several sizes are processed together.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from controller.domain.placement import DeviceState, WorkerFacts
+from controller.scheduling.inventory.arrays import Bools, Ints
+
+UNKNOWN_CAPABILITY: Final = -1
+UNCLAIMABLE: Final = -1  # as free memory: not even 0 MiB can be claimed
+_MAJOR: Final = 1000  # 9.0 becomes 9000, so capabilities compare as numbers
+
+
+def capability_number(capability: tuple[int, int] | None) -> int:
+    """A compute capability as one number. Unknown is below every real one."""
+    return UNKNOWN_CAPABILITY if capability is None else capability[0] * _MAJOR + capability[1]
+
+
+class Platform(NamedTuple):
+    """The facts that decide engine compatibility. Many workers share one platform."""
+
+    os: str
+    arch: str
+    driver: str | None
+    simulated: bool
+    engines: frozenset[str] | None = None  # installed; None: unknown
+
+
+class Kind(NamedTuple):
+    """GPUs of one kind are interchangeable."""
+
+    vendor: str
+    model: str
+
+
+@dataclass(slots=True)
+class GpuTable:
+    """One row per GPU, sorted by worker row, kind, GPU index, UUID. Memory in MiB."""
+
+    uuid: list[str]
+    worker: Ints  # row of the worker
+    index: Ints
+    kind: Ints  # index into kinds
+    kinds: list[Kind]
+    total: Ints
+    reserved: Ints
+    foreign: Ints
+    claimed: Ints
+    claims: Ints
+    exclusive: Ints  # exclusive claims
+    capability: Ints
+    healthy: Bools
+    mig: Bools
+    instances: Ints
+    free: Ints  # memory for a shared claim now; UNCLAIMABLE where none is possible
+    whole: Ints  # memory for an exclusive claim now; UNCLAIMABLE where none is possible
+
+    def write(self, row: int, device: DeviceState) -> bool:
+        """Writes a device that keeps its row. False: at most its claims and its use changed."""
+        lasting = (
+            device.memory_mib, device.reserved_mib, capability_number(device.compute_capability), device.healthy,
+            device.mig_mode,
+        )  # fmt: skip
+        arrays = (self.total, self.reserved, self.capability, self.healthy, self.mig)
+        changed = any(array[row] != value for array, value in zip(arrays, lasting, strict=True))
+        for array, value in zip(arrays, lasting, strict=True):
+            array[row] = value
+        self.foreign[row] = device.foreign_mib
+        self.claimed[row] = device.claimed_mib
+        self.claims[row] = device.claims
+        self.exclusive[row] = device.exclusive_claims
+        self.derive(row)
+        return changed
+
+    def add_claims(self, row: int, memory_mib: int, count: int, exclusive: int) -> None:
+        """Adds claims, or removes them with negative figures."""
+        self.claimed[row] += memory_mib
+        self.claims[row] += count
+        self.exclusive[row] += exclusive
+        self.derive(row)
+
+    def derive(self, row: int) -> None:
+        """Computes `free` and `whole` of a row. Only an exclusive claim gets the reserved memory too."""
+        usable = self.healthy[row] and not self.mig[row]
+        free = self.total[row] - self.reserved[row] - self.claimed[row] - self.foreign[row]
+        self.free[row] = max(free, UNCLAIMABLE) if usable and not self.exclusive[row] else UNCLAIMABLE
+        untouched = usable and not self.claims[row] and not self.foreign[row]
+        self.whole[row] = self.total[row] if untouched else UNCLAIMABLE
+
+    def derive_all(self) -> None:
+        """`derive` for every row at once."""
+        nothing = np.zeros_like(self.claims)
+        self.free[:], self.whole[:] = self.without(nothing, nothing, nothing)
+
+    def without(self, memory_mib: Ints, count: Ints, exclusive: Ints) -> tuple[Ints, Ints]:
+        """`free` and `whole` of all GPUs as if claims of this memory and number had ended on each."""
+        usable = self.healthy & ~self.mig
+        free = np.maximum(self.total - self.reserved - self.claimed + memory_mib - self.foreign, UNCLAIMABLE)
+        untouched = usable & (self.claims == count) & (self.foreign == 0)
+        return np.where(usable & (self.exclusive == exclusive), free, UNCLAIMABLE), np.where(
+            untouched, self.total, UNCLAIMABLE
+        )
+
+
+@dataclass(slots=True)
+class WorkerTable:
+    """One row per worker, sorted by name, with its host device. Memory in MiB, CPU in thousandths of a core."""
+
+    facts: list[WorkerFacts]
+    first_gpu: Ints  # worker i has the GPUs first_gpu[i] : first_gpu[i + 1]
+    ready: Bools
+    schedulable: Bools
+    platform: Ints  # index into platforms
+    platforms: list[Platform]
+    host_uuid: list[str]  # "" if the host device is unknown
+    host_ok: Bools
+    memory: Ints  # without the reserved part
+    memory_claimed: Ints
+    cpu: Ints
+    cpu_claimed: Ints
+    instances: Ints
+
+    def write_facts(self, row: int, facts: WorkerFacts) -> None:
+        """Writes facts that differ at most in readiness."""
+        self.facts[row] = facts
+        self.ready[row] = facts.ready
+        self.schedulable[row] = facts.schedulable
+
+    def write_host(self, row: int, device: DeviceState) -> bool:
+        """Writes the host device. False: at most its free memory and CPU changed."""
+        changed = self.host_uuid[row] != device.uuid or bool(self.host_ok[row]) != device.healthy
+        self.host_uuid[row] = device.uuid
+        self.host_ok[row] = device.healthy
+        self.memory[row] = device.memory_mib - device.reserved_mib
+        self.memory_claimed[row] = device.claimed_mib
+        self.cpu[row] = device.cpu_milli
+        self.cpu_claimed[row] = device.claimed_cpu_milli
+        return changed
+
+
+def build_tables(
+    workers: Iterable[WorkerFacts], devices: Mapping[str, DeviceState]
+) -> tuple[WorkerTable, GpuTable, dict[str, int]]:
+    """Builds both tables.
+
+    Returns:
+        Both tables, and rows by UUID: a GPU's row in its table, a host device's row in the workers' table. Devices of
+        unknown workers have no row.
+    """
+    facts = sorted(workers, key=lambda w: (w.name, w.id))
+    row_of_worker = {w.id: row for row, w in enumerate(facts)}
+    known = [d for d in devices.values() if d.worker_id in row_of_worker]
+    gpus = [d for d in known if d.kind == "gpu"]
+    kinds = sorted({Kind(d.vendor, d.model) for d in gpus})
+    number = {kind: i for i, kind in enumerate(kinds)}
+    kind_of = {d.uuid: number[d.vendor, d.model] for d in gpus}  # type: ignore[index] # a Kind is such a pair
+    gpus.sort(key=lambda d: (row_of_worker[d.worker_id], kind_of[d.uuid], d.index, d.uuid))
+    gpu_table = _gpu_table(gpus, row_of_worker, kinds, kind_of)
+    worker_table = _worker_table(facts, gpu_table)
+    rows = {d.uuid: row for row, d in enumerate(gpus)}
+    for host in sorted((d for d in known if d.kind == "host"), key=lambda d: d.uuid):
+        rows[host.uuid] = row_of_worker[host.worker_id]
+        worker_table.write_host(rows[host.uuid], host)
+    return worker_table, gpu_table, rows
+
+
+def _gpu_table(
+    gpus: list[DeviceState], row_of_worker: Mapping[str, int], kinds: list[Kind], kind_of: Mapping[str, int]
+) -> GpuTable:
+    def ints(values: Iterable[int], placeholder: int = 0) -> Ints:
+        return np.fromiter((*values, placeholder), dtype=np.int64, count=len(gpus) + 1)
+
+    table = GpuTable(
+        uuid=[d.uuid for d in gpus],
+        worker=ints((row_of_worker[d.worker_id] for d in gpus), -1),
+        index=ints((d.index for d in gpus), -1),
+        kind=ints((kind_of[d.uuid] for d in gpus), -1),
+        kinds=kinds,
+        total=ints((d.memory_mib for d in gpus), UNCLAIMABLE),
+        reserved=ints(d.reserved_mib for d in gpus),
+        foreign=ints(d.foreign_mib for d in gpus),
+        claimed=ints(d.claimed_mib for d in gpus),
+        claims=ints(d.claims for d in gpus),
+        exclusive=ints(d.exclusive_claims for d in gpus),
+        capability=ints((capability_number(d.compute_capability) for d in gpus), UNKNOWN_CAPABILITY),
+        healthy=np.array([*(d.healthy for d in gpus), False], dtype=np.bool_),
+        mig=np.array([*(d.mig_mode for d in gpus), False], dtype=np.bool_),
+        instances=np.zeros(len(gpus) + 1, dtype=np.int64),
+        free=np.full(len(gpus) + 1, UNCLAIMABLE, dtype=np.int64),
+        whole=np.full(len(gpus) + 1, UNCLAIMABLE, dtype=np.int64),
+    )
+    table.derive_all()
+    return table
+
+
+def _worker_table(facts: list[WorkerFacts], gpus: GpuTable) -> WorkerTable:
+    def zeros() -> Ints:
+        return np.zeros(len(facts), dtype=np.int64)
+
+    platform_of = [Platform(w.os, w.arch, w.driver, w.simulated, w.engines) for w in facts]
+    number = {platform: i for i, platform in enumerate(dict.fromkeys(platform_of))}
+    return WorkerTable(
+        facts=facts,
+        first_gpu=np.searchsorted(gpus.worker[:-1], np.arange(len(facts) + 1)).astype(np.int64),
+        ready=np.array([w.ready for w in facts], dtype=np.bool_),
+        schedulable=np.array([w.schedulable for w in facts], dtype=np.bool_),
+        platform=np.array([number[p] for p in platform_of], dtype=np.int64),
+        platforms=list(number),
+        host_uuid=[""] * len(facts),
+        host_ok=np.zeros(len(facts), dtype=np.bool_),
+        memory=zeros(),
+        memory_claimed=zeros(),
+        cpu=zeros(),
+        cpu_claimed=zeros(),
+        instances=zeros(),
+    )

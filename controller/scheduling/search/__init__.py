@@ -1,0 +1,1 @@
+"""Where one ask fits best: filters, ranking, gangs."""

@@ -1,0 +1,139 @@
+"""Ranking of the groups that fit: two keys for every group. Smaller is better; the second decides between equal first.
+
+pack, one GPU: the least memory left over, then a GPU that is already shared, then the group with the fewest unclaimed
+GPUs. An exclusive claim leaves nothing over, so the smallest GPU that is large enough wins.
+pack, several GPUs: the group with the fewest suitable GPUs, so that large free workers stay whole; then as for one GPU.
+spread: the fewest instances of this deployment on the worker, then the fewest of all deployments; then the same by GPU,
+and the least memory claimed.
+no GPU: pack takes the host whose GPUs have the least free memory, so that free GPUs keep the CPU and memory that they
+need; then the host with the least memory left over. An ask that claims nothing of a host cannot be packed, and goes
+where the fewest instances run.
+least_fragmentation: the least loss of what the observed demand could use (`fragmentation.py`), then the group with the
+least free memory. Where no demand is known it equals pack.
+"""
+
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import numpy as np
+
+from controller.domain.placement import Ask, Layout
+from controller.scheduling.inventory.arrays import NEVER, Bools, Ints, nth_smallest
+from controller.scheduling.inventory.capacity import Inventory
+
+# How figures share one integer. Per GPU: 2^11 instances of a deployment, 2^20 instances, 2^31 MiB.
+_INSTANCES_BITS: Final = 20
+_MEMORY_BITS: Final = 31
+_LEFT_BITS: Final = 44  # twice the MiB of a GPU plus one
+_WORKER_BITS: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Fitting:
+    """Some groups and their suitable GPUs. All arrays have a row per group; those of GPUs have a column per GPU."""
+
+    groups: Ints
+    workers: Ints
+    slots: Ints  # rows of the GPUs
+    have: Ints  # memory for a claim on each
+    suitable: Bools
+
+
+class Ranking(Protocol):
+    """Ranks groups for one layout of one ask."""
+
+    def keys(self, some: Fitting, wanted: Ints) -> tuple[Ints, Ints]:
+        """Both keys of these groups, for the wanted number of GPUs of each."""
+
+    def gpu_keys(self, some: Fitting) -> Ints:
+        """One key per GPU; smaller is better."""
+
+
+def nth_key(keys: Ints, suitable: Bools, wanted: Ints) -> Ints:
+    """By group: the key of the last GPU that an instance would get there."""
+    if not len(wanted) or not keys.shape[1]:
+        return np.full(len(wanted), NEVER, dtype=np.int64)
+    masked = np.where(suitable, keys, NEVER)
+    most = int(wanted.max())
+    if most == int(wanted.min()):
+        return nth_smallest(masked, most)
+    ordered = np.sort(masked, axis=1)
+    nth: Ints = ordered[np.arange(len(wanted)), np.minimum(wanted, keys.shape[1]) - 1]
+    return nth
+
+
+def free_memory(inventory: Inventory, slots: Ints) -> Ints:
+    """By group: the memory free for shared claims."""
+    free: Ints = np.maximum(inventory.gpus.free[slots], 0).sum(axis=1)
+    return free
+
+
+@dataclass(slots=True)
+class Pack:
+    """Fills GPUs and hosts that are already in use."""
+
+    inventory: Inventory
+    ask: Ask
+    layout: Layout
+
+    def keys(self, some: Fitting, wanted: Ints) -> tuple[Ints, Ints]:
+        """See the module."""
+        if not self.layout.gpus:
+            return self._host_keys(some)
+        unclaimed = np.count_nonzero(self.inventory.gpus.whole[some.slots] >= 0, axis=1)
+        last = nth_key(self.gpu_keys(some), some.suitable, wanted)
+        if self.layout.gpus > self.layout.workers:
+            last = np.minimum(last, (1 << _LEFT_BITS) - 1) | np.count_nonzero(some.suitable, axis=1) << _LEFT_BITS
+        return last, unclaimed
+
+    def gpu_keys(self, some: Fitting) -> Ints:
+        """See the module."""
+        if self.layout.exclusive:
+            return some.have
+        keys: Ints = some.have * 2 + (self.inventory.gpus.claims[some.slots] == 0)
+        return keys
+
+    def _host_keys(self, some: Fitting) -> tuple[Ints, Ints]:
+        workers, rows = self.inventory.workers, some.workers
+        if self.ask.host_memory_mib:
+            return free_memory(self.inventory, some.slots), workers.memory[rows] - workers.memory_claimed[rows]
+        if self.ask.cpu_milli:
+            return free_memory(self.inventory, some.slots), workers.cpu[rows] - workers.cpu_claimed[rows]
+        return workers.instances[rows], np.zeros(len(rows), dtype=np.int64)
+
+
+@dataclass(slots=True)
+class Spread:
+    """Avoids the deployment's own instances first, then all instances."""
+
+    inventory: Inventory
+    ask: Ask
+    layout: Layout
+
+    def keys(self, some: Fitting, wanted: Ints) -> tuple[Ints, Ints]:
+        """See the module."""
+        workers = self.inventory.workers
+        mine, _ = self.inventory.deployment_on(self.ask.deployment_uid)
+        own = np.zeros(len(some.workers), dtype=np.int64)
+        if mine:
+            own[:] = [mine.get(workers.facts[row].id, 0) for row in some.workers.tolist()]
+        first = own << _WORKER_BITS | workers.instances[some.workers]
+        if not self.layout.gpus:
+            return first, np.zeros_like(first)
+        return first, nth_key(self.gpu_keys(some), some.suitable, wanted)
+
+    def gpu_keys(self, some: Fitting) -> Ints:
+        """See the module."""
+        gpus = self.inventory.gpus
+        memory = np.minimum(gpus.claimed[some.slots], (1 << _MEMORY_BITS) - 1)
+        instances = np.minimum(gpus.instances[some.slots], (1 << _INSTANCES_BITS) - 1)
+        keys: Ints = (self._own(some.slots) << _INSTANCES_BITS | instances) << _MEMORY_BITS | memory
+        return keys
+
+    def _own(self, slots: Ints) -> Ints:
+        _, mine = self.inventory.deployment_on(self.ask.deployment_uid)
+        own = np.zeros(slots.size, dtype=np.int64)
+        if mine:
+            uuids = self.inventory.gpus.uuid
+            own[:] = [mine.get(uuids[row], 0) if row < len(uuids) else 0 for row in slots.ravel().tolist()]
+        return own.reshape(slots.shape)

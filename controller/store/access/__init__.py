@@ -1,0 +1,1 @@
+"""API keys, join tokens and secrets."""

@@ -1,0 +1,109 @@
+"""Join tokens: one-time and expiring, exchanged for a worker's own credential."""
+
+import secrets
+import uuid
+from datetime import timedelta
+from typing import Final
+
+import asyncpg
+from sqlalchemy import func
+from sqlmodel import col, select
+
+from controller.domain.events import NewEvent
+from controller.store.access.keys import as_uuid, hash_secret
+from controller.store.access.tables import TokenRow
+from controller.store.core.database import Database
+from controller.store.core.events import write_events
+from controller.store.core.notify import notify
+from controller.store.core.refusals import NotFoundError, TokenRefusedError, WorkerNameTakenError
+from schemas.api.access import TokenCreated, TokenView
+from schemas.wire import JoinResponse
+
+TOKEN_PREFIX: Final = "gpj_"  # noqa: S105 - the common prefix, not a secret
+DEFAULT_TTL_S: Final = 3600.0
+MAX_TTL_S: Final = 30 * 86400.0
+
+
+async def create_token(database: Database, *, ttl_s: float = DEFAULT_TTL_S) -> TokenCreated:
+    """Creates a token that is valid once, for `ttl_s` seconds of the database's clock."""
+    token = TOKEN_PREFIX + secrets.token_urlsafe(32)
+    async with database.session() as session:
+        now = (await session.execute(select(func.now()))).scalar_one()
+        row = TokenRow(
+            id=uuid.uuid4(), hash=hash_secret(token), created_at=now, expires_at=now + timedelta(seconds=ttl_s)
+        )
+        session.add(row)
+    return TokenCreated(token=token, **_view(row).model_dump())
+
+
+async def list_tokens(database: Database) -> list[TokenView]:
+    """All tokens, including used and revoked ones, oldest first."""
+    async with database.session() as session:
+        rows = (await session.execute(select(TokenRow).order_by(col(TokenRow.created_at), col(TokenRow.id)))).scalars()
+        return [_view(row) for row in rows]
+
+
+async def revoke_token(database: Database, token_id: str) -> TokenView:
+    """Revokes a token; repeating it changes nothing.
+
+    Raises:
+        NotFoundError: no token has this id.
+    """
+    async with database.session() as session:
+        row = await session.get(TokenRow, as_uuid(token_id), with_for_update=True)
+        if row is None:
+            raise NotFoundError(f"no join token has the id {token_id!r}; `gpuward join-token list` shows the ids")
+        if row.revoked_at is None:
+            row.revoked_at = (await session.execute(select(func.now()))).scalar_one()
+        return _view(row)
+
+
+async def redeem(database: Database, token: str, name: str) -> JoinResponse:
+    """Exchanges a token for the credential of a new worker; works once, also under concurrent attempts.
+
+    Raises:
+        TokenRefusedError: the token is unknown, used, revoked or expired.
+        WorkerNameTakenError: a live worker has that name; the token stays valid.
+    """
+    credential = "gpc_" + secrets.token_urlsafe(32)
+    worker = uuid.uuid4()
+    try:
+        async with database.transaction() as connection:
+            used = await connection.fetchval(
+                """update join_tokens set used_at = now(), used_by = $2
+                    where hash = $1 and used_at is null and revoked_at is null and expires_at > now()
+                returning id""",
+                hash_secret(token),
+                name,
+            )
+            if used is None:
+                raise TokenRefusedError(
+                    "the join token is unknown, used, revoked or expired; make one with `gpuward join-token create`"
+                )
+            await connection.execute(
+                "insert into workers (id, name, credential_hash, proxy_secret) values ($1, $2, $3, $4)",
+                worker,
+                name,
+                hash_secret(credential),
+                secrets.token_urlsafe(32),
+            )
+            message = f"worker {name} joined"
+            await write_events(connection, [NewEvent("joined", message, (f"worker:{worker}",), {"token": str(used)})])
+            await notify(connection, "worker", [str(worker)])
+    except asyncpg.UniqueViolationError as error:
+        raise WorkerNameTakenError(
+            f"a worker named {name!r} exists; start its agent with its own data folder, choose another name "
+            f"with --name, or delete the old worker first: gpuward delete worker {name}"
+        ) from error
+    return JoinResponse(worker=name, worker_uid=str(worker), credential=credential)
+
+
+def _view(row: TokenRow) -> TokenView:
+    return TokenView(
+        id=str(row.id),
+        created_at=row.created_at,
+        expires_at=row.expires_at,
+        used_at=row.used_at,
+        used_by=row.used_by,
+        revoked_at=row.revoked_at,
+    )

@@ -1,0 +1,1 @@
+"""What every part of the store uses: connections, migrations, locks, events, wake-ups, errors."""

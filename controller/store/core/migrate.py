@@ -1,0 +1,66 @@
+"""Migrates the schema at start, under a lock, so that two controllers never migrate at once."""
+
+from pathlib import Path
+from typing import Any, Final
+
+from alembic import command
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, text
+
+from controller.store.core.database import Database
+
+_LOCK_KEY: Final = 7_309_446_271  # an arbitrary constant: names this lock in the whole database
+_FOLDER: Final = Path(__file__).parents[1] / "migrations"
+
+
+class SchemaTooNewError(RuntimeError):
+    """A newer version has migrated the database; this version does not understand its schema."""
+
+
+def _config() -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(_FOLDER))
+    return config
+
+
+def head_revision() -> str:
+    """The newest schema revision that this version knows."""
+    head = ScriptDirectory.from_config(_config()).get_current_head()
+    if head is None:
+        raise RuntimeError("the package contains no migrations; reinstall it")
+    return head
+
+
+async def read_revision(connection: Any) -> str | None:
+    """The schema revision of the database."""
+    revision: str | None = await connection.fetchval("select version_num from alembic_version")
+    return revision
+
+
+async def migrate(database: Database) -> None:
+    """Applies missing migrations; does nothing if the schema is up to date.
+
+    Raises:
+        SchemaTooNewError: the database has a revision that this version does not know.
+    """
+    async with database.session() as session:
+        await session.execute(text("set local statement_timeout = 0"))
+        await session.execute(text("set local lock_timeout = 0"))
+        await session.execute(text("select pg_advisory_xact_lock(:key)"), {"key": _LOCK_KEY})
+        await (await session.connection()).run_sync(_upgrade)
+
+
+def _upgrade(connection: Connection) -> None:
+    config = _config()
+    script = ScriptDirectory.from_config(config)
+    current = MigrationContext.configure(connection).get_current_revision()
+    known = {revision.revision for revision in script.walk_revisions()}
+    if current is not None and current not in known:
+        raise SchemaTooNewError(
+            f"the database is at schema {current}, which this version does not know; upgrade gpuward"
+        )
+    if current != script.get_current_head():
+        config.attributes["connection"] = connection
+        command.upgrade(config, "head")

@@ -1,0 +1,1 @@
+"""Deployments with their revisions, instances, commands and processes."""

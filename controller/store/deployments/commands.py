@@ -1,0 +1,154 @@
+"""The hub's side of commands: which are due for dispatch, and the agents' answers."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, Literal
+
+from controller.store.core.database import Connection
+
+RESEND_AFTER_S: Final = 5.0
+
+# sent_at is set before sending: a command that may have been sent counts as sent. A start whose process has exited, or
+# whose claims are released, must never be sent (again): it would run on devices that other instances hold.
+_TAKE: Final = """
+    with due as (
+        select c.id, c.sent_at as sent_before, c.verb = 'start' and (
+                   exists (select 1 from processes p
+                            where (p.instance_id, p.epoch, p.rank) = (c.instance_id, c.epoch, c.rank)
+                              and p.state = 'exited')
+                   or not exists (select 1 from claims h join devices d on d.uuid = h.device
+                                   where (h.instance_id, h.epoch, h.rank) = (c.instance_id, c.epoch, c.rank)
+                                     and d.worker_id = c.worker_id)) as over
+          from unnest($1::uuid[], $2::bigint[], $3::timestamptz[]) as s(worker_id, session, since)
+          join workers w on w.id = s.worker_id and w.session = s.session and w.deleted_at is null
+         cross join lateral (
+               select * from commands
+                where worker_id = s.worker_id and state = 'open'
+                  and (sent_at is null or sent_at < greatest(clock_timestamp() - $4 * interval '1 second', s.since))
+                order by id limit $5 for no key update) c)
+    update commands u
+       set sent_at = case when over then sent_at else clock_timestamp() end,
+           state = case when over then 'refused' else state end,
+           code = case when over then 'old_epoch' else code end,
+           message = case when over then 'its process has exited or its claims are released' else message end,
+           answered_at = case when over then clock_timestamp() end
+      from due where u.id = due.id
+    returning u.*, due.sent_before, due.over"""
+# A command refused for its term stays open: it was stamped just before a takeover, and is sent again with the new term.
+_ANSWER: Final = """
+    update commands c
+       set state = r.outcome, code = r.code, message = r.message, answered_at = clock_timestamp()
+      from (select * from unnest($1::bigint[], $2::uuid[], $3::text[], $4::text[], $5::text[])
+                   as r(id, worker_id, outcome, code, message) order by id) r
+     where c.id = r.id and c.worker_id = r.worker_id and c.state = 'open' and r.code <> 'old_term'
+    returning c.instance_id"""
+_REFUSE_UNSENT: Final = """
+    update commands set state = 'refused', code = 'bad_command', message = $2, answered_at = clock_timestamp()
+     where id = $1 and state = 'open'
+    returning instance_id"""
+_DEPLOYMENTS: Final = "select distinct deployment_uid from instances where id = any($1)"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A connection that can take commands; those sent before `since` went out on an older connection."""
+
+    worker_id: str
+    session: int
+    since: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class DueCommand:
+    """An open command, to be sent now."""
+
+    id: int
+    worker_id: str
+    instance: str
+    epoch: int
+    rank: int
+    verb: Literal["start", "stop"]
+    payload: dict[str, Any]
+    sent_before: bool  # an agent may have seen it already
+
+
+@dataclass(frozen=True, slots=True)
+class DueCommands:
+    """Open commands in id order, with the term to stamp on them."""
+
+    term: int
+    commands: tuple[DueCommand, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An agent's answer to a command."""
+
+    id: int
+    worker_id: str
+    outcome: Literal["accepted", "refused"]
+    code: str
+    message: str
+
+
+async def take_due(connection: Connection, targets: Sequence[Target], limit: int) -> DueCommands:
+    """Marks due commands as sent and returns them, at most `limit` for each worker.
+
+    The transaction must end before any of them is sent. It locks the term row, so that no other leader takes over
+    between the read of the term and the mark.
+    """
+    term = await connection.fetchval("select term from lease where id = 1 for key share")
+    rows = await connection.fetch(
+        _TAKE,
+        [t.worker_id for t in targets],
+        [t.session for t in targets],
+        [t.since for t in targets],
+        RESEND_AFTER_S,
+        limit,
+    )
+    commands = (
+        DueCommand(
+            id=row["id"],
+            worker_id=str(row["worker_id"]),
+            instance=row["instance_id"],
+            epoch=row["epoch"],
+            rank=row["rank"],
+            verb=row["verb"],
+            payload=row["payload"],
+            sent_before=row["sent_before"] is not None,
+        )
+        for row in rows
+        if not row["over"]
+    )
+    return DueCommands(term, tuple(sorted(commands, key=lambda command: command.id)))
+
+
+async def write_answers(connection: Connection, answers: Sequence[Answer]) -> set[str]:
+    """Writes answers to open commands; an answered command keeps its answer.
+
+    Returns:
+        The deployments concerned.
+    """
+    if not answers:
+        return set()
+    rows = await connection.fetch(
+        _ANSWER,
+        [a.id for a in answers],
+        [a.worker_id for a in answers],
+        [a.outcome for a in answers],
+        [a.code for a in answers],
+        [a.message for a in answers],
+    )
+    return await _deployments(connection, [row["instance_id"] for row in rows])
+
+
+async def refuse_unsent(connection: Connection, command_id: int, message: str) -> set[str]:
+    """Refuses a command that cannot be sent, in place of the agent. Returns the deployments concerned."""
+    rows = await connection.fetch(_REFUSE_UNSENT, command_id, message)
+    return await _deployments(connection, [row["instance_id"] for row in rows])
+
+
+async def _deployments(connection: Connection, instances: Sequence[str]) -> set[str]:
+    rows = await connection.fetch(_DEPLOYMENTS, instances) if instances else []
+    return {str(row["deployment_uid"]) for row in rows}

@@ -1,0 +1,267 @@
+"""Applies the effects of many deployments' steps in one transaction: set-based statements, guarded by what was read.
+
+The caller has checked its term in the same transaction. A lost guard raises, and the transaction rolls back.
+"""
+
+import secrets
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import orjson
+
+from controller.domain.effects import ANALYZING_MESSAGE
+from controller.domain.events import NewEvent
+from controller.domain.need_json import need_error_to_json, need_to_json
+from controller.store.core.events import write_events
+from controller.store.core.guards import DeploymentStep, expect_rows, worker_of
+from controller.store.core.locks import lock_rows
+from controller.store.core.notify import Hints
+from controller.store.deployments.relocations import record_relocations
+from controller.store.deployments.restarts import restart_in_place
+
+_ID_ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"  # without vowels (no words) and look-alikes
+
+
+def new_instance_id(deployment: str) -> str:
+    """A name for an instance: the deployment's, shortened if needed, and a random suffix."""
+    return f"{deployment[:50]}-{''.join(secrets.choice(_ID_ALPHABET) for _ in range(8))}"
+
+
+async def carry_out(connection: Any, steps: Sequence[DeploymentStep]) -> Hints:
+    """Applies the effects of all steps or of none.
+
+    Returns:
+        The hints for the transaction's one notification.
+
+    Raises:
+        LostGuardError: a row has changed since it was read.
+    """
+    if len(steps) > 1:  # a single one is locked by its own update
+        await lock_rows(connection, deployments={s.facts.uid for s in steps})
+    await _write_deployments(connection, steps)
+    await _lock(connection, steps)
+    await _withdraw(connection, steps)
+    await _move(connection, steps)
+    await _release(connection, steps)
+    await restart_in_place(connection, steps)
+    await _create(connection, steps)
+    await record_relocations(connection, steps)
+    await _command_stops(connection, steps)
+    await _remove(connection, steps)
+    await _finish(connection, steps)
+    await write_events(connection, _events(steps))
+    woken = {s.worker_id for step in steps for s in step.effects.stops}
+    woken |= {w for step in steps for r in step.effects.restarts if (w := worker_of(step.facts, r))}
+    ended = {"all" for s in steps if s.effects.relocation_ends}
+    return {"command": woken, "status": {s.facts.uid for s in steps}, "relocation": ended}
+
+
+async def _lock(connection: Any, steps: Sequence[DeploymentStep]) -> None:
+    touched: set[str] = set()
+    losing: set[str] = set()  # instances whose claims are released or renewed
+    for step in steps:
+        effects = step.effects
+        losing |= {r.instance for r in effects.releases} | {r.instance for r in effects.restarts}
+        touched |= {m.instance for m in effects.phase_changes} | {r.instance for r in effects.removals} | losing
+    claims = [c for s in steps for i in s.facts.instances if i.id in losing for c in i.claims]
+    await lock_rows(
+        connection,
+        instances=touched,
+        workers={c.worker_id for c in claims},
+        devices={c.device for c in claims},
+    )
+
+
+async def _write_deployments(connection: Any, steps: Sequence[DeploymentStep]) -> None:
+    """Writes derived state and the version, so that each step of a deployment builds on the one before.
+
+    A deleted deployment gets no new instances. Phase and epoch guard each instance. The version guards what belongs to
+    no single row: the number of instances, derived state, reset failures, and events, which would be written twice.
+    """
+    updates = [s.effects.status for s in steps]
+    await expect_rows(
+        connection,
+        """update deployments d
+              set version = d.version + 1,
+                  phase = coalesce(x.phase, d.phase), reason = coalesce(x.reason, d.reason),
+                  message = coalesce(x.message, d.message), ready = coalesce(x.ready, d.ready),
+                  observed_generation = coalesce(x.observed, d.observed_generation),
+                  conditions = coalesce(x.conditions::jsonb, d.conditions),
+                  phase_since = case when coalesce(x.phase, d.phase) = d.phase then d.phase_since
+                                     else clock_timestamp() end
+             from unnest($1::uuid[], $2::bigint[], $3::boolean[], $4::text[], $5::text[], $6::text[], $7::int[],
+                         $8::bigint[], $9::text[])
+                  as x (uid, version, creates, phase, reason, message, ready, observed, conditions)
+            where d.uid = x.uid and d.version = x.version and (not x.creates or d.deleted_at is null)
+        returning d.uid""",
+        len(steps),
+        [s.facts.uid for s in steps],
+        [s.facts.version for s in steps],
+        [bool(s.effects.creates) for s in steps],
+        [u and str(u.phase) for u in updates],
+        [u and str(u.reason) for u in updates],
+        [u and u.message for u in updates],
+        [u and u.ready for u in updates],
+        [u and u.observed_generation for u in updates],
+        [u and orjson.dumps([dict(c) for c in u.conditions]).decode() for u in updates],
+    )
+
+
+async def _withdraw(connection: Any, steps: Sequence[DeploymentStep]) -> None:
+    ids = [w.command_id for s in steps for w in s.effects.withdrawals]
+    if ids:
+        await expect_rows(
+            connection,
+            """update commands set state = 'withdrawn'
+                where id = any($1::bigint[]) and state = 'open' and sent_at is null
+            returning id""",
+            len(ids),
+            ids,
+        )
+
+
+async def _move(connection: Any, steps: Sequence[DeploymentStep]) -> None:
+    moves = [m for s in steps for m in s.effects.phase_changes]
+    if moves:
+        await expect_rows(
+            connection,
+            """update instances i
+                  set phase = x.phase, phase_since = clock_timestamp(), reason = x.reason, message = x.message,
+                      failures = coalesce(x.failures, i.failures), restarts = coalesce(x.restarts, i.restarts),
+                      not_before = x.not_before, stop_reason = coalesce(x.stop_reason, i.stop_reason),
+                      running_since = case when x.phase = 'running' then coalesce(i.running_since, clock_timestamp())
+                                           else i.running_since end
+                 from unnest($1::text[], $2::text[], $3::int[], $4::text[], $5::text[], $6::text[], $7::int[],
+                             $8::int[], $9::timestamptz[], $10::text[])
+                      as x (id, expected, epoch, phase, reason, message, failures, restarts, not_before, stop_reason)
+                where i.id = x.id and i.phase = x.expected and i.epoch = x.epoch
+            returning i.id""",
+            len(moves),
+            [m.instance for m in moves],
+            [m.expected.value for m in moves],
+            [m.epoch for m in moves],
+            [m.to.value for m in moves],
+            [str(m.reason) for m in moves],
+            [m.message for m in moves],
+            [m.failures for m in moves],
+            [m.restarts for m in moves],
+            [m.not_before for m in moves],
+            [m.stop_reason for m in moves],
+        )
+    stable = [i for s in steps for i in s.effects.forget_failures]
+    if stable:
+        await connection.execute("update instances set failures = 0 where id = any($1) and phase = 'running'", stable)
+
+
+async def _release(connection: Any, steps: Sequence[DeploymentStep]) -> None:
+    releases = [r for s in steps for r in s.effects.releases]
+    if releases:
+        await connection.execute(
+            """delete from claims c using unnest($1::text[], $2::int[], $3::int[]) as x (id, epoch, rank)
+                where c.instance_id = x.id and c.epoch <= x.epoch and c.rank = coalesce(x.rank, c.rank)""",
+            [r.instance for r in releases],
+            [r.epoch for r in releases],
+            [r.rank for r in releases],
+        )
+
+
+async def _create(connection: Any, steps: Sequence[DeploymentStep]) -> None:
+    """Writes new instances, and in the same round trip the needs that became known."""
+    rows = [
+        {
+            "id": name,
+            "uid": s.facts.uid,
+            "revision": c.revision,
+            "phase": "analyzing" if c.analyzing else "pending",
+            "message": ANALYZING_MESSAGE if c.analyzing else "",
+            "replaces": c.replaces,
+            "born": c.born and c.born.isoformat(),
+        }
+        for s in steps
+        for name, c in zip(s.names, s.effects.creates, strict=True)
+    ]
+    found = [
+        {
+            "uid": s.facts.uid,
+            "generation": n.generation,
+            "need": need_to_json(n.need) if n.need is not None else None,
+            "error": need_error_to_json(n.error) if n.error is not None else None,
+        }
+        for s in steps
+        if (n := s.effects.store_need) is not None
+    ]
+    if rows or found:
+        await connection.execute(
+            """with found as (
+                   update revisions r set need = nullif(x.need, 'null'), need_error = nullif(x.error, 'null')
+                     from jsonb_to_recordset($2) as x (uid uuid, generation bigint, need jsonb, error jsonb),
+                          deployments d
+                    where r.deployment_uid = x.uid and r.generation = x.generation and r.need is null
+                      and d.uid = x.uid and d.deleted_at is null)
+               insert into instances (id, deployment_uid, revision, phase, message, replaces, created_at)
+               select id, uid, revision, phase, message, replaces, coalesce(born, now())
+                 from jsonb_to_recordset($1)
+                      as x (id text, uid uuid, revision bigint, phase text, message text, replaces text,
+                            born timestamptz)""",
+            rows,
+            found,
+        )
+
+
+async def _command_stops(connection: Any, steps: Sequence[DeploymentStep]) -> None:
+    stops = [o for s in steps for o in s.effects.stops]
+    if stops:
+        await connection.execute(
+            """insert into commands (worker_id, instance_id, epoch, rank, verb, payload)
+               select worker_id, instance_id, epoch, rank, 'stop', payload
+                 from unnest($1::uuid[], $2::text[], $3::int[], $4::int[], $5::jsonb[])
+                      as x (worker_id, instance_id, epoch, rank, payload)
+               on conflict (instance_id, epoch, rank, verb) do nothing""",
+            [o.worker_id for o in stops],
+            [o.instance for o in stops],
+            [o.epoch for o in stops],
+            [o.rank for o in stops],
+            [{"drain_time_s": o.drain_time_s, "reason": str(o.reason)} for o in stops],
+        )
+
+
+async def _remove(connection: Any, steps: Sequence[DeploymentStep]) -> None:
+    removals = [r for s in steps for r in s.effects.removals]
+    if removals:
+        await expect_rows(
+            connection,
+            """delete from instances i using unnest($1::text[], $2::text[], $3::int[]) as x (id, expected, epoch)
+                where i.id = x.id and i.phase = x.expected and i.epoch = x.epoch
+            returning i.id""",
+            len(removals),
+            [r.instance for r in removals],
+            [r.expected.value for r in removals],
+            [r.epoch for r in removals],
+        )
+
+
+async def _finish(connection: Any, steps: Sequence[DeploymentStep]) -> None:
+    uids = [s.facts.uid for s in steps if s.effects.finish]
+    if uids:
+        await expect_rows(
+            connection,
+            """delete from deployments d
+                where d.uid = any($1::uuid[]) and d.deleted_at is not null
+                  and not exists (select 1 from instances i where i.deployment_uid = d.uid)
+            returning d.uid""",
+            len(uids),
+            uids,
+        )
+
+
+def _events(steps: Iterable[DeploymentStep]) -> list[NewEvent]:
+    events: list[NewEvent] = []
+    for step in steps:
+        own = f"deployment:{step.facts.uid}"
+        name = {"deployment": step.facts.name}
+        events += [
+            NewEvent(str(f.reason), f.message, (own, *f.objects), {**name, **f.evidence}) for f in step.effects.events
+        ]
+        if step.effects.finish:
+            events.append(NewEvent("finished", "the deleted deployment is gone", (own,), name))
+    return events

@@ -1,0 +1,240 @@
+"""One consistent read of deployments with their instances, claims, processes and commands."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Final
+
+import orjson
+
+from controller.domain.instances import (
+    ClaimFacts,
+    CommandFacts,
+    DeploymentFacts,
+    HostFacts,
+    InstanceFacts,
+    IntentFacts,
+    ProcessFacts,
+    RelocationFacts,
+    RevisionFacts,
+)
+from controller.domain.need_json import need_error_from_json, need_from_json
+from controller.domain.phases import InstancePhase
+from controller.domain.placement import Layout
+from controller.store.core.database import Reader
+from schemas.manifest.deployment import DeploymentSpec
+
+_DEPLOYMENTS: Final = """
+    select d.*, clock_timestamp() as read_at,
+           (select coalesce(jsonb_agg(jsonb_build_object(
+                       'source', source, 'max_replicas', max_replicas, 'reason', reason, 'instances', instances)
+                       order by source), '[]')
+              from intents where deployment_uid = d.uid) as intents,
+           (select jsonb_agg(to_jsonb(r) order by r.id) from relocations r
+             where r.deployment_uid = d.uid and r.state = 'moving') as relocations
+      from deployments d where uid = any($1::uuid[])"""
+_REVISIONS: Final = """
+    select r.* from revisions r join deployments d on d.uid = r.deployment_uid
+     where r.deployment_uid = any($1::uuid[])
+       and (r.generation = d.revision
+            or exists (select 1 from instances i where i.deployment_uid = d.uid and i.revision = r.generation))"""
+_INSTANCES: Final = "select * from instances where deployment_uid = any($1::uuid[]) order by created_at, id"
+_CLAIMS: Final = """
+    select c.*, d.worker_id, d.kind, d.memory_mib as device_mib, d.claimed_mib as device_claimed_mib,
+           d.health = 'ok' and d.present as healthy
+      from claims c join devices d on d.uuid = c.device
+     where c.instance_id = any($1) order by c.position, c.device"""
+_PROCESSES: Final = "select * from processes where instance_id = any($1)"
+_COMMANDS: Final = """
+    select c.id, c.instance_id, c.epoch, c.rank, c.verb, c.worker_id, c.state, c.sent_at, c.code, c.message
+      from commands c join instances i on i.id = c.instance_id
+     where c.instance_id = any($1) and c.epoch = i.epoch"""
+_HOSTS: Final = """
+    select id, name, phase, reason, draining, deleted_at, confirmed_dead, fence_until from workers
+     where id = any($1::uuid[])"""
+
+Row = Mapping[str, Any]
+
+
+@lru_cache(maxsize=1024)  # a parsed spec takes some 14 KiB; parsing one anew, some 50 µs
+def _parse_spec(raw: bytes) -> DeploymentSpec:
+    return DeploymentSpec.model_validate(orjson.loads(raw))
+
+
+def spec_from_json(value: Any) -> DeploymentSpec:
+    """A stored spec; equal ones are parsed once."""
+    return _parse_spec(orjson.dumps(value, option=orjson.OPT_SORT_KEYS))
+
+
+async def list_uids(connection: Reader) -> list[str]:
+    """The uids of all deployments, including deleted ones that are not finished."""
+    return [str(row["uid"]) for row in await connection.fetch("select uid from deployments order by created_at")]
+
+
+async def observe(connection: Reader, uids: Sequence[str]) -> dict[str, DeploymentFacts]:
+    """Reads deployments as they are now; finished ones are missing from the answer.
+
+    The connection must be in one REPEATABLE READ transaction, so that all rows are of one moment.
+    """
+    deployments = await connection.fetch(_DEPLOYMENTS, list(uids))
+    found = [row["uid"] for row in deployments]
+    if not found:
+        return {}
+    revisions = _group(await connection.fetch(_REVISIONS, found), "deployment_uid")
+    instances = await connection.fetch(_INSTANCES, found)
+    ids = [row["id"] for row in instances]
+    claims = _group(await connection.fetch(_CLAIMS, ids), "instance_id") if ids else {}
+    processes = _group(await connection.fetch(_PROCESSES, ids), "instance_id") if ids else {}
+    commands = _group(await connection.fetch(_COMMANDS, ids), "instance_id") if ids else {}
+    worker_ids = {row["worker_id"] for rows in claims.values() for row in rows}
+    hosts = {h.id: h for h in map(_host, await connection.fetch(_HOSTS, list(worker_ids)))} if worker_ids else {}
+    by_deployment: dict[Any, list[InstanceFacts]] = defaultdict(list)
+    for row in instances:
+        by_deployment[row["deployment_uid"]].append(
+            _instance(row, claims.get(row["id"], ()), processes.get(row["id"], ()), commands.get(row["id"], ()))
+        )
+    return {
+        str(row["uid"]): _deployment(row, revisions.get(row["uid"], ()), by_deployment[row["uid"]], hosts)
+        for row in deployments
+    }
+
+
+def _group(rows: Iterable[Row], key: str) -> dict[Any, list[Row]]:
+    groups: dict[Any, list[Row]] = defaultdict(list)
+    for row in rows:
+        groups[row[key]].append(row)
+    return groups
+
+
+def _deployment(
+    row: Row,
+    revisions: Sequence[Row],
+    instances: Sequence[InstanceFacts],
+    hosts: Mapping[str, HostFacts],
+) -> DeploymentFacts:
+    used = {c.worker_id for i in instances for c in i.claims}
+    return DeploymentFacts(
+        uid=str(row["uid"]),
+        name=row["name"],
+        generation=row["generation"],
+        revision=row["revision"],
+        version=row["version"],
+        spec=spec_from_json(row["spec"]),
+        created_at=row["created_at"],
+        deleted_at=row["deleted_at"],
+        phase=row["phase"],
+        reason=row["reason"],
+        message=row["message"],
+        ready=row["ready"],
+        observed_generation=row["observed_generation"],
+        conditions=tuple(row["conditions"]),
+        now=row["read_at"],
+        revisions={r["generation"]: _revision(r) for r in revisions},
+        intents=tuple(
+            IntentFacts(i["source"], i["max_replicas"], i["reason"], tuple(i["instances"])) for i in row["intents"]
+        ),
+        instances=tuple(instances),
+        hosts={id_: host for id_, host in hosts.items() if id_ in used},
+        relocations=tuple(_relocation(r) for r in row["relocations"] or ()),
+    )
+
+
+def _relocation(row: Row) -> RelocationFacts:
+    to = ", ".join(row["workers"])
+    return RelocationFacts(row["id"], row["instance_id"], row["epoch"], to, row["copy_id"] or "")
+
+
+def _revision(row: Row) -> RevisionFacts:
+    return RevisionFacts(
+        generation=row["generation"],
+        spec=spec_from_json(row["spec"]),
+        input_hash=row["input_hash"],
+        created_at=row["created_at"],
+        need=need_from_json(row["need"]) if row["need"] is not None else None,
+        need_error=need_error_from_json(row["need_error"]) if row["need_error"] is not None else None,
+    )
+
+
+def _instance(row: Row, claims: Sequence[Row], processes: Sequence[Row], commands: Sequence[Row]) -> InstanceFacts:
+    return InstanceFacts(
+        id=row["id"],
+        revision=row["revision"],
+        phase=InstancePhase(row["phase"]),
+        phase_since=row["phase_since"],
+        reason=row["reason"],
+        message=row["message"],
+        epoch=row["epoch"],
+        restarts=row["restarts"],
+        failures=row["failures"],
+        not_before=row["not_before"],
+        stop_reason=row["stop_reason"],
+        replaces=row["replaces"],
+        created_at=row["created_at"],
+        engine=row["engine"] or "",
+        layout=_layout(row["layout"]),
+        preempted_for=row["pushed_out_for"],
+        claims=tuple(_claim(c) for c in claims),
+        processes=tuple(_process(p) for p in processes),
+        commands=tuple(_command(c) for c in commands),
+    )
+
+
+def _layout(chosen: Mapping[str, int] | None) -> Layout | None:
+    """The chosen layout; its memory is in the claims."""
+    return None if chosen is None else Layout(memory_mib=0, exclusive=False, **chosen)
+
+
+def _claim(row: Row) -> ClaimFacts:
+    return ClaimFacts(
+        device=row["device"],
+        worker_id=str(row["worker_id"]),
+        kind=row["kind"],
+        epoch=row["epoch"],
+        rank=row["rank"],
+        memory_mib=row["memory_mib"],
+        cpu_milli=row["cpu_milli"],
+        exclusive=row["exclusive"],
+        position=row["position"],
+        healthy=row["healthy"],
+        device_mib=row["device_mib"],
+        device_claimed_mib=row["device_claimed_mib"],
+    )
+
+
+def _process(row: Row) -> ProcessFacts:
+    return ProcessFacts(
+        epoch=row["epoch"],
+        rank=row["rank"],
+        worker_id=str(row["worker_id"]),
+        state=row["state"],
+        reason=row["reason"],
+        exit_code=row["exit_code"],
+        message=row["message"],
+    )
+
+
+def _command(row: Row) -> CommandFacts:
+    return CommandFacts(
+        id=row["id"],
+        epoch=row["epoch"],
+        rank=row["rank"],
+        verb=row["verb"],
+        worker_id=str(row["worker_id"]),
+        state=row["state"],
+        sent=row["sent_at"] is not None,
+        code=row["code"],
+        message=row["message"],
+    )
+
+
+def _host(row: Row) -> HostFacts:
+    return HostFacts(
+        id=str(row["id"]),
+        name=row["name"],
+        phase=row["phase"],
+        reason=row["reason"],
+        draining=row["draining"],
+        deleted=row["deleted_at"] is not None,
+        confirmed_dead=row["confirmed_dead"] is not None,
+        fence_until=row["fence_until"],
+    )

@@ -1,0 +1,212 @@
+"""Agents' reports of their processes. An exit is final for its epoch; a live process without a claim is a stray.
+
+Locks are taken in one order, so that batches never deadlock: workers by id, instances by id, then processes.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from controller.store.core.database import Connection
+from schemas.wire import ProcessReport
+
+_FENCE: Final = """
+    select w.id, w.session from workers w join unnest($1::uuid[], $2::bigint[]) as s(id, session) on s.id = w.id
+     where w.session = s.session and w.deleted_at is null
+     order by w.id for share of w"""
+_LOCK_INSTANCES: Final = "select id from instances where id = any($1) order by id for key share"
+_LEDGER: Final = """
+    select r.n, i.deployment_uid, p.state, p.session, p.seq,
+           p.worker_id = r.worker_id as recorded,
+           exists (select 1 from claims c join devices d on d.uuid = c.device
+                    where (c.instance_id, c.epoch, c.rank) = (r.instance_id, r.epoch, r.rank)
+                      and d.worker_id = r.worker_id) as claimed,
+           exists (select 1 from commands c
+                    where (c.instance_id, c.epoch, c.rank) = (r.instance_id, r.epoch, r.rank)
+                      and c.worker_id = r.worker_id) as ordered
+      from unnest($1::integer[], $2::uuid[], $3::text[], $4::integer[], $5::integer[])
+           as r(n, worker_id, instance_id, epoch, rank)
+      left join instances i on i.id = r.instance_id
+      left join processes p on (p.instance_id, p.epoch, p.rank) = (r.instance_id, r.epoch, r.rank)"""
+_UPSERT: Final = """
+    insert into processes (instance_id, epoch, rank, worker_id, state, reason, exit_code, message, pid, ready, seq,
+                           session, reported_at)
+    select r.*, clock_timestamp()
+      from unnest($1::text[], $2::integer[], $3::integer[], $4::uuid[], $5::text[], $6::text[], $7::integer[],
+                  $8::text[], $9::integer[], $10::boolean[], $11::bigint[], $12::bigint[]) as r
+     order by 1, 2, 3
+        on conflict (instance_id, epoch, rank) do update
+       set state = excluded.state, reason = excluded.reason, exit_code = excluded.exit_code,
+           message = excluded.message, pid = excluded.pid, ready = excluded.ready, seq = excluded.seq,
+           session = excluded.session, reported_at = excluded.reported_at
+     where processes.worker_id = excluded.worker_id
+       and (excluded.session, excluded.seq) > (processes.session, processes.seq)
+       and (processes.state <> 'exited' or excluded.state = 'exited')
+    returning instance_id"""
+_MISSING: Final = """
+    update processes p
+       set state = 'exited', reason = 'gone', exit_code = null, session = $2, reported_at = clock_timestamp(),
+           message = 'the agent no longer has this process'
+     where p.worker_id = $1 and p.state <> 'exited'
+       and (p.instance_id, p.epoch, p.rank) not in (
+           select * from unnest($3::text[], $4::integer[], $5::integer[]))
+       and ($6::bigint is null or p.seq <= $6)
+    returning p.instance_id, p.epoch, p.rank,
+              (select deployment_uid from instances i where i.id = p.instance_id) as deployment_uid"""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionReport:
+    """A report, with the connection that it came on."""
+
+    worker_id: str
+    session: int
+    report: ProcessReport
+
+
+@dataclass(frozen=True, slots=True)
+class Stray:
+    """A live process without a claim: the ledger does not know it, so it must be stopped."""
+
+    worker_id: str
+    instance: str
+    epoch: int
+    rank: int
+
+
+@dataclass(slots=True)
+class Written:
+    """The result of writing a batch."""
+
+    deployments: set[str] = field(default_factory=set)
+    strays: list[Stray] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reported:
+    """A report, with what the ledger knows of its process."""
+
+    report: SessionReport
+    deployment: str | None  # None: there is no such instance
+    claimed: bool
+    recorded: bool
+    ordered: bool
+    ended_before: bool  # an earlier report said that it exited
+
+    @property
+    def alive(self) -> bool:
+        """Whether the report is of a running process."""
+        return self.report.report.state != "exited"
+
+    @property
+    def stray(self) -> bool:
+        """Whether it runs without a claim, or after its exit was reported."""
+        return self.alive and (not self.claimed or self.ended_before)
+
+    @property
+    def writable(self) -> bool:
+        """Whether the report is written to the ledger."""
+        known = self.claimed or self.recorded or (self.ordered and not self.alive)
+        return self.deployment is not None and known and not self.stray
+
+
+async def lock_sessions(connection: Connection, sessions: Iterable[tuple[str, int]]) -> set[tuple[str, int]]:
+    """Locks the workers whose newest session is the given one; returns (worker, session) of each.
+
+    This fences the transaction. The other workers have a newer hello or are deleted: nothing of the older connection
+    may be written.
+    """
+    pairs = sorted(set(sessions))
+    rows = await connection.fetch(_FENCE, [worker for worker, _ in pairs], [session for _, session in pairs])
+    return {(str(row["id"]), row["session"]) for row in rows}
+
+
+async def write_reports(connection: Connection, reports: Sequence[SessionReport]) -> Written:
+    """Writes reports whose sessions are locked; a report that is not newer than the stored one changes nothing."""
+    written = Written()
+    if not reports:
+        return written
+    await connection.execute(_LOCK_INSTANCES, sorted({r.report.instance for r in reports}))
+    reported = await _look_up(connection, reports)
+    written.strays = [
+        Stray(s.report.worker_id, s.report.report.instance, s.report.report.epoch, s.report.report.rank)
+        for s in reported
+        if s.stray
+    ]
+    rows = _newest_of_each([s for s in reported if s.writable])
+    changed = {row["instance_id"] for row in await connection.fetch(_UPSERT, *_columns(rows))} if rows else set()
+    written.deployments = {s.deployment for s in rows if s.deployment and s.report.report.instance in changed}
+    return written
+
+
+async def end_missing(
+    connection: Connection, worker_id: str, session: int, held: Iterable[ProcessReport], report_seq: int | None = None
+) -> list[tuple[str, str, int, int]]:
+    """Marks processes as exited that the worker does not report any more.
+
+    Args:
+        connection: in the transaction of its hello.
+        worker_id: the sender of the hello.
+        session: of that hello.
+        held: all processes that it reports.
+        report_seq: number of its newest report at the hello. A hello may be written late, after its sender gave up and
+            sent another: processes reported since then are not missing from it.
+
+    Returns:
+        (deployment, instance, epoch, rank) of each.
+    """
+    keys = [(r.instance, r.epoch, r.rank) for r in held]
+    rows = await connection.fetch(
+        _MISSING, worker_id, session, [k[0] for k in keys], [k[1] for k in keys], [k[2] for k in keys], report_seq
+    )
+    return [(str(row["deployment_uid"]), row["instance_id"], row["epoch"], row["rank"]) for row in rows]
+
+
+async def _look_up(connection: Connection, reports: Sequence[SessionReport]) -> list[_Reported]:
+    rows = await connection.fetch(
+        _LEDGER,
+        list(range(len(reports))),
+        [r.worker_id for r in reports],
+        [r.report.instance for r in reports],
+        [r.report.epoch for r in reports],
+        [r.report.rank for r in reports],
+    )
+    return [_reported(reports[row["n"]], row) for row in rows]
+
+
+def _reported(report: SessionReport, row: Any) -> _Reported:
+    newer = row["session"] is None or (report.session, report.report.seq) > (row["session"], row["seq"])
+    return _Reported(
+        report=report,
+        deployment=str(row["deployment_uid"]) if row["deployment_uid"] is not None else None,
+        claimed=row["claimed"],
+        recorded=bool(row["recorded"]),
+        ordered=row["ordered"],
+        ended_before=row["state"] == "exited" and newer,
+    )
+
+
+def _newest_of_each(reported: Iterable[_Reported]) -> list[_Reported]:
+    """One report for each process: a statement cannot write a row twice. The report of the claim's worker wins."""
+    newest: dict[tuple[str, int, int], _Reported] = {}
+    for s in sorted(reported, key=lambda s: (s.claimed, s.report.session, s.report.report.seq)):
+        newest[s.report.report.instance, s.report.report.epoch, s.report.report.rank] = s
+    return list(newest.values())
+
+
+def _columns(reported: Sequence[_Reported]) -> tuple[list[Any], ...]:
+    reports = [s.report.report for s in reported]
+    return (
+        [r.instance for r in reports],
+        [r.epoch for r in reports],
+        [r.rank for r in reports],
+        [s.report.worker_id for s in reported],
+        [r.state for r in reports],
+        [r.reason for r in reports],
+        [r.exit_code for r in reports],
+        [r.message for r in reports],
+        [r.pid for r in reports],
+        [r.ready for r in reports],
+        [r.seq for r in reports],
+        [s.report.session for s in reported],
+    )

@@ -1,0 +1,1 @@
+"""The ledger of claims: the reads of placement, and the transaction that commits it."""

@@ -1,0 +1,234 @@
+"""The transaction that commits claims: checked row by row under lock, verified by the database's triggers."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from controller.domain.pending import PendingRow
+from controller.domain.placement import Placed, PlannedClaim
+from controller.store.core.notify import CHANNEL, Hints, notify, notify_all, payloads
+from schemas.api.explain import Explain
+
+# Two statements, since each is a round trip, which is most of the time of a single placement. This one locks and reads.
+# A count is known only once all of its rows are locked, so each lock waits for the previous one: instances, workers,
+# devices, each by its key.
+_LOCK: Final = """
+    with i as materialized (
+        select id from instances where id = any($1) order by id for no key update),
+    w as materialized (
+        select id from workers
+         where id = any($2::uuid[]) and phase = 'ready' and gpus_known and deleted_at is null
+           and not cordoned and not draining and (select count(*) from i) is not null
+         order by id for share)
+    select uuid, memory_mib - claimed_mib as whole_mib, reserved_mib, foreign_mib,
+           cpu_milli - claimed_cpu_milli as cpu_milli, claims, exclusive_claims,
+           worker_id = any(array(select id from w)) and health = 'ok' and present and not mig_mode as usable
+      from devices
+     where uuid = any($3) and (select count(*) from w) is not null
+     order by uuid for no key update"""
+# Only instances that are still pending, of a live deployment, become `scheduled`. Everything else depends on them.
+_WRITE: Final = """
+    with taken as (
+        update instances i
+           set phase = 'scheduled', phase_since = clock_timestamp(), epoch = x.epoch, reason = '', message = '',
+               explain = null, not_before = null, running_since = null, engine = x.engine, layout = x.layout
+          from jsonb_to_recordset($1) as x (id text, epoch int, engine text, layout jsonb), deployments d
+         where i.id = x.id and i.epoch = x.epoch - 1 and i.phase in ('pending', 'analyzing')
+           and d.uid = i.deployment_uid and d.deleted_at is null and d.revision = i.revision
+     returning i.id),
+    claimed as (
+        insert into claims (device, instance_id, epoch, rank, memory_mib, cpu_milli, exclusive, position)
+        select device, instance_id, epoch, rank, memory_mib, cpu_milli, exclusive, position
+          from jsonb_to_recordset($2) as x (device text, instance_id text, epoch int, rank int, memory_mib bigint,
+                                            cpu_milli bigint, exclusive boolean, position int)
+         where instance_id in (select id from taken)),
+    commanded as (
+        insert into commands (worker_id, instance_id, epoch, rank, verb, payload)
+        select worker_id, instance_id, epoch, rank, 'start', payload
+          from jsonb_to_recordset($3) as x (worker_id uuid, instance_id text, epoch int, rank int, payload jsonb)
+         where instance_id in (select id from taken)),
+    noted as (
+        insert into events (reason, message, evidence, objects)
+        select 'scheduled', message, evidence, objects
+          from jsonb_to_recordset($4) as x (instance_id text, message text, evidence jsonb, objects text[])
+         where instance_id in (select id from taken)),
+    woken as materialized (
+        select count(pg_notify($5, payload)) as n from unnest($6::text[]) payload)
+    select id from taken, woken"""
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedStart:
+    """A decision to commit: the claims, and the payload of each rank's start command."""
+
+    waiting: PendingRow
+    placed: Placed
+    payloads: tuple[Mapping[str, Any], ...]
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the claims: the next one."""
+        return self.waiting.epoch + 1
+
+
+async def commit_placements(
+    connection: Any, starts: Sequence[PlacedStart], hints: Hints | None = None
+) -> list[PlacedStart]:
+    """Commits the starts that still fit: claims, phase, start commands, events. Starts that lost a race are left out.
+
+    All ranks of an instance or none. Workers are share-locked and checked again, devices are locked in uuid order and
+    checked again; the triggers on claims verify the sums. The caller holds the transaction and has checked its term;
+    `hints` are its own notifications, sent along.
+
+    Returns:
+        The starts that were written.
+    """
+    devices = await _lock(connection, starts) if starts else {}
+    kept = [s for s in starts if _fits(s, devices)]
+    notified = {kind: set(ids) for kind, ids in (hints or {}).items()}
+    if not kept:
+        await notify_all(connection, notified)
+        return []
+    notified.setdefault("command", set()).update(worker for s in kept for worker in s.placed.workers)
+    notified.setdefault("status", set()).update(s.waiting.deployment_uid for s in kept)
+    rows = await connection.fetch(
+        _WRITE,
+        [_instance(s) for s in kept],
+        [claim for s in kept for claim in _claims(s)],
+        [command for s in kept for command in _commands(s)],
+        [_event(s) for s in kept],
+        CHANNEL,
+        payloads(notified),
+    )
+    taken = {row["id"] for row in rows}
+    return [s for s in kept if s.waiting.id in taken]
+
+
+@dataclass(slots=True)
+class _Capacity:
+    """Free capacity of a locked device, computed as the search does: shared claims get no reserved or used memory."""
+
+    whole_mib: int  # free memory, reserved memory included: an exclusive claim takes it too
+    reserved_mib: int
+    foreign_mib: int
+    cpu_milli: int
+    claims: int
+    exclusive: bool
+
+    def has(self, claim: PlannedClaim) -> bool:
+        """Whether the claim fits. A resource that it does not ask for may be exhausted."""
+        if self.exclusive or (claim.cpu_milli and claim.cpu_milli > self.cpu_milli):
+            return False
+        if claim.exclusive:
+            return not self.claims and not self.foreign_mib and claim.memory_mib <= self.whole_mib
+        shared_mib = self.whole_mib - self.reserved_mib - self.foreign_mib
+        return not claim.memory_mib or claim.memory_mib <= shared_mib
+
+    def take(self, claim: PlannedClaim) -> None:
+        """Subtracts the claim."""
+        self.whole_mib -= claim.memory_mib
+        self.cpu_milli -= claim.cpu_milli
+        self.claims += 1
+        self.exclusive = self.exclusive or claim.exclusive
+
+
+async def _lock(connection: Any, starts: Sequence[PlacedStart]) -> dict[str, _Capacity]:
+    """Locks all rows of the starts; returns the free capacity of the usable devices."""
+    rows = await connection.fetch(
+        _LOCK,
+        [s.waiting.id for s in starts],
+        list({worker for s in starts for worker in s.placed.workers}),
+        list({c.device for s in starts for c in s.placed.claims}),
+    )
+    return {
+        row["uuid"]: _Capacity(
+            whole_mib=row["whole_mib"],
+            reserved_mib=row["reserved_mib"],
+            foreign_mib=row["foreign_mib"],
+            cpu_milli=row["cpu_milli"],
+            claims=row["claims"],
+            exclusive=row["exclusive_claims"] > 0,
+        )
+        for row in rows
+        if row["usable"]
+    }
+
+
+def _fits(start: PlacedStart, devices: dict[str, _Capacity]) -> bool:
+    """Whether all its claims fit on the locked devices; if so, subtracts them."""
+    pairs = [(free, claim) for claim in start.placed.claims if (free := devices.get(claim.device)) is not None]
+    if len(pairs) < len(start.placed.claims) or not all(free.has(claim) for free, claim in pairs):
+        return False
+    for free, claim in pairs:
+        free.take(claim)
+    return True
+
+
+def _instance(start: PlacedStart) -> dict[str, Any]:
+    layout = start.placed.layout
+    chosen = {"gpus": layout.gpus, "workers": layout.workers, "tp": layout.tp, "pp": layout.pp, "dp": layout.dp}
+    return {"id": start.waiting.id, "epoch": start.epoch, "engine": start.placed.engine or None, "layout": chosen}
+
+
+def _claims(start: PlacedStart) -> list[dict[str, Any]]:
+    return [
+        {
+            "device": claim.device,
+            "instance_id": start.waiting.id,
+            "epoch": start.epoch,
+            "rank": claim.rank,
+            "memory_mib": claim.memory_mib,
+            "cpu_milli": claim.cpu_milli,
+            "exclusive": claim.exclusive,
+            "position": claim.position,
+        }
+        for claim in start.placed.claims
+    ]
+
+
+def _commands(start: PlacedStart) -> list[dict[str, Any]]:
+    return [
+        {"worker_id": worker, "instance_id": start.waiting.id, "epoch": start.epoch, "rank": rank, "payload": payload}
+        for rank, (worker, payload) in enumerate(zip(start.placed.workers, start.payloads, strict=True))
+    ]
+
+
+def _event(start: PlacedStart) -> dict[str, Any]:
+    waiting, placed = start.waiting, start.placed
+    gpus = [c.device for c in placed.claims if not c.device.startswith("host-")]
+    hosts = f" of {len(placed.workers)} workers" if len(placed.workers) > 1 else ""
+    return {
+        "instance_id": waiting.id,
+        "message": f"{waiting.id} is placed on {', '.join(gpus) or 'a host without GPUs'}{hosts}",
+        "objects": [
+            f"deployment:{waiting.deployment_uid}",
+            f"instance:{waiting.id}",
+            *(f"worker:{worker}" for worker in placed.workers),
+            *(f"gpu:{uuid}" for uuid in gpus),
+        ],
+        "evidence": {"gpus": gpus, "epoch": start.epoch, "waited_s": round(waiting.waited_s, 3)},
+    }
+
+
+async def store_explanations(
+    connection: Any, unplaced: Sequence[tuple[PendingRow, str, Explain]], also: Collection[str] = ()
+) -> None:
+    """Writes why instances stay pending: reason and explanation of each.
+
+    The caller has locked the instances, and leaves out those whose explanation has not changed. `also`: uids of other
+    deployments whose watchers are notified.
+    """
+    await connection.execute(
+        """update instances i
+              set phase = 'pending', reason = x.reason, message = x.message, explain = x.explain,
+                  phase_since = case when i.phase = 'pending' then i.phase_since else clock_timestamp() end
+             from unnest($1::text[], $2::int[], $3::text[], $4::text[], $5::jsonb[])
+                  as x (id, epoch, reason, message, explain)
+            where i.id = x.id and i.epoch = x.epoch and i.phase in ('pending', 'analyzing')""",
+        [row.id for row, _, _ in unplaced],
+        [row.epoch for row, _, _ in unplaced],
+        [reason for _, reason, _ in unplaced],
+        [explain.message for _, _, explain in unplaced],
+        [explain.model_dump(mode="json") for _, _, explain in unplaced],
+    )
+    await notify(connection, "status", {row.deployment_uid for row, _, _ in unplaced}.union(also))

@@ -1,0 +1,149 @@
+"""Pending instances in admission order, and the specs and needs of their revisions."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from controller.domain.need_json import need_from_json
+from controller.domain.pending import Destination, PendingRow, new_instance
+from controller.domain.placement import Need
+from controller.store.deployments.observe import spec_from_json
+from schemas.manifest.deployment import DeploymentSpec
+
+MOST_OF_DEPLOYMENT: Final = 2_000
+_NEXT_DUE: Final = """
+    select extract(epoch from min(not_before) - clock_timestamp())::float8
+      from instances where phase = 'pending' and not_before > clock_timestamp()"""
+# Only due ones: an instance in backoff comes again when its time is up. `last_worker`: of a gang, the worker whose
+# process failed; the other processes were stopped because of it. `pushing`: victims on a lost worker do not count, as
+# they may never end. `promised`: a place that relocations free is reserved until the last relocated instance has ended.
+# If more are pending than one pass reads, each deployment is limited: else thousands that fit nowhere would keep
+# all others from being considered.
+_WAITING: Final = """
+    with rooms as (
+        select distinct on (key) key as instance_id, value as promised
+          from relocations r cross join jsonb_each(r.rooms)
+         where r.state in ('waiting', 'moving')
+            or (r.state = 'moved' and exists (select 1 from instances o where o.id = r.instance_id)))
+    select i.in_all, i.id, i.deployment_uid, i.revision, i.phase, i.phase_since, i.epoch, i.failures, i.message, d.name,
+           (d.spec ->> 'priority')::int as priority, (d.spec ->> 'preempt')::boolean as preempt,
+           exists (select 1 from instances v
+                    where v.pushed_out_for = i.id
+                      and not exists (select 1 from claims c join devices g on g.uuid = c.device
+                                        join workers w on w.id = g.worker_id
+                                       where c.instance_id = v.id and w.phase = 'lost')) as pushing,
+           (select jsonb_build_array(m.workers, m.gpus) from relocations m
+             where m.copy_id = i.id and m.state = 'moving') as destination,
+           (select promised from rooms where rooms.instance_id = i.id) as promised,
+           clock_timestamp() as read_at,
+           (select p.worker_id from processes p where p.instance_id = i.id and p.epoch = i.epoch
+             order by coalesce(p.reason, '') = 'stopped' or coalesce(p.exit_code, 1) = 0, p.rank limit 1)
+               as last_worker,
+           (select extract(epoch from min(not_before) - clock_timestamp())::float8
+              from instances where phase = 'pending' and not_before > clock_timestamp()) as next_due_s
+      from (select id, deployment_uid, revision, phase, phase_since, epoch, failures, message, created_at,
+                   row_number() over (partition by deployment_uid order by created_at, id) as place,
+                   count(*) over () as in_all
+              from instances
+             where phase in ('pending', 'analyzing') and (not_before is null or not_before <= clock_timestamp())) i
+      join deployments d on d.uid = i.deployment_uid
+      join revisions r on r.deployment_uid = i.deployment_uid and r.generation = i.revision
+     where (i.in_all <= $1 or i.place <= $2) and d.deleted_at is null and r.need is not null and i.revision = d.revision
+     order by not exists (select 1 from relocations m where m.copy_id = i.id and m.state = 'moving'),
+              (d.spec ->> 'priority')::int desc, i.created_at, i.id
+     limit $1"""
+# The next relocations, as if their replacements were pending already.
+_TO_MOVE: Final = """
+    select i.id, i.deployment_uid, i.revision, d.name, m.workers, m.gpus
+      from relocations m
+      join instances i on i.id = m.instance_id and i.epoch = m.epoch
+      join deployments d on d.uid = i.deployment_uid and d.revision = i.revision and d.deleted_at is null
+      join revisions r on r.deployment_uid = d.uid and r.generation = d.revision and r.need is not null
+     where m.state = 'waiting' or (m.state = 'moving' and m.copy_id is null)
+     order by m.id"""
+_REVISIONS: Final = """
+    select r.deployment_uid, r.generation, r.spec, r.need
+      from revisions r join unnest($1::uuid[], $2::bigint[]) as x (uid, generation)
+        on r.deployment_uid = x.uid and r.generation = x.generation
+     where r.need is not null"""
+
+RevisionKey = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class RevisionRow:
+    """A revision as stored. If another version wrote it, parsing may fail, and must then fail for it alone."""
+
+    spec: Any
+    need: Any
+
+    def parse(self) -> tuple[DeploymentSpec, Need]:
+        """The spec and the need.
+
+        Raises:
+            ValueError: this version cannot read the spec.
+        """
+        return spec_from_json(self.spec), need_from_json(self.need)
+
+
+@dataclass(frozen=True, slots=True)
+class PendingSnapshot:
+    """Pending instances, whether there are more, and in how many seconds the next backoff ends."""
+
+    instances: list[PendingRow]
+    more: bool
+    next_due_s: float | None
+
+
+async def read_pending(
+    connection: Any, limit: int, *, failures_per_worker: int, of_deployment: int = MOST_OF_DEPLOYMENT
+) -> PendingSnapshot:
+    """Reads up to `limit` instances; if more are pending, at most `of_deployment` of each deployment.
+
+    Replacements of relocations come first, since their places are reserved for them; then by priority and age.
+    """
+    rows = await connection.fetch(_WAITING, limit, of_deployment)
+    next_due_s: float | None = rows[0]["next_due_s"] if rows else await connection.fetchval(_NEXT_DUE)
+    waiting = [
+        PendingRow(
+            id=row["id"],
+            deployment_uid=str(row["deployment_uid"]),
+            deployment=row["name"],
+            revision=row["revision"],
+            phase=row["phase"],
+            epoch=row["epoch"],
+            waited_s=(row["read_at"] - row["phase_since"]).total_seconds(),
+            message=row["message"],
+            avoid_worker=str(row["last_worker"])
+            if row["last_worker"] and row["failures"] and row["failures"] % failures_per_worker == 0
+            else None,
+            priority=row["priority"],
+            preempt=row["preempt"],
+            preempting=row["pushing"],
+            destination=_destination(row["destination"]),
+            relocation_target=_destination(row["promised"]),
+        )
+        for row in rows
+    ]
+    return PendingSnapshot(waiting, any(row["in_all"] > limit for row in rows), next_due_s)
+
+
+def _destination(stored: Any) -> Destination | None:
+    return Destination(*map(tuple, stored)) if stored else None
+
+
+async def read_planned_copies(connection: Any) -> list[PendingRow]:
+    """The replacements of relocations that have not begun, each with its destination."""
+    return [
+        replace(
+            new_instance(f"a replacement of {row['id']}", str(row["deployment_uid"]), row["name"], row["revision"]),
+            destination=Destination(tuple(row["workers"]), tuple(row["gpus"])),
+        )
+        for row in await connection.fetch(_TO_MOVE)
+    ]
+
+
+async def read_revisions(connection: Any, keys: Sequence[RevisionKey]) -> dict[RevisionKey, RevisionRow]:
+    """Specs and needs of revisions, not parsed. Once its need is known a revision never changes: cache it."""
+    rows = await connection.fetch(_REVISIONS, [k[0] for k in keys], [k[1] for k in keys])
+    return {(str(row["deployment_uid"]), row["generation"]): RevisionRow(row["spec"], row["need"]) for row in rows}

@@ -1,0 +1,29 @@
+"""What `plan` reads beside the inventory: the number of placed instances, and known needs."""
+
+from collections.abc import Iterable
+
+from controller.domain.need_json import need_from_json
+from controller.domain.placement import Need
+from controller.store.core.database import Reader
+
+
+async def placed_counts(connection: Reader, uids: Iterable[str]) -> dict[str, int]:
+    """The number of each deployment's instances that hold claims and are not stopping."""
+    rows = await connection.fetch(
+        """select i.deployment_uid, count(*) as n from instances i
+            where i.deployment_uid = any($1::uuid[]) and i.phase not in ('stopping', 'replaced')
+              and exists (select 1 from claims c where c.instance_id = i.id)
+            group by i.deployment_uid""",
+        list(uids),
+    )
+    return {str(row["deployment_uid"]): row["n"] for row in rows}
+
+
+async def known_needs(connection: Reader, input_hashes: Iterable[str]) -> dict[str, Need]:
+    """Needs by input hash, from earlier analyses."""
+    rows = await connection.fetch(
+        """select distinct on (input_hash) input_hash, need from revisions
+            where input_hash = any($1) and need is not null order by input_hash, created_at desc""",
+        list(input_hashes),
+    )
+    return {row["input_hash"]: need_from_json(row["need"]) for row in rows}

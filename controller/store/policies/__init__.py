@@ -1,0 +1,1 @@
+"""Utilization policies, their verdicts and actions."""

@@ -1,0 +1,142 @@
+"""One consistent read of deployments as their utilization policies look at them."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from controller.domain.instances import IntentFacts
+from controller.domain.policies import GpuClaim, PolicyFacts, StoredVerdict, WatchedInstance
+from controller.store.policies.effective import effective_policies
+
+# Those that a policy may concern, and those of whom something is left that has to be ended.
+_UIDS: Final = """
+    select uid from deployments
+    union select deployment_uid from policy_actions where ended_at is null
+    union select deployment_uid from policy_verdicts"""
+_UNENDED: Final = """
+    select distinct deployment_uid from policy_actions where ended_at is null and deployment_uid = any($1::uuid[])"""
+_DEPLOYMENTS: Final = """
+    select d.uid, d.name, d.generation, d.version, d.deleted_at is not null as deleted,
+           (d.spec ->> 'replicas')::int as replicas, extract(epoch from clock_timestamp())::float8 as now,
+           exists (select 1 from policy_actions a where a.deployment_uid = d.uid and a.ended_at is null) as open_actions
+      from deployments d where d.uid = any($1::uuid[])"""
+_INTENTS: Final = """
+    select deployment_uid, source, max_replicas, reason, instances from intents
+     where deployment_uid = any($1::uuid[]) order by source"""
+_INSTANCES: Final = """
+    select i.id, i.deployment_uid, i.epoch, i.phase, i.running_since,
+           v.epoch as judged_epoch, v.policy, v.policy_uid, v.policy_generation, v.action, v.dry_run, v.verdict,
+           v.reason, v.message, v.low_since, v.due_at, v.acted
+      from instances i left join policy_verdicts v on v.instance_id = i.id
+     where i.deployment_uid = any($1::uuid[]) order by i.id"""
+_CLAIMS: Final = """
+    select c.instance_id, c.device, c.exclusive, c.memory_mib, d.memory_mib as device_mib, d.worker_id, w.name as worker
+      from claims c
+      join instances i on i.id = c.instance_id and i.epoch = c.epoch
+      join devices d on d.uuid = c.device and d.kind = 'gpu'
+      join workers w on w.id = d.worker_id
+     where i.deployment_uid = any($1::uuid[]) order by c.rank, c.position, c.device"""
+
+Row = Mapping[str, Any]
+
+
+async def list_watched(connection: Any) -> list[str]:
+    """The uids of all deployments that a policy may have to do with."""
+    return [str(row["uid"]) for row in await connection.fetch(_UIDS)]
+
+
+async def list_unended(connection: Any, uids: Sequence[str]) -> list[str]:
+    """Those of these deployments of which actions have not ended."""
+    rows = await connection.fetch(_UNENDED, list(uids)) if uids else []
+    return [str(row["deployment_uid"]) for row in rows]
+
+
+async def read_clock(connection: Any) -> float:
+    """The database's clock, in epoch seconds."""
+    return float(await connection.fetchval("select extract(epoch from clock_timestamp())::float8"))
+
+
+async def observe_policies(connection: Any, uids: Sequence[str]) -> dict[str, PolicyFacts]:
+    """Reads deployments as they are now; those that are gone are missing from the answer.
+
+    The connection must be in one REPEATABLE READ transaction, so that all of it is of one moment.
+    """
+    deployments = await connection.fetch(_DEPLOYMENTS, list(uids))
+    found = [row["uid"] for row in deployments]
+    if not found:
+        return {}
+    effective = await effective_policies(connection, [str(uid) for uid in found])
+    intents = _group(await connection.fetch(_INTENTS, found), "deployment_uid")
+    instances = _group(await connection.fetch(_INSTANCES, found), "deployment_uid")
+    claims = _group(await connection.fetch(_CLAIMS, found), "instance_id")
+    return {
+        str(row["uid"]): PolicyFacts(
+            uid=str(row["uid"]),
+            name=row["name"],
+            generation=row["generation"],
+            version=row["version"],
+            deleted=row["deleted"],
+            replicas=row["replicas"],
+            policy=effective.get(str(row["uid"])),
+            intents=tuple(_intent(i) for i in intents[row["uid"]]),
+            instances=tuple(_instance(i, claims[i["id"]]) for i in instances[row["uid"]]),
+            open_actions=row["open_actions"],
+            now=row["now"],
+        )
+        for row in deployments
+    }
+
+
+def _group(rows: Iterable[Row], key: str) -> defaultdict[Any, list[Row]]:
+    groups: defaultdict[Any, list[Row]] = defaultdict(list)
+    for row in rows:
+        groups[row[key]].append(row)
+    return groups
+
+
+def _intent(row: Row) -> IntentFacts:
+    return IntentFacts(row["source"], row["max_replicas"], row["reason"], tuple(row["instances"]))
+
+
+def _instance(row: Row, claims: Sequence[Row]) -> WatchedInstance:
+    return WatchedInstance(
+        id=row["id"],
+        epoch=row["epoch"],
+        phase=row["phase"],
+        running_since=_seconds(row["running_since"]),
+        claims=tuple(_claim(c) for c in claims),
+        stored=_verdict(row) if row["verdict"] is not None else None,
+    )
+
+
+def _claim(row: Row) -> GpuClaim:
+    return GpuClaim(
+        device=row["device"],
+        worker_id=str(row["worker_id"]),
+        worker=row["worker"],
+        exclusive=row["exclusive"],
+        memory_mib=row["memory_mib"],
+        device_mib=row["device_mib"],
+    )
+
+
+def _verdict(row: Row) -> StoredVerdict:
+    return StoredVerdict(
+        epoch=row["judged_epoch"],
+        policy=row["policy"],
+        policy_uid=str(row["policy_uid"]) if row["policy_uid"] is not None else None,
+        policy_generation=row["policy_generation"],
+        action=row["action"],
+        dry_run=row["dry_run"],
+        verdict=row["verdict"],
+        reason=row["reason"],
+        message=row["message"],
+        low_since=_seconds(row["low_since"]),
+        due_at=_seconds(row["due_at"]),
+        acted=row["acted"],
+    )
+
+
+def _seconds(at: datetime | None) -> float | None:
+    return None if at is None else at.timestamp()

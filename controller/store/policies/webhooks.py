@@ -1,0 +1,76 @@
+"""Webhooks' messages on their way: what is due, and what became of each try. A message keeps its id over all tries."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any, Final
+
+from controller.domain.events import NewEvent
+from controller.store.core.events import write_events
+
+_DUE: Final = """
+    select w.id, w.url, w.secret, w.payload, w.attempts, a.deployment_uid, s.value as key
+      from webhook_deliveries w
+      left join policy_actions a on a.id = w.action_id
+      left join secrets s on s.name = w.secret
+     where w.finished_at is null and w.not_before <= clock_timestamp() and w.id <> all ($1::uuid[])
+     order by w.not_before limit $2"""
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """One message. `key` None: the secret that signs it is not stored."""
+
+    id: str
+    url: str
+    secret: str
+    payload: str
+    attempts: int
+    deployment_uid: str
+    key: str | None
+
+
+async def read_due(connection: Any, *, but: Collection[str], limit: int) -> list[Delivery]:
+    """Messages whose next try is due, longest due first, without those of `but`."""
+    rows = await connection.fetch(_DUE, list(but), limit)
+    return [
+        Delivery(
+            id=str(row["id"]),
+            url=row["url"],
+            secret=row["secret"],
+            payload=row["payload"],
+            attempts=row["attempts"],
+            deployment_uid=str(row["deployment_uid"]),
+            key=row["key"],
+        )
+        for row in rows
+    ]
+
+
+async def record_delivered(connection: Any, delivery: Delivery) -> None:
+    """The receiver has taken it."""
+    await connection.execute(
+        """update webhook_deliveries
+              set attempts = attempts + 1, delivered = true, finished_at = clock_timestamp(), error = ''
+            where id = $1 and finished_at is null""",
+        delivery.id,
+    )
+
+
+async def record_failed(connection: Any, delivery: Delivery, error: str, again_after_s: float | None) -> None:
+    """A try failed. `again_after_s` None: it was the last one, and an event tells."""
+    status = await connection.execute(
+        """update webhook_deliveries
+              set attempts = attempts + 1, error = $2,
+                  not_before = clock_timestamp() + make_interval(secs => coalesce($3::float8, 0)),
+                  finished_at = case when $3::float8 is null then clock_timestamp() end
+            where id = $1 and finished_at is null""",
+        delivery.id,
+        error,
+        again_after_s,
+    )
+    if again_after_s is None and status != "UPDATE 0":
+        tries = delivery.attempts + 1
+        message = f"the webhook {delivery.url} was given up after {tries} tries: {error}"
+        evidence = {"url": delivery.url, "attempts": tries, "error": error, "id": delivery.id}
+        event = NewEvent("webhook_failed", message, (f"deployment:{delivery.deployment_uid}",), evidence)
+        await write_events(connection, [event])

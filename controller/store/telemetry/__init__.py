@@ -1,0 +1,1 @@
+"""Samples, their minutes, and reports over them."""

@@ -1,0 +1,137 @@
+"""What was claimed, used, wasted and freed, summed from the spans of claims and the minutes. GPU seconds throughout.
+
+A claim counts by its share: 1 where it is exclusive, else its part of the GPU's memory. A minute of a shared claim is
+that of the instance's own processes; of an exclusive one the GPU's. Of a minute as many seconds count as samples speak
+for, and no more than were claimed.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from controller.store.core.database import Reader
+
+_DAY: Final = timedelta(days=1)
+# Claims that have ended and those that live, cut to $1 .. $2.
+SPANS: Final = """
+    select device, worker_id, instance_id, epoch, deployment_uid, deployment, exclusive, running_since,
+           case when exclusive then 1 else memory_mib::float8 / device_mib end as share,
+           greatest(began_at, $1) as began, least(ended_at, $2) as ended
+      from claim_spans where ended_at > $1 and began_at < $2
+    union all
+    select c.device, d.worker_id, c.instance_id, c.epoch, p.uid, p.name, c.exclusive,
+           case when i.epoch = c.epoch then i.running_since end,
+           case when c.exclusive then 1 else c.memory_mib::float8 / nullif(d.memory_mib, 0) end,
+           greatest(c.created_at, $1), $2
+      from claims c
+      join devices d on d.uuid = c.device and d.kind = 'gpu'
+      join instances i on i.id = c.instance_id
+      join deployments p on p.uid = i.deployment_uid
+     where c.created_at < $2"""
+_CLAIMED: Final = f"""
+    select s.deployment_uid, max(s.deployment) as deployment, min(s.began) as began,
+           bool_or(p.uid is null or p.deleted_at is not null) as deleted,
+           sum(s.share * extract(epoch from s.ended - s.began)::float8) as claimed_s
+      from ({SPANS}) s left join deployments p on p.uid = s.deployment_uid
+     group by s.deployment_uid"""  # noqa: S608 - constants, no input
+_SPOKEN: Final = f"""
+    select s.deployment_uid, sum(k.s) as known_s, sum(k.s * m.mean / 100) as used_s,
+           coalesce(sum(k.s) filter (where m.max < coalesce(l.minimum, $5)), 0) as wasted_s
+      from ({SPANS}) s
+      join sample_minutes m on m.device = s.device and m.minute > s.began - interval '1 min' and m.minute < s.ended
+                           and m.minute > $1::timestamptz - interval '1 min' and m.minute < $2
+                           and m.instance_id = case when s.exclusive then '' else s.instance_id end
+      left join unnest($3::uuid[], $4::int[]) as l (uid, minimum) on l.uid = s.deployment_uid
+     cross join lateral (
+           select s.share * least(m.covered_s,
+                  extract(epoch from least(s.ended, m.minute + interval '1 min') - greatest(s.began, m.minute))::float8)
+       ) as k (s)
+     group by s.deployment_uid"""  # noqa: S608 - as above
+_FREED: Final = """
+    select policy, deployment_uid, max(deployment) as deployment, count(*) as actions,
+           sum(gpus * extract(epoch from least(coalesce(ended_at, $2), $2) - greatest(at, $1))::float8) as freed_s
+      from policy_actions
+     where action in ('stop', 'scale_down') and not dry_run and at < $2 and coalesce(ended_at, $2) > $1
+     group by policy, deployment_uid"""
+
+
+@dataclass(slots=True)
+class DeploymentUsage:
+    """GPU seconds of one deployment."""
+
+    deployment: str = ""
+    deleted: bool = True
+    claimed_s: float = 0.0
+    known_s: float = 0.0
+    used_s: float = 0.0
+    wasted_s: float = 0.0
+    freed_s: float = 0.0
+
+
+@dataclass(slots=True)
+class FreedByPolicy:
+    """What one policy freed, in GPU seconds."""
+
+    actions: int = 0
+    freed_s: float = 0.0
+
+
+@dataclass(slots=True)
+class Sums:
+    """By deployment's uid, and by policy's name (empty: inline)."""
+
+    spent: dict[str, DeploymentUsage] = field(default_factory=lambda: defaultdict(DeploymentUsage))
+    freed: dict[str, FreedByPolicy] = field(default_factory=lambda: defaultdict(FreedByPolicy))
+
+
+async def rolled_up_to(connection: Reader) -> datetime:
+    """Up to when the minutes tell everything that was sampled."""
+    (row,) = await connection.fetch("select at from rollup_progress")
+    moment: datetime = row["at"]
+    return moment
+
+
+async def read_claimed(connection: Reader, since: datetime, until: datetime) -> Sums:
+    """What was claimed and what was freed; used and wasted are `add_usage`'s."""
+    sums = Sums()
+    for row in await connection.fetch(_CLAIMED, since, until):
+        spent = sums.spent[str(row["deployment_uid"])]
+        spent.deployment, spent.deleted, spent.claimed_s = row["deployment"], row["deleted"], row["claimed_s"] or 0.0
+    for row in await connection.fetch(_FREED, since, until):
+        spent = sums.spent[str(row["deployment_uid"])]
+        spent.deployment = spent.deployment or row["deployment"]
+        spent.freed_s += row["freed_s"]
+        freed = sums.freed[row["policy"]]
+        freed.actions += row["actions"]
+        freed.freed_s += row["freed_s"]
+    return sums
+
+
+def days(since: datetime, until: datetime) -> Iterator[tuple[datetime, datetime]]:
+    """The time cut at midnights (UTC), where partitions of minutes are."""
+    while since < until:
+        midnight = (since.astimezone(UTC) + _DAY).replace(hour=0, minute=0, second=0, microsecond=0)
+        yield since, min(until, midnight)
+        since = midnight
+
+
+async def add_usage(
+    connection: Reader, sums: Sums, begin: datetime, end: datetime, minimums: Mapping[str, int], default: int
+) -> None:
+    """Adds what was used and wasted from `begin` to `end`, which are best those of one of the `days`.
+
+    Args:
+        connection: where.
+        sums: are added to.
+        begin: since when.
+        end: up to when.
+        minimums: percent below which a minute is wasted, by deployment's uid.
+        default: the same, for deployments that are not among them.
+    """
+    for row in await connection.fetch(_SPOKEN, begin, end, list(minimums), list(minimums.values()), default):
+        spent = sums.spent[str(row["deployment_uid"])]
+        spent.known_s += row["known_s"]
+        spent.used_s += row["used_s"]
+        spent.wasted_s += row["wasted_s"]

@@ -1,0 +1,123 @@
+"""Partitions by time, of the samples and of their minutes: made ahead, dropped when they are older than is kept."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+_HOUR_S: Final = 3600.0
+_DAY_S: Final = 24 * _HOUR_S
+_AHEAD_S: Final = _DAY_S  # so long may nobody be able to make any
+_BEYOND_WINDOW_S: Final = _HOUR_S  # who judges reads the window when it is over, and he may be late
+_LOCK: Final = 0x67707764  # one maker at a time, whichever controller it is in
+_NAMES: Final = """
+    select c.relname from pg_inherits i join pg_class c on c.oid = i.inhrelid where i.inhparent = $1::text::regclass"""
+_LONGEST_WINDOW_S: Final = """
+    select coalesce(max(window_s), 0)::float8 from (
+        select (spec->>'time_window')::float8 as window_s from policies
+        union all
+        select (spec->'utilization_policy'->>'time_window')::float8 from deployments
+         where jsonb_typeof(spec->'utilization_policy') = 'object') as used"""
+
+
+@dataclass(frozen=True, slots=True)
+class SampleRetention:
+    """How long samples are kept (hours; longer where a policy's window is longer), and their minutes (days)."""
+
+    samples_h: float
+    history_days: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRange:
+    """From when (inclusive) until when (exclusive) there are partitions, without a hole."""
+
+    begin: datetime
+    end: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """A partitioned table and how much time one partition holds. The name of a partition says when it begins (UTC)."""
+
+    table: str
+    span_s: float
+    suffix: str
+
+    def name(self, start_s: float) -> str:
+        return f"{self.table}_{datetime.fromtimestamp(start_s, UTC):{self.suffix}}"
+
+    def start_s(self, name: str) -> float:
+        text = name.removeprefix(f"{self.table}_")
+        return datetime.strptime(text, self.suffix).replace(tzinfo=UTC).timestamp()
+
+    def floor_s(self, at_s: float) -> float:
+        return at_s // self.span_s * self.span_s
+
+
+_SAMPLES: Final = _Kind("samples", 3 * _HOUR_S, "%Y%m%d_%H")
+_MINUTES: Final = _Kind("sample_minutes", _DAY_S, "%Y%m%d")
+
+
+async def make_partitions(connection: Any, keep: SampleRetention) -> None:
+    """Makes what is missing, from the oldest time that is kept to a day ahead. In a transaction of its own."""
+    await connection.execute("set local lock_timeout = '3s'")
+    await connection.execute("select pg_advisory_xact_lock($1)", _LOCK)
+    now_s, samples_s, _ = await _now_and_kept(connection, keep)
+    for kind in (_SAMPLES, _MINUTES):
+        there = set(await _names(connection, kind))
+        start_s = kind.floor_s(now_s - samples_s)
+        while start_s <= now_s + _AHEAD_S:
+            if kind.name(start_s) not in there:
+                await connection.execute(_create(kind, start_s))
+            start_s += kind.span_s
+
+
+async def find_old_partitions(connection: Any, keep: SampleRetention) -> list[str]:
+    """The partitions of which no row is kept any more."""
+    now_s, samples_s, minutes_s = await _now_and_kept(connection, keep)
+    return [
+        name
+        for kind, kept_s in ((_SAMPLES, samples_s), (_MINUTES, minutes_s))
+        for name in await _names(connection, kind)
+        if kind.start_s(name) + kind.span_s <= now_s - kept_s
+    ]
+
+
+async def drop_partition(connection: Any, name: str) -> None:
+    """Drops one. In a transaction of its own: it waits but a moment for readers, since others wait behind it.
+
+    Raises:
+        asyncpg.LockNotAvailableError: they took longer; it can be dropped later.
+    """
+    await connection.execute("set local lock_timeout = '500ms'")
+    await connection.execute(f'drop table if exists "{name}"')
+
+
+async def samples_range(connection: Any) -> PartitionRange | None:
+    """For which times samples can be written; holds until the transaction ends. None: for none."""
+    await connection.execute("lock table samples in row exclusive mode")
+    starts = {_SAMPLES.start_s(name) for name in await _names(connection, _SAMPLES)}
+    if not starts:
+        return None
+    begin_s = end_s = max(starts) + _SAMPLES.span_s
+    while begin_s - _SAMPLES.span_s in starts:
+        begin_s -= _SAMPLES.span_s
+    return PartitionRange(datetime.fromtimestamp(begin_s, UTC), datetime.fromtimestamp(end_s, UTC))
+
+
+async def _now_and_kept(connection: Any, keep: SampleRetention) -> tuple[float, float, float]:
+    """The time, and how long samples and their minutes are kept; all in seconds."""
+    now_s = float(await connection.fetchval("select extract(epoch from clock_timestamp())::float8"))
+    window_s = float(await connection.fetchval(_LONGEST_WINDOW_S))
+    samples_s = max(keep.samples_h * _HOUR_S, window_s + _BEYOND_WINDOW_S)
+    return now_s, samples_s, max(keep.history_days * _DAY_S, samples_s)
+
+
+async def _names(connection: Any, kind: _Kind) -> list[str]:
+    return [row["relname"] for row in await connection.fetch(_NAMES, kind.table)]
+
+
+def _create(kind: _Kind, start_s: float) -> str:
+    begin, end = (datetime.fromtimestamp(s, UTC).isoformat() for s in (start_s, start_s + kind.span_s))
+    name = kind.name(start_s)
+    return f"create table \"{name}\" partition of {kind.table} for values from ('{begin}') to ('{end}')"

@@ -1,0 +1,139 @@
+"""Samples as agents send them: fenced, each once, dated by the database's clock, written by COPY."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from controller.store.deployments.processes import lock_sessions
+from controller.store.telemetry.partitions import samples_range
+from schemas.wire import ProcessSample, Readings, SamplePeriod
+
+_COLUMNS: Final = ("at", "device", "worker_id", "seq", "period_s", "mean", "max", "used_mib", "processes")
+_PROGRESS: Final = "select worker_id, boot_id, seq from sample_progress where worker_id = any($1::uuid[])"
+_OWNERS: Final = "select uuid, worker_id from devices where uuid = any($1)"
+# Rows in key order, as everywhere: two writers must not wait for each other in a circle.
+_RAISE: Final = """
+    insert into sample_progress (worker_id, boot_id, seq)
+    select * from unnest($1::uuid[], $2::text[], $3::bigint[]) as p(worker_id, boot_id, seq) order by 1
+        on conflict (worker_id) do update set boot_id = excluded.boot_id, seq = excluded.seq"""
+
+_Row = tuple[Any, ...]
+
+
+class NoPartitionError(Exception):
+    """The database's clock is ahead of all partitions: they have to be made before anything can be written."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSamples:
+    """What came on one connection.
+
+    Attributes:
+        boot_id: of the host, as the connection's hello said: sequence numbers rise between two boots.
+        offset_s: what makes the agent's clock our own monotonic one.
+        periods: in any order, also such as came before.
+    """
+
+    worker_id: str
+    session: int
+    boot_id: str
+    offset_s: float
+    periods: Sequence[SamplePeriod]
+
+
+@dataclass(frozen=True, slots=True)
+class SamplesWritten:
+    """(worker, session) of those that are durable, how many rows that made, and how many were older than is kept."""
+
+    held: set[tuple[str, int]]
+    rows: int
+    too_old: int
+
+
+async def write_samples(
+    connection: Any, batch: Sequence[SessionSamples], monotonic: Callable[[], float]
+) -> SamplesWritten:
+    """Writes what has not been written before, of those sessions that are still their workers' newest.
+
+    Args:
+        connection: in a transaction.
+        batch: one entry for each session.
+        monotonic: the clock that `offset_s` leads to, in seconds.
+
+    Raises:
+        NoPartitionError: there is no room for what was sampled now.
+    """
+    held = await lock_sessions(connection, [(s.worker_id, s.session) for s in batch])
+    current = [s for s in batch if (s.worker_id, s.session) in held]
+    fresh = [(s, periods) for s, periods in await _unwritten(connection, current) if periods]
+    if not fresh:
+        return SamplesWritten(held, 0, 0)
+    covered = await samples_range(connection)
+    now, now_s = await connection.fetchval("select clock_timestamp()"), monotonic()
+    owned = await _owned(connection, fresh)
+
+    rows: list[_Row] = []
+    too_old = 0
+    for sender, periods in fresh:
+        for period in periods:
+            # A sample from the future was taken now: its agent's clock runs ahead of what was seen of it so far.
+            at = now - timedelta(seconds=max(0.0, now_s - (period.sampled_s + sender.offset_s)))
+            if covered is None or at >= covered.end:
+                raise NoPartitionError(f"there is no partition of samples for {at}")
+            made = [row for row in _rows(sender, period, at) if (row[1], sender.worker_id) in owned]
+            if at < covered.begin:
+                too_old += len(made)
+            else:
+                rows += made
+    await connection.copy_records_to_table("samples", records=rows, columns=_COLUMNS)
+    await _raise_progress(connection, fresh)
+    return SamplesWritten(held, len(rows), too_old)
+
+
+async def _unwritten(
+    connection: Any, batch: Sequence[SessionSamples]
+) -> list[tuple[SessionSamples, list[SamplePeriod]]]:
+    """The periods that are not known by their sequence number, in its order."""
+    rows = await connection.fetch(_PROGRESS, [s.worker_id for s in batch])
+    known = {(str(row["worker_id"]), row["boot_id"]): row["seq"] for row in rows}
+    return [
+        (s, sorted((p for p in s.periods if p.seq > known.get((s.worker_id, s.boot_id), -1)), key=lambda p: p.seq))
+        for s in batch
+    ]
+
+
+async def _owned(connection: Any, fresh: Iterable[tuple[SessionSamples, list[SamplePeriod]]]) -> set[tuple[str, str]]:
+    """(GPU, worker) of the GPUs named: of a GPU that is another's nothing is taken from this worker."""
+    devices = {gpu.uuid for _, periods in fresh for period in periods for gpu in period.gpus}
+    return {(row["uuid"], str(row["worker_id"])) for row in await connection.fetch(_OWNERS, sorted(devices))}
+
+
+async def _raise_progress(connection: Any, fresh: Sequence[tuple[SessionSamples, list[SamplePeriod]]]) -> None:
+    await connection.execute(
+        _RAISE,
+        [s.worker_id for s, _ in fresh],
+        [s.boot_id for s, _ in fresh],
+        [periods[-1].seq for _, periods in fresh],
+    )
+
+
+def _rows(sender: SessionSamples, period: SamplePeriod, at: datetime) -> Iterator[_Row]:
+    for gpu in period.gpus:
+        processes = [_process(p, p.utilization[gpu.uuid]) for p in period.processes if gpu.uuid in p.utilization]
+        yield (
+            at,
+            gpu.uuid,
+            sender.worker_id,
+            period.seq,
+            period.period_s,
+            gpu.mean,
+            gpu.max,
+            gpu.used_mib,
+            processes,
+        )
+
+
+def _process(process: ProcessSample, own: Readings | None) -> list[Any]:
+    mean, most = (None, None) if own is None else (own.mean, own.max)
+    return [process.instance, process.epoch, process.rank, mean, most, process.requests]

@@ -1,0 +1,58 @@
+"""The figures that are read from the rows at each scrape, in one moment."""
+
+from dataclasses import dataclass
+
+from controller.store.core.database import Reader
+from controller.store.views.gpus import READING_GOOD_FOR_S
+
+_MIB = 2**20
+INLINE = "(inline)"  # no policy object can be called so
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What the rows say. Memory in bytes, utilization from 0 to 1; unknown readings are left out."""
+
+    instances: dict[str, int]  # by phase
+    workers: dict[str, int]  # by phase
+    claimed_bytes: dict[tuple[str, str, str], int]  # by worker, GPU and deployment
+    utilization: dict[tuple[str, str], float]  # by worker and GPU
+    freed_gpu_s: dict[str, float]  # by policy, of all deployments
+
+
+async def read_figures(connection: Reader) -> Figures:
+    """Reads all figures; the connection must be in one REPEATABLE READ transaction."""
+    instances = await connection.fetch("select phase, count(*) as n from instances group by phase")
+    workers = await connection.fetch("select phase, count(*) as n from workers where deleted_at is null group by phase")
+    claimed = await connection.fetch(
+        """select w.name as worker, d.uuid, p.name as deployment, sum(c.memory_mib)::bigint as mib
+             from claims c
+             join devices d on d.uuid = c.device and d.kind = 'gpu'
+             join workers w on w.id = d.worker_id
+             join instances i on i.id = c.instance_id
+             join deployments p on p.uid = i.deployment_uid
+            group by w.name, d.uuid, p.name"""
+    )
+    readings = await connection.fetch(
+        """select w.name as worker, d.uuid, r.utilization
+             from device_readings r
+             join devices d on d.uuid = r.device and d.kind = 'gpu'
+             join workers w on w.id = d.worker_id and w.deleted_at is null
+            where r.utilization is not null and r.read_at > now() - $1 * interval '1 s'""",
+        READING_GOOD_FOR_S,
+    )
+    freed = await connection.fetch(
+        """select coalesce(nullif(policy, ''), $1) as policy, sum(gpu_s)::float8 as gpu_s
+             from (select policy, gpus * greatest(extract(epoch from coalesce(ended_at, now()) - at), 0) as gpu_s
+                     from policy_actions where action <> 'notify' and not dry_run
+                   union all select policy, gpu_s from policy_totals) a
+            group by 1""",
+        INLINE,
+    )
+    return Figures(
+        instances={row["phase"]: row["n"] for row in instances},
+        workers={row["phase"]: row["n"] for row in workers},
+        claimed_bytes={(row["worker"], row["uuid"], row["deployment"]): row["mib"] * _MIB for row in claimed},
+        utilization={(row["worker"], row["uuid"]): row["utilization"] / 100 for row in readings},
+        freed_gpu_s={row["policy"]: row["gpu_s"] for row in freed},
+    )

@@ -1,0 +1,1 @@
+"""Workers, their devices and heartbeats."""

@@ -1,0 +1,235 @@
+"""GGUF headers: files that the library's own writer made, split ones, broken ones."""
+
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gguf import GGMLQuantizationType, GGUFReader, GGUFWriter
+
+from controller.model_files.analysis import model_facts
+from controller.model_files.errors import MetadataError
+from controller.model_files.files import LocalFolder
+from controller.model_files.gguf_header import GgufHeader, read_header
+from controller.runtime.child import run_child
+from support.hub_double import COMMIT, Hub, running_hub
+from support.model_files import model_folder
+
+Q4_K_BLOCK = 256, 144  # elements, bytes
+
+
+def gguf(path: Path, arch: str = "llama", tokens: int = 10, kind: str | None = None, **fields: Any) -> Path:
+    """A model with a Q4_K tensor of two blocks and an F32 one of eight elements; keyword a__b is key a.b."""
+    writer = GGUFWriter(path, arch)
+    if kind is not None:
+        writer.add_type(kind)
+    writer.add_token_list([f"token {n}" for n in range(tokens)])
+    for key, value in fields.items():
+        name = f"{arch}.{key.replace('__', '.')}"
+        if isinstance(value, list):
+            writer.add_array(name, value)
+        elif isinstance(value, bool):
+            writer.add_bool(name, value)
+        else:
+            writer.add_uint32(name, value)
+    blocks = np.zeros((2, Q4_K_BLOCK[1]), dtype=np.uint8)
+    writer.add_tensor("blk.0.attn_q.weight", blocks, raw_dtype=GGMLQuantizationType.Q4_K)
+    writer.add_tensor("output_norm.weight", np.zeros(8, dtype=np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def header(path: Path) -> GgufHeader:
+    return read_header(LocalFolder(path.parent), path.name)
+
+
+def facts(path: Path, **adapters: Any) -> dict[str, Any]:
+    return model_facts({"gguf": str(path)} | adapters)
+
+
+LLAMA = {
+    "block_count": 32, "context_length": 131072, "embedding_length": 4096, "feed_forward_length": 14336,
+    "attention__head_count": 32, "attention__head_count_kv": 8,
+}  # fmt: skip
+
+
+def test_a_llama(tmp_path: Path) -> None:
+    found = facts(gguf(tmp_path / "m.gguf", tokens=300, **LLAMA))
+    assert (found["format"], found["dtypes"], found["weight_bytes"]) == ("gguf", {"Q4_K": 288, "F32": 32}, 320)
+    assert (found["parameters"], found["architectures"], found["vocab"]) == (520, ("llama",), 300)
+    assert (found["layers"], found["full_layers"], found["context_length"]) == (32, 32, 131072)
+    assert (found["heads"], found["kv_heads"], found["head_dim"], found["v_head_dim"]) == (32, 8, 128, None)
+    assert (found["hidden_size"], found["intermediate_size"], found["encoder"]) == (4096, 14336, False)
+
+
+@pytest.mark.parametrize(
+    ("arch", "fields", "expected"),
+    [
+        ("gemma3", {"block_count": 62, "attention__sliding_window": 1024}, {"full_layers": 10, "sliding_window": 1024}),
+        # A window that llama.cpp does not use.
+        ("phi3", {"block_count": 32, "attention__sliding_window": 2047}, {"full_layers": 32, "sliding_window": None}),
+        (
+            "gpt-oss",
+            {"block_count": 4, "attention__sliding_window": 9, "attention__sliding_window_pattern": [True, False] * 2},
+            {"full_layers": 2, "sliding_window": 9},
+        ),
+        (
+            "smollm",
+            {"block_count": 9, "attention__sliding_window": 9, "attention__sliding_window_pattern": 3},
+            {"full_layers": 3, "sliding_window": 9},
+        ),
+        # Converted by llama.cpp as it is now, DeepSeek's cache holds the latent form; as it was, whole heads.
+        (
+            "deepseek2",
+            {
+                "attention__kv_lora_rank": 512, "attention__key_length": 576, "attention__value_length": 512,
+                "attention__key_length_mla": 192, "attention__value_length_mla": 128, "rope__dimension_count": 64,
+                "attention__head_count": 128, "attention__head_count_kv": 1, "expert_count": 256,
+                "expert_used_count": 8,
+            },
+            {
+                "kv_lora_rank": 512, "qk_rope_head_dim": 64, "head_dim": 192, "v_head_dim": 128, "heads": 128,
+                "experts": 256, "experts_per_token": 8,
+            },
+        ),
+        (
+            "deepseek2",
+            {"attention__kv_lora_rank": 512, "attention__key_length": 192, "attention__value_length": 128},
+            {"kv_lora_rank": None, "head_dim": 192, "v_head_dim": 128},
+        ),
+        ("jamba", {"block_count": 4, "attention__head_count_kv": [0, 8, 0, 8]}, {"uncached_layers": 2, "kv_heads": 8}),
+        ("qwen3next", {"block_count": 48, "full_attention_interval": 4}, {"full_layers": 12, "uncached_layers": 36}),
+        ("bert", {"attention__causal": False}, {"encoder": True}),
+        ("qwen3", {"attention__causal": False}, {"encoder": True}),
+        ("llama", {"block_count": 0, "context_length": 0}, {"layers": None, "context_length": None}),
+    ],
+)  # fmt: skip
+def test_other_families(tmp_path: Path, arch: str, fields: dict[str, Any], expected: dict[str, Any]) -> None:
+    found = facts(gguf(tmp_path / "m.gguf", arch=arch, **fields))
+    assert {key: found[key] for key in expected} == expected
+
+
+def test_we_read_what_the_library_reads(tmp_path: Path) -> None:
+    path = gguf(tmp_path / "m.gguf", tokens=500, **LLAMA)
+    ours, theirs = header(path), GGUFReader(path)
+    assert ours.parameters == sum(int(tensor.n_elements) for tensor in theirs.tensors)
+    assert sum(ours.dtypes.values()) == sum(int(tensor.n_bytes) for tensor in theirs.tensors)
+    kept = {key: value for key, value in ours.values.items() if isinstance(value, int)}
+    assert kept
+    assert {key: theirs.fields[key].contents() for key in kept} == kept
+
+
+def test_all_parts_of_a_split_model_count(tmp_path: Path) -> None:
+    for part in (1, 2, 3):
+        gguf(tmp_path / f"m-0000{part}-of-00003.gguf", **(LLAMA if part == 1 else {}))
+    found = facts(tmp_path / "m-00002-of-00003.gguf")
+    assert (found["weight_bytes"], found["layers"]) == (3 * 320, 32)
+    (tmp_path / "m-00003-of-00003.gguf").unlink()
+    with pytest.raises(MetadataError, match=r"m-00003-of-00003\.gguf is not there") as raised:
+        facts(tmp_path / "m-00001-of-00003.gguf")
+    assert raised.value.retryable
+
+
+def test_a_folder_with_one_model(tmp_path: Path) -> None:
+    gguf(tmp_path / "m-Q4_K_M.gguf", **LLAMA)
+    gguf(tmp_path / "mmproj-m.gguf", arch="clip")
+    assert model_facts({"path": str(tmp_path)})["layers"] == 32
+    gguf(tmp_path / "m-Q8_0.gguf", **LLAMA)
+    with pytest.raises(MetadataError, match=r"several GGUF models \(m-Q4_K_M\.gguf, m-Q8_0\.gguf"):
+        model_facts({"path": str(tmp_path)})
+
+
+def test_adapters_are_added_up(tmp_path: Path) -> None:
+    model = gguf(tmp_path / "m.gguf", **LLAMA)
+    one, two = gguf(tmp_path / "a.gguf", kind="adapter"), model_folder(tmp_path / "b", {"x": ("F16", [4], 8)})
+    assert facts(model, adapters=[{"gguf": str(one)}, {"path": str(two)}])["adapter_bytes"] == 328
+    with pytest.raises(MetadataError, match="is of type 'adapter' and no model"):
+        facts(one)
+    with pytest.raises(MetadataError, match="more than 64"):
+        facts(model, adapters=[{"gguf": str(one)}] * 65)
+
+
+async def test_on_a_hub_and_in_the_child(tmp_path: Path) -> None:
+    content = gguf(tmp_path / "m.gguf", tokens=150_000, **LLAMA).read_bytes()
+    with running_hub(Hub({"org/m": {"m-Q4.gguf": content + b"\0" * 2**24, "m-Q8.gguf": content}})) as hub:
+        target = "controller.model_files.analysis:model_facts"
+        payload = {"repo": "org/m", "revision": "main", "file": "m-Q4.gguf", "endpoint": hub.url}
+        found = await run_child(target, payload, deadline_s=60, memory_bytes=2**29)
+        assert (found["vocab"], found["revision"]) == (150_000, COMMIT)
+        assert hub.sent < 2 * len(content)
+
+
+def raw(*parts: bytes, tensors: int = 0, keys: int = 0, version: int = 3) -> bytes:
+    return b"GGUF" + struct.pack("<IQQ", version, tensors, keys) + b"".join(parts)
+
+
+def text(value: bytes, length: int | None = None) -> bytes:
+    return struct.pack("<Q", len(value) if length is None else length) + value
+
+
+def tensor(*shape: int, kind: int = 0, offset: int = 0) -> bytes:
+    return text(b"t") + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape, kind, offset)
+
+
+def array(kind: int, items: int) -> bytes:
+    return struct.pack("<IIQ", 9, kind, items)
+
+
+PAD = b"\0" * 64
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "more than 0 bytes hold"),
+        (b"GGUF", "more than 4 bytes hold"),
+        (b"version https://git", "no GGUF file"),
+        (raw(version=1), "version 1 is not known"),
+        (raw(version=3 << 24), "version 50331648 is not known"),  # big-endian
+        (raw(tensors=2**63), "limits"),
+        (raw(keys=2**40), "limits"),
+        (raw(keys=1), "hold"),
+        (raw(text(b"k", 2**63), keys=1), "hold"),
+        (raw(text(b"\xff") + struct.pack("<IB", 0, 1), keys=1), "no text"),
+        (raw(text(b"k") + struct.pack("<I", 13), keys=1), "type 13"),
+        (raw(text(b"k") + array(4, 2**62), keys=1), "limit"),
+        (raw(text(b"k") + array(8, 2**20), keys=1), "hold"),
+        (raw(text(b"k") + array(13, 1), keys=1), "type 13"),
+        (raw(text(b"k") + array(9, 1) + array(9, 1)[4:] * 9, keys=1), "type 9"),
+        (raw(tensor(2, kind=999), PAD, tensors=1), "type 999"),
+        (raw(tensor(1, 1, 1, 1, 1), PAD, tensors=1), "malformed"),
+        (raw(tensor(255, kind=12), PAD, tensors=1), "blocks of 256"),
+        (raw(tensor(2**62, 2**62), PAD, tensors=1), "blocks of 1"),
+        (raw(tensor(4), tensor(4, offset=8), PAD * 2, tensors=2), "overlap"),
+    ],
+)
+def test_broken_files_are_terminal_and_name_the_file(tmp_path: Path, content: bytes, words: str) -> None:
+    path = tmp_path / "m.gguf"
+    path.write_bytes(content)
+    with pytest.raises(MetadataError, match=words) as raised:
+        header(path)
+    assert not raised.value.retryable
+    assert str(path) in str(raised.value)
+
+
+def test_a_file_that_is_still_being_copied_is_read_again_later(tmp_path: Path) -> None:
+    (tmp_path / "m.gguf").write_bytes(raw(tensor(2**40), PAD, tensors=1))
+    with pytest.raises(MetadataError, match="ends before its tensors do") as raised:
+        header(tmp_path / "m.gguf")
+    assert raised.value.retryable
+
+
+def test_a_file_without_tensors_is_no_model(tmp_path: Path) -> None:
+    (tmp_path / "m.gguf").write_bytes(raw())
+    with pytest.raises(MetadataError, match="holds no tensors"):
+        facts(tmp_path / "m.gguf")
+
+
+def test_a_missing_file_may_come(tmp_path: Path) -> None:
+    with pytest.raises(MetadataError, match="is not there") as raised:
+        facts(tmp_path / "m.gguf")
+    assert raised.value.retryable
