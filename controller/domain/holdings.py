@@ -132,4 +132,4 @@ class Holders:
 
     staying: tuple[Holder, ...] = ()
     leaving: tuple[Holder, ...] = ()
-    moving: tuple[Holder, ...] = ()
+    relocating: tuple[Holder, ...] = ()

@@ -22,8 +22,8 @@ class PendingInstance:
     priority: int = 0
     preempt: bool = False
     waited_s: float = 0.0
-    pushing: bool = False
-    promised: Ask | None = None
+    preempting: bool = False
+    relocation_target: Ask | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +49,9 @@ class PendingRow:
     avoid_worker: str | None = None  # on which it failed too often in a row
     priority: int = 0
     preempt: bool = False
-    pushing: bool = False  # its preemption victims have not ended yet
+    preempting: bool = False  # its preemption victims have not ended yet
     destination: Destination | None = None  # of a relocation's replacement, which goes there and nowhere else
-    promised: Destination | None = None  # that relocations free for it
+    relocation_target: Destination | None = None  # that relocations free for it
 
     def ask_by(self, ask: Ask) -> Ask:
         """Its own ask, from the ask that all instances of its revision share."""
@@ -62,8 +62,8 @@ class PendingRow:
     def pending_by(self, ask: Ask) -> PendingInstance:
         """Its place in the queue, from the ask that all instances of its revision share."""
         own = self.ask_by(ask)
-        promised = _bound_for(own, self.promised) if self.promised is not None else None
-        return PendingInstance(own, self.priority, self.preempt, self.waited_s, self.pushing, promised)
+        relocation_target = _bound_for(own, self.relocation_target) if self.relocation_target is not None else None
+        return PendingInstance(own, self.priority, self.preempt, self.waited_s, self.preempting, relocation_target)
 
 
 def new_instance(id_: str, deployment_uid: str, deployment: str, revision: int) -> PendingRow:

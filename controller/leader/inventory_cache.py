@@ -4,7 +4,7 @@ from collections.abc import Collection
 from typing import Any
 
 from controller.domain.holdings import Holdings
-from controller.scheduling.inventory.inventory import Inventory
+from controller.scheduling.inventory.capacity import Inventory
 from controller.store.placement.inventory import FROM_THE_START, read_changes, read_devices_without
 
 

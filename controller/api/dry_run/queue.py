@@ -5,9 +5,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from controller.decide.backoff import RestartSettings
 from controller.domain.pending import PendingInstance, PendingRow
 from controller.domain.placement import Ask
+from controller.domain.restarts import RestartSettings
 from controller.engines.registry import engine_for
 from controller.scheduling.estimate import asks_for
 from controller.store.core.database import Reader
@@ -21,24 +21,24 @@ class Queue:
     """Pending instances in order, and the asks that have capacity reserved before them."""
 
     waiting: tuple[PendingInstance, ...] = ()
-    ahead: tuple[Ask, ...] = ()
+    reserved: tuple[Ask, ...] = ()
 
 
 async def read_queue(connection: Reader, *, without: Collection[str] = ()) -> Queue:
     """The queue ahead of what is planned, without the deployments `without` (uids), which are planned anew."""
     failures = RestartSettings().failures_per_worker
     waiting = (await read_pending(connection, _MAX_QUEUED, failures_per_worker=failures)).instances
-    ahead = await read_planned_copies(connection)
-    asks = await _asks_of(connection, [*waiting, *ahead])
+    reserved = await read_planned_copies(connection)
+    asks = await _asks_of(connection, [*waiting, *reserved])
 
     known = [
         (one, ask)
-        for one in (*ahead, *waiting)
+        for one in (*reserved, *waiting)
         if (ask := asks.get((one.deployment_uid, one.revision))) is not None and one.deployment_uid not in without
     ]
     return Queue(
         waiting=tuple(one.pending_by(ask) for one, ask in known if one.destination is None),
-        ahead=tuple(one.ask_by(ask) for one, ask in known if one.destination is not None),
+        reserved=tuple(one.ask_by(ask) for one, ask in known if one.destination is not None),
     )
 
 

@@ -23,7 +23,7 @@ from controller.domain.phases import InstancePhase
 from controller.domain.placement import Layout
 from controller.store.core.database import Reader
 from controller.store.core.rows import Row, row_mapper
-from schemas.manifest import DeploymentSpec
+from schemas.manifest.deployment import DeploymentSpec
 
 _DEPLOYMENTS: Final = """
     select d.*, clock_timestamp() as read_at,
@@ -182,7 +182,7 @@ def _instance(row: Row, claims: Sequence[Row], processes: Sequence[Row], command
         created_at=row["created_at"],
         engine=row["engine"] or "",
         layout=_layout(row["layout"]),
-        pushed_out_for=row["pushed_out_for"],
+        preempted_for=row["pushed_out_for"],
         claims=tuple(_claim(c) for c in claims),
         processes=tuple(_process(p) for p in processes),
         commands=tuple(_command(c) for c in commands),

@@ -10,7 +10,7 @@ from controller.domain.placement import Need, PlannedClaim
 from controller.store.core.database import Reader
 from controller.store.deployments.observe import spec_from_json
 from controller.store.placement.inventory import planned_claim
-from schemas.manifest import DeploymentSpec
+from schemas.manifest.deployment import DeploymentSpec
 
 _SHOWN: Final = 100
 # Only of deployments at rest: all of their instances run the newest revision. A task that never restarts would run

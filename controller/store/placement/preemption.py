@@ -4,10 +4,11 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from controller.domain.events import NewEvent
 from controller.domain.holdings import Holder, Holders, Holdings
 from controller.domain.pending import PendingRow
 from controller.store.core.errors import LostGuardError
-from controller.store.core.events import NewEvent, write_events
+from controller.store.core.events import write_events
 
 _STAYING: Final = ("scheduled", "starting", "running", "unhealthy", "backoff")
 # Instances on an unreachable worker are excluded: no agent could stop them.
@@ -43,15 +44,15 @@ async def read_holders(connection: Any, holdings: Holdings, *, without: Collecti
         without: uids of deployments that are left out.
     """
     found: dict[bool, list[Holder]] = {True: [], False: []}
-    moving: list[Holder] = []
+    relocating: list[Holder] = []
     for row in await connection.fetch(_HOLDERS, list(_STAYING), list(without)):
         holding = holdings.get(row["id"])
         if holding is not None:
             one = Holder(row["id"], row["priority"], row["born"], holding.workers, holding.claims, row["epoch"])
             found[row["leaving"]].append(one)
             if row["moving"] and not row["leaving"]:
-                moving.append(one)
-    return Holders(tuple(found[False]), tuple(found[True]), tuple(moving))
+                relocating.append(one)
+    return Holders(tuple(found[False]), tuple(found[True]), tuple(relocating))
 
 
 async def preempt_victims(connection: Any, preemptions: Sequence[Preemption]) -> set[str]:

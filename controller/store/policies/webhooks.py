@@ -4,7 +4,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Final
 
-from controller.store.core.events import NewEvent, write_events
+from controller.domain.events import NewEvent
+from controller.store.core.events import write_events
 from controller.store.core.rows import row_mapper
 
 _DUE: Final = """

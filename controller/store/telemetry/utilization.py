@@ -9,7 +9,7 @@ from typing import Any, Final
 from controller.store.core.database import Reader
 from controller.store.core.refusals import NotFoundError
 from controller.store.core.rows import row_mapper
-from schemas.history import SeriesView, UtilizationView, WatchView
+from schemas.api.history import SeriesView, UtilizationView, WatchView
 
 MAX_TRACKS: Final = 512
 SLOTS: Final = 60

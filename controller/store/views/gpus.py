@@ -8,7 +8,8 @@ from controller.store.core.database import Reader
 from controller.store.core.refusals import NotFoundError
 from controller.store.core.rows import columns_of
 from controller.store.views.paging import open_cursor, page_of
-from schemas.objects import GpuClaimView, GpuStatus, GpuView, Page
+from schemas.api.envelopes import Page
+from schemas.api.gpus import GpuClaimView, GpuStatus, GpuView
 
 # An older reading does not count: the value is unknown, not zero.
 READING_GOOD_FOR_S: Final = 30

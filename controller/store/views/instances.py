@@ -14,10 +14,12 @@ from controller.store.core.rows import columns_of
 from controller.store.deployments.observe import spec_from_json
 from controller.store.views.paging import open_cursor, page_of
 from controller.store.views.verdicts import verdicts_of
-from schemas.manifest import Resources
-from schemas.needs import LayoutView, NeedView
-from schemas.objects import ClaimView, Explain, InstanceSpecView, InstanceStatus, InstanceView, Page
-from schemas.policy_objects import InstanceUtilization
+from schemas.api.envelopes import Page
+from schemas.api.explain import Explain
+from schemas.api.instances import ClaimView, InstanceSpecView, InstanceStatus, InstanceView
+from schemas.api.needs import LayoutView, NeedView
+from schemas.api.policies import InstanceUtilization
+from schemas.manifest.deployment import Resources
 
 _INSTANCES: Final = """
     select i.*, d.name as deployment, r.spec, r.need

@@ -8,7 +8,8 @@ from controller.store.core.refusals import NotFoundError
 from controller.store.core.rows import columns_of
 from controller.store.views.gpus import FREE_MIB
 from controller.store.views.paging import open_cursor, page_of
-from schemas.objects import Page, WorkerSpecView, WorkerStatus, WorkerView
+from schemas.api.envelopes import Page
+from schemas.api.workers import WorkerSpecView, WorkerStatus, WorkerView
 
 # A deleted worker is shown while claims on its devices are left.
 _SHOWN: Final = """(w.deleted_at is null

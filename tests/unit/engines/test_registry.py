@@ -1,4 +1,4 @@
-"""Which engine runs what, and what an apply refuses, naming the field and the fix."""
+"""Which engine runs a spec, and what an apply refuses, with the field and the fix."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import pytest
 
 from controller.engines.base import EngineUnsupportedError, SpecError
 from controller.engines.registry import engine_for, validate
-from schemas.manifest import DeploymentSpec
+from schemas.manifest.deployment import DeploymentSpec
 
 
 def spec(**fields: Any) -> DeploymentSpec:
@@ -39,7 +39,7 @@ def test_the_engine_of_a_spec(fields: dict[str, Any], name: str) -> None:
         ({"engine": "simulated", "update": "rolling"}, "update: rolling"),
     ],
 )
-def test_what_this_version_does_not_have(fields: dict[str, Any], words: str) -> None:
+def test_unsupported_in_this_version(fields: dict[str, Any], words: str) -> None:
     with pytest.raises(EngineUnsupportedError, match="^" + words) as raised:
         validate(spec(**fields))
     assert "in this version" in str(raised.value)
@@ -85,7 +85,7 @@ def test_what_this_version_does_not_have(fields: dict[str, Any], words: str) -> 
         ({"model": "hf:a/b", "args": {"dtype": [["x"]]}}, "args.dtype: a list"),
         ({"engine": "simulated", "args": {"load_second": 2}}, "args.load_second: .*did you mean 'load_seconds'"),
         ({"engine": "simulated", "args": {"zzz": 2}}, "args.zzz: .*known: analysis_seconds"),
-        ({"engine": "simulated", "args": {"load_seconds": "soon"}}, "args.load_seconds: .*not a duration"),
+        ({"engine": "simulated", "args": {"load_seconds": "soon"}}, "args.load_seconds: .*not a valid duration"),
         ({"engine": "simulated", "args": {"load_seconds": 4000}}, "args.load_seconds: must be at most"),
         ({"engine": "simulated", "args": {"exit_code": 256}}, "args.exit_code: .*0 to 255"),
         ({"engine": "simulated", "args": {"exit_code": True}}, "args.exit_code: .*0 to 255"),
@@ -97,6 +97,6 @@ def test_what_this_version_does_not_have(fields: dict[str, Any], words: str) -> 
         ({"engine": "simulated", "args": {"utilization": [[1, "x"]]}}, "args.utilization: must be a percentage"),
     ],
 )
-def test_what_cannot_work(fields: dict[str, Any], words: str) -> None:
+def test_specs_that_cannot_work(fields: dict[str, Any], words: str) -> None:
     with pytest.raises(SpecError, match="^" + words):
         validate(spec(**fields))

@@ -1,0 +1,249 @@
+"""Common part of vLLM and SGLang: models from safetensors, estimated per split, on NVIDIA GPUs under Linux.
+
+The servers differ in data (`ServerTable`) and in their command lines, which the subclasses build.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from controller.domain.model_facts import ModelFacts, facts_from_json
+from controller.domain.placement import Compatibility, Need, Share
+from controller.domain.splits import Split, splits_to_measure
+from controller.engines.base import Analysis, SingleEngine, SpecError
+from controller.engines.capability import demanded_capability
+from controller.engines.flags import figure, flags, stated, text
+from controller.engines.memory import (
+    DTYPE_BYTES,
+    UNKNOWN_CACHE_SHARE,
+    Workload,
+    activations,
+    cache_bytes_per_token,
+    cache_per_gpu,
+    loaded_bytes,
+    mib,
+    weights_per_gpu,
+)
+from controller.engines.source import model_analysis, refuse_other_models
+from schemas.manifest.deployment import DeploymentSpec
+from schemas.reasons import Reason
+
+GPU_COUNTS: Final = (1, 2, 3, 4, 5, 6, 7, 8, 16)  # of one worker; the model decides which of them divide it
+# Defaults where the spec states nothing: enough for a few users at once, and long enough for a conversation. Where that
+# fits nowhere, one such sequence at a time is better than no model.
+DEFAULT_CONTEXT: Final = 8192
+DEFAULT_SEQUENCES: Final = (16, 1)
+
+# MiB per GPU beside what the server accounts for itself. A CUDA context of PyTorch takes about 400 since modules are
+# loaded lazily (https://github.com/pytorch/pytorch/issues/109888); libraries' workspaces come on top.
+CONTEXT_MIB: Final = 576
+# Captured graphs took 130 for a 0.6B model (https://github.com/generative-computing/mellea/pull/416). They grow with
+# the number of layers, so four times as much allows for large models.
+GRAPHS_MIB: Final = 512
+# Buffers of NCCL and of the custom all-reduce, per rank: vLLM logged 0.33 GiB with tp 2
+# (https://github.com/vllm-project/vllm/issues/14452), and 2.1 GiB is reported for tp 8 on A100.
+COLLECTIVES_MIB: Final = 256
+_MOST_RANKS: Final = 8  # that share a worker's buffers
+# Activations of a vision tower while the largest image of a model is profiled. An allowance, not derived: towers differ
+# widely. 16 GiB were too few for Qwen2.5-VL-7B in 4 bits (https://github.com/QwenLM/Qwen3-VL/issues/1224).
+IMAGES_MIB: Final = 3072
+# Server, scheduler and one process per GPU, each with PyTorch. A guess: 1 GiB for each of the usual few.
+HOST_RUNTIME_MIB: Final = 4096
+_FP8_CACHE: Final = 1.0
+_READ: Final = ("dtype", "quantization", "kv-cache-dtype", "mm-encoder-tp-mode", "mm-enable-dp-encoder")
+# Flags that other engines have too.
+_COMMON_FLAGS: Final = frozenset({"host", "port", "model", "revision", "device", "config"})
+_VOCABULARY_PAD: Final = 64  # both pad the vocabulary to a multiple of this before they divide it
+
+
+@dataclass(frozen=True, slots=True)
+class ServerTable:
+    """A server as data. Flags without dashes, the server's own spelling of each first.
+
+    Attributes:
+        capabilities: least compute capability by quantisation method, `fp8-weights`, `fp8-cache` and `bfloat16`.
+        unsupported: architectures that it cannot run, with the reason.
+        reserved: flags that the user may not set, with what to do instead.
+        repeated: flags repeated for each value; all others take several values.
+        negated: whether a switch has a `--no-` form.
+        windows: whether its cache is bounded by the window in layers with a sliding window.
+        no_windows: the switch that turns this off.
+    """
+
+    compatibility: Compatibility
+    capabilities: Mapping[str, tuple[int, int]]
+    unsupported: Mapping[str, str]
+    reserved: Mapping[str, str]
+    context: tuple[str, ...]
+    sequences: tuple[str, ...]
+    batch_tokens: tuple[str, ...]
+    batch_tokens_default: int
+    batch_sequences_default: int
+    adapters: tuple[str, ...]
+    repeated: frozenset[str] = frozenset()
+    negated: bool = True
+    windows: bool = True
+    no_windows: str = ""
+
+    @property
+    def figures(self) -> frozenset[str]:
+        """The flags of the workload. Every server has its own names for them."""
+        return frozenset({*self.context, *self.sequences, *self.batch_tokens})
+
+    @property
+    def own_flags(self) -> frozenset[str]:
+        """The flags that show that this server is meant, also those that the user may not set."""
+        return frozenset({*self.figures, *self.adapters, *self.reserved}) - _COMMON_FLAGS
+
+    def flags(self, spec: DeploymentSpec) -> list[str]:
+        """The spec's args as flags of this server. Raises SpecError that names the arg."""
+        read = {*self.figures, *self.adapters, *_READ}
+        return flags(spec, self.reserved, read, self.figures, self.repeated, negated=self.negated)
+
+
+class ModelServer(SingleEngine):
+    """A server with a `ServerTable`."""
+
+    name: str
+    table: ServerTable
+
+    def validate(self, spec: DeploymentSpec) -> None:
+        """Raises SpecError for models and args that cannot work."""
+        refuse_other_models(spec, self.name, gguf=False)
+        self.table.flags(spec)
+        dtype = text(spec, "dtype")
+        if dtype not in (None, "auto", *DTYPE_BYTES):
+            raise SpecError(f"args.dtype: must be auto or one of {', '.join(DTYPE_BYTES)}, got {dtype}")
+        if spec.resources.gpus == 0:
+            raise SpecError(
+                f"resources.gpus: is 0, but {self.name} needs a GPU; leave it out, or use engine:"
+                " transformers with args: {device: cpu}"
+            )
+        self._adapters(spec)
+
+    def compatibility(self, spec: DeploymentSpec) -> Compatibility:  # noqa: ARG002 - the model's own demands are in its need
+        """The server's own table."""
+        return self.table.compatibility
+
+    def gpu_counts(self, spec: DeploymentSpec) -> tuple[int, ...]:  # noqa: ARG002 - the model decides, not the spec
+        """All counts on one worker that may divide a model."""
+        return GPU_COUNTS
+
+    def analysis(self, spec: DeploymentSpec) -> Analysis | None:
+        """Reads the model's facts, unless the spec states the memory of each GPU."""
+        if isinstance(spec.resources.gpu_memory, int):
+            return None
+        return model_analysis(spec, self._adapters(spec))
+
+    def need(self, spec: DeploymentSpec, result: Any) -> Need:
+        """The need of each split to try, from the model's facts."""
+        context, sequences = figure(spec, *self.table.context), figure(spec, *self.table.sequences)
+        if result is None:
+            notes = ("memory as stated in the spec",)
+            return Need(None, host_memory_mib=HOST_RUNTIME_MIB, notes=notes, context=context, sequences=sequences)
+        facts = facts_from_json(result)
+        if refusal := self._refusal(facts):
+            return Need(None, refused=(Reason.ENGINE_UNSUPPORTED,), notes=(refusal,))
+        length = context or min(facts.context_length or DEFAULT_CONTEXT, DEFAULT_CONTEXT)
+        rounds = DEFAULT_SEQUENCES if sequences is None and context is None else (sequences or DEFAULT_SEQUENCES[0],)
+        if facts.encoder:
+            rounds = rounds[:1]
+        shares = tuple(share for n in rounds for share in self._shares(spec, facts, length, n))
+        vocab = facts.vocab
+        return Need(
+            memory_mib=shares[0].memory_mib * shares[0].gpus,
+            host_memory_mib=HOST_RUNTIME_MIB,
+            parts=shares[0].parts,
+            heads=facts.heads,
+            kv_heads=None if facts.kv_lora_rank is not None else facts.kv_heads,
+            vocab=None if vocab is None else -(-vocab // _VOCABULARY_PAD) * _VOCABULARY_PAD,
+            vision_heads=None if _tower_on_each(spec) else facts.vision_heads,
+            notes=_notes(facts, length, rounds),
+            shares=shares,
+            compute_capability=demanded_capability(spec, facts, self.table.capabilities),
+            # An encoder's need does not depend on them. Its tokenizer's and pooling's files may bound it below its
+            # config, and vLLM refuses a larger length.
+            context=None if facts.encoder else length,
+            sequences=None if facts.encoder else rounds[0],
+        )
+
+    def _refusal(self, facts: ModelFacts) -> str | None:
+        if facts.format == "gguf":
+            return f"{self.name} does not load GGUF files; use engine: llama-cpp"
+        known = next((one for one in facts.architectures if one in self.table.unsupported), None)
+        return None if known is None else f"{self.name} does not support {known}: {self.table.unsupported[known]}"
+
+    def _shares(self, spec: DeploymentSpec, facts: ModelFacts, context: int, sequences: int) -> Iterator[Share]:
+        dtype_bytes = _working_bytes(spec, facts)
+        tokens = figure(spec, *self.table.batch_tokens) or self.table.batch_tokens_default
+        workload = Workload(
+            context=context,
+            sequences=sequences,
+            cache_bytes=_FP8_CACHE if (text(spec, "kv-cache-dtype") or "").startswith("fp8") else dtype_bytes,
+            batch_tokens=tokens,
+            batch_sequences=max(sequences, self.table.batch_sequences_default),
+            # One window per sequence, allocated in groups: SlidingWindowSpec and group_size in vLLM (v1/kv_cache_*).
+            beyond_windows=tokens,
+            window_groups=True,
+        )
+        if not self.table.windows or stated(spec, (self.table.no_windows,)) is True:
+            facts = replace(facts, sliding_window=None)
+        total = loaded_bytes(facts, dtype_bytes)
+        for split in splits_to_measure(spec, self.gpu_counts(spec)):
+            if split.pp > (facts.layers or split.pp):
+                continue
+            cache = cache_per_gpu(facts, split, workload)
+            parts = {
+                "weights": mib(weights_per_gpu(facts, split, total)),
+                "adapters": mib(facts.adapter_bytes / split.tp),
+                "cache": mib(total * UNKNOWN_CACHE_SHARE / (split.tp * split.pp) if cache is None else cache),
+                "activations": mib(activations(facts, workload, dtype_bytes)),
+                "images": IMAGES_MIB if facts.vision else 0,
+                **outside_parts(split),
+            }
+            parts = {name: size for name, size in parts.items() if size}
+            yield Share(*split.degrees, sum(parts.values()), parts, sequences=None if facts.encoder else sequences)
+
+    def _adapters(self, spec: DeploymentSpec) -> tuple[str, ...]:
+        """The places of the adapters in the args.
+
+        Raises:
+            SpecError: an entry does not have the form name=place.
+        """
+        value = stated(spec, self.table.adapters)
+        found = []
+        for entry in value if isinstance(value, list) else [] if value is None else [value]:
+            name, _, path = str(entry).partition("=")
+            if not name or not path:
+                raise SpecError(f"args.{self.table.adapters[0]}: write each as name=/folder or name=org/repository")
+            found.append(path)
+        return tuple(found)
+
+
+def outside_parts(split: Split) -> dict[str, int]:
+    """MiB of each GPU that these servers take outside their configured fraction."""
+    ranks = split.tp * split.pp
+    collectives = COLLECTIVES_MIB * min(ranks, _MOST_RANKS) if ranks > 1 else 0
+    return {"context": CONTEXT_MIB, "graphs": GRAPHS_MIB, "collectives": collectives}
+
+
+def _tower_on_each(spec: DeploymentSpec) -> bool:
+    """Whether the args keep the whole vision tower on each GPU, by vLLM's or SGLang's flag."""
+    return text(spec, "mm-encoder-tp-mode") == "data" or stated(spec, ("mm-enable-dp-encoder",)) is True
+
+
+def _working_bytes(spec: DeploymentSpec, facts: ModelFacts) -> int:
+    """Bytes of an element in the servers' working type: the stated one, else the config's, with 32 bits as 16."""
+    dtype = text(spec, "dtype")
+    if dtype in DTYPE_BYTES:
+        return DTYPE_BYTES[dtype]
+    return min(DTYPE_BYTES.get(facts.dtype or "", 2), 2)
+
+
+def _notes(facts: ModelFacts, context: int, rounds: Sequence[int]) -> tuple[str, ...]:
+    if facts.encoder:
+        return ("an encoder keeps no key-value cache",)
+    if cache_bytes_per_token(facts, 1) is None:
+        return ("the model's files do not give the size of its key-value cache: estimated as a fifth of the weights",)
+    by_default = "" if len(rounds) == 1 else f", by default, or for {rounds[-1]} where that fits nowhere"
+    return (f"key-value cache for {rounds[0]} sequences of {context} tokens{by_default}",)
