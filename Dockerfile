@@ -3,8 +3,8 @@
 
 FROM python:3.11-slim-bookworm AS build
 WORKDIR /build
-# Everything that the lock names is fetched and checked against its hash; from these files alone, without a network,
-# the next step takes what Gpuward needs to run. What only its developers need stays behind.
+# pip fetches every package of the lock and checks its hash. The next step installs from these files alone, without a
+# network: Gpuward and what it needs to run. The build backend, which the lock holds too, stays behind.
 COPY requirements.lock .
 RUN pip download --no-cache-dir --no-deps --only-binary=:all: --require-hashes --requirement requirements.lock --dest locked
 COPY pyproject.toml README.md LICENSE ./
@@ -18,7 +18,7 @@ RUN python -m venv --without-pip /opt/gpuward \
 FROM python:3.11-slim-bookworm
 RUN groupadd --gid 8420 gpuward \
     && useradd --uid 8420 --gid gpuward --home-dir /var/lib/gpuward --no-create-home gpuward \
-    # New volumes take owner and mode of the folder that they are mounted on.
+    # A new volume takes owner and mode of the folder that it is mounted on.
     && install -d -o gpuward -g gpuward -m 0700 /var/lib/gpuward /run/gpuward
 COPY --from=build /opt/gpuward /opt/gpuward
 ENV PATH=/opt/gpuward/bin:$PATH \

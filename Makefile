@@ -1,34 +1,38 @@
-# Everything a developer or a CI machine runs. It needs make and Python 3.11 or newer with its venv module; whatever
-# else is needed goes into .venv (and .venv-engines for real model servers), nothing goes outside this folder.
+# Everything that a developer or a CI machine runs. It needs make and Python 3.11 or newer with its venv module.
+# All else is installed into .venv, .venv-engines (real model servers) and .venv-docs; nothing goes outside this folder.
 #
 #   make run DATA_DIR=/tmp/gw PORT=9000   both variables are optional
-#   make bench-storm ARGS='--storms 2'    so are the benches' arguments
+#   make bench-storm ARGS='--storms 2'    arguments of the benches are optional
 
 PYTHON ?= python3
 VENV := .venv
 ENGINES := .venv-engines
+DOCS := .venv-docs
 BUILD := build
 BIN := $(VENV)/bin
 
 PIP_INSTALL := -m pip --disable-pip-version-check --no-input install -qq --no-cache-dir
 LOCKED := $(PIP_INSTALL) --require-hashes --no-deps --only-binary=:all: --requirement
 
-.PHONY: help setup run test check test-nightly test-engines bench-place bench-storm bench-agents bench-policy bench-openb bench-plan estimates lock clean
+.PHONY: help setup run test check test-cases test-nightly test-engines bench-place bench-storm bench-agents bench-policy bench-openb bench-plan reference estimates docs lock clean
 .DELETE_ON_ERROR:
 
 help:
 	@echo 'make setup         install everything into $(VENV)'
 	@echo 'make run           database, controller, two simulated 8-GPU hosts and an example deployment'
-	@echo 'make test          check, then all tests but those of real engines'
+	@echo 'make test          check, then all tests but the long ones below'
 	@echo 'make check         lint, format, types, import rules'
+	@echo 'make test-cases    long tables of cases on real processes'
 	@echo 'make test-nightly  the ledger and its faults at length'
 	@echo 'make test-engines  tests with real model servers (installs $(ENGINES) first)'
 	@echo 'make bench-place   placements per second through the real store; bench-storm, bench-agents, bench-policy, bench-openb, bench-plan: see bench/'
-	@echo 'make estimates     docs/estimates.md anew, from docs/models.yaml'
-	@echo 'make lock          resolve the dependencies anew'
-	@echo 'make clean         remove what the other targets made'
+	@echo 'make docs          build the pages into $(BUILD)/site, strictly'
+	@echo 'make reference     write the reference pages of docs/ from the code'
+	@echo 'make estimates     write docs/estimates.md from docs/models.yaml'
+	@echo 'make lock          resolve the dependencies again'
+	@echo 'make clean         remove everything that the other targets made'
 
-setup: $(VENV)/.ready
+setup: $(VENV)/.ready-dev
 
 run: $(VENV)/.ready
 	@exec $(BIN)/gpuward up --example $(if $(DATA_DIR),--data-dir '$(DATA_DIR)') $(if $(PORT),--port '$(PORT)')
@@ -36,43 +40,68 @@ run: $(VENV)/.ready
 test: check
 	$(BIN)/python -m pytest --ignore=tests/engines -n 2 --dist loadfile
 
-check: $(VENV)/.ready
+check: $(VENV)/.ready-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# At length: the ledger's machine with many more examples, every fault at every await by itself, and 100,000 inputs for
-# each reader of files and manifests that nobody vouches for. An hour or more; one process, since what the machine must
-# have met is counted over all tests of its file.
-test-nightly: $(VENV)/.ready
-	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -m 'nightly or not nightly' --timeout 14400 tests/property tests/reconcilers tests/system/faults tests/system/policies
+test-cases: $(VENV)/.ready-dev
+	$(BIN)/python -m pytest -m 'cases and not nightly' tests/system -n 2 --dist loadfile
 
-# The engines' own environment is only put on the search path: an agent finds `transformers` as it would on a GPU host.
-test-engines: $(VENV)/.ready $(ENGINES)/.ready
+# The ledger machine with many more examples, every fault at every await by itself, and 100,000 inputs for each reader
+# of files and manifests. It takes an hour or more, in one process: each file counts over all its tests what the
+# machine must have met.
+test-nightly: $(VENV)/.ready-dev
+	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -m 'nightly or not nightly' --timeout 14400 tests/machine tests/property tests/reconcilers tests/system/faults tests/system/policies
+
+# The engines' environment is only put on the search path: an agent finds `transformers` as it would on a GPU host.
+test-engines: $(VENV)/.ready-dev $(ENGINES)/.ready
 	PATH="$(CURDIR)/$(ENGINES)/bin:$$PATH" $(BIN)/python -m pytest tests/engines
 
-# What they print says what it was measured against; bench-storm and bench-policy exit with 1 where a promise is not
-# kept.
-bench-place bench-storm bench-agents bench-policy bench-openb bench-plan: bench-%: $(VENV)/.ready
+# Each prints what it measures against. bench-storm and bench-policy exit with 1 where a limit is exceeded.
+bench-place bench-storm bench-agents bench-policy bench-openb bench-plan: bench-%: $(VENV)/.ready-dev
 	PYTHONPATH=tests $(BIN)/python bench/$*.py $(ARGS)
 
-# What well-known models need, from docs/models.yaml; a test holds the page to it.
-estimates: $(VENV)/.ready
+# The page of well-known models' needs; a test compares it with docs/models.yaml.
+estimates: $(VENV)/.ready-dev
 	$(BIN)/python bench/estimates.py $(ARGS)
 
-# An environment is made from nothing and marked as ready last, so an interrupted installation is simply done again.
+# Manifest fields, command line, settings, reason codes, states, metrics; tests compare the pages with the code.
+reference: $(VENV)/.ready-dev
+	$(BIN)/python docs/generate $(ARGS)
+
+# The pages. A dead internal link fails the build, but not with --quiet, which also hides warnings from --strict.
+docs: $(DOCS)/.ready
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict --site-dir $(BUILD)/site
+
+# An environment is made from nothing and marked as ready last, so an interrupted installation is repeated.
+# `make run` installs only the packages that running needs, and Python compiles the imported ones at the first start.
+# Tests and linters add theirs and compile all, since some tests have short limits.
 $(VENV)/.ready: requirements.lock pyproject.toml
 	@$(call check_python)
 	@echo "Installing $$(grep -c '^[a-z]' requirements.lock) packages into $(VENV): about a minute ..."
 	@$(PYTHON) -m venv --clear $(VENV)
-	@$(BIN)/python $(LOCKED) requirements.lock
+	@$(BIN)/python $(LOCKED) requirements.lock --no-compile
 	@$(BIN)/python $(PIP_INSTALL) --no-deps --no-build-isolation --editable .
 	@touch $@
 	@echo '$(VENV) is ready.'
 
-# A PyTorch that the machine itself holds (pip's find-links) is tried first: the index offers the CUDA build alone, and
-# pip would prefer that. Whichever it is, its hash stands in the lock.
+$(VENV)/.ready-dev: requirements-dev.lock $(VENV)/.ready
+	@echo "Installing $$(grep -c '^[a-z]' requirements-dev.lock) packages for tests and linters into $(VENV) ..."
+	@$(BIN)/python $(LOCKED) requirements-dev.lock --no-compile
+	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true # a package's templates do not compile
+	@touch $@
+
+$(DOCS)/.ready: requirements-docs.lock
+	@$(call check_python)
+	@echo "Installing $$(grep -c '^[a-z]' requirements-docs.lock) packages into $(DOCS) ..."
+	@$(PYTHON) -m venv --clear $(DOCS)
+	@$(DOCS)/bin/python $(LOCKED) requirements-docs.lock
+	@touch $@
+
+# pip tries a PyTorch from the machine itself (its find-links) first: the index offers only the CUDA build, and pip
+# would prefer that one. The lock holds the hashes of both.
 $(ENGINES)/.ready: requirements-engines.lock requirements-engines-cuda.lock
 	@$(call check_python)
 	@echo 'Installing PyTorch and Transformers into $(ENGINES): a minute or more ...'
@@ -92,13 +121,13 @@ TORCH_WANTS_CUDA := import importlib.metadata as m, sys; \
 
 define check_python
 $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
-    { echo 'Python 3.11 or newer is needed, and "$(PYTHON)" is none: name one, as in make PYTHON=python3.12 $(MAKECMDGOALS)' >&2; exit 1; }; \
+    { echo 'Python 3.11 or newer is required, and "$(PYTHON)" is not: name one, as in make PYTHON=python3.12 $(MAKECMDGOALS)' >&2; exit 1; }; \
 $(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || \
     { echo '"$(PYTHON)" lacks its venv module: install it (Debian and Ubuntu: apt-get install python3-venv)' >&2; exit 1; }
 endef
 
-# The locks hold for x86_64 and aarch64 and for every supported Python. The engines' one is cut in two, because the
-# CPU build of PyTorch (where a machine offers it) needs none of the gigabytes of CUDA's libraries.
+# The locks hold for x86_64 and aarch64 and for every supported Python. The engines' lock is cut in two, because the CPU
+# build of PyTorch (where a machine offers it) does not need CUDA's libraries, which take gigabytes.
 UV := $(BUILD)/lock-venv/bin/uv
 COMPILE = $(UV) --no-config --cache-dir $(BUILD)/uv-cache pip compile --quiet --upgrade --universal --python-version 3.11 \
     --generate-hashes --no-emit-index-url --no-header --no-annotate
@@ -106,12 +135,22 @@ TORCH := torch==2.13.0
 # PyTorch's own CPU build of that version for Python 3.11 on x86_64, which the index does not list.
 TORCH_CPU_HASH := sha256:6746dbcbeb526eb61330b76b41ff1b4eb848951103a892eeb080dfa2b264667b
 
+# Packages of the first lock are not repeated in the second, which is installed on top of it. The pages' lock is
+# installed alone, so it is complete, at the versions of the other two.
 lock: $(UV)
-	printf '%s\n' hatchling editables | $(COMPILE) pyproject.toml - --extra dev --output-file requirements.lock >/dev/null
+	printf '%s\n' hatchling editables | \
+	    $(COMPILE) pyproject.toml - --extra controller --extra agent --output-file requirements.lock >/dev/null
+	$(COMPILE) pyproject.toml --extra dev --constraint requirements.lock --output-file $(BUILD)/dev.lock >/dev/null
+	$(call without,requirements.lock,$(BUILD)/dev.lock) > requirements-dev.lock
+	echo mkdocs-material | $(COMPILE) - --constraint requirements.lock --constraint requirements-dev.lock \
+	    --output-file requirements-docs.lock >/dev/null
 	printf '%s\n' '$(TORCH)' 'transformers[serving]' safetensors | $(COMPILE) - --output-file $(BUILD)/engines.lock >/dev/null
 	awk '/^[a-z]/ {cuda = /^(nvidia-|cuda-|triton)/} {print > ("requirements-engines" (cuda ? "-cuda" : "") ".lock")}' \
 	    $(BUILD)/engines.lock
 	sed -i 's/^$(TORCH) \\$$/&\n    --hash=$(TORCH_CPU_HASH) \\/' requirements-engines.lock
+
+# The second file without the packages that the first one pins for the same systems.
+without = awk '/^[a-z]/ {keep = !($$0 in pinned)} NR == FNR {pinned[$$0]; next} keep' $(1) $(2)
 
 $(UV):
 	@$(call check_python)
@@ -119,5 +158,5 @@ $(UV):
 	$(BUILD)/lock-venv/bin/python $(PIP_INSTALL) uv
 
 clean:
-	rm -rf $(VENV) $(ENGINES) $(BUILD) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(ENGINES) $(DOCS) $(BUILD) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

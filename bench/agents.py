@@ -1,23 +1,21 @@
 """Many simulated agents with default periods, all in one process, against one controller process at rest.
 
-The agents are real ones: journal, inventory, proxy, WebSocket, a heartbeat with the readings of eight GPUs each five
-seconds. For each size, after all have joined and settled, it says over a steady stretch what controller and PostgreSQL
-cost (as % of one core) and hold, how old what the database knows is, and how late the event loop is; and from the
-slope, what more agents would cost.
+The agents are real: journal, inventory, proxy, WebSocket, and a heartbeat with the readings of eight GPUs every five
+seconds. For each number of agents, after all have joined, the bench measures a steady stretch: the cost of controller
+and PostgreSQL (% of one core), their memory, the age of the database's liveness rows, and the lag of the event loop.
+From the slope it extrapolates what more agents would cost.
 
     make bench-agents           (or: PYTHONPATH=tests python bench/agents.py --sizes 250 500 1000 --seconds 60)
 """
 
 import argparse
 import asyncio
-import json
 import os
 import shlex
 import sys
 import tempfile
 import time
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,14 +23,13 @@ import asyncpg
 import psutil
 
 from controller.store.embedded.layout import Layout
-from support import many_agents
+from many_hosts import ManyHosts
+from meter import Meter
 from support.cluster import Cluster
 
 SETTLE_S = 15.0
 LOOK_S = 0.05
 SAMPLE_S = 0.5
-TOKENS_AT_ONCE = 20
-LIMIT_S = 600.0
 MORE = 5_000
 
 
@@ -67,52 +64,10 @@ def spread(values: list[float]) -> str:
     return f"p50 {quantile(values, 0.5) * 1000:.0f} ms, p99 {quantile(values, 0.99) * 1000:.0f} ms"
 
 
-class Meter:
-    """CPU seconds of the controller's own process, and of PostgreSQL's, ended backends included."""
-
-    def __init__(self, controller: psutil.Process, agents: psutil.Process) -> None:
-        self.controller = controller
-        self.agents = agents
-        self.postmaster = next(child for child in controller.children() if child.name() == "postgres")
-
-    def cpu_s(self) -> tuple[float, float, float]:
-        """Of controller, PostgreSQL, agents."""
-        own, agents = self.controller.cpu_times(), self.agents.cpu_times()
-        top = self.postmaster.cpu_times()
-        postgres = top.user + top.system + top.children_user + top.children_system
-        for child in self.postmaster.children(recursive=True):
-            with suppress(psutil.NoSuchProcess):  # it has just ended: from now on its parent counts it
-                times = child.cpu_times()
-                postgres += times.user + times.system
-        return own.user + own.system, postgres, agents.user + agents.system
-
-    def memory_mib(self) -> tuple[float, float]:
-        """Resident of the controller; of PostgreSQL proportionally, since it shares its buffers."""
-        servers = [self.postmaster, *self.postmaster.children(recursive=True)]
-        pss = 0
-        for server in servers:
-            with suppress(psutil.NoSuchProcess):
-                pss += server.memory_full_info().pss
-        return self.controller.memory_info().rss / 2**20, pss / 2**20
-
-
-async def grow(cluster: Cluster, process: asyncio.subprocess.Process, count: int) -> float:
-    """Starts so many more agents; returns the seconds until all were connected."""
-    assert process.stdin is not None
-    assert process.stdout is not None
-    tokens: list[str] = []
-    while len(tokens) < count:
-        made = [cluster.post("/tokens", {}) for _ in range(min(TOKENS_AT_ONCE, count - len(tokens)))]
-        tokens += [token["token"] for token in await asyncio.gather(*made)]
-    process.stdin.write(json.dumps(tokens).encode() + b"\n")
-    async with asyncio.timeout(LIMIT_S):
-        return float(await process.stdout.readline())
-
-
-async def join(cluster: Cluster, process: asyncio.subprocess.Process, meter: Meter, count: int) -> None:
-    """`grow`, with what each of them cost."""
+async def join(cluster: Cluster, hosts: ManyHosts, meter: Meter, count: int) -> None:
+    """Adds agents and prints the cost of each."""
     before = meter.cpu_s()
-    took = await grow(cluster, process, count)
+    took = await hosts.add(cluster, count)
     controller, postgres, agents = ((b - a) / count * 1000 for a, b in zip(before, meter.cpu_s(), strict=True))
     print(
         f"{count} agents joined and connected in {took:.1f} s: {count / took:.0f} per second; CPU for each, with its"
@@ -204,32 +159,24 @@ def extrapolate(costs: list[Cost]) -> None:
 async def run(options: argparse.Namespace, folder: Path) -> None:
     """The whole bench, each size on top of the one before."""
     cluster = Cluster(folder)
-    players: asyncio.subprocess.Process | None = None
+    hosts: ManyHosts | None = None
     try:
         await cluster.start_controller()
         homes = folder / "agents"
         homes.mkdir()
-        players = await asyncio.create_subprocess_exec(
-            sys.executable,
-            many_agents.__file__,
-            cluster.url,
-            str(homes),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-        )
-        meter = Meter(psutil.Process(cluster.processes["controller"].pid), psutil.Process(players.pid))
+        hosts = await ManyHosts.start(cluster.url, "agents", str(homes))
+        meter = Meter(psutil.Process(cluster.processes["controller"].pid), psutil.Process(hosts.pid))
         costs: list[Cost] = []
         there = 0
         for size in sorted(options.sizes):
-            await join(cluster, players, meter, size - there)
+            await join(cluster, hosts, meter, size - there)
             there = size
             await asyncio.sleep(SETTLE_S)
             costs.append(await observe(cluster, meter, size, options.seconds))
         extrapolate(costs)
     finally:
-        if players is not None and players.returncode is None:
-            players.kill()
-            await players.wait()
+        if hosts is not None:
+            await hosts.aclose()
         await cluster.aclose()
 
 

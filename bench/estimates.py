@@ -1,4 +1,4 @@
-"""Writes docs/estimates.md: what well-known models need, by the very code that places them.
+"""Writes docs/estimates.md: what well-known models need, with the code that places them.
 
 make estimates                 writes the page anew
 make estimates ARGS=--check    only says whether it is up to date
@@ -18,7 +18,7 @@ from controller.engines.memory import cache_bytes_per_token
 from controller.engines.registry import engine_for
 from controller.model_files.config import with_config
 from controller.scheduling.estimate import asks_for
-from schemas.manifest import DeploymentSpec
+from schemas.manifest.deployment import DeploymentSpec
 
 DOCS: Final = Path(__file__).resolve().parent.parent / "docs"
 MODELS: Final = DOCS / "models.yaml"
@@ -29,31 +29,41 @@ SEQUENCES: Final = 16
 HEAD: Final = """\
 # Estimates
 
-What Gpuward reckons for well-known models, for 16 sequences of 8192 tokens at once. Made by `make estimates` from the
-published configs in [models.yaml](models.yaml), with the code that places models: a test holds the two together.
+This page shows what Gpuward estimates for well-known models, for 16 sequences of 8192 tokens at once. `make estimates`
+writes it from the published configs in [models.yaml](models.yaml), with the code that places models. A test compares
+the two.
 
-A GPU's memory is the sum of its parts; `gpuward describe` shows them for what runs.
+The memory of a GPU is the sum of its parts. `gpuward describe` shows them for what runs.
 
-- **weights**: the tensors in the type that the engine works in, divided by tensor parallelism, by whole layers over a
-  pipeline. Adapters that the args name are added.
-- **cache**: keys and values of all tokens. Per token and layer `kv heads x (head size of keys + of values)` elements,
-  or `kv_lora_rank + qk_rope_head_dim` with multi-head latent attention, and of sparse attention an index; layers with a
-  sliding window keep no more than the window and the tokens of one step (all of them on SGLang); encoders keep nothing.
-  One byte per element with an FP8 cache.
-- **activations**: what one step of the model holds besides; **images**: what a vision tower does.
+- **weights**: the tensors in the type that the engine works in, divided by tensor parallelism, and by whole layers over
+  a pipeline. Adapters that the args name are added.
+- **cache**: keys and values of all tokens. A token takes in each layer `kv heads x (head size of keys + of values)`
+  elements. With multi-head latent attention it takes `kv_lora_rank + qk_rope_head_dim`, and sparse attention adds an
+  index. A layer with a sliding window keeps no more than the window and the tokens of one step; on SGLang it keeps all.
+  Encoders keep nothing. An FP8 cache takes one byte for each element.
+- **activations**: what one step of the model holds besides. **images**: what a vision tower holds.
 - **context**, **graphs**, **collectives**: what CUDA, captured graphs and NCCL take beside what a server accounts for.
 
-Where each figure comes from stands beside it in `controller/engines/memory.py` and `served.py`.
+The source of each figure is named beside it in `controller/engines/memory.py` and `served.py`.
 
-Without stated context and concurrency an instance on vLLM or SGLang is reckoned for the same 16 sequences of 8192
-tokens (or of the model's own context, where that is shorter), and where that fits nowhere, for one; on llama.cpp for 4.
-State them in `args`, and the estimate and the server's command line follow: `max-model-len`, `max-num-seqs` (vLLM);
-`context-length`, `max-running-requests` (SGLang); `ctx-size`, `parallel` (llama.cpp). What passes through the model at
-once is reckoned for 256 requests, and vLLM on a part of a GPU is held to as many.
+Without stated context and concurrency, an instance on vLLM or SGLang is estimated for the same 16 sequences of 8192
+tokens. A shorter context of the model's own replaces the 8192. Where that fits nowhere, it is estimated for one
+sequence. On llama.cpp the default is 4 sequences. State context and concurrency in `args`, and both the estimate and
+the server's command line follow:
+
+| engine | context | sequences |
+|---|---|---|
+| vLLM | `max-model-len` | `max-num-seqs` |
+| SGLang | `context-length` | `max-running-requests` |
+| llama.cpp | `ctx-size` | `parallel` |
+
+What passes through the model at once is estimated for 256 requests, and vLLM on a part of a GPU is held to that number.
 
 Estimates are made to hold, not to be tight: activations are those of a batch of 8192 tokens, as vLLM uses on large
 GPUs. They leave out what only some models have: videos, several images at once, speculative decoding, CUDA graphs of
-unusual sizes. Cache of linear attention layers, of a fixed size, is not counted either.
+unusual sizes, and the cache of linear attention layers, which has a fixed size.
+
+## Figures
 """
 
 
@@ -108,7 +118,7 @@ def page() -> str:
         "|---|---:|---:|---:|---|---:|",
         *(_line(row) for row in rows),
         "",
-        "What the GPU of the smallest layout that holds most is made of, MiB:",
+        "The parts of the GPU that holds most in the smallest layout, in MiB:",
         "",
         "| model | parts |",
         "|---|---|",
@@ -119,7 +129,7 @@ def page() -> str:
 
 def _line(row: Row) -> str:
     facts, layout = row.facts, row.layout
-    # llama.cpp keeps F16 unless told otherwise, vLLM the model's own type, which is of two bytes in all of these.
+    # By default llama.cpp keeps F16 and vLLM the model's own type, which has two bytes in all of these.
     per_token = cache_bytes_per_token(facts, 2)
     assert per_token is not None
     cells = [

@@ -14,7 +14,7 @@ from controller.runtime.gc_tuning import tune_gc
 from controller.store.core.database import Database
 from support.migrated import migrated_database, migrated_template
 from support.postgres import running_server
-from support.served import Decided, served
+from support.served import ServedApi, served
 
 AIM_S: Final = 1.0  # for 100 manifests on 1,000 workers
 GPUS: Final = 8
@@ -50,7 +50,7 @@ async def fill(database: Database, workers: int) -> None:
         await connection.execute(_GPUS, GPU_MIB, GPUS)
 
 
-async def seconds_of(api: Decided, manifests: list[dict[str, Any]], rounds: int) -> tuple[list[float], int]:
+async def seconds_of(api: ServedApi, manifests: list[dict[str, Any]], rounds: int) -> tuple[list[float], int]:
     """The time of each round, and how many instances fit."""
     times, fits = [], 0
     for _ in range(rounds):
@@ -79,7 +79,7 @@ async def measure(database: Database, workers: int, count: int, rounds: int) -> 
         await tell("full", api, manifests, workers, rounds)
 
 
-async def tell(state: str, api: Decided, manifests: list[dict[str, Any]], workers: int, rounds: int) -> None:
+async def tell(state: str, api: ServedApi, manifests: list[dict[str, Any]], workers: int, rounds: int) -> None:
     """Measures one state of the cluster and prints what it took."""
     times, fits = await seconds_of(api, manifests, rounds)
     print(

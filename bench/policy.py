@@ -1,19 +1,18 @@
-"""What utilization policies cost: 5,000 instances on 8,000 GPUs of 1,000 hosts, sampled each 10 s, one controller.
+"""What utilization policies cost: 5,000 instances on 8,000 GPUs of 1,000 hosts, sampled every 10 s, one controller.
 
-The hosts speak the agents' protocol but run nothing (tests/support/synthetic_hosts.py). Over three steady stretches of
-the same run it counts the CPU seconds of the controller's process and of PostgreSQL's: without samples (the baseline),
-with samples and no policy (the difference is the intake and the history), and with a default policy over all (the
-difference is the evaluation). Half of the instances are busy, half are idle the whole window, which costs most.
+The hosts speak the agents' protocol but run nothing (many_hosts.py). The bench counts the
+CPU seconds of the controller's process and of PostgreSQL over three steady stretches of one run: without samples (the
+baseline), with samples and no policy (ingest and history), and with a default policy over all (evaluation). Half of
+the instances are busy, half are idle for the whole window, which costs most.
 
-Their past is written by hand before the policy comes, so that its window is full at once. Exits with 1 where intake
-and evaluation together take more than a quarter of one core.
+The bench writes their past samples before the policy comes, so that its window is full at once. It exits with 1 where
+ingest and evaluation together take more than a quarter of one core.
 
     make bench-policy           (or: PYTHONPATH=tests python bench/policy.py --seconds 60)
 """
 
 import argparse
 import asyncio
-import json
 import os
 import shlex
 import sys
@@ -26,16 +25,15 @@ from typing import Any
 import asyncpg
 import psutil
 
-from agents import Meter
 from controller.store.embedded.layout import Layout
-from support import synthetic_hosts
+from many_hosts import BUSY, LOW, ManyHosts
+from meter import Meter
 from support.cluster import Cluster
 
 PERIOD_S = 10.0
 WINDOW_S = 600
 SETTLE_S = 20.0
 AIM = 0.25  # of one core
-TOKENS_AT_ONCE = 20
 APPLIES_AT_ONCE = 20
 LIMIT_S = 600.0
 # GPUs of an instance, and how many instances of each hundred have so many: 100 of them hold 160 GPUs.
@@ -57,7 +55,7 @@ class Stretch:
 class Bench:
     """One run."""
 
-    def __init__(self, cluster: Cluster, hosts: asyncio.subprocess.Process, options: argparse.Namespace) -> None:
+    def __init__(self, cluster: Cluster, hosts: ManyHosts, options: argparse.Namespace) -> None:
         self.cluster = cluster
         self.hosts = hosts
         self.options = options
@@ -75,14 +73,6 @@ class Bench:
         """Asks it for one number."""
         return int((await self.rows(query))[0][0])
 
-    async def tell(self, **order: Any) -> None:
-        """Has the hosts do something."""
-        assert self.hosts.stdin is not None
-        assert self.hosts.stdout is not None
-        self.hosts.stdin.write(json.dumps(order).encode() + b"\n")
-        async with asyncio.timeout(LIMIT_S):
-            assert await self.hosts.stdout.readline() == b"done\n", "the hosts ended"
-
     async def until(self, query: str, wanted: int, what: str) -> float:
         """Waits until so many are there; returns the seconds it took."""
         began = time.monotonic()
@@ -94,11 +84,7 @@ class Bench:
 
     async def fill(self) -> None:
         """Hosts join, and instances take all their GPUs."""
-        tokens: list[str] = []
-        while len(tokens) < self.options.hosts:
-            made = [self.cluster.post("/tokens", {}) for _ in range(min(TOKENS_AT_ONCE, self.options.hosts))]
-            tokens += [token["token"] for token in await asyncio.gather(*made)]
-        await self.tell(tokens=tokens[: self.options.hosts])
+        await self.hosts.add(self.cluster, self.options.hosts)
         await self.until("select count(*) from workers where phase = 'ready'", self.options.hosts, "hosts")
         limit = asyncio.Semaphore(APPLIES_AT_ONCE)
 
@@ -121,7 +107,7 @@ class Bench:
 
     async def write_past(self) -> None:
         """Samples of a whole window and more, as if they had long been there; and instances that have run for long."""
-        await self.rows(_PAST, int(PERIOD_S), WINDOW_S + 120, synthetic_hosts.LOW + 1, synthetic_hosts.BUSY + 5)
+        await self.rows(_PAST, int(PERIOD_S), WINDOW_S + 120, LOW + 1, BUSY + 5)
         await self.rows("update instances set running_since = now() - interval '2 h' where running_since is not null")
         await self.rows("vacuum analyze")
 
@@ -147,7 +133,7 @@ class Bench:
         before, began = self.meter.cpu_s(), time.monotonic()
         status, answer = await self.cluster.call("PUT", "/policies/stop-idle", POLICY)
         assert status in (200, 201), answer
-        low = await self.count(_IDLE_WANTED.format(low=synthetic_hosts.LOW + 1))
+        low = await self.count(_IDLE_WANTED.format(low=LOW + 1))
         await self.until("select count(*) from policy_verdicts where verdict <> 'unknown'", instances, "verdicts")
         await self.until("select count(*) from policy_verdicts where verdict = 'idle'", low, "idle ones")
         used = [b - a for a, b in zip(before, self.meter.cpu_s(), strict=True)]
@@ -163,7 +149,7 @@ class Bench:
         await self.rows("vacuum analyze")  # or the baseline would pay for what the filling left behind
         instances = await self.count(_RUNNING)
         baseline = await self.stretch("baseline, no samples")
-        await self.tell(sampling=True)
+        await self.hosts.tell(sampling=True)
         intake = await self.stretch("samples, no policy")
         await self.write_past()
         await self.judge_all(instances)
@@ -210,22 +196,14 @@ def tell_cost(baseline: Stretch, intake: Stretch, policies: Stretch) -> bool:
 async def run(options: argparse.Namespace, folder: Path) -> bool:
     """Starts everything, runs the bench, ends everything."""
     cluster = Cluster(folder)
-    hosts: asyncio.subprocess.Process | None = None
+    hosts: ManyHosts | None = None
     try:
         await cluster.start_controller(GPUWARD_LOG_LEVEL="warning")
-        hosts = await asyncio.create_subprocess_exec(
-            sys.executable,
-            synthetic_hosts.__file__,
-            cluster.url,
-            str(PERIOD_S),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-        )
+        hosts = await ManyHosts.start(cluster.url, "synthetic", str(PERIOD_S))
         return await Bench(cluster, hosts, options).run()
     finally:
-        if hosts is not None and hosts.returncode is None:
-            hosts.kill()
-            await hosts.wait()
+        if hosts is not None:
+            await hosts.aclose()
         await cluster.aclose()
 
 

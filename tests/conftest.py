@@ -1,4 +1,4 @@
-"""Fixtures that every folder of tests may use, and the check that a test run leaves no process behind."""
+"""Fixtures for all tests, and the check that a run leaves no process behind."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -11,8 +11,8 @@ from support.postgres import PostgresServer, create_database, drop_database, rea
 
 _CHILDREN_GO_WITHIN_S = 5.0
 
-# Asked for the current loop where none was ever set, asyncio makes one. Plugins ask before the first test, and nobody
-# closes what they get; told that there is none, asyncio makes none.
+# asyncio makes a loop for a caller that asks for the current one before any was set. Plugins do so before the first
+# test and never close it. With the loop set to None, asyncio makes none.
 asyncio.set_event_loop(None)
 
 
@@ -25,7 +25,7 @@ def postgres() -> Iterator[PostgresServer]:
 
 @pytest.fixture
 async def database(postgres: PostgresServer) -> AsyncIterator[str]:
-    """The dsn of an empty database of the test's own."""
+    """The dsn of an empty database for this test."""
     dsn = await create_database(postgres)
     yield dsn
     await drop_database(postgres, dsn)
@@ -33,7 +33,7 @@ async def database(postgres: PostgresServer) -> AsyncIterator[str]:
 
 @pytest.fixture
 def data_dir() -> Iterator[Path]:
-    """An empty data folder that an embedded PostgreSQL can use, whoever runs the tests."""
+    """An empty data folder that an embedded PostgreSQL can use, under any account."""
     with reachable_folder() as folder:
         yield folder
 

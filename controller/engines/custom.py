@@ -14,7 +14,7 @@ from controller.engines.base import (
     refuse_gangs,
     refuse_parallel,
 )
-from schemas.manifest import DeploymentSpec
+from schemas.manifest.deployment import DeploymentSpec
 
 # Running and queued requests, as the well-known servers name them. Which server a command starts is unknown. If it has
 # none of these gauges, or serves no metrics, only the proxy's count remains.

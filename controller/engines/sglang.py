@@ -17,7 +17,7 @@ from controller.engines.model_server import (
     outside_parts,
 )
 from controller.engines.source import offline_env, repository
-from schemas.manifest import DeploymentSpec
+from schemas.manifest.deployment import DeploymentSpec
 
 WHOLE_GPU: Final = 0.85  # for a GPU that is claimed whole, if it is enough; about its own default
 _LEAST: Final = 0.05

@@ -16,7 +16,7 @@ from controller.engines.base import (
     probe_order,
 )
 from controller.engines.model_server import GPU_COUNTS
-from schemas.manifest import DeploymentSpec
+from schemas.manifest.deployment import DeploymentSpec
 from schemas.quantities import parse_duration_s, parse_size_mib
 from schemas.wire import SimulatedLoad
 

@@ -18,7 +18,7 @@ from controller.engines.model_server import (
     outside_parts,
 )
 from controller.engines.source import offline_env, repository
-from schemas.manifest import DeploymentSpec
+from schemas.manifest.deployment import DeploymentSpec
 
 # For a GPU that is claimed whole, if it is enough: vLLM's own default, which leaves a margin for what it does not
 # account for.

@@ -5,11 +5,12 @@ from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from typing import Final
 
-from controller.decide.devices import plan_gpus, plan_inventory
-from controller.domain.devices import MISSING, DevicePlan, host_uuid
+from controller.decide.inventory_report import compare_gpus, compare_inventory
+from controller.domain.devices import MISSING, DeviceChanges, host_uuid
+from controller.domain.events import NewEvent
 from controller.hub.session import Session
 from controller.store.core.database import Connection, Database
-from controller.store.core.events import NewEvent, write_events
+from controller.store.core.events import write_events
 from controller.store.core.notify import notify
 from controller.store.deployments import processes
 from controller.store.workers import sessions
@@ -22,7 +23,7 @@ _READINGS: Final = frozenset({"used_mib", "utilization"})
 _standing_of: Final = attrgetter(*(field for field in DeviceFacts.model_fields if field not in _READINGS))
 
 
-def differs(known: tuple[DeviceFacts, ...] | None, reported: tuple[DeviceFacts, ...] | None) -> bool:
+def facts_differ(known: tuple[DeviceFacts, ...] | None, reported: tuple[DeviceFacts, ...] | None) -> bool:
     """Whether GPUs are reported that are not as last written; mere readings make no difference."""
     return _standing(known) != _standing(reported)
 
@@ -31,7 +32,7 @@ def _standing(gpus: tuple[DeviceFacts, ...] | None) -> frozenset[tuple[object, .
     return None if gpus is None else frozenset(map(_standing_of, gpus))
 
 
-async def write_change(
+async def write_device_change(
     database: Database, session: Session, report: Inventory | tuple[DeviceFacts, ...] | None
 ) -> bool:
     """Writes a changed inventory, or GPUs that changed (None: they cannot be read any more).
@@ -57,24 +58,24 @@ async def write_change(
     return True
 
 
-async def write_inventory(connection: Connection, worker_id: str, inventory: Inventory) -> DevicePlan:
+async def write_inventory(connection: Connection, worker_id: str, inventory: Inventory) -> DeviceChanges:
     """Brings a worker's device rows in line with its inventory; returns what changed."""
     known = await lock_devices(connection, worker_id, (host_uuid(worker_id), *(g.uuid for g in inventory.gpus or ())))
-    plan = plan_inventory(worker_id, inventory, known)
+    plan = compare_inventory(worker_id, inventory, known)
     await write_devices(connection, worker_id, plan.rows, known)
     return plan
 
 
-async def write_gpus(connection: Connection, worker_id: str, gpus: Sequence[DeviceFacts] | None) -> DevicePlan:
+async def write_gpus(connection: Connection, worker_id: str, gpus: Sequence[DeviceFacts] | None) -> DeviceChanges:
     """Brings a worker's GPU rows in line with a heartbeat (None: unreadable); returns what changed."""
     known = await lock_devices(connection, worker_id, [g.uuid for g in gpus or ()])
-    plan = plan_gpus(worker_id, gpus, {device.row.uuid: device for device in known})
+    plan = compare_gpus(worker_id, gpus, {device.row.uuid: device for device in known})
     await write_devices(connection, worker_id, plan.rows, known)
     return plan
 
 
 def inventory_events(
-    worker_id: str, name: str, plan: DevicePlan, told: frozenset[str] = frozenset()
+    worker_id: str, name: str, plan: DeviceChanges, told: frozenset[str] = frozenset()
 ) -> Iterable[NewEvent]:
     """What an operator should hear of; `told`: GPUs of which it was said already that another worker holds them."""
     for uuid in plan.missing:

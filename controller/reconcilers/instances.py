@@ -1,21 +1,21 @@
-"""Deployments' instances: observe → decide → apply, for batches of deployments. Placement is a room of its own."""
+"""Deployments' instances: observe → decide → apply, for batches of deployments. `placement` places pending ones."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from controller.decide.backoff import RestartSettings
-from controller.decide.instances import decide
-from controller.decide.orders import start_payload
+from controller.decide.instances.decide import decide
+from controller.decide.start_command import start_payload
 from controller.domain.effects import DeploymentEffects
 from controller.domain.instances import DeploymentFacts
 from controller.domain.pending import new_instance
+from controller.domain.restarts import RestartSettings
 from controller.leader.analyses import Analyses, known_need
-from controller.leader.placement_turn import NewInstance, PlacementTurn
+from controller.leader.placement_passes import NewInstance, PlacementPasses
 from controller.runtime.lease import check_term
 from controller.runtime.outcome import Done, Outcome, Requeue, StaleError
 from controller.store.core.database import Database
 from controller.store.core.errors import LostGuardError
-from controller.store.core.guards import PlannedStep
+from controller.store.core.guards import DeploymentStep
 from controller.store.deployments.effects import carry_out, new_instance_id
 from controller.store.deployments.observe import list_uids, observe
 from controller.store.placement.commit import commit_placements
@@ -32,18 +32,18 @@ class InstancesReconciler:
         term: int,
         analyses: Analyses,
         settings: RestartSettings,
-        placement_turn: PlacementTurn,
+        passes: PlacementPasses,
         wake_placement: Callable[[], None],
     ) -> None:
         self._database = database
         self._term = term
         self._analyses = analyses
         self._settings = settings
-        self._placement_turn = placement_turn
+        self._passes = passes
         self._wake_placement = wake_placement
 
     async def list_keys(self) -> Collection[str]:
-        """All deployments, deleted ones that are not finished included."""
+        """All deployments, including deleted ones whose instances have not ended."""
         async with self._database.connection() as connection:
             return await list_uids(connection)
 
@@ -55,37 +55,37 @@ class InstancesReconciler:
             self._analyses.cancel(uid, committed_at=None)
         steps = [self._decide(facts) for facts in observed.values()]
         for step in steps:
-            self._cancel_needless(step)
-        placed = await self._apply([step for step in steps if step.plan.writes])
+            self._cancel_obsolete(step)
+        placed = await self._apply([step for step in steps if step.effects.writes])
         for step in steps:
             self._follow_up(step, placed)
         outcomes: dict[str, Outcome] = dict.fromkeys(keys, Done())
         for step in steps:
             if placed.intersection(step.names):
                 outcomes[step.facts.uid] = Requeue(0.0)
-            elif step.plan.again_after_s is not None:
-                outcomes[step.facts.uid] = Requeue(step.plan.again_after_s)
+            elif step.effects.requeue_after_s is not None:
+                outcomes[step.facts.uid] = Requeue(step.effects.requeue_after_s)
         return outcomes
 
-    def _decide(self, facts: DeploymentFacts) -> PlannedStep:
+    def _decide(self, facts: DeploymentFacts) -> DeploymentStep:
         known, impossible = known_need(facts.revisions[facts.revision])
         finished = impossible or self._analyses.finished(facts.uid)
-        plan = decide(facts, self._settings, finished, known)
-        names = tuple(new_instance_id(facts.name) for _ in plan.creates)
-        return PlannedStep(facts, plan, _payloads(facts, plan), names)
+        effects = decide(facts, self._settings, finished, known)
+        names = tuple(new_instance_id(facts.name) for _ in effects.creates)
+        return DeploymentStep(facts, effects, _restart_payloads(facts, effects), names)
 
-    def _cancel_needless(self, step: PlannedStep) -> None:
-        """Before anything is written: what nobody waits for any more must not compute on."""
-        if step.plan.analyse is None and self._analyses.running(step.facts.uid):
+    def _cancel_obsolete(self, step: DeploymentStep) -> None:
+        """Cancels an analysis that the deployment no longer needs, before anything is written."""
+        if step.effects.analyse is None and self._analyses.running(step.facts.uid):
             facts = step.facts
             since = facts.deleted_at or facts.revisions[facts.revision].created_at
             self._analyses.cancel(facts.uid, committed_at=since)
 
-    async def _apply(self, steps: Sequence[PlannedStep]) -> set[str]:
-        """Carries all of it out; returns the instances that were created and placed in one."""
+    async def _apply(self, steps: Sequence[DeploymentStep]) -> set[str]:
+        """Writes all effects in one transaction; returns the instances that it created and placed."""
         if not steps:
             return set()
-        async with self._placement_turn.at_once(self._new_instances(steps)) as starts:
+        async with self._passes.place_new(self._new_instances(steps)) as starts:
             async with self._database.transaction() as connection:
                 await check_term(connection, self._term)
                 try:
@@ -93,41 +93,43 @@ class InstancesReconciler:
                 except LostGuardError as lost:
                     raise StaleError(str(lost)) from lost
                 kept = await commit_placements(connection, starts, hints)
-            self._placement_turn.committed(starts, kept)
+            self._passes.settle(starts, kept)
         return {s.waiting.id for s in kept}
 
-    def _new_instances(self, steps: Sequence[PlannedStep]) -> list[NewInstance]:
-        """Who is created by these steps and could be placed at once, in the order in which they are served."""
+    def _new_instances(self, steps: Sequence[DeploymentStep]) -> list[NewInstance]:
+        """The instances that these steps create and that can be placed directly, in order of placement."""
         found: list[NewInstance] = []
-        if any(s.plan.releases or s.plan.restarts for s in steps):
-            return found  # they lock devices, and whoever has done that may lock no more workers
+        if any(s.effects.releases or s.effects.restarts for s in steps):
+            return found  # these lock devices, after which no workers may be locked
         for step in sorted(steps, key=lambda s: -s.facts.spec.priority):
-            facts, stored = step.facts, step.plan.store_need
+            facts, stored = step.facts, step.effects.store_need
             revision = facts.revisions[facts.revision]
             need = stored.need if stored is not None else revision.need
             if need is not None:
-                # A copy of one that is to move has its place chosen already, and comes by the ordinary pass.
-                names = (n for n, c in zip(step.names, step.plan.creates, strict=True) if c.relocation is None)
+                # A relocation's replacement has its place already and is placed by the full pass.
+                created = zip(step.names, step.effects.creates, strict=True)
+                names = [name for name, create in created if create.relocation is None]
                 new = (new_instance(name, facts.uid, facts.name, facts.revision) for name in names)
                 found += [NewInstance(one, revision.spec, need) for one in new]
         return found
 
-    def _follow_up(self, step: PlannedStep, placed: Collection[str]) -> None:
-        plan, facts = step.plan, step.facts
-        if plan.store_need is not None:
+    def _follow_up(self, step: DeploymentStep, placed: Collection[str]) -> None:
+        effects, facts = step.effects, step.facts
+        if effects.store_need is not None:
             self._analyses.forget(facts.uid)
-        if plan.analyse is not None:
-            self._analyses.start(facts.uid, facts.revisions[plan.analyse])
-        if plan.wake_placement:
-            if plan.moves or facts.instances or not set(step.names) <= set(placed):
-                self._placement_turn.note_pending()
+        if effects.analyse is not None:
+            self._analyses.start(facts.uid, facts.revisions[effects.analyse])
+        if effects.wake_placement:
+            if effects.phase_changes or facts.instances or not set(step.names) <= set(placed):
+                self._passes.mark_backlog()
             self._wake_placement()
 
 
-def _payloads(facts: DeploymentFacts, plan: DeploymentEffects) -> dict[str, dict[str, Any]]:
+def _restart_payloads(facts: DeploymentFacts, effects: DeploymentEffects) -> dict[str, dict[str, Any]]:
+    """The start command of each restart in place, by instance."""
     by_id = {i.id: i for i in facts.instances}
     payloads: dict[str, dict[str, Any]] = {}
-    for restart in plan.restarts:
+    for restart in effects.restarts:
         instance = by_id[restart.instance]
         gpus = [c for c in instance.claims if c.kind == "gpu"]
         revision = facts.revisions[instance.revision]

@@ -4,10 +4,10 @@ import asyncio
 import shutil
 from pathlib import Path
 
-from controller.decide.backoff import RestartSettings
+from controller.domain.restarts import RestartSettings
 from controller.store.core.database import Database
 from controller.store.views.deployments import deployment_by_name
-from schemas.manifest import DeploymentSpec
+from schemas.manifest.deployment import DeploymentSpec
 from support.apply import apply_spec
 from support.leader_term import Reign
 from support.ledger import rows

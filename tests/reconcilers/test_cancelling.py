@@ -15,7 +15,7 @@ from controller.runtime.metrics import Metrics
 from controller.settings import ControllerSettings
 from controller.store.core.database import Database
 from controller.store.deployments import apply as deployments
-from schemas.manifest import DeploymentSpec
+from schemas.manifest.deployment import DeploymentSpec
 from support.apply import apply_spec
 from support.leader_term import Reign
 

@@ -5,11 +5,11 @@ from itertools import pairwise
 
 import pytest
 
-from controller.decide.replay import freed_gpu_s
+from controller.decide.policies.replay import freed_gpu_s
 from controller.store.core.database import Database
 from controller.store.telemetry.claim_history import read_pasts
 from controller.store.telemetry.idle_report import Sums, add_usage, days, read_claimed
-from schemas.policy import UtilizationPolicy
+from schemas.manifest.policy import UtilizationPolicy
 from support.history import at, minutes, partitions, span
 from support.ledger import GIB, Host, add_deployment, add_host, add_instance, claim
 

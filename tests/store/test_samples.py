@@ -7,7 +7,7 @@ from controller.store.telemetry.sample_reads import Sample, read_history, read_h
 from controller.store.telemetry.samples import NoPartitionError, SamplesWritten, SessionSamples, write_samples
 from schemas.wire import SamplePeriod
 from support.ledger import Host, add_host, rows
-from support.samples import find_preemption, own, period, sample_rows
+from support.samples import add_partitions, own, period, sample_rows
 
 NOW_S = 5_000.0  # on the controller's monotonic clock
 AGENT_S = 77.0  # on the agent's, at the same moment
@@ -23,7 +23,7 @@ async def write(db: Database, *batch: SessionSamples) -> SamplesWritten:
 
 
 async def test_they_are_dated_by_their_age(migrated: Database) -> None:
-    await find_preemption(migrated)
+    await add_partitions(migrated)
     host = await add_host(migrated, "w", gpus=2)
     a, b = host.gpus
     process = own("i-1", {a: 12.5, b: None}, requests=3)
@@ -37,7 +37,7 @@ async def test_they_are_dated_by_their_age(migrated: Database) -> None:
 
 
 async def test_repeats_and_reorderings_change_nothing(migrated: Database) -> None:
-    await find_preemption(migrated)
+    await add_partitions(migrated)
     host = await add_host(migrated, "w", gpus=1)
     (gpu,) = host.gpus
     one, two, three = (period(seq, AGENT_S - 40 + 10 * seq, {gpu: seq}) for seq in (1, 2, 3))
@@ -48,7 +48,7 @@ async def test_repeats_and_reorderings_change_nothing(migrated: Database) -> Non
 
 
 async def test_after_a_boot_the_numbers_begin_anew(migrated: Database) -> None:
-    await find_preemption(migrated)
+    await add_partitions(migrated)
     host = await add_host(migrated, "w", gpus=1)
     (gpu,) = host.gpus
     await write(migrated, sent(host, period(900, AGENT_S - 20, {gpu: 1})))
@@ -58,7 +58,7 @@ async def test_after_a_boot_the_numbers_begin_anew(migrated: Database) -> None:
 
 
 async def test_an_older_session_writes_nothing(migrated: Database) -> None:
-    await find_preemption(migrated)
+    await add_partitions(migrated)
     host = await add_host(migrated, "w", gpus=1)
     (gpu,) = host.gpus
     async with migrated.transaction() as c:
@@ -70,7 +70,7 @@ async def test_an_older_session_writes_nothing(migrated: Database) -> None:
 
 
 async def test_samples_of_another_workers_gpu_are_ignored(migrated: Database) -> None:
-    await find_preemption(migrated)
+    await add_partitions(migrated)
     one, two = await add_host(migrated, "one", gpus=1), await add_host(migrated, "two", gpus=1)
     reported = {one.gpus[0]: 1.0, two.gpus[0]: 0.0, "GPU-unheard-of": 0.0}
     await write(migrated, sent(one, period(1, AGENT_S, reported)))
@@ -78,7 +78,7 @@ async def test_samples_of_another_workers_gpu_are_ignored(migrated: Database) ->
 
 
 async def test_the_future_is_now_and_the_forgotten_past_is_left_out(migrated: Database) -> None:
-    await find_preemption(migrated, samples_h=8)
+    await add_partitions(migrated, samples_h=8)
     host = await add_host(migrated, "w", gpus=1)
     (gpu,) = host.gpus
     written = await write(
@@ -94,12 +94,12 @@ async def test_without_a_partition_no_sample_is_written(migrated: Database) -> N
     batch = sent(host, period(1, AGENT_S, {host.gpus[0]: 1}))
     with pytest.raises(NoPartitionError):
         await write(migrated, batch)
-    await find_preemption(migrated)
+    await add_partitions(migrated)
     assert (await write(migrated, batch)).rows == 1
 
 
 async def test_late_commits_are_read_once(migrated: Database) -> None:
-    await find_preemption(migrated)
+    await add_partitions(migrated)
     early, late = await add_host(migrated, "early", gpus=1), await add_host(migrated, "late", gpus=1)
 
     async def look(horizon: str) -> tuple[list[Sample], str]:

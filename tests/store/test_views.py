@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from controller.api.endpoints import read_endpoints
+from controller.api.gateway.endpoints import read_endpoints
+from controller.domain.events import NewEvent
 from controller.leader.inventory_cache import read_inventory
 from controller.store.core.database import Database
-from controller.store.core.events import NewEvent, write_events
+from controller.store.core.events import write_events
 from controller.store.core.refusals import InUseError, NotFoundError
 from controller.store.views.deployments import list_deployments
 from controller.store.views.events import list_events, objects_named

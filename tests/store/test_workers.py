@@ -13,13 +13,13 @@ from controller.runtime.outcome import Done, Requeue, StaleError
 from controller.store.core.database import Database
 from controller.store.workers import phases as worker_phases
 from controller.store.workers import sessions
-from support.agent_double import eventually
 from support.ledger import add_deployment, add_host, add_instance, claim, rows
+from support.served_hub import eventually
 
 
 async def reconciler(db: Database, *, healthy_s: float = math.inf, term: int | None = 1) -> WorkersReconciler:
     await execute(db, "update lease set term = 1, acquired_at = now() - interval '1 day'")
-    return WorkersReconciler(db, term=lambda: term, healthy_for_s=lambda: healthy_s)
+    return WorkersReconciler(db, term, healthy_for_s=lambda: healthy_s)
 
 
 async def execute(db: Database, query: str, *args: Any) -> None:

@@ -1,4 +1,4 @@
-"""The hub and all agents, played by hand over the hub's own statements: orders are taken, answered and reported on."""
+"""All hosts and their hub, without a wire: they take, answer and report commands by the hub's own statements."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -23,16 +23,16 @@ _TARGETS = """
 
 @dataclass
 class Hosts:
-    """What runs on all hosts. `manners` says of a deployment how its next processes behave; else they run well."""
+    """What runs on all hosts. `behaviours`: how a deployment's next processes behave; by default they run."""
 
     db: Database
-    running: dict[Key, dict[str, bool]] = field(default_factory=dict)  # devices, and whether exclusively
+    running: dict[Key, dict[str, bool]] = field(default_factory=dict)  # devices, and whether exclusive
     manners: dict[str, list[str]] = field(default_factory=dict)  # "exit", "refuse", "slow"
-    away: bool = False  # nobody takes orders
+    away: bool = False  # no host takes commands
     _seq: int = 0
 
     async def play(self) -> bool:
-        """Takes what is due, does it and reports; whether there was anything."""
+        """Takes due commands, carries them out and reports; whether there were any."""
         if self.away:
             return False
         sent_before = datetime.now(UTC) - timedelta(days=1)
@@ -58,7 +58,7 @@ class Hosts:
         await self._tell([], [SessionReport(str(row["worker_id"]), SESSION, self._exited(key, "exit", code))])
 
     def _obey(self, command: DueCommand) -> tuple[str, list[dict[str, Any]]]:
-        """What the agent answers (the code of a refusal or nothing), and what it reports."""
+        """The agent's answer (the code of a refusal, or empty), and its reports."""
         key = (command.instance, command.epoch)
         if command.verb == "stop":
             self.running.pop(key, None)
@@ -77,7 +77,7 @@ class Hosts:
         return left.pop(0) if left else "run"
 
     def _occupy(self, key: Key, devices: dict[str, bool]) -> None:
-        """A real host would have two processes on one device now: the worst that a controller can do."""
+        """Checks that a real host would not have two processes on one device: a controller's worst mistake."""
         if key in self.running or any(k[0] == key[0] for k in self.running):
             raise AssertionError(f"{key} is started twice: {self.running}")
         for other, held in self.running.items():
@@ -100,14 +100,14 @@ class Hosts:
         async with self.db.transaction() as connection:
             held = await lock_sessions(connection, [(r.worker_id, r.session) for r in reports])
             concerned = await write_answers(connection, list(answers))
-            for report in reports:  # one by one: each is a report of its own, and the last one stays
+            for report in reports:  # one by one: each is a report, and the last one stays
                 if (report.worker_id, report.session) in held:
                     concerned |= (await write_reports(connection, [report])).deployments
             await notify(connection, "process", concerned)
 
 
 async def seat(db: Database, worker_id: str, *, silent: bool = False) -> None:
-    """Has the worker heard of just now, or not for ten minutes; wakes whom that concerns."""
+    """Sets the worker's last heartbeat to now or to ten minutes ago, and notifies."""
     seen = timedelta(minutes=-10) if silent else timedelta()
     async with db.transaction() as connection:
         await connection.execute(

@@ -1,21 +1,12 @@
-"""The agent's side of the protocol, played by hand over a real WebSocket, and the hub served on loopback."""
+"""An agent whose every message a test sends by hand, over a real WebSocket."""
 
 import asyncio
-import hashlib
-import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import aiohttp
-from aiohttp import web
 
-from controller.hub.hub import Hub
-from controller.runtime.clock import SystemClock
-from controller.store.core.database import Database
-from controller.store.telemetry.partitions import SampleRetention
 from schemas.wire import (
-    CONNECT_PATH,
     Command,
     CommandResult,
     DeviceFacts,
@@ -72,7 +63,7 @@ def hello(
 
 
 class Connection:
-    """One connection of an agent. What the hub sends is kept in `commands`, `acks`, `sample_acks` and `rejected`."""
+    """One connection of an agent. It keeps what the hub sends: `commands`, `acks`, `sample_acks`, `rejected`."""
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self.socket = socket
@@ -112,7 +103,7 @@ class Connection:
         return parsed
 
     async def command(self) -> Command:
-        """The next order; everything before it is kept."""
+        """The next command; messages before it are kept."""
         while (message := await self.next()) is not None:
             if isinstance(message, Command):
                 return message
@@ -129,144 +120,13 @@ class Connection:
             assert await self.next() is not None, f"the connection ended before the ack: {self.rejected}"
 
     async def end(self) -> Rejected | None:
-        """Waits for the end of the connection; what was said at last."""
+        """Waits for the end of the connection; returns the rejection, if any."""
         while await self.next() is not None:
             pass
         return self.rejected
 
     async def drop(self) -> None:
-        """Goes without a word: the socket is cut."""
+        """Cuts the socket, without a message."""
         transport = self.socket._writer.transport
         transport.abort()
         await self.socket.close()
-
-
-class HubUnderTest:
-    """A hub on a loopback port, with a database."""
-
-    def __init__(self, database: Database, hub: Hub, url: str, session: aiohttp.ClientSession) -> None:
-        self.database = database
-        self.hub = hub
-        self.url = url
-        self.session = session
-        self.secrets: dict[str, str] = {}
-
-    async def add_worker(self, name: str = "gpu-1") -> str:
-        """A worker that has joined; its credential is `secret-NAME`."""
-        id_ = uuid.uuid4()
-        digest = hashlib.sha256(f"secret-{name}".encode()).digest()
-        async with self.database.transaction() as c:
-            await c.execute(
-                "insert into workers (id, name, credential_hash, proxy_secret) values ($1, $2, $3, 'proxy')",
-                id_,
-                name,
-                digest,
-            )
-        return str(id_)
-
-    async def dial(self, name: str = "gpu-1") -> Connection:
-        """An open socket, before any hello."""
-        headers = {"Authorization": f"Bearer secret-{name}"}
-        return Connection(await self.session.ws_connect(self.url + CONNECT_PATH, headers=headers))
-
-    async def connect(self, name: str = "gpu-1", first: Hello | None = None) -> Connection:
-        """A connection that was welcomed."""
-        connection = await self.dial(name)
-        await connection.send(first or hello())
-        welcome = await connection.next()
-        assert isinstance(welcome, Welcome), welcome
-        return connection
-
-    async def one(self, query: str, *args: Any) -> Any:
-        async with self.database.connection() as c:
-            return await c.fetchrow(query, *args)
-
-    async def value(self, query: str, *args: Any) -> Any:
-        async with self.database.connection() as c:
-            return await c.fetchval(query, *args)
-
-    async def execute(self, query: str, *args: Any) -> None:
-        async with self.database.transaction() as c:
-            await c.execute(query, *args)
-
-    async def order(
-        self, worker: str, instance: str, verb: str = "start", *, epoch: int = 1, payload: dict[str, Any] | None = None
-    ) -> int:
-        """Writes an order and wakes the hub."""
-        default = start_payload() if verb == "start" else {"drain_time_s": 1}
-        async with self.database.transaction() as c:
-            id_ = await c.fetchval(
-                """insert into commands (worker_id, instance_id, epoch, rank, verb, payload)
-                   values ($1, $2, $3, 0, $4, $5) returning id""",
-                uuid.UUID(worker),
-                instance,
-                epoch,
-                verb,
-                default if payload is None else payload,
-            )
-        self.hub.wake("command", worker)
-        return int(id_)
-
-
-def start_payload(**fields: Any) -> dict[str, Any]:
-    base = {
-        "deployment": "d",
-        "deployment_uid": "u",
-        "argv": ["true"],
-        "env": {"A": "plain"},
-        "claims": [],
-        "needs_port": False,
-        "probe": None,
-        "start_timeout_s": 60,
-        "drain_time_s": 5,
-        "env_secrets": {},
-    }
-    return {**base, **fields}
-
-
-async def eventually(check: Callable[[], Awaitable[Any]], what: str) -> Any:
-    """Waits until the world is so; the state is asked, never guessed from time."""
-    try:
-        async with asyncio.timeout(LIMIT_S):
-            while not (found := await check()):  # noqa: ASYNC110 - rows have no event to wait for
-                await asyncio.sleep(0.02)
-    except TimeoutError:
-        raise AssertionError(f"never came: {what}") from None
-    return found
-
-
-@asynccontextmanager
-async def serving(database: Database) -> AsyncIterator[HubUnderTest]:
-    """A running hub; ended with all its connections."""
-    known: dict[str, str] = {}
-
-    async def secrets(names: Iterable[str]) -> dict[str, str]:
-        return {name: known[name] for name in names if name in known}
-
-    hub = Hub(
-        database,
-        SystemClock(),
-        instance_id="test",
-        secrets=secrets,
-        sample_s=2.5,
-        keep=SampleRetention(samples_h=8, history_days=1),
-    )
-    app = web.Application()
-    app.add_routes(hub.routes())
-    runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=5.0)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    port = runner.addresses[0][1]
-    running = asyncio.create_task(hub.run(), name="hub")
-    try:
-        async with aiohttp.ClientSession() as session:
-            under_test = HubUnderTest(database, hub, f"http://127.0.0.1:{port}", session)
-            under_test.secrets = known
-            yield under_test
-            assert not running.done(), running
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
-    finally:
-        running.cancel()
-        await runner.cleanup()

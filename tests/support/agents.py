@@ -1,4 +1,4 @@
-"""Agents under test, in this process: started, stopped cleanly, or cancelled as in a crash."""
+"""Real agents in this process: started, stopped cleanly, or cancelled as in a crash."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -28,13 +28,13 @@ class AgentUnderTest:
         self.task = asyncio.create_task(run_agent(settings, stop=self._stop, on_ready=self.ready.set))
 
     async def stop(self) -> int:
-        """A clean shutdown; returns the exit code."""
+        """Shuts down cleanly; returns the exit code."""
         self._stop.set()
         async with asyncio.timeout(WAIT_S):
             return await self.task
 
     async def crash(self) -> None:
-        """Ends at once, without a word and without touching the engines."""
+        """Ends at once, without a message, and leaves the engines."""
         self.task.cancel()
         await asyncio.gather(self.task, return_exceptions=True)
 
@@ -50,7 +50,7 @@ def settings_for(controller: ControllerDouble, folder: Path, **fields: Any) -> A
 
 @asynccontextmanager
 async def running_agent(controller: ControllerDouble, folder: Path, **fields: Any) -> AsyncIterator[AgentUnderTest]:
-    """A connected agent; ends with all of its engines."""
+    """A connected agent; at the end it stops with its engines."""
     agent = AgentUnderTest(settings_for(controller, folder, **fields))
     try:
         async with asyncio.timeout(WAIT_S):

@@ -1,4 +1,4 @@
-"""A controller's HTTP side in memory, in a thread of its own: what the client verbs may expect from the contract."""
+"""A controller's HTTP API in memory, in its own thread: what client verbs may expect from the contract."""
 
 import asyncio
 import threading
@@ -9,6 +9,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from aiohttp import web
+
+from support.loopback import listening
 
 KEY = "gpw_test"
 Json = dict[str, Any]
@@ -95,7 +97,7 @@ def refusal(status: int, code: str, message: str, **details: Any) -> web.Respons
 
 
 class ApiDouble:
-    """Objects by kind and name. `asked` holds what was requested; `script` runs before each read of an object."""
+    """Objects by kind and name. `asked` holds the requests; `script` runs before each read of an object."""
 
     def __init__(self) -> None:
         self.url = ""
@@ -108,9 +110,9 @@ class ApiDouble:
         self.asked: list[tuple[str, str, dict[str, str], Any]] = []
         self.script: Callable[[str, str], None] = lambda _kind, _name: None
         self.canned: dict[str, Json] = {}
-        self.series: dict[str, list[float | None]] = {}  # by GPU: what /utilization tells
-        self.watch: Json | None = None  # the policy that it names
-        self.refuse: Handler | None = None  # answers everything, where it is set
+        self.series: dict[str, list[float | None]] = {}  # by GPU: the values of /utilization
+        self.watch: Json | None = None  # the policy in its answer
+        self.refuse: Handler | None = None  # answers every request, where set
 
     def add(self, *things: Json) -> None:
         for thing in things:
@@ -261,14 +263,10 @@ def serving(double: ApiDouble) -> Iterator[ApiDouble]:
     ready = threading.Event()
 
     async def serve() -> None:
-        runner = web.AppRunner(double.app(), shutdown_timeout=1)
-        await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        double.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-        ready.set()
-        await stop.wait()
-        await runner.cleanup()
+        async with listening(double.app()) as address:
+            double.url = f"http://{address}"
+            ready.set()
+            await stop.wait()
 
     thread = threading.Thread(target=loop.run_until_complete, args=(serve(),), name="api double")
     thread.start()

@@ -1,4 +1,4 @@
-"""Every await of a set of modules, by name, and which of them a running coroutine stands at.
+"""Every await of a set of modules, by name, and the awaits at which a running coroutine stands.
 
 A name is `folder.module.function[n]`, the n-th await of that function. An `async with` has two: `…[n] enter` and
 `…[n] exit`.
@@ -26,7 +26,7 @@ class _Site:
 
 
 class Awaits:
-    """The awaits of these modules, as their source has them."""
+    """The awaits in the source of these modules."""
 
     def __init__(self, modules: Iterable[ModuleType]) -> None:
         self._sites = {str(m.__file__): tuple(_sites_of(m)) for m in modules}
@@ -45,7 +45,7 @@ class Awaits:
         """The awaits at which the callers of this function stand, innermost first.
 
         Args:
-            leaving: whether an `async with` that is among them is being left, not entered.
+            leaving: whether an `async with` among them is being left, not entered.
         """
         found: list[str] = []
         frame: FrameType | None = sys._getframe(1)
@@ -89,7 +89,7 @@ def _functions(node: ast.AST, prefix: str) -> Iterator[tuple[str, ast.AsyncFunct
 
 
 def _own_awaits(function: ast.AST) -> Iterator[ast.Await | ast.AsyncWith]:
-    """In the order of the source; those of functions inside are theirs."""
+    """In the order of the source, without those of inner functions."""
     for child in ast.iter_child_nodes(function):
         if isinstance(child, ast.AsyncFor):
             raise TypeError("an `async for` stands here: teach this module to name it")

@@ -1,4 +1,4 @@
-"""Bounds of time and memory around one reading of something that nobody vouches for."""
+"""Limits of time and memory around one reading of untrusted input."""
 
 import resource
 import time
@@ -7,18 +7,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-# What small inputs may cost, a hundred times what they do.
+# What small inputs may cost: a hundred times what they do cost.
 MOST_S: Final = 2.0
 MOST_BYTES: Final = 64 * 2**20
 
 
 @contextmanager
 def bounded() -> Iterator[None]:
-    """What is inside may take `MOST_S` of this process's time and `MOST_BYTES` beyond what it has.
+    """The body may take `MOST_S` of CPU time and `MOST_BYTES` more memory than the process has.
 
     Raises:
-        AssertionError: it took longer.
-        MemoryError: it asked for more.
+        AssertionError: the body took longer.
+        MemoryError: the body allocated more.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     pages = int(Path("/proc/self/statm").read_text().split()[0])

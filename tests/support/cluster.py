@@ -1,4 +1,4 @@
-"""A cluster of real processes: a controller with its embedded PostgreSQL, agents with simulated GPUs, real sockets."""
+"""A cluster of real processes: a controller with embedded PostgreSQL, and agents with simulated GPUs."""
 
 import asyncio
 import os
@@ -21,7 +21,7 @@ Json = dict[str, Any]
 
 
 class Cluster:
-    """Starts, kills and asks. Everything lies in one folder; `aclose` ends whatever was started."""
+    """Starts and kills processes and calls the API. All files lie in one folder; `aclose` ends all processes."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -29,19 +29,23 @@ class Cluster:
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.port = 0
         self._session: aiohttp.ClientSession | None = None
-        self._env = {
-            **{k: v for k, v in os.environ.items() if not k.startswith("GPUWARD_")},
-            "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
-        }
+        self._module = "cli"
+        self._path = tuple(p for p in sys.path if p)
 
     # Processes
 
+    def run_code(self, module: str = "cli", source: Path | None = None) -> None:
+        """From now on processes run this module; `source` is the folder of another version's packages."""
+        self._module = module
+        self._path = tuple(p for p in sys.path if p) if source is None else (str(source),)
+
     def start(self, name: str, *argv: str, **env: str) -> None:
+        clean = {k: v for k, v in os.environ.items() if not k.startswith("GPUWARD_")}
         log = (self.folder / f"{name}.log").open("ab")
         with log:
             self.processes[name] = subprocess.Popen(
-                [sys.executable, "-P", "-m", "cli", *argv],
-                env={**self._env, **env},
+                [sys.executable, "-P", "-m", self._module, *argv],
+                env={**clean, "PYTHONPATH": os.pathsep.join(self._path), **env},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -49,7 +53,7 @@ class Cluster:
             )
 
     async def start_controller(self, **env: str) -> None:
-        """Starts it, on the same port as before, and waits until it leads."""
+        """Starts it, on the port that it had before, and waits until it leads."""
         self.start("controller", "controller", "--data-dir", str(self.data_dir), "--port", str(self.port), **env)
         await self.until(self._leads, "the controller leads", READY_S)
 
@@ -85,9 +89,9 @@ class Cluster:
         host: Json | None = None,
         **env: str,
     ) -> None:
-        """Starts an agent with simulated GPUs, joining where it has not yet.
+        """Starts an agent with simulated GPUs; it joins at its first start.
 
-        `url` is the controller's, or a door's; `host` says more of the simulated host.
+        `url` is the controller's, or a load balancer's; `host` adds to the simulated host.
         """
         kind = {"model": "NVIDIA A100", "memory": memory, "count": gpus}
         hosts = {"workers": [{"name": name, "gpus": [kind], **(host or {})}]}
@@ -106,7 +110,7 @@ class Cluster:
         self.processes[name].send_signal(number)
 
     def kill(self, name: str) -> None:
-        """SIGKILL, as a crash."""
+        """Sends SIGKILL, as a crash."""
         process = self.processes.pop(name)
         process.kill()
         process.wait(STOP_S)
@@ -115,7 +119,7 @@ class Cluster:
         return (self.folder / f"{name}.log").read_text(errors="replace")[-4000:]
 
     def engines(self) -> dict[str, psutil.Process]:
-        """Living engine processes of this cluster, by instance."""
+        """Running engine processes of this cluster, by instance."""
         found: dict[str, psutil.Process] = {}
         for process in psutil.process_iter():
             try:
@@ -180,11 +184,11 @@ class Cluster:
         return status == 200 and body["status"]["phase"] == phase
 
     async def audit(self) -> None:
-        """The invariants hold."""
+        """Checks the invariants."""
         result = await self.get("/audit")
         assert result["ok"], result["violations"]
 
-    # Waiting for what is to be seen
+    # Waiting
 
     async def until(self, seen: Callable[[], Any], what: str, limit_s: float = 20.0) -> float:
         """Waits until `seen()` (or what it awaits) is true; returns the seconds it took."""
@@ -218,7 +222,7 @@ class Cluster:
             return f"{error}\n{logs}"
 
     async def aclose(self) -> None:
-        """Ends agents first, so that they end their engines, then the rest; kills what does not go."""
+        """Ends agents first, so that they stop their engines, then the rest; kills what does not end."""
         if self._session is not None:
             await self._session.close()
         agents = [p for n, p in self.processes.items() if not n.startswith("controller")]

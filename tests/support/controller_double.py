@@ -1,9 +1,9 @@
-"""The controller's side of the agent protocol, small and real: an aiohttp server whose answers a test decides."""
+"""The controller's side of the agent protocol: an aiohttp server whose answers a test decides."""
 
 import asyncio
 import itertools
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 from aiohttp import WSMsgType, web
@@ -33,6 +33,7 @@ from schemas.wire import (
     Welcome,
     agent_message,
 )
+from support.loopback import listening
 
 TOKEN = "join-me"
 CREDENTIAL = "worker-credential"
@@ -41,7 +42,7 @@ WAIT_S = 15.0
 
 
 class ControllerDouble:
-    """Takes one agent at a time. Everything that it says is kept; `until` waits for what a test expects."""
+    """Serves one agent at a time and keeps all of its messages; `until` waits for what a test expects."""
 
     def __init__(self) -> None:
         self.term = 1
@@ -64,29 +65,26 @@ class ControllerDouble:
         self._ws: web.WebSocketResponse | None = None
         self._news = asyncio.Condition()
         self._numbers = itertools.count(1)
-        self._runner: web.AppRunner | None = None
+        self._server = AsyncExitStack()
         self._port = 0
 
     async def start(self) -> None:
-        """Listens; after a stop on the same port again."""
+        """Listens; after a stop, on the same port."""
         app = web.Application()
         app.router.add_post(JOIN_PATH, self._join)
         app.router.add_get(CONNECT_PATH, self._connect)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
-        await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", self._port, reuse_address=True).start()
-        self._port = self._runner.addresses[0][1]
-        self.url = f"http://127.0.0.1:{self._port}"
+        served = listening(app, port=self._port, shutdown_s=0.1, cancel_handlers=False)
+        address = await self._server.enter_async_context(served)
+        self._port = int(address.rpartition(":")[2])
+        self.url = f"http://{address}"
 
     async def stop(self) -> None:
-        """Is gone, connection and port."""
+        """Closes connection and port."""
         await self.drop()
-        if self._runner is not None:
-            await self._runner.cleanup()
-            self._runner = None
+        await self._server.aclose()
 
     async def drop(self) -> None:
-        """Breaks the connection, if there is one."""
+        """Breaks the connection, if any."""
         if self._ws is not None:
             await self._ws.close()
 
@@ -95,7 +93,7 @@ class ControllerDouble:
         await self._ws.send_str(message if isinstance(message, str) else message.model_dump_json())
 
     async def order(self, **fields: Any) -> CommandResult:
-        """Sends a command (`term` is the present one unless given) and waits for its result."""
+        """Sends a command, by default of the current term, and waits for its result."""
         command = Command(command_id=next(self._numbers), **{"term": self.term, **fields})
         await self.send(command)
         await self.until(lambda: command.command_id in self.results)
@@ -109,7 +107,7 @@ class ControllerDouble:
         return await self.order(instance=instance, epoch=epoch, verb="stop", stop=stop, **fields)
 
     def latest(self, instance: str, *, epoch: int = 1, rank: int = 0) -> ProcessReport | None:
-        """The newest report of a process, hello's included."""
+        """The newest report of a process, those of hellos included."""
         told = [*(process for hello in self.hellos for process in hello.processes), *self.reports]
         mine = [r for r in told if (r.instance, r.epoch, r.rank) == (instance, epoch, rank)]
         return max(mine, key=lambda report: report.seq, default=None)
@@ -128,11 +126,11 @@ class ControllerDouble:
 
     @property
     def periods(self) -> list[SamplePeriod]:
-        """Every sampling period that was told, repeats included."""
+        """Every sampling period received, repeats included."""
         return [period for samples in self.samples for period in samples.periods]
 
     async def until(self, condition: Callable[[], bool], limit_s: float = WAIT_S) -> None:
-        """Waits until something that the agent says makes the condition true."""
+        """Waits until a message of the agent makes the condition true."""
         async with asyncio.timeout(limit_s), self._news:
             await self._news.wait_for(condition)
 
@@ -229,7 +227,7 @@ def start_order(
     probe: ProbeOrder | None = None,
     **fields: Any,
 ) -> StartOrder:
-    """An order with short times, as tests want them."""
+    """A start order with short times."""
     times = {"start_timeout_s": 20.0, "drain_time_s": 2.0}
     claims = tuple(ClaimOrder(device=gpu, memory_mib=memory_mib, exclusive=exclusive) for gpu in gpus)
     return StartOrder(

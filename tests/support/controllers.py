@@ -1,4 +1,4 @@
-"""Several controllers on one external database, each named, and a record of which of them wrote what."""
+"""Several named controllers on one external database, and a record of the rows that each wrote."""
 
 from pathlib import Path
 from typing import Any
@@ -9,9 +9,9 @@ import asyncpg
 from support.cluster import READY_S, Cluster, Json
 
 _LIMIT_S = 30.0
-# What only a leader's reconcilers write, and the API; commands are inserted by the former alone.
+# Written by a leader's reconcilers and by the API; only reconcilers insert commands.
 REIGN = ("deployments", "revisions", "instances", "claims", "lease", "commands")
-# What a hub writes of agents that are connected to it.
+# Written by a hub about its connected agents.
 HUB = ("worker_liveness", "processes", "workers")
 _RECORD = """
 create table test_writes (id bigint generated always as identity, who text, place text, what text, term bigint);
@@ -25,7 +25,7 @@ end $$;
 
 
 class Controllers(Cluster):
-    """A cluster whose controllers have names. What is asked goes to the one named last by `through`."""
+    """A cluster whose controllers have names. API calls go to the one that `through` named last."""
 
     def __init__(self, folder: Path, dsn: str) -> None:
         super().__init__(folder)
@@ -35,8 +35,8 @@ class Controllers(Cluster):
         self._sessions: dict[str, aiohttp.ClientSession] = {}
 
     async def start_named(self, name: str, **env: str) -> None:
-        """Starts a controller, on the same port as before, and waits until it serves."""
-        # The database tells by this setting whose connection it is; controllers know nothing of it.
+        """Starts a controller, on the port that it had before, and waits until it serves."""
+        # By this setting the database knows the connection's owner; controllers do not read it.
         url = f"{self._dsn}{'&' if '?' in self._dsn else '?'}gpuward.who={name}"
         port = str(self._ports.get(name, 0))
         folder = self.folder / name
@@ -53,7 +53,7 @@ class Controllers(Cluster):
             return False
         values = dict(line.split("=", 1) for line in file.read_text().splitlines() if "=" in line)
         self._ports[name] = int(values["GPUWARD_URL"].rsplit(":", 1)[1])
-        if "GPUWARD_API_KEY" in values:  # the first one makes the key for all
+        if "GPUWARD_API_KEY" in values:  # the first one creates the key for all
             self._keys[""] = values["GPUWARD_API_KEY"]
         if name not in self._sessions:
             self._sessions[name] = aiohttp.ClientSession(
@@ -68,15 +68,15 @@ class Controllers(Cluster):
             return False
 
     def through(self, name: str) -> None:
-        """From now on this one is asked."""
+        """API calls go to this one from now on."""
         self._session = self._sessions[name]
 
     def port_of(self, name: str) -> int:
-        """Where it listens."""
+        """The port that it listens on."""
         return self._ports[name]
 
     def pid_of(self, name: str) -> int:
-        """Its process."""
+        """The pid of its process."""
         return self.processes[f"controller-{name}"].pid
 
     def kill_named(self, name: str) -> None:
@@ -84,11 +84,11 @@ class Controllers(Cluster):
         self.kill(f"controller-{name}")
 
     async def leads(self, name: str) -> bool:
-        """Whether this one says that it leads."""
+        """Whether this one reports that it leads."""
         return (await self.leader_at(name) or {}).get("leading") is True
 
     async def leader_at(self, name: str) -> Json | None:
-        """What this one says of itself and the leader; None where it says nothing."""
+        """What this one reports about itself and the leader; None without an answer."""
         try:
             async with self._sessions[name].get("/api/v1/leader") as response:
                 return dict(await response.json()) if response.status == 200 else None
@@ -98,7 +98,7 @@ class Controllers(Cluster):
     # The database
 
     async def execute(self, query: str, *args: Any) -> list[Any]:
-        """Asks the database as a stranger."""
+        """Runs a query on a connection of the test's own."""
         connection = await asyncpg.connect(self._dsn, timeout=_LIMIT_S, command_timeout=_LIMIT_S)
         try:
             return list(await connection.fetch(query, *args))
@@ -106,7 +106,7 @@ class Controllers(Cluster):
             await connection.close(timeout=_LIMIT_S)
 
     async def record_writes(self) -> None:
-        """From now on every row that anybody writes into these tables is noted, with the writer."""
+        """Records every row written into these tables from now on, with the writer."""
         connection = await asyncpg.connect(self._dsn, timeout=_LIMIT_S, command_timeout=_LIMIT_S)
         try:
             await connection.execute(_RECORD)
@@ -119,7 +119,7 @@ class Controllers(Cluster):
             await connection.close(timeout=_LIMIT_S)
 
     async def written_by(self, name: str, *, since_term: int, places: tuple[str, ...] = REIGN) -> list[str]:
-        """What this one wrote there in that term or a later one."""
+        """The rows that this one wrote in that term or a later one."""
         query = """select term || ': ' || what || ' ' || place as noted from test_writes
                     where who = $1 and term >= $2 and place = any($3) order by id"""
         return [row["noted"] for row in await self.execute(query, name, since_term, places)]

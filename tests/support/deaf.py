@@ -1,4 +1,4 @@
-"""A leader as the daemon composes it, of whose wake-ups some are lost."""
+"""A leader as the daemon composes it; some of its wake-ups are lost."""
 
 import asyncio
 import random
@@ -10,7 +10,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from controller import leading
-from controller.decide.backoff import RestartSettings
+from controller.domain.restarts import RestartSettings
 from controller.leading import Leading
 from controller.runtime.clock import SystemClock
 from controller.runtime.feed import ChangeFeed
@@ -26,18 +26,18 @@ Drops = Callable[[str], bool]  # whether a wake-up of this kind is lost
 class _Settings(ControllerSettings):
     @property
     def restarts(self) -> RestartSettings:
-        """The road's, so that the pictures can be compared."""
+        """Those of the lifecycle, so that the pictures are comparable."""
         return RESTARTS
 
 
 def hurry(patch: pytest.MonkeyPatch) -> None:
-    """Has every loop look at everything often: what a minute does elsewhere, here a moment does."""
+    """Shortens every loop's resync from a minute to a moment."""
     for name in ("_INSTANCES", "_CANCELLING", "_ONE_AT_A_TIME"):
         patch.setattr(leading, name, replace(getattr(leading, name), resync_s=RESYNC_S))
 
 
 def cut_wires(patch: pytest.MonkeyPatch) -> None:
-    """The loops do not even wake one another."""
+    """Stops the loops from waking one another too."""
     for name in ("_look_at", "_look_whether_needed"):
         patch.setattr(leading._Reign, name, lambda _self, _uid: None)
     patch.setattr(leading._Reign, "_wake_placement", lambda _self: None)
@@ -45,7 +45,7 @@ def cut_wires(patch: pytest.MonkeyPatch) -> None:
 
 @asynccontextmanager
 async def leader(db: Database, drops: Drops) -> AsyncIterator[list[str]]:
-    """Leads over the database; yields the kinds of the wake-ups that were lost so far."""
+    """Leads over the database; yields the kinds of the wake-ups lost so far."""
     lost: list[str] = []
     clock = SystemClock()
     term = (await Crew.begin(db)).term

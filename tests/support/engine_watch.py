@@ -1,4 +1,4 @@
-"""Watches the engines below a folder from outside, through /proc, all the time: nothing may be started twice."""
+"""Watches the engines below a folder through /proc, all the time: nothing may be started twice."""
 
 import os
 import threading
@@ -10,13 +10,13 @@ from types import TracebackType
 from typing import Self
 
 LOOK_S = 0.03
-_YOUNG_S = 0.5  # a process that carries no mark by then has long called exec, and is none of ours
+_YOUNG_S = 0.5  # a process without our mark by then has long called exec and is not ours
 _STOP_S = 10.0
 
 
 @dataclass(frozen=True, order=True)
 class Start:
-    """One start of one engine, as the mark in its environment says."""
+    """One start of one engine, as the mark in its environment names it."""
 
     instance: str
     epoch: int
@@ -24,7 +24,7 @@ class Start:
 
 
 class EngineWatch:
-    """Looks into /proc in a thread for as long as the context lasts. Only leaders count: engines may have children."""
+    """Reads /proc in a thread while the context lasts. Only session leaders count: engines may have children."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = str(folder)
@@ -48,26 +48,26 @@ class EngineWatch:
         self._thread.join(_STOP_S)
 
     def alive(self, deployment: str) -> dict[Start, int]:
-        """Engines of one deployment that live now, with their pids."""
+        """Running engines of one deployment, with their pids."""
         found = {start: pid for pid, start in list(self._engines.items()) if _alive(pid)}
         return {start: pid for start, pid in found.items() if start.instance.rpartition("-")[0] == deployment}
 
     def pid(self, deployment: str) -> int | None:
-        """The pid of a deployment's only engine; None while there is none, or more than one."""
+        """The pid of a deployment's only engine; None where there are none or several."""
         pids = list(self.alive(deployment).values())
         return pids[0] if len(pids) == 1 else None
 
     def epochs(self, deployment: str) -> set[int]:
-        """All epochs of a deployment of which a process was ever seen."""
+        """All epochs of a deployment that had a process."""
         return {start.epoch for start in list(self._pids) if start.instance.rpartition("-")[0] == deployment}
 
     def log_of(self, deployment: str) -> str:
-        """What the engines of a deployment have printed so far."""
+        """The output of a deployment's engines so far."""
         logs = sorted(Path(self._folder).glob(f"agent-*/instances/{deployment}-*/logs/*.log"))
         return "".join(log.read_text(errors="replace") for log in logs)
 
     def check(self) -> None:
-        """No start ever had two processes, and no instance two living ones; each log says as much."""
+        """Checks that no start had two processes and no instance two at a time, by /proc and by the logs."""
         assert self._looks
         twice = {start: pids for start, pids in list(self._pids.items()) if len(pids) > 1}
         assert not twice, twice
@@ -108,7 +108,7 @@ def _mark(pid: int, folder: str) -> Start | None:
         if os.getsid(pid) != pid:
             return None
         words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:  # it ended meanwhile
+    except OSError:  # ended meanwhile
         return None
     env = dict(word.decode(errors="replace").partition("=")[::2] for word in words)
     if not env.get("GPUWARD_AGENT_DIR", "").startswith(folder) or "GPUWARD_INSTANCE" not in env:

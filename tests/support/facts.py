@@ -1,4 +1,4 @@
-"""Builders of deployment facts for decisions: say what differs, the rest is ordinary."""
+"""Builders of deployment facts for decisions; a test names only what differs."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -16,7 +16,7 @@ from controller.domain.instances import (
 )
 from controller.domain.phases import HOLDS_CLAIMS, InstancePhase
 from controller.domain.placement import Need
-from schemas.manifest import DeploymentSpec
+from schemas.manifest.deployment import DeploymentSpec
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 NEED = Need(memory_mib=1024)
@@ -42,7 +42,7 @@ def process(state: str, reason: str | None = None, exit_code: int | None = None,
 
 
 def instance(name: str, phase: str, *, age_s: float = 60, **fields: Any) -> InstanceFacts:
-    """In a phase that holds claims it holds a host claim and a GPU; past `scheduled` its start order was accepted."""
+    """In a phase that holds claims it has a host claim and a GPU; past `scheduled` its start was accepted."""
     at = InstancePhase(phase)
     claims = (
         ClaimFacts(f"GPU-{name}", "w1", "gpu", 1, 0, 1024, 0, False, 0),

@@ -1,7 +1,7 @@
-"""Failpoints at every await of the reconcilers, put in from outside: the product knows nothing of them.
+"""Failpoints at every await of the reconcilers, set from outside: the product does not know them.
 
-The reconcilers get a `FailingDatabase`. Whatever they do with it (taking a connection, BEGIN, each statement, COMMIT)
-first asks `Failpoints`, which knows at which awaits the callers stand and whether one of them is to be struck.
+The reconcilers get a `FailingDatabase`. Each use of it (taking a connection, BEGIN, every statement, COMMIT) first
+asks `Failpoints`, which sees at which awaits the callers stand and decides whether one of them fails.
 """
 
 import asyncio
@@ -20,9 +20,9 @@ _GONE_LIMIT_S = 10.0
 
 
 class Kind(StrEnum):
-    """What happens at a failpoint. Of a statement, `after` means that the server carried it out but nobody is told."""
+    """What happens at a failpoint. `after`: the server carried the statement out, but the answer is lost."""
 
-    REFUSED = "refused"  # the server answers with an error, or there is no connection to be had
+    REFUSED = "refused"  # the server answers with an error, or no connection is free
     LOST_BEFORE = "lost_before"  # the backend is gone
     LOST_AFTER = "lost_after"
     HUNG = "hung"  # no answer, until the step's deadline
@@ -31,17 +31,17 @@ class Kind(StrEnum):
 
     @property
     def deadly(self) -> bool:
-        """Whether the controller does not outlive it, so that another takes over."""
+        """Whether it ends the controller, so that another takes over."""
         return self in (Kind.KILLED_BEFORE, Kind.KILLED_AFTER)
 
 
 class UnreachedError(AssertionError):
-    """A scenario came to its end without passing the await that was to be struck."""
+    """A scenario ended without passing the await that should fail."""
 
 
 @dataclass
 class Failpoints:
-    """Which awaits are passed, and what happens there. `wants` says of awaits, innermost first, whether to strike."""
+    """The awaits that are passed, and what happens there. `wants` decides about awaits, innermost first."""
 
     awaits: Awaits
     kind: Kind = Kind.REFUSED
@@ -52,7 +52,7 @@ class Failpoints:
     deadline: asyncio.Timeout | None = None  # of the step that runs
 
     def due(self, *, leaving: bool = False) -> Kind | None:
-        """Notes where the caller stands; the kind of fault if it is to be struck there."""
+        """Notes where the caller stands; returns the kind of fault where it fails there."""
         here = self.awaits.here(leaving=leaving)
         self.passed.update(here)
         if not here or not self.wants(here):
@@ -61,7 +61,7 @@ class Failpoints:
         return self.kind
 
     async def hang(self) -> None:
-        """Waits until the step's deadline, which is now."""
+        """Waits for the step's deadline, which is set to now."""
         if self.deadline is None:
             raise AssertionError("nothing limits the step that is to hang")
         self.deadline.reschedule(asyncio.get_running_loop().time())
@@ -78,15 +78,15 @@ async def end_here() -> None:
 
 
 async def cut(connection: Any, admin: "asyncpg.Pool[Any]") -> None:
-    """Ends the connection's backend and waits until that is noticed here."""
+    """Ends the connection's backend and waits until this side notices."""
     await admin.fetchval("select pg_terminate_backend($1)", connection.get_server_pid())
     async with asyncio.timeout(_GONE_LIMIT_S):
-        while not connection.is_closed():  # noqa: ASYNC110 - the driver tells nobody
+        while not connection.is_closed():  # noqa: ASYNC110 - the driver has no event for it
             await asyncio.sleep(0.001)
 
 
 class FailingDatabase(Database):
-    """A database whose connections pass the failpoints. Shares the pool; `admin` is struck by nothing."""
+    """A database whose connections pass the failpoints. It shares the pool; `admin` never fails."""
 
     def __init__(self, database: Database, points: Failpoints, admin: "asyncpg.Pool[Any]") -> None:
         super().__init__(database.dsn, database.pool, database._orm)
@@ -132,7 +132,7 @@ class FailingConnection:
         return _FailingTransaction(self, self.real.transaction(**options))
 
     async def carry_out(self, kind: Kind | None, operation: Callable[[], Awaitable[Any]]) -> Any:
-        """Does it, unless it is struck."""
+        """Carries it out, unless it fails here."""
         match kind:
             case None:
                 return await operation()
@@ -156,7 +156,7 @@ class FailingConnection:
 
 @dataclass
 class _FailingTransaction:
-    """BEGIN and COMMIT pass the failpoints; ROLLBACK does not, since whoever rolls back has failed already."""
+    """BEGIN and COMMIT pass the failpoints; ROLLBACK does not, since it follows a failure."""
 
     connection: FailingConnection
     real: Any

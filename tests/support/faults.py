@@ -1,4 +1,4 @@
-"""What fault tests share: deployments caught at every stage of their road, and the proof that they got over a fault."""
+"""What fault tests share: deployments caught at each stage of their start, and the proof that they recover."""
 
 import asyncio
 import os
@@ -23,13 +23,13 @@ SHORT = {
     "GPUWARD_UNREACHABLE_AFTER_S": "7",  # heartbeats come every 5 s
     "GPUWARD_RESTART_BACKOFF_S": "0.5",
 }
-RECOVERY_S = 40.0  # generous: the machine may be busy; what is proven is that it ends well
+RECOVERY_S = 40.0  # generous: the machine may be busy, and the test proves recovery, not its time
 _STATEMENT_S = 30.0
 
 
 @dataclass(frozen=True)
 class Moment:
-    """The deployments at the moment of a fault: one running, one loading, one being analyzed; and their engines."""
+    """The deployments at the moment of a fault, with their engines: one runs, one loads, one is analyzed."""
 
     loading: str
     analyzing: str
@@ -43,7 +43,7 @@ class Moment:
 
 
 class Faults:
-    """One cluster under faults. `watch` sees every engine of it."""
+    """One cluster under faults. `watch` sees all of its engines."""
 
     def __init__(self, cluster: Cluster, watch: EngineWatch) -> None:
         self.cluster = cluster
@@ -64,7 +64,7 @@ class Faults:
         if await self.cluster.phase_of(STEADY) == "gone":
             await self.cluster.apply(STEADY, args={"memory": "4GiB"}, probe={"path": "/health", "period": "1s"})
         await self.settled([STEADY])
-        # An odd size for each round, so that no earlier analysis answers for this one.
+        # A new size in each round, so that no cached analysis is used.
         await self.cluster.apply(loading, args={"memory": "4GiB", "load_seconds": load_s})
         await self.cluster.until(lambda: self.watch.pid(loading), f"the engine of {loading} loads")
         await self.cluster.apply(analyzing, args={"memory": f"{4096 + n}MiB", "analysis_seconds": analysis_s})
@@ -75,9 +75,9 @@ class Faults:
         return Moment(loading, analyzing, steady_pid, loading_pid)
 
     async def recovered(self, moment: Moment, *, kept: bool = True, limit_s: float = RECOVERY_S) -> None:
-        """All three run; with `kept` in the processes they had, and in their first and only start.
+        """Checks that all three run; with `kept`, in the same processes and in their first start.
 
-        Then the two young ones are removed, so that the next fault finds the cluster as this one did.
+        Then deletes the two younger ones, so that the next fault finds the cluster as this one did.
         """
         await self.settled(moment.names, limit_s)
         await self.answers(STEADY)
@@ -96,13 +96,13 @@ class Faults:
             assert not self.watch.alive(name)
 
     def check_logs(self) -> None:
-        """Faults of the world are expected: none was taken for a mistake of our own."""
+        """Checks that no expected fault was logged as an unexpected error."""
         for path in self.cluster.folder.glob("*.log"):
             log = path.read_text(errors="replace")
             assert "unexpectedly" not in log, log[log.index("unexpectedly") - 1000 :][:4000]
 
     async def settled(self, names: Iterable[str], limit_s: float = RECOVERY_S) -> None:
-        """All of these run, each as one process."""
+        """Waits until all of these run, each as one process."""
 
         async def done() -> bool:
             return all([await self._runs(name) for name in names])
@@ -112,11 +112,11 @@ class Faults:
     async def _runs(self, name: str) -> bool:
         try:
             return await self.cluster.phases(name) == ["running"] and len(self.watch.alive(name)) == 1
-        except (aiohttp.ClientError, TimeoutError, AssertionError):  # nobody answers, or not yet
+        except (aiohttp.ClientError, TimeoutError, AssertionError):  # no answer, or not yet
             return False
 
     def _computes(self) -> bool:
-        """Whether a controller has a child that computes."""
+        """Whether a controller has a computing child."""
         for name, process in self.cluster.processes.items():
             with suppress(psutil.Error):
                 children = psutil.Process(process.pid).children(recursive=True) if name.startswith("controller") else []
@@ -125,7 +125,7 @@ class Faults:
         return False
 
     async def answers(self, name: str) -> None:
-        """The engine answers a request that comes through the gateway."""
+        """Waits until the engine answers a request through the gateway."""
         body = {"model": name, "prompt": "hello", "max_tokens": 2}
 
         async def answered() -> bool:
@@ -135,14 +135,14 @@ class Faults:
         await self.cluster.until(answered, f"{name} answers", RECOVERY_S)
 
     async def leader(self) -> dict[str, Any] | None:
-        """What the API says of the leader; None where it says nothing."""
+        """What the API reports about the leader; None without an answer."""
         try:
             return dict(await self.cluster.get("/leader"))
         except (aiohttp.ClientError, TimeoutError, AssertionError):
             return None
 
     async def leaderless(self) -> bool:
-        """Whether the controller knows, or cannot know, that it leads no more."""
+        """Whether the controller no longer leads, or does not answer."""
         leader = await self.leader()
         return leader is None or not leader["leading"]
 
@@ -154,18 +154,18 @@ class Faults:
 
     @property
     def dsn(self) -> str:
-        """Where it is reached."""
+        """Its dsn."""
         return Layout(self.cluster.data_dir).url("postgresql")
 
     @property
     def postmaster(self) -> psutil.Process:
-        """Its first process."""
+        """Its first process, the postmaster."""
         file = Layout(self.cluster.data_dir).cluster / "postmaster.pid"
         return psutil.Process(int(file.read_text().splitlines()[0]))
 
     @asynccontextmanager
     async def stranger(self) -> AsyncIterator["asyncpg.Connection[Any]"]:
-        """A connection of somebody else's to the controller's database."""
+        """A connection of the test's own to the controller's database."""
         connection = await asyncpg.connect(self.dsn, timeout=_STATEMENT_S, command_timeout=_STATEMENT_S)
         try:
             yield connection
@@ -179,7 +179,7 @@ class Faults:
             return [row["pid"] for row in await connection.fetch(query)]
 
     async def until_lease_ended(self, outside: "asyncpg.Connection[Any]") -> None:
-        """Waits until the lease has run out by the database's clock, and a little more."""
+        """Waits until the lease has expired by the database's clock, plus a second."""
         await self.cluster.until(
             lambda: outside.fetchval(
                 "select renewed_at + (ttl_s + 1) * interval '1 second' < clock_timestamp() from lease"
@@ -188,7 +188,7 @@ class Faults:
         )
 
     async def until_backends(self, which: str, what: str) -> list[int]:
-        """Waits until there is such a connection."""
+        """Waits for such a connection; returns the pids."""
         found: list[int] = []
 
         async def there() -> bool:
@@ -204,13 +204,13 @@ LEASE = "query like '%lease%'"
 
 
 def kill(pid: int) -> None:
-    """SIGKILL, as a crash."""
+    """Sends SIGKILL, as a crash."""
     os.kill(pid, signal.SIGKILL)
 
 
 @asynccontextmanager
 async def frozen(*processes: psutil.Process) -> AsyncIterator[None]:
-    """These processes stand still for as long as the context lasts."""
+    """Suspends these processes while the context lasts."""
     for process in processes:
         process.suspend()
     try:
@@ -221,7 +221,7 @@ async def frozen(*processes: psutil.Process) -> AsyncIterator[None]:
 
 
 async def all_of(*steps: Any) -> None:
-    """Scenarios that do not disturb one another, at once; the first failure ends them all."""
+    """Runs independent scenarios at once; the first failure ends them all."""
     async with asyncio.TaskGroup() as group:
         for step in steps:
             group.create_task(step)

@@ -1,4 +1,4 @@
-"""Fleets for the scheduler's tests: workers and devices in a line each, as the ledger would give them."""
+"""Fleets for the scheduler's tests: workers and devices, as the ledger gives them."""
 
 import random
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ GIB = 1024
 
 @dataclass
 class Fleet:
-    """Workers and devices to be changed at will before they become an inventory."""
+    """Workers and devices, changeable until they become an inventory."""
 
     workers: dict[str, WorkerFacts] = field(default_factory=dict)
     devices: dict[str, DeviceState] = field(default_factory=dict)
@@ -30,7 +30,7 @@ class Fleet:
         labels: Mapping[str, str] | None = None,
         **flags: bool,
     ) -> "Fleet":
-        """A worker with GPUs of these sizes in MiB; `flags` are ready, schedulable, simulated."""
+        """Adds a worker with GPUs of these sizes in MiB; `flags` are ready, schedulable, simulated."""
         facts = {"ready": True, "schedulable": True, "simulated": False} | flags
         self.workers[name] = WorkerFacts(
             id=f"id-{name}", name=name, os=os, arch=arch, driver=driver, labels=labels or {}, **facts
@@ -64,7 +64,7 @@ class Fleet:
         return self
 
     def claim(self, uuid: str, memory: int | None = None) -> "Fleet":
-        """A shared claim of so much, or without a size an exclusive one."""
+        """Adds a shared claim of that size, or an exclusive one without a size."""
         device = self.devices[uuid]
         return self.set(
             uuid,
@@ -74,7 +74,7 @@ class Fleet:
         )
 
     def inventory(self, shuffle: int | None = None) -> Inventory:
-        """As an inventory, fed in an order that the seed decides."""
+        """The inventory; the seed decides the order of its input."""
         workers, devices = list(self.workers.values()), list(self.devices.values())
         if shuffle is not None:
             chance = random.Random(shuffle)  # noqa: S311 - an order, not a secret

@@ -1,4 +1,4 @@
-"""A door in front of several controllers, as a load balancer is one: it forwards TCP to the one that it is told."""
+"""A load balancer in front of several controllers: it forwards TCP to the current target."""
 
 import asyncio
 from contextlib import suppress
@@ -8,7 +8,7 @@ _CLOSE_S = 5.0
 
 
 class FrontDoor:
-    """An async context that listens on loopback. `target` is the port that new connections are led to."""
+    """Listens on loopback. New connections go to the port `target`."""
 
     def __init__(self, target: int) -> None:
         self.target = target
@@ -21,21 +21,21 @@ class FrontDoor:
 
     @property
     def url(self) -> str:
-        """What agents and clients are told."""
+        """The address for agents and clients."""
         return f"http://127.0.0.1:{self.port}"
 
     async def open(self) -> "FrontDoor":
-        """Listens."""
+        """Starts to listen."""
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 
     def cut(self) -> None:
-        """From now on nothing comes through either way and nobody is told, as if packets were lost."""
+        """Holds all data back in both directions, without any error, as if packets were lost."""
         self._passable.clear()
 
     def mend(self) -> None:
-        """What was held up comes through, late, and what follows as ever."""
+        """Lets the data that was held back through, late, and all that follows."""
         self._passable.set()
 
     async def close(self) -> None:
@@ -59,7 +59,7 @@ class FrontDoor:
         await self._passable.wait()
         try:
             inner_reader, inner_writer = await asyncio.open_connection("127.0.0.1", self.target)
-        except OSError:  # nobody is behind the door: the client sees its connection end
+        except OSError:  # nothing listens there: the client sees its connection end
             writer.transport.abort()
             self._writers.discard(writer)
             return

@@ -1,4 +1,4 @@
-"""Samples, minutes and spans of claims written by hand. Times are seconds after `T0`, a recent full hour."""
+"""Samples, minutes and spans of claims, written by hand. Times are seconds after `T0`, a recent full hour."""
 
 import uuid
 from collections.abc import Iterable, Sequence
@@ -84,7 +84,7 @@ async def span(
 
 
 async def rolled_up(db: Database, *, portion: int = PORTION) -> int:
-    """Rolls up whatever there is; returns how many portions it took."""
+    """Rolls up everything; returns the number of portions."""
     taken = 0
     done = False
     while not done:

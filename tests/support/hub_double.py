@@ -1,4 +1,4 @@
-"""Stands in for a model hub: as much of its HTTP as reading metadata needs, and its ways of saying no."""
+"""A model hub: as much of its HTTP as reading metadata needs, with its refusals."""
 
 import json
 import threading
@@ -13,15 +13,15 @@ COMMIT = "a" * 40
 
 @dataclass
 class Hub:
-    """What it holds and what it was asked.
+    """Its content, and the requests that it got.
 
     Attributes:
         repos: the files of each repository, by name.
-        gated: repositories that list their files to anybody and give them to nobody.
-        elsewhere: repositories whose files are in a store that is reached by signed URLs, and refuses them.
-        ranges: whether it answers by ranges; one that does not sends all.
+        gated: repositories that list their files but refuse them.
+        elsewhere: repositories whose files are in a store behind signed URLs, which refuses them.
+        ranges: whether it answers ranges; else it sends whole files.
         asked: `(method, path, Range)` of every request.
-        sent: bytes of files' contents that it has sent.
+        sent: bytes of file contents sent.
     """
 
     repos: dict[str, Mapping[str, bytes]] = field(default_factory=dict)
@@ -35,7 +35,7 @@ class Hub:
 
 @contextmanager
 def running_hub(hub: Hub) -> Iterator[Hub]:
-    """Answers on loopback while the context is open."""
+    """Serves on loopback while the context is open."""
 
     class Handler(_Handler):
         pass
@@ -106,7 +106,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         try:
             self.wfile.write(body)
-        except ConnectionError:  # whoever asked has heard enough
+        except ConnectionError:  # the client has closed
             return
 
     def log_message(self, *_: Any) -> None:

@@ -1,11 +1,11 @@
-"""One term's reconcilers stepped by hand against a real database: no loops, no clock to wait for."""
+"""One term's reconcilers, stepped by hand against a real database: without loops and clocks."""
 
 import asyncio
 from typing import Any
 
-from controller.decide.backoff import RestartSettings
+from controller.domain.restarts import RestartSettings
 from controller.leader.analyses import Analyses
-from controller.leader.placement_turn import PlacementTurn
+from controller.leader.placement_passes import PlacementPasses
 from controller.reconcilers.instances import InstancesReconciler
 from controller.reconcilers.placement import EVERYTHING, PlacementReconciler
 from controller.runtime.clock import SystemClock
@@ -33,24 +33,24 @@ class Reign:
         self.db = db
         settings = settings or RestartSettings(base_s=0.0, cap_s=0.0)
         self.analyses = Analyses(clock=SystemClock(), metrics=NoMetrics(), hint=lambda _uid: None)
-        self.placement_turn = PlacementTurn(clock=SystemClock(), metrics=NoMetrics())
-        self.instances = InstancesReconciler(db, term, self.analyses, settings, self.placement_turn, lambda: None)
-        self.placement = PlacementReconciler(db, term, settings, self.placement_turn, lambda _uid: None)
+        self.passes = PlacementPasses(clock=SystemClock(), metrics=NoMetrics())
+        self.instances = InstancesReconciler(db, term, self.analyses, settings, self.passes, lambda: None)
+        self.placement = PlacementReconciler(db, term, settings, self.passes, lambda _uid: None)
 
     @classmethod
     async def begin(cls, db: Database, **fields: Any) -> "Reign":
-        """Takes the lease for the next term."""
+        """Acquires the lease for the next term."""
         async with db.transaction() as c:
             term = await c.fetchval("update lease set term = term + 1, holder = 'test' returning term")
         return cls(db, term, **fields)
 
     async def step(self) -> None:
-        """One step of everything."""
+        """One step of every reconciler."""
         await self.instances.step(sorted(await self.instances.list_keys()))
         await self.placement.step([EVERYTHING])
 
     async def settle(self) -> None:
-        """Steps until nothing changes any more."""
+        """Steps until nothing changes."""
         before: list[dict[str, Any]] = []
         for _ in range(SETTLE_STEPS):
             try:
@@ -65,7 +65,7 @@ class Reign:
         raise AssertionError(f"does not settle: {before}")
 
     async def picture(self) -> list[dict[str, Any]]:
-        """Instances with phase, epoch, claims and orders."""
+        """Instances with phase, epoch, claims and commands."""
         return await rows(
             self.db,
             """select i.id, i.phase, i.epoch, i.reason,

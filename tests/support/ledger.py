@@ -1,4 +1,4 @@
-"""Rows of the ledger written by hand: hosts, deployments, and an agent's word, for tests below the API and the hub."""
+"""Rows of the ledger written by hand, for tests below API and hub: hosts, deployments, and agents' reports."""
 
 import uuid
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ import orjson
 from controller.engines.registry import engine_for
 from controller.scheduling.estimate import input_hash
 from controller.store.core.database import Database
-from schemas.manifest import DeploymentSpec
+from schemas.manifest.deployment import DeploymentSpec
 
 GIB = 1024
 
@@ -93,7 +93,7 @@ async def claim(db: Database, device: str, instance: str, mib: int, *, exclusive
 async def report(
     db: Database, instance: str, state: str, *, reason: str | None = None, code: int | None = None
 ) -> None:
-    """What an agent would report of the instance's present epoch; its start order counts as sent and accepted."""
+    """Writes an agent's report of the instance's current epoch; its start command counts as sent and accepted."""
     async with db.transaction() as c:
         await c.execute(
             """update commands set state = 'accepted', sent_at = coalesce(sent_at, now()), answered_at = now()

@@ -1,4 +1,4 @@
-"""A model's files that are in memory, and count how much of them is read."""
+"""A model's files in memory, which count the bytes that are read."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeVar

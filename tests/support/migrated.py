@@ -1,4 +1,4 @@
-"""Migrated databases by the dozen: the migration runs once, every test gets a copy."""
+"""Migrated databases: the migration runs once, and every test gets a copy."""
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine
@@ -23,7 +23,7 @@ async def _make(server: PostgresServer) -> str:
 
 
 def migrated_template(server: PostgresServer) -> str:
-    """The name of a migrated database that nobody is connected to. For a fixture, outside of any loop."""
+    """The name of a migrated database without connections. For a fixture, outside of any loop."""
     return _outside(_make(server))
 
 
@@ -35,7 +35,7 @@ def _outside(work: Coroutine[Any, Any, str]) -> str:
 
 @asynccontextmanager
 async def migrated_database(server: PostgresServer, template: str) -> AsyncIterator[Database]:
-    """A fresh copy, opened; gone at the end."""
+    """A fresh copy, open; dropped at the end."""
     dsn = await create_database(server, template)
     try:
         database = await Database.open(dsn)

@@ -1,4 +1,4 @@
-"""Makes the files of models that have no weights worth mentioning."""
+"""Makes the files of tiny models."""
 
 import json
 import struct
@@ -9,7 +9,7 @@ Tensors = dict[str, tuple[str, list[int], int]]  # name: dtype, shape, bytes
 
 
 def safetensors(tensors: Tensors) -> bytes:
-    """A file with these tensors, all zeros."""
+    """A file with these tensors, all zero."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
     for name, (dtype, shape, size) in tensors.items():
@@ -19,7 +19,7 @@ def safetensors(tensors: Tensors) -> bytes:
 
 
 def with_header(header: Any, data: bytes = b"") -> bytes:
-    """A file with this header, whatever it is, and this data."""
+    """A file with this header, valid or not, and this data."""
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     return struct.pack("<Q", len(text)) + text + data
 
@@ -34,7 +34,7 @@ def model_folder(folder: Path, tensors: Tensors, config: dict[str, Any] | None =
 
 
 def sparse_safetensors(file: Path, size: int, *, dtype: str = "BF16") -> None:
-    """A file with one tensor of that many bytes, which takes no room on the disk."""
+    """A sparse file with one tensor of that many bytes."""
     width = {"BF16": 2, "F32": 4}[dtype]
     header = {"weight": {"dtype": dtype, "shape": [size // width], "data_offsets": [0, size]}}
     start = with_header(header)

@@ -1,4 +1,4 @@
-"""A controller of its own process, and simulated hosts that join and leave it as each case wants them."""
+"""A controller process, and simulated hosts that join and leave as each case needs them."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -20,14 +20,14 @@ _LIMIT_S = 30.0
 
 @dataclass
 class Agent:
-    """A real agent that runs in the test's own loop."""
+    """A real agent in the test's own loop."""
 
     task: asyncio.Task[int]
     stop: asyncio.Event
 
 
 class Site:
-    """A controller that outlives the cases, and the hosts of the present one."""
+    """A controller for all cases, and the hosts of the current one."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -35,7 +35,7 @@ class Site:
         self._joined = 0
 
     async def host(self, name: str, **more: Any) -> None:
-        """Has the host of that name join; `more` says what is different about it."""
+        """Lets the host of that name join; `more` changes its description."""
         host = host_of(name, **more)
         self._joined += 1
         folder = self.cluster.folder / f"agent-{self._joined}"
@@ -61,13 +61,13 @@ class Site:
         assert not task.done(), "the agent ended; its log says why"
 
     async def hosts(self, *names: str) -> None:
-        """Has several join at once."""
+        """Lets several hosts join at once."""
         async with asyncio.TaskGroup() as group:
             for name in names:
                 group.create_task(self.host(name))
 
     async def silence(self, name: str) -> None:
-        """The host ends; the controller is told, and counts it as not ready."""
+        """Ends the host's agent cleanly; the controller counts the worker as not ready."""
         await self._end(name)
         await self.cluster.until(lambda: self._not_ready(name), f"{name} is not ready")
 
@@ -81,7 +81,7 @@ class Site:
             await agent.task
 
     async def clear(self) -> None:
-        """Deployments and hosts go, and what they ran."""
+        """Deletes deployments and hosts, with their engines."""
         for one in (await self.cluster.get("/deployments"))["items"]:
             await self.cluster.delete(one["name"])
         await self.cluster.until(lambda: self._is_empty("/deployments", "/instances"), "nothing runs any more")
@@ -94,16 +94,16 @@ class Site:
     async def _is_empty(self, *paths: str) -> bool:
         return not any([(await self.cluster.get(path))["items"] for path in paths])
 
-    # What a user asks
+    # What a user does
 
     async def plan(self, *manifests: Json) -> list[Json]:
-        """What would become of these instances."""
+        """The plan for these instances."""
         written = [{"kind": "Deployment", "engine": "simulated", **one} for one in manifests]
         answer = await self.cluster.post("/plan", {"manifests": written})
         return list(answer["items"])
 
     async def applied(self, manifest: Json) -> Json:
-        """The instance of an applied manifest, once it has a place or is told why not."""
+        """The instance of an applied manifest, once it is placed or has a reason."""
         await self.cluster.apply(**manifest)
         found: list[Json] = []
 
@@ -122,7 +122,7 @@ def gpus_of(where: dict[str, list[int]]) -> list[str]:
 
 @asynccontextmanager
 async def site_in(folder: Path) -> AsyncIterator[Site]:
-    """A site whose controller runs until the end of the context."""
+    """A site; its controller runs until the end of the context."""
     cluster = Cluster(folder)
     try:
         await cluster.start_controller()

@@ -28,7 +28,7 @@ _HOSTS: Final[dict[str, tuple[list[tuple[str, int, int]], int, dict[str, int]]]]
 }
 _MORE: Final[dict[str, dict[str, Any]]] = {"mac": {"os": "darwin", "arch": "arm64"}}
 
-# name: bytes needed in all, attention heads, heads of keys and values, vocabulary, heads of the vision tower
+# name: bytes needed, attention heads, heads of keys and values, vocabulary, heads of the vision tower
 _MODELS: Final[dict[str, tuple[int, int, int | None, int | None, int | None]]] = {
     "q06b": (3951444041, 16, 8, 151936, None),
     "q7b": (20424963276, 28, 4, 152064, None),
@@ -49,7 +49,7 @@ _MODELS: Final[dict[str, tuple[int, int, int | None, int | None, int | None]]] =
 
 
 def host_of(name: str, **more: Any) -> dict[str, Any]:
-    """A host for a file of simulated hosts. The ledger counts whole MiB, so sizes are rounded down."""
+    """A host as in a file of simulated hosts. The ledger counts whole MiB, so sizes are rounded down."""
     gpus, ram, reserved = _HOSTS[name]
     foreign = more.pop("foreign_memory", "0MiB")
     kinds = [
@@ -61,7 +61,7 @@ def host_of(name: str, **more: Any) -> dict[str, Any]:
 
 
 def args_of(model: str, *, need_per_gpu: str | None = None) -> dict[str, Any]:
-    """The args that make the simulated engine stand for this model."""
+    """The simulated engine's args for a model with these figures."""
     need, heads, kv_heads, vocab, vision_heads = _MODELS[model]
     figures: Mapping[str, int | None] = {
         "heads": heads, "kv_heads": kv_heads, "vocab": vocab, "vision_heads": vision_heads,
@@ -71,7 +71,7 @@ def args_of(model: str, *, need_per_gpu: str | None = None) -> dict[str, Any]:
 
 
 def need_mib(model: str) -> int:
-    """The model's need in MiB, over all GPUs."""
+    """The model's whole need."""
     return -(-_MODELS[model][0] // MIB)
 
 

@@ -1,10 +1,11 @@
-"""Deployments under a policy, written by hand into a real database: instances that run, and their samples by age."""
+"""Deployments under a policy, written by hand into a real database: running instances, and their samples by age."""
 
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from controller.leader.policy_watch import PolicyWatch
 from controller.reconcilers.policies import PoliciesReconciler
 from controller.store.core.database import Database
 from controller.store.telemetry.partitions import SampleRetention, make_partitions
@@ -18,7 +19,7 @@ STOP_IDLE = {"min_gpu_utilization": 50, "time_window": WINDOW_S}
 
 @dataclass
 class Counted:
-    """What was judged."""
+    """The verdicts counted."""
 
     verdicts: list[str] = field(default_factory=list)
 
@@ -28,7 +29,7 @@ class Counted:
 
 @dataclass
 class Policed:
-    """A host, and what runs on it. The database's clock is asked once: all ages are seen from there."""
+    """A host, and what runs on it. Ages count from one reading of the database's clock."""
 
     db: Database
     host: Host
@@ -43,7 +44,7 @@ class Policed:
         return cls(db, await add_host(db, "gpu-1", gpus=8, gib=DEVICE_GIB), now)
 
     async def deployment(self, name: str = "d", *, replicas: int = 1, **fields: Any) -> str:
-        """Its instances run since an hour, each on a whole GPU of its own. The policy is inline unless told."""
+        """Its instances have run for an hour, each on a whole GPU. The policy is inline by default."""
         fields = {"utilization_policy": STOP_IDLE, "resources": {"gpus": 1}} | fields
         uid = await add_deployment(self.db, name, replicas=replicas, **fields)
         for n in range(replicas):
@@ -51,7 +52,7 @@ class Policed:
         return uid
 
     async def instance(self, uid: str, name: str, *, gpu: str | None = None, mib: int | None = None) -> None:
-        """One that runs since an hour; with `mib` it shares its GPU."""
+        """An instance that has run for an hour; with `mib` it shares its GPU."""
         self.gpus[name] = gpu or self.host.gpus[len(self.gpus)]
         await add_instance(self.db, uid, name, phase="running", epoch=1)
         await claim(self.db, self.gpus[name], name, mib or DEVICE_GIB * GIB, exclusive=mib is None)
@@ -79,7 +80,7 @@ class Policed:
         requests: int | None = 0,
         epoch: int = 1,
     ) -> None:
-        """Samples of the instance's GPU by age, in one transaction. `own`: of its processes alone."""
+        """Writes samples of the instance's GPU by age, in one transaction. `own`: of its processes only."""
         told = [[instance, epoch, 0, own, own, requests]]
         async with self.db.transaction() as c:
             await c.executemany(
@@ -100,10 +101,11 @@ class Policed:
             await c.execute(query, *args)
 
     async def leader(self, db: Database | None = None) -> PoliciesReconciler:
-        """The policies' reconciler of the next term."""
+        """The policies reconciler of the next term."""
         async with self.db.transaction() as c:
             term = await c.fetchval("update lease set term = term + 1, holder = 'test' returning term")
-        return PoliciesReconciler(db or self.db, term, Counted())
+        database, counted = db or self.db, Counted()
+        return PoliciesReconciler(database, term, counted, PolicyWatch(database, counted))
 
     async def verdicts(self) -> dict[str, tuple[str, str]]:
         found = await rows(self.db, "select instance_id, verdict, reason from policy_verdicts order by instance_id")
@@ -122,10 +124,10 @@ class Policed:
 
 
 def steady(value: float, *, newest: float = 1.0, to: float = WINDOW_S + 15) -> dict[float, float]:
-    """A sample each period, from age `newest` back to `to`."""
+    """A sample every period, from age `newest` back to `to`."""
     return {newest + n * PERIOD_S: value for n in range(int((to - newest) // PERIOD_S) + 2)}
 
 
 async def settle(reconciler: PoliciesReconciler) -> None:
-    """Steps over everything until all that is read of the past is in."""
+    """Steps over everything until all of the past is read."""
     await reconciler.step(sorted(await reconciler.list_keys()))

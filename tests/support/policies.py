@@ -1,5 +1,7 @@
-"""What tests of utilization policies share: instances and since when they serve, what was done to them, and the proof
-from the samples themselves that it was neither too early nor too late."""
+"""What tests of utilization policies share: serving instances, and what policies did to them.
+
+The samples themselves prove that it was neither too early nor too late.
+"""
 
 import asyncio
 from collections.abc import Iterable
@@ -31,8 +33,8 @@ def seconds(count: float) -> timedelta:
 
 
 @dataclass(frozen=True)
-class Decided:
-    """An instance that serves: since when by the database's clock, and its GPUs. `shared`: others use them, too."""
+class Serving:
+    """A serving instance: since when by the database's clock, and its GPUs. `shared`: others use them too."""
 
     name: str
     since: datetime
@@ -41,19 +43,19 @@ class Decided:
     shared: bool = False
 
     def full_at(self, window_s: float = WINDOW_S) -> datetime:
-        """When a window has been lived through."""
+        """When its first window is full."""
         return self.since + seconds(window_s)
 
 
 class PolicyWatch:
-    """A cluster's policies from outside: by the API, and by what stands in its database."""
+    """A cluster's policies from outside: by the API, and by its database."""
 
     def __init__(self, cluster: Cluster, dsn: str | None = None) -> None:
         self.cluster = cluster
         self._dsn = dsn
 
     async def rows(self, query: str, *args: Any) -> list[Any]:
-        """Asks the database as a stranger."""
+        """Runs a query on a connection of the test's own."""
         dsn = self._dsn or Layout(self.cluster.data_dir).url("postgresql")
         connection = await asyncpg.connect(dsn, timeout=_LIMIT_S, command_timeout=_LIMIT_S)
         try:
@@ -62,15 +64,15 @@ class PolicyWatch:
             await connection.close(timeout=_LIMIT_S)
 
     async def now(self) -> datetime:
-        """The database's time, by which all of this goes."""
+        """The database's time, which counts here."""
         (row,) = await self.rows("select clock_timestamp() as now")
         return row["now"]  # type: ignore[no-any-return]
 
     async def pass_until(self, moment: datetime) -> None:
-        """Lets time pass."""
+        """Waits until then."""
         await asyncio.sleep(max(0.0, (moment - await self.now()).total_seconds()))
 
-    # What users do
+    # Actions of users
 
     async def put(self, name: str, **spec: Any) -> Json:
         status, answer = await self.cluster.call("PUT", f"/policies/{name}", spec)
@@ -82,28 +84,33 @@ class PolicyWatch:
         assert status in (200, 202, 204), answer
 
     async def idle(self, name: str, percent: Any = 0, **spec: Any) -> None:
-        """Applies a deployment that claims a whole GPU and uses so much of it."""
+        """Applies a deployment that claims a whole GPU at this utilization."""
         args = {"utilization": percent, **spec.pop("args", {})}
         await self.cluster.apply(name, **{"resources": WHOLE, "args": args, **spec})
 
-    # What is to be seen
+    # Observations
+
+    async def placed(self, name: str) -> bool:
+        """Whether all of its instances hold claims."""
+        found = await self.cluster.instances(name)
+        return bool(found) and all(i["status"]["claims"] for i in found)
 
     async def deployment(self, name: str) -> Json:
         return dict(await self.cluster.get(f"/deployments/{name}"))
 
     async def condition(self, name: str) -> Json:
-        """Its condition `Idle`; empty where it has none."""
+        """Its condition `Idle`; empty without one."""
         conditions = (await self.deployment(name))["status"]["conditions"]
         return next((dict(c) for c in conditions if c["type"] == "Idle"), {})
 
     async def verdicts(self, name: str) -> dict[str, Json]:
-        """How its instances are judged."""
+        """The verdicts on its instances."""
         found = await self.cluster.instances(name)
         return {i["name"]: i["status"]["utilization"] for i in found if i["status"]["utilization"]}
 
-    async def serving(self, name: str, count: int = 1, limit_s: float = 40.0) -> list[Decided]:
+    async def serving(self, name: str, count: int = 1, limit_s: float = 40.0) -> list[Serving]:
         """Waits until so many instances run, the oldest first."""
-        found: list[Decided] = []
+        found: list[Serving] = []
 
         async def there() -> bool:
             found[:] = await self._served(name)
@@ -112,7 +119,7 @@ class PolicyWatch:
         await self.cluster.until(there, f"{count} of {name} serve", limit_s)
         return found
 
-    async def _served(self, name: str) -> list[Decided]:
+    async def _served(self, name: str) -> list[Serving]:
         rows = await self.rows(
             """select i.id, i.running_since, i.epoch, array_agg(c.device order by c.device) as gpus,
                       not bool_and(c.exclusive) as shared
@@ -123,7 +130,7 @@ class PolicyWatch:
             name,
         )
         return [
-            Decided(row["id"], row["running_since"], row["epoch"], tuple(row["gpus"]), row["shared"]) for row in rows
+            Serving(row["id"], row["running_since"], row["epoch"], tuple(row["gpus"]), row["shared"]) for row in rows
         ]
 
     async def events(self, reason: str, name: str) -> list[Json]:
@@ -132,7 +139,7 @@ class PolicyWatch:
         return [{**event, "at": datetime.fromisoformat(event["at"])} for event in reversed(found)]
 
     async def told(self, reason: str, name: str, limit_s: float = 40.0) -> Json:
-        """Waits for the event of which there is to be one only."""
+        """Waits for the only event of this reason."""
         found: list[Json] = []
 
         async def there() -> bool:
@@ -144,7 +151,7 @@ class PolicyWatch:
         return only
 
     async def untouched(self, names: Iterable[str]) -> None:
-        """Nothing was ever done to these, nor would have been."""
+        """Checks that no policy ever acted on these, nor would have in a dry run."""
         for name in names:
             (row,) = await self.rows("select count(*) from policy_actions where deployment = $1", name)
             assert row["count"] == 0, name
@@ -152,7 +159,7 @@ class PolicyWatch:
 
     # Neither too early nor too late
 
-    async def check_not_early(self, event: Json, served: Iterable[Decided], window_s: float = WINDOW_S) -> None:
+    async def check_not_early(self, event: Json, served: Iterable[Serving], window_s: float = WINDOW_S) -> None:
         """Each instance had lived through a whole window, in which no sample of its GPUs was at the minimum."""
         for one in served:
             assert event["at"] >= one.full_at(window_s), (event, one)
@@ -166,14 +173,14 @@ class PolicyWatch:
             )
             assert not high, (event, high)
 
-    async def last_high(self, served: Decided, minimum: float = MINIMUM) -> datetime:
+    async def last_high(self, served: Serving, minimum: float = MINIMUM) -> datetime:
         """When one of its GPUs was last at the minimum."""
         (row,) = await self.rows(
             "select max(at) as at from samples where device = any($1) and max >= $2", served.gpus, minimum
         )
         return row["at"]  # type: ignore[no-any-return]
 
-    def check_evidence(self, event: Json, served: Iterable[Decided], worker: str = "") -> None:
+    def check_evidence(self, event: Json, served: Iterable[Serving], worker: str = "") -> None:
         """The event holds what somebody needs who doubts it."""
         served = list(served)
         evidence = event["evidence"]

@@ -1,28 +1,28 @@
-"""Deployments under a policy while something fails, and the proof that none was stopped too early and none missed."""
+"""Deployments under a policy during a fault, and the proof that none was stopped too early and none missed."""
 
 import logging
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import pairwise
 
-from support.policies import IDLE_POLICY, SAMPLE_S, WINDOW_S, Decided, PolicyWatch, seconds
+from support.policies import IDLE_POLICY, SAMPLE_S, WINDOW_S, PolicyWatch, Serving, seconds
 
 log = logging.getLogger(__name__)
-BUSY_S = 8  # of what falls idle, at first
-FAULT_AT_S = 12  # after they serve: in mid-window
-# Far less than what has been lived through of a window by the fault: who began anew would be later.
+BUSY_S = 8  # of those that become idle later
+FAULT_AT_S = 12  # after they serve: in the middle of a window
+# Far less than the part of a window before the fault: a window that began again would be later.
 LATE_S = 10.0
 _BUSY = 95
-_REPORTED_S = 3.0  # from an engine's being ready to its serving, by the database
+_REPORTED_S = 3.0  # from an engine's readiness to its serving, by the database
 
 
 @dataclass
 class Subjects:
-    """On one worker: one that is idle, one that works and then falls idle, one that works."""
+    """Three on one worker: one is idle, one becomes idle, one is busy."""
 
     watch: PolicyWatch
     worker: str
-    served: dict[str, Decided] = field(default_factory=dict)
+    served: dict[str, Serving] = field(default_factory=dict)
 
     @property
     def idle(self) -> str:
@@ -46,17 +46,17 @@ class Subjects:
             await self.watch.idle(name, percent, placement=placement)
 
     async def serve(self) -> None:
-        """Notes since when they serve, and waits for the moment of the fault."""
+        """Records since when they serve, and waits for the moment of the fault."""
         for name in (self.idle, self.falls, self.busy):
             (self.served[name],) = await self.watch.serving(name)
         await self.watch.pass_until(self.served[self.idle].since + seconds(FAULT_AT_S))
         assert await self.watch.now() < self.served[self.idle].full_at() - seconds(LATE_S)
 
     async def end_well(self, *, not_before: datetime | None = None, limit_s: float = 60.0) -> None:
-        """The two idle ones are stopped, each once: as soon as a window is full and was heard of, and no sooner.
+        """Checks that both idle ones are stopped once, as soon as a window is full and reported, and no sooner.
 
         Args:
-            not_before: when that could be heard of; None: the fault was over before the windows were full.
+            not_before: when the reports could arrive; None: the fault ended before the windows were full.
             limit_s: to wait.
         """
         heard = not_before or self.served[self.idle].since
@@ -84,7 +84,7 @@ class Subjects:
             assert row["count"] == 1
 
     async def check_samples(self, since: datetime, until: datetime) -> None:
-        """What the busy one's GPU did in that time is known without a gap, each period once, at its own time."""
+        """Checks the samples of the busy one's GPU: no gap, each period once, at its own time."""
         rows = await self.watch.rows(
             "select at, seq from samples where device = any($1) and at between $2 and $3 order by at",
             self.served[self.busy].gpus,

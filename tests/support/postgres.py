@@ -1,4 +1,4 @@
-"""The PostgreSQL that tests run against: one server for a whole run, one fresh database for each test that asks."""
+"""The PostgreSQL of the tests: one server for a whole run, one fresh database for each test that needs it."""
 
 import asyncio
 import json
@@ -24,26 +24,26 @@ URL_VARIABLE = "GPUWARD_TEST_DATABASE_URL"
 _STATEMENT_TIMEOUT_S = 30.0
 _START_TIMEOUT_S = 180.0
 
-# Tests throw their data away, so nothing need reach the disk.
+# Tests discard their data, so nothing must reach the disk.
 _FOR_SPEED = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "max_connections": "200"}
 
 
 @dataclass(frozen=True)
 class PostgresServer:
-    """A running server; `dsn` leads to a database of it from which others can be made."""
+    """A running server; `dsn` names a database from which others can be created."""
 
     dsn: str
 
     def database_dsn(self, name: str) -> str:
         parts = urllib.parse.urlsplit(self.dsn)
-        # Put together by hand: without a host in it, `geturl` would drop the empty authority.
+        # By hand: without a host, `geturl` would drop the empty authority.
         query = f"?{parts.query}" if parts.query else ""
         return f"{parts.scheme}://{parts.netloc}/{name}{query}"
 
 
 @contextmanager
 def reachable_folder() -> Iterator[Path]:
-    """A new folder that the database's account can pass through, which pytest's own temporary folders do not allow."""
+    """A new folder that the database's account can enter, unlike pytest's own temporary folders."""
     folder = Path(tempfile.mkdtemp(prefix="gpuward-test-"))
     folder.chmod(0o711)
     try:
@@ -54,7 +54,7 @@ def reachable_folder() -> Iterator[Path]:
 
 @contextmanager
 def running_server() -> Iterator[PostgresServer]:
-    """The server named by `GPUWARD_TEST_DATABASE_URL`, else an embedded one that lives as long as the context."""
+    """The server that `GPUWARD_TEST_DATABASE_URL` names, else an embedded one for the time of the context."""
     url = os.environ.get(URL_VARIABLE)
     if url:
         yield PostgresServer(url)
@@ -65,7 +65,7 @@ def running_server() -> Iterator[PostgresServer]:
 
 @contextmanager
 def _served(folder: Path) -> Iterator[str]:
-    """Runs the embedded server in a thread with its own loop, since every test has a loop of its own."""
+    """Runs the embedded server in a thread with its own loop, since every test has its own."""
     started: Future[tuple[str, asyncio.AbstractEventLoop, asyncio.Event]] = Future()
 
     async def serve() -> None:
@@ -95,11 +95,11 @@ def _served(folder: Path) -> Iterator[str]:
 
 
 async def create_database(server: PostgresServer, template: str | None = None) -> str:
-    """Makes a database with a name of its own and returns its dsn.
+    """Creates a database with a new name; returns its dsn.
 
     Args:
         server: where.
-        template: the database to copy, which nobody may be connected to; by default an empty one.
+        template: the database to copy, which must have no connections; an empty one by default.
     """
     name = f"test_{secrets.token_hex(6)}"
     source = f' TEMPLATE "{template}"' if template else ""
@@ -108,9 +108,9 @@ async def create_database(server: PostgresServer, template: str | None = None) -
 
 
 async def drop_database(server: PostgresServer, dsn: str) -> None:
-    """Removes a database that `create_database` made, whoever is still connected to it.
+    """Drops a database that `create_database` made, whatever is still connected to it.
 
-    The server's own vacuum may be, too, which only its owner may end; a database so small is done with soon.
+    The server's own vacuum may be connected too. Only its owner may end it; in so small a database it ends soon.
     """
     name = urllib.parse.urlsplit(dsn).path.removeprefix("/")
     async with asyncio.timeout(_STATEMENT_TIMEOUT_S):
@@ -134,21 +134,21 @@ async def _execute(dsn: str, statement: str) -> None:
 
 @dataclass(frozen=True)
 class Holder:
-    """Another process that holds an embedded server: `pid` is the server's."""
+    """Another process that runs an embedded server; `pid` is the server's."""
 
     process: subprocess.Popen[str]
     pid: int
     dsn: str
 
     def kill(self) -> None:
-        """Kills the holding process, not the server, as a crash would."""
+        """Kills that process, not the server, as a crash would."""
         self.process.kill()
         self.process.wait()
 
 
 @contextmanager
 def holding(data_dir: Path, uid: int | None = None, python: str = sys.executable) -> Iterator[Holder]:
-    """Holds an embedded server in a process of its own, as the given user where there is one."""
+    """Runs an embedded server in another process, as the given user if any."""
     script = Path(__file__).with_name("postgres_holder.py")
     with subprocess.Popen(
         [python, str(script), str(data_dir)],
@@ -195,6 +195,6 @@ def python_for(uid: int) -> str | None:
 
 
 def _with_our_modules() -> dict[str, str]:
-    # Not the standard library: another interpreter has its own.
+    # Without the standard library: another interpreter has its own.
     ours = [path for path in sys.path if path and not Path(path).is_relative_to(sys.base_prefix)]
     return os.environ | {"PYTHONPATH": os.pathsep.join(ours)}

@@ -1,4 +1,4 @@
-"""A controller reduced to its database: `python postgres_holder.py DATA_DIR`.
+"""Runs a controller's embedded database alone: `python postgres_holder.py DATA_DIR`.
 
 It prints one line of JSON, `{"pid": server's, "dsn": ...}` or `{"error": ...}`, and holds the server until its
 standard input ends.

@@ -1,7 +1,7 @@
-"""Watches one controller's computations from outside: a process of its own looks into /proc each ten milliseconds.
+"""Watches one controller's computations from another process, which reads /proc every ten milliseconds.
 
 Usage: python proc_watch.py CONTROLLER_PID FILE; it ends when its stdin closes. A line of FILE is a change: monotonic
-seconds, then the pids that exist; the last line is the longest pause between two looks.
+seconds, then the existing pids. The last line is the longest pause between two readings.
 """
 
 import asyncio
@@ -14,24 +14,24 @@ from types import TracebackType
 from typing import Self
 
 LOOK_S = 0.01
-_SETTLED_S = 1.0  # a process that is no computation by then becomes none: it has long called exec
+_SETTLED_S = 1.0  # a process that does not compute by then never will: it has long called exec
 _START_S = 30.0
 
 
 @dataclass(frozen=True)
 class Sightings:
-    """What was seen: (monotonic seconds, pids that existed) at each change."""
+    """(monotonic seconds, existing pids) at each change."""
 
     changes: list[tuple[float, frozenset[int]]]
     longest_pause_s: float
 
     @property
     def peak(self) -> int:
-        """The most that existed at once."""
+        """The most at one time."""
         return max((len(pids) for _, pids in self.changes), default=0)
 
     def lasted_s(self, since: float, until: float) -> float:
-        """Seconds after `since` when the last one that existed before `until` was gone; 0 where there was none."""
+        """Seconds after `since` until the last one from before `until` was gone; 0 without any."""
         ends = [*(at for at, _ in self.changes[1:]), float("inf")]
         seen = [end for (at, pids), end in zip(self.changes, ends, strict=True) if pids and at < until and end > since]
         return min(max(seen, default=since), until) - since
@@ -65,7 +65,7 @@ class ProcWatch:
             await self._process.wait()
 
     def sightings(self) -> Sightings:
-        """All that was seen; to be asked after the context has ended."""
+        """All changes; available after the context has ended."""
         *lines, pause = self._file.read_text().splitlines()
         changes = []
         for line in lines:
@@ -85,7 +85,7 @@ def _watch(controller: str, file: Path) -> None:
             longest, last = max(longest, now - last), now
             present = {int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()}
             first_seen = {pid: first_seen.get(pid, now) for pid in present}
-            computations &= present  # a zombie is there until it is reaped
+            computations &= present  # a zombie exists until it is reaped
             young = {pid for pid, since in first_seen.items() if now - since < _SETTLED_S}
             computations |= {pid for pid in young - computations if _computes(pid, controller)}
             if computations != shown:
@@ -95,10 +95,10 @@ def _watch(controller: str, file: Path) -> None:
 
 
 def _computes(pid: int, controller: str) -> bool:
-    """By its command line, which names the controller that started it, so that an orphan is found as well."""
+    """Whether its command line names the controller that started it; so orphans are found as well."""
     try:
         argv = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
-    except OSError:  # it ended meanwhile
+    except OSError:  # ended meanwhile
         return False
     return any("child_main" in word for word in argv) and controller in argv
 

@@ -1,6 +1,6 @@
-"""A deployment's whole road as a list of acts, and a world in which to play it: for tests that disturb it on the way.
+"""A deployment's whole lifecycle as a list of acts, and the world that they run in, for tests that disturb it.
 
-After each act the world settles, and what it looks like then must not depend on what was done to it in between.
+After each act the world settles. Its picture then must not depend on the disturbances in between.
 """
 
 import difflib
@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from controller.decide.backoff import RestartSettings
 from controller.domain.phases import INSTANCE_EDGES, InstancePhase
+from controller.domain.restarts import RestartSettings
 from controller.domain.workers import WorkerSettings
 from controller.leader.housekeeping import Housekeeping
 from controller.reconcilers.cancelling import CancellingReconciler
@@ -19,7 +19,7 @@ from controller.store.core.audit import audit
 from controller.store.core.database import Database
 from controller.store.deployments import apply as deployments
 from controller.store.workers import maintenance
-from schemas.manifest import DeploymentSpec
+from schemas.manifest.deployment import DeploymentSpec
 from support.agent_by_hand import Hosts, as_text, seat
 from support.apply import apply_spec
 from support.leader_term import Reign
@@ -30,7 +30,7 @@ _EMPTY = """
     delete from claims; delete from commands; delete from processes; delete from instances; delete from revisions;
     delete from intents; delete from deployments; delete from events; delete from worker_liveness;
     delete from devices; delete from workers"""
-# What must be the same however the way there was. Names made by chance, and who of equals got which GPU, are left out.
+# What must be equal whatever happened on the way. Random names, and which of equals got which GPU, are left out.
 _PICTURE = {
     "deployments": """select name, generation, revision, phase, reason, message, ready, observed_generation,
                              deleted_at is not null as deleted from deployments order by name, revision""",
@@ -47,7 +47,7 @@ _PICTURE = {
                   group by 1, 2, 3, 4 order by 1, 2, 3, 4""",
     "events": "select reason, count(*) from events group by reason order by reason",
 }
-# Everything that a reconciler writes, in one figure.
+# One figure over everything that a reconciler writes.
 _TRACE = """
     select md5(concat(
         (select string_agg(d::text, '|' order by uid) from deployments d),
@@ -58,17 +58,17 @@ _TRACE = """
         (select string_agg(w::text, '|' order by id) from workers w), (select count(*) from events)))"""
 
 
-# Hosts played by hand speak once: whoever is connected counts as heard for the whole of a test.
+# Hosts played by hand send one message: a connected one counts as heard for the whole test.
 PATIENT = WorkerSettings(unreachable_after_s=3600)
 
 
 class Crew(Reign):
-    """All reconcilers of one term, the house-keeping included."""
+    """All reconcilers of one term, with housekeeping."""
 
     def __init__(self, db: Database, term: int) -> None:
         super().__init__(db, term, RESTARTS)
         self.term = term
-        self.workers = WorkersReconciler(db, term=lambda: term, healthy_for_s=lambda: 1e9, settings=PATIENT)
+        self.workers = WorkersReconciler(db, term, healthy_for_s=lambda: 1e9, settings=PATIENT)
         self.cancelling = CancellingReconciler(db, self.analyses)
         self.housekeeping = Housekeeping(
             db, term, SystemClock(), audit_every_s=60, keep_events_days=1, keep_actions_days=1
@@ -76,7 +76,7 @@ class Crew(Reign):
 
     @classmethod
     async def begin(cls, db: Database, **fields: Any) -> "Crew":
-        """Takes the lease; as if it had listened for long, so that silence counts at once."""
+        """Acquires the lease, as if it had listened for long, so that silence counts at once."""
         async with db.transaction() as connection:
             term = await connection.fetchval(
                 """update lease set term = term + 1, holder = 'test', acquired_at = now() - interval '1 day'
@@ -88,7 +88,7 @@ class Crew(Reign):
         await self.workers.step([ALL])
 
     async def step_cancelling(self) -> None:
-        # Of all of them, so that its read is passed though nothing be worked out.
+        # Of all, so that the read is passed even without an analysis.
         await self.cancelling.step(sorted(await self.instances.list_keys()))
 
     async def step_instances(self) -> None:
@@ -102,18 +102,18 @@ class Crew(Reign):
 
     @property
     def steps(self) -> tuple[Callable[[], Awaitable[None]], ...]:
-        """One of each, in the order in which a test takes them."""
+        """One step of each reconciler, in the order of the tests."""
         return (self.step_workers, self.step_cancelling, self.step_instances, self.step_placement)
 
 
 @dataclass
 class World:
-    """An emptied database with three hosts, and what runs on them."""
+    """An empty database with three hosts, and what runs on them."""
 
     db: Database
     hosts: Hosts
     workers: dict[str, Host] = field(default_factory=dict)
-    tolerated: set[str] = field(default_factory=set)  # invariants that are broken on purpose
+    tolerated: set[str] = field(default_factory=set)  # invariants that a test breaks on purpose
     _phases: dict[str, tuple[str, int]] = field(default_factory=dict)
 
     @classmethod
@@ -137,12 +137,12 @@ class World:
         return [row["id"] for row in await rows(self.db, query, name, phase)]
 
     async def trace(self) -> str:
-        """A figure that changes with whatever a reconciler writes."""
+        """A figure that changes with every write of a reconciler."""
         async with self.db.connection() as connection:
             return str(await connection.fetchval(_TRACE))
 
     async def picture(self) -> dict[str, str]:
-        """What the world looks like, whoever brought it there."""
+        """The state of the world, without what led to it."""
         async with self.db.snapshot() as connection:
             return {
                 part: "\n".join(as_text(dict(row)) for row in await connection.fetch(query))
@@ -150,7 +150,7 @@ class World:
             }
 
     async def check(self) -> None:
-        """The invariants hold; phases took legal edges (or several at once), and no epoch fell."""
+        """Checks the invariants, that phases took legal edges (or several at once), and that no epoch fell."""
         async with self.db.snapshot() as connection:
             result = await audit(connection)
         broken = [v for v in result.violations if v.invariant not in self.tolerated]
@@ -165,7 +165,7 @@ class World:
 
 
 def differences(found: Sequence[dict[str, str]], wanted: Sequence[dict[str, str]]) -> list[str]:
-    """The lines by which pictures differ: `-` was wanted, `+` was found."""
+    """The lines that differ between pictures: `-` expected, `+` found."""
     assert len(found) == len(wanted)
     return [
         f"{n} {part}: {line}"
@@ -188,7 +188,7 @@ def _reachable(phase: str) -> set[str]:
 
 @dataclass(frozen=True)
 class Act:
-    """What somebody does, after which the world settles."""
+    """One action from outside, after which the world settles."""
 
     name: str
     do: Callable[[World], Awaitable[Any]]
@@ -245,7 +245,7 @@ async def _uncordon(world: World) -> None:
 
 
 async def _fall_silent(world: World) -> None:
-    """The host that took in what the drained one had, so that there is something to replace."""
+    """Silences the host that took over from the drained one, so that something must be replaced."""
     await seat(world.db, world.workers["w2"].id, silent=True)
 
 
@@ -281,7 +281,7 @@ ANALYSED: Sequence[Act] = (
     Act("change_slow", _change_slow),
     Act("delete_slow", lambda w: deployments.delete(w.db, "slow")),
 )
-# Nine GPUs are taken; whoever is pushed out of one gets it back in the end.
+# Nine GPUs are claimed; a preempted instance gets its GPU back in the end.
 PUSHED: Sequence[Act] = (
     Act("fill", lambda w: w.apply("low", replicas=9, resources={"gpus": 1})),
     Act("push_out", lambda w: w.apply("high", priority=900, preempt=True, resources={"gpus": 1})),

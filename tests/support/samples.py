@@ -1,4 +1,4 @@
-"""Samples by hand: periods as an agent makes them, and what became of them."""
+"""Samples by hand: periods as an agent makes them, and the rows that follow."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,7 +15,7 @@ ROWS = """
 def period(
     seq: int, sampled_s: float, gpus: Mapping[str, float], *processes: ProcessSample, period_s: float = 10.0
 ) -> SamplePeriod:
-    """A period in which each GPU was steadily at its percentage."""
+    """A period in which each GPU stayed at its percentage."""
     samples = tuple(GpuSample(uuid=uuid, mean=percent, max=percent, used_mib=7) for uuid, percent in gpus.items())
     return SamplePeriod(seq=seq, sampled_s=sampled_s, period_s=period_s, gpus=samples, processes=processes)
 
@@ -30,8 +30,8 @@ def samples(sent_s: float, *periods: SamplePeriod) -> Samples:
     return Samples(sent_s=sent_s, periods=periods)
 
 
-async def find_preemption(db: Database, *, samples_h: float = 8, history_days: int = 1) -> None:
-    """Partitions, where no hub has made them."""
+async def add_partitions(db: Database, *, samples_h: float = 8, history_days: int = 1) -> None:
+    """Makes partitions, where no hub has made them."""
     async with db.transaction() as connection:
         await make_partitions(connection, SampleRetention(samples_h, history_days))
 

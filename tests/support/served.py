@@ -1,4 +1,4 @@
-"""The API served on loopback, as the controller serves it, with a key of every role at hand."""
+"""The API served on loopback, as the controller serves it, with a key for every role."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
@@ -11,14 +11,15 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from controller.api.app import build_app
+from controller.api.change_fanout import ChangeFanout
 from controller.api.context import ApiContext, Check
-from controller.api.hints import Hints
 from controller.domain.placement import Need
 from controller.runtime.child import ChildError
 from controller.runtime.metrics import Metrics
 from controller.store.access.keys import create_key
 from controller.store.core.database import Database
-from schemas.manifest import DeploymentSpec
+from schemas.manifest.deployment import DeploymentSpec
+from support.loopback import listening
 
 KEPT_S = 2 * 3600.0  # samples
 ROLES = ("admin", "operator", "viewer", "inference")
@@ -26,7 +27,7 @@ ROLES = ("admin", "operator", "viewer", "inference")
 
 @dataclass
 class Surroundings:
-    """What the API asks of the rest of the controller; tests change it at will."""
+    """What the API needs from the rest of the controller; tests change it."""
 
     leading: bool = True
     lag_s: float = 0.0
@@ -51,13 +52,13 @@ class Surroundings:
 
 
 @dataclass
-class Decided:
+class ServedApi:
     """A running API."""
 
     url: str
     app: web.Application
     keys: dict[str, str]
-    hints: Hints
+    changes: ChangeFanout
     surroundings: Surroundings
     metrics: Metrics
     session: aiohttp.ClientSession
@@ -72,7 +73,7 @@ class Decided:
             return answer.status, await answer.json() if answer.content_type == "application/json" else None
 
     async def get(self, path: str, **options: Any) -> Any:
-        """JSON of a good GET."""
+        """JSON of a successful GET."""
         status, body = await self.call("GET", path, **options)
         assert status == 200, body
         return body
@@ -81,12 +82,12 @@ class Decided:
 @asynccontextmanager
 async def served(
     database: Database, *, more_routes: Iterable[web.RouteDef] = (), shutdown_s: float = 5.0
-) -> AsyncIterator[Decided]:
+) -> AsyncIterator[ServedApi]:
     """Serves until the end of the context."""
-    surroundings, hints = Surroundings(), Hints()
+    surroundings, changes = Surroundings(), ChangeFanout()
     context = ApiContext(
         database=database,
-        hints=hints,
+        changes=changes,
         leadership=surroundings.leadership,
         readiness=surroundings.readiness,
         loop_lag=lambda: surroundings.lag_s,
@@ -102,21 +103,7 @@ async def served(
         aiohttp.ClientSession(auto_decompress=False) as session,
     ):
         metrics = Metrics(surroundings.registry)
-        yield Decided(f"http://{address}", app, keys, hints, surroundings, metrics, session)
-
-
-@asynccontextmanager
-async def listening(app: web.Application, *, shutdown_s: float = 1.0) -> AsyncIterator[str]:
-    """An application on a free port of loopback; yields HOST:PORT."""
-    runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=shutdown_s)
-    await runner.setup()
-    try:
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        host, port = runner.addresses[0][:2]
-        yield f"{host}:{port}"
-    finally:
-        await runner.cleanup()
+        yield ServedApi(f"http://{address}", app, keys, changes, surroundings, metrics, session)
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""Who leads while the road is played: steps one crew after another, each after its predecessor's end."""
+"""Runs the lifecycle under one leader after another, each after the end of the one before."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -13,18 +13,18 @@ from support.road import Act, Crew, World
 STEP_LIMIT_S = 30.0
 _MAX_ROUNDS = 1000
 _ANALYSIS_POLL_S = 0.02
-PASSING: tuple[type[Exception], ...] = (*DATABASE_ERRORS, StaleError)  # what the loop answers with another try
+PASSING: tuple[type[Exception], ...] = (*DATABASE_ERRORS, StaleError)  # errors that the loop retries
 
 
 @dataclass
 class Shift:
-    """Plays acts with crews over `database`, which may fail at `points`. A crew that is killed is succeeded."""
+    """Runs acts with crews over `database`, which may fail at `points`. A new crew succeeds a killed one."""
 
     world: World
     database: Database
     points: Failpoints
     crew: Crew
-    between: Callable[[], Awaitable[None]] | None = None  # called whenever something may have changed
+    between: Callable[[], Awaitable[None]] | None = None  # called after every possible change
     takeovers: int = 0
     failures: int = 0
     pictures: list[dict[str, str]] = field(default_factory=list)
@@ -34,7 +34,7 @@ class Shift:
         return cls(world, database, points, await Crew.begin(database))
 
     async def play(self, act: Act) -> None:
-        """Does the act, lets the world settle, checks it and takes its picture."""
+        """Runs the act, lets the world settle, checks it and returns its picture."""
         await act.do(self.world)
         await self._pause()
         await self.settle()
@@ -42,7 +42,7 @@ class Shift:
         self.pictures.append(await self.world.picture())
 
     async def settle(self) -> None:
-        """Rounds of steps, until one changes nothing."""
+        """Repeats rounds of steps until one changes nothing."""
         trace = ""
         for _ in range(_MAX_ROUNDS):
             well = [await self.step(step) for step in self.crew.steps]
@@ -50,14 +50,14 @@ class Shift:
             await self._pause()
             before, trace = trace, await self.world.trace()
             if self.crew.analyses.uids():
-                trace = ""  # what comes out of it is yet to be looked at
+                trace = ""  # its result is not stepped over yet
                 await asyncio.sleep(_ANALYSIS_POLL_S)
             elif all(well) and not moved and trace == before:
                 return
         raise AssertionError(f"does not settle; last struck: {self.points.struck}")
 
     async def step(self, step: Callable[[], Awaitable[None]]) -> bool:
-        """One step as the loop would take it; False where it failed. A killed crew is succeeded at once."""
+        """One step as the loop runs it; False where it failed. A new crew succeeds a killed one at once."""
         task = asyncio.create_task(self._limited(step), name="step")
         await asyncio.wait({task})
         if task.cancelled():
@@ -73,7 +73,7 @@ class Shift:
         return False
 
     async def take_over(self) -> None:
-        """A new term begins; whoever led before writes nothing any more."""
+        """A new term begins; no earlier leader writes any more."""
         await self.world.check()
         self.takeovers += 1
         old, self.crew = self.crew, await Crew.begin(self.database)

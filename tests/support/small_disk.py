@@ -1,4 +1,4 @@
-"""A disk of a few MiB that can be filled up and freed: a tmpfs, where the tests may mount one."""
+"""A disk of a few MiB to fill up and free: a tmpfs, where the tests may mount one."""
 
 import os
 import subprocess
@@ -20,7 +20,7 @@ class SmallDisk:
         self._ballast = folder / "ballast"
 
     def fill(self) -> None:
-        """Leaves not one byte."""
+        """Fills it to the last byte."""
         with self._ballast.open("ab", buffering=0) as file:
             for size in (_CHUNK, 1):
                 try:
@@ -30,13 +30,13 @@ class SmallDisk:
                     continue
 
     def free(self) -> None:
-        """Gives the room back."""
+        """Frees the space."""
         self._ballast.unlink()
 
 
 @contextmanager
 def small_disk(folder: Path, mib: int) -> Iterator[SmallDisk]:
-    """Mounts a disk on a folder for as long as the context lasts; skips the test where that is not allowed."""
+    """Mounts a disk on a folder while the context lasts; skips the test where mounting is not allowed."""
     folder.mkdir(exist_ok=True)
     options = f"size={mib}m,mode=0755"
     mount = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]

@@ -1,4 +1,4 @@
-"""The world as it was: snapshots of PostgreSQL kept open, and a database that shows one of them to whoever looks."""
+"""Earlier states: open snapshots of PostgreSQL, and a database whose reads see one of them."""
 
 from collections import deque
 from collections.abc import AsyncIterator
@@ -15,7 +15,7 @@ from support.road import Crew
 
 
 class Moments:
-    """The last moments, newest first. Each is a connection in a REPEATABLE READ transaction of its own."""
+    """The last moments, newest first. Each is a connection with its own REPEATABLE READ transaction."""
 
     def __init__(self, pool: "asyncpg.Pool[Any]", kept: int) -> None:
         self._pool = pool
@@ -29,7 +29,7 @@ class Moments:
         return self._moments[lag][0]
 
     async def remember(self) -> None:
-        """Keeps this moment; beyond so many the oldest is forgotten."""
+        """Keeps this moment; the oldest goes where there are too many."""
         if len(self._moments) >= self._kept:
             await self._forget(*self._moments.pop())
         connection = await self._pool.acquire(timeout=10)
@@ -50,7 +50,7 @@ class Moments:
 
 @asynccontextmanager
 async def moments(dsn: str, kept: int) -> AsyncIterator[Moments]:
-    """Room for so many moments."""
+    """Connections for so many moments."""
     async with asyncpg.create_pool(dsn, min_size=1, max_size=kept, init=prepare_connection) as pool:
         found = Moments(pool, kept)
         try:
@@ -60,7 +60,7 @@ async def moments(dsn: str, kept: int) -> AsyncIterator[Moments]:
 
 
 class PastDatabase(Database):
-    """Reads are of an earlier moment, writes of now: what a reconciler does that was held up in between."""
+    """Reads see an earlier moment, writes happen now: as with a reconciler that was delayed in between."""
 
     def __init__(self, database: Database, moment: Any) -> None:
         super().__init__(database.dsn, database.pool, database._orm)
@@ -72,7 +72,7 @@ class PastDatabase(Database):
 
 
 class _Losses(NoMetrics):
-    """Placements that were given up, since something had changed."""
+    """Placements that were abandoned because something had changed."""
 
     lost = 0
 
@@ -82,9 +82,9 @@ class _Losses(NoMetrics):
 
 
 async def act_on(database: Database, moment: Any, term: int) -> list[str]:
-    """Has reconcilers of this term act on what an earlier moment showed; which of them found their guards lost."""
+    """Runs reconcilers of this term on an earlier moment; returns those that lost a guard."""
     crew = Crew(PastDatabase(database, moment), term)
-    crew.placement_turn._metrics = losses = _Losses()
+    crew.passes._metrics = losses = _Losses()
     lost: list[str] = []
     try:
         await crew.step_workers()
@@ -98,7 +98,7 @@ async def act_on(database: Database, moment: Any, term: int) -> list[str]:
 
 
 async def _step_instances(crew: Crew, moment: Any) -> int:
-    """Deployment by deployment, as the loop does once a batch has failed: one lost guard hides no other."""
+    """Deployment by deployment, as the loop does after a failed batch: so one lost guard hides no other."""
     lost = 0
     for uid in await list_uids(moment):
         try:

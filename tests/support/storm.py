@@ -1,4 +1,4 @@
-"""A storm over a real cluster: many deployments with distinct inputs applied and deleted together, and what is left."""
+"""A storm over a real cluster: many deployments with distinct inputs, applied and deleted together."""
 
 import asyncio
 import time
@@ -20,24 +20,24 @@ LEDGER = ("deployments", "revisions", "intents", "instances", "claims", "process
 
 @dataclass(frozen=True)
 class Counted:
-    """The controller's own figures about computations."""
+    """The controller's metrics of computations."""
 
     in_flight: int
     started: int
     ended: dict[str, int]
-    cancel_buckets: dict[float, int]  # upper bound in seconds: how many were gone by then
+    cancel_buckets: dict[float, int]  # by upper bound in seconds
 
     @property
     def balanced(self) -> bool:
-        """Whether all that was started has ended one way or another."""
+        """Whether every started computation has ended."""
         return self.started == sum(self.ended.values())
 
     def cancelled_within(self, seconds: float) -> float:
-        """The share of cancels that took at most so long; `seconds` is a bucket's bound."""
+        """The share of cancels within `seconds`, which is a bucket's bound."""
         return self.cancel_buckets[seconds] / max(1, *self.cancel_buckets.values())
 
     def cancel_quantile_s(self, share: float) -> float:
-        """The bound of the bucket below which at least `share` of the cancels lie; 0 where there was none."""
+        """The bound of the bucket that holds at least `share` of the cancels; 0 without any."""
         total = max(self.cancel_buckets.values(), default=0)
         if not total:
             return 0.0
@@ -45,7 +45,7 @@ class Counted:
 
 
 async def read_counted(cluster: Cluster) -> Counted:
-    """From /metrics."""
+    """Reads them from /metrics."""
     async with cluster.session.get("/metrics") as response:
         text = await response.text()
         assert response.status == 200, text
@@ -81,7 +81,7 @@ class Storm:
     async def blow(self, rounds: int = 2, *, hold_s: float = 0.0) -> float:
         """Applies and deletes all, `rounds` times; returns the monotonic time when the last DELETE was answered.
 
-        In between they are left alone for `hold_s` seconds: some have been worked out by then, placed and started.
+        In between it waits `hold_s` seconds, in which some are analyzed, placed and started.
         """
         names = [f"storm-{n}" for n in range(self._size)]
         for _ in range(rounds):
@@ -91,7 +91,7 @@ class Storm:
         return time.monotonic()
 
     def slow_args(self, seconds: float = ANALYSIS_S) -> dict[str, Any]:
-        """Args of an analysis that nobody else has."""
+        """Args of an analysis that no other deployment has."""
         return {"analysis_seconds": seconds, "memory": f"{next(self._inputs)}MiB"}
 
     async def apply_slow(self, names: Iterable[str], seconds: float) -> None:
@@ -108,7 +108,7 @@ class Storm:
 
 
 async def left_rows(cluster: Cluster) -> dict[str, int]:
-    """Rows of the ledger by table, read past the controller."""
+    """Rows of the ledger by table, read from the database."""
     dsn = Layout(cluster.data_dir).url("postgresql")
     async with asyncio.timeout(30):
         connection = await asyncpg.connect(dsn)
@@ -120,7 +120,7 @@ async def left_rows(cluster: Cluster) -> dict[str, int]:
 
 
 async def nothing_left(cluster: Cluster) -> bool:
-    """Whether neither API nor database nor processes know of any deployment."""
+    """Whether API, database and processes hold nothing of any deployment."""
     if (await cluster.get("/deployments"))["items"] or await cluster.instances():
         return False
     if any(gpu["status"]["claims"] for gpu in (await cluster.get("/gpus"))["items"]):
@@ -129,7 +129,7 @@ async def nothing_left(cluster: Cluster) -> bool:
 
 
 def controller_rss_mib(cluster: Cluster) -> float:
-    """Resident memory of the controller's own process."""
+    """Resident memory of the controller's process."""
     rss: int = psutil.Process(cluster.processes["controller"].pid).memory_info().rss
     return rss / 2**20
 

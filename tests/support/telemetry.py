@@ -1,4 +1,4 @@
-"""Telemetry made up for verdicts: samples by age, as the cases write them. `NOW` is 12:30:00 UTC."""
+"""Simulated telemetry for verdicts: samples by age, as the cases write them. `NOW` is 12:30:00 UTC."""
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
@@ -6,7 +6,7 @@ from typing import Any
 
 from controller.domain.series import Series
 from controller.domain.utilization import GpuUse, InstanceUse, RequestsSeen
-from schemas.policy import UtilizationPolicy
+from schemas.manifest.policy import UtilizationPolicy
 
 NOW = datetime(2026, 11, 21, 12, 30, tzinfo=UTC).timestamp()
 PERIOD_S = 10.0
@@ -18,7 +18,7 @@ def policy(window: Any = 600, minimum: int = 80, **fields: Any) -> UtilizationPo
 
 
 def series(samples: Mapping[float, float] | Iterable[tuple[float, float]], *, period_s: float = PERIOD_S) -> Series:
-    """Samples as age in seconds → highest utilization; None of one is what the driver did not tell."""
+    """Samples as age in seconds → highest utilization; None: the driver reported no figure."""
     made = Series()
     for age, value in samples.items() if isinstance(samples, Mapping) else samples:
         made.put(NOW - age, period_s, value, value)
@@ -28,7 +28,7 @@ def series(samples: Mapping[float, float] | Iterable[tuple[float, float]], *, pe
 def steady(
     value: float, *, every: float = PERIOD_S, to: float = 600, newest: float = 0, **others: float
 ) -> dict[float, float]:
-    """A sample each `every` seconds, from age `newest` back to at least `to`; `at_300=80` sets the one of age 300."""
+    """A sample every `every` seconds, from age `newest` back to at least `to`; `at_300=80` sets the one of age 300."""
     samples, age = {}, float(newest)
     while age < to + every:
         samples[age] = value

@@ -1,6 +1,6 @@
-"""A Llama small enough to be made on the spot: random weights, a tokenizer of single bytes, a chat template.
+"""Makes a tiny Llama: random weights, a tokenizer of single bytes, a chat template.
 
-Run as a program, `python tiny_llama.py FOLDER`, by the interpreter that has torch and transformers.
+An interpreter with torch and transformers runs it as a program: `python tiny_llama.py FOLDER`.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""A real `gpuward up` in a process of its own, and what can be seen of it from outside."""
+"""A real `gpuward up` in another process, and what it shows outside."""
 
 import os
 import signal
@@ -17,13 +17,13 @@ _SOURCE = str(Path(cli.__file__).parents[1])
 
 
 def clean_env() -> dict[str, str]:
-    """The environment without any Gpuward setting of whoever runs the tests; the package is found by it."""
+    """The environment without Gpuward's settings; Python finds our packages by it."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("GPUWARD_")}
     return {**kept, "PYTHONPATH": _SOURCE}
 
 
 class Up:
-    """Starts at once. `user` is a uid to run under, where it is not that of the tests."""
+    """Starts at once. `user` is a uid to run under, by default that of the tests."""
 
     def __init__(self, data_dir: Path, *words: str, user: int | None = None) -> None:
         self.data_dir = data_dir
@@ -61,26 +61,26 @@ class Up:
             return "".join(self._lines)
 
     def wait_until_ready(self, limit_s: float = 60) -> None:
-        """Returns when everything runs; fails with what was printed if it does not come to that."""
+        """Returns when everything runs; else fails with the output."""
         with self._more:
             came = self._more.wait_for(lambda: "Ctrl-C stops" in "".join(self._lines) or not self._reading(), limit_s)
         assert came, self.text
         assert "Ctrl-C stops" in self.text, self.text
 
     def wait(self, limit_s: float = 60) -> int:
-        """The exit code, when it ends by itself."""
+        """The exit code, once it ends by itself."""
         code = self.process.wait(limit_s)
         self._reader.join(10)
         return code
 
     def stop(self, number: int = signal.SIGINT, limit_s: float = 30) -> tuple[int, float]:
-        """Sends a signal; the exit code, and how many seconds it took."""
+        """Sends a signal; returns the exit code and the seconds until the end."""
         begun = time.monotonic()
         self.process.send_signal(number)
         return self.wait(limit_s), time.monotonic() - begun
 
     def commands(self) -> list[str]:
-        """The lines that it printed to be tried."""
+        """The commands that it printed."""
         printed = self.text.partition("Try in another terminal")[2].splitlines()
         return [line.strip() for line in printed if line.startswith("  ")]
 
@@ -89,7 +89,7 @@ class Up:
         return dict(line.split("=", 1) for line in lines)["GPUWARD_URL"]
 
     def engines(self) -> list[psutil.Process]:
-        """The processes of engines in this data folder, whoever their parent is."""
+        """The processes of engines in this data folder, whatever their parent is."""
         found = []
         for process in psutil.process_iter():
             try:
@@ -101,7 +101,7 @@ class Up:
         return found
 
     def leftovers(self) -> list[str]:
-        """Command lines of what still runs in this data folder: engines, database, agents."""
+        """Command lines of processes in this data folder: engines, database, agents."""
         found = []
         for process in psutil.process_iter():
             try:

@@ -1,4 +1,4 @@
-"""A real receiver of webhooks on loopback, which answers as it is told and checks signatures by itself."""
+"""A receiver of webhooks on loopback. The test sets its answers; it checks signatures itself."""
 
 import base64
 import hashlib
@@ -10,6 +10,8 @@ from typing import Any
 
 import orjson
 from aiohttp import web
+
+from support.loopback import listening
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,7 @@ class Received:
         return orjson.loads(self.body)
 
     def signed_with(self, key: bytes) -> bool:
-        """Whether one of its signatures is right: Standard Webhooks, symmetric."""
+        """Whether one of its signatures is valid: Standard Webhooks, symmetric."""
         signed = f"{self.id}.{self.headers['webhook-timestamp']}.".encode() + self.body
         right = "v1," + base64.b64encode(hmac.digest(key, signed, hashlib.sha256)).decode()
         return right in self.headers["webhook-signature"].split(" ")
@@ -36,7 +38,7 @@ class Received:
 
 @dataclass
 class Receiver:
-    """What came so far. `answers` are the statuses of the next answers; after them all is 204."""
+    """The requests received. `answers` are the statuses of the next answers; after them 204 follows."""
 
     url: str = ""
     answers: list[int] = field(default_factory=list)
@@ -54,12 +56,6 @@ async def webhook_receiver(answers: Sequence[int] = ()) -> AsyncIterator[Receive
     receiver = Receiver(answers=list(answers))
     app = web.Application()
     app.router.add_post("/hook", receiver._take)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
-    await runner.setup()
-    try:
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        receiver.url = f"http://127.0.0.1:{runner.addresses[0][1]}/hook"
+    async with listening(app) as address:
+        receiver.url = f"http://{address}/hook"
         yield receiver
-    finally:
-        await runner.cleanup()

@@ -1,4 +1,4 @@
-"""A wall clock that tests set wrong, also under processes that run: a small library, compiled and preloaded."""
+"""A wall clock that tests set wrong, under running processes too: a small library, compiled and preloaded."""
 
 import mmap
 import shutil
@@ -22,13 +22,13 @@ class WrongClock:
         self._page = page
 
     def set(self, off_s: int) -> None:
-        """From now on it is off by so many seconds, at once and for all."""
+        """Sets how many seconds it is off, at once for all processes."""
         self._page[:8] = struct.pack("q", off_s)
 
 
 @contextmanager
 def wrong_clock(folder: Path) -> Iterator[WrongClock]:
-    """Compiles it into a new folder that every account may pass; skips the test where there is no compiler."""
+    """Compiles it into a new folder that every account may enter; skips the test without a compiler."""
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("a wrong clock needs a C compiler")

@@ -1,4 +1,4 @@
-"""Clusters of real processes in folders of their own; some are watched from outside by somebody who counts engines."""
+"""Clusters of real processes in their own folders; a watcher counts the engines of some."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -16,7 +16,7 @@ MakeFaults = Callable[[str], Faults]
 
 @pytest.fixture
 async def cluster(data_dir: Path) -> AsyncIterator[Cluster]:
-    """An empty cluster: nothing is started yet."""
+    """An empty cluster, not started yet."""
     made = Cluster(data_dir)
     yield made
     await made.aclose()

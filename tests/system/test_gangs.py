@@ -1,6 +1,7 @@
 """Gangs on real processes: an instance over several workers starts, serves, and ends as one."""
 
 import psutil
+import pytest
 
 from support.cluster import Cluster
 from support.faults import SHORT
@@ -70,6 +71,7 @@ async def answer(cluster: Cluster) -> int:
         return response.status
 
 
+@pytest.mark.cases
 async def test_one_rank_that_ends_ends_the_gang_and_it_starts_again_together(cluster: Cluster) -> None:
     await cluster.start_controller(GPUWARD_RESTART_BACKOFF_S="0.2")
     for name in ("g1", "g2"):

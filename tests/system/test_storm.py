@@ -3,6 +3,8 @@
 import asyncio
 import time
 
+import pytest
+
 from support.cluster import Cluster
 from support.proc_watch import ProcWatch
 from support.storm import Storm, controller_rss_mib, left_rows, nothing_left, pool_size, read_counted
@@ -14,6 +16,7 @@ RUNS_S = 15.0
 CANCEL_P99_S = 1.0
 
 
+@pytest.mark.cases
 async def test_a_storm_leaves_nothing(cluster: Cluster) -> None:
     await cluster.start_controller()
     for name in ("host-1", "host-2"):

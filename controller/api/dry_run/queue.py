@@ -5,9 +5,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from controller.decide.backoff import RestartSettings
 from controller.domain.pending import PendingInstance, PendingRow
 from controller.domain.placement import Ask
+from controller.domain.restarts import RestartSettings
 from controller.engines.registry import engine_for
 from controller.scheduling.estimate import asks_for
 from controller.store.core.database import Reader

@@ -12,7 +12,7 @@ from controller.scheduling.inventory.arrays import Bools, Ints
 from controller.scheduling.inventory.capacity import Inventory
 from controller.scheduling.search.cached_search import Search, engine_chain, search_for
 from controller.scheduling.search.feasible import FITS, STAGE, STAGES, Request
-from schemas.objects import Explain, NearestMiss, TriedLayout
+from schemas.api.explain import Explain, NearestMiss, TriedLayout
 from schemas.reasons import Reason
 
 _MIB_PER_GIB: Final = 1024

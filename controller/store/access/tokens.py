@@ -9,18 +9,18 @@ import asyncpg
 from sqlalchemy import func
 from sqlmodel import col, select
 
+from controller.domain.events import NewEvent
 from controller.store.access.keys import as_uuid, hash_secret
 from controller.store.access.tables import TokenRow
 from controller.store.core.database import Database
-from controller.store.core.events import NewEvent, write_events
+from controller.store.core.events import write_events
 from controller.store.core.notify import notify
 from controller.store.core.refusals import NotFoundError, TokenRefusedError, WorkerNameTakenError
-from schemas.access import TokenCreated, TokenView
+from schemas.api.access import TokenCreated, TokenView
 from schemas.wire import JoinResponse
 
 TOKEN_PREFIX: Final = "gpj_"  # noqa: S105 - the common prefix, not a secret
 DEFAULT_TTL_S: Final = 3600.0
-MAX_TTL_S: Final = 30 * 86400.0
 
 
 async def create_token(database: Database, *, ttl_s: float = DEFAULT_TTL_S) -> TokenCreated:

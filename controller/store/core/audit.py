@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from controller.store.core.database import Reader
-from schemas.objects import AuditView, AuditViolation
+from schemas.api.audit import AuditView, AuditViolation
 
 _HEAD: Final = re.compile(r"^-- (?P<name>[a-z_]+): (?P<statement>.+)$", re.MULTILINE)
 MAX_ROWS: Final = 100  # of one invariant; the first ones are enough to report a broken ledger

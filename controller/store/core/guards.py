@@ -10,11 +10,11 @@ from controller.store.core.errors import LostGuardError
 
 
 @dataclass(frozen=True, slots=True)
-class PlannedStep:
+class DeploymentStep:
     """Effects of a step, the facts they rest on, start payloads of restarts by instance, and names of new instances."""
 
     facts: DeploymentFacts
-    plan: DeploymentEffects
+    effects: DeploymentEffects
     payloads: Mapping[str, dict[str, Any]]
     names: tuple[str, ...] = ()  # of the instances that it creates, in order
 

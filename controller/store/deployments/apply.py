@@ -10,17 +10,18 @@ from typing import Any, Final, Literal
 import asyncpg
 from tenacity import retry, retry_if_exception_type, stop_after_attempt
 
+from controller.domain.events import NewEvent
 from controller.store.core.database import Database
-from controller.store.core.events import NewEvent, write_events
+from controller.store.core.events import write_events
 from controller.store.core.notify import CHANNEL, notify
 from controller.store.core.refusals import GenerationConflictError, NotFoundError
 from controller.store.policies.apply import changed_fields, lock_policy
 from controller.store.policies.checks import named_policy, problems_of_deployments
 from controller.store.views.deployments import deployment_by_uid, views_of
-from schemas.manifest import IN_PLACE_FIELDS, DeploymentSpec
-from schemas.objects import DeploymentView
-from schemas.policy import MAX_WINDOW_S
-from schemas.problems import ManifestError
+from schemas.api.deployments import DeploymentView
+from schemas.manifest.deployment import IN_PLACE_FIELDS, DeploymentSpec
+from schemas.manifest.policy import MAX_WINDOW_S
+from schemas.manifest.problems import ManifestError
 
 ApplyOutcome = Literal["created", "unchanged", "updated", "replaced"]
 Change = Literal["unchanged", "updated", "replaced"]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from controller.store.core.errors import LostGuardError
-from controller.store.core.guards import PlannedStep, expect_rows, worker_of
+from controller.store.core.guards import DeploymentStep, expect_rows, worker_of
 
 
 async def command_starts(connection: Any, commands: Sequence[tuple[str, str, int, dict[str, Any]]]) -> None:
@@ -21,9 +21,9 @@ async def command_starts(connection: Any, commands: Sequence[tuple[str, str, int
     )
 
 
-async def restart_in_place(connection: Any, steps: Sequence[PlannedStep]) -> None:
+async def restart_in_place(connection: Any, steps: Sequence[DeploymentStep]) -> None:
     """Moves the claims of an ended epoch to the next one: deleted and inserted in one transaction, rows locked."""
-    restarts = [(s, r) for s in steps for r in s.plan.restarts]
+    restarts = [(s, r) for s in steps for r in s.effects.restarts]
     if not restarts:
         return
     ids, epochs = [r.instance for _, r in restarts], [r.epoch for _, r in restarts]

@@ -7,7 +7,7 @@ from typing import Any
 
 from controller.store.core.database import Reader
 from controller.store.deployments.observe import spec_from_json
-from schemas.manifest import DeploymentSpec
+from schemas.manifest.deployment import DeploymentSpec
 
 RevisionKey = tuple[Any, int]  # deployment's uid, generation
 

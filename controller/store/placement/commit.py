@@ -7,7 +7,7 @@ from typing import Any, Final
 from controller.domain.pending import PendingRow
 from controller.domain.placement import Placed, PlannedClaim
 from controller.store.core.notify import CHANNEL, Hints, notify, notify_all, payloads
-from schemas.objects import Explain
+from schemas.api.explain import Explain
 
 # Two statements, since each is a round trip, which is most of the time of a single placement. This one locks and reads.
 # A count is known only once all of its rows are locked, so each lock waits for the previous one: instances, workers,

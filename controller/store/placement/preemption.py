@@ -4,10 +4,11 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from controller.domain.events import NewEvent
 from controller.domain.holdings import Holder, Holders, Holdings
 from controller.domain.pending import PendingRow
 from controller.store.core.errors import LostGuardError
-from controller.store.core.events import NewEvent, write_events
+from controller.store.core.events import write_events
 
 _STAYING: Final = ("scheduled", "starting", "running", "unhealthy", "backoff")
 # Instances on an unreachable worker are excluded: no agent could stop them.

@@ -12,7 +12,7 @@ import orjson
 
 from controller.domain.policies import EffectivePolicy
 from controller.store.core.database import Reader
-from schemas.policy import UtilizationPolicy
+from schemas.manifest.policy import UtilizationPolicy
 
 # One row for each deployment with an effective policy, deleted ones included. A subquery for FROM.
 # For an inline policy, `policy` is empty, `policy_uid` null, and the generation is the deployment's.

@@ -2,7 +2,8 @@
 
 from controller.store.core.database import Reader
 from controller.store.views.paging import open_cursor, page_of
-from schemas.objects import EventView, Page
+from schemas.api.envelopes import Page
+from schemas.api.events import EventView
 
 
 async def list_events(

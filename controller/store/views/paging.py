@@ -7,7 +7,7 @@ from typing import Any, Final, TypeVar
 
 import orjson
 
-from schemas.objects import Page
+from schemas.api.envelopes import Page
 
 MAX_LIMIT: Final = 1000
 V = TypeVar("V")

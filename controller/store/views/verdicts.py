@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from controller.store.core.database import Reader
 from controller.store.policies.effective import EFFECTIVE, effective_policy
-from schemas.objects import Condition
-from schemas.policy_objects import DeploymentPolicy, InstanceUtilization
+from schemas.api.envelopes import Condition
+from schemas.api.policies import DeploymentPolicy, InstanceUtilization
 
 IDLE: Final = "Idle"
 # A verdict on an earlier epoch does not count for the present one.

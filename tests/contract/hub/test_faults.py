@@ -10,8 +10,9 @@ from controller.hub import heartbeats as liveness
 from controller.hub import session
 from controller.hub.validate import MalformedMessageError, proxy_address
 from controller.store.core.database import Database
-from support.agent_double import HubUnderTest, eventually, gpu, hello, start_payload
+from support.agent_double import gpu, hello
 from support.ledger import add_deployment, add_instance, claim
+from support.served_hub import HubUnderTest, eventually, start_payload
 
 
 async def test_an_agent_that_takes_nothing_is_cut_and_the_others_are_served(
@@ -116,7 +117,7 @@ async def test_connections_that_come_and_go_leave_nothing_behind(hub: HubUnderTe
     await asyncio.gather(*(come_and_go(n) for n in range(12)))
 
     async def empty() -> bool:
-        return hub.hub.connected() == 0 and not hub.hub._open and hub.hub._greetings == 0
+        return hub.hub.connected() == 0 and not hub.hub._open and hub.hub._handshakes == 0
 
     await eventually(empty, "no connection is left")
     last = await hub.connect()

@@ -1,8 +1,9 @@
 """A hello that is written after its sender gave up and said another ends nothing that it knew nothing of."""
 
 from controller.hub import handshake
-from support.agent_double import HubUnderTest, eventually, gpu, hello, process
+from support.agent_double import gpu, hello, process
 from support.ledger import add_deployment, add_instance, claim
+from support.served_hub import HubUnderTest, eventually
 
 
 async def test_a_late_hello_does_not_end_what_started_after_it(hub: HubUnderTest) -> None:

@@ -4,8 +4,9 @@ import asyncpg
 import pytest
 
 from schemas.wire import ReportAck
-from support.agent_double import Connection, HubUnderTest, eventually, gpu, hello, process
+from support.agent_double import Connection, gpu, hello, process
 from support.ledger import add_deployment, add_instance, claim
+from support.served_hub import HubUnderTest, eventually
 
 
 async def set_up(hub: HubUnderTest, *instances: str, name: str = "gpu-1") -> str:

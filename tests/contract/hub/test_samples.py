@@ -12,8 +12,9 @@ import pytest
 from controller.hub import samples as intake
 from controller.store.telemetry.samples import write_samples
 from schemas.wire import Heartbeat, Welcome
-from support.agent_double import Connection, HubUnderTest, gpu, hello, serving
+from support.agent_double import Connection, gpu, hello
 from support.samples import own, period, sample_rows, samples
+from support.served_hub import HubUnderTest, serving
 
 GPU = "GPU-gpu-1"
 BASE_S = 123_456.0  # the agent's clock began elsewhere

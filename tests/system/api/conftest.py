@@ -7,7 +7,7 @@ import pytest
 from controller.store.core.database import Database
 from support.migrated import migrated_database, migrated_template
 from support.postgres import PostgresServer
-from support.served import Decided, served
+from support.served import ServedApi, served
 
 
 @pytest.fixture(scope="session")
@@ -22,6 +22,6 @@ async def db(postgres: PostgresServer, template: str) -> AsyncIterator[Database]
 
 
 @pytest.fixture
-async def api(db: Database) -> AsyncIterator[Decided]:
+async def api(db: Database) -> AsyncIterator[ServedApi]:
     async with served(db) as running:
         yield running

@@ -11,7 +11,7 @@ from controller.api.route import Route
 from controller.store.access.keys import CACHE_TTL_S, revoke_key
 from controller.store.core.database import Database
 from schemas.wire import CONNECT_PATH, JOIN_PATH
-from support.served import ROLES, Decided, served
+from support.served import ROLES, ServedApi, served
 
 OPEN = {("GET", "/healthz"), ("GET", "/readyz")}
 READ = {"viewer", "operator", "admin"}
@@ -38,7 +38,7 @@ async def hello(_request: web.Request) -> web.Response:
     return web.Response(text="hello")
 
 
-async def test_every_route_refuses_without_a_key(api: Decided) -> None:
+async def test_every_route_refuses_without_a_key(api: ServedApi) -> None:
     registered = {
         (route.method, route.resource.canonical) for route in api.app.router.routes() if route.resource is not None
     }
@@ -56,7 +56,7 @@ async def test_every_route_refuses_without_a_key(api: Decided) -> None:
 
 
 @pytest.mark.parametrize("role", ROLES)
-async def test_every_route_refuses_too_small_a_role(api: Decided, role: str) -> None:
+async def test_every_route_refuses_too_small_a_role(api: ServedApi, role: str) -> None:
     for route in all_routes("x"):
         if (route.method, route.path) in OPEN or (route.stream and route.path.endswith("/watch")):
             continue
@@ -68,7 +68,7 @@ async def test_every_route_refuses_too_small_a_role(api: Decided, role: str) -> 
             assert role in body["error"]["message"]
 
 
-async def test_watching_needs_a_reader(api: Decided) -> None:
+async def test_watching_needs_a_reader(api: ServedApi) -> None:
     status, _ = await api.call("GET", "/api/v1/watch", role="inference")
     assert status == 403
 
@@ -85,7 +85,7 @@ async def test_agents_routes_are_open_and_no_others_can_come_in(db: Database) ->
                 pass
 
 
-async def test_unknown_paths_and_methods_tell_strangers_nothing(api: Decided) -> None:
+async def test_unknown_paths_and_methods_tell_strangers_nothing(api: ServedApi) -> None:
     for method, path, status, code in (
         ("GET", "/api/v1/nothing", 404, "not_found"),
         ("PATCH", "/api/v1/deployments/a", 405, "method_not_allowed"),
@@ -97,7 +97,7 @@ async def test_unknown_paths_and_methods_tell_strangers_nothing(api: Decided) ->
         assert (got, body["error"]["code"]) == (status, code)
 
 
-async def test_a_revoked_key_is_refused_soon(api: Decided, db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_revoked_key_is_refused_soon(api: ServedApi, db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     await api.get("/api/v1/deployments", role="viewer")
     for key in (await api.get("/api/v1/keys"))["items"]:
         if key["role"] == "viewer":

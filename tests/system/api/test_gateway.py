@@ -15,7 +15,7 @@ from yarl import URL
 from controller.store.core.database import Database
 from schemas.wire import PROXY_REFUSAL_HEADER
 from support.ledger import Host, add_deployment, add_host, add_instance, claim, report
-from support.served import Decided, proxy
+from support.served import ServedApi, proxy
 
 CHAT = "/v1/chat/completions"
 LIMIT_S = 20.0
@@ -38,7 +38,7 @@ class Agent:
 class Floor:
     """Workers with running instances behind agents that are told what to answer."""
 
-    def __init__(self, api: Decided, db: Database, stack: AsyncExitStack) -> None:
+    def __init__(self, api: ServedApi, db: Database, stack: AsyncExitStack) -> None:
         self.api, self.db, self.stack = api, db, stack
 
     async def worker(self, name: str, agent: Agent | None = None) -> Host:
@@ -60,7 +60,7 @@ class Floor:
 
     async def served(self, *models: str) -> None:
         """Waits until the gateway has seen it."""
-        self.api.hints.publish("status", "any")
+        self.api.changes.publish("status", "any")
         async with asyncio.timeout(LIMIT_S):
             while True:
                 found = await self.api.get("/v1/models", role="inference")
@@ -70,7 +70,7 @@ class Floor:
 
 
 @pytest.fixture
-async def floor(api: Decided, db: Database) -> AsyncIterator[Floor]:
+async def floor(api: ServedApi, db: Database) -> AsyncIterator[Floor]:
     async with AsyncExitStack() as stack:
         yield Floor(api, db, stack)
 
@@ -290,6 +290,6 @@ async def test_without_the_database_what_was_known_goes_on_serving(floor: Floor,
     await floor.served("m")
     assert (await floor.ask())[0] == 200
     await db.close()
-    floor.api.hints.publish("status", "any")
+    floor.api.changes.publish("status", "any")
     await asyncio.sleep(0.2)
     assert await floor.ask() == (200, {"from": "m-1"})

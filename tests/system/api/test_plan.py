@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 
-from controller.api.dry_run import plan as plan_module
-from controller.api.dry_run.placements import Planned, plan_items
+from controller.api.dry_run import manifests as manifests_module
+from controller.api.dry_run.effects import ManifestEffect, plan_items
 from controller.domain.holdings import Holder, Holders
 from controller.domain.placement import Need, PlannedClaim
 from controller.store.core.database import Database
-from schemas.manifest import DeploymentSpec
+from schemas.manifest.deployment import DeploymentSpec
 from support.fleet import Fleet
 from support.ledger import GIB, add_deployment, add_host, add_instance, claim, rows
-from support.served import Decided
+from support.served import ServedApi
 
 PLAN = "/api/v1/plan"
 _TABLES = ("deployments", "revisions", "instances", "claims", "events", "commands", "devices", "workers")
@@ -27,13 +27,13 @@ async def everything(db: Database) -> list[list[dict[str, Any]]]:
     return [await rows(db, f"select t::text as row from {table} t order by 1") for table in _TABLES]  # noqa: S608 - constants
 
 
-async def plan(api: Decided, *manifests: dict[str, Any]) -> dict[str, Any]:
+async def plan(api: ServedApi, *manifests: dict[str, Any]) -> dict[str, Any]:
     status, body = await api.call("POST", PLAN, role="operator", json={"manifests": list(manifests)})
     assert status == 200, body
     return body
 
 
-async def test_several_are_planned_together_by_priority(api: Decided, db: Database) -> None:
+async def test_several_are_planned_together_by_priority(api: ServedApi, db: Database) -> None:
     await add_host(db, "w", gpus=2, gib=40)
     before = await everything(db)
     body = await plan(
@@ -52,7 +52,7 @@ async def test_several_are_planned_together_by_priority(api: Decided, db: Databa
     assert await everything(db) == before
 
 
-async def test_who_waits_already_comes_first_and_its_room_is_kept(api: Decided, db: Database) -> None:
+async def test_who_waits_already_comes_first_and_its_room_is_kept(api: ServedApi, db: Database) -> None:
     await add_host(db, "w", gpus=3, gib=40)
     uids = [await add_deployment(db, name, resources={"gpus": n}) for name, n in (("one", 1), ("big", 3), ("next", 1))]
     await add_instance(db, uids[0], "one-1", phase="running", epoch=1)
@@ -73,7 +73,7 @@ async def test_who_waits_already_comes_first_and_its_room_is_kept(api: Decided, 
     assert "capacity is reserved for big-1 on w" in item["explain"]["message"]
 
 
-async def test_each_change_is_told_apart(api: Decided, db: Database) -> None:
+async def test_each_change_is_told_apart(api: ServedApi, db: Database) -> None:
     await add_host(db, "w", gpus=1, gib=40)
     spec = {"resources": {"gpus": 1, "gpu_memory": "30GiB"}}
     uid = await add_deployment(db, "a", **spec)
@@ -92,7 +92,7 @@ async def test_each_change_is_told_apart(api: Decided, db: Database) -> None:
     assert [one["fits"] for one in stranger["items"]] == [False]
 
 
-async def test_a_need_is_analysed_only_where_it_is_not_known(api: Decided, db: Database) -> None:
+async def test_a_need_is_analysed_only_where_it_is_not_known(api: ServedApi, db: Database) -> None:
     await add_host(db, "w", gpus=1, gib=40)
     model = {"engine": "transformers", "model": "path:/models/tiny"}
     unknown = await plan(api, manifest("a", **model))
@@ -112,7 +112,7 @@ async def test_a_need_is_analysed_only_where_it_is_not_known(api: Decided, db: D
     assert len(api.surroundings.analysed) == 2, "what was found out once is not found out again"
 
 
-async def test_manual_choice_is_as_strict_as_automatic(api: Decided, db: Database) -> None:
+async def test_manual_choice_is_as_strict_as_automatic(api: ServedApi, db: Database) -> None:
     await add_host(db, "w", gpus=1)
     await add_host(db, "silent", gpus=1, phase="unreachable")
     (item,) = (await plan(api, manifest("a", resources={"gpus": 1}, placement={"workers": ["silent"]})))["items"]
@@ -120,7 +120,7 @@ async def test_manual_choice_is_as_strict_as_automatic(api: Decided, db: Databas
     assert "not_ready" in item["explain"]["rejected"]
 
 
-async def test_bad_manifests_are_refused_as_an_apply_refuses_them(api: Decided) -> None:
+async def test_bad_manifests_are_refused_as_an_apply_refuses_them(api: ServedApi) -> None:
     async def problems(*manifests: Any) -> dict[str, str]:
         status, body = await api.call("POST", PLAN, json={"manifests": list(manifests)})
         assert status == 400, body
@@ -133,7 +133,7 @@ async def test_bad_manifests_are_refused_as_an_apply_refuses_them(api: Decided) 
     assert "at most 10000" in (await problems(manifest("a", replicas=20_000)))["replicas"]
 
 
-async def test_engine_layout_and_parts_are_told(api: Decided, db: Database) -> None:
+async def test_engine_layout_and_parts_are_told(api: ServedApi, db: Database) -> None:
     await add_host(db, "w", gpus=4, gib=40)
     (item,) = (await plan(api, manifest("a", args={"memory": "60GiB", "heads": 32})))["items"]
     assert item["engine"] == "simulated"
@@ -141,14 +141,14 @@ async def test_engine_layout_and_parts_are_told(api: Decided, db: Database) -> N
     assert (item["need"]["parts"], item["need"]["memory_mib"]) == ({"simulated": 60 * GIB}, 60 * GIB)
 
 
-async def test_what_would_make_it_fit(api: Decided, db: Database) -> None:
+async def test_what_would_make_it_fit(api: ServedApi, db: Database) -> None:
     await add_host(db, "w", gpus=1, gib=40)
     (item,) = (await plan(api, manifest("a", args={"memory": "60GiB"})))["items"]
     assert item["explain"]["advice"] == ["fits with gpu_memory <= 40GiB on 1 GPU"]
     uid = await add_deployment(db, "b", args={"memory": "60GiB"})
     await add_instance(db, uid, "b-1")
     status, answer = await api.call("GET", "/api/v1/instances/b-1/explain")
-    assert (status, answer["message"]) == (200, "metadata_unknown: its need is being worked out")
+    assert (status, answer["message"]) == (200, "metadata_unknown: the analysis of its need is running")
     async with db.transaction() as connection:
         need = {"memory_mib": 60 * GIB, "host_memory_mib": 0, "parts": {}, "heads": None, "vocab": None, "notes": []}
         await connection.execute("update revisions set need = $1", need)
@@ -160,7 +160,7 @@ async def test_what_would_make_it_fit(api: Decided, db: Database) -> None:
     assert (status, answer["error"]["code"]) == (409, "not_waiting")
 
 
-async def test_who_would_be_pushed_out(api: Decided, db: Database) -> None:
+async def test_who_would_be_pushed_out(api: ServedApi, db: Database) -> None:
     await add_host(db, "w", gpus=1, gib=40)
     uid = await add_deployment(db, "low", resources={"gpus": 1, "exclusive": True})
     await add_instance(db, uid, "low-1", phase="running", epoch=1)
@@ -174,26 +174,26 @@ async def test_who_would_be_pushed_out(api: Decided, db: Database) -> None:
 
 
 async def test_a_model_that_is_not_read_in_time_leaves_the_others_planned(
-    api: Decided, db: Database, monkeypatch: pytest.MonkeyPatch
+    api: ServedApi, db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await add_host(db, "w", gpus=8, gib=80)
-    monkeypatch.setattr(plan_module, "_ANALYSIS_LIMIT_S", 0.05)
+    monkeypatch.setattr(manifests_module, "_ANALYSIS_LIMIT_S", 0.05)
     api.surroundings.delay_s = 60.0
     hangs = manifest("hangs", engine="vllm", model="hf:org/slow")
     fits = manifest("fits", engine="vllm", model="hf:org/known", resources={"gpu_memory": "20GiB"})
     items = {item["deployment"]: item for item in (await plan(api, hangs, fits))["items"]}
     assert items["fits"]["fits"]
-    assert items["hangs"]["explain"]["message"].startswith("metadata_unknown: its model was not read in the time")
+    assert items["hangs"]["explain"]["message"].startswith("metadata_unknown: reading the model takes longer")
 
 
-async def test_a_plan_writes_nothing_at_all(api: Decided, db: Database) -> None:
+async def test_a_plan_writes_nothing_at_all(api: ServedApi, db: Database) -> None:
     await add_host(db, "w", gpus=8, gib=40)
     await plan(api, manifest("a"))  # whoever reads for the first time may leave hints of what is committed
     moved = [await wal_bytes_of_a_plan(api, db) for _ in range(3)]
     assert min(moved) < 1024, f"80 instances were planned each time, and the log moved by {moved} bytes"
 
 
-async def wal_bytes_of_a_plan(api: Decided, db: Database) -> int:
+async def wal_bytes_of_a_plan(api: ServedApi, db: Database) -> int:
     """The server now and then writes something of its own; a plan that wrote would do so every time."""
     async with db.connection() as connection:
         before = await connection.fetchval("select pg_current_wal_insert_lsn()")
@@ -210,7 +210,7 @@ def test_many_manifests_on_many_workers_are_planned_within_a_second() -> None:
     for number in range(100):
         spec = DeploymentSpec.model_validate({"engine": "simulated", "args": {"heads": 32}, "priority": number})
         planned.append(
-            Planned(f"m{number}", f"uid-{number}", spec, "create", 1, Need((10 + 7 * number) * GIB, heads=32))
+            ManifestEffect(f"m{number}", f"uid-{number}", spec, "create", 1, Need((10 + 7 * number) * GIB, heads=32))
         )
     began = time.process_time()
     items = plan_items(inventory, planned)
@@ -229,7 +229,7 @@ def test_a_full_cluster_is_planned_as_quickly() -> None:
             holders.append(Holder(f"i{number}-{index}", 100, 0.0, frozenset({f"id-w{number}"}), claims))
     spec = DeploymentSpec.model_validate({"engine": "simulated", "args": {"heads": 32}})
     planned = [
-        Planned(f"m{number}", f"uid-{number}", spec, "create", 1, Need((300 + number) * GIB, heads=32))
+        ManifestEffect(f"m{number}", f"uid-{number}", spec, "create", 1, Need((300 + number) * GIB, heads=32))
         for number in range(100)
     ]
     inventory = fleet.inventory()

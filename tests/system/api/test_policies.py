@@ -4,7 +4,7 @@ from typing import Any
 
 from controller.store.core.database import Database
 from support.ledger import add_host, rows
-from support.served import Decided
+from support.served import ServedApi
 
 P = "/api/v1/policies"
 D = "/api/v1/deployments"
@@ -13,7 +13,7 @@ INLINE = {"min_gpu_utilization": 10, "time_window": 300}
 WATCHED = {"engine": "simulated", "resources": {"gpus": 1}}
 
 
-async def problems(api: Decided, method: str, path: str, body: Any) -> dict[str, str]:
+async def problems(api: ServedApi, method: str, path: str, body: Any) -> dict[str, str]:
     status, answer = await api.call(method, path, json=body)
     assert (status, answer["error"]["code"]) == (400, "invalid"), answer
     return {one["path"]: one["message"] for one in answer["error"]["details"]["problems"]}
@@ -27,13 +27,13 @@ def deployment(name: str, **fields: Any) -> dict[str, Any]:
     return {"kind": "Deployment", "name": name, **WATCHED, **fields}
 
 
-async def plan(api: Decided, *manifests: dict[str, Any]) -> dict[str, Any]:
+async def plan(api: ServedApi, *manifests: dict[str, Any]) -> dict[str, Any]:
     status, body = await api.call("POST", "/api/v1/plan", role="operator", json={"manifests": list(manifests)})
     assert status == 200, body
     return dict(body)
 
 
-async def test_a_policys_life(api: Decided) -> None:
+async def test_a_policys_life(api: ServedApi) -> None:
     async with api.session.put(f"{api.url}{P}/p", json=SPEC, headers=api.header("operator")) as answer:
         assert (answer.status, answer.headers["X-Gpuward-Outcome"], answer.headers["ETag"]) == (201, "created", '"1"')
         view = await answer.json()
@@ -67,7 +67,7 @@ async def test_a_policys_life(api: Decided) -> None:
     assert [event["reason"] for event in told] == ["policy_deleted", "applied"]
 
 
-async def test_roles_are_those_of_deployments(api: Decided) -> None:
+async def test_roles_are_those_of_deployments(api: ServedApi) -> None:
     for method, path, body, allowed in (
         ("PUT", f"{P}/p", SPEC, {"operator", "admin"}),
         ("GET", f"{P}/p", None, {"viewer", "operator", "admin"}),
@@ -81,8 +81,8 @@ async def test_roles_are_those_of_deployments(api: Decided) -> None:
             assert (status != 403) == (role in allowed), (method, path, role)
 
 
-async def test_refusals_name_the_field(api: Decided, db: Database) -> None:
-    assert "write lower case" in (await problems(api, "PUT", f"{P}/P_", SPEC))["name"]
+async def test_refusals_name_the_field(api: ServedApi, db: Database) -> None:
+    assert "lower case letters" in (await problems(api, "PUT", f"{P}/P_", SPEC))["name"]
     assert "choose another name" in (await problems(api, "PUT", f"{P}/none", SPEC))["name"]
     assert (
         "can never fire"
@@ -102,7 +102,7 @@ async def test_refusals_name_the_field(api: Decided, db: Database) -> None:
     assert (status, answer["error"]["code"]) == (409, "in_use")
 
 
-async def test_a_plan_takes_policies_as_applied(api: Decided, db: Database) -> None:
+async def test_a_plan_takes_policies_as_applied(api: ServedApi, db: Database) -> None:
     await add_host(db, "w", gpus=8)
     await api.call("PUT", f"{P}/kept", json=SPEC)
     await api.call("PUT", f"{P}/changed", json={**SPEC, "default": True})
@@ -132,7 +132,7 @@ async def test_a_plan_takes_policies_as_applied(api: Decided, db: Database) -> N
     assert (alone["policy_changes"], alone["changes"], alone["items"]) == ({"only": "create"}, {}, [])
 
 
-async def test_a_plan_and_an_apply_tell_the_same_policy(api: Decided) -> None:
+async def test_a_plan_and_an_apply_tell_the_same_policy(api: ServedApi) -> None:
     await api.call("PUT", f"{P}/p", json={**SPEC, "default": True})
     await api.call("PUT", f"{P}/q", json={**SPEC, "time_window": "5m"})
     for own in (None, "p", "q", "none", INLINE):
@@ -145,7 +145,7 @@ async def test_a_plan_and_an_apply_tell_the_same_policy(api: Decided) -> None:
             assert planned == (applied and {key: applied[key] for key in ("origin", "name", "spec")}), fields
 
 
-async def test_a_plan_refuses_what_an_apply_refuses(api: Decided) -> None:
+async def test_a_plan_refuses_what_an_apply_refuses(api: ServedApi) -> None:
     async def refused(*manifests: dict[str, Any]) -> dict[str, str]:
         return await problems(api, "POST", "/api/v1/plan", {"manifests": list(manifests)})
 

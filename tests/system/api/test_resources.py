@@ -10,7 +10,7 @@ from aiohttp import web
 
 from controller.store.core.database import Database
 from support.ledger import GIB, add_deployment, add_host, add_instance, claim, report, rows
-from support.served import Decided, proxy
+from support.served import ServedApi, proxy
 
 D = "/api/v1/deployments"
 
@@ -19,7 +19,7 @@ def spec(**fields: Any) -> dict[str, Any]:
     return {"engine": "simulated", **fields}
 
 
-async def test_a_deployments_life(api: Decided) -> None:
+async def test_a_deployments_life(api: ServedApi) -> None:
     async with api.session.put(f"{api.url}{D}/a", json=spec(), headers=api.header("operator")) as answer:
         assert (answer.status, answer.headers["X-Gpuward-Outcome"], answer.headers["ETag"]) == (201, "created", '"1"')
         view = await answer.json()
@@ -46,12 +46,12 @@ async def test_a_deployments_life(api: Decided) -> None:
     assert (await api.get("/api/v1/events?reason=scaled"))["items"][0]["evidence"]["generation"] == 2
 
 
-async def test_bad_specs_name_field_and_fix(api: Decided) -> None:
+async def test_bad_specs_name_field_and_fix(api: ServedApi) -> None:
     for body, code, path, part in (
         (spec(replcas=1), "invalid", "replcas", "did you mean 'replicas'?"),
         (spec(resources={"gpus": "x"}), "invalid", "resources.gpus", "a whole number"),
-        (spec(name="b"), "invalid", "name", "as the path says"),
-        (spec(utilization_policy={}), "invalid", "utilization_policy.time_window", "is missing"),
+        (spec(name="b"), "invalid", "name", "in the path"),
+        (spec(utilization_policy={}), "invalid", "utilization_policy.time_window", "is required"),
         (spec(runtime="docker"), "engine_unsupported", "runtime", "not available in this version"),
         (spec(args={"load_second": 1}), "invalid", "args", "load_seconds"),
         ([], "invalid", "", "one JSON object"),
@@ -64,12 +64,12 @@ async def test_bad_specs_name_field_and_fix(api: Decided) -> None:
 
 
 @pytest.mark.parametrize("body", [b"{", b"", b"\xff", b'{"engine": "simulated", "engine": "custom"}', b"[" * 10_000])
-async def test_what_is_no_json_is_refused(api: Decided, body: bytes) -> None:
+async def test_what_is_no_json_is_refused(api: ServedApi, body: bytes) -> None:
     status, answer = await api.call("PUT", f"{D}/a", data=body)
     assert (status, answer["error"]["code"]) == (400, "invalid")
 
 
-async def test_bounds_on_names_bodies_and_parameters(api: Decided) -> None:
+async def test_bounds_on_names_bodies_and_parameters(api: ServedApi) -> None:
     async def refused(method: str, path: str, **options: Any) -> tuple[int, str]:
         status, answer = await api.call(method, path, **options)
         return status, answer["error"]["code"]
@@ -96,7 +96,7 @@ async def test_bounds_on_names_bodies_and_parameters(api: Decided) -> None:
     assert await refused("POST", "/api/v1/keys", json={"role": "root"}) == (400, "invalid")
 
 
-async def test_every_answer_carries_the_requests_id(api: Decided) -> None:
+async def test_every_answer_carries_the_requests_id(api: ServedApi) -> None:
     for path, given in (
         ("/healthz", "my-id"),
         ("/api/v1/none", "my-id"),
@@ -111,7 +111,7 @@ async def test_every_answer_carries_the_requests_id(api: Decided) -> None:
                 assert (await answer.json())["error"]["details"]["request_id"] == stamped
 
 
-async def test_workers_gpus_and_instances(api: Decided, db: Database) -> None:
+async def test_workers_gpus_and_instances(api: ServedApi, db: Database) -> None:
     await add_host(db, "w", gpus=2)
     uid = await add_deployment(db, "d")
     await add_instance(db, uid, "d-1", phase="running", epoch=1)
@@ -132,7 +132,7 @@ async def test_workers_gpus_and_instances(api: Decided, db: Database) -> None:
     assert (await api.get("/api/v1/workers/w"))["status"]["state"] == "deleted"
 
 
-async def test_keys_tokens_and_secrets(api: Decided, db: Database) -> None:
+async def test_keys_tokens_and_secrets(api: ServedApi, db: Database) -> None:
     status, made = await api.call("POST", "/api/v1/keys", json={"role": "viewer", "name": "ci"})
     assert status == 201
     assert made["key"].startswith("gpw_")
@@ -155,7 +155,7 @@ async def test_keys_tokens_and_secrets(api: Decided, db: Database) -> None:
     assert (await api.call("DELETE", "/api/v1/secrets/hf"))[0] == 404
 
 
-async def test_audit_and_leader(api: Decided, db: Database) -> None:
+async def test_audit_and_leader(api: ServedApi, db: Database) -> None:
     assert (await api.get("/api/v1/audit"))["ok"] is True
     async with db.transaction() as connection:
         await connection.execute("update lease set term = 3, holder = 'me', renewed_at = now()")
@@ -169,7 +169,7 @@ async def test_audit_and_leader(api: Decided, db: Database) -> None:
     assert [one["invariant"] for one in audit["violations"]] == ["counters_match_claims"]
 
 
-async def test_logs_are_streamed_from_the_worker(api: Decided, db: Database) -> None:
+async def test_logs_are_streamed_from_the_worker(api: ServedApi, db: Database) -> None:
     seen: list[tuple[str, str, str | None]] = []
     second = asyncio.Event()
 
@@ -207,7 +207,7 @@ async def test_logs_are_streamed_from_the_worker(api: Decided, db: Database) -> 
     assert (await api.call("GET", f"{path}?tail=-1"))[0] == 400
 
 
-async def test_a_database_that_is_away_is_said_so(api: Decided, db: Database) -> None:
+async def test_a_database_that_is_away_is_said_so(api: ServedApi, db: Database) -> None:
     await api.get(D)  # the key is remembered now
     await db.close()
     status, body = await api.call("GET", D)

@@ -13,16 +13,15 @@ from controller.api import streams
 from controller.api.resources import watch
 from controller.store.core.database import Database
 from controller.store.deployments import apply as store
-from schemas.manifest import DeploymentSpec
-from support.apply import apply_spec
+from schemas.manifest.deployment import DeploymentSpec
 from support.ledger import add_deployment, add_host, add_instance
-from support.served import Decided, served
+from support.served import ServedApi, served
 
 LIMIT_S = 20.0
 
 
 @asynccontextmanager
-async def watching(api: Decided) -> AsyncIterator[aiohttp.StreamReader]:
+async def watching(api: ServedApi) -> AsyncIterator[aiohttp.StreamReader]:
     async with api.session.get(f"{api.url}/api/v1/watch", headers=api.header("viewer")) as answer:
         assert answer.status == 200
         assert answer.content_type == "text/event-stream"
@@ -39,7 +38,7 @@ async def frame(stream: aiohttp.StreamReader) -> dict[str, Any]:
             assert line, "the stream has ended"
 
 
-async def test_a_snapshot_then_what_changes(api: Decided, db: Database) -> None:
+async def test_a_snapshot_then_what_changes(api: ServedApi, db: Database) -> None:
     host = await add_host(db, "w", gpus=1)
     uid = await add_deployment(db, "d")
     await add_instance(db, uid, "d-1")
@@ -49,9 +48,9 @@ async def test_a_snapshot_then_what_changes(api: Decided, db: Database) -> None:
         assert {kind: [one["name"] for one in found] for kind, found in first["object"].items()} == {
             "deployments": ["d"], "instances": ["d-1"], "workers": ["w"],
         }  # fmt: skip
-        api.hints.publish("status", uid)  # nothing has changed, so nothing is told of it
-        await apply_spec(db, "d", DeploymentSpec(engine="simulated", replicas=2))
-        api.hints.publish("deployment", uid)
+        api.changes.publish("status", uid)  # nothing has changed, so nothing is told of it
+        await store.apply(db, "d", DeploymentSpec(engine="simulated", replicas=2))
+        api.changes.publish("deployment", uid)
         event = await frame(stream)
         assert (event["type"], event["object"]["kind"], event["object"]["spec"]["replicas"]) == (
             "changed",
@@ -60,33 +59,33 @@ async def test_a_snapshot_then_what_changes(api: Decided, db: Database) -> None:
         )
         async with db.transaction() as connection:
             await connection.execute("delete from instances")
-        api.hints.publish("status", uid)
+        api.changes.publish("status", uid)
         assert await frame(stream) == {
             "type": "gone", "object": {"kind": "Instance", "name": "d-1", "uid": "d-1"}
         }  # fmt: skip
         async with db.transaction() as connection:
             await connection.execute("update workers set cordoned = true")
-        api.hints.publish("worker", host.id)
+        api.changes.publish("worker", host.id)
         assert (await frame(stream))["object"]["status"]["state"] == "cordoned"
         new = await add_deployment(db, "e")
-        api.hints.publish("*", None)
+        api.changes.publish("*", None)
         assert (await frame(stream))["object"]["uid"] == new
 
 
-async def test_many_hints_are_one_read(api: Decided, db: Database) -> None:
+async def test_many_hints_are_one_read(api: ServedApi, db: Database) -> None:
     uid = await add_deployment(db, "d")
     async with watching(api) as stream:
         await frame(stream)
         for n in range(200):
             await store.scale(db, "d", n + 2)
-            api.hints.publish("deployment", uid)
+            api.changes.publish("deployment", uid)
         told = [await frame(stream)]
         while told[-1]["object"]["spec"]["replicas"] != 201:
             told.append(await frame(stream))
     assert len(told) < 100
 
 
-async def test_silence_is_filled(api: Decided, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_silence_is_filled(api: ServedApi, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "HEARTBEAT_S", 0.02)
     async with watching(api) as stream, asyncio.timeout(LIMIT_S):
         await frame(stream)
@@ -94,10 +93,12 @@ async def test_silence_is_filled(api: Decided, monkeypatch: pytest.MonkeyPatch) 
             pass
 
 
-async def test_a_client_that_does_not_read_is_cut(api: Decided, db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_that_does_not_read_is_cut(
+    api: ServedApi, db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(streams, "SLOW_CLIENT_S", 0.2)
     uid = await add_deployment(db, "d")
-    others = set(api.hints._subscriptions)
+    others = set(api.changes._subscriptions)
     host, port = api.url.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port), limit=1024)
     request = f"GET /api/v1/watch HTTP/1.1\r\nHost: x\r\nAuthorization: {api.header()['Authorization']}\r\n\r\n"
@@ -105,14 +106,14 @@ async def test_a_client_that_does_not_read_is_cut(api: Decided, db: Database, mo
     try:
         async with asyncio.timeout(LIMIT_S):
             assert (await reader.readline()).startswith(b"HTTP/1.1 200")  # and not a byte more
-            (subscription,) = api.hints._subscriptions - others
+            (subscription,) = api.changes._subscriptions - others
             told = 0
-            while subscription in api.hints._subscriptions:
+            while subscription in api.changes._subscriptions:
                 told += 1
                 async with db.transaction() as connection:
                     query = "update deployments set message = $1 || repeat('x', 1000000) where uid = $2::text::uuid"
                     await connection.execute(query, str(told), uid)
-                api.hints.publish("status", uid)
+                api.changes.publish("status", uid)
                 await asyncio.sleep(watch.COALESCE_S)
     finally:
         writer.transport.abort()

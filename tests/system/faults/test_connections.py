@@ -9,6 +9,8 @@ import pytest
 
 from support.faults import LEASE, LISTENER, Faults, all_of
 
+pytestmark = pytest.mark.cases
+
 HELD_S = 10.0
 CUT_ALL = "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'gpuward'"
 

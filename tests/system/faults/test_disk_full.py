@@ -11,6 +11,8 @@ import pytest
 from support.faults import HOST, SHORT, STEADY, Faults, all_of
 from support.small_disk import SmallDisk, small_disk
 
+pytestmark = pytest.mark.cases
+
 FULL_S = 4.0
 LOG_MIB = 64  # a segment has 16
 

@@ -8,6 +8,8 @@ import pytest
 
 from support.faults import HOST, SHORT, STEADY, Faults, all_of, frozen
 
+pytestmark = pytest.mark.cases
+
 PAST_LEASE_S = float(SHORT["GPUWARD_LEASE_TTL_S"]) + 1
 PAST_EVERYTHING_S = 45.0  # no statement, no step and no end of a reign waits for so long
 

@@ -3,7 +3,11 @@
 import signal
 from collections.abc import Callable
 
+import pytest
+
 from support.faults import HOST, SHORT, STEADY, Faults, all_of, kill
+
+pytestmark = pytest.mark.cases
 
 
 async def test_killed(make_faults: Callable[[str], Faults]) -> None:

@@ -116,6 +116,7 @@ async def _killed(pair: Pair) -> None:
     faults.watch.check()
 
 
+@pytest.mark.cases
 async def test_frozen_in_mid_transaction_and_resumed(make_pair: MakePair) -> None:
     """The leader stands still with the term row held: the other leads all the same, and the first one is too late."""
     pair = await make_pair("a")

@@ -4,8 +4,12 @@ import asyncio
 import time
 from pathlib import Path
 
+import pytest
+
 from support.faults import HOST, SHORT, STEADY, Faults, kill
 from support.wrong_clock import wrong_clock
+
+pytestmark = pytest.mark.cases
 
 HOUR_S = 3600
 HINTS = 40

@@ -6,7 +6,7 @@ from support.cluster import Json
 from support.placement_site import Site, gpus_of
 from support.placement_tables import args_of
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
+pytestmark = [pytest.mark.cases, pytest.mark.asyncio(loop_scope="session")]
 A80 = ("a80-1", "a80-2", "a80-3")
 
 

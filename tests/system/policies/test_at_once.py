@@ -8,10 +8,13 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import aiohttp
+import pytest
 
 from support.cluster import Cluster
-from support.policies import IDLE_POLICY, SAMPLE_S, SAMPLING, WHOLE, WINDOW_S, Decided, PolicyWatch, seconds
+from support.policies import IDLE_POLICY, SAMPLE_S, SAMPLING, WHOLE, WINDOW_S, PolicyWatch, Serving, seconds
 from support.webhook_receiver import Receiver, webhook_receiver
+
+pytestmark = pytest.mark.cases
 
 log = logging.getLogger(__name__)
 PROMISED_S = SAMPLE_S + 2.0  # one sampling period and two seconds after the window is full
@@ -68,6 +71,7 @@ async def _begin(watch: PolicyWatch, receiver: Receiver) -> None:
     await watch.put("by-name", **IDLE_POLICY)
 
     await watch.idle("unheard", placement={"workers": ["mute"]})
+    await cluster.until(lambda: watch.placed("unheard"), "unheard is placed, before others may take its only GPU")
     await watch.idle("unused")
     await watch.idle("busy", 95)
     await watch.idle("loading", 95, args={"load_seconds": LOADS_S})
@@ -85,7 +89,7 @@ async def _begin(watch: PolicyWatch, receiver: Receiver) -> None:
     await watch.idle("loud", 95, **shared)
 
 
-async def _change_in_mid_window(watch: PolicyWatch, served: dict[str, Decided]) -> None:
+async def _change_in_mid_window(watch: PolicyWatch, served: dict[str, Serving]) -> None:
     """Another window in place (U42), a second replica for some, and a latecomer."""
     await watch.pass_until(served["pair"].since + seconds(SECOND_AFTER_S))
     for name in ("pair", "shrink"):
@@ -98,7 +102,7 @@ async def _change_in_mid_window(watch: PolicyWatch, served: dict[str, Decided]) 
     await watch.idle("late")
 
 
-async def _idle_ones_are_stopped(watch: PolicyWatch, served: dict[str, Decided]) -> None:
+async def _idle_ones_are_stopped(watch: PolicyWatch, served: dict[str, Serving]) -> None:
     for name in ("unused", "changed", "saves", "quiet"):
         event = await watch.told("policy_stop", name)
         await watch.check_not_early(event, [served[name]])
@@ -109,7 +113,7 @@ async def _idle_ones_are_stopped(watch: PolicyWatch, served: dict[str, Decided])
         assert (event["evidence"]["policy"] == "stop-idle") == (name != "changed")
 
 
-async def _told_only(watch: PolicyWatch, served: dict[str, Decided], receiver: Receiver) -> None:
+async def _told_only(watch: PolicyWatch, served: dict[str, Serving], receiver: Receiver) -> None:
     event = await watch.told("policy_notify", "told")
     await watch.check_not_early(event, [served["told"]])
     event = await watch.told("policy_would_stop", "rehearsed")
@@ -123,7 +127,7 @@ async def _told_only(watch: PolicyWatch, served: dict[str, Decided], receiver: R
     assert first.content == again.content
 
 
-async def _others_say_why(watch: PolicyWatch, served: dict[str, Decided]) -> None:
+async def _others_say_why(watch: PolicyWatch, served: dict[str, Serving]) -> None:
     wanted = {
         "busy": ("false", {"busy"}),
         "loading": ("unknown", {"not_running"}),
@@ -153,7 +157,7 @@ async def _stays_stopped_until_started(watch: PolicyWatch) -> None:
     assert len(await watch.events("policy_stop", "unused")) == 1
 
 
-async def _default_changed_and_deleted(watch: PolicyWatch, served: dict[str, Decided]) -> None:
+async def _default_changed_and_deleted(watch: PolicyWatch, served: dict[str, Serving]) -> None:
     """A change applies to what runs, and so does the end (U43)."""
     await watch.put("stop-idle", default=True, **{**IDLE_POLICY, "min_gpu_utilization": 80})
     event = await watch.told("policy_stop", "middling")
@@ -168,7 +172,7 @@ async def _default_changed_and_deleted(watch: PolicyWatch, served: dict[str, Dec
     await watch.cluster.until(judged_no_more, "nobody judges them", 5)
 
 
-async def _one_of_two(watch: PolicyWatch, served: dict[str, Decided]) -> None:
+async def _one_of_two(watch: PolicyWatch, served: dict[str, Serving]) -> None:
     """The idle replica alone goes with `scale_down`, and none with `stop` (U32)."""
     first, second = await watch.serving("pair", 2)
 
@@ -203,7 +207,7 @@ async def _saved_before_it_ended(watch: PolicyWatch) -> None:
     assert _saved(watch).stat().st_mtime >= event["at"].timestamp() + SAVES_S
 
 
-async def _ran_on(watch: PolicyWatch, served: dict[str, Decided], receiver: Receiver) -> None:
+async def _ran_on(watch: PolicyWatch, served: dict[str, Serving], receiver: Receiver) -> None:
     """To the end nothing else was done, and what was done was done once."""
     await watch.cluster.running("loading", LOADS_S)
     (late,) = await watch.serving("late")

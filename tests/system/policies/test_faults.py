@@ -16,6 +16,8 @@ from support.policy_faults import FAULT_AT_S, Subjects, subjects_on
 from support.postgres import PostgresServer, create_database, drop_database
 from support.wrong_clock import wrong_clock
 
+pytestmark = pytest.mark.cases
+
 HOUR_S = 3600
 ENV = {**SHORT, **SAMPLING, "GPUWARD_UNREACHABLE_AFTER_S": "10", "GPUWARD_LOST_AFTER_S": "600"}
 BEYOND_FULL_S = 6.0  # a cut in mid-window that lasts until the window would have been full for so long

@@ -11,7 +11,7 @@ from controller.scheduling.estimate import asks_for
 from controller.scheduling.explain.unplaced import headline
 from controller.scheduling.inventory.capacity import Inventory
 from controller.scheduling.search.place import place
-from schemas.manifest import DeploymentSpec
+from schemas.manifest.deployment import DeploymentSpec
 from schemas.reasons import Reason
 from support.fleet import GIB, Fleet, gpus_of
 

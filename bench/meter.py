@@ -1,0 +1,34 @@
+"""What a run costs its processes."""
+
+from contextlib import suppress
+
+import psutil
+
+
+class Meter:
+    """CPU and memory of the controller, of PostgreSQL (with its ended backends), and of the hosts' process."""
+
+    def __init__(self, controller: psutil.Process, hosts: psutil.Process) -> None:
+        self.controller = controller
+        self.hosts = hosts
+        self.postmaster = next(child for child in controller.children() if child.name() == "postgres")
+
+    def cpu_s(self) -> tuple[float, float, float]:
+        """Controller, PostgreSQL, hosts."""
+        own, hosts = self.controller.cpu_times(), self.hosts.cpu_times()
+        top = self.postmaster.cpu_times()
+        postgres = top.user + top.system + top.children_user + top.children_system
+        for child in self.postmaster.children(recursive=True):
+            with suppress(psutil.NoSuchProcess):  # it has just ended; its parent counts its time
+                times = child.cpu_times()
+                postgres += times.user + times.system
+        return own.user + own.system, postgres, hosts.user + hosts.system
+
+    def memory_mib(self) -> tuple[float, float]:
+        """The controller's resident size; PostgreSQL's proportional one, since its backends share buffers."""
+        servers = [self.postmaster, *self.postmaster.children(recursive=True)]
+        pss = 0
+        for server in servers:
+            with suppress(psutil.NoSuchProcess):
+                pss += server.memory_full_info().pss
+        return self.controller.memory_info().rss / 2**20, pss / 2**20

@@ -1,0 +1,114 @@
+"""The start command of one process, from its spec and its claims. Pure."""
+
+import zlib
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, Protocol
+
+from controller.domain.placement import Layout, Need
+from controller.engines.base import Launch
+from controller.engines.registry import engine_for
+from schemas.manifest.deployment import DeploymentSpec, SecretRef
+from schemas.wire import ClaimOrder, StartOrder
+
+# The ports on the leader's host where the processes of a gang meet: below those that agents choose from (18000 and up)
+# and above those of well-known servers. The port follows from instance and epoch: every rank knows it beforehand, and
+# the next epoch tries another one if this one was taken.
+RENDEZVOUS_PORTS: Final = range(10_000, 18_000)
+_NO_LAYOUT: Final = Layout(gpus=0, memory_mib=0, exclusive=False)
+
+
+class ClaimedGpu(Protocol):
+    """A claim as far as a start command needs it."""
+
+    @property
+    def device(self) -> str:
+        """UUID."""
+
+    @property
+    def memory_mib(self) -> int:
+        """MiB."""
+
+    @property
+    def exclusive(self) -> bool:
+        """Whole GPU."""
+
+
+def start_payload(
+    spec: DeploymentSpec,
+    *,
+    deployment: str,
+    deployment_uid: str,
+    gpus: Sequence[ClaimedGpu],
+    engine: str = "",
+    layout: Layout | None = None,
+    gpu_mib: int = 0,
+    others_mib: int = 0,
+    gang: str = "",
+    rank: int = 0,
+    leader: str = "",
+    need: Need | None = None,
+) -> dict[str, Any]:
+    """A start command as JSON, with `env_secrets` beside it: secrets are filled in on dispatch and never stored.
+
+    Args:
+        spec: the revision's spec.
+        deployment: its name.
+        deployment_uid: its uid.
+        gpus: this rank's claims on GPUs, in the order in which the process sees them.
+        engine: chosen by placement; empty: the spec leaves no choice.
+        layout: chosen by placement.
+        gpu_mib: memory of the largest GPU, MiB; 0: unknown.
+        others_mib: the most that other instances have claimed of one GPU, MiB.
+        gang: instance and epoch; equal for all ranks, and different from other gangs.
+        rank: this process's rank in its gang.
+        leader: host name or address of the leader's worker, if the gang spans several.
+        need: the revision's; the process starts with the context and sequences that its memory was estimated for.
+    """
+    layout = layout or _NO_LAYOUT
+    own_need = None if need is None else next((one for name, one in need.by_engine if name == engine), need)
+    launch = Launch(
+        gpu_count=len(gpus),
+        memory_mib=min((claim.memory_mib for claim in gpus), default=0),
+        gpu_mib=gpu_mib,
+        others_mib=others_mib,
+        exclusive=any(claim.exclusive for claim in gpus),
+        need_mib=layout.memory_mib,
+        tp=layout.tp,
+        pp=layout.pp,
+        dp=layout.dp,
+        workers=layout.workers,
+        rank=rank,
+        leader=leader,
+        rendezvous_port=rendezvous_port(gang),
+        context=None if own_need is None else own_need.context,
+        sequences=None if own_need is None else own_need.sequences_of(layout),
+    )
+    process = engine_for(spec).chosen(engine).process(spec, launch)
+    plain = {name: value for name, value in spec.env.items() if not isinstance(value, SecretRef)}
+    stop_after = spec.stop_on_disconnect_after
+    order = StartOrder(
+        deployment=deployment,
+        deployment_uid=deployment_uid,
+        argv=tuple(process.argv),
+        env={**process.env, **plain},
+        claims=tuple(_claims(gpus)),
+        needs_port=process.needs_port,
+        probe=process.probe,
+        start_timeout_s=spec.start_timeout,
+        drain_time_s=spec.drain_time,
+        stop_on_disconnect_after_s=None if stop_after == "none" else stop_after,
+        simulated_load=process.simulated_load,
+        gpus_by_index=process.gpus_by_index,
+        request_gauges=process.request_gauges,
+    )
+    secrets = {name: value.secret for name, value in spec.env.items() if isinstance(value, SecretRef)}
+    return {**order.model_dump(mode="json"), "env_secrets": secrets}
+
+
+def rendezvous_port(gang: str) -> int:
+    """The port in `RENDEZVOUS_PORTS` at which the processes of a gang meet."""
+    return RENDEZVOUS_PORTS[zlib.crc32(gang.encode()) % len(RENDEZVOUS_PORTS)]
+
+
+def _claims(gpus: Iterable[ClaimedGpu]) -> Iterable[ClaimOrder]:
+    return (ClaimOrder(device=c.device, memory_mib=c.memory_mib, exclusive=c.exclusive) for c in gpus)

@@ -1,0 +1,178 @@
+"""Decides that a worker is ready, unreachable or lost, from its silence. Pure.
+
+Silence counts from the latest of: last message, start of the leader's term, return of the controller's own writes. An
+outage of the controller is not the workers' death. Many workers silent at once are also taken for the controller's
+fault: the breaker opens, and none of them becomes lost.
+"""
+
+import math
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from controller.domain.phases import WorkerPhase, check_worker_edge
+from controller.domain.workers import (
+    AGENT_STOPPED,
+    BREAKER_OPEN,
+    CONFIRMED_DEAD,
+    DISCONNECTED,
+    SILENT,
+    TERM_AHEAD,
+    WorkerChange,
+    WorkerEffects,
+    WorkerSettings,
+    WorkersSnapshot,
+    WorkerState,
+)
+
+W = WorkerPhase
+
+
+@dataclass(frozen=True, slots=True)
+class _Contact:
+    """A worker with its silence."""
+
+    worker: WorkerState
+    silence_s: float
+    limit_s: float  # of silence; then it is unreachable
+    fresh: bool  # connected, with a recent message of its own
+
+    @property
+    def silent(self) -> bool:
+        """Whether its silence has reached the limit."""
+        return self.silence_s >= self.limit_s
+
+
+def decide(snapshot: WorkersSnapshot, db_healthy_since: datetime, settings: WorkerSettings) -> WorkerEffects:
+    """Decides every worker's next phase.
+
+    Args:
+        snapshot: all undeleted workers, read at one moment.
+        db_healthy_since: since when the hub's heartbeats have reached the database without a gap.
+        settings: limits of silence, and the breaker.
+    """
+    # Timestamps in the future were written before the database's clock was set back: they count for nothing.
+    floor = max([db_healthy_since, *([snapshot.leads_since] if snapshot.leads_since <= snapshot.now else [])])
+    contacts = [_contact(worker, snapshot.now, floor, settings) for worker in snapshot.workers]
+    was_open = any(worker.reason == BREAKER_OPEN for worker in snapshot.workers)
+    is_open = _breaker(contacts, was_open, settings)
+    changes: list[WorkerChange] = []
+    deadlines: list[float] = []
+    for contact in contacts:
+        new, reason = _next(contact, snapshot.term, is_open, settings)
+        change = _change(contact, new, reason, snapshot.now, settings)
+        if change is not None:
+            changes.append(change)
+        deadlines += _deadlines(contact, new, is_open, settings)
+    return WorkerEffects(tuple(changes), is_open, was_open, min(deadlines, default=None))
+
+
+def _contact(worker: WorkerState, now: datetime, floor: datetime, settings: WorkerSettings) -> _Contact:
+    last_seen = worker.last_seen if worker.last_seen is not None and worker.last_seen <= now else None
+    since = floor if last_seen is None else max(last_seen, floor)
+    if worker.connected:
+        limit_s = settings.unreachable_after_s
+    else:
+        limit_s = 0.0 if worker.clean else settings.disconnected_after_s
+    age_s = math.inf if last_seen is None else (now - last_seen).total_seconds()
+    return _Contact(
+        worker,
+        silence_s=max(0.0, (now - since).total_seconds()),
+        limit_s=limit_s,
+        fresh=worker.connected and worker.reported and age_s < settings.unreachable_after_s,
+    )
+
+
+def _breaker(contacts: list[_Contact], was_open: bool, settings: WorkerSettings) -> bool:
+    """Whether too many workers fell silent at once. It opens above the share and closes only below it.
+
+    Lost workers count as workers but not as silent: they did not fall silent now. Workers that shut down cleanly or
+    were confirmed dead do not count as silent either.
+    """
+    live = sum(1 for c in contacts if c.worker.phase is not W.JOINING)
+    silent = sum(
+        1 for c in contacts if c.worker.phase in (W.READY, W.UNREACHABLE) and c.silent and not _known_gone(c.worker)
+    )
+    if silent < settings.breaker_least:
+        return False
+    share = silent * settings.breaker_one_in
+    return share > live or (was_open and share == live)
+
+
+def _known_gone(worker: WorkerState) -> bool:
+    return worker.confirmed_dead or (worker.clean and not worker.connected)
+
+
+def _next(contact: _Contact, term: int, breaker_open: bool, settings: WorkerSettings) -> tuple[WorkerPhase, str]:
+    """The phase and its reason."""
+    worker = contact.worker
+    if worker.phase is W.JOINING and not worker.reported:
+        return W.JOINING, worker.reason
+    if contact.fresh:
+        # An agent that has seen a later term, as after a restore from a backup, would refuse all commands.
+        return (_held_back(worker.phase), TERM_AHEAD) if worker.highest_term > term else (W.READY, "")
+    if worker.phase is W.LOST:
+        return W.LOST, worker.reason
+    if not contact.silent and not worker.confirmed_dead:
+        return worker.phase, worker.reason
+    lost = worker.confirmed_dead or (contact.silence_s >= settings.lost_after_s and not breaker_open)
+    if worker.phase is W.UNREACHABLE and lost:
+        return W.LOST, _why_silent(worker)
+    held_back = breaker_open and not _known_gone(worker)
+    return W.UNREACHABLE, BREAKER_OPEN if held_back else _why_silent(worker)
+
+
+def _held_back(phase: WorkerPhase) -> WorkerPhase:
+    """The phase of a worker that is connected but cannot be used."""
+    return W.UNREACHABLE if phase is W.READY else phase
+
+
+def _why_silent(worker: WorkerState) -> str:
+    if worker.confirmed_dead:
+        return CONFIRMED_DEAD
+    if worker.connected:
+        return SILENT
+    return AGENT_STOPPED if worker.clean else DISCONNECTED
+
+
+def _change(
+    contact: _Contact, new: WorkerPhase, reason: str, now: datetime, settings: WorkerSettings
+) -> WorkerChange | None:
+    worker = contact.worker
+    if (new, reason) == (worker.phase, worker.reason):
+        return None
+    if new is not worker.phase:
+        check_worker_edge(worker.name, worker.phase, new)
+    fence_until = _fence(contact, now, settings) if new is W.LOST and not contact.fresh else None
+    return WorkerChange(
+        worker.id,
+        worker.name,
+        worker.session,
+        worker.phase,
+        new,
+        reason,
+        fence_until,
+        {"silence_s": round(contact.silence_s, 1), "connected": worker.connected, "session": worker.session},
+        last_seen=worker.last_seen,
+    )
+
+
+def _fence(contact: _Contact, now: datetime, settings: WorkerSettings) -> datetime | None:
+    """When nothing on the worker can run any more; None: its processes do not end by themselves, so it must return."""
+    if contact.worker.confirmed_dead:
+        return now
+    if contact.worker.stops_within_s is None:
+        return None
+    ends_in_s = contact.worker.stops_within_s + settings.fence_margin_s - contact.silence_s
+    return now + timedelta(seconds=ends_in_s)
+
+
+def _deadlines(contact: _Contact, new: WorkerPhase, breaker_open: bool, settings: WorkerSettings) -> list[float]:
+    """Seconds until time alone changes this worker's phase."""
+    worker = contact.worker
+    if new is W.LOST or (new is W.JOINING and not worker.reported):
+        return []
+    if worker.confirmed_dead and not contact.fresh:
+        return [0.0]
+    if new is W.UNREACHABLE and contact.silent:
+        return [] if breaker_open else [max(0.0, settings.lost_after_s - contact.silence_s)]
+    return [max(0.0, contact.limit_s - contact.silence_s)]

@@ -1,0 +1,41 @@
+"""API keys and join tokens as the API returns them. The secret value is returned once, at creation."""
+
+from datetime import datetime
+from typing import Literal
+
+from schemas.base import View
+
+Role = Literal["admin", "operator", "viewer", "inference"]
+
+
+class KeyView(View):
+    """An API key, without its value."""
+
+    id: str
+    name: str
+    role: Role
+    created_at: datetime
+    revoked_at: datetime | None = None
+
+
+class KeyCreated(KeyView):
+    """The answer to the creation of a key, the only one with its value."""
+
+    key: str
+
+
+class TokenView(View):
+    """A join token, without its value."""
+
+    id: str
+    created_at: datetime
+    expires_at: datetime
+    used_at: datetime | None = None
+    used_by: str | None = None
+    revoked_at: datetime | None = None
+
+
+class TokenCreated(TokenView):
+    """The answer to the creation of a token, the only one with its value."""
+
+    token: str

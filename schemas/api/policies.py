@@ -1,0 +1,97 @@
+"""Utilization policies as the API returns them, and their effect on deployments and instances."""
+
+from datetime import datetime
+from typing import Literal
+
+from schemas.base import View
+from schemas.manifest.policy import PolicySpec, UtilizationPolicy
+
+PolicyOrigin = Literal["inline", "named", "default"]
+VerdictName = Literal["idle", "busy", "unknown"]
+
+
+class PolicyWatches(View):
+    """How many live deployments a policy applies to, and how many of their instances are not final."""
+
+    deployments: int = 0
+    instances: int = 0
+
+
+class PolicyVerdicts(View):
+    """How many instances have each verdict now."""
+
+    idle: int = 0
+    busy: int = 0
+    unknown: int = 0
+
+
+class PolicyStatus(View):
+    """What a policy watches and has done.
+
+    Attributes:
+        watches: what it applies to now.
+        verdicts: the verdicts on its instances.
+        actions: how often it acted.
+        would_have_acted: how often it would have acted without `dry_run`.
+        gpu_seconds_freed: until the stopped instances were started again; a share of a GPU counts as that share.
+    """
+
+    watches: PolicyWatches = PolicyWatches()
+    verdicts: PolicyVerdicts = PolicyVerdicts()
+    actions: int = 0
+    would_have_acted: int = 0
+    gpu_seconds_freed: float = 0.0
+
+
+class PolicyView(View):
+    """A utilization policy."""
+
+    kind: Literal["UtilizationPolicy"] = "UtilizationPolicy"
+    name: str
+    uid: str
+    generation: int
+    created_at: datetime
+    deleted_at: datetime | None = None
+    spec: PolicySpec
+    status: PolicyStatus
+
+
+class PlannedPolicy(View):
+    """The policy that would apply to a deployment. An inline policy has no name."""
+
+    origin: PolicyOrigin
+    name: str = ""
+    spec: UtilizationPolicy
+
+
+class DeploymentPolicy(PlannedPolicy):
+    """The effective policy of a deployment. An inline policy has the generation of the deployment."""
+
+    generation: int
+
+
+class InstanceUtilization(View):
+    """The verdict of a policy on an instance.
+
+    Attributes:
+        policy: the name of the policy; empty: it is inline.
+        policy_generation: of the policy; of the deployment if the policy is inline.
+        action: what the policy does about idle instances.
+        dry_run: the policy only records its actions.
+        reason: a code, such as `window_not_full` or `requests`.
+        message: the reason with its figures.
+        since: the time of the first verdict of this kind in a row.
+        low_since: all samples since then are below the minimum; None: the latest is not.
+        due_at: when the instance will be idle if its samples stay low; None: unknown.
+    """
+
+    policy: str
+    policy_generation: int
+    action: Literal["stop", "scale_down", "notify"]
+    dry_run: bool = False
+    verdict: VerdictName
+    reason: str = ""
+    message: str = ""
+    since: datetime
+    low_since: datetime | None = None
+    due_at: datetime | None = None

@@ -1,0 +1,141 @@
+"""What is wrong with a manifest: the path of the field, the problem, and the fix."""
+
+import difflib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+# Pydantic's own message for these fields would show a pattern, which is no help to a user.
+_FIXES: Final[Mapping[str, str]] = {
+    "name": "is not a valid name; write at most 63 lower case letters, digits and '-', such as qwen3-32b",
+    "model": "is not a valid model; write hf:org/name[@revision], path:/folder/on/the/worker or gguf:/file",
+    "secret": "is not a valid name of a secret; write lower case letters, digits and '-'",
+    "path": "is not a valid URL path; write one that starts with '/', such as /health",
+}
+_WORDS: Final[Mapping[str, str]] = {  # Pydantic names the types of Python
+    "a valid tuple": "a list, such as [a, b]",
+    "a valid list": "a list, such as [a, b]",
+    "a valid dictionary": "a mapping, such as {a: b}",
+    "a valid string": "text in quotes",
+    "a valid integer, unable to parse string as an integer": "a whole number",
+    "a valid integer, got a number with a fractional part": "a whole number",
+    "a valid integer": "a whole number",
+    "greater than or equal to": "at least",
+    "less than or equal to": "at most",
+}
+_SECRETIVE: Final = "env"  # its values may be secrets, so messages never repeat them
+_SHOWN_CHARS: Final = 80
+
+
+@dataclass(frozen=True, slots=True)
+class FieldProblem:
+    """One invalid field.
+
+    Attributes:
+        path: such as `resources.gpus` or `[1].placement.gpus[0]`; empty for the whole document.
+        message: the problem and the fix.
+    """
+
+    path: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.message}" if self.path else self.message
+
+
+class ManifestError(ValueError):
+    """A manifest is not valid. `problems` names every invalid field."""
+
+    def __init__(self, problems: Sequence[FieldProblem]) -> None:
+        super().__init__("; ".join(str(problem) for problem in problems))
+        self.problems = tuple(problems)
+
+
+def join_path(base: str, step: str | int) -> str:
+    """The path one level deeper: `a.b`, `a[0]`."""
+    if isinstance(step, int):
+        return f"{base}[{step}]"
+    return f"{base}.{step}" if base else step
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Advice for an unknown word: the most similar known word, else all of them."""
+    words = sorted(known)
+    close = difflib.get_close_matches(word.lower(), words, n=1, cutoff=0.5)
+    return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(words)}"
+
+
+def from_validation(error: ValidationError, data: object, base: str = "") -> list[FieldProblem]:
+    """Turns pydantic's errors into problems. The errors of all alternatives of a field become one."""
+    found: dict[str, list[str]] = {}
+    for item in error.errors(include_url=False, include_context=False):
+        if item["type"] == "extra_forbidden":  # `unknown_keys` reports it with advice
+            continue
+        path = base
+        for step in _written_steps(item["loc"], data, missing=item["type"] == "missing"):
+            path = join_path(path, step)
+        message = _message(item)
+        if item["type"] == "value_error" and not item["loc"]:
+            # The message of a rule between fields begins with one of them: `command: is required ...`.
+            field, _, rest = message.partition(": ")
+            if rest and field.isidentifier():
+                path, message = join_path(base, field), rest
+        messages = found.setdefault(path, [])
+        if message not in messages:
+            messages.append(message)
+    return [FieldProblem(path, _alternatives(messages)) for path, messages in found.items()]
+
+
+def most_specific(problems: Sequence[FieldProblem]) -> list[FieldProblem]:
+    """Drops the problem of a field if there is a problem of a field inside it."""
+    paths = [problem.path for problem in problems]
+
+    def is_outer(path: str) -> bool:
+        return bool(path) and any(other.startswith((f"{path}.", f"{path}[")) for other in paths)
+
+    return [problem for problem in problems if not is_outer(problem.path)]
+
+
+def _written_steps(location: tuple[str | int, ...], data: Any, *, missing: bool) -> Iterator[str | int]:
+    """The steps of a location that exist in `data`. Pydantic puts names of alternatives between them."""
+    for position, step in enumerate(location):
+        in_list = isinstance(data, list) and isinstance(step, int) and step < len(data)
+        if in_list or (isinstance(data, dict) and step in data):
+            data = data[step]
+        elif not (missing and position == len(location) - 1):
+            continue
+        yield step
+
+
+def _message(item: Any) -> str:
+    kind, location = item["type"], item["loc"]
+    if kind == "missing":
+        return "is required; add it"
+    text: str = item["msg"].removeprefix("Value error, ")
+    if kind == "value_error":
+        return text
+    secretive = _SECRETIVE in location
+    if secretive and kind in ("string_type", "model_type"):
+        return "must be text, or {secret: NAME} for a stored secret"
+    given = "" if secretive else f"{_shown(item['input'])} "
+    if kind == "string_pattern_mismatch" and location and location[-1] in _FIXES:
+        return given + _FIXES[str(location[-1])]
+    text = (text[0].lower() + text[1:]).replace("input should", "must")
+    for theirs, ours in _WORDS.items():
+        text = text.replace(theirs, ours)
+    return text + ("" if secretive else f", got {_shown(item['input'])}")
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN_CHARS else text[: _SHOWN_CHARS - 3] + "..."
+
+
+def _alternatives(messages: list[str]) -> str:
+    """Joins the messages of a field's alternatives and shows the value only once."""
+    if len(messages) == 1:
+        return messages[0]
+    heads = [message.rpartition(", got ")[0] or message for message in messages[:-1]]
+    return " or ".join([*heads, messages[-1].removeprefix("must ").removeprefix("be ")]) if heads else messages[-1]

@@ -1,0 +1,286 @@
+"""What a hello makes of the rows, and who is turned away."""
+
+import hashlib
+
+import aiohttp
+import pytest
+
+from schemas.wire import CONNECT_PATH, DeviceFacts, InventoryChanged, Rejected
+from support.agent_double import GIB, gpu, hello, inventory, process
+from support.ledger import add_deployment, add_instance, claim
+from support.served_hub import HubUnderTest, eventually
+
+
+async def test_a_hello_raises_the_session_and_stores_the_facts(hub: HubUnderTest) -> None:
+    worker = await hub.add_worker()
+    shape = inventory([gpu("GPU-a")], labels={"zone": "a"})
+    connection = await hub.connect(first=hello(shape=shape, advertise="gpu-1.example:7000"))
+    assert connection.welcome is not None
+    assert (connection.welcome.worker, connection.welcome.session, connection.welcome.proxy_secret) == (
+        "gpu-1",
+        1,
+        "proxy",
+    )
+    row = await hub.one("select * from workers where id = $1::uuid", worker)
+    assert (row["session"], row["os"], row["labels"], row["proxy_address"]) == (
+        1,
+        "linux",
+        {"zone": "a"},
+        "gpu-1.example:7000",
+    )
+    assert row["gpus_known"]
+    assert row["reported_at"] is not None
+    devices = await hub.value("select array_agg(uuid order by uuid) from devices")
+    assert devices == ["GPU-a", f"host-{worker}"]
+    assert await hub.value("select connected and session = 1 from worker_liveness")
+    again = await hub.connect(first=hello(shape=shape))
+    assert again.welcome is not None
+    assert again.welcome.session == 2
+    assert await hub.value("select proxy_address from workers") == "127.0.0.1:7070"
+
+
+async def test_a_second_connection_supersedes_the_first(hub: HubUnderTest) -> None:
+    await hub.add_worker()
+    first = await hub.connect()
+    second = await hub.connect()
+    said = await first.end()
+    assert said is not None
+    assert not said.final
+    assert "newer connection" in said.message
+    await second.beat()
+    assert hub.hub.connected() == 1
+    # The end of the old one must not count as the worker's.
+    await eventually(lambda: hub.value("select connected and session = 2 from worker_liveness"), "the second is heard")
+
+
+async def test_strangers_and_the_deleted_are_turned_away_for_good(hub: HubUnderTest) -> None:
+    await hub.add_worker()
+    async with hub.session.get(hub.url + CONNECT_PATH) as answer:
+        assert answer.status == 401
+        assert (await answer.json())["error"]["code"] == "unauthenticated"
+    stranger = await hub.dial("nobody")
+    said = await stranger.end()
+    assert said is not None
+    assert said.final
+    await hub.execute("update workers set deleted_at = now()")
+    deleted = await hub.dial("gpu-1")
+    said = await deleted.end()
+    assert said is not None
+    assert said.final
+
+
+async def test_a_worker_deleted_while_connected_is_cut(hub: HubUnderTest) -> None:
+    worker = await hub.add_worker()
+    connection = await hub.connect()
+    await hub.execute("update workers set deleted_at = now()")
+    hub.hub.wake("worker", worker)
+    said = await connection.end()
+    assert said is not None
+    assert "deleted" in said.message
+
+
+@pytest.mark.parametrize(
+    ("raw", "named"),
+    [
+        ("{", "JSON"),
+        ('{"type": "dance"}', "type"),
+        ('{"type": "heartbeat", "seq": 1, "gpus": [], "mood": "good"}', "mood"),
+        ('{"type": "heartbeat", "seq": 1, "gpus": null}', "must come first"),
+        (hello([gpu("GPU-a"), gpu("GPU-a")]).model_dump_json(), "twice"),
+        (hello([gpu("0")]).model_dump_json(), "no UUID"),
+        (hello(advertise="http://gpu-1/").model_dump_json(), "advertise"),
+        (hello(proxy_port=70_000).model_dump_json(), "proxy_port"),
+        (hello(protocol=99).model_dump_json(), "protocol"),
+        (hello(processes=[process("i", epoch=2**40)]).model_dump_json(), "epoch"),
+    ],
+)
+async def test_a_malformed_first_message_is_told_and_recorded(hub: HubUnderTest, raw: str, named: str) -> None:
+    await hub.add_worker()
+    connection = await hub.dial()
+    await connection.send(raw)
+    said = await connection.next()
+    assert isinstance(said, Rejected)
+    assert named in said.message
+    assert not said.final
+    assert named in await hub.value("select message from events")
+    assert await hub.value("select session from workers") == 0
+
+
+async def test_a_malformed_later_message_ends_only_its_connection(hub: HubUnderTest) -> None:
+    await hub.add_worker("gpu-1")
+    await hub.add_worker("gpu-2")
+    good = await hub.connect("gpu-2")
+    bad = await hub.connect("gpu-1")
+    await bad.send('{"type": "process", "instance": "i"}')
+    said = await bad.end()
+    assert said is not None
+    assert "epoch" in said.message
+    await good.send(process("nothing", "exited", seq=7))
+    await good.ack(7)
+
+
+async def test_gpus_that_are_missing_stay_claimed_and_turn_unhealthy(hub: HubUnderTest) -> None:
+    await hub.add_worker()
+    await hub.connect(first=hello([gpu("GPU-a"), gpu("GPU-b")]))
+    uid = await add_deployment(hub.database, "d")
+    await add_instance(hub.database, uid, "d-1", phase="running", epoch=1)
+    await claim(hub.database, "GPU-b", "d-1", 1024)
+    connection = await hub.connect(first=hello([gpu("GPU-a")]))
+    row = await hub.one("select present, health, health_reason, claims from devices where uuid = 'GPU-b'")
+    assert tuple(row) == (False, "unhealthy", "missing", 1)
+    assert await hub.value("select count(*) from events where reason = 'gpu_missing'") == 1
+    await connection.beat([gpu("GPU-a"), gpu("GPU-b")])
+    await eventually(
+        lambda: hub.value("select present and health = 'ok' from devices where uuid = 'GPU-b'"), "GPU-b is back"
+    )
+
+
+def numbered(*uuids: str) -> list[DeviceFacts]:
+    return [gpu(uuid).model_copy(update={"index": n}) for n, uuid in enumerate(uuids)]
+
+
+async def test_a_renumbered_gpu_is_known_by_its_uuid(hub: HubUnderTest) -> None:
+    """N6: claims stay with the GPU, whatever its number; those of the one that is gone are not moved to another."""
+    await hub.add_worker()
+    await hub.connect(first=hello(numbered("GPU-a", "GPU-b", "GPU-c")))
+    uid = await add_deployment(hub.database, "d")
+    for name in ("a", "c"):
+        await add_instance(hub.database, uid, f"d-{name}", phase="running", epoch=1)
+        await claim(hub.database, f"GPU-{name}", f"d-{name}", 1024)
+    await hub.connect(first=hello(numbered("GPU-c", "GPU-b")))
+    found = await hub.database.pool.fetch(
+        """select d.uuid, d.index, d.present, c.instance_id
+             from devices d left join claims c on c.device = d.uuid where d.kind = 'gpu' order by d.uuid"""
+    )
+    assert [tuple(row) for row in found] == [
+        ("GPU-a", 0, False, "d-a"),
+        ("GPU-b", 1, True, None),
+        ("GPU-c", 0, True, "d-c"),
+    ]
+
+
+async def test_unreadable_gpus_are_unknown_and_not_gone(hub: HubUnderTest) -> None:
+    """N7: no inventory is not an empty one; placement and eviction wait for it."""
+    await hub.add_worker()
+    await hub.connect(first=hello([gpu("GPU-a")]))
+    connection = await hub.connect(first=hello(None))
+    row = await hub.one("select present, health from devices where uuid = 'GPU-a'")
+    assert tuple(row) == (True, "unknown")
+    assert not await hub.value("select gpus_known from workers")
+    await connection.send(InventoryChanged(inventory=inventory([gpu("GPU-a")])))
+    await eventually(lambda: hub.value("select health = 'ok' from devices where uuid = 'GPU-a'"), "GPU-a is known")
+    assert await hub.value("select gpus_known from workers")
+
+
+async def test_less_memory_is_taken_and_never_breaks_the_ledger(hub: HubUnderTest) -> None:
+    await hub.add_worker()
+    await hub.connect(first=hello([gpu("GPU-a", 80)]))
+    uid = await add_deployment(hub.database, "d")
+    await add_instance(hub.database, uid, "d-1", phase="running", epoch=1)
+    await claim(hub.database, "GPU-a", "d-1", 80 * GIB, exclusive=True)
+    connection = await hub.connect(first=hello([gpu("GPU-a", 70)]))
+    row = await hub.one("select memory_mib, reported_mib, health from devices where uuid = 'GPU-a'")
+    assert tuple(row) == (80 * GIB, 70 * GIB, "unhealthy")
+    await hub.execute("delete from claims")
+    await eventually(
+        lambda: hub.value("select memory_mib = $1 and health = 'ok' from devices where uuid = 'GPU-a'", 70 * GIB),
+        "the smaller size is taken once nothing is claimed",
+    )
+    await connection.beat([gpu("GPU-a", 90)])
+    await eventually(
+        lambda: hub.value("select memory_mib = $1 from devices where uuid = 'GPU-a'", 90 * GIB), "more is taken"
+    )
+
+
+async def test_a_gpu_moves_only_from_where_nothing_can_run(hub: HubUnderTest) -> None:
+    first = await hub.add_worker("gpu-1")
+    second = await hub.add_worker("gpu-2")
+    one = await hub.connect("gpu-1", hello([gpu("GPU-a")]))
+    await hub.execute("update workers set phase = 'ready' where name = 'gpu-1'")
+    await hub.connect("gpu-2", hello([gpu("GPU-a")]))
+    owner = "select worker_id::text from devices where uuid = 'GPU-a'"
+    assert await hub.value(owner) == first
+    assert await hub.value("select count(*) from events where reason = 'gpu_held_elsewhere'") == 1
+    await one.drop()
+    await hub.execute("update workers set phase = 'lost' where name = 'gpu-1'")
+    uid = await add_deployment(hub.database, "d")
+    await add_instance(hub.database, uid, "d-1", phase="unreachable", epoch=1)
+    await claim(hub.database, "GPU-a", "d-1", 1024)
+    await hub.connect("gpu-2", hello([gpu("GPU-a")]))
+    assert await hub.value(owner) == first, "what is claimed stays where it is"
+    await hub.execute("delete from claims")
+    await hub.connect("gpu-2", hello([gpu("GPU-a")]))
+    assert await hub.value(owner) == second
+
+
+async def test_a_reboot_and_a_later_term_are_told(hub: HubUnderTest) -> None:
+    await hub.add_worker()
+    await hub.connect(first=hello(boot_id="one"))
+    await hub.connect(first=hello(boot_id="two", highest_term=9))
+    reasons = await hub.value("select array_agg(reason order by id) from events")
+    assert reasons == ["worker_rebooted", "term_ahead"]
+    assert await hub.value("select highest_term from workers") == 9
+
+
+async def test_a_clean_goodbye_is_marked(hub: HubUnderTest) -> None:
+    await hub.add_worker()
+    connection = await hub.connect()
+    await connection.send('{"type": "goodbye"}')
+    await connection.socket.close()
+    await eventually(lambda: hub.value("select clean and not connected from worker_liveness"), "the goodbye is kept")
+    await hub.connect()
+    assert await hub.value("select connected and not clean from worker_liveness")
+
+
+async def test_a_dropped_connection_is_written_but_our_own_end_is_not(hub: HubUnderTest) -> None:
+    await hub.add_worker("gpu-1")
+    await hub.add_worker("gpu-2")
+    one = await hub.connect("gpu-1")
+    two = await hub.connect("gpu-2")
+    await one.drop()
+    connected = """select array_agg(w.name order by w.name)
+                     from worker_liveness l join workers w on w.id = l.worker_id where l.connected"""
+    await eventually(lambda: _equals(hub, connected, ["gpu-2"]), "the drop is written")
+    await hub.hub.close()
+    said = await two.end()
+    assert said is not None
+    assert "shutting down" in said.message
+    before = hub.hub.healthy_for_s()
+    await eventually(lambda: _written_again(hub, before), "liveness is written once more")
+    assert await hub.value(connected) == ["gpu-2"], "our end is not theirs"
+    with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+        await hub.dial("gpu-1")
+    assert refused.value.status == 503
+
+
+async def _written_again(hub: HubUnderTest, before: float) -> bool:
+    return hub.hub._liveness._last_write - hub.hub._liveness._healthy_since > before + 0.1
+
+
+async def _equals(hub: HubUnderTest, query: str, wanted: object) -> bool:
+    return bool(await hub.value(query) == wanted)
+
+
+async def test_a_join_token_is_exchanged_and_guessing_is_slowed(hub: HubUnderTest) -> None:
+    digest = hashlib.sha256(b"good").digest()
+    await hub.execute(
+        """insert into join_tokens (id, hash, expires_at) values (gen_random_uuid(), $1, now() + interval '1 hour')""",
+        digest,
+    )
+    join = hub.url + "/api/v1/join"
+    async with hub.session.post(join, json={"token": "good", "name": "UPPER"}) as answer:
+        assert answer.status == 400
+        assert "name" in (await answer.json())["error"]["message"]
+    async with hub.session.post(join, json={"token": "good", "name": "gpu-9"}) as answer:
+        assert answer.status == 200
+        credential = (await answer.json())["credential"]
+    headers = {"Authorization": f"Bearer {credential}"}
+    async with hub.session.ws_connect(hub.url + CONNECT_PATH, headers=headers) as socket:
+        await socket.send_str(hello().model_dump_json())
+        assert (await socket.receive_json())["worker"] == "gpu-9"
+    statuses = []
+    for _ in range(30):
+        async with hub.session.post(join, json={"token": "guess", "name": "gpu-8"}) as answer:
+            statuses.append(answer.status)
+    assert statuses[0] == 401
+    assert statuses[-1] == 429

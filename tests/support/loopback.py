@@ -1,0 +1,21 @@
+"""Applications served on a free port of loopback."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from aiohttp import web
+
+
+@asynccontextmanager
+async def listening(
+    app: web.Application, *, port: int = 0, shutdown_s: float = 1.0, cancel_handlers: bool = True
+) -> AsyncIterator[str]:
+    """Serves the application until the end of the context; yields HOST:PORT."""
+    runner = web.AppRunner(app, access_log=None, handler_cancellation=cancel_handlers, shutdown_timeout=shutdown_s)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", port, reuse_address=True).start()
+        host, bound = runner.addresses[0][:2]
+        yield f"{host}:{bound}"
+    finally:
+        await runner.cleanup()

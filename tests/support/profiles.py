@@ -1,0 +1,43 @@
+"""How long the ledger machine runs, and how many inputs the readers of untrusted files get. `HYPOTHESIS_PROFILE` is
+"short" (the default), "nightly" or "shrink".
+"""
+
+import os
+
+from hypothesis import HealthCheck, Phase, settings
+
+VARIABLE = "HYPOTHESIS_PROFILE"
+_COMMON = {"deadline": None, "suppress_health_check": list(HealthCheck), "print_blob": True}
+_FIND = [Phase.generate]
+_PROFILES = {
+    # Always the same examples, so that results depend on the change alone; a failure is shown as found.
+    "short": settings(max_examples=25, stateful_step_count=50, derandomize=True, phases=_FIND, **_COMMON),
+    "nightly": settings(max_examples=200, stateful_step_count=50, phases=_FIND, **_COMMON),
+    # As nightly, and shortens a failing example as far as possible, which takes long.
+    "shrink": settings(max_examples=200, stateful_step_count=50, **_COMMON),
+}
+
+
+_INPUTS = {"short": 200, "nightly": 100_000, "shrink": 100_000}
+PROFILE = os.environ.get(VARIABLE, "short")
+TIMEOUT_S = 600 if PROFILE == "short" else 14_400
+
+
+def machine_settings() -> settings:
+    """The profile's settings.
+
+    Raises:
+        ValueError: the profile is unknown.
+    """
+    if PROFILE not in _PROFILES:
+        raise ValueError(f"{VARIABLE}={PROFILE} is unknown; use one of {', '.join(sorted(_PROFILES))}")
+    return _PROFILES[PROFILE]
+
+
+def reader_settings() -> settings:
+    """The profile's settings for a property of a reader; each input takes about a millisecond.
+
+    Raises:
+        ValueError: as `machine_settings`.
+    """
+    return settings(machine_settings(), max_examples=_INPUTS[PROFILE])

@@ -1,0 +1,143 @@
+"""The hub served on loopback, over a real database."""
+
+import asyncio
+import hashlib
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+from aiohttp import web
+
+from controller.hub.hub import Hub
+from controller.runtime.clock import SystemClock
+from controller.store.core.database import Database
+from controller.store.telemetry.partitions import SampleRetention
+from schemas.wire import CONNECT_PATH, Hello, Welcome
+from support.agent_double import LIMIT_S, Connection, hello
+from support.loopback import listening
+
+
+class HubUnderTest:
+    """A hub on a loopback port, with a database."""
+
+    def __init__(self, database: Database, hub: Hub, url: str, session: aiohttp.ClientSession) -> None:
+        self.database = database
+        self.hub = hub
+        self.url = url
+        self.session = session
+        self.secrets: dict[str, str] = {}
+
+    async def add_worker(self, name: str = "gpu-1") -> str:
+        """Adds a joined worker; its credential is `secret-NAME`."""
+        id_ = uuid.uuid4()
+        digest = hashlib.sha256(f"secret-{name}".encode()).digest()
+        async with self.database.transaction() as c:
+            await c.execute(
+                "insert into workers (id, name, credential_hash, proxy_secret) values ($1, $2, $3, 'proxy')",
+                id_,
+                name,
+                digest,
+            )
+        return str(id_)
+
+    async def dial(self, name: str = "gpu-1") -> Connection:
+        """An open socket, before any hello."""
+        headers = {"Authorization": f"Bearer secret-{name}"}
+        return Connection(await self.session.ws_connect(self.url + CONNECT_PATH, headers=headers))
+
+    async def connect(self, name: str = "gpu-1", first: Hello | None = None) -> Connection:
+        """A welcomed connection."""
+        connection = await self.dial(name)
+        await connection.send(first or hello())
+        welcome = await connection.next()
+        assert isinstance(welcome, Welcome), welcome
+        return connection
+
+    async def one(self, query: str, *args: Any) -> Any:
+        async with self.database.connection() as c:
+            return await c.fetchrow(query, *args)
+
+    async def value(self, query: str, *args: Any) -> Any:
+        async with self.database.connection() as c:
+            return await c.fetchval(query, *args)
+
+    async def execute(self, query: str, *args: Any) -> None:
+        async with self.database.transaction() as c:
+            await c.execute(query, *args)
+
+    async def order(
+        self, worker: str, instance: str, verb: str = "start", *, epoch: int = 1, payload: dict[str, Any] | None = None
+    ) -> int:
+        """Writes a command and wakes the hub."""
+        default = start_payload() if verb == "start" else {"drain_time_s": 1}
+        async with self.database.transaction() as c:
+            id_ = await c.fetchval(
+                """insert into commands (worker_id, instance_id, epoch, rank, verb, payload)
+                   values ($1, $2, $3, 0, $4, $5) returning id""",
+                uuid.UUID(worker),
+                instance,
+                epoch,
+                verb,
+                default if payload is None else payload,
+            )
+        self.hub.wake("command", worker)
+        return int(id_)
+
+
+def start_payload(**fields: Any) -> dict[str, Any]:
+    base = {
+        "deployment": "d",
+        "deployment_uid": "u",
+        "argv": ["true"],
+        "env": {"A": "plain"},
+        "claims": [],
+        "needs_port": False,
+        "probe": None,
+        "start_timeout_s": 60,
+        "drain_time_s": 5,
+        "env_secrets": {},
+    }
+    return {**base, **fields}
+
+
+async def eventually(check: Callable[[], Awaitable[Any]], what: str) -> Any:
+    """Waits until the check is true; returns its answer."""
+    try:
+        async with asyncio.timeout(LIMIT_S):
+            while not (found := await check()):  # noqa: ASYNC110 - rows have no event to wait for
+                await asyncio.sleep(0.02)
+    except TimeoutError:
+        raise AssertionError(f"not within {LIMIT_S:g} s: {what}") from None
+    return found
+
+
+@asynccontextmanager
+async def serving(database: Database) -> AsyncIterator[HubUnderTest]:
+    """A running hub; its connections end with it."""
+    known: dict[str, str] = {}
+
+    async def secrets(names: Iterable[str]) -> dict[str, str]:
+        return {name: known[name] for name in names if name in known}
+
+    hub = Hub(
+        database,
+        SystemClock(),
+        instance_id="test",
+        secrets=secrets,
+        sample_s=2.5,
+        keep=SampleRetention(samples_h=8, history_days=1),
+    )
+    app = web.Application()
+    app.add_routes(hub.routes())
+    async with listening(app, shutdown_s=5.0) as address, aiohttp.ClientSession() as session:
+        running = asyncio.create_task(hub.run(), name="hub")
+        try:
+            under_test = HubUnderTest(database, hub, f"http://{address}", session)
+            under_test.secrets = known
+            yield under_test
+            assert not running.done(), running
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)

@@ -1,0 +1,77 @@
+"""The routes of the past: what they answer, and which questions they refuse."""
+
+from typing import Any
+
+import pytest
+
+from controller.store.core.database import Database
+from support.history import at, minutes, partitions, rolled_up, span
+from support.ledger import add_deployment, add_host, add_instance, claim
+from support.served import ServedApi
+
+A = "GPU-w-0"
+
+
+@pytest.fixture
+async def spent(db: Database) -> str:
+    """An hour of a whole GPU, half of it at work; rolled up to now."""
+    await partitions(db)
+    await add_host(db, "w", gpus=1)
+    policy = {"min_gpu_utilization": 30, "time_window": "10m"}
+    uid = await add_deployment(db, "d", utilization_policy=policy)
+    await span(db, A, "i", uid, 0, 3600)
+    await minutes(db, A, [(60.0 * n, 90.0 if n < 30 else 20.0) for n in range(60)])
+    await rolled_up(db)
+    return uid
+
+
+async def test_the_idle_report_adds_up(api: ServedApi, spent: str) -> None:
+    query = "since=1d&min_gpu_utilization=25&time_window=5m"
+    report: dict[str, Any] = await api.get(f"/api/v1/reports/idle?{query}", role="viewer")
+    (item,) = report["items"]
+    assert (item["uid"], item["policy"], item["min_gpu_utilization"]) == (spent, "inline", 30)
+    expected = {"claimed": 1.0, "used": 0.55, "wasted": 0.5, "unknown": 0.0, "freed": 0.0, "would_free": 25 / 60}
+    assert item["gpu_hours"] == pytest.approx(expected, abs=1e-6)
+    assert report["total"] == item["gpu_hours"]
+    assert report["replayed"] == {"min_gpu_utilization": 25, "time_window": 300}
+    plain = await api.get("/api/v1/reports/idle?since=60s", role="viewer")
+    assert (plain["items"], plain["replayed"], plain["total"]["would_free"]) == ([], None, None)
+
+
+async def test_utilization_of_an_instance_names_the_policy_that_judges_it(
+    api: ServedApi, db: Database, spent: str
+) -> None:
+    await add_instance(db, spent, "i", phase="running", epoch=1)
+    await claim(db, A, "i", 40 * 1024, exclusive=True)
+    for query in ("instance=i", "deployment=d"):
+        view = await api.get(f"/api/v1/utilization?{query}", role="viewer")
+        assert view["policy"] == {"name": "", "min_gpu_utilization": 30, "time_window": 600}
+        assert (view["window_s"], [s["gpu"] for s in view["series"]]) == (600, [A])
+    long = await api.get(f"/api/v1/utilization?gpus={A}&window=12h", role="viewer")
+    assert long["policy"] is None
+    assert 90.0 in long["series"][0]["values"]
+    assert (await api.get("/api/v1/utilization?worker=w", role="viewer"))["window_s"] == 600
+    assert at(0).isoformat() < long["until"]
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "field"),
+    [
+        ("utilization", 400, "gpus"),
+        ("utilization?gpus=a&instance=b", 400, "gpus"),
+        ("utilization?gpus=a&window=5s", 400, "window"),
+        ("utilization?gpus=a&window=soon", 400, "window"),
+        ("utilization?gpus=" + "a,b," * 257, 400, "gpus"),
+        ("utilization?instance=nobody", 404, "nobody"),
+        ("reports/idle?since=1s", 400, "since"),
+        ("reports/idle?min_gpu_utilization=10", 400, "time_window"),
+        ("reports/idle?time_window=5m", 400, "min_gpu_utilization"),
+        ("reports/idle?min_gpu_utilization=0&time_window=5m", 400, "min_gpu_utilization"),
+        ("reports/idle?min_gpu_utilization=10&time_window=10s", 400, "time_window"),
+        ("reports/idle?sinc=7d", 400, "sinc"),
+    ],
+)
+async def test_a_wrong_question_is_refused_by_its_field(api: ServedApi, path: str, status: int, field: str) -> None:
+    found, body = await api.call("GET", f"/api/v1/{path}", role="viewer")
+    assert found == status
+    assert field in body["error"]["message"]

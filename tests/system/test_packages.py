@@ -1,0 +1,158 @@
+"""What is published: the sdist, the wheel, and the wheel built from the sdist, as each of the three installs finds it.
+
+Nothing is fetched. The locked hatchling builds without isolation and installs without dependencies into an empty
+environment. Its dependencies come from the environment of the tests, and only those that the metadata of the wheel
+names for the chosen extras can be imported, with what they require themselves. So the tests show that each install
+declares all that it imports. Whether a registry still holds those versions is what `make setup` shows.
+"""
+
+import importlib.metadata
+import os
+import subprocess
+import sys
+import tarfile
+import venv
+import zipfile
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from schemas.version import __version__
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = {"controller", "agent", "schemas", "cli"}
+SOURCES = {".py", ".sql"}
+NO_CONFIG = {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+# Lends the packages of the tests' environment, but for those that this installation would not have brought.
+GUARD = """
+import sys
+MISSING = {missing!r}
+class Guard:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name in MISSING:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Guard)
+sys.path.append({site!r})
+"""
+
+
+@pytest.fixture(scope="module")
+def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the sdist, the wheel of the sources, and the wheel of the sdist in `again/`."""
+    folder = tmp_path_factory.mktemp("dist")
+    sources = _copied(tmp_path_factory.mktemp("sources"))
+    _python("-m", "hatchling", "build", "-d", str(folder), cwd=sources)
+    (sdist,) = folder.glob("*.tar.gz")
+    unpacked = tmp_path_factory.mktemp("unpacked")
+    with tarfile.open(sdist) as archive:
+        archive.extractall(unpacked, filter="data")
+    (inside,) = unpacked.iterdir()
+    _python("-m", "hatchling", "build", "-t", "wheel", "-d", str(folder / "again"), cwd=inside)
+    return folder
+
+
+def _copied(folder: Path) -> Path:
+    """The sources without what is not theirs: what git ignores, such as environments."""
+    listed = subprocess.run(["git", "-C", str(ROOT), "ls-files", "-z"], capture_output=True, check=False)
+    if listed.returncode:  # a source archive holds nothing else
+        return ROOT
+    for name in filter(None, listed.stdout.decode().split("\0")):
+        if (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes((ROOT / name).read_bytes())
+    return folder
+
+
+def _python(*argv: str, cwd: Path) -> None:
+    env = {**os.environ, **NO_CONFIG}
+    done = subprocess.run([sys.executable, *argv], cwd=cwd, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def _contents(wheel: Path) -> dict[str, bytes]:
+    with zipfile.ZipFile(wheel) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def test_the_wheel_holds_the_four_packages_and_the_sdist_gives_the_same_one(dist: Path) -> None:
+    (wheel,) = dist.glob("*.whl")
+    held = _contents(wheel)
+    assert {name.split("/")[0] for name in held} == {*PACKAGES, f"gpuward-{__version__}.dist-info"}
+    for package in PACKAGES:
+        mine = {str(f.relative_to(ROOT)) for f in (ROOT / package).rglob("*") if f.suffix in SOURCES}
+        assert mine == {name for name in held if name.startswith(f"{package}/") and Path(name).suffix in SOURCES}
+    (again,) = (dist / "again").glob("*.whl")
+    assert _contents(again) == held
+
+
+def _modules_without(names: set[str]) -> set[str]:
+    """The top-level modules that none of these distributions brings."""
+    owners = importlib.metadata.packages_distributions()
+    return {module for module, held_by in owners.items() if not {canonicalize_name(n) for n in held_by} & names}
+
+
+def _required(requirements: Iterable[str], extras: Iterable[str], seen: set[tuple[str, str]]) -> None:
+    """Adds every distribution that these requirements reach, with the extra that reaches it."""
+    for text in requirements:
+        requirement = Requirement(text)
+        marker = requirement.marker
+        if marker is not None and not any(marker.evaluate({"extra": extra}) for extra in ("", *extras)):
+            continue
+        name = canonicalize_name(requirement.name)
+        new = {(name, extra) for extra in ("", *requirement.extras)} - seen
+        seen |= new
+        if new:
+            _required(importlib.metadata.requires(name) or (), requirement.extras, seen)
+
+
+@pytest.mark.parametrize(
+    ("extras", "starts", "lacks"),
+    [
+        ((), (), ("controller.daemon", "agent.daemon")),
+        (("agent",), ("agent.daemon",), ("controller.daemon",)),
+        (("controller",), ("controller.daemon",), ()),
+    ],
+    ids=["bare", "agent", "controller"],
+)
+def test_installed_into_an_empty_environment(
+    dist: Path, tmp_path: Path, extras: tuple[str, ...], starts: tuple[str, ...], lacks: tuple[str, ...]
+) -> None:
+    (wheel,) = dist.glob("*.whl")
+    home = tmp_path / "env"
+    venv.create(home)
+    python = home / "bin" / "python"
+    pip = ["--python", str(python), "install", "--quiet", "--no-deps"]
+    _python("-m", "pip", *pip, str(wheel), cwd=tmp_path)
+    (site,) = (home / "lib").glob("python3*/site-packages")
+    metadata = next(site.glob("gpuward-*.dist-info")) / "METADATA"
+    requires = [line.partition(": ")[2] for line in metadata.read_text().splitlines() if line[:14] == "Requires-Dist:"]
+    reached: set[tuple[str, str]] = set()
+    _required(requires, extras, reached)
+    missing = _modules_without({name for name, _ in reached}) - PACKAGES
+    assert {"pytest", "mypy", "hypothesis"} <= missing
+    (site / "gpuward_guard.py").write_text(GUARD.format(missing=missing, site=str(Path(pytest.__file__).parents[1])))
+    (site / "gpuward_guard.pth").write_text("import gpuward_guard\n")
+
+    def run(*argv: str) -> subprocess.CompletedProcess[str]:
+        env = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
+        return subprocess.run(argv, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60, check=False)
+
+    gpuward = str(home / "bin" / "gpuward")
+    shown = run(gpuward, "--help")
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert "apply" in shown.stdout
+    assert __version__ in run(gpuward, "version").stdout
+    for module in starts:
+        done = run(str(python), "-c", f"import {module}; print({module}.__file__)")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.startswith(str(site))
+    for module in lacks:
+        done = run(str(python), "-c", f"import {module}")
+        assert "ModuleNotFoundError" in done.stderr, f"the extra of {module} names nothing that it needs"
+    for verb in ("controller", "agent"):
+        said = run(gpuward, verb, "--help")
+        assert said.returncode == 0, said.stderr
