@@ -115,7 +115,7 @@ class Holder:
 
     instance: str
     priority: int
-    born: float  # seconds since the epoch, from which its age in the queue counts
+    queued_at: float  # seconds since the epoch, from which its age in the queue counts
     workers: frozenset[str]  # ids
     claims: tuple[PlannedClaim, ...]
     epoch: int = 0  # of the claims

@@ -179,11 +179,11 @@ def minimize_victims(
 
 
 def _small_first(one: Holder) -> tuple[object, ...]:
-    return (-one.priority, one.gpus, one.born, one.instance)
+    return (-one.priority, one.gpus, one.queued_at, one.instance)
 
 
 def _large_first(one: Holder) -> tuple[object, ...]:
-    return (-one.priority, -one.gpus, one.born, one.instance)
+    return (-one.priority, -one.gpus, one.queued_at, one.instance)
 
 
 def _cost(victims: Sequence[Holder]) -> tuple[object, ...]:
@@ -191,6 +191,6 @@ def _cost(victims: Sequence[Holder]) -> tuple[object, ...]:
         max((o.priority for o in victims), default=0),
         len(victims),
         sum(o.gpus for o in victims),
-        sorted(-o.born for o in victims),
+        sorted(-o.queued_at for o in victims),
         sorted(o.instance for o in victims),
     )

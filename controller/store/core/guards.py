@@ -1,4 +1,4 @@
-"""Shared by guarded writes: a step with the facts it was decided on, and the row count that reveals a lost guard."""
+"""What guarded writes share: effects with the facts they rest on, and the row count that detects a lost guard."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from controller.store.core.errors import LostGuardError
 
 @dataclass(frozen=True, slots=True)
 class DeploymentStep:
-    """Effects with the facts they were decided on, the start payloads of restarts by instance, and new names."""
+    """Effects of a step, the facts they rest on, start payloads of restarts by instance, and names of new instances."""
 
     facts: DeploymentFacts
     effects: DeploymentEffects

@@ -13,7 +13,8 @@ from controller.store.core.events import write_events
 _STAYING: Final = ("scheduled", "starting", "running", "unhealthy", "backoff")
 # Instances on an unreachable worker are excluded: no agent could stop them.
 _HOLDERS: Final = """
-    select i.id, i.epoch, extract(epoch from i.created_at)::float8 as born, (d.spec ->> 'priority')::int as priority,
+    select i.id, i.epoch, extract(epoch from i.created_at)::float8 as queued_at,
+           (d.spec ->> 'priority')::int as priority,
            i.phase = 'stopping' or i.pushed_out_for is not null or d.deleted_at is not null as leaving,
            exists (select 1 from relocations m where m.instance_id = i.id and m.epoch = i.epoch
                                                  and m.state in ('waiting', 'moving')) as relocating
@@ -48,7 +49,7 @@ async def read_holders(connection: Any, holdings: Holdings, *, without: Collecti
     for row in await connection.fetch(_HOLDERS, list(_STAYING), list(without)):
         holding = holdings.get(row["id"])
         if holding is not None:
-            one = Holder(row["id"], row["priority"], row["born"], holding.workers, holding.claims, row["epoch"])
+            one = Holder(row["id"], row["priority"], row["queued_at"], holding.workers, holding.claims, row["epoch"])
             found[row["leaving"]].append(one)
             if row["relocating"] and not row["leaving"]:
                 relocating.append(one)

@@ -52,7 +52,7 @@ def test_a_claim_of_four_gib_is_four_gib() -> None:
     assert fraction * launch.gpu_mib == pytest.approx(4 * GIB - 576 - 512, abs=1)
     assert memory_fraction(replace(launch, memory_mib=80 * GIB, exclusive=True)) == 0.9
     assert memory_fraction(replace(launch, memory_mib=80 * GIB)) == 0.98
-    # On a whole GPU its fraction is no less than for a share of the same size.
+    # On a whole GPU its fraction is at least that of a share of the same size.
     for of in (memory_fraction, static_fraction):
         whole = replace(launch, memory_mib=80 * GIB, exclusive=True, need_mib=78 * GIB)
         assert of(whole) == of(replace(launch, memory_mib=78 * GIB)) > 0.9

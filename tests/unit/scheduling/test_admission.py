@@ -21,12 +21,12 @@ def whole(instance: str, gpus: int, workers: int = 1, on: str = "") -> Ask:
 
 
 def running(inventory: Inventory, *asks: tuple[Ask, int, float]) -> list[Holder]:
-    """Places these asks, each with its priority and creation time."""
+    """Places these asks, each with its priority and queue time."""
     decisions = place(inventory, [ask for ask, _, _ in asks])
     found = []
-    for decision, (_, priority, born) in zip(decisions, asks, strict=True):
+    for decision, (_, priority, queued_at) in zip(decisions, asks, strict=True):
         assert isinstance(decision, Placed)
-        found.append(Holder(decision.instance, priority, born, frozenset(decision.workers), decision.claims))
+        found.append(Holder(decision.instance, priority, queued_at, frozenset(decision.workers), decision.claims))
     return found
 
 
