@@ -11,7 +11,8 @@ from controller.api.manifest_routes import ManifestResource, etag
 from controller.api.parameters import expected_generation
 from controller.api.responses import json_response
 from controller.api.route import Access, Handler, Route
-from controller.engines.registry import validate
+from controller.engines.registry import engine_for, validate
+from controller.scheduling.estimate import input_hash
 from controller.store.core.database import Database
 from controller.store.deployments import apply as store
 from controller.store.views.deployments import deployment_by_name, list_deployments
@@ -26,6 +27,19 @@ def _parse(body: object, name: str) -> DeploymentSpec:
     spec = parse_spec(body, name=name)
     validate(spec)
     return spec
+
+
+async def _apply(
+    database: Database, name: str, spec: DeploymentSpec, *, if_match: int | None, longest_window_s: float
+) -> store.Applied:
+    return await store.apply(
+        database,
+        name,
+        spec,
+        input_hash=input_hash(spec, engine_for(spec)),
+        if_match=if_match,
+        longest_window_s=longest_window_s,
+    )
 
 
 async def scale(request: web.Request) -> web.Response:
@@ -56,7 +70,7 @@ _MANIFEST_ROUTES: Final = ManifestResource(
     parse=_parse,
     read_page=list_deployments,
     read=deployment_by_name,
-    apply=store.apply,
+    apply=_apply,
     delete=store.delete,
     delete_status=202,  # removed once its instances have ended
 ).routes()
