@@ -35,17 +35,17 @@ MORE = 5_000
 
 @dataclass
 class Samples:
-    """What was seen over a steady stretch; seconds."""
+    """Measurements of a steady stretch, in seconds."""
 
-    write_lags: list[float] = field(default_factory=list)  # from hearing an agent to the database saying so
-    ages: list[float] = field(default_factory=list)  # of what the database knows, heartbeat's period included
+    write_lags: list[float] = field(default_factory=list)  # from a heartbeat to its row in the database
+    ages: list[float] = field(default_factory=list)  # of the rows, with the heartbeat's period
     answers: list[float] = field(default_factory=list)  # of /healthz
     loop_lags: list[float] = field(default_factory=list)  # each the worst of ten seconds
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one size."""
+    """The cost of one number of agents."""
 
     agents: int
     controller: float
@@ -77,7 +77,7 @@ async def join(cluster: Cluster, hosts: ManyHosts, meter: Meter, count: int) -> 
 
 
 async def watch_rows(connection: "asyncpg.Connection[asyncpg.Record]", samples: Samples) -> None:
-    """How old the rows of liveness are, and when a flush makes them new."""
+    """Measures the age of the liveness rows, and the lag of each flush."""
     newest = await connection.fetchval("select max(last_seen) from worker_liveness")
     while True:
         began = time.monotonic()
@@ -94,7 +94,7 @@ async def watch_rows(connection: "asyncpg.Connection[asyncpg.Record]", samples: 
 
 
 async def watch_health(cluster: Cluster, samples: Samples) -> None:
-    """How quickly the controller answers what needs nothing but its loop, and what it says of the loop."""
+    """Measures /healthz, which needs only the event loop, and the loop lag that it reports."""
     while True:
         began = time.monotonic()
         async with cluster.session.get("/healthz") as response:
@@ -141,7 +141,7 @@ async def observe(cluster: Cluster, meter: Meter, agents: int, seconds: float) -
 
 
 def extrapolate(costs: list[Cost]) -> None:
-    """What each further agent costs, and so many of them."""
+    """Prints the cost of each further agent, extrapolated."""
     if len(costs) < 2:
         return
     low, high = costs[0], costs[-1]
@@ -157,7 +157,7 @@ def extrapolate(costs: list[Cost]) -> None:
 
 
 async def run(options: argparse.Namespace, folder: Path) -> None:
-    """The whole bench, each size on top of the one before."""
+    """Runs the bench; each size adds to the one before."""
     cluster = Cluster(folder)
     hosts: ManyHosts | None = None
     try:

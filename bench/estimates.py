@@ -1,7 +1,7 @@
-"""Writes docs/estimates.md: what well-known models need, by the very code that places them.
+"""Writes docs/estimates.md: the needs of well-known models, by the code that places them.
 
-make estimates                 writes the page anew
-make estimates ARGS=--check    only says whether it is up to date
+make estimates                 writes the page
+make estimates ARGS=--check    checks that it is up to date
 """
 
 import argparse
@@ -65,11 +65,11 @@ class Row:
     source: str
     facts: ModelFacts
     need: Need
-    layout: Layout | None  # the first that an instance is asked for and that fits GPUs of 80 GiB
+    layout: Layout | None  # the first layout that fits GPUs of 80 GiB
 
 
 def facts_of(entry: dict[str, Any]) -> ModelFacts:
-    """A model's facts, from its entry of the data file, read as its config.json would be."""
+    """A model's facts, from its entry in the data file, read as its config.json would be."""
     weights = entry["weights"]
     bare = ModelFacts(
         entry.get("format", "safetensors"), weights, entry.get("dtypes", {"BF16": weights}), entry["parameters"]
@@ -78,7 +78,7 @@ def facts_of(entry: dict[str, Any]) -> ModelFacts:
 
 
 def row_of(entry: dict[str, Any]) -> Row:
-    """What an instance of this model would ask for."""
+    """The need of an instance of this model."""
     facts = facts_of(entry)
     gguf = facts.format == "gguf"
     args = {"ctx-size": CONTEXT * SEQUENCES, "parallel": SEQUENCES}
@@ -119,7 +119,7 @@ def page() -> str:
 
 def _line(row: Row) -> str:
     facts, layout = row.facts, row.layout
-    # llama.cpp keeps F16 unless told otherwise, vLLM the model's own type, which is of two bytes in all of these.
+    # llama.cpp defaults to F16, vLLM to the model's own type, which has two bytes in all of these.
     per_token = cache_bytes_per_token(facts, 2)
     assert per_token is not None
     cells = [

@@ -1,12 +1,12 @@
-"""How tightly placement packs a real cluster's tasks: the OpenB trace, beside the table of the paper it comes with.
+"""How tightly placement packs a real cluster's tasks: the OpenB trace, beside the table of its paper.
 
-The folder with the trace's files is given by `--folder` or OPENB_DIR; nothing of it is part of this project. Protocol,
-metric and the table are those of *Beware of Fragmentation* (USENIX ATC '23): the tasks in an order that a seed decides,
-then tasks drawn at random until 130 % of the cluster's GPUs were asked for; nothing departs, and what does not fit is
-dropped. Told is how much of all GPUs is allocated then.
+`--folder` or OPENB_DIR names the folder with the trace's files, which are not part of this project. Protocol, metric
+and table are those of *Beware of Fragmentation* (USENIX ATC '23): tasks arrive in an order that a seed decides, then
+random ones until they request 130 % of the cluster's GPUs. None ends, and what does not fit is dropped. The result is
+the allocated share of all GPUs.
 
-Decisions are those of `place()` over an inventory; a database is not involved. A GPU has 1,000 units here, which stand
-where its MiB would, so that a share of a GPU is a share of its memory.
+`place()` decides over an inventory, without a database. A GPU has 1,000 units in place of its MiB, so a share of a GPU
+is a share of its memory.
 
     make bench-openb ARGS='--folder DIR'       (or: python bench/openb.py --lists default --seeds 42 43)
 """
@@ -31,9 +31,9 @@ from controller.scheduling.search.place import place
 
 WHOLE = 1_000  # units of one GPU
 ASKED = 1.3  # of all GPUs
-TOGETHER = 64  # asks that come to the scheduler in one pass
-DEPART = 0.5  # of what runs, before consolidation is measured
-LARGE = 12  # of the largest task of the list, for which consolidation is to make room
+TOGETHER = 64  # asks in one placement pass
+DEPART = 0.5  # of the running ones, before consolidation is measured
+LARGE = 12  # of the largest task of the list, for which consolidation frees capacity
 Strategy = Literal["pack", "least_fragmentation"]
 # Means over seeds 42 to 51, by the paper's artefact: the best of the others (BestFit), and FGD.
 PAPER = {"default": (93.08, 95.39), "gpushare100": (85.01, 86.90), "multigpu50": (95.74, 97.18)}
@@ -41,7 +41,7 @@ PAPER = {"default": (93.08, 95.39), "gpushare100": (85.01, 86.90), "multigpu50":
 
 @dataclass(frozen=True)
 class Moved:
-    """What moving adds: large tasks that fit as things are, that fit after moves, and the moves."""
+    """The gain of relocation: large tasks that fit without it, that fit after it, and the relocations."""
 
     before: int
     after: int
@@ -67,7 +67,7 @@ def rows_of(file: Path) -> list[dict[str, str]]:
 
 
 def cluster(file: Path) -> tuple[Inventory, int]:
-    """The cluster, empty; and how many units its GPUs have."""
+    """The empty cluster, and the units of its GPUs."""
     workers: list[WorkerFacts] = []
     devices: list[DeviceState] = []
     for node in rows_of(file):
@@ -87,7 +87,7 @@ def cluster(file: Path) -> tuple[Inventory, int]:
 
 
 def ask_of(task: dict[str, str], strategy: Strategy) -> Ask:
-    """What a task asks; several GPUs are always whole ones."""
+    """A task's ask; several GPUs are always whole."""
     gpus, share = int(task["num_gpu"]), int(task["gpu_milli"])
     models = tuple(model for model in (task.get("gpu_spec") or "").split("|") if model)
     return Ask(
@@ -102,12 +102,12 @@ def ask_of(task: dict[str, str], strategy: Strategy) -> Ask:
 
 
 def units(ask: Ask) -> int:
-    """What it asks of all GPUs together."""
+    """The units of all its GPUs."""
     return ask.layouts[0].gpus * ask.layouts[0].memory_mib
 
 
 def in_order(asks: Sequence[Ask], seed: int, limit: float) -> Iterator[Ask]:
-    """The paper's order of arrival, until so many units were asked for."""
+    """The paper's order of arrival, until so many units are requested."""
     chance = random.Random(seed)  # noqa: S311 - an order, not a secret
     shuffled = list(asks)
     chance.shuffle(shuffled)
@@ -120,9 +120,9 @@ def in_order(asks: Sequence[Ask], seed: int, limit: float) -> Iterator[Ask]:
 
 
 def run(nodes: Path, asks: Sequence[Ask], seed: int, moves: int) -> Result:
-    """Places tasks until 130 % of the cluster was asked for; then plans no more than so many moves."""
+    """Places tasks until 130 % of the cluster is requested; then plans at most so many relocations."""
     inventory, capacity = cluster(nodes)
-    for ask in asks:  # as in the paper, what the cluster is asked for is known beforehand
+    for ask in asks:  # as in the paper, the requested total is known beforehand
         layout = ask.layouts[0]
         demand = Demand(layout.gpus, layout.memory_mib, layout.exclusive, ask.host_memory_mib, ask.cpu_milli)
         inventory.demand.add(demand)
@@ -139,12 +139,12 @@ def run(nodes: Path, asks: Sequence[Ask], seed: int, moves: int) -> Result:
             if isinstance(decision, Placed):
                 allocated += units(ask)
                 running.append(Movable(ask.instance, decision.workers, decision.claims, ask))
-    moved = find_preemption(inventory, running, max(asks, key=units), seed, moves) if moves else None
+    moved = relocate_for_large(inventory, running, max(asks, key=units), seed, moves) if moves else None
     return Result(100 * allocated / capacity, len(arrivals) / took_s, len(arrivals), slowest_s, moved)
 
 
-def find_preemption(inventory: Inventory, running: Sequence[Movable], large: Ask, seed: int, moves: int) -> Moved:
-    """Ends half of what runs, fills what then fits with large tasks, and plans moves for a few more of them."""
+def relocate_for_large(inventory: Inventory, running: Sequence[Movable], large: Ask, seed: int, moves: int) -> Moved:
+    """Ends half of the tasks, places large ones until none fits, and plans relocations for a few more."""
     chance = random.Random(seed)  # noqa: S311 - as above
     ends = {one.instance for one in running if chance.random() < DEPART}
     for one in running:
@@ -199,7 +199,7 @@ def line(name: str, strategy: Strategy, results: Sequence[Result]) -> str:
 
 
 def consolidation(results: Sequence[Result]) -> str:
-    """What moving adds."""
+    """The line about relocation."""
     moved = [result.consolidation for result in results if result.consolidation is not None]
     return (
         f"{'':12} half of it ends, then tasks of the largest size fit: {', '.join(str(m.before) for m in moved)}; of"

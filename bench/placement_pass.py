@@ -1,4 +1,4 @@
-"""How long placement takes by itself: one pass over a fleet in memory, no database.
+"""How long placement takes alone: one pass over a fleet in memory, without a database.
 
 Usage: python bench/placement_pass.py [WORKERS] [ASKS]
 """
@@ -36,7 +36,7 @@ def timed(what: Callable[[], object]) -> float:
 
 
 def measure(workers: int, count: int, strategy: str, layout: Layout) -> None:
-    """Prints one line: laying out, a batch of equal asks, single asks, taking back, updating."""
+    """Prints one line: building, a batch of equal asks, single asks, releasing, updating."""
     devices = [device(w, i) for w in range(workers) for i in range(-1, GPUS)]
     inventory = Inventory()
     inventory.upsert_workers(

@@ -1,7 +1,7 @@
 """How long `plan` takes: many manifests on many workers, through the API over a real database, empty and full.
 
-Usage: python bench/plan.py [--workers 1000] [--manifests 100] [--rounds 5]. Tests' support has to be on the path.
-Prints the median and the longest of the rounds; the first, which reads everything for the first time, is among them.
+Usage: python bench/plan.py [--workers 1000] [--manifests 100] [--rounds 5], with PYTHONPATH=tests. It prints median and
+longest of the rounds, the first one, without any cache, among them.
 """
 
 import argparse
@@ -43,7 +43,7 @@ _FULL: Final = """
 
 
 async def fill(database: Database, workers: int) -> None:
-    """Workers of eight free GPUs each."""
+    """Adds workers with eight free GPUs each."""
     async with database.transaction() as connection:
         await connection.execute(_WORKERS, workers)
         await connection.execute(_HOSTS)
@@ -51,7 +51,7 @@ async def fill(database: Database, workers: int) -> None:
 
 
 async def seconds_of(api: ServedApi, manifests: list[dict[str, Any]], rounds: int) -> tuple[list[float], int]:
-    """The time of each round, and how many instances fit."""
+    """The seconds of each round, and the number of instances that fit."""
     times, fits = [], 0
     for _ in range(rounds):
         began = time.monotonic()
@@ -80,7 +80,7 @@ async def measure(database: Database, workers: int, count: int, rounds: int) -> 
 
 
 async def tell(state: str, api: ServedApi, manifests: list[dict[str, Any]], workers: int, rounds: int) -> None:
-    """Measures one state of the cluster and prints what it took."""
+    """Measures one state of the cluster and prints its times."""
     times, fits = await seconds_of(api, manifests, rounds)
     print(
         f"{state}: {len(manifests)} manifests on {workers} workers of {GPUS} GPUs: median "
@@ -89,7 +89,7 @@ async def tell(state: str, api: ServedApi, manifests: list[dict[str, Any]], work
 
 
 def main() -> None:
-    """Runs it on a database of its own."""
+    """Parses the options and runs, on a new database."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--workers", type=int, default=1000)
     parser.add_argument("--manifests", type=int, default=100)

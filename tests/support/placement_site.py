@@ -89,7 +89,7 @@ class Site:
         for worker in (await self.cluster.get("/workers"))["items"]:
             status, answer = await self.cluster.call("DELETE", f"/workers/{worker['name']}")
             assert status in (200, 202, 204), answer
-        await self.cluster.until(lambda: self._is_empty("/workers"), "nobody is left")
+        await self.cluster.until(lambda: self._is_empty("/workers"), "all are gone")
 
     async def _is_empty(self, *paths: str) -> bool:
         return not any([(await self.cluster.get(path))["items"] for path in paths])

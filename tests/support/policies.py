@@ -181,7 +181,7 @@ class PolicyWatch:
         return row["at"]  # type: ignore[no-any-return]
 
     def check_evidence(self, event: Json, served: Iterable[Serving], worker: str = "") -> None:
-        """The event holds what somebody needs who doubts it."""
+        """Checks that the event's evidence suffices to verify it."""
         served = list(served)
         evidence = event["evidence"]
         assert {gpu["uuid"] for gpu in evidence["gpus"]} == {uuid for one in served for uuid in one.gpus}

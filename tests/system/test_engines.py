@@ -1,4 +1,4 @@
-"""Servers of models as hosts have them installed: which is chosen, what it is started with, and who answers."""
+"""Model servers as hosts have them installed: which is chosen, its arguments, and its answers."""
 
 import json
 import os
@@ -16,7 +16,7 @@ CONFIG = {
     "hidden_size": 1024, "intermediate_size": 3072, "num_attention_heads": 16, "num_key_value_heads": 8,
     "head_dim": 128, "vocab_size": 151936, "max_position_embeddings": 40960,
 }  # fmt: skip
-# Stands in for a server: notes what it was started with, and serves as the simulated engine does.
+# Stands in for a server: records its arguments, and serves as the simulated engine does.
 PROGRAM = """#!{python}
 import json, os, sys
 with open({log!r}, "a") as log:
@@ -40,7 +40,7 @@ def model(folder: Path) -> Path:
 
 
 def install(folder: Path, log: Path, *names: str) -> str:
-    """A search path with these programs in front."""
+    """A search path that begins with these programs."""
     folder.mkdir()
     for name in names:
         program = folder / name

@@ -4,7 +4,7 @@ from support.cluster import Cluster
 from support.policies import IDLE_POLICY, SAMPLING, PolicyWatch
 
 
-async def test_what_is_idle_for_a_window_is_stopped_and_what_is_busy_is_not(cluster: Cluster) -> None:
+async def test_an_idle_deployment_is_stopped_and_a_busy_one_is_not(cluster: Cluster) -> None:
     watch = PolicyWatch(cluster)
     await cluster.start_controller(**SAMPLING)
     await cluster.start_agent("host", gpus=2)

@@ -1,4 +1,4 @@
-"""The agent as a process of its own, under uvloop: signals, SIGKILL, and what it leaves behind."""
+"""The agent as a process, under uvloop: signals, SIGKILL, and what it leaves behind."""
 
 import asyncio
 import os
@@ -81,7 +81,7 @@ async def test_without_a_controller_it_still_ends_at_once(controller: Controller
             assert await agent.wait() == 0
 
 
-async def test_a_host_without_nvml_is_told_both_ways_out(controller: ControllerDouble, tmp_path: Path) -> None:
+async def test_a_host_without_nvml_gets_both_remedies(controller: ControllerDouble, tmp_path: Path) -> None:
     stand_in = tmp_path / "stand-in"
     stand_in.mkdir()
     (stand_in / "pynvml.py").write_text("raise ImportError('no driver here')\n")

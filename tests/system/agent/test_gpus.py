@@ -123,18 +123,18 @@ async def test_facts_and_what_is_unknown(fault: Fault) -> None:
     await reader.aclose()
 
 
-async def test_who_works_on_a_gpu(fault: Fault) -> None:
+async def test_processes_of_a_gpu(fault: Fault) -> None:
     reader = ChildReader(limit_s=10)
     await reader.open()
     first = await reader.sample()
     assert first is not None
     assert len(first.gpus) == 3
-    # The driver's first figures are older than anybody's question.
+    # The driver's first figures are older than any question.
     assert first.work["GPU-0"] == GpuWork(running=(100, 200), percent={})
     second = await reader.sample()
     assert second is not None
     assert second.work["GPU-1"] == GpuWork(running=(101, 200), percent={200: 40.0, 100: 100.0})
-    assert second.work["GPU-2"] == GpuWork(running=(102, 200), percent=None)  # its driver does not tell
+    assert second.work["GPU-2"] == GpuWork(running=(102, 200), percent=None)  # its driver does not report it
     fault("nothing new")
     third = await reader.sample()
     assert third is not None
@@ -146,7 +146,7 @@ async def test_who_works_on_a_gpu(fault: Fault) -> None:
     await reader.aclose()
 
 
-async def test_a_lost_gpu_is_told_and_not_dropped(fault: Fault) -> None:
+async def test_a_lost_gpu_is_reported_and_not_dropped(fault: Fault) -> None:
     reader = ChildReader(limit_s=10)
     await reader.open()
     await reader.read()
@@ -198,7 +198,7 @@ async def test_the_reader_starts_where_the_working_folder_holds_another_package_
         await ChildReader().open()
 
 
-async def test_a_child_that_talks_nonsense_is_unknown() -> None:
+async def test_a_childs_invalid_output_means_unknown() -> None:
     reader = ChildReader((sys.executable, "-c", "print('hello'); import time; time.sleep(100)"), limit_s=10)
     await reader.open()
     assert await reader.read() is None

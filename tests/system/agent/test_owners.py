@@ -1,4 +1,4 @@
-"""Whose a pid is: real processes with children of their own."""
+"""Which engine a pid belongs to: real processes with children."""
 
 import asyncio
 import os
@@ -14,7 +14,7 @@ from agent.records import Key, ProcessRecord
 from agent.sampling.owners import Owners
 
 LIMIT_S = 20.0
-# A child in the same session, one in a session of its own whose environment tells nothing, and its child in turn.
+# A child in the same session, one in its own session and without our environment, and that one's child.
 TREE = """
 import os, subprocess, sys, time
 sleep = [sys.executable, "-c", "import time; time.sleep(1000)"]
@@ -34,7 +34,7 @@ async def tree(env: dict[str, str]) -> AsyncIterator[psutil.Process]:
     leader = psutil.Process(process.pid)
     try:
         async with asyncio.timeout(LIMIT_S):
-            while len(leader.children(recursive=True)) < 3:  # noqa: ASYNC110 - nobody tells
+            while len(leader.children(recursive=True)) < 3:  # noqa: ASYNC110 - there is no event
                 await asyncio.sleep(0.02)
         yield leader
     finally:
@@ -48,7 +48,7 @@ def record(key: Key, pid: int | None) -> ProcessRecord:
     return ProcessRecord(instance=key.instance, epoch=key.epoch, rank=key.rank, state="running", boot_id="b", pid=pid)
 
 
-async def test_the_whole_tree_is_its_processs_and_nobody_elses(tmp_path: Path) -> None:
+async def test_the_whole_tree_belongs_to_its_process_alone(tmp_path: Path) -> None:
     ours, other = Key("i-1", 2, 0), Key("i-2", 1, 0)
     owners = Owners(str(tmp_path))
     async with tree({}) as leader, tree({}) as neighbour, tree({}) as stranger:
@@ -57,10 +57,10 @@ async def test_the_whole_tree_is_its_processs_and_nobody_elses(tmp_path: Path) -
         theirs = {p.pid for p in (neighbour, *neighbour.children(recursive=True))}
         foreign = {p.pid for p in (stranger, *stranger.children(recursive=True))} | {os.getpid()}
         expected = dict.fromkeys(mine, ours) | dict.fromkeys(theirs, other) | dict.fromkeys(foreign)
-        everybody = {*expected, 2**22 + 1}  # and one that is gone
+        everybody = {*expected, 2**22 + 1}  # and one that has ended
         assert owners.find(everybody, live) == expected
         assert owners.find(everybody, live) == expected  # from memory
-    ended = {leader.pid, neighbour.pid}  # since that look: the driver still tells of them
+    ended = {leader.pid, neighbour.pid}  # since then: the driver still reports them
     assert owners.find(ended, live) == {leader.pid: ours, neighbour.pid: other}
     assert owners.find(ended, live) == {}
 

@@ -1,4 +1,4 @@
-"""Real processes that behave badly: that will not die, leave children, hang, or write without end."""
+"""Real processes that misbehave: they ignore signals, leave children, hang, or write without end."""
 
 import asyncio
 import os
@@ -31,7 +31,7 @@ def _living(pids: list[int]) -> list[int]:
 
 
 @pytest.mark.usefixtures("agent")
-async def test_who_ignores_sigterm_is_killed_when_the_drain_time_is_over(controller: ControllerDouble) -> None:
+async def test_a_process_that_ignores_sigterm_is_killed_after_the_drain_time(controller: ControllerDouble) -> None:
     await controller.start_order("i-1", simulated_order("--ignore-sigterm", gpus=(GPU0,)))
     await controller.state("i-1", "running")
     await controller.stop_order("i-1", drain_s=0.5)
@@ -40,7 +40,7 @@ async def test_who_ignores_sigterm_is_killed_when_the_drain_time_is_over(control
 
 
 @pytest.mark.usefixtures("agent")
-async def test_a_second_stop_can_only_hurry(controller: ControllerDouble) -> None:
+async def test_a_second_stop_can_only_shorten_the_drain_time(controller: ControllerDouble) -> None:
     await controller.start_order("i-1", simulated_order("--ignore-sigterm"))
     await controller.state("i-1", "running")
     await controller.stop_order("i-1", drain_s=300)
@@ -97,7 +97,7 @@ async def test_the_start_timeout_counts_from_the_last_progress(
     ended = await controller.state("i-1", "exited")
     assert ended.reason == "start_timeout"
     log = Folders(agent.settings.data_dir).log(Key("i-1", 1, 0)).read_text()
-    assert "loading 8" in log  # 2.4 s of progress were no reason to kill it
+    assert "loading 8" in log  # not killed during 2.4 s of progress
 
 
 @pytest.mark.usefixtures("agent")

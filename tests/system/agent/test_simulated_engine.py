@@ -107,7 +107,7 @@ async def test_tokens_take_their_time() -> None:
         assert time.monotonic() - began >= 0.45
 
 
-async def test_it_tells_how_many_requests_it_has() -> None:
+async def test_it_reports_its_number_of_requests() -> None:
     gauges = ("simulated_requests_running", "simulated_requests_waiting")
 
     async def told(client: aiohttp.ClientSession) -> int:
@@ -121,9 +121,9 @@ async def test_it_tells_how_many_requests_it_has() -> None:
         ask = {"model": "demo", "prompt": "x", "max_tokens": 1000}
         asking = asyncio.create_task(client.post("/v1/completions", json=ask))
         async with asyncio.timeout(10):
-            while await told(client) != 1:  # noqa: ASYNC110 - nobody tells
+            while await told(client) != 1:  # noqa: ASYNC110 - there is no event
                 await asyncio.sleep(0.02)
         asking.cancel()
         async with asyncio.timeout(10):
-            while await told(client) != 0:  # noqa: ASYNC110 - nobody tells
+            while await told(client) != 0:  # noqa: ASYNC110 - there is no event
                 await asyncio.sleep(0.02)

@@ -1,4 +1,4 @@
-"""Who may call what: every route of the built application, without a key and with every role."""
+"""Access: every route of the built application, without a key and with every role."""
 
 import re
 
@@ -24,7 +24,7 @@ def concrete(path: str) -> str:
 
 
 def allowed(route: Route) -> set[str]:
-    """The roles as the contract says them, told from method and path and not from the table."""
+    """The roles of the contract, by method and path instead of the table."""
     if route.path.startswith("/v1/"):
         return INFER
     if any(part in route.path for part in ("/keys", "/tokens", "/secrets")):
@@ -85,7 +85,7 @@ async def test_agents_routes_are_open_and_no_others_can_come_in(db: Database) ->
                 pass
 
 
-async def test_unknown_paths_and_methods_tell_strangers_nothing(api: ServedApi) -> None:
+async def test_unknown_paths_and_methods_reveal_nothing_without_a_key(api: ServedApi) -> None:
     for method, path, status, code in (
         ("GET", "/api/v1/nothing", 404, "not_found"),
         ("PATCH", "/api/v1/deployments/a", 405, "method_not_allowed"),

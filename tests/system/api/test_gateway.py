@@ -1,4 +1,4 @@
-"""The gateway: who is asked, what is passed on untouched, and what happens when an instance or a client goes."""
+"""The gateway: which instance gets a request, what passes unchanged, and what happens when one side goes."""
 
 import asyncio
 import gzip
@@ -23,7 +23,7 @@ LIMIT_S = 20.0
 
 @dataclass
 class Agent:
-    """Stands where an agent's proxy stands: notes what comes, and answers as it is told."""
+    """Stands in for an agent's proxy: records the requests, and answers as the test sets it."""
 
     answer: Callable[[web.Request], Awaitable[web.StreamResponse]] | None = None
     seen: list[tuple[str, dict[str, str], bytes]] = field(default_factory=list)
@@ -36,13 +36,13 @@ class Agent:
 
 
 class Floor:
-    """Workers with running instances behind agents that are told what to answer."""
+    """Workers with running instances, behind agents whose answers a test sets."""
 
     def __init__(self, api: ServedApi, db: Database, stack: AsyncExitStack) -> None:
         self.api, self.db, self.stack = api, db, stack
 
     async def worker(self, name: str, agent: Agent | None = None) -> Host:
-        """A worker; without an agent nobody listens at its address."""
+        """A worker; without an agent nothing listens at its address."""
         host = await add_host(self.db, name, gpus=1)
         address = "127.0.0.1:9" if agent is None else await self.stack.enter_async_context(proxy(agent.handle))
         async with self.db.transaction() as connection:
@@ -59,7 +59,7 @@ class Floor:
         return await self.api.call("POST", CHAT, role="inference", json={"model": model, "messages": []}, **options)
 
     async def served(self, *models: str) -> None:
-        """Waits until the gateway has seen it."""
+        """Waits until the gateway knows it."""
         self.api.hints.publish("status", "any")
         async with asyncio.timeout(LIMIT_S):
             while True:
@@ -127,7 +127,7 @@ async def test_tokens_arrive_as_they_are_made(floor: Floor, db: Database) -> Non
         assert await got.content.read() == b"data: [DONE]\n\n"
 
 
-async def test_requests_go_where_least_is_under_way(floor: Floor, db: Database) -> None:
+async def test_requests_go_to_the_least_loaded_instance(floor: Floor, db: Database) -> None:
     held = asyncio.Event()
     release = asyncio.Event()
 
@@ -152,7 +152,7 @@ async def test_requests_go_where_least_is_under_way(floor: Floor, db: Database) 
         assert sorted(answer["from"] for _, answer in await asyncio.gather(*waiting)) == ["m-1", "m-2"]
 
 
-async def test_who_cannot_be_reached_or_refuses_is_passed_over(floor: Floor, db: Database) -> None:
+async def test_an_unreachable_or_refusing_instance_is_skipped(floor: Floor, db: Database) -> None:
     async def refuse(_request: web.Request) -> web.StreamResponse:
         return web.json_response({"error": {}}, status=404, headers={PROXY_REFUSAL_HEADER: "not_found"})
 
@@ -185,11 +185,11 @@ async def test_an_engines_own_refusal_is_the_answer(status: int, floor: Floor, d
     assert len(agent.seen) == 1
 
 
-async def test_unknown_waiting_and_senseless_requests(floor: Floor, db: Database) -> None:
+async def test_unknown_pending_and_invalid_requests(floor: Floor, db: Database) -> None:
     await add_deployment(db, "idle")
     await floor.run(await add_deployment(db, "m"), "m-1", await floor.worker("w", Agent()))
     await floor.served("m")
-    status, body = await floor.ask("nobody")
+    status, body = await floor.ask("unknown")
     assert (status, body["error"]["code"], body["error"]["type"]) == (404, "model_not_found", "invalid_request_error")
     headers = floor.api.header("inference")
     async with floor.api.session.post(floor.api.url + CHAT, json={"model": "idle"}, headers=headers) as got:
@@ -201,7 +201,7 @@ async def test_unknown_waiting_and_senseless_requests(floor: Floor, db: Database
         assert (status, body["error"]["code"]) == (400, "invalid"), data
 
 
-async def test_what_runs_is_served_though_nobody_said_so_yet(floor: Floor, db: Database) -> None:
+async def test_a_running_instance_is_used_before_any_hint(floor: Floor, db: Database) -> None:
     host = await floor.worker("w", Agent())
     await floor.run(await add_deployment(db, "known"), "known-1", host)
     await floor.served("known")
@@ -220,7 +220,7 @@ async def test_what_has_no_port_serves_nothing(floor: Floor, db: Database) -> No
     assert (await floor.ask("task"))[0] == 503
 
 
-async def test_a_spec_of_another_version_takes_nobodys_way_away(floor: Floor, db: Database) -> None:
+async def test_a_spec_of_another_version_affects_no_other(floor: Floor, db: Database) -> None:
     host = await floor.worker("w", Agent())
     await floor.run(await add_deployment(db, "odd"), "odd-1", host)
     await floor.run(await add_deployment(db, "m"), "m-1", host)
@@ -233,7 +233,7 @@ async def test_a_spec_of_another_version_takes_nobodys_way_away(floor: Floor, db
     assert (await floor.ask())[0] == 200
 
 
-async def test_a_server_of_one_name_is_asked_by_it(floor: Floor, db: Database) -> None:
+async def test_a_server_with_one_model_name_gets_that_name(floor: Floor, db: Database) -> None:
     agent = Agent()
     uid = await add_deployment(db, "m", engine="transformers", model="path:/models/tiny")
     await floor.run(uid, "m-1", await floor.worker("w", agent))

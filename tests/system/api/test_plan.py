@@ -1,4 +1,4 @@
-"""Planning: the same checks and the same placement as the real thing, and not a row written."""
+"""Plans: the checks and the placement of an apply, without writing a row."""
 
 import time
 from typing import Any
@@ -53,7 +53,7 @@ async def test_several_are_planned_together_by_priority(api: ServedApi, db: Data
     assert await everything(db) == before
 
 
-async def test_who_waits_already_comes_first_and_its_room_is_kept(api: ServedApi, db: Database) -> None:
+async def test_pending_instances_come_first_and_their_capacity_is_reserved(api: ServedApi, db: Database) -> None:
     await add_host(db, "w", gpus=3, gib=40)
     uids = [await add_deployment(db, name, resources={"gpus": n}) for name, n in (("one", 1), ("big", 3), ("next", 1))]
     await add_instance(db, uids[0], "one-1", phase="running", epoch=1)
@@ -74,7 +74,7 @@ async def test_who_waits_already_comes_first_and_its_room_is_kept(api: ServedApi
     assert "room is kept for big-1 on w" in item["explain"]["message"]
 
 
-async def test_each_change_is_told_apart(api: ServedApi, db: Database) -> None:
+async def test_each_kind_of_change_is_distinguished(api: ServedApi, db: Database) -> None:
     await add_host(db, "w", gpus=1, gib=40)
     spec = {"resources": {"gpus": 1, "gpu_memory": "30GiB"}}
     uid = await add_deployment(db, "a", **spec)
@@ -88,7 +88,7 @@ async def test_each_change_is_told_apart(api: ServedApi, db: Database) -> None:
     assert [one["fits"] for one in update["items"]] == [False], "one more does not fit beside it"
     replace = await plan(api, manifest("a", env={"A": "b"}, **spec))
     assert replace["changes"] == {"a": "replace"}
-    assert [one["gpus"] for one in replace["items"]] == [["GPU-w-0"]], "the old one makes room"
+    assert [one["gpus"] for one in replace["items"]] == [["GPU-w-0"]], "the old one frees its GPU"
     stranger = await plan(api, manifest("b", **spec))
     assert [one["fits"] for one in stranger["items"]] == [False]
 
@@ -134,7 +134,7 @@ async def test_bad_manifests_are_refused_as_an_apply_refuses_them(api: ServedApi
     assert "at most 10000" in (await problems(manifest("a", replicas=20_000)))["replicas"]
 
 
-async def test_engine_layout_and_parts_are_told(api: ServedApi, db: Database) -> None:
+async def test_a_plan_shows_engine_layout_and_parts(api: ServedApi, db: Database) -> None:
     await add_host(db, "w", gpus=4, gib=40)
     (item,) = (await plan(api, manifest("a", args={"memory": "60GiB", "heads": 32})))["items"]
     assert item["engine"] == "simulated"
@@ -161,7 +161,7 @@ async def test_what_would_make_it_fit(api: ServedApi, db: Database) -> None:
     assert (status, answer["error"]["code"]) == (409, "not_waiting")
 
 
-async def test_who_would_be_pushed_out(api: ServedApi, db: Database) -> None:
+async def test_a_plan_names_the_victims(api: ServedApi, db: Database) -> None:
     await add_host(db, "w", gpus=1, gib=40)
     uid = await add_deployment(db, "low", resources={"gpus": 1, "exclusive": True})
     await add_instance(db, uid, "low-1", phase="running", epoch=1)
@@ -189,13 +189,13 @@ async def test_a_model_that_is_not_read_in_time_leaves_the_others_planned(
 
 async def test_a_plan_writes_nothing_at_all(api: ServedApi, db: Database) -> None:
     await add_host(db, "w", gpus=8, gib=40)
-    await plan(api, manifest("a"))  # whoever reads for the first time may leave hints of what is committed
+    await plan(api, manifest("a"))  # a first read may set hint bits of committed rows
     moved = [await wal_bytes_of_a_plan(api, db) for _ in range(3)]
     assert min(moved) < 1024, f"80 instances were planned each time, and the log moved by {moved} bytes"
 
 
 async def wal_bytes_of_a_plan(api: ServedApi, db: Database) -> int:
-    """The server now and then writes something of its own; a plan that wrote would do so every time."""
+    """The server sometimes writes by itself; a plan that wrote would do so every time."""
     async with db.connection() as connection:
         before = await connection.fetchval("select pg_current_wal_insert_lsn()")
         await plan(api, *(manifest(f"a{n}", args={"memory": "4GiB"}, replicas=4) for n in range(20)))
@@ -203,7 +203,7 @@ async def wal_bytes_of_a_plan(api: ServedApi, db: Database) -> int:
 
 
 def test_many_manifests_on_many_workers_are_planned_within_a_second() -> None:
-    """100 manifests on 1,000 workers of 8 GPUs; a machine that is busy with other tests gets thrice the time."""
+    """100 manifests on 1,000 workers of 8 GPUs; a machine that is busy with other tests gets three times as long."""
     fleet = Fleet()
     for number in range(1000):
         fleet.add(f"w{number}", [80 * GIB] * 8)
@@ -220,7 +220,7 @@ def test_many_manifests_on_many_workers_are_planned_within_a_second() -> None:
 
 
 def test_a_full_cluster_is_planned_as_quickly() -> None:
-    """As above, where every GPU is taken and the first has to be told whose leaving would help."""
+    """As above, with every GPU claimed, and victims to find for the first manifest."""
     fleet, holders = Fleet(), []
     for number in range(1000):
         fleet.add(f"w{number}", [80 * GIB] * 8)

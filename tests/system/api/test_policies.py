@@ -1,4 +1,4 @@
-"""Policies over HTTP: their life, who may do what, and what a plan says of them."""
+"""Policies over HTTP: their lifecycle, access, and their part in a plan."""
 
 from typing import Any
 
@@ -132,7 +132,7 @@ async def test_a_plan_takes_policies_as_applied(api: ServedApi, db: Database) ->
     assert (alone["policy_changes"], alone["changes"], alone["items"]) == ({"only": "create"}, {}, [])
 
 
-async def test_a_plan_and_an_apply_tell_the_same_policy(api: ServedApi) -> None:
+async def test_a_plan_and_an_apply_show_the_same_policy(api: ServedApi) -> None:
     await api.call("PUT", f"{P}/p", json={**SPEC, "default": True})
     await api.call("PUT", f"{P}/q", json={**SPEC, "time_window": "5m"})
     for own in (None, "p", "q", "none", INLINE):

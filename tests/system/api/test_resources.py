@@ -1,4 +1,4 @@
-"""The resources over HTTP: what each answers, and how each refuses."""
+"""The resources over HTTP: answers and refusals."""
 
 import asyncio
 import io
@@ -64,7 +64,7 @@ async def test_bad_specs_name_field_and_fix(api: ServedApi) -> None:
 
 
 @pytest.mark.parametrize("body", [b"{", b"", b"\xff", b'{"engine": "simulated", "engine": "custom"}', b"[" * 10_000])
-async def test_what_is_no_json_is_refused(api: ServedApi, body: bytes) -> None:
+async def test_invalid_json_is_refused(api: ServedApi, body: bytes) -> None:
     status, answer = await api.call("PUT", f"{D}/a", data=body)
     assert (status, answer["error"]["code"]) == (400, "invalid")
 
@@ -207,7 +207,7 @@ async def test_logs_are_streamed_from_the_worker(api: ServedApi, db: Database) -
     assert (await api.call("GET", f"{path}?tail=-1"))[0] == 400
 
 
-async def test_a_database_that_is_away_is_said_so(api: ServedApi, db: Database) -> None:
+async def test_an_unreachable_database_is_named(api: ServedApi, db: Database) -> None:
     await api.get(D)  # the key is remembered now
     await db.close()
     status, body = await api.call("GET", D)

@@ -1,4 +1,4 @@
-"""Watching: a snapshot, then changes, coalesced; what is gone is told; who is slow is cut."""
+"""Watches: a snapshot, then coalesced changes and deletions; a slow client is cut."""
 
 import asyncio
 import json
@@ -29,7 +29,7 @@ async def watching(api: ServedApi) -> AsyncIterator[aiohttp.StreamReader]:
 
 
 async def frame(stream: aiohttp.StreamReader) -> dict[str, Any]:
-    """The next event; heartbeats are passed over."""
+    """The next event, without heartbeats."""
     async with asyncio.timeout(LIMIT_S):
         while True:
             line = await stream.readline()
@@ -48,7 +48,7 @@ async def test_a_snapshot_then_what_changes(api: ServedApi, db: Database) -> Non
         assert {kind: [one["name"] for one in found] for kind, found in first["object"].items()} == {
             "deployments": ["d"], "instances": ["d-1"], "workers": ["w"],
         }  # fmt: skip
-        api.hints.publish("status", uid)  # nothing has changed, so nothing is told of it
+        api.hints.publish("status", uid)  # unchanged, so it is not sent
         await store.apply(db, "d", DeploymentSpec(engine="simulated", replicas=2))
         api.hints.publish("deployment", uid)
         event = await frame(stream)
@@ -105,7 +105,7 @@ async def test_a_client_that_does_not_read_is_cut(
     writer.write(request.encode())
     try:
         async with asyncio.timeout(LIMIT_S):
-            assert (await reader.readline()).startswith(b"HTTP/1.1 200")  # and not a byte more
+            assert (await reader.readline()).startswith(b"HTTP/1.1 200")  # not one byte more
             (subscription,) = api.hints._subscriptions - others
             told = 0
             while subscription in api.hints._subscriptions:

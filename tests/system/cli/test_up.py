@@ -1,4 +1,4 @@
-"""`gpuward up` as a user meets it: real processes, from the first start to the last."""
+"""`gpuward up` on real processes, from the first start to the last."""
 
 import json
 import os
@@ -13,7 +13,7 @@ import pytest
 
 from support.up_process import Up, clean_env
 
-NOBODY = 65534
+ORDINARY_USER = 65534
 STUBBORN = {
     "kind": "Deployment",
     "name": "stubborn",
@@ -24,7 +24,7 @@ STUBBORN = {
 
 
 def sh(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """As somebody would type it, with nothing of Gpuward in the environment."""
+    """Runs a command as typed, with no Gpuward setting in the environment."""
     return subprocess.run(
         ["sh", "-c", command], cwd=folder, env=clean_env(), capture_output=True, text=True, timeout=60, check=False
     )
@@ -44,22 +44,29 @@ def phases(up: Up) -> list[str]:
     return [item["status"]["phase"] for item in found["items"]]
 
 
-def run_under_nobody() -> None:
+def run_as_ordinary_user() -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can be another user; the other variant has shown an ordinary user already")
     probe = [sys.executable, "-c", "import controller.daemon, agent.daemon"]
     done = subprocess.run(
-        probe, env=clean_env(), cwd="/", user=NOBODY, group=NOBODY, extra_groups=[], capture_output=True, check=False
+        probe,
+        env=clean_env(),
+        cwd="/",
+        user=ORDINARY_USER,
+        group=ORDINARY_USER,
+        extra_groups=[],
+        capture_output=True,
+        check=False,
     )
     if done.returncode != 0:
         pytest.skip("the interpreter or the source lies where an ordinary user may not look")
 
 
-@pytest.mark.parametrize("user", [None, NOBODY])
+@pytest.mark.parametrize("user", [None, ORDINARY_USER])
 def test_from_nothing_to_an_answer_and_back_again(data_dir: Path, user: int | None):
     if user is not None:
         try:
-            run_under_nobody()
+            run_as_ordinary_user()
         except PermissionError:
             pytest.skip("the interpreter lies where an ordinary user may not look")
         os.chown(data_dir, user, user)
@@ -118,7 +125,7 @@ def test_after_a_kill_the_next_one_adopts_the_engines(data_dir: Path):
             assert again.leftovers() == []
 
 
-def test_a_busy_port_is_told_at_once_and_nothing_is_made(data_dir: Path):
+def test_a_busy_port_is_reported_at_once_and_nothing_is_created(data_dir: Path):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

@@ -1,4 +1,4 @@
-"""Connections to the database cut, exhausted and held up, while deployments are analyzed, load and run."""
+"""Database connections are cut, exhausted and blocked while deployments are analyzed, load and run."""
 
 import asyncio
 from collections.abc import Callable
@@ -33,7 +33,7 @@ async def _cut(faults: Faults, which: str) -> None:
 
 @pytest.mark.nightly
 async def test_held_up_and_used_up(make_faults: Callable[[str], Faults]) -> None:
-    """Locks of somebody else's for longer than any statement waits; and not one connection to be had."""
+    """Foreign locks, held longer than any statement waits; and no free connection."""
     await all_of(_held_up(make_faults("a")), _used_up(make_faults("b")))
 
 
@@ -58,13 +58,13 @@ async def _used_up(faults: Faults) -> None:
             await _take_all(held, faults)
             return await faults.leaderless()
 
-        await faults.cluster.until(used_up, "nobody leads for want of a connection", 40)
+        await faults.cluster.until(used_up, "no controller leads, for lack of a connection", 40)
         await asyncio.sleep(HELD_S / 2)
     await faults.recovered(moment)
 
 
 async def _take_all(held: AsyncExitStack, faults: Faults) -> None:
-    """Connects until there is not one connection left."""
+    """Connects until no connection is free."""
     with suppress(asyncpg.TooManyConnectionsError):
         while True:
             await held.enter_async_context(faults.stranger())

@@ -1,4 +1,4 @@
-"""Cases of models that are folders: what is counted of them."""
+"""Cases of models that are folders: which files count."""
 
 import json
 from pathlib import Path
@@ -24,7 +24,7 @@ QWEN = {
 
 
 def folder_of(site: Site, name: str, config: Json, size: int) -> Path:
-    """A model's folder, whose weights take no room on the disk."""
+    """A model's folder with sparse weights."""
     folder = site.cluster.folder / name
     folder.mkdir()
     folder.chmod(0o755)
