@@ -9,7 +9,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AliasChoices, Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from schemas.manifest import NAME_PATTERN
+from schemas.fields import NAME_PATTERN
 from schemas.quantities import SizeMib
 
 _LABEL_MAX = 63

@@ -18,7 +18,7 @@ from controller.engines.memory import cache_bytes_per_token
 from controller.engines.registry import engine_for
 from controller.model_files.config import with_config
 from controller.scheduling.estimate import asks_for
-from schemas.manifest import DeploymentSpec
+from schemas.manifest.deployment import DeploymentSpec
 
 DOCS: Final = Path(__file__).resolve().parent.parent / "docs"
 MODELS: Final = DOCS / "models.yaml"

@@ -36,7 +36,7 @@ from controller.store.core.migrate import migrate
 from controller.store.core.notify import CHANNEL
 from controller.store.deployments import writes as deployments
 from controller.store.embedded import EmbeddedPostgres
-from schemas.manifest import DeploymentSpec
+from schemas.manifest.deployment import DeploymentSpec
 
 GPUS_PER_WORKER = 8
 GPU_MIB = 80 * 1024

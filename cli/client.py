@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from cli.answers import Json
 from cli.connection import Connection
 from cli.errors import CliError, NotFoundError, RefusedError, UnreachableError
-from schemas.objects import ErrorView
+from schemas.api.envelopes import ErrorView
 from schemas.version import __version__
 
 CONNECT_S: Final = 5.0

@@ -10,16 +10,14 @@ from cli.explained import explain_lines, layout_line, need_lines
 from cli.figures import age, clock, gib, hours, or_nothing, percent, printable, when
 from cli.idleness import applying, judged, rule_of
 from cli.kinds import EVENTS, GPUS, INSTANCES, outlook, table_of
+from schemas.api.deployments import DeploymentView
+from schemas.api.envelopes import Condition
+from schemas.api.events import EventView
+from schemas.api.gpus import GpuView
+from schemas.api.instances import InstanceView
+from schemas.api.policies import PolicyView
+from schemas.api.workers import WorkerView
 from schemas.base import View
-from schemas.objects import (
-    Condition,
-    DeploymentView,
-    EventView,
-    GpuView,
-    InstanceView,
-    WorkerView,
-)
-from schemas.policy_objects import PolicyView
 
 Fields = Sequence[tuple[str, str]]
 _INDENT: Final = "  "

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 from cli.answers import Json, parse, path_of
 from cli.figures import percent, printable, span, when
 from cli.sparkline import Values, chart, sparkline
-from schemas.history import UtilizationView
-from schemas.objects import EventView
+from schemas.api.events import EventView
+from schemas.api.history import UtilizationView
 
 if TYPE_CHECKING:  # slow to import
     from cli.client import Api

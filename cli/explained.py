@@ -4,8 +4,8 @@ from collections import Counter
 from typing import Final
 
 from cli.figures import gib
-from schemas.needs import LayoutView, NeedView
-from schemas.objects import Explain, NearestMiss
+from schemas.api.explain import Explain, NearestMiss
+from schemas.api.needs import LayoutView, NeedView
 
 # A word or two for each reason; others are shown as their code, in words.
 _SHORT: Final = {

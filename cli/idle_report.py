@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Final
 
 from cli.figures import hours, or_nothing, short_gpu, span
-from schemas.history import IdleFigures, IdleReport
+from schemas.api.history import IdleFigures, IdleReport
 
 _TITLES: Final = ("DEPLOYMENT", "POLICY", "BELOW", "CLAIMED", "USED", "WASTED", "UNKNOWN", "FREED", "WOULD FREE")
 _CSV: Final = (

@@ -3,9 +3,9 @@
 from datetime import datetime
 
 from cli.figures import NOTHING, age, clock, span
-from schemas.objects import InstanceStatus
-from schemas.policy import UtilizationPolicy
-from schemas.policy_objects import DeploymentPolicy, InstanceUtilization
+from schemas.api.instances import InstanceStatus
+from schemas.api.policies import DeploymentPolicy, InstanceUtilization
+from schemas.manifest.policy import UtilizationPolicy
 
 
 def idle_for(status: InstanceStatus, now: datetime) -> str:

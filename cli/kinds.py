@@ -9,10 +9,14 @@ from cli.errors import UsageError
 from cli.explained import layout_line, one_line
 from cli.figures import NOTHING, age, gib, hours, or_nothing, percent, short_gpus, span
 from cli.idleness import action_of, idle_for, stops_in
-from schemas.access import KeyView, TokenView
+from schemas.api.access import KeyView, TokenView
+from schemas.api.deployments import DeploymentView
+from schemas.api.events import EventView
+from schemas.api.gpus import GpuView
+from schemas.api.instances import InstanceStatus, InstanceView
+from schemas.api.policies import PolicyView
+from schemas.api.workers import WorkerView
 from schemas.base import View
-from schemas.objects import DeploymentView, EventView, GpuView, InstanceStatus, InstanceView, WorkerView
-from schemas.policy_objects import PolicyView
 
 Cell = Callable[[Any, datetime], str]
 

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Final
 
 from cli.figures import NOTHING, age, gib, or_nothing, percent, printable, span
 from cli.sparkline import Values, sparkline
-from schemas.objects import GpuClaimView, GpuView, InstanceView, WorkerView
+from schemas.api.gpus import GpuClaimView, GpuView
+from schemas.api.instances import InstanceView
+from schemas.api.workers import WorkerView
 
 if TYPE_CHECKING:  # slow to import
     from rich.console import Group

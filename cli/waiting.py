@@ -14,7 +14,8 @@ from cli.answers import parse, path_of
 from cli.errors import CliError, TimedOutError, UnreachableError
 from cli.figures import printable
 from cli.kinds import outlook
-from schemas.objects import DeploymentView, InstanceView
+from schemas.api.deployments import DeploymentView
+from schemas.api.instances import InstanceView
 
 if TYPE_CHECKING:  # slow to import
     from cli.client import Api

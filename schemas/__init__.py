@@ -1,1 +1,1 @@
-"""Wire contracts: what users write, what the API returns, what agent and controller say to each other."""
+"""Contracts: manifests, objects of the API, and the messages between agent and controller. No I/O, no ORM."""

@@ -1,15 +1,23 @@
-"""The base of every wire model: frozen, and closed to keys that it does not know."""
+"""The bases of all schemas. Both are frozen; they differ in what they do about unknown keys."""
+
+from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
+M = TypeVar("M", bound=BaseModel)
+
 
 class Wire(BaseModel):
-    """Frozen; unknown keys are refused. For what users write and for what agent and controller say."""
+    """Refuses unknown keys. For manifests, bodies of requests, and messages between agent and controller."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    def part(self, base: type[M]) -> M:
+        """The fields that this object has from `base`, one of its base classes."""
+        return base.model_construct(**{name: getattr(self, name) for name in base.model_fields})
+
 
 class View(BaseModel):
-    """Frozen; unknown keys are ignored, so that an older client reads a newer server. For what the API returns."""
+    """Ignores unknown keys, so that an older client can read a newer server. For what the API returns."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")

@@ -1,4 +1,4 @@
-"""Sizes and durations as people write them: `20GiB`, `5m`. Internally MiB and seconds, always whole units named so."""
+"""Sizes and durations as users write them, such as `20GiB` and `5m`. Inside they are MiB and seconds."""
 
 import re
 from typing import Annotated, Any, Final, Literal
@@ -19,25 +19,25 @@ _SIZE_BYTES: Final = {
 _DURATION_PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _DURATION_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _MIB: Final = 2**20
-_MAX_MIB: Final = 2**40  # an EiB: beyond any machine, and far inside a bigint
+_MAX_MIB: Final = 2**40  # an EiB: larger than any machine, and it fits a bigint
 _MAX_DURATION_S: Final = 10 * 365 * 86400.0
 
 
 def parse_size_mib(value: object) -> int:
-    """Reads a size such as `20GiB` or `512 MB`.
+    """Parses a size such as `20GiB` or `512 MB`.
 
     Args:
-        value: text with a unit. A bare number is refused, since nobody can know its unit.
+        value: text with a unit. A bare number is refused, since its unit is unknown.
 
     Returns:
-        Whole MiB, rounded up, so that a claim is never smaller than what was asked.
+        Whole MiB, rounded up, so that a claim is never smaller than requested.
 
     Raises:
-        ValueError: if it is no size; the message shows the form.
+        ValueError: not a valid size.
     """
     match = _SIZE.match(value) if isinstance(value, str) else None
     if match is None:
-        raise ValueError(f"{value!r} is not a size; write a number with a unit, such as 20GiB or 512MiB")
+        raise ValueError(f"{value!r} is not a valid size; write a number with a unit, such as 20GiB or 512MiB")
     exact = float(match[1]) * _SIZE_BYTES[match[2].lower()] / _MIB
     if not 0 <= exact <= _MAX_MIB:
         raise ValueError(f"{value!r} is larger than any machine; write a size such as 20GiB")
@@ -45,12 +45,12 @@ def parse_size_mib(value: object) -> int:
 
 
 def parse_duration_s(value: object) -> float:
-    """Reads a duration: `30s`, `5m`, `1h30m`, or a number of seconds.
+    """Parses a duration: `30s`, `5m`, `1h30m`, or a number of seconds.
 
     Raises:
-        ValueError: if it is no duration; the message shows the form.
+        ValueError: not a valid duration.
     """
-    wrong = f"{value!r} is not a duration; write seconds or a text such as 30s, 5m or 1h30m"
+    wrong = f"{value!r} is not a valid duration; write seconds or a text such as 30s, 5m or 1h30m"
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise ValueError(wrong)
     if isinstance(value, str):
@@ -93,7 +93,7 @@ def _write_seconds(value: float) -> float | int:
 
 
 def _size_schema(description: str) -> WithJsonSchema:
-    """Sizes are written as text, though they are whole numbers inside."""
+    """Users write sizes as text, though they are whole numbers inside."""
     return WithJsonSchema({"type": "string", "description": description})
 
 

@@ -1,10 +1,24 @@
-"""Reason codes: why something is not placed, and why something is as it is. Clients match on them."""
+"""Reason codes of placement: why a worker or GPU is ruled out. The other codes are in `status_reasons.py`.
 
+Clients match on the codes. Each has one sentence of meaning and one of remedy.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class ReasonText:
+    """What a reason code means, and what the user can do about it."""
+
+    meaning: str
+    remedy: str
 
 
 class Reason(StrEnum):
-    """Why a worker or a device was passed over, or a whole request refused."""
+    """Why a worker or a device is ruled out, or a whole request is refused."""
 
     NOT_READY = "not_ready"
     CORDONED = "cordoned"
@@ -29,5 +43,107 @@ class Reason(StrEnum):
     METADATA_UNKNOWN = "metadata_unknown"
     NOT_ALL_SELECTED_READY = "not_all_selected_ready"
     POLICY_IDLE = "policy_idle"
-    RESERVED = "reserved"  # it would fit, but room is kept for another that waits
-    PREEMPTING = "preempting"  # it pushes lower ones out, and waits until they are gone
+    RESERVED = "reserved"
+    PREEMPTING = "preempting"
+
+
+_PARALLEL_REMEDY: Final = "Use another `parallel.tp` or another number of GPUs."
+PLACEMENT: Final[Mapping[str, ReasonText]] = {
+    Reason.NOT_READY: ReasonText(
+        "The worker is joining, unreachable or lost.",
+        "Start its agent again, or wait: the instance is placed once a worker is ready.",
+    ),
+    Reason.CORDONED: ReasonText(
+        "An operator has cordoned or drained the worker, so nothing new is placed on it.",
+        "Run `gpuward uncordon WORKER`.",
+    ),
+    Reason.LABEL_MISMATCH: ReasonText(
+        "The worker lacks a label that `placement.labels` requires.",
+        "Change `placement.labels`, or start the agent with `--label KEY=VALUE`.",
+    ),
+    Reason.NOT_SELECTED: ReasonText(
+        "The worker or GPU is not among those that `placement.workers` or `placement.gpus` names.",
+        "Name it as well, or remove the selection.",
+    ),
+    Reason.OS_ARCH: ReasonText(
+        "The engine does not run on the operating system or architecture of the worker.",
+        "Use another engine, or add a worker of a supported platform.",
+    ),
+    Reason.ENGINE_UNSUPPORTED: ReasonText(
+        "The worker does not have the engine, or this version of Gpuward cannot run the deployment.",
+        "Install the engine on the worker, or use another engine.",
+    ),
+    Reason.DRIVER_TOO_OLD: ReasonText(
+        "The GPU driver of the worker is older than the engine needs.",
+        "Update the driver, or use another engine or worker.",
+    ),
+    Reason.COMPUTE_CAPABILITY: ReasonText(
+        "The GPU has a lower compute capability than the engine or the data type of the model needs.",
+        "Use a newer GPU, or another engine or data type.",
+    ),
+    Reason.GPU_UNHEALTHY: ReasonText(
+        "The GPU is unhealthy, or its health is unknown.",
+        "Check it with `gpuward describe gpu UUID`; repair it or use another one.",
+    ),
+    Reason.GPU_IN_USE: ReasonText(
+        "A process that Gpuward did not start uses memory of the GPU.",
+        "Stop that process, or reserve its memory with `--reserve-gpu-memory` of the agent.",
+    ),
+    Reason.NEED_GT_CAPACITY: ReasonText(
+        "The instance needs more memory than the GPU has, even when it is empty.",
+        "Use more or larger GPUs, or ask for less memory, for example with a shorter context.",
+    ),
+    Reason.NEED_GT_FREE: ReasonText(
+        "The instance needs more memory than is free on the GPU now.",
+        "Wait, stop other instances, or raise the priority and allow preemption.",
+    ),
+    Reason.EXCLUSIVE_CONFLICT: ReasonText(
+        "The instance needs a whole GPU and others share this one, or another instance holds it exclusively.",
+        "Wait, stop the other instances, or set `exclusive: false` with a size in `gpu_memory`.",
+    ),
+    Reason.HEADS_INDIVISIBLE: ReasonText(
+        "The attention heads of the model cannot be divided by the tensor parallelism.", _PARALLEL_REMEDY
+    ),
+    Reason.VOCAB_INDIVISIBLE: ReasonText(
+        "The vocabulary of the model cannot be divided by the tensor parallelism.", _PARALLEL_REMEDY
+    ),
+    Reason.VISION_INDIVISIBLE: ReasonText(
+        "The attention heads of the vision encoder cannot be divided by the tensor parallelism.", _PARALLEL_REMEDY
+    ),
+    Reason.MIXED_ACCELERATORS: ReasonText(
+        "The worker has enough GPUs, but too few of one vendor and model.",
+        "Ask for fewer GPUs, or name GPUs of one model in `placement.gpus`.",
+    ),
+    Reason.COUNT_MISMATCH: ReasonText(
+        "Too few suitable GPUs or workers are left, or the stated numbers of GPUs contradict each other.",
+        "Ask for fewer GPUs, raise `resources.max_workers`, or make the numbers equal.",
+    ),
+    Reason.HOST_MEMORY: ReasonText(
+        "The instance needs more main memory than is free on the worker.",
+        "Set `resources.host_memory` lower, or free memory on the worker.",
+    ),
+    Reason.CPU: ReasonText(
+        "The instance needs more CPU cores than are free on the worker.",
+        "Set `resources.cpus` lower, or free cores on the worker.",
+    ),
+    Reason.METADATA_UNKNOWN: ReasonText(
+        "The files that describe the model cannot be read, so its need is unknown.",
+        "Check the model name and the access token, or state `resources.gpu_memory`.",
+    ),
+    Reason.NOT_ALL_SELECTED_READY: ReasonText(
+        "A selected worker or GPU would do, but another selected one is not ready.",
+        "Bring the other one back, or remove it from `placement`.",
+    ),
+    Reason.POLICY_IDLE: ReasonText(
+        "A utilization policy stopped the deployment or some of its replicas because they were idle.",
+        "Run `gpuward start NAME` to start it again, or change the policy.",
+    ),
+    Reason.RESERVED: ReasonText(
+        "The instance would fit, but the capacity is reserved for another pending instance.",
+        "Wait, or raise the priority.",
+    ),
+    Reason.PREEMPTING: ReasonText(
+        "The instance preempts instances of lower priority and waits until they have stopped.",
+        "Wait: it is placed when they have stopped.",
+    ),
+}

@@ -5,7 +5,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from schemas.base import Wire
-from schemas.manifest import MAX_GPUS, Name, ScalarText, Text
+from schemas.fields import Name, ScalarText, Text
+from schemas.manifest.deployment import MAX_GPUS
 from schemas.quantities import Seconds, SizeMib
 from schemas.wire import Vendor
 

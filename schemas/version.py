@@ -1,3 +1,3 @@
-"""The version of Gpuward, stated here alone: the package, the API, agents and the command line read it."""
+"""The version of Gpuward. The package, the API, the agents and the command line read it from here."""
 
 __version__ = "0.1.0"

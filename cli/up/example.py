@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cli.answers import Json, parse, path_of
 from cli.waiting import Narrator, Target, until_running
-from schemas.objects import DeploymentView
+from schemas.api.deployments import DeploymentView
 
 if TYPE_CHECKING:  # slow to import
     from cli.client import Api

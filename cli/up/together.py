@@ -24,7 +24,7 @@ from cli.up.hosts import HostChoice, LocalHost, simulated_hosts
 from cli.up.parts import Parts
 from cli.up.progress import Progress
 from cli.waiting import Narrator
-from schemas.objects import WorkerView
+from schemas.api.workers import WorkerView
 
 CONTROLLER_WITHIN_S: Final = 90.0
 WORKERS_WITHIN_S: Final = 60.0

@@ -11,7 +11,7 @@ from cli.kinds import KEYS, TOKENS
 from cli.output import Format
 from cli.verb import OutputOption, run, seconds
 from cli.verbs.look import show
-from schemas.access import Role
+from schemas.api.access import Role
 
 if TYPE_CHECKING:  # slow to import
     from cli.client import Api

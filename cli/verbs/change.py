@@ -15,12 +15,13 @@ from cli.kinds import DEPLOYMENTS, POLICIES, WORKERS, kind_named
 from cli.output import Format, print_data, print_table
 from cli.verb import OutputOption, TimeoutOption, run
 from cli.waiting import Narrator, Target, until_gone, until_running
-from schemas.manifest import DeploymentManifest
-from schemas.objects import DeploymentView
-from schemas.parse import Manifest, ManifestError, parse_manifests
-from schemas.plan import PlanView
-from schemas.policy import PolicyManifest
-from schemas.policy_objects import PlannedPolicy
+from schemas.api.deployments import DeploymentView
+from schemas.api.plan import PlanView
+from schemas.api.policies import PlannedPolicy
+from schemas.manifest.deployment import DeploymentManifest
+from schemas.manifest.parse import Manifest, parse_manifests
+from schemas.manifest.policy import PolicyManifest
+from schemas.manifest.problems import ManifestError
 
 if TYPE_CHECKING:  # slow to import
     from cli.client import Api

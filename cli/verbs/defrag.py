@@ -11,7 +11,7 @@ from cli.figures import age, gib, or_nothing, short_gpus
 from cli.output import Format, print_data, print_table
 from cli.verb import OutputOption, run
 from cli.verbs.change import manifest_as_json, read_manifests
-from schemas.defrag import DefragView, RelocationsView
+from schemas.api.defrag import DefragView, RelocationsView
 
 if TYPE_CHECKING:  # slow to import
     from cli.client import Api

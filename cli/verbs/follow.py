@@ -14,7 +14,7 @@ from cli.kinds import DEPLOYMENTS, EVENTS, GPUS, INSTANCES, POLICIES, WORKERS, k
 from cli.output import Format, print_data
 from cli.verb import OutputOption, run
 from cli.verbs.look import show
-from schemas.objects import EventView
+from schemas.api.events import EventView
 
 if TYPE_CHECKING:  # slow to import
     from cli.client import Api

@@ -8,7 +8,7 @@ from cli.answers import parse, path_of
 from cli.errors import CliError
 from cli.output import Format, print_data, print_table
 from cli.verb import OutputOption, run
-from schemas.objects import AuditView
+from schemas.api.audit import AuditView
 from schemas.version import __version__
 
 if TYPE_CHECKING:  # slow to import

@@ -23,7 +23,9 @@ from cli.kinds import (
 )
 from cli.output import Format, print_data, print_table
 from cli.verb import OutputOption, run
-from schemas.objects import EventView, GpuView, InstanceView
+from schemas.api.events import EventView
+from schemas.api.gpus import GpuView
+from schemas.api.instances import InstanceView
 
 if TYPE_CHECKING:  # slow to import, and `--help` needs none of it
     from cli.client import Api

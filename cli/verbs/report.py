@@ -10,7 +10,7 @@ from cli.errors import UsageError
 from cli.idle_report import as_csv, policies_table, report_table, summary
 from cli.output import Format, print_data, print_table
 from cli.verb import run, seconds
-from schemas.history import IdleReport
+from schemas.api.history import IdleReport
 
 if TYPE_CHECKING:  # slow to import
     from cli.client import Api

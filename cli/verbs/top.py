@@ -12,8 +12,10 @@ from cli.errors import CliError
 from cli.output import console
 from cli.top_view import Picture, gpus_that_fit, view_of
 from cli.verb import run, seconds
-from schemas.history import UtilizationView
-from schemas.objects import GpuView, InstanceView, WorkerView
+from schemas.api.gpus import GpuView
+from schemas.api.history import UtilizationView
+from schemas.api.instances import InstanceView
+from schemas.api.workers import WorkerView
 
 if TYPE_CHECKING:  # slow to import
     from cli.client import Api

@@ -12,7 +12,7 @@ from controller.domain.placement import Need
 from controller.scheduling.admission.admission import RESERVE_AFTER_S
 from controller.store.access.keys import KeyRing, Principal
 from controller.store.core.database import Database
-from schemas.manifest import DeploymentSpec
+from schemas.manifest.deployment import DeploymentSpec
 
 
 @dataclass(frozen=True, slots=True)

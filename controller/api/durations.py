@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from controller.api.errors import invalid
-from schemas.problems import FieldProblem
+from schemas.manifest.problems import FieldProblem
 from schemas.quantities import parse_duration_s
 
 

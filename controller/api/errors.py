@@ -18,7 +18,7 @@ from controller.store.core.refusals import (
     WorkerNameTakenError,
 )
 from controller.store.views.paging import BadCursorError
-from schemas.problems import FieldProblem, ManifestError
+from schemas.manifest.problems import FieldProblem, ManifestError
 
 _RETRY_AFTER_S: Final = "1"
 

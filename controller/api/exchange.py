@@ -10,9 +10,10 @@ from pydantic import BaseModel, ValidationError
 from controller.api.errors import ApiError, invalid
 from controller.api.route import MAX_BODY_BYTES
 from controller.store.views.paging import MAX_LIMIT
-from schemas.manifest import NAME_PATTERN
-from schemas.problems import FieldProblem, ManifestError, from_validation, most_specific, unknown_keys
-from schemas.text import read_json
+from schemas.fields import NAME_PATTERN
+from schemas.manifest.problems import FieldProblem, ManifestError, from_validation, most_specific
+from schemas.manifest.strict_yaml import read_json
+from schemas.manifest.unknown_keys import unknown_keys
 
 DEFAULT_LIMIT: Final = 100
 OUTCOME_HEADER: Final = "X-Gpuward-Outcome"  # of an apply: created, unchanged, updated or replaced
@@ -69,7 +70,7 @@ async def read_model(request: web.Request, model: type[M], *, optional: bool = F
     body = await read_body(request)
     value = {} if optional and not body.strip() else read_json(body)
     if not isinstance(value, dict):
-        raise ManifestError([FieldProblem("", "is no object; send one JSON object")])
+        raise ManifestError([FieldProblem("", "must be one JSON object")])
     problems = list(unknown_keys(model, value))
     try:
         parsed = model.model_validate(value)
@@ -133,7 +134,9 @@ def name_to_apply(request: web.Request) -> str:
     """
     name = request.match_info["name"]
     if not re.fullmatch(NAME_PATTERN, name):
-        raise invalid([FieldProblem("name", "is no DNS label; write lower case letters, digits and '-', at most 63")])
+        raise invalid(
+            [FieldProblem("name", "is not a valid name; write at most 63 lower case letters, digits and '-'")]
+        )
     return name
 
 

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from controller.api.route import Access, Query, Route
-from schemas.objects import ErrorView
+from schemas.api.envelopes import ErrorView
 
 _VARIABLE: Final = re.compile(r"\{(\w+)\}")
 _JSON: Final = "application/json"

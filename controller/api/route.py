@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 from aiohttp import web
 from pydantic import BaseModel
 
-from schemas.access import Role
+from schemas.api.access import Role
 
 MAX_BODY_BYTES: Final = 2**20
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

@@ -8,7 +8,7 @@ import numpy as np
 from controller.decide.windows import end_of, window_of
 from controller.domain.policies import EffectivePolicy
 from controller.domain.utilization import GpuUse, InstanceUse
-from schemas.policy import UtilizationPolicy
+from schemas.manifest.policy import UtilizationPolicy
 
 _SLOTS: Final = 60
 _MAX_GPUS: Final = 64  # so that an event stays small; the rest is counted

@@ -7,7 +7,7 @@ from typing import Any, Final, Protocol
 from controller.domain.placement import Layout, Need
 from controller.engines.base import Launch
 from controller.engines.registry import engine_for
-from schemas.manifest import DeploymentSpec, SecretRef
+from schemas.manifest.deployment import DeploymentSpec, SecretRef
 from schemas.wire import ClaimOrder, StartOrder
 
 # Where a gang's processes find each other, on the leader's host: below the ports that agents choose from (18000 and up)

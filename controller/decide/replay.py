@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from controller.decide.utilization import judge
 from controller.domain.series import Series
 from controller.domain.utilization import GpuUse, InstanceUse
-from schemas.policy import UtilizationPolicy
+from schemas.manifest.policy import UtilizationPolicy
 
 MINUTE_S: Final = 60.0
 _GAP_S: Final = 1.0  # claims closer than this follow one another

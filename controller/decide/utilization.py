@@ -12,7 +12,7 @@ import numpy as np
 
 from controller.decide.windows import Window, end_of, is_fresh, mean_steps, window_of
 from controller.domain.utilization import GpuUse, InstanceUse, Judgement, Verdict
-from schemas.policy import UtilizationPolicy
+from schemas.manifest.policy import UtilizationPolicy
 
 _AHEAD_S: Final = 5.0  # samples are never written ahead of the database's clock; if they are, it was set back
 _TINY_S: Final = 1e-6

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from controller.domain.phases import InstancePhase
 from controller.domain.placement import Layout, Need
-from schemas.manifest import DeploymentSpec
+from schemas.manifest.deployment import DeploymentSpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """A need as the API shows it: the figure of the layout that was chosen, and what it is made of."""
 
 from controller.domain.placement import Layout, Need, Share
-from schemas.manifest import Resources
-from schemas.needs import NeedView
+from schemas.api.needs import NeedView
+from schemas.manifest.deployment import Resources
 
 
 def need_view(need: Need, resources: Resources, engine: str | None = None, layout: Layout | None = None) -> NeedView:

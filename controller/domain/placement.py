@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from schemas.objects import Explain
+from schemas.api.explain import Explain
 from schemas.reasons import Reason
 
 

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 
 from controller.domain.instances import IntentFacts
 from controller.domain.utilization import Judgement, Verdict
-from schemas.policy import UtilizationPolicy, Webhook
+from schemas.manifest.policy import UtilizationPolicy, Webhook
 
 PolicyAction: TypeAlias = Literal["stop", "scale_down", "notify"]
 

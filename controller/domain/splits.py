@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from controller.domain.placement import Need
-from schemas.manifest import DeploymentSpec, Parallel
+from schemas.manifest.deployment import DeploymentSpec, Parallel
 from schemas.reasons import Reason
 
 MORE_WORKERS: Final = (2, 4)  # over which an instance that fits nowhere is advised to go

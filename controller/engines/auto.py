@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from controller.domain.placement import Compatibility, Need
 from controller.engines.base import Analysis, Engine, EngineProcess, Launch, SpecError
 from controller.engines.flags import flag_of
-from schemas.manifest import DeploymentSpec
+from schemas.manifest.deployment import DeploymentSpec
 
 
 class Choosable(Engine, Protocol):

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
 from controller.domain.placement import Compatibility, Need
-from schemas.manifest import DeploymentSpec
+from schemas.manifest.deployment import DeploymentSpec
 from schemas.wire import ProbeOrder, SimulatedLoad
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from controller.domain.model_facts import ModelFacts
 from controller.engines.flags import text
-from schemas.manifest import DeploymentSpec
+from schemas.manifest.deployment import DeploymentSpec
 
 
 def demanded_capability(

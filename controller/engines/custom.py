@@ -14,7 +14,7 @@ from controller.engines.base import (
     refuse_gangs,
     refuse_parallel,
 )
-from schemas.manifest import DeploymentSpec
+from schemas.manifest.deployment import DeploymentSpec
 
 # Running and waiting, as the well-known servers name them. Which of them a command starts cannot be known; one that is
 # none of them, or does not offer its metrics, has none of these gauges, and then only the proxy's count tells.

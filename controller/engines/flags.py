@@ -6,7 +6,7 @@ from decimal import Decimal
 from typing import Any, Final
 
 from controller.engines.base import SpecError
-from schemas.manifest import DeploymentSpec
+from schemas.manifest.deployment import DeploymentSpec
 
 _FLAG: Final = re.compile(r"^[a-z][a-z0-9-]*$")
 _NUMBER: Final = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,12})?)([kKmMgG]?)")

@@ -25,7 +25,7 @@ from controller.engines.base import (
 from controller.engines.flags import figure, flags, stated, text
 from controller.engines.memory import UNKNOWN_CACHE_SHARE, Workload, cache_per_gpu, mib
 from controller.engines.source import model_analysis, refuse_other_models
-from schemas.manifest import DeploymentSpec
+from schemas.manifest.deployment import DeploymentSpec
 from schemas.reasons import Reason
 
 DEFAULT_CONTEXT: Final = 8192

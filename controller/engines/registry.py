@@ -10,7 +10,7 @@ from controller.engines.sglang import SglangEngine
 from controller.engines.simulated import SimulatedEngine
 from controller.engines.transformers import TransformersEngine
 from controller.engines.vllm import VllmEngine
-from schemas.manifest import DeploymentSpec
+from schemas.manifest.deployment import DeploymentSpec
 
 _BEST_FIRST: Final = (LlamaCppEngine(), VllmEngine(), SglangEngine(), TransformersEngine())
 _ALL: Final[tuple[Engine, ...]] = (CustomEngine(), SimulatedEngine(), *_BEST_FIRST)

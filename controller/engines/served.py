@@ -25,7 +25,7 @@ from controller.engines.memory import (
     weights_per_gpu,
 )
 from controller.engines.source import model_analysis, refuse_other_models
-from schemas.manifest import DeploymentSpec
+from schemas.manifest.deployment import DeploymentSpec
 from schemas.reasons import Reason
 
 GPU_COUNTS: Final = (1, 2, 3, 4, 5, 6, 7, 8, 16)  # of one worker; which of them divide the model is for it to say

@@ -9,7 +9,7 @@ from controller.engines.flags import figure, stated
 from controller.engines.memory import mib
 from controller.engines.served import CONTEXT_MIB, ModelServer, ServerTable, outside_parts
 from controller.engines.source import repository
-from schemas.manifest import DeploymentSpec
+from schemas.manifest.deployment import DeploymentSpec
 
 _BY_PARALLEL: Final = "state it under parallel"
 _BY_PLACEMENT: Final = "it follows from where the instance is placed"

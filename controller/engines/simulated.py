@@ -15,7 +15,7 @@ from controller.engines.base import (
     model_reference,
     probe_order,
 )
-from schemas.manifest import DeploymentSpec
+from schemas.manifest.deployment import DeploymentSpec
 from schemas.quantities import parse_duration_s, parse_size_mib
 from schemas.wire import SimulatedLoad
 

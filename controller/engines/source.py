@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from controller.engines.base import Analysis, SpecError, model_reference
-from schemas.manifest import DeploymentSpec
+from schemas.manifest.deployment import DeploymentSpec
 
 _ANALYSIS: Final = "controller.model_files.analysis:model_facts"
 _FOLDER_DEADLINE_S: Final = 60.0

@@ -19,7 +19,7 @@ from controller.engines.capability import demanded_capability
 from controller.engines.flags import flags
 from controller.engines.memory import loaded_bytes, mib
 from controller.engines.source import model_analysis, refuse_other_models
-from schemas.manifest import DeploymentSpec
+from schemas.manifest.deployment import DeploymentSpec
 from schemas.reasons import Reason
 
 # What comes to the tensors themselves. Key-value cache, activations and the allocator's slack grow with the model;

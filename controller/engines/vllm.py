@@ -11,7 +11,7 @@ from controller.engines.base import EngineProcess, Launch, probe_order
 from controller.engines.flags import figure, stated
 from controller.engines.served import ModelServer, ServerTable, outside_parts
 from controller.engines.source import repository
-from schemas.manifest import DeploymentSpec
+from schemas.manifest.deployment import DeploymentSpec
 
 _BY_PARALLEL: Final = "state it under parallel"
 _BY_PLACEMENT: Final = "it follows from where the instance is placed"

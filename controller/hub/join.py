@@ -14,7 +14,7 @@ from controller.runtime.database import DATABASE_ERRORS
 from controller.store.access.tokens import redeem
 from controller.store.core.database import Database
 from controller.store.core.refusals import RefusedError, TokenRefusedError, WorkerNameTakenError
-from schemas.objects import ErrorBody, ErrorView
+from schemas.api.envelopes import ErrorBody, ErrorView
 from schemas.wire import JoinRequest
 
 log = structlog.get_logger(__name__)

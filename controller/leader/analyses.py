@@ -16,7 +16,7 @@ from controller.runtime.clock import Clock
 from controller.runtime.computations import ComputationMetrics, Computations
 from controller.runtime.outcome import RetryableError
 from controller.runtime.slots import Work
-from schemas.manifest import DeploymentSpec
+from schemas.manifest.deployment import DeploymentSpec
 
 PURPOSE = "analysis"
 

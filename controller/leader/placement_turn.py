@@ -24,8 +24,8 @@ from controller.store.placement.commit import PlacedStart
 from controller.store.placement.holdings import Holdings
 from controller.store.placement.inventory import InventoryCache
 from controller.store.placement.pending import PendingRow, RevisionKey, read_revisions
-from schemas.manifest import DeploymentSpec
-from schemas.objects import Explain
+from schemas.api.explain import Explain
+from schemas.manifest.deployment import DeploymentSpec
 from schemas.reasons import Reason
 
 _PATIENCE_S: Final = 0.02

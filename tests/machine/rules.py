@@ -37,7 +37,7 @@ from machine.hosts import GIB, GPU_MIB, Host
 from machine.relocations import count_relocations, request_relocations
 from machine.wire import agent_hears, agent_says, hub_hears, hub_hears_late, replay
 from machine.world import World
-from schemas.manifest import DeploymentSpec
+from schemas.manifest.deployment import DeploymentSpec
 
 _FOLDERS = "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108 - journals of one example
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import asyncpg
 
-from controller.hub import handshake
+from controller.hub import handshake as greeting
 from controller.hub.devices import write_change
 from controller.store.core.refusals import RefusedError
 from controller.store.deployments import writes as deployments
@@ -20,7 +20,7 @@ from controller.store.workers.workers import WorkerGoneError
 from machine.controllers import Controller, HandClock, Term
 from machine.faults import Outcome, Strike, StruckDatabase, finish, launch
 from machine.hosts import GPU_MIB, Host, Link
-from schemas.manifest import DeploymentSpec
+from schemas.manifest.deployment import DeploymentSpec
 from schemas.wire import Command, Hello
 
 Action = Callable[[], Awaitable[Any]]
@@ -237,7 +237,7 @@ class World:
         self, host: Host, worker_id: str, hello: Hello, controller: Controller, strike: Strike | None, *, keep: bool
     ) -> None:
         async def greet() -> None:
-            identity = await handshake.identify(self.database, worker_id)
+            identity = await greeting.identify(self.database, worker_id)
             if identity is None or identity.deleted:
                 if keep:
                     host.worker_id = None

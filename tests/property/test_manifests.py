@@ -1,4 +1,4 @@
-"""Manifests from anybody: specs or refusals that say something, and nothing else, whatever is written."""
+"""Any input to the parser of manifests gives specs or a refusal with a message, and nothing else."""
 
 from typing import Any
 
@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from controller.engines.base import SpecError
 from controller.engines.registry import validate
-from schemas.manifest import DeploymentManifest
-from schemas.parse import Manifest, parse_manifest_objects, parse_manifests
-from schemas.problems import ManifestError
+from schemas.manifest.deployment import DeploymentManifest
+from schemas.manifest.parse import Manifest, parse_manifest_objects, parse_manifests
+from schemas.manifest.problems import ManifestError
 from support.bounds import bounded
 from support.profiles import TIMEOUT_S, reader_settings
 
@@ -49,7 +49,7 @@ MANIFESTS = st.recursive(
 
 
 def check(manifests: list[Manifest]) -> None:
-    """Engines judge them, or refuse them in words."""
+    """The engine accepts each manifest, or refuses it with a message."""
     for manifest in manifests:
         if isinstance(manifest, DeploymentManifest):
             try:
@@ -59,10 +59,10 @@ def check(manifests: list[Manifest]) -> None:
                 assert refused
 
 
-def problems_of(parse: Any, written: Any) -> list[Any]:
+def problems_of(parse: Any, value: Any) -> list[Any]:
     try:
         with bounded():
-            check(parse(written))
+            check(parse(value))
     except ManifestError as error:
         return list(error.problems)
     return []
@@ -70,7 +70,7 @@ def problems_of(parse: Any, written: Any) -> list[Any]:
 
 @given(st.lists(MANIFESTS, max_size=3))
 @reader_settings()
-def test_as_values(values: list[Any]) -> None:
+def test_any_values(values: list[Any]) -> None:
     assert all(problem.message for problem in problems_of(parse_manifest_objects, values))
 
 
@@ -91,7 +91,7 @@ DEPLOYMENTS = st.fixed_dictionaries(
 
 @given(DEPLOYMENTS)
 @reader_settings()
-def test_deployments_are_judged_by_their_engines(value: dict[str, Any]) -> None:
+def test_engines_accept_or_refuse_any_deployment(value: dict[str, Any]) -> None:
     assert all(problem.message for problem in problems_of(parse_manifest_objects, [value]))
 
 
@@ -114,11 +114,11 @@ SERVED = st.builds(
 
 @given(SERVED)
 @reader_settings()
-def test_flags_are_judged_by_their_engines(value: dict[str, Any]) -> None:
+def test_engines_accept_or_refuse_any_flags(value: dict[str, Any]) -> None:
     assert all(problem.message for problem in problems_of(parse_manifest_objects, [value]))
 
 
 @given(st.text(max_size=200) | st.text(alphabet="ab:-[]{}&*!|>'\"\n #,0", max_size=60))
 @reader_settings()
-def test_as_text(written: str) -> None:
+def test_any_text(written: str) -> None:
     assert all(problem.message for problem in problems_of(parse_manifests, written))

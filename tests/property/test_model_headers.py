@@ -16,7 +16,7 @@ from controller.model_files.analysis import facts_of
 from controller.model_files.errors import MetadataError
 from controller.model_files.weights import BIN_INDEX_FILE, INDEX_FILE
 from controller.runtime.child import ChildError, run_child
-from schemas.manifest import DeploymentSpec
+from schemas.manifest.deployment import DeploymentSpec
 from support.bounds import MOST_BYTES, bounded
 from support.memory_files import MemoryFiles
 from support.model_files import safetensors, with_header

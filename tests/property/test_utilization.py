@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from controller.decide.utilization import judge
 from controller.domain.series import Series
 from controller.domain.utilization import Verdict
-from schemas.policy import UtilizationPolicy
+from schemas.manifest.policy import UtilizationPolicy
 from support.telemetry import NOW, PERIOD_S, gpu, policy, use
 
 Sample = tuple[float, float]  # age in seconds, highest utilization

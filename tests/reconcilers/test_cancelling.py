@@ -15,7 +15,7 @@ from controller.runtime.metrics import Metrics
 from controller.settings import ControllerSettings
 from controller.store.core.database import Database
 from controller.store.deployments import writes as deployments
-from schemas.manifest import DeploymentSpec
+from schemas.manifest.deployment import DeploymentSpec
 from support.leader_term import Reign
 
 LIMIT_S = 20.0

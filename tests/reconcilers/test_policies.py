@@ -10,7 +10,7 @@ from controller.runtime.outcome import StaleError
 from controller.store.core.database import Database
 from controller.store.deployments import writes as deployments
 from controller.store.views.metrics import INLINE, Figures, read_figures
-from schemas.manifest import DeploymentSpec
+from schemas.manifest.deployment import DeploymentSpec
 from support.leader_term import Reign
 from support.ledger import GIB, add_deployment, add_host, claim, report, rows
 from support.policed import DEVICE_GIB, STOP_IDLE, Policed, settle

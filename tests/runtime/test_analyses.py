@@ -8,7 +8,7 @@ from pathlib import Path
 from controller.domain.instances import RevisionFacts
 from controller.leader.analyses import Analyses
 from controller.runtime.clock import SystemClock
-from schemas.manifest import DeploymentSpec
+from schemas.manifest.deployment import DeploymentSpec
 from support.model_files import model_folder
 
 LIMIT_S = 30.0

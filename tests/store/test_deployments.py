@@ -11,8 +11,8 @@ from controller.store.core.notify import CHANNEL
 from controller.store.core.refusals import GenerationConflictError, NotFoundError
 from controller.store.deployments import writes as store
 from controller.store.views.deployments import deployment_by_name
-from schemas.manifest import DeploymentSpec
-from schemas.objects import DeploymentView
+from schemas.api.deployments import DeploymentView
+from schemas.manifest.deployment import DeploymentSpec
 from support.ledger import rows
 
 

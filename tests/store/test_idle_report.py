@@ -9,7 +9,7 @@ from controller.decide.replay import freed_gpu_s
 from controller.store.core.database import Database
 from controller.store.telemetry.idle_report import Sums, add_spoken, days, read_claimed
 from controller.store.telemetry.past import read_pasts
-from schemas.policy import UtilizationPolicy
+from schemas.manifest.policy import UtilizationPolicy
 from support.history import at, minutes, partitions, span
 from support.ledger import GIB, Host, add_deployment, add_host, add_instance, claim
 

@@ -17,11 +17,11 @@ from controller.store.views.deployments import deployment_by_name
 from controller.store.views.events import objects_named
 from controller.store.views.instances import instance_by_id
 from controller.store.views.policies import list_policies, policy_by_name
-from schemas.manifest import DeploymentSpec
-from schemas.objects import DeploymentView
-from schemas.policy import PolicySpec
-from schemas.policy_objects import PolicyView
-from schemas.problems import ManifestError
+from schemas.api.deployments import DeploymentView
+from schemas.api.policies import PolicyView
+from schemas.manifest.deployment import DeploymentSpec
+from schemas.manifest.policy import PolicySpec
+from schemas.manifest.problems import ManifestError
 from support.ledger import add_deployment, add_instance, rows
 
 INLINE = {"min_gpu_utilization": 10, "time_window": 300}

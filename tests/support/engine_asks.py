@@ -8,7 +8,7 @@ from controller.domain.placement import Ask, Need
 from controller.engines.base import EngineProcess, Launch
 from controller.engines.registry import engine_for, validate
 from controller.scheduling.estimate import asks_for
-from schemas.manifest import DeploymentSpec
+from schemas.manifest.deployment import DeploymentSpec
 
 GIB = 1024
 LLAMA = ModelFacts(

@@ -16,7 +16,7 @@ from controller.domain.instances import (
 )
 from controller.domain.phases import HOLDS_CLAIMS, InstancePhase
 from controller.domain.placement import Need
-from schemas.manifest import DeploymentSpec
+from schemas.manifest.deployment import DeploymentSpec
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 NEED = Need(memory_mib=1024)

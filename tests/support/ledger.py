@@ -9,7 +9,7 @@ import orjson
 from controller.engines.registry import engine_for
 from controller.scheduling.estimate import input_hash
 from controller.store.core.database import Database
-from schemas.manifest import DeploymentSpec
+from schemas.manifest.deployment import DeploymentSpec
 
 GIB = 1024
 

@@ -19,7 +19,7 @@ from controller.store.core.audit import audit
 from controller.store.core.database import Database
 from controller.store.deployments import writes as deployments
 from controller.store.workers import flags as worker_flags
-from schemas.manifest import DeploymentSpec
+from schemas.manifest.deployment import DeploymentSpec
 from support.agent_by_hand import Hosts, as_text, seat
 from support.leader_term import Reign
 from support.ledger import Host, add_host, rows

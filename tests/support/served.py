@@ -18,7 +18,7 @@ from controller.runtime.child import ChildError
 from controller.runtime.metrics import Metrics
 from controller.store.access.keys import create_key
 from controller.store.core.database import Database
-from schemas.manifest import DeploymentSpec
+from schemas.manifest.deployment import DeploymentSpec
 from support.loopback import listening
 
 KEPT_S = 2 * 3600.0  # samples

@@ -6,7 +6,7 @@ from typing import Any
 
 from controller.domain.series import Series
 from controller.domain.utilization import GpuUse, InstanceUse, RequestsSeen
-from schemas.policy import UtilizationPolicy
+from schemas.manifest.policy import UtilizationPolicy
 
 NOW = datetime(2026, 11, 21, 12, 30, tzinfo=UTC).timestamp()
 PERIOD_S = 10.0

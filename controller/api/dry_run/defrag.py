@@ -28,10 +28,10 @@ from controller.store.placement.movable import (
     read_movable,
     read_relocations,
 )
-from schemas.defrag import MAX_DEMANDS, DefragBody, DefragView, MoveView, RelocationsView, RelocationView
-from schemas.manifest import DeploymentManifest
-from schemas.parse import parse_manifest_objects
-from schemas.problems import FieldProblem, ManifestError, join_path
+from schemas.api.defrag import MAX_DEMANDS, DefragBody, DefragView, MoveView, RelocationsView, RelocationView
+from schemas.manifest.deployment import DeploymentManifest
+from schemas.manifest.parse import parse_manifest_objects
+from schemas.manifest.problems import FieldProblem, ManifestError, join_path
 
 
 @dataclass(frozen=True, slots=True)

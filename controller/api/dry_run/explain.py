@@ -20,7 +20,7 @@ from controller.scheduling.search.place import place
 from controller.store.placement.explain_reads import Standing, standing_of
 from controller.store.placement.holders import read_holders
 from controller.store.placement.inventory import read_inventory
-from schemas.objects import Explain
+from schemas.api.explain import Explain
 from schemas.reasons import Reason
 
 _WAITING: Final = frozenset({"pending", "analyzing"})

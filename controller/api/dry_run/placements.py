@@ -13,10 +13,10 @@ from controller.scheduling.explain.advice import Unfit, advise
 from controller.scheduling.inventory.holders import Holder
 from controller.scheduling.inventory.inventory import Inventory
 from controller.store.placement.plan_reads import Queue
-from schemas.manifest import DeploymentSpec
-from schemas.needs import LayoutView
-from schemas.objects import Explain
-from schemas.plan import PlanItem
+from schemas.api.explain import Explain
+from schemas.api.needs import LayoutView
+from schemas.api.plan import PlanItem
+from schemas.manifest.deployment import DeploymentSpec
 from schemas.reasons import Reason
 
 MAX_INSTANCES: Final = 10_000

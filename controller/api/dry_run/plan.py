@@ -23,12 +23,12 @@ from controller.store.placement.holders import read_holders
 from controller.store.placement.inventory import read_inventory
 from controller.store.placement.plan_reads import known_needs, placed_counts, read_queue
 from controller.store.views.deployments import live_by_name
-from schemas.manifest import DeploymentManifest, DeploymentSpec
-from schemas.objects import DeploymentView
-from schemas.parse import parse_manifest_objects
-from schemas.plan import PlanView
-from schemas.problems import FieldProblem, join_path
-from schemas.requests import PlanBody
+from schemas.api.deployments import DeploymentView
+from schemas.api.plan import PlanView
+from schemas.api.requests import PlanBody
+from schemas.manifest.deployment import DeploymentManifest, DeploymentSpec
+from schemas.manifest.parse import parse_manifest_objects
+from schemas.manifest.problems import FieldProblem, join_path
 
 ANALYSES_LIMIT_S: Final = 25.0  # of one plan
 _ANALYSIS_LIMIT_S: Final = 15.0  # of one deployment's, so that one that hangs leaves time for others

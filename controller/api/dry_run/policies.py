@@ -12,11 +12,11 @@ from controller.store.policies.checks import (
 )
 from controller.store.views.paging import Reader
 from controller.store.views.policies import named_and_default
-from schemas.manifest import DeploymentManifest, DeploymentSpec
-from schemas.parse import Manifest
-from schemas.policy import PolicyManifest, PolicySpec, UtilizationPolicy
-from schemas.policy_objects import PlannedPolicy
-from schemas.problems import FieldProblem
+from schemas.api.policies import PlannedPolicy
+from schemas.manifest.deployment import DeploymentManifest, DeploymentSpec
+from schemas.manifest.parse import Manifest
+from schemas.manifest.policy import PolicyManifest, PolicySpec, UtilizationPolicy
+from schemas.manifest.problems import FieldProblem
 
 PolicyChange = Literal["create", "update", "unchanged"]
 Policies = Mapping[str, tuple[int, PolicySpec]]  # generation and spec, by name

@@ -12,11 +12,11 @@ from controller.api.route import Access, Route
 from controller.store.access.keys import create_key, list_keys, revoke_key
 from controller.store.access.secrets import delete_secret, put_secret
 from controller.store.access.tokens import create_token, list_tokens, revoke_token
-from schemas.access import KeyCreated, KeyView, TokenCreated, TokenView
-from schemas.manifest import NAME_PATTERN
-from schemas.objects import Page
-from schemas.problems import FieldProblem
-from schemas.requests import KeyBody, SecretBody, TokenBody
+from schemas.api.access import KeyCreated, KeyView, TokenCreated, TokenView
+from schemas.api.envelopes import Page
+from schemas.api.requests import KeyBody, SecretBody, TokenBody
+from schemas.fields import NAME_PATTERN
+from schemas.manifest.problems import FieldProblem
 
 
 async def post_key(request: web.Request) -> web.Response:
@@ -55,7 +55,9 @@ async def put_one_secret(request: web.Request) -> web.Response:
     """`PUT /secrets/{name}`."""
     name = request.match_info["name"]
     if not re.fullmatch(NAME_PATTERN, name):
-        raise invalid([FieldProblem("name", "is no secret's name; write lower case letters, digits and '-'")])
+        raise invalid(
+            [FieldProblem("name", "is not a valid name of a secret; write lower case letters, digits and '-'")]
+        )
     body = await read_model(request, SecretBody)
     await put_secret(request.app[CONTEXT].database, name, body.value)
     return web.Response(status=204)

@@ -22,10 +22,11 @@ from controller.engines.registry import validate
 from controller.store.core.database import Database
 from controller.store.deployments import writes as store
 from controller.store.views.deployments import deployment_by_name, list_deployments
-from schemas.manifest import DeploymentSpec
-from schemas.objects import DeploymentView, Page
-from schemas.parse import parse_spec
-from schemas.requests import ScaleBody
+from schemas.api.deployments import DeploymentView
+from schemas.api.envelopes import Page
+from schemas.api.requests import ScaleBody
+from schemas.manifest.deployment import DeploymentSpec
+from schemas.manifest.parse import parse_spec
 
 
 async def get_all(request: web.Request) -> web.Response:

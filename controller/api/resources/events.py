@@ -9,8 +9,9 @@ from controller.api.errors import invalid
 from controller.api.exchange import answer, known_parameters, page_limit, whole_number
 from controller.api.route import PAGING, Access, Query, Route
 from controller.store.views.events import list_events, objects_named
-from schemas.objects import EventView, Page
-from schemas.problems import FieldProblem
+from schemas.api.envelopes import Page
+from schemas.api.events import EventView
+from schemas.manifest.problems import FieldProblem
 
 _KINDS: Final = ("deployment", "instance", "worker", "gpu", "policy")
 

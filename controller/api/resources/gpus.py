@@ -8,7 +8,8 @@ from controller.api.context import CONTEXT
 from controller.api.exchange import answer, known_parameters, page_limit
 from controller.api.route import PAGING, Access, Query, Route
 from controller.store.views.gpus import gpu_by_uuid, list_gpus
-from schemas.objects import GpuView, Page
+from schemas.api.envelopes import Page
+from schemas.api.gpus import GpuView
 
 
 async def get_all(request: web.Request) -> web.Response:

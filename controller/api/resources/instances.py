@@ -8,7 +8,8 @@ from controller.api.context import CONTEXT
 from controller.api.exchange import answer, known_parameters, page_limit
 from controller.api.route import PAGING, Access, Query, Route
 from controller.store.views.instances import instance_by_id, list_instances
-from schemas.objects import InstanceView, Page
+from schemas.api.envelopes import Page
+from schemas.api.instances import InstanceView
 
 
 async def get_all(request: web.Request) -> web.Response:

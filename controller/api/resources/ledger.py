@@ -9,7 +9,8 @@ from controller.api.exchange import answer
 from controller.api.route import Access, Route
 from controller.store.core.audit import audit
 from controller.store.views.leader import read_leader
-from schemas.objects import AuditView, LeaderView
+from schemas.api.audit import AuditView
+from schemas.api.leader import LeaderView
 
 
 async def get_audit(request: web.Request) -> web.Response:

@@ -18,10 +18,10 @@ from controller.api.exchange import (
 from controller.api.route import PAGING, Access, Route
 from controller.store.policies.writes import apply_policy, delete_policy
 from controller.store.views.policies import list_policies, policy_by_name
-from schemas.objects import Page
-from schemas.parse import parse_policy_spec
-from schemas.policy import PolicySpec
-from schemas.policy_objects import PolicyView
+from schemas.api.envelopes import Page
+from schemas.api.policies import PolicyView
+from schemas.manifest.parse import parse_policy_spec
+from schemas.manifest.policy import PolicySpec
 
 
 async def get_all(request: web.Request) -> web.Response:

@@ -19,9 +19,9 @@ from controller.store.core.database import Database
 from controller.store.policies.effective import effective_policies
 from controller.store.telemetry.idle_report import Spent, Sums, add_spoken, days, read_claimed, rolled_up_to
 from controller.store.telemetry.past import read_pasts
-from schemas.history import IdleFigures, IdleItem, IdleReport, PolicyItem, ReplayedPolicy
-from schemas.policy import MAX_WINDOW_S, MIN_WINDOW_S, UtilizationPolicy
-from schemas.problems import FieldProblem
+from schemas.api.history import IdleFigures, IdleItem, IdleReport, PolicyItem, ReplayedPolicy
+from schemas.manifest.policy import MAX_WINDOW_S, MIN_WINDOW_S, UtilizationPolicy
+from schemas.manifest.problems import FieldProblem
 
 DEFAULT_SINCE_S: Final = 7 * 86_400.0
 MAX_SINCE_S: Final = 400 * 86_400.0
@@ -47,7 +47,7 @@ def _replayed(parameters: Mapping[str, str]) -> UtilizationPolicy | None:
         return None
     if minimum is None or window_s is None:
         missing = "min_gpu_utilization" if minimum is None else "time_window"
-        raise invalid([FieldProblem(missing, "is missing; a policy is replayed where both it and the other are given")])
+        raise invalid([FieldProblem(missing, "is required; a policy is replayed only if both are given")])
     return UtilizationPolicy(min_gpu_utilization=minimum, time_window=int(window_s))
 
 

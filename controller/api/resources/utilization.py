@@ -21,8 +21,8 @@ from controller.store.telemetry.utilization import (
     tracks_of_worker,
 )
 from controller.store.views.paging import Reader
-from schemas.history import UtilizationView, WatchView
-from schemas.problems import FieldProblem
+from schemas.api.history import UtilizationView, WatchView
+from schemas.manifest.problems import FieldProblem
 
 DEFAULT_WINDOW_S: Final = 600.0
 MIN_WINDOW_S: Final = 30.0

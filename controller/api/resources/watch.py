@@ -16,7 +16,10 @@ from controller.store.core.database import Database
 from controller.store.views.deployments import deployments_by_uid
 from controller.store.views.instances import instances_of
 from controller.store.views.workers import workers_by_id
-from schemas.objects import DeploymentView, InstanceView, WatchEvent, WorkerView
+from schemas.api.deployments import DeploymentView
+from schemas.api.instances import InstanceView
+from schemas.api.watch import WatchEvent
+from schemas.api.workers import WorkerView
 
 HEARTBEAT_S: Final = 10.0
 COALESCE_S: Final = 0.1

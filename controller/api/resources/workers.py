@@ -10,7 +10,8 @@ from controller.api.exchange import answer, flag, known_parameters, page_limit
 from controller.api.route import PAGING, Access, Query, Route
 from controller.store.views.workers import list_workers, worker_by_name
 from controller.store.workers.flags import WorkerVerb, delete_worker, set_flags
-from schemas.objects import Page, WorkerView
+from schemas.api.envelopes import Page
+from schemas.api.workers import WorkerView
 
 
 async def get_all(request: web.Request) -> web.Response:

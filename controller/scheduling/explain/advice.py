@@ -15,8 +15,8 @@ from controller.scheduling.estimate import EngineFacts, asks_for
 from controller.scheduling.inventory.holders import Holder
 from controller.scheduling.inventory.inventory import Inventory
 from controller.scheduling.search.place import find
-from schemas.manifest import DeploymentSpec, Parallel, Placement
-from schemas.objects import Explain
+from schemas.api.explain import Explain
+from schemas.manifest.deployment import DeploymentSpec, Parallel, Placement
 from schemas.reasons import Reason
 
 _MIB_PER_GIB: Final = 1024

@@ -12,7 +12,7 @@ from controller.scheduling.inventory.inventory import Inventory
 from controller.scheduling.inventory.segments import Bools, Ints
 from controller.scheduling.search.feasible import FITS, STAGE, STAGES, Request
 from controller.scheduling.search.search import Search, search_for
-from schemas.objects import Explain, NearestMiss, TriedLayout
+from schemas.api.explain import Explain, NearestMiss, TriedLayout
 from schemas.reasons import Reason
 
 _MIB_PER_GIB: Final = 1024

@@ -15,7 +15,7 @@ from sqlmodel import col, select
 from controller.store.core.database import Database
 from controller.store.core.refusals import NotFoundError
 from controller.store.core.tables import KeyRow
-from schemas.access import KeyCreated, KeyView, Role
+from schemas.api.access import KeyCreated, KeyView, Role
 
 KEY_PREFIX: Final = "gpw_"
 CACHE_TTL_S: Final = 3.0

@@ -15,7 +15,7 @@ from controller.store.core.events import NewEvent, write_events
 from controller.store.core.notify import notify
 from controller.store.core.refusals import NotFoundError, TokenRefusedError, WorkerNameTakenError
 from controller.store.core.tables import TokenRow
-from schemas.access import TokenCreated, TokenView
+from schemas.api.access import TokenCreated, TokenView
 from schemas.wire import JoinResponse
 
 TOKEN_PREFIX: Final = "gpj_"  # noqa: S105 - what every token begins with is no secret

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from controller.store.views.paging import Reader
-from schemas.objects import AuditView, AuditViolation
+from schemas.api.audit import AuditView, AuditViolation
 
 _HEAD: Final = re.compile(r"^-- (?P<name>[a-z_]+): (?P<statement>.+)$", re.MULTILINE)
 MAX_ROWS: Final = 100  # of one invariant; a broken ledger is told by the first of them

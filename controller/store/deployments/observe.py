@@ -22,7 +22,7 @@ from controller.domain.instances import (
 from controller.domain.need_json import need_error_from_json, need_from_json
 from controller.domain.phases import InstancePhase
 from controller.domain.placement import Layout
-from schemas.manifest import DeploymentSpec
+from schemas.manifest.deployment import DeploymentSpec
 
 _DEPLOYMENTS: Final = """
     select d.*, clock_timestamp() as read_at,

@@ -19,10 +19,10 @@ from controller.store.core.refusals import GenerationConflictError, NotFoundErro
 from controller.store.policies.checks import named_policy, problems_of_deployments
 from controller.store.policies.writes import changed_fields, hold_policy
 from controller.store.views.deployments import deployment_by_uid, views_of
-from schemas.manifest import IN_PLACE_FIELDS, DeploymentSpec
-from schemas.objects import DeploymentView
-from schemas.policy import MAX_WINDOW_S
-from schemas.problems import ManifestError
+from schemas.api.deployments import DeploymentView
+from schemas.manifest.deployment import IN_PLACE_FIELDS, DeploymentSpec
+from schemas.manifest.policy import MAX_WINDOW_S
+from schemas.manifest.problems import ManifestError
 
 ApplyOutcome = Literal["created", "unchanged", "updated", "replaced"]
 Change = Literal["unchanged", "updated", "replaced"]

@@ -7,8 +7,8 @@ from controller.domain.placement import Need
 from controller.store.core.refusals import NotFoundError
 from controller.store.deployments.observe import spec_from_json
 from controller.store.views.paging import Reader
-from schemas.manifest import DeploymentSpec
-from schemas.objects import Explain
+from schemas.api.explain import Explain
+from schemas.manifest.deployment import DeploymentSpec
 
 
 @dataclass(frozen=True, slots=True)

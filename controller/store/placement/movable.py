@@ -9,7 +9,7 @@ from controller.domain.need_json import need_from_json
 from controller.domain.placement import Need, PlannedClaim
 from controller.store.deployments.observe import spec_from_json
 from controller.store.views.paging import Reader
-from schemas.manifest import DeploymentSpec
+from schemas.manifest.deployment import DeploymentSpec
 
 _SHOWN: Final = 100
 # Of deployments at rest: all of their instances run, and run what was applied last. What never restarts would be done

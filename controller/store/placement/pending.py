@@ -9,7 +9,7 @@ from controller.domain.placement import Ask, Need
 from controller.scheduling.admission.admission import PendingInstance
 from controller.scheduling.estimate import for_instance
 from controller.store.deployments.observe import spec_from_json
-from schemas.manifest import DeploymentSpec
+from schemas.manifest.deployment import DeploymentSpec
 
 MOST_OF_DEPLOYMENT: Final = 2_000
 _NEXT_DUE: Final = """

@@ -4,9 +4,9 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 from controller.store.views.paging import Reader
-from schemas.manifest import DeploymentSpec
-from schemas.policy import NO_POLICY, UtilizationPolicy
-from schemas.problems import FieldProblem, join_path
+from schemas.manifest.deployment import DeploymentSpec
+from schemas.manifest.policy import NO_POLICY, UtilizationPolicy
+from schemas.manifest.problems import FieldProblem, join_path
 
 _HOUR_S: Final = 3600
 _FIELD: Final = "utilization_policy"

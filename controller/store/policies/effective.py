@@ -12,7 +12,7 @@ import orjson
 
 from controller.domain.policies import EffectivePolicy
 from controller.store.views.paging import Reader
-from schemas.policy import UtilizationPolicy
+from schemas.manifest.policy import UtilizationPolicy
 
 # One row for each deployment to which a policy applies, deleted ones included. For the FROM of a query, in brackets.
 # `policy` is empty and `policy_uid` null where it is inline; the generation is the deployment's then.

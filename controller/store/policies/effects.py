@@ -17,7 +17,7 @@ from controller.store.core.events import NewEvent, write_events
 from controller.store.core.guarded import expect_rows
 from controller.store.core.locks import lock_rows
 from controller.store.core.notify import notify_all
-from schemas.policy import Webhook
+from schemas.manifest.policy import Webhook
 
 Planned = tuple[PolicyFacts, PolicyPlan]
 

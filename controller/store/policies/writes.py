@@ -18,9 +18,9 @@ from controller.store.core.refusals import GenerationConflictError, InUseError
 from controller.store.policies.checks import problem_of_second_default, problems_of_policies
 from controller.store.policies.effective import EFFECTIVE
 from controller.store.views.policies import missing_policy, policy_by_name, policy_spec
-from schemas.policy import MAX_WINDOW_S, PolicySpec
-from schemas.policy_objects import PolicyView
-from schemas.problems import ManifestError
+from schemas.api.policies import PolicyView
+from schemas.manifest.policy import MAX_WINDOW_S, PolicySpec
+from schemas.manifest.problems import ManifestError
 
 PolicyOutcome = Literal["created", "updated", "unchanged"]
 _OBJECTS_MAX: Final = 200  # of an event; who follows one deployment beyond them still sees what becomes of it

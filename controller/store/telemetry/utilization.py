@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from controller.store.core.refusals import NotFoundError
 from controller.store.views.paging import Reader
-from schemas.history import SeriesView, UtilizationView, WatchView
+from schemas.api.history import SeriesView, UtilizationView, WatchView
 
 MAX_TRACKS: Final = 512
 SLOTS: Final = 60

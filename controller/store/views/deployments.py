@@ -8,7 +8,8 @@ from controller.store.core.refusals import NotFoundError
 from controller.store.deployments.observe import spec_from_json
 from controller.store.views.paging import Reader, open_cursor, page_of
 from controller.store.views.verdicts import Watched, watched_of
-from schemas.objects import Condition, DeploymentStatus, DeploymentView, IntentView, Page
+from schemas.api.deployments import DeploymentStatus, DeploymentView, IntentView
+from schemas.api.envelopes import Condition, Page
 
 _INTENTS: Final = "select * from intents where deployment_uid = any($1::uuid[]) order by source"
 

@@ -1,7 +1,8 @@
 """The events, read: newest first, of one object or of one reason where asked. Writing them is `events.py`'s."""
 
 from controller.store.views.paging import Reader, open_cursor, page_of
-from schemas.objects import EventView, Page
+from schemas.api.envelopes import Page
+from schemas.api.events import EventView
 
 
 async def list_events(

@@ -6,7 +6,8 @@ from typing import Any, Final
 
 from controller.store.core.refusals import NotFoundError
 from controller.store.views.paging import Reader, open_cursor, page_of
-from schemas.objects import GpuClaimView, GpuStatus, GpuView, Page
+from schemas.api.envelopes import Page
+from schemas.api.gpus import GpuClaimView, GpuStatus, GpuView
 
 # A reading that is older than this says nothing about now: unknown, not zero.
 READING_GOOD_FOR_S: Final = 30

@@ -12,10 +12,12 @@ from controller.store.core.refusals import NotFoundError
 from controller.store.deployments.observe import spec_from_json
 from controller.store.views.paging import Reader, open_cursor, page_of
 from controller.store.views.verdicts import verdicts_of
-from schemas.manifest import Resources
-from schemas.needs import LayoutView, NeedView
-from schemas.objects import ClaimView, Explain, InstanceSpecView, InstanceStatus, InstanceView, Page
-from schemas.policy_objects import InstanceUtilization
+from schemas.api.envelopes import Page
+from schemas.api.explain import Explain
+from schemas.api.instances import ClaimView, InstanceSpecView, InstanceStatus, InstanceView
+from schemas.api.needs import LayoutView, NeedView
+from schemas.api.policies import InstanceUtilization
+from schemas.manifest.deployment import Resources
 
 _INSTANCES: Final = """
     select i.*, d.name as deployment, r.spec, r.need

@@ -1,7 +1,7 @@
 """Who leads, read from the lease row."""
 
 from controller.store.views.paging import Reader
-from schemas.objects import LeaderView
+from schemas.api.leader import LeaderView
 
 
 async def read_leader(connection: Reader, *, leading: bool) -> LeaderView:

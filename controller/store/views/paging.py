@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol, TypeVar
 import asyncpg
 import orjson
 
-from schemas.objects import Page
+from schemas.api.envelopes import Page
 
 MAX_LIMIT: Final = 1000
 V = TypeVar("V")

@@ -6,9 +6,9 @@ from typing import Any, Final
 from controller.store.core.refusals import NotFoundError
 from controller.store.policies.effective import EFFECTIVE
 from controller.store.views.paging import Reader, open_cursor, page_of
-from schemas.objects import Page
-from schemas.policy import PolicySpec
-from schemas.policy_objects import PolicyStatus, PolicyVerdicts, PolicyView, PolicyWatches
+from schemas.api.envelopes import Page
+from schemas.api.policies import PolicyStatus, PolicyVerdicts, PolicyView, PolicyWatches
+from schemas.manifest.policy import PolicySpec
 
 _POLICIES: Final = f"""
     with watched as (

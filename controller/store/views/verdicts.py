@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from controller.store.policies.effective import EFFECTIVE, effective_policy
 from controller.store.views.paging import Reader
-from schemas.objects import Condition
-from schemas.policy_objects import DeploymentPolicy, InstanceUtilization
+from schemas.api.envelopes import Condition
+from schemas.api.policies import DeploymentPolicy, InstanceUtilization
 
 IDLE: Final = "Idle"
 # A verdict on an earlier epoch says nothing about the present one.

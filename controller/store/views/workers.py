@@ -6,7 +6,8 @@ from typing import Any, Final
 from controller.store.core.refusals import NotFoundError
 from controller.store.views.gpus import FREE_MIB
 from controller.store.views.paging import Reader, open_cursor, page_of
-from schemas.objects import Page, WorkerSpecView, WorkerStatus, WorkerView
+from schemas.api.envelopes import Page
+from schemas.api.workers import WorkerSpecView, WorkerStatus, WorkerView
 
 # A deleted worker is shown as long as something of it is still held.
 _SHOWN: Final = """(w.deleted_at is null

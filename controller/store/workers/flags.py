@@ -7,7 +7,7 @@ from controller.store.core.events import NewEvent, write_events
 from controller.store.core.notify import notify_all
 from controller.store.core.refusals import InUseError, NotFoundError
 from controller.store.views.workers import worker_by_name
-from schemas.objects import WorkerView
+from schemas.api.workers import WorkerView
 
 WorkerVerb = Literal["cordon", "uncordon", "drain"]
 _FLAGS: Final[dict[WorkerVerb, tuple[bool, bool, str]]] = {  # cordoned, draining, the event's reason

@@ -11,7 +11,7 @@ from controller.domain.placement import Need, PlannedClaim
 from controller.scheduling.admission.admission import Holders
 from controller.scheduling.inventory.holders import Holder
 from controller.store.core.database import Database
-from schemas.manifest import DeploymentSpec
+from schemas.manifest.deployment import DeploymentSpec
 from support.fleet import Fleet
 from support.ledger import GIB, add_deployment, add_host, add_instance, claim, rows
 from support.served import ServedApi

@@ -50,8 +50,8 @@ async def test_bad_specs_name_field_and_fix(api: ServedApi) -> None:
     for body, code, path, part in (
         (spec(replcas=1), "invalid", "replcas", "did you mean 'replicas'?"),
         (spec(resources={"gpus": "x"}), "invalid", "resources.gpus", "a whole number"),
-        (spec(name="b"), "invalid", "name", "as the path says"),
-        (spec(utilization_policy={}), "invalid", "utilization_policy.time_window", "is missing"),
+        (spec(name="b"), "invalid", "name", "in the path"),
+        (spec(utilization_policy={}), "invalid", "utilization_policy.time_window", "is required"),
         (spec(runtime="docker"), "engine_unsupported", "runtime", "not available in this version"),
         (spec(args={"load_second": 1}), "invalid", "args", "load_seconds"),
         ([], "invalid", "", "one JSON object"),

@@ -13,7 +13,7 @@ from controller.api import streams
 from controller.api.resources import watch
 from controller.store.core.database import Database
 from controller.store.deployments import writes as store
-from schemas.manifest import DeploymentSpec
+from schemas.manifest.deployment import DeploymentSpec
 from support.ledger import add_deployment, add_host, add_instance
 from support.served import ServedApi, served
 

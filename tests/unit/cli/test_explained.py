@@ -1,8 +1,8 @@
 """Why an instance waits and what it needs, in words."""
 
 from cli.explained import explain_lines, layout_line, need_lines, one_line
-from schemas.needs import LayoutView, NeedView
-from schemas.objects import Explain, NearestMiss, TriedLayout
+from schemas.api.explain import Explain, NearestMiss, TriedLayout
+from schemas.api.needs import LayoutView, NeedView
 
 NEAREST = NearestMiss(worker="gpu-7", code="need_gt_free", need_gib=38.0, free_gib=22.13, message="need ...")
 

@@ -50,7 +50,7 @@ def test_a_file_of_policies_alone_needs_no_waiting(gpuward):
 def test_a_bad_policy_is_refused_before_anything_is_asked(gpuward, api):
     result = gpuward("apply", "-f", "-", stdin=MANIFESTS.replace("50", "0", 1))
     assert result.exit_code == 1
-    assert "[1].min_gpu_utilization: 0 can never fire" in result.stderr
+    assert "[1].min_gpu_utilization: must be 1 to 100, got 0" in result.stderr
     assert api.asked == []
 
 

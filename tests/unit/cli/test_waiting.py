@@ -8,7 +8,7 @@ from cli.client import connect
 from cli.connection import Connection
 from cli.errors import TimedOutError
 from cli.waiting import Narrator, Target, Verdict, judge, until_running
-from schemas.objects import DeploymentView
+from schemas.api.deployments import DeploymentView
 from support.api_double import KEY, ApiDouble, deployment, serving
 
 

@@ -9,7 +9,7 @@ import pytest
 from controller.decide.utilization import judge
 from controller.domain.series import Series
 from controller.domain.utilization import InstanceUse, RequestsSeen, Verdict
-from schemas.policy import UtilizationPolicy
+from schemas.manifest.policy import UtilizationPolicy
 from support.telemetry import NOW, PERIOD_S, gpu, policy, series, steady, use
 
 SPARSE = {280: 30, 270: 30, 10: 40}

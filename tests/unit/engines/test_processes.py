@@ -8,7 +8,7 @@ from controller.domain.model_facts import ModelFacts, facts_to_json
 from controller.engines.base import EngineProcess, Launch
 from controller.engines.registry import engine_for
 from controller.engines.transformers import GPU_RUNTIME_MIB, HOST_RUNTIME_MIB
-from schemas.manifest import DeploymentSpec
+from schemas.manifest.deployment import DeploymentSpec
 from schemas.wire import ProbeOrder, SimulatedLoad
 
 READ = facts_to_json(

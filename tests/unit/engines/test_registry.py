@@ -6,7 +6,7 @@ import pytest
 
 from controller.engines.base import EngineUnsupportedError, SpecError
 from controller.engines.registry import engine_for, validate
-from schemas.manifest import DeploymentSpec
+from schemas.manifest.deployment import DeploymentSpec
 
 
 def spec(**fields: Any) -> DeploymentSpec:
@@ -85,7 +85,7 @@ def test_what_this_version_does_not_have(fields: dict[str, Any], words: str) -> 
         ({"model": "hf:a/b", "args": {"dtype": [["x"]]}}, "args.dtype: a list"),
         ({"engine": "simulated", "args": {"load_second": 2}}, "args.load_second: .*did you mean 'load_seconds'"),
         ({"engine": "simulated", "args": {"zzz": 2}}, "args.zzz: .*known: analysis_seconds"),
-        ({"engine": "simulated", "args": {"load_seconds": "soon"}}, "args.load_seconds: .*not a duration"),
+        ({"engine": "simulated", "args": {"load_seconds": "soon"}}, "args.load_seconds: .*not a valid duration"),
         ({"engine": "simulated", "args": {"load_seconds": 4000}}, "args.load_seconds: must be at most"),
         ({"engine": "simulated", "args": {"exit_code": 256}}, "args.exit_code: .*0 to 255"),
         ({"engine": "simulated", "args": {"exit_code": True}}, "args.exit_code: .*0 to 255"),

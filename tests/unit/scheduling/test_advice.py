@@ -12,7 +12,7 @@ from controller.scheduling.estimate import asks_for
 from controller.scheduling.explain.advice import Unfit, advise
 from controller.scheduling.inventory.holders import Holder
 from controller.scheduling.search.place import place
-from schemas.manifest import DeploymentSpec
+from schemas.manifest.deployment import DeploymentSpec
 from support.engine_asks import LLAMA
 from support.engine_asks import need as need_for
 from support.engine_asks import spec as spec_for

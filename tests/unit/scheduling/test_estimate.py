@@ -8,7 +8,7 @@ from controller.domain.placement import Ask, Layout, Need, Share
 from controller.engines.registry import engine_for
 from controller.engines.simulated import SimulatedEngine
 from controller.scheduling.estimate import asks_for, for_instance, input_hash
-from schemas.manifest import DeploymentSpec
+from schemas.manifest.deployment import DeploymentSpec
 from schemas.reasons import Reason
 
 

@@ -7,7 +7,7 @@ import pytest
 from controller.domain.placement import Ask, Compatibility, Layout, Placed, Unplaced
 from controller.scheduling.explain.explain import headline
 from controller.scheduling.search.place import place
-from schemas.objects import Explain
+from schemas.api.explain import Explain
 from support.fleet import GIB, Fleet, gpus_of
 
 SIZE = 16 * GIB

@@ -11,7 +11,7 @@ from controller.scheduling.explain.explain import headline
 from controller.scheduling.inventory.inventory import Inventory
 from controller.scheduling.inventory.load import InstanceLoad
 from controller.scheduling.search.place import place
-from schemas.manifest import DeploymentSpec
+from schemas.manifest.deployment import DeploymentSpec
 from schemas.reasons import Reason
 from support.fleet import GIB, Fleet, gpus_of
 

@@ -1,13 +1,14 @@
-"""Policies as users write them: what is taken, what is refused, and the words of the refusal."""
+"""Manifests of utilization policies: what is accepted, what is refused, and the message."""
 
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
-from schemas.manifest import DeploymentManifest
-from schemas.parse import ManifestError, parse_manifest_objects, parse_manifests, parse_policy_spec, parse_spec
-from schemas.policy import NO_POLICY, PolicyManifest, PolicySpec, UtilizationPolicy
+from schemas.manifest.deployment import DeploymentManifest
+from schemas.manifest.parse import parse_manifest_objects, parse_manifests, parse_policy_spec, parse_spec
+from schemas.manifest.policy import NO_POLICY, PolicyManifest, PolicySpec, UtilizationPolicy
+from schemas.manifest.problems import ManifestError
 
 DEPLOYMENT = {"kind": "Deployment", "name": "a", "model": "hf:a/b"}
 POLICY = {"kind": "UtilizationPolicy", "name": "p", "min_gpu_utilization": 50, "time_window": "1m"}
@@ -23,7 +24,7 @@ def inline(**fields: Any) -> dict[str, Any]:
     return {**DEPLOYMENT, "utilization_policy": {"min_gpu_utilization": 50, "time_window": "1m", **fields}}
 
 
-def test_the_contracts_example_is_read() -> None:
+def test_the_example_of_the_contract_is_accepted() -> None:
     text = """
 kind: UtilizationPolicy
 name: stop-idle
@@ -43,7 +44,7 @@ webhook: null
     assert policy.spec() == PolicySpec(min_gpu_utilization=50, time_window=60, default=True)
 
 
-def test_a_policy_as_dstack_writes_it_is_read_unchanged() -> None:
+def test_a_policy_in_the_form_of_dstack_is_accepted() -> None:
     text = (
         "kind: Deployment\nname: a\nmodel: hf:a/b\nutilization_policy:\n  min_gpu_utilization: 50\n  time_window: 1h\n"
     )
@@ -91,8 +92,8 @@ def test_other_percentages_are_refused(written: object) -> None:
 
 # U22
 @pytest.mark.parametrize("written", [0, "0"])
-def test_a_minimum_of_zero_can_never_fire(written: object) -> None:
-    assert "can never fire" in problems({**POLICY, "min_gpu_utilization": written})["min_gpu_utilization"]
+def test_a_minimum_of_zero_is_refused(written: object) -> None:
+    assert "remove the policy instead" in problems({**POLICY, "min_gpu_utilization": written})["min_gpu_utilization"]
 
 
 # U40, and the same within a policy
@@ -106,7 +107,7 @@ def test_a_minimum_of_zero_can_never_fire(written: object) -> None:
         ({**POLICY, "kind": "UtilisationPolicy"}, "kind", "UtilizationPolicy"),
     ],
 )
-def test_a_misspelt_key_is_refused_with_the_nearest(written: object, path: str, nearest: str) -> None:
+def test_an_unknown_key_is_refused_with_the_most_similar_one(written: object, path: str, nearest: str) -> None:
     assert f"did you mean {nearest!r}?" in problems(written)[path]
 
 
@@ -116,17 +117,21 @@ def test_a_misspelt_key_is_refused_with_the_nearest(written: object, path: str, 
         ({"action": "kill"}, "action", "'stop', 'scale_down' or 'notify'"),
         ({"gpus": "some"}, "gpus", "'all', 'any' or 'mean'"),
         ({"min_coverage": 0}, "min_coverage", "greater than 0"),
-        ({"min_coverage": 1.1}, "min_coverage", "less than or equal to 1"),
+        ({"min_coverage": 1.1}, "min_coverage", "must be at most 1"),
         ({"min_coverage": True}, "min_coverage", "must be a number above 0"),
-        ({"grace_period": "soon"}, "grace_period", "is not a duration"),
+        ({"grace_period": "soon"}, "grace_period", "is not a valid duration"),
         ({"webhook": "example.com"}, "webhook.url", "write https://host/path"),
-        ({"webhook": "https://user:word@example.com"}, "webhook.url", "holds a password"),
+        ({"webhook": "https://user:word@example.com"}, "webhook.url", "contains a user name or password"),
         ({"webhook": "https://example.com:99999/"}, "webhook.url", "write https://host/path (Port out of range"),
         ({"webhook": "https://[::1/"}, "webhook.url", "write https://host/path (Invalid IPv6 URL)"),
         ({"webhook": "https://example.com/a b"}, "webhook.url", "without blanks"),
         ({"webhook": "https://example.com\n/a"}, "webhook.url", "without blanks"),
-        ({"webhook": 5}, "webhook", "must be a URL, such as https://host/path, or {url: ..., secret: ...}, not 5"),
-        ({"webhook": {"url": "https://example.com", "secret": "A B"}}, "webhook.secret", "no secret's name"),
+        ({"webhook": 5}, "webhook", "must be a URL, such as https://host/path, or {url: ..., secret: ...}, got 5"),
+        (
+            {"webhook": {"url": "https://example.com", "secret": "A B"}},
+            "webhook.secret",
+            "not a valid name of a secret",
+        ),
     ],
 )
 def test_other_fields(fields: dict[str, Any], path: str, part: str) -> None:
@@ -139,18 +144,18 @@ def test_other_fields(fields: dict[str, Any], path: str, part: str) -> None:
 # U20
 def test_a_policy_on_a_deployment_without_gpus_is_refused() -> None:
     no_gpus = {**inline(), "resources": {"gpus": 0}}
-    assert "asks no GPU" in problems(no_gpus)["utilization_policy"]
+    assert "requires a GPU" in problems(no_gpus)["utilization_policy"]
     parse_manifest_objects([{**no_gpus, "utilization_policy": NO_POLICY}])
 
 
-def test_no_policy_may_be_called_as_the_word_for_none() -> None:
+def test_the_name_none_is_reserved() -> None:
     assert "choose another name" in problems({**POLICY, "name": "none"})["name"]
 
 
 def test_names_are_unique_for_each_kind() -> None:
     same = parse_manifest_objects([{**DEPLOYMENT, "name": "x"}, {**POLICY, "name": "x"}])
     assert [(m.kind, m.name) for m in same] == [("Deployment", "x"), ("UtilizationPolicy", "x")]
-    assert "taken by manifest [0]" in problems(POLICY, DEPLOYMENT, POLICY)["[2].name"]
+    assert "also the name of manifest [0]" in problems(POLICY, DEPLOYMENT, POLICY)["[2].name"]
 
 
 def test_a_reference_is_a_name() -> None:
@@ -159,13 +164,13 @@ def test_a_reference_is_a_name() -> None:
     assert set(problems({**DEPLOYMENT, "utilization_policy": "Stop Idle"})) == {"utilization_policy"}
 
 
-def test_a_spec_outlives_its_storage() -> None:
+def test_a_stored_spec_is_read_back_unchanged() -> None:
     spec = parse_policy_spec({**POLICY, "webhook": "https://example.com/hook", "grace_period": "90s"}, name="p")
     assert parse_policy_spec(spec.model_dump(mode="json"), name="p") == spec
 
 
-def test_a_spec_is_closed_to_another_name_and_kind() -> None:
-    for wrong, words in (({"name": "q"}, "'q' is not 'p', as the path says"), ({"kind": "Deployment"}, "as the path")):
+def test_a_spec_may_not_contradict_its_path() -> None:
+    for wrong, words in (({"name": "q"}, "'q' differs from 'p' in the path"), ({"kind": "Deployment"}, "in the path")):
         with pytest.raises(ManifestError, match=words):
             parse_policy_spec({**POLICY, **wrong}, name="p")
     with pytest.raises(ManifestError, match="one JSON object"):

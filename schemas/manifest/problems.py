@@ -1,20 +1,20 @@
-"""What is wrong with what a user wrote: the field's path, what it is, and the fix. Parses nothing."""
+"""What is wrong with a manifest: the path of the field, the problem, and the fix."""
 
 import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, Union, get_args, get_origin
+from typing import Any, Final
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
-# Pydantic's own words for these would show a pattern or a type that says nothing to whoever wrote the file.
+# Pydantic's own message for these fields would show a pattern, which is no help to a user.
 _FIXES: Final[Mapping[str, str]] = {
-    "name": "is no DNS label; write lower case letters, digits and '-', at most 63, such as qwen3-32b",
-    "model": "is no model reference; write hf:org/name[@revision], path:/folder/on/the/worker or gguf:/file",
-    "secret": "is no secret's name; write lower case letters, digits and '-'",
-    "path": "is no URL path; write one that starts with '/', such as /health",
+    "name": "is not a valid name; write at most 63 lower case letters, digits and '-', such as qwen3-32b",
+    "model": "is not a valid model; write hf:org/name[@revision], path:/folder/on/the/worker or gguf:/file",
+    "secret": "is not a valid name of a secret; write lower case letters, digits and '-'",
+    "path": "is not a valid URL path; write one that starts with '/', such as /health",
 }
-_WORDS: Final[Mapping[str, str]] = {  # Pydantic speaks of Python's types
+_WORDS: Final[Mapping[str, str]] = {  # Pydantic names the types of Python
     "a valid tuple": "a list, such as [a, b]",
     "a valid list": "a list, such as [a, b]",
     "a valid dictionary": "a mapping, such as {a: b}",
@@ -22,18 +22,20 @@ _WORDS: Final[Mapping[str, str]] = {  # Pydantic speaks of Python's types
     "a valid integer, unable to parse string as an integer": "a whole number",
     "a valid integer, got a number with a fractional part": "a whole number",
     "a valid integer": "a whole number",
+    "greater than or equal to": "at least",
+    "less than or equal to": "at most",
 }
-_SECRETIVE: Final = "env"  # values below it may be secrets and are never repeated
+_SECRETIVE: Final = "env"  # its values may be secrets, so messages never repeat them
 _SHOWN_CHARS: Final = 80
 
 
 @dataclass(frozen=True, slots=True)
 class FieldProblem:
-    """One thing to mend.
+    """One invalid field.
 
     Attributes:
-        path: where, such as `resources.gpus` or `[1].placement.gpus[0]`; empty for the whole document.
-        message: what is wrong and what to write instead.
+        path: such as `resources.gpus` or `[1].placement.gpus[0]`; empty for the whole document.
+        message: the problem and the fix.
     """
 
     path: str
@@ -44,7 +46,7 @@ class FieldProblem:
 
 
 class ManifestError(ValueError):
-    """What was written cannot be used; `problems` names every field that is wrong."""
+    """A manifest is not valid. `problems` names every invalid field."""
 
     def __init__(self, problems: Sequence[FieldProblem]) -> None:
         super().__init__("; ".join(str(problem) for problem in problems))
@@ -52,62 +54,31 @@ class ManifestError(ValueError):
 
 
 def join_path(base: str, step: str | int) -> str:
-    """One step deeper: `a.b`, `a[0]`."""
+    """The path one level deeper: `a.b`, `a[0]`."""
     if isinstance(step, int):
         return f"{base}[{step}]"
     return f"{base}.{step}" if base else step
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """The advice for an unknown word: the nearest known one, else all of them."""
+    """Advice for an unknown word: the most similar known word, else all of them."""
     words = sorted(known)
     close = difflib.get_close_matches(word.lower(), words, n=1, cutoff=0.5)
     return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(words)}"
 
 
-def unknown_keys(model: type[BaseModel], data: object, base: str = "") -> Iterator[FieldProblem]:
-    """Finds keys that `model` does not know, at any depth, each with the nearest known one."""
-    if not isinstance(data, dict):
-        return
-    fields = model.model_fields
-    for key, value in data.items():
-        path = join_path(base, str(key))
-        if key not in fields:
-            yield FieldProblem(path, f"unknown key; {nearest(str(key), fields)}")
-            continue
-        yield from _unknown_within(fields[key].annotation, value, path)
-
-
-def _unknown_within(annotation: Any, value: object, path: str) -> Iterator[FieldProblem]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield from unknown_keys(annotation, value, path)
-        return
-    origin, arguments = get_origin(annotation), get_args(annotation)
-    if origin is Annotated:
-        yield from _unknown_within(arguments[0], value, path)
-    elif origin is dict and isinstance(value, dict):
-        for key, inner in value.items():
-            yield from _unknown_within(arguments[1], inner, join_path(path, str(key)))
-    elif origin in (list, tuple) and isinstance(value, list):
-        for index, inner in enumerate(value):
-            yield from _unknown_within(arguments[0], inner, join_path(path, index))
-    elif origin is Union or type(annotation).__name__ == "UnionType":
-        for choice in arguments:
-            yield from _unknown_within(choice, value, path)
-
-
 def from_validation(error: ValidationError, data: object, base: str = "") -> list[FieldProblem]:
-    """Turns pydantic's findings into problems; those of one field's alternatives become one."""
+    """Turns pydantic's errors into problems. The errors of all alternatives of a field become one."""
     found: dict[str, list[str]] = {}
     for item in error.errors(include_url=False, include_context=False):
-        if item["type"] == "extra_forbidden":  # said better by `unknown_keys`
+        if item["type"] == "extra_forbidden":  # `unknown_keys` reports it with advice
             continue
         path = base
         for step in _written_steps(item["loc"], data, missing=item["type"] == "missing"):
             path = join_path(path, step)
         message = _message(item)
         if item["type"] == "value_error" and not item["loc"]:
-            # A rule between fields speaks of one of them first: `command: engine custom needs ...`.
+            # The message of a rule between fields begins with one of them: `command: is required ...`.
             field, _, rest = message.partition(": ")
             if rest and field.isidentifier():
                 path, message = join_path(base, field), rest
@@ -118,7 +89,7 @@ def from_validation(error: ValidationError, data: object, base: str = "") -> lis
 
 
 def most_specific(problems: Sequence[FieldProblem]) -> list[FieldProblem]:
-    """Leaves out what is said of a field as a whole where something inside it is named, too."""
+    """Drops the problem of a field if there is a problem of a field inside it."""
     paths = [problem.path for problem in problems]
 
     def is_outer(path: str) -> bool:
@@ -128,7 +99,7 @@ def most_specific(problems: Sequence[FieldProblem]) -> list[FieldProblem]:
 
 
 def _written_steps(location: tuple[str | int, ...], data: Any, *, missing: bool) -> Iterator[str | int]:
-    """The steps of a location that exist in what was written; pydantic puts names of alternatives between them."""
+    """The steps of a location that exist in `data`. Pydantic puts names of alternatives between them."""
     for position, step in enumerate(location):
         in_list = isinstance(data, list) and isinstance(step, int) and step < len(data)
         if in_list or (isinstance(data, dict) and step in data):
@@ -141,7 +112,7 @@ def _written_steps(location: tuple[str | int, ...], data: Any, *, missing: bool)
 def _message(item: Any) -> str:
     kind, location = item["type"], item["loc"]
     if kind == "missing":
-        return "is missing; add it"
+        return "is required; add it"
     text: str = item["msg"].removeprefix("Value error, ")
     if kind == "value_error":
         return text
@@ -154,7 +125,7 @@ def _message(item: Any) -> str:
     text = (text[0].lower() + text[1:]).replace("input should", "must")
     for theirs, ours in _WORDS.items():
         text = text.replace(theirs, ours)
-    return text + ("" if secretive else f", not {_shown(item['input'])}")
+    return text + ("" if secretive else f", got {_shown(item['input'])}")
 
 
 def _shown(value: object) -> str:
@@ -163,8 +134,8 @@ def _shown(value: object) -> str:
 
 
 def _alternatives(messages: list[str]) -> str:
-    """Joins what each alternative of a field says, without repeating what was given after each."""
+    """Joins the messages of a field's alternatives and shows the value only once."""
     if len(messages) == 1:
         return messages[0]
-    heads = [message.rpartition(", not ")[0] or message for message in messages[:-1]]
-    return " or ".join([*heads, messages[-1].removeprefix("must ")]) if heads else messages[-1]
+    heads = [message.rpartition(", got ")[0] or message for message in messages[:-1]]
+    return " or ".join([*heads, messages[-1].removeprefix("must ").removeprefix("be ")]) if heads else messages[-1]

@@ -1,4 +1,4 @@
-"""Keys and join tokens as the API returns them. What they are worth is shown once, when they are made."""
+"""API keys and join tokens as the API returns them. The secret value is returned once, at creation."""
 
 from datetime import datetime
 from typing import Literal
@@ -9,7 +9,7 @@ Role = Literal["admin", "operator", "viewer", "inference"]
 
 
 class KeyView(View):
-    """An API key without its secret."""
+    """An API key, without its value."""
 
     id: str
     name: str
@@ -19,13 +19,13 @@ class KeyView(View):
 
 
 class KeyCreated(KeyView):
-    """The one answer that holds the key itself."""
+    """The answer to the creation of a key, the only one with its value."""
 
     key: str
 
 
 class TokenView(View):
-    """A join token without its secret."""
+    """A join token, without its value."""
 
     id: str
     created_at: datetime
@@ -36,6 +36,6 @@ class TokenView(View):
 
 
 class TokenCreated(TokenView):
-    """The one answer that holds the token itself."""
+    """The answer to the creation of a token, the only one with its value."""
 
     token: str

@@ -1,24 +1,24 @@
-"""What the API returns of utilization policies: the objects, and how they bear on deployments and instances."""
+"""Utilization policies as the API returns them, and their effect on deployments and instances."""
 
 from datetime import datetime
 from typing import Literal
 
 from schemas.base import View
-from schemas.policy import PolicySpec, UtilizationPolicy
+from schemas.manifest.policy import PolicySpec, UtilizationPolicy
 
 PolicyOrigin = Literal["inline", "named", "default"]
 VerdictName = Literal["idle", "busy", "unknown"]
 
 
 class PolicyWatches(View):
-    """To what a policy applies: live deployments, and their instances that have not ended."""
+    """How many live deployments a policy applies to, and how many of their instances are not final."""
 
     deployments: int = 0
     instances: int = 0
 
 
 class PolicyVerdicts(View):
-    """Instances by their present verdict."""
+    """How many instances have each verdict now."""
 
     idle: int = 0
     busy: int = 0
@@ -29,11 +29,11 @@ class PolicyStatus(View):
     """What a policy watches and has done.
 
     Attributes:
-        watches: to what it applies now.
-        verdicts: of its instances that were judged.
+        watches: what it applies to now.
+        verdicts: the verdicts on its instances.
         actions: how often it acted.
-        would_have_acted: how often it would have, but for `dry_run`.
-        gpu_seconds_freed: one GPU for one second each, or a share of it for as much longer; until it is wanted again.
+        would_have_acted: how often it would have acted without `dry_run`.
+        gpu_seconds_freed: until the stopped instances were started again; a share of a GPU counts as that share.
     """
 
     watches: PolicyWatches = PolicyWatches()
@@ -57,7 +57,7 @@ class PolicyView(View):
 
 
 class PlannedPolicy(View):
-    """The policy that would apply to a deployment. An inline one has no name."""
+    """The policy that would apply to a deployment. An inline policy has no name."""
 
     origin: PolicyOrigin
     name: str = ""
@@ -65,25 +65,24 @@ class PlannedPolicy(View):
 
 
 class DeploymentPolicy(PlannedPolicy):
-    """The policy that applies to a deployment. The generation of an inline one is the deployment's."""
+    """The effective policy of a deployment. An inline policy has the generation of the deployment."""
 
     generation: int
 
 
 class InstanceUtilization(View):
-    """How an instance was judged.
+    """The verdict of a policy on an instance.
 
     Attributes:
-        policy: the name of the policy; empty where it is inline.
-        policy_generation: of the policy, or of the deployment in which it stands.
-        action: what the policy does.
-        dry_run: it only tells.
-        verdict: what was found.
+        policy: the name of the policy; empty: it is inline.
+        policy_generation: of the policy; of the deployment if the policy is inline.
+        action: what the policy does about idle instances.
+        dry_run: the policy only records its actions.
         reason: a code, such as `window_not_full` or `requests`.
-        message: with the figures.
-        since: when this verdict was found first.
-        low_since: all that is known since then is below the minimum; None where it is not.
-        due_at: when it will be idle if it goes on so; None where nobody can tell.
+        message: the reason with its figures.
+        since: the time of the first verdict of this kind in a row.
+        low_since: all samples since then are below the minimum; None: the latest is not.
+        due_at: when the instance will be idle if its samples stay low; None: unknown.
     """
 
     policy: str

@@ -1,12 +1,13 @@
-"""Bodies of requests that are no manifests."""
+"""Bodies of requests other than manifests."""
 
 from typing import Annotated, Any
 
 from pydantic import Field, field_validator
 
-from schemas.access import Role
+from schemas.api.access import Role
 from schemas.base import Wire
-from schemas.manifest import MAX_REPLICAS, Text, Whole
+from schemas.fields import Text, Whole
+from schemas.manifest.deployment import MAX_REPLICAS
 from schemas.quantities import Seconds
 
 MAX_TOKEN_TTL_S = 30 * 86400.0
@@ -19,13 +20,13 @@ class ScaleBody(Wire):
 
 
 class PlanBody(Wire):
-    """`POST /plan`: whole manifests, planned together."""
+    """`POST /plan`: complete manifests, planned together."""
 
     manifests: Annotated[list[dict[str, Any]], Field(min_length=1, max_length=1000)]
 
 
 class KeyBody(Wire):
-    """`POST /keys`. Without a name the key is named by its role."""
+    """`POST /keys`. The default name is the role."""
 
     role: Role
     name: Annotated[Text, Field(max_length=200)] = ""

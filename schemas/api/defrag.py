@@ -1,4 +1,4 @@
-"""Consolidation on the wire: what is to be moved so that others fit, and how far moves have come."""
+"""Defragmentation: the planned relocations of instances, and their progress."""
 
 from datetime import datetime
 from typing import Annotated, Any, Literal
@@ -11,25 +11,25 @@ MAX_DEMANDS = 100
 
 
 class DefragBody(Wire):
-    """Body of `POST /defrag`. Who waits is always among the demands; `manifests` come after them."""
+    """Body of `POST /defrag`. Pending instances are always considered first, then those of `manifests`."""
 
     apply: bool = False
     manifests: Annotated[list[dict[str, Any]], Field(max_length=MAX_DEMANDS)] = []
 
 
 class MoveView(View):
-    """One instance that is to move: a copy comes up there, then the old one goes."""
+    """A planned relocation: the replacement starts there first, then the old instance stops."""
 
     instance: str
     deployment: str
-    workers: list[str]  # that it holds now
+    workers: list[str]  # where it runs now
     to_workers: list[str]
     to_gpus: list[str]
-    memory_mib: int  # of its GPUs together
+    memory_mib: int  # claimed on all its GPUs together
 
 
 class DefragView(View):
-    """What was worked out. `left` would not fit with any moves that are allowed."""
+    """The plan. `fits` are the instances that fit after the relocations, `left` those that do not."""
 
     moves: list[MoveView] = []
     fits: list[str] = []
@@ -38,7 +38,7 @@ class DefragView(View):
 
 
 class RelocationView(View):
-    """A move, as far as it has come."""
+    """A relocation and its progress."""
 
     instance: str
     deployment: str
@@ -53,6 +53,6 @@ class RelocationView(View):
 
 
 class RelocationsView(View):
-    """The latest moves, newest first."""
+    """The latest relocations, newest first."""
 
     items: list[RelocationView]

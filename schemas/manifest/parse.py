@@ -1,22 +1,15 @@
-"""From what a user wrote to specs: every refusal names the field and the fix. Shared by command line and API."""
+"""Parses manifests into specs. Every refusal names the field and the fix. Shared by the command line and the API."""
 
 from collections.abc import Mapping
 from typing import Any, Final, TypeAlias, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from schemas.manifest import DeploymentManifest, DeploymentSpec
-from schemas.policy import PolicyManifest, PolicySpec
-from schemas.problems import (
-    FieldProblem,
-    ManifestError,
-    from_validation,
-    join_path,
-    most_specific,
-    nearest,
-    unknown_keys,
-)
-from schemas.text import read_documents
+from schemas.manifest.deployment import DeploymentManifest, DeploymentSpec
+from schemas.manifest.policy import PolicyManifest, PolicySpec
+from schemas.manifest.problems import FieldProblem, ManifestError, from_validation, join_path, most_specific, nearest
+from schemas.manifest.strict_yaml import read_documents
+from schemas.manifest.unknown_keys import unknown_keys
 
 __all__ = [
     "FieldProblem",
@@ -36,13 +29,13 @@ _BEGIN: Final = f"begins with kind: {' or kind: '.join(_KINDS)}"
 
 
 def parse_manifests(text: str) -> list[Manifest]:
-    """Reads manifests from YAML (several documents) or JSON (an object or a list of them).
+    """Parses manifests from YAML (several documents) or JSON (an object or a list of them).
 
     Args:
         text: at most 1 MiB.
 
     Raises:
-        ManifestError: naming every field that is wrong; with several manifests, paths begin with `[index]`.
+        ManifestError: names every invalid field. With several manifests, paths begin with `[index]`.
     """
     objects: list[object] = []
     for document in read_documents(text):
@@ -51,15 +44,17 @@ def parse_manifests(text: str) -> list[Manifest]:
 
 
 def parse_manifest_objects(objects: list[object]) -> list[Manifest]:
-    """As `parse_manifests`, from values that were read already.
+    """Like `parse_manifests`, from values that are parsed already.
 
     Raises:
         ManifestError: as `parse_manifests`.
     """
     if not objects:
-        raise ManifestError([FieldProblem("", f"holds no manifest; write one that {_BEGIN}")])
+        raise ManifestError([FieldProblem("", f"contains no manifest; write one that {_BEGIN}")])
     if len(objects) > MAX_MANIFESTS:
-        raise ManifestError([FieldProblem("", f"holds {len(objects)} manifests; the limit is {MAX_MANIFESTS}")])
+        raise ManifestError(
+            [FieldProblem("", f"contains {len(objects)} manifests; the limit is {MAX_MANIFESTS}: split it")]
+        )
     manifests: list[Manifest] = []
     problems: list[FieldProblem] = []
     first_of: dict[tuple[str, str], int] = {}
@@ -73,7 +68,7 @@ def parse_manifest_objects(objects: list[object]) -> list[Manifest]:
         other = first_of.setdefault((manifest.kind, manifest.name), index)
         if other != index:
             path = join_path(base, "name")
-            problems.append(FieldProblem(path, f"{manifest.name!r} is taken by manifest [{other}]; rename one"))
+            problems.append(FieldProblem(path, f"{manifest.name!r} is also the name of manifest [{other}]; rename one"))
         manifests.append(manifest)
     if problems:
         raise ManifestError(problems)
@@ -81,14 +76,14 @@ def parse_manifest_objects(objects: list[object]) -> list[Manifest]:
 
 
 def parse_spec(value: object, *, name: str | None = None) -> DeploymentSpec:
-    """Reads a deployment's spec: everything of its manifest but kind and name.
+    """Parses the spec of a deployment: every field of its manifest except kind and name.
 
     Args:
-        value: the spec's fields.
-        name: of the deployment where it is known; kind and name may stand in `value` then, if they say the same.
+        value: the fields of the spec.
+        name: of the deployment, if it is known. Then `value` may repeat kind and name, but not contradict them.
 
     Raises:
-        ManifestError: naming every field that is wrong.
+        ManifestError: names every invalid field.
     """
     if name is None:
         return _validate(DeploymentSpec, _fields(value), "")
@@ -96,40 +91,40 @@ def parse_spec(value: object, *, name: str | None = None) -> DeploymentSpec:
 
 
 def parse_policy_spec(value: object, *, name: str) -> PolicySpec:
-    """Reads a policy's spec: everything of its manifest but kind and name, which may stand in `value` if they agree.
+    """Parses the spec of a policy. `value` may repeat kind and name, but not contradict them.
 
     Raises:
-        ManifestError: naming every field that is wrong.
+        ManifestError: names every invalid field.
     """
     return _validate(PolicyManifest, _named(value, "UtilizationPolicy", name), "").spec()
 
 
 def _fields(value: object) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise ManifestError([FieldProblem("", "is no object; send the spec's fields as one JSON object")])
+        raise ManifestError([FieldProblem("", "must be one JSON object; send the fields of the spec")])
     return value
 
 
 def _named(value: object, kind: str, name: str) -> dict[str, Any]:
-    """A spec as the manifest of an object whose kind and name the path says."""
+    """The manifest of an object whose kind and name are in the request's path."""
     fields = _fields(value)
-    for field, said in (("kind", kind), ("name", name)):
-        if fields.get(field, said) != said:
-            message = f"{str(fields[field])[:80]!r} is not {said!r}, as the path says"
+    for field, in_path in (("kind", kind), ("name", name)):
+        if fields.get(field, in_path) != in_path:
+            message = f"{str(fields[field])[:80]!r} differs from {in_path!r} in the path; make them equal"
             raise ManifestError([FieldProblem(field, message)])
     return {**fields, "kind": kind, "name": name}
 
 
 def _parse_manifest(value: object, base: str) -> Manifest:
     if not isinstance(value, dict):
-        raise ManifestError([FieldProblem(base, f"is no mapping; write a manifest that {_BEGIN}")])
+        raise ManifestError([FieldProblem(base, f"must be a mapping; write a manifest that {_BEGIN}")])
     kind = value.get("kind")
     path = join_path(base, "kind")
     if kind is None:
-        raise ManifestError([FieldProblem(path, f"is missing; write kind: {' or kind: '.join(_KINDS)}")])
+        raise ManifestError([FieldProblem(path, f"is required; write kind: {' or kind: '.join(_KINDS)}")])
     model = _KINDS.get(kind) if isinstance(kind, str) else None
     if model is None:
-        raise ManifestError([FieldProblem(path, f"{str(kind)[:80]!r} is no known kind; {nearest(str(kind), _KINDS)}")])
+        raise ManifestError([FieldProblem(path, f"unknown kind {str(kind)[:80]!r}; {nearest(str(kind), _KINDS)}")])
     return _validate(model, value, base)
 
 

@@ -1,0 +1,58 @@
+"""GPUs as the API returns them."""
+
+from datetime import datetime
+from typing import Any, Literal
+
+from schemas.base import View
+
+
+class GpuClaimView(View):
+    """A claim on the GPU."""
+
+    instance: str
+    deployment: str
+    memory_mib: int
+    exclusive: bool
+    epoch: int
+
+
+class GpuStatus(View):
+    """The status of a GPU.
+
+    Attributes:
+        free_mib: the most that one more claim could have: the memory less what is claimed, reserved and foreign.
+        reserved_mib: kept back by the operator of the host. An instance that takes the whole GPU takes it too.
+        foreign_mib: measured to be in use, but not explained by a claim.
+        used_mib: measured; None is unknown.
+        utilization: percent; None is unknown.
+    """
+
+    worker: str
+    index: int
+    model: str
+    memory_mib: int
+    free_mib: int
+    claimed_mib: int = 0
+    reserved_mib: int = 0
+    foreign_mib: int = 0
+    health: Literal["ok", "unhealthy", "unknown"]
+    health_reason: str = ""
+    compute_capability: str | None = None
+    mig_mode: bool = False
+    present: bool = True
+    used_mib: int | None = None
+    utilization: float | None = None
+    claims: list[GpuClaimView] = []
+
+
+class GpuView(View):
+    """A GPU. Its name is its UUID."""
+
+    kind: Literal["Gpu"] = "Gpu"
+    name: str
+    uid: str
+    generation: int = 1
+    created_at: datetime | None = None
+    deleted_at: datetime | None = None
+    spec: dict[str, Any] = {}
+    status: GpuStatus

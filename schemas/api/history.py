@@ -1,0 +1,101 @@
+"""The past: utilization over a window, and GPU hours that were claimed, used and wasted."""
+
+from datetime import datetime
+
+from schemas.base import View
+
+
+class SeriesView(View):
+    """The utilization of one GPU over the window.
+
+    Attributes:
+        gpu: UUID.
+        worker: name of its worker.
+        instance: only the processes of this instance count; empty: all processes count.
+        values: the maximum of each slot in percent, oldest first; None: no sample.
+    """
+
+    gpu: str
+    worker: str
+    instance: str = ""
+    values: list[float | None]
+
+
+class WatchView(View):
+    """The policy of what is shown. Its name is empty if it is inline."""
+
+    name: str
+    min_gpu_utilization: int
+    time_window: int
+
+
+class UtilizationView(View):
+    """The utilization of GPUs over the `window_s` seconds before `until`, in slots of `slot_s` seconds."""
+
+    until: datetime
+    window_s: float
+    slot_s: float
+    series: list[SeriesView]
+    policy: WatchView | None = None
+
+
+class IdleFigures(View):
+    """GPU hours. A claim of a share of a GPU's memory counts as that share.
+
+    Attributes:
+        claimed: held by claims, even if nothing ran.
+        used: claimed, weighted by the mean utilization.
+        wasted: claimed in minutes whose maximum was below the minimum of the policy.
+        unknown: claimed in minutes without samples.
+        freed: not claimed because a policy had stopped the holder, until it was started again.
+        would_free: claimed after the replayed policy would have found the instance idle; None: nothing was replayed.
+    """
+
+    claimed: float
+    used: float
+    wasted: float
+    unknown: float
+    freed: float
+    would_free: float | None = None
+
+
+class IdleItem(View):
+    """The GPU hours of a deployment. Deployments that had the same name differ in their uid.
+
+    Attributes:
+        min_gpu_utilization: a minute below this many percent is wasted: that of the effective policy, else 10.
+        policy: the name of the effective policy, `inline`, or empty if there is none.
+    """
+
+    deployment: str
+    uid: str
+    deleted: bool
+    policy: str
+    min_gpu_utilization: int
+    gpu_hours: IdleFigures
+
+
+class PolicyItem(View):
+    """How often a policy acted, and the GPU hours that it freed. `policy` is its name, or `inline`."""
+
+    policy: str
+    actions: int
+    gpu_hours_freed: float
+
+
+class ReplayedPolicy(View):
+    """A policy that was replayed over the history."""
+
+    min_gpu_utilization: int
+    time_window: int
+
+
+class IdleReport(View):
+    """GPU hours by deployment from `since` to `until`, the time up to which samples are rolled up."""
+
+    since: datetime
+    until: datetime
+    items: list[IdleItem]
+    policies: list[PolicyItem]
+    total: IdleFigures
+    replayed: ReplayedPolicy | None = None

@@ -1,0 +1,82 @@
+"""Instances as the API returns them."""
+
+from datetime import datetime
+from typing import Literal
+
+from schemas.api.explain import Explain
+from schemas.api.needs import LayoutView, NeedView
+from schemas.api.policies import InstanceUtilization
+from schemas.base import View
+
+InstancePhaseName = Literal[
+    "pending", "analyzing", "scheduled", "starting", "running", "unhealthy", "backoff", "succeeded", "failed",
+    "unreachable", "replaced", "stopping",
+]  # fmt: skip
+
+
+class ClaimView(View):
+    """A claim of the instance."""
+
+    device: str
+    worker: str
+    memory_mib: int
+    exclusive: bool
+    epoch: int
+    rank: int = 0
+    kind: Literal["gpu", "host"] = "gpu"
+
+
+class InstanceSpecView(View):
+    """What the instance runs."""
+
+    deployment: str
+    deployment_uid: str
+    revision: int
+    engine: str
+    model: str | None = None
+
+
+class InstanceStatus(View):
+    """The status of an instance.
+
+    Attributes:
+        engine: chosen with the placement.
+        layout: chosen with the placement.
+        need: the estimate.
+        worker: of a gang the worker of the leader, rank 0.
+        workers: by rank.
+        gpus: UUIDs.
+        not_before: it is not started again earlier.
+        explain: why it is pending.
+        utilization: the verdict of its utilization policy; None: it has no policy.
+    """
+
+    phase: InstancePhaseName
+    reason: str = ""
+    message: str = ""
+    engine: str | None = None
+    layout: LayoutView | None = None
+    need: NeedView | None = None
+    worker: str | None = None
+    workers: list[str] = []
+    gpus: list[str] = []
+    claims: list[ClaimView] = []
+    restarts: int = 0
+    epoch: int = 0
+    phase_since: datetime
+    not_before: datetime | None = None
+    explain: Explain | None = None
+    utilization: InstanceUtilization | None = None
+
+
+class InstanceView(View):
+    """An instance. Its name is its id."""
+
+    kind: Literal["Instance"] = "Instance"
+    name: str
+    uid: str
+    generation: int
+    created_at: datetime
+    deleted_at: datetime | None = None
+    spec: InstanceSpecView
+    status: InstanceStatus

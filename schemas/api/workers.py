@@ -1,0 +1,66 @@
+"""Workers as the API returns them."""
+
+from datetime import datetime
+from typing import Literal
+
+from schemas.api.envelopes import Condition
+from schemas.base import View
+
+WorkerPhaseName = Literal["joining", "ready", "unreachable", "lost"]
+
+
+class WorkerSpecView(View):
+    """What an operator has set for the worker."""
+
+    cordoned: bool = False
+    draining: bool = False
+
+
+class WorkerStatus(View):
+    """The status of a worker.
+
+    Attributes:
+        state: for operators: `drained`, `draining`, `cordoned`, else the phase.
+        gpus_known: whether the GPUs could be read; if not, `gpus` is unknown.
+        memory_mib, claimed_mib, free_mib: of all its GPUs together; `free_mib` as in `GpuStatus`.
+        fence_until: nothing of a lost worker runs after this; None: unknown.
+    """
+
+    phase: WorkerPhaseName
+    state: str
+    reason: str = ""
+    conditions: list[Condition] = []
+    connected: bool = False
+    last_seen: datetime | None = None
+    os: str = ""
+    arch: str = ""
+    driver: str | None = None
+    hostname: str = ""
+    agent_version: str = ""
+    simulated: bool = False
+    labels: dict[str, str] = {}
+    gpus: int = 0
+    gpus_known: bool = False
+    memory_mib: int = 0
+    claimed_mib: int = 0
+    free_mib: int = 0
+    host_memory_mib: int = 0
+    free_host_memory_mib: int = 0
+    cpu_milli: int = 0
+    free_cpu_milli: int = 0
+    instances: int = 0
+    proxy_address: str = ""
+    fence_until: datetime | None = None
+
+
+class WorkerView(View):
+    """A worker."""
+
+    kind: Literal["Worker"] = "Worker"
+    name: str
+    uid: str
+    generation: int = 1
+    created_at: datetime
+    deleted_at: datetime | None = None
+    spec: WorkerSpecView
+    status: WorkerStatus

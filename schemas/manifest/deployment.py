@@ -1,0 +1,284 @@
+"""The manifest of a `Deployment`: its fields, their defaults, and the rules between them."""
+
+import re
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+
+from schemas.base import Wire
+from schemas.fields import Name, ScalarText, Text, Whole, no_flag
+from schemas.manifest.policy import NO_POLICY, UtilizationPolicy
+from schemas.quantities import Seconds, SizeMibOrAuto, SizeMibOrAutoOrAll
+
+MAX_REPLICAS: Final = 100_000
+MAX_GPUS: Final = 4096
+_ENV_NAME: Final = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
+_PLACEHOLDER: Final = re.compile(r"\{([a-z_]+)\}")
+_KNOWN_PLACEHOLDERS: Final = frozenset({"port", "model", "gpu_count"})
+
+
+class SecretRef(Wire):
+    """A reference to a stored secret. The value is read when a command is dispatched and never returned."""
+
+    secret: Name = Field(description="Name of the stored secret, as given to `gpuward secret set`.")
+
+
+class Probe(Wire):
+    """The health check of an instance: HTTP GET on its port. A 2xx status is healthy."""
+
+    path: Annotated[str, Field(pattern=r"^/[^\s]*$", max_length=1024)] = Field(
+        "/health", description="URL path of the health check. It begins with `/`."
+    )
+    period: Seconds = Field(5.0, description="Time between two health checks, at least 50 ms.")
+    timeout: Seconds = Field(3.0, description="Longest time to wait for the answer to one check, at least 50 ms.")
+    failures: Annotated[Whole, Field(ge=1, le=1000)] = Field(
+        3,
+        description="Failed checks in a row after which the instance is unhealthy. "
+        "Failures before the first success do not count: the instance is still starting.",
+    )
+
+    @field_validator("period", "timeout")
+    @classmethod
+    def _positive(cls, value: float) -> float:
+        if value < 0.05:  # noqa: PLR2004 - faster than 20/s the probe is the load
+            raise ValueError(f"must be at least 50ms, got {value:g}s")
+        return value
+
+
+class Resources(Wire):
+    """The resources that one instance claims."""
+
+    gpus: Annotated[Whole, Field(ge=0, le=MAX_GPUS)] | Literal["auto"] = Field(
+        "auto",
+        description="GPUs of one instance, over all its workers. `auto`: as many as the model needs. "
+        "For a custom command `auto` is 1 if `gpu_memory` or `exclusive` asks for a GPU, else 0.",
+    )
+    gpu_memory: SizeMibOrAutoOrAll = Field(
+        "auto",
+        description="Memory to claim on each GPU, such as `20GiB`. `auto`: the estimate for the model, "
+        "or whole GPUs if there is no estimate. `all`: whole GPUs.",
+    )
+    exclusive: bool = Field(
+        default=False, description="Claim whole GPUs that no other instance shares. `gpu_memory: all` does the same."
+    )
+    max_workers: Annotated[Whole, Field(ge=1, le=1024)] = Field(
+        1,
+        description="Most workers over which one instance may be spread. "
+        "Values above 1 need an engine that can span hosts.",
+    )
+    host_memory: SizeMibOrAuto = Field(
+        "auto",
+        description="Main memory to claim on each worker of the instance, such as `16GiB`. "
+        "`auto`: the estimate of the engine; none for a custom command.",
+    )
+    cpus: Annotated[float, BeforeValidator(no_flag), Field(ge=0, le=65536)] | Literal["auto"] = Field(
+        "auto", description="CPU cores to claim on each worker of the instance; fractions are allowed. `auto`: none."
+    )
+
+    @field_validator("gpu_memory")
+    @classmethod
+    def _some_memory(cls, value: int | str) -> int | str:
+        if value == 0:
+            raise ValueError("must be more than 0; write a size such as 20GiB, or remove it")
+        return value
+
+
+Degree = Annotated[Whole, Field(ge=1, le=MAX_GPUS)] | Literal["auto"]
+
+
+class Parallel(Wire):
+    """Degrees of parallelism. If one is stated, the others default to 1 and their product is the number of GPUs."""
+
+    tp: Degree = Field(
+        "auto", description="Tensor parallelism: GPUs that split each layer. `auto`: chosen with the placement."
+    )
+    pp: Degree = Field("auto", description="Pipeline parallelism: groups of layers. `auto`: chosen with the placement.")
+    dp: Degree = Field("auto", description="Data parallelism: copies of the model inside one instance. `auto`: 1.")
+
+    @property
+    def world(self) -> int | None:
+        """The number of GPUs that the stated degrees need together; None if none is stated."""
+        stated = [d for d in (self.tp, self.pp, self.dp) if d != "auto"]
+        if not stated:
+            return None
+        world = 1
+        for degree in stated:
+            world *= degree
+        return world
+
+
+class Placement(Wire):
+    """Where an instance may be placed. Manual selection passes the same checks as automatic selection."""
+
+    strategy: Literal["pack", "spread", "least_fragmentation"] = Field(
+        "pack",
+        description="How to choose among the places that fit. `pack` fills used GPUs and workers first. "
+        "`spread` puts replicas on different workers. "
+        "`least_fragmentation` keeps free GPUs usable for the usual demand.",
+    )
+    labels: Annotated[dict[Text, ScalarText], Field(max_length=64)] = Field(
+        {}, description="Labels that the worker must have, such as `{zone: a}`. Empty: any worker."
+    )
+    workers: Annotated[tuple[Text, ...], Field(max_length=1024)] = Field(
+        (), description="Names of the only workers to use. Empty: any worker."
+    )
+    gpus: Annotated[tuple[Text, ...], Field(max_length=MAX_GPUS)] = Field(
+        (), description="The only GPUs to use, each as its UUID or as `worker:index`. Empty: any GPU."
+    )
+
+    @field_validator("gpus")
+    @classmethod
+    def _distinct_gpus(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if len(set(value)) != len(value):
+            raise ValueError("lists the same GPU twice; remove one")
+        return value
+
+
+MODEL_PATTERN: Final = r"^(hf:[\w.-]+(/[\w.-]+)?(@[\w./-]+)?|path:/.*|gguf:/.*)$"
+ArgValue = bool | int | float | str | list[Any] | None
+
+
+class DeploymentSpec(Wire):
+    """The spec of a `Deployment`: every field of the manifest except kind and name."""
+
+    model: Annotated[Text, Field(pattern=MODEL_PATTERN)] | None = Field(
+        None,
+        description="The model: `hf:org/name[@revision]` (Hugging Face), `path:/dir` or `gguf:/file` on the worker. "
+        "Not needed for a custom command.",
+    )
+    engine: Literal["auto", "vllm", "sglang", "llama-cpp", "transformers", "custom", "simulated"] = Field(
+        "auto",
+        description="The server to run. `auto`: `custom` if a command is given, "
+        "else the best engine that can load the model and that a worker offers.",
+    )
+    runtime: Literal["process", "docker"] = Field(
+        "process", description="How the engine runs. `process`: as a process of the host. `docker`: not available yet."
+    )
+    image: Text | None = Field(None, description="Container image, for `runtime: docker` only.")
+    command: Annotated[tuple[Text, ...], Field(max_length=1024)] = Field(
+        (),
+        description="Program and arguments as a list, for `engine: custom`. No shell is used. "
+        "`{port}`, `{model}` and `{gpu_count}` are filled in at the start.",
+    )
+    args: Annotated[dict[Text, ArgValue], Field(max_length=256)] = Field(
+        {},
+        description="Flags of the engine without leading dashes, such as `{max-model-len: 8192}`. "
+        "A list gives several values; `true` and `false` are switches; `null` leaves a flag out.",
+    )
+    env: Annotated[dict[str, ScalarText | SecretRef], Field(max_length=512)] = Field(
+        {}, description="Environment variables of the engine: plain values, or `{secret: NAME}` for a stored secret."
+    )
+    replicas: Annotated[Whole, Field(ge=0, le=MAX_REPLICAS)] = Field(
+        1, description="Number of instances to run. 0 keeps the deployment and runs none."
+    )
+    restart: Literal["always", "on_failure", "never"] = Field(
+        "always",
+        description="What to do after the process exits. `always`: start it again. `on_failure`: start it again "
+        "unless it exits with code 0; give up after 6 failures in a row. "
+        "`never`: do not start it again, which makes the deployment a task.",
+    )
+    start_timeout: Seconds = Field(
+        600.0,
+        description="Longest time without progress while an instance starts; after that it is killed and retried. "
+        "A new line in its log counts as progress.",
+    )
+    drain_time: Seconds = Field(
+        30.0,
+        description="Longest time that a stopping instance gets to finish its requests and exit; then it is killed.",
+    )
+    probe: Probe | None = Field(
+        None, description="Health check that replaces the one of the engine. A custom command has none of its own."
+    )
+    stop_on_disconnect_after: Seconds | Literal["none"] = Field(
+        "none",
+        description="How long the agent may be without a controller before it stops the instance. "
+        "`none`: the instance keeps running.",
+    )
+    priority: Annotated[Whole, Field(ge=0, le=1000)] = Field(
+        100, description="Order of pending instances: higher values are placed first."
+    )
+    preempt: bool = Field(
+        default=False,
+        description="Allow preemption: if nothing is free, drain and requeue instances of lower priority.",
+    )
+    movable: bool = Field(default=True, description="Allow `gpuward defrag` to relocate running instances.")
+    update: Literal["recreate", "rolling"] = Field(
+        "recreate",
+        description="How a new revision replaces instances. `recreate`: stop each old instance before its "
+        "replacement starts. `rolling`: not available yet.",
+    )
+    labels: Annotated[dict[Text, ScalarText], Field(max_length=64)] = Field(
+        {}, description="Labels of the deployment, for your own use. They do not affect placement."
+    )
+    resources: Resources = Field(Resources(), description="The resources that one instance claims.")
+    parallel: Parallel = Field(Parallel(), description="How the model is split over the GPUs of one instance.")
+    placement: Placement = Field(Placement(), description="Where instances may be placed.")
+    utilization_policy: UtilizationPolicy | Name | None = Field(
+        None,
+        description="The utilization policy: inline, or the name of one. Absent: the default policy, if there is one. "
+        "`none`: no policy at all.",
+    )
+
+    @field_validator("env")
+    @classmethod
+    def _env_names(cls, value: dict[str, Any]) -> dict[str, Any]:
+        for name in value:
+            if not _ENV_NAME.match(name):
+                raise ValueError(f"{name!r} is not a valid variable name; use letters, digits and '_'")
+            if name.startswith("GPUWARD_") or name == "CUDA_VISIBLE_DEVICES":
+                raise ValueError(f"{name!r} is set by Gpuward; remove it")
+        return value
+
+    @field_validator("command")
+    @classmethod
+    def _placeholders(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for part in value:
+            for found in _PLACEHOLDER.findall(part):
+                if found not in _KNOWN_PLACEHOLDERS:
+                    raise ValueError(f"unknown placeholder {{{found}}}; known: {{port}}, {{model}}, {{gpu_count}}")
+        return value
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> "DeploymentSpec":
+        if self.engine == "custom" and not self.command:
+            raise ValueError("command: is required by engine custom; write it as a list, such as [python, serve.py]")
+        if self.command and not self.command[0].strip():
+            raise ValueError("command: the first item is empty; name the program to run, such as [python, serve.py]")
+        if self.command and self.engine not in ("custom", "auto"):
+            raise ValueError(f"command: engine {self.engine} does not take one; remove it or set engine: custom")
+        if self.engine == "transformers" and self.model is None:
+            raise ValueError("model: is required by engine transformers; write model: path:/dir or hf:org/name")
+        if self.engine == "auto" and self.model is None and not self.command:
+            raise ValueError("model: a model or a command is required; write one of them")
+        if any("{model}" in part for part in self.command) and self.model is None:
+            raise ValueError(
+                "command: contains {model}, but the model is missing; write model: path:/dir or hf:org/name"
+            )
+        if self.utilization_policy not in (None, NO_POLICY) and self.resources.gpus == 0:
+            raise ValueError("utilization_policy: requires a GPU, but resources.gpus is 0; remove one of them")
+        if self.image is not None and self.runtime != "docker":
+            raise ValueError("image: requires runtime: docker; remove it or set the runtime")
+        world, gpus = self.parallel.world, self.resources.gpus
+        if world is not None and gpus not in ("auto", world):
+            raise ValueError(
+                f"parallel: tp x pp x dp is {world}, but resources.gpus is {gpus} (count_mismatch); make them equal"
+            )
+        return self
+
+
+# A change of these fields keeps running instances as they are. Any other change makes a revision.
+IN_PLACE_FIELDS: Final = frozenset({"replicas", "priority", "labels", "utilization_policy", "preempt", "movable"})
+
+
+class DeploymentManifest(DeploymentSpec):
+    """A `Deployment` as written in a file."""
+
+    kind: Literal["Deployment"] = Field("Deployment", description="`Deployment`.")
+    name: Name = Field(
+        description="Name of the deployment, unique among deployments: a DNS label of at most 63 lower case letters, "
+        "digits and `-`."
+    )
+
+    def spec(self) -> DeploymentSpec:
+        """The spec without kind and name."""
+        return self.part(DeploymentSpec)

@@ -1,0 +1,198 @@
+"""Every reason code but those of placement: in the status of objects, in events and in verdicts of policies.
+
+`REASONS` holds all codes by group, those of placement included, for the reference page.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from schemas.reasons import PLACEMENT, ReasonText
+
+_NONE: Final = "Nothing to do."
+_SEE_LOGS: Final = "See the log: `gpuward logs NAME --previous`."
+
+INSTANCES: Final[Mapping[str, ReasonText]] = {
+    "analyzed": ReasonText("The need of the model is known.", _NONE),
+    "scheduled": ReasonText("The instance was placed and holds its claims.", _NONE),
+    "exit": ReasonText("The process of the engine exited.", _SEE_LOGS),
+    "completed": ReasonText("A task exited with code 0.", _NONE),
+    "succeeded": ReasonText("A task exited with code 0.", _NONE),
+    "failed": ReasonText("The instance failed and is not started again.", _SEE_LOGS),
+    "backoff": ReasonText("The process failed; it is started again after a delay that grows.", _SEE_LOGS),
+    "ended": ReasonText("The process ended through no fault of its own; it is started again at once.", _NONE),
+    "stable": ReasonText("The instance runs again, and its earlier failures no longer count.", _NONE),
+    "spawn_failed": ReasonText("The agent could not start the process.", "Read the message, then correct the command."),
+    "start_timeout": ReasonText(
+        "The process made no progress within `start_timeout` and was killed.",
+        "Raise `start_timeout`, or see the log: `gpuward logs NAME --previous`.",
+    ),
+    "liveness": ReasonText("The process stopped answering its health check and was killed.", _SEE_LOGS),
+    "probe_failed": ReasonText("The running process fails its health check.", "See the log: `gpuward logs NAME`."),
+    "agent_stopped": ReasonText(
+        "The agent was shut down and stopped its engines, or a worker is silent for that reason.",
+        "Start the agent again.",
+    ),
+    "disconnected": ReasonText(
+        "The agent lost the controller: the worker is silent, or it has stopped an instance as "
+        "`stop_on_disconnect_after` says.",
+        "Check the network between agent and controller.",
+    ),
+    "gone": ReasonText("The process ended unobserved, for example while its agent was down.", _NONE),
+    "stopped": ReasonText("A user or a command stopped it.", "Run `gpuward start NAME` to start the deployment again."),
+    "start_refused": ReasonText("The agent refused to start the process.", "Read the message of the event."),
+    "refused": ReasonText("The agent refused to start the process without giving a code.", "See the log of the agent."),
+    "old_term": ReasonText("The agent refused a command of an earlier leader.", _NONE),
+    "old_epoch": ReasonText("The agent refused a command for an earlier start of the instance.", _NONE),
+    "bad_command": ReasonText(
+        "A command is invalid or could not be sent, for example because a secret is missing.",
+        "Read the message; it names the field or the secret.",
+    ),
+    "shutting_down": ReasonText("The agent refused a start because it is shutting down.", "Start the agent again."),
+    "claim_conflict": ReasonText(
+        "The agent refused a start because another process on the worker still holds the GPU.",
+        "Wait: the start is repeated.",
+    ),
+    "unknown_device": ReasonText(
+        "The agent refused a start because it does not have the GPU, or the GPU is in MIG mode.",
+        "Check the GPUs of the worker: `gpuward describe worker NAME`.",
+    ),
+    "order_not_sent": ReasonText(
+        "A command could not be sent to the agent, for example because a secret is missing.",
+        "Read the message, then store the secret: `gpuward secret set NAME`.",
+    ),
+    "stopping": ReasonText("The instance is being stopped.", _NONE),
+    "removed": ReasonText("The stopped instance is gone.", _NONE),
+    "deleted": ReasonText("The deployment was deleted.", _NONE),
+    "drained": ReasonText("The instance leaves because an operator drains its worker.", _NONE),
+    "preempted": ReasonText(
+        "The instance was preempted by one of higher priority and is pending again.", "Wait, or raise its priority."
+    ),
+    "new_revision": ReasonText("The instance is replaced because the spec changed.", _NONE),
+    "scaled_down": ReasonText("The instance was removed because fewer replicas are wanted.", _NONE),
+    "relocated": ReasonText("The instance was moved: its replacement runs elsewhere.", _NONE),
+    "replaced": ReasonText("A replacement runs on another worker because its own worker is lost.", _NONE),
+    "rank_ended": ReasonText("A process of the instance ended, so its other processes are stopped.", _SEE_LOGS),
+    "rank_lost": ReasonText(
+        "A worker of the instance is lost, so its processes on the other workers are stopped.",
+        "Wait: the instance is placed again.",
+    ),
+    "worker_unreachable": ReasonText(
+        "The worker of the instance is silent.", "Wait, or bring the worker back: `gpuward describe worker NAME`."
+    ),
+    "worker_lost": ReasonText(
+        "The worker has been silent for so long that its instances are replaced.",
+        "Bring it back, or if it is dead: `gpuward delete worker NAME --confirm-dead`.",
+    ),
+    "stray_process": ReasonText("A process ran without a claim; it is stopped.", _NONE),
+}
+
+WORKERS: Final[Mapping[str, ReasonText]] = {
+    "joined": ReasonText("The worker joined with a join token.", _NONE),
+    "worker_joining": ReasonText("The worker joined and has not reported its GPUs yet.", _NONE),
+    "worker_ready": ReasonText("The worker is ready.", _NONE),
+    "worker_rebooted": ReasonText("The worker was rebooted; everything that ran there has ended.", _NONE),
+    "worker_deleted": ReasonText("An operator deleted the worker.", _NONE),
+    "silent": ReasonText("The worker is connected but sends no heartbeats.", "Check the load of the host."),
+    "confirmed_dead": ReasonText("An operator declared the worker dead.", _NONE),
+    "term_ahead": ReasonText(
+        "The agent has followed a later leader than this one, as after a database restore.",
+        "Restart the controller until its term is higher, or delete the worker and let it join again.",
+    ),
+    "breaker_open": ReasonText(
+        "So many workers are silent at once that none of them is given up.",
+        "Repair the network, or delete dead workers with `--confirm-dead`.",
+    ),
+    "breaker_opened": ReasonText(
+        "Many workers fell silent at once, so no instance is replaced.",
+        "Repair the network, or delete dead workers with `--confirm-dead`.",
+    ),
+    "breaker_closed": ReasonText("Few workers are silent; lost ones are replaced again.", _NONE),
+    "uncordoned": ReasonText("An operator ended the cordon or drain of the worker.", _NONE),
+    "draining": ReasonText("An operator drains the worker: its instances move elsewhere.", _NONE),
+    "processes_gone": ReasonText("The agent no longer knows processes that ran on the worker.", _NONE),
+    "agent_message_malformed": ReasonText(
+        "The agent sent a message that is not valid; it was disconnected.",
+        "Use the same version of agent and controller.",
+    ),
+}
+
+GPUS: Final[Mapping[str, ReasonText]] = {
+    "missing": ReasonText("The worker no longer reports the GPU.", "Check the host: `nvidia-smi`."),
+    "gpu_missing": ReasonText("The worker no longer reports the GPU.", "Check the host: `nvidia-smi`."),
+    "unreadable": ReasonText("The agent cannot read the GPUs of its host.", "Check the driver: `nvidia-smi`."),
+    "memory_shrunk": ReasonText(
+        "The GPU reports less memory than is claimed on it.", "Check the GPU; its instances keep running."
+    ),
+    "gpu_held_elsewhere": ReasonText(
+        "Two workers report the same GPU; only the first one uses it.",
+        "Delete the first worker if it is gone: `gpuward delete worker NAME`.",
+    ),
+    "gpu_memory_unclaimed": ReasonText(
+        "Memory of the GPU is in use that no claim explains; it is not given to instances.",
+        "Stop the process that uses it.",
+    ),
+    "gpu_memory_explained": ReasonText("No unexplained memory is in use on the GPU any more.", _NONE),
+}
+
+DEPLOYMENTS: Final[Mapping[str, ReasonText]] = {
+    "applied": ReasonText("The deployment was created or changed.", _NONE),
+    "scaled": ReasonText("The number of replicas was changed.", _NONE),
+    "started": ReasonText("A user started the deployment again.", _NONE),
+    "finished": ReasonText("The deleted deployment is gone, with all its instances.", _NONE),
+    "no_instance_runs": ReasonText("No instance of the deployment is running.", "Run `gpuward ps NAME`."),
+    "older_revision_runs": ReasonText("Some instances run an earlier revision of the spec.", "Wait for the update."),
+    "relocation_planned": ReasonText("`gpuward defrag` will move the instance.", _NONE),
+    "relocating": ReasonText("The instance is being moved: its replacement starts first.", _NONE),
+    "relocation_abandoned": ReasonText("The move was given up; the instance stays where it is.", "Read the message."),
+    "reconcile_failing": ReasonText(
+        "The controller fails repeatedly to process the object.", "Read the message and the log of the controller."
+    ),
+    "invariant_violated": ReasonText(
+        "The ledger breaks an invariant.", "Run `gpuward audit` and report what it prints."
+    ),
+}
+
+POLICIES: Final[Mapping[str, ReasonText]] = {
+    "idle": ReasonText("The instance is below the minimum of its policy for the whole window.", _NONE),
+    "busy": ReasonText("A sample of the window reaches the minimum of the policy.", _NONE),
+    "requests": ReasonText("The instance has requests in flight or waiting, so it is busy.", _NONE),
+    "requests_unknown": ReasonText(
+        "The number of requests is unknown, so the instance is kept.",
+        "Set `ignore_requests: true` if requests shall not count.",
+    ),
+    "window_not_full": ReasonText("The instance has not run for the whole window yet.", "Wait."),
+    "coverage": ReasonText(
+        "Samples cover too little of the window.", "Check the agent, or lower `min_coverage` of the policy."
+    ),
+    "no_process_utilization": ReasonText(
+        "The GPU is shared and its driver does not report the use of single processes.",
+        "Use `exclusive: true` if the policy shall judge the instance.",
+    ),
+    "no_telemetry": ReasonText("No sample of the GPU exists, or the instance claims no GPU.", "Check the agent."),
+    "not_running": ReasonText("The instance is not running, so it is not judged.", _NONE),
+    "policy_created": ReasonText("A utilization policy was created.", _NONE),
+    "policy_changed": ReasonText("A utilization policy was changed, or another one applies to a deployment.", _NONE),
+    "policy_deleted": ReasonText("A utilization policy was deleted.", _NONE),
+    "policy_stop": ReasonText(
+        "A policy stopped an idle deployment.", "Run `gpuward start NAME`, or change the policy."
+    ),
+    "policy_scale_down": ReasonText(
+        "A policy removed idle replicas.", "Run `gpuward start NAME`, or change the policy."
+    ),
+    "policy_notify": ReasonText("A policy found instances idle and reported it.", _NONE),
+    "policy_would_stop": ReasonText("A policy in dry run would have stopped an idle deployment.", _NONE),
+    "policy_would_scale_down": ReasonText("A policy in dry run would have removed idle replicas.", _NONE),
+    "policy_would_notify": ReasonText("A policy in dry run would have reported idle instances.", _NONE),
+    "webhook_failed": ReasonText(
+        "A webhook could not be delivered and is given up.", "Check its URL and the stored signing secret."
+    ),
+}
+
+REASONS: Final[Mapping[str, Mapping[str, ReasonText]]] = {
+    "Placement": PLACEMENT,
+    "Instances": INSTANCES,
+    "Workers": WORKERS,
+    "GPUs": GPUS,
+    "Deployments": DEPLOYMENTS,
+    "Policies": POLICIES,
+}
