@@ -14,7 +14,7 @@ BIN := $(VENV)/bin
 PIP_INSTALL := -m pip --disable-pip-version-check --no-input install -qq --no-cache-dir
 LOCKED := $(PIP_INSTALL) --require-hashes --no-deps --only-binary=:all: --requirement
 
-.PHONY: help setup run test check test-cases test-nightly test-engines bench-place bench-storm bench-agents bench-policy bench-openb bench-plan estimates docs lock clean
+.PHONY: help setup run test check test-cases test-nightly test-engines bench-place bench-storm bench-agents bench-policy bench-openb bench-plan reference estimates docs lock clean
 .DELETE_ON_ERROR:
 
 help:
@@ -27,6 +27,7 @@ help:
 	@echo 'make test-engines  tests with real model servers (installs $(ENGINES) first)'
 	@echo 'make bench-place   placements per second through the real store; bench-storm, bench-agents, bench-policy, bench-openb, bench-plan: see bench/'
 	@echo 'make docs          build the pages into $(BUILD)/site, strictly'
+	@echo 'make reference     write the reference pages of docs/ from the code'
 	@echo 'make estimates     write docs/estimates.md from docs/models.yaml'
 	@echo 'make lock          resolve the dependencies again'
 	@echo 'make clean         remove everything that the other targets made'
@@ -65,6 +66,10 @@ bench-place bench-storm bench-agents bench-policy bench-openb bench-plan: bench-
 # The page of well-known models' needs; a test compares it with docs/models.yaml.
 estimates: $(VENV)/.ready-dev
 	$(BIN)/python bench/estimates.py $(ARGS)
+
+# Manifest fields, command line, settings, reason codes, states, metrics; tests compare the pages with the code.
+reference: $(VENV)/.ready-dev
+	$(BIN)/python docs/generate $(ARGS)
 
 # The pages. A dead internal link fails the build, but not with --quiet, which also hides warnings from --strict.
 docs: $(DOCS)/.ready

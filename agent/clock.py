@@ -1,4 +1,4 @@
-"""The agent's clock: seconds since boot, the suspended time included."""
+"""The agent's clock: seconds since boot, suspended time included."""
 
 import time
 from collections.abc import Callable
@@ -9,7 +9,7 @@ Clock = Callable[[], float]
 def boot_clock() -> float:
     """Seconds since boot.
 
-    Not the loop's monotonic clock: that one stands still while the host sleeps, and a fence must not. It holds across
-    processes, so that the journal's times mean something to the next agent.
+    The loop's monotonic clock would stand still while the host sleeps; a fence must not. The clock is the same in
+    every process, so the journal's times are valid for the next agent.
     """
     return time.clock_gettime(time.CLOCK_BOOTTIME)

@@ -1,4 +1,4 @@
-"""The agent's composition root: settings, journal, GPUs, processes, proxy, link; and a clean end."""
+"""The agent's composition root: settings, journal, GPUs, processes, proxy, link; and a clean shutdown."""
 
 import asyncio
 import contextlib
@@ -13,28 +13,29 @@ import structlog
 import uvloop
 
 from agent.clock import boot_clock
-from agent.contact import Contact
 from agent.errors import AgentError, DataFolderError, NoGpusError
 from agent.gpus.child_reader import ChildReader
 from agent.gpus.reader import GpuReader
 from agent.gpus.simulated import SimulatedReader, load_host
+from agent.heartbeat import ControllerHeartbeat
 from agent.host import read_boot_id, real_host, simulated_host
+from agent.in_flight import InFlightRequests
 from agent.inventory import InventoryWatch
 from agent.journal import Journal
-from agent.link import Link
-from agent.outbox import Outbox
-from agent.processes.engine import Tools
-from agent.processes.folders import Folders
-from agent.processes.ports import PortBook
+from agent.link.context import LinkContext
+from agent.link.link import Link
+from agent.link.send_queue import SendQueue
+from agent.processes.folders import InstanceFolders
+from agent.processes.lifecycle import ProcessContext
+from agent.processes.ports import PortAllocator
 from agent.processes.probe import Prober
 from agent.processes.supervisor import Supervisor
 from agent.proxy import Proxy
 from agent.sampling.backlog import Backlog
-from agent.sampling.owners import Owners
-from agent.sampling.requests import RequestWatch
+from agent.sampling.pid_owners import PidOwners
+from agent.sampling.request_counts import RequestCounter
 from agent.sampling.sampler import Sampler
 from agent.settings import AgentSettings, host_label
-from agent.traffic import Traffic
 from schemas.wire import HostFacts
 
 EXIT_DRAIN_CAP_S: Final = 4.0
@@ -62,26 +63,26 @@ def main(settings: AgentSettings) -> int:
 async def run_agent(settings: AgentSettings, *, stop: asyncio.Event, on_ready: Callable[[], None] | None = None) -> int:
     """Runs an agent until `stop` is set. Several may run in one loop. Installs no signal handlers.
 
-    Cancelling it is like a crash: engines run on, and the next agent on the same data folder adopts them.
+    Cancelling it is like a crash: engines keep running, and the next agent on the same data folder adopts them.
 
     Args:
         settings: validated settings.
-        stop: set it for a clean shutdown; what becomes of the engines is said by `settings.on_exit`.
-        on_ready: called once, when the controller has welcomed the agent for the first time.
+        stop: set it for a clean shutdown; `settings.on_exit` decides whether the engines stop.
+        on_ready: called once, at the controller's first welcome.
 
     Returns:
-        0 after a clean shutdown; 1 where the agent cannot run or was refused (the reason is logged).
+        0 after a clean shutdown; 1 if the agent cannot run or was refused (the reason is logged).
     """
     try:
         await _Agent(settings, stop, on_ready).run()
     except AgentError as error:
-        log.error("agent ended", error=str(error))  # noqa: TRY400 - the message says what to do; a trace would hide it
+        log.error("agent failed", error=str(error))  # noqa: TRY400 - the message says what to do; a trace would hide it
         return 1
     return 0
 
 
 async def count_real_gpus() -> int:
-    """How many GPUs NVML finds on this host; 0 where it does not load. Takes seconds at most."""
+    """Number of GPUs that NVML finds on this host; 0 if NVML does not load. Takes seconds at most."""
     reader = ChildReader()
     try:
         await reader.open()
@@ -93,7 +94,7 @@ async def count_real_gpus() -> int:
 
 
 class _Agent:
-    """One agent's parts, put together."""
+    """One agent's parts and their lifetimes."""
 
     def __init__(self, settings: AgentSettings, stop: asyncio.Event, on_ready: Callable[[], None] | None) -> None:
         self._settings = settings
@@ -110,45 +111,47 @@ class _Agent:
             stack.push_async_callback(reader.aclose)
             session = await stack.enter_async_context(_engine_session())
             boot_id = read_boot_id()
-            folders, traffic, outbox = Folders(settings.data_dir), Traffic(), Outbox()
-            inventory = InventoryWatch(reader, host, reserve_gpu_mib=self._settings.reserve_gpu_memory)
-            await inventory.read()
-            contact = Contact(journal, boot_clock, boot_id)
+            folders, in_flight, send_queue = InstanceFolders(settings.data_dir), InFlightRequests(), SendQueue()
+            inventory = InventoryWatch(reader, host, reserve_gpu_mib=settings.reserve_gpu_memory)
+            await inventory.read_gpus()
+            heartbeat = ControllerHeartbeat(journal, boot_clock, boot_id)
             proxy = await stack.enter_async_context(
-                Proxy(journal, folders, traffic, contact, session, host=settings.proxy_host, port=settings.proxy_port)
+                Proxy(
+                    journal, folders, in_flight, heartbeat, session, host=settings.proxy_host, port=settings.proxy_port
+                )
             )
-            tools = Tools(
+            process_context = ProcessContext(
                 journal=journal,
                 folders=folders,
-                ports=PortBook(),
+                ports=PortAllocator(),
                 prober=Prober(session),
-                traffic=traffic,
+                in_flight=in_flight,
                 clock=boot_clock,
                 boot_id=boot_id,
                 gpu_index=inventory.index_of,
-                emit=lambda record: outbox.report(record.report()),
+                report=lambda record: send_queue.add_report(record.report()),
             )
-            supervisor = await stack.enter_async_context(Supervisor(tools, inventory, contact))
+            supervisor = await stack.enter_async_context(Supervisor(process_context, inventory, heartbeat))
             backlog = Backlog()
-            requests = RequestWatch(journal.live, traffic, session, boot_clock)
-            owners = Owners(str(settings.data_dir))
+            requests = RequestCounter(journal.live, in_flight, session, boot_clock)
+            owners = PidOwners(str(settings.data_dir))
             sampler = Sampler(inventory, journal.live, owners, requests, backlog, boot_clock)
-            link = Link(
-                settings,
+            link_context = LinkContext(
+                settings=settings,
                 name=name,
                 boot_id=boot_id,
                 proxy_port=proxy.port,
-                session=await stack.enter_async_context(aiohttp.ClientSession()),
+                http=await stack.enter_async_context(aiohttp.ClientSession()),
                 journal=journal,
-                outbox=outbox,
+                send_queue=send_queue,
                 supervisor=supervisor,
                 inventory=inventory,
                 sampler=sampler,
                 backlog=backlog,
                 clock=boot_clock,
-                contact=contact,
-                on_ready=self._on_ready,
+                heartbeat=heartbeat,
             )
+            link = Link(link_context, self._on_ready)
             log.info("agent started", worker=name, data_dir=str(settings.data_dir), proxy_port=proxy.port)
             await self._serve(link, sampler, supervisor)
             log.info("agent stopped", worker=name)
@@ -161,14 +164,14 @@ class _Agent:
             )
         name = settings.name or known
         if settings.simulate is None:
-            host = real_host(None, settings.labels, settings.reserve_host_memory or 0)
+            host = real_host(settings.labels, settings.reserve_host_memory or 0)
             return name or host_label(), host, ChildReader()
         worker = load_host(settings.simulate, name)
         host = simulated_host(worker, settings.labels, settings.reserve_host_memory)
         return worker.name, host, SimulatedReader(worker, journal.live, boot_clock)
 
     async def _serve(self, link: Link, sampler: Sampler, supervisor: Supervisor) -> None:
-        """Serves until told to stop, or refused; then ends the engines in order, unless they shall stay."""
+        """Runs until the stop or a refusal; then shuts the engines down unless `on_exit` keeps them."""
         linked = asyncio.create_task(link.run(), name="link")
         stopped = asyncio.create_task(self._stop.wait(), name="stop")
         sampled = asyncio.create_task(sampler.run(), name="sampler")
@@ -176,13 +179,13 @@ class _Agent:
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             if sampled.done():
-                await sampled  # what it raises ends the agent like a crash: the engines run on
+                await sampled  # its error ends the agent like a crash: the engines keep running
             supervisor.refuse_starts()
             if self._settings.on_exit == "stop":
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_EXIT_STOP_LIMIT_S):
                         await supervisor.stop_all(EXIT_DRAIN_CAP_S)
-                await link.settle(_EXIT_ACK_LIMIT_S)
+                await link.flush(_EXIT_ACK_LIMIT_S)
             await link.goodbye()
         finally:
             for task in tasks:
@@ -193,7 +196,7 @@ class _Agent:
 
 
 def _engine_session() -> aiohttp.ClientSession:
-    """For probes and proxied requests: any number at once, nothing decoded, no proxy of the environment."""
+    """For probes and proxied requests: unlimited connections, nothing decoded, no proxy from the environment."""
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0),
         auto_decompress=False,

@@ -1,16 +1,16 @@
-"""Errors of the agent that end it or refuse an order, told apart by type."""
+"""The agent's errors, by type."""
 
 
 class AgentError(Exception):
-    """The agent cannot run; the message says what to do. Ends it with exit code 1."""
+    """The agent cannot run; the message says what to do. The agent ends with exit code 1."""
 
 
 class DataFolderError(AgentError):
-    """The data folder cannot be used: taken by another agent, or another worker's."""
+    """The data folder cannot be used: another agent holds it, or it belongs to another worker."""
 
 
 class NoGpusError(AgentError):
-    """NVML does not load and no simulated host was given."""
+    """NVML does not load, and no simulated host was given."""
 
 
 class RefusedError(AgentError):
@@ -18,8 +18,8 @@ class RefusedError(AgentError):
 
 
 class UnreachableError(Exception):
-    """The controller cannot be reached or cannot serve now: try again later."""
+    """The controller cannot be reached or cannot serve now; a later attempt may succeed."""
 
 
 class SpawnError(Exception):
-    """A process could not be started; the message is the reason that is reported."""
+    """A process could not be started; the message is reported as the reason."""

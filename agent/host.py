@@ -1,4 +1,4 @@
-"""Facts of the host itself: system, memory, cpus, boot."""
+"""Facts of the host itself: system, memory, CPUs, boot id."""
 
 import os
 import platform
@@ -14,17 +14,16 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def read_boot_id() -> str:
-    """The kernel's id of this boot. A simulated host has the real one, so that adoption is real."""
+    """The kernel's id of this boot. Simulated hosts use it too, so that adoption works on them."""
     return _BOOT_ID.read_text(encoding="ascii").strip()
 
 
-def real_host(driver: str | None, labels: dict[str, str], reserved_mib: int = 0) -> HostFacts:
-    """This machine. `driver` None: not known (yet); `reserved_mib` of its memory is kept back from placement."""
+def real_host(labels: dict[str, str], reserved_mib: int = 0) -> HostFacts:
+    """This machine. `reserved_mib` of its memory is reserved for other uses; the driver is read with the GPUs."""
     return HostFacts(
         os=platform.system().lower(),
         arch=platform.machine().lower(),
         hostname=socket.gethostname(),
-        driver=driver,
         memory_mib=psutil.virtual_memory().total // 2**20,
         reserved_mib=reserved_mib,
         cpu_milli=(os.cpu_count() or 1) * 1000,
@@ -33,7 +32,7 @@ def real_host(driver: str | None, labels: dict[str, str], reserved_mib: int = 0)
 
 
 def simulated_host(worker: SimulatedWorker, labels: dict[str, str], reserved_mib: int | None = None) -> HostFacts:
-    """The host that a simulated agent plays; labels and reserve from the settings win over the file's."""
+    """A simulated host. Labels and reserved memory from the settings override the file's."""
     return HostFacts(
         os=worker.os,
         arch=worker.arch.lower(),
@@ -44,5 +43,5 @@ def simulated_host(worker: SimulatedWorker, labels: dict[str, str], reserved_mib
         cpu_milli=worker.cpus * 1000,
         simulated=True,
         labels={**worker.labels, **labels},
-        engines=None if worker.engines is None else tuple(worker.engines),
+        engines=worker.engines,
     )

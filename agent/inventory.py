@@ -1,4 +1,4 @@
-"""What this host has: its facts and its GPUs as last read."""
+"""What this host has: its facts, and its GPUs as last read."""
 
 import asyncio
 import os
@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from agent.engines import installed_engines
 from agent.gpus.reader import GpuReader, GpuReading
+from agent.installed_engines import installed_engines
 from schemas.wire import DeviceFacts, HostFacts, Inventory
 
 _READ_LIMIT_S: Final = 5.0
@@ -15,28 +15,28 @@ _READINGS: Final = {"used_mib": None, "utilization": None, "health": "ok", "heal
 
 
 class InventoryWatch:
-    """Reads the GPUs and remembers the last that was known of them."""
+    """Reads the GPUs, and remembers the last that was known of them."""
 
     def __init__(self, reader: GpuReader, host: HostFacts, *, reserve_gpu_mib: int | None = None) -> None:
-        """`reserve_gpu_mib` of each GPU is kept back from placement; None: as the reader says."""
+        """`reserve_gpu_mib` of each GPU is reserved for other uses; None: as the reader reports."""
         self._reader = reader
         self._host = host
         self._reserve_gpu_mib = reserve_gpu_mib
         self._devices: dict[str, DeviceFacts] = {}
-        self._told: Inventory | None = None
+        self._reported: Inventory | None = None
 
     @property
     def devices(self) -> Mapping[str, DeviceFacts]:
-        """The GPUs by UUID as last read; an unknown reading does not take them away."""
+        """The GPUs by UUID as last read; a failed reading does not remove them."""
         return MappingProxyType(self._devices)
 
     def index_of(self, uuid: str) -> int | None:
-        """The number of a GPU on this host as last read; None where it has none."""
+        """A GPU's index on this host as last read; None if it is unknown."""
         device = self._devices.get(uuid)
         return None if device is None else device.index
 
-    async def read(self) -> tuple[DeviceFacts, ...] | None:
-        """Reads the GPUs now; None: they could not be read, which is unknown, not none."""
+    async def read_gpus(self) -> tuple[DeviceFacts, ...] | None:
+        """The GPUs, read now; None: they could not be read, so they are unknown."""
         try:
             async with asyncio.timeout(_READ_LIMIT_S):
                 gpus = await self._reader.read()
@@ -48,33 +48,33 @@ class InventoryWatch:
             self._devices = {gpu.uuid: gpu for gpu in gpus}
         return gpus
 
-    async def sample(self) -> GpuReading | None:
-        """The GPUs now, and who works on them; None: they could not be read."""
+    async def sample_gpus(self) -> GpuReading | None:
+        """The GPUs and what runs on them, read now; None: they could not be read."""
         try:
             async with asyncio.timeout(_READ_LIMIT_S):
                 return await self._reader.sample()
         except TimeoutError:
             return None
 
-    async def whole(self) -> Inventory:
+    async def read(self) -> Inventory:
         """Host and GPUs, read now."""
-        gpus = await self.read()
+        gpus = await self.read_gpus()
         if not self._host.simulated:
             driver = await self._reader.driver()
             engines = installed_engines(os.environ)
             self._host = self._host.model_copy(update={"driver": driver or self._host.driver, "engines": engines})
         return Inventory(host=self._host, gpus=gpus)
 
-    def tell(self, inventory: Inventory) -> bool:
-        """Notes what the controller is told; True when it is news (readings and health travel in heartbeats)."""
-        if inventory.gpus is None and self._told is not None:
+    def mark_reported(self, inventory: Inventory) -> bool:
+        """Notes what is reported; True if it differs from the last report in more than readings and health."""
+        if inventory.gpus is None and self._reported is not None:
             return False
-        news = self._told is None or _lasting(inventory) != _lasting(self._told)
-        self._told = inventory
-        return news
+        changed = self._reported is None or _without_readings(inventory) != _without_readings(self._reported)
+        self._reported = inventory
+        return changed
 
 
-def _lasting(inventory: Inventory) -> Inventory:
+def _without_readings(inventory: Inventory) -> Inventory:
     gpus = inventory.gpus
     return inventory.model_copy(
         update={"gpus": None if gpus is None else tuple(gpu.model_copy(update=_READINGS) for gpu in gpus)}

@@ -1,10 +1,10 @@
-"""What survives the agent's restart, in SQLite: who it is, what it has seen, and its processes.
+"""What survives the agent's restart, in SQLite: its identity, what it has seen, and the records of its processes.
 
 Every write is durable when the call returns (WAL, synchronous=FULL), and callers write before they act. Writes are
-tiny and rare (a few per process's life), so they are made on the loop's thread: an order's answer follows its record.
+small and rare (a few in a process's life), so they run on the loop's thread: a command is answered after its record.
 
-A full disk is no reason to lose sight of what runs: room for many writes is set aside while there is some, as free
-pages of the file and as a log that is overwritten in place.
+The journal must work on a full disk too. Space for many writes is therefore reserved while there is some: as free
+pages of the file, and as a log that is overwritten in place.
 """
 
 import fcntl
@@ -17,15 +17,15 @@ from types import MappingProxyType
 from typing import Final
 
 from agent.errors import DataFolderError
-from agent.records import Key, ProcessRecord
+from agent.process_records import ProcessKey, ProcessRecord
 from schemas.base import Wire
 
-TOMBSTONES_KEPT: Final = 2000
+ENDED_KEPT: Final = 2000
 EPOCHS_KEPT: Final = 20_000
 _BUSY_TIMEOUT_S: Final = 5.0
 _RESERVE_BYTES: Final = 512 * 2**10
 _PAGE_BYTES: Final = 4096
-# The log starts over once it is so long, which the first filling of the reserve has made it.
+# The log is overwritten from its start at this length, which it reaches when the reserve is first filled.
 _LOG_PAGES: Final = _RESERVE_BYTES // _PAGE_BYTES
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS facts (id INTEGER PRIMARY KEY CHECK (id = 1), body TEXT NOT NULL);
@@ -38,28 +38,28 @@ CREATE TABLE IF NOT EXISTS epochs (instance TEXT PRIMARY KEY, epoch INTEGER NOT 
 
 
 class Facts(Wire):
-    """Who the agent is and what it has seen. Secrets: the file's folder is open to its owner only."""
+    """The agent's identity and what it has seen. It holds secrets: only the folder's owner can read the file."""
 
     worker: str | None = None
     worker_uid: str | None = None
     credential: str | None = None
-    token_digest: str | None = None  # of the token that earned the credential
+    token_digest: str | None = None  # of the token that was exchanged for the credential
     proxy_secret: str | None = None
     proxy_port: int | None = None
     highest_term: int = 0
     report_seq: int = 0
-    contact_s: float | None = None  # last word of a controller, seconds since boot `contact_boot_id`
+    contact_s: float | None = None  # when the controller's last message came, in seconds since boot `contact_boot_id`
     contact_boot_id: str | None = None
 
 
 class Journal:
-    """The agent's memory. What is in RAM equals what is on disk."""
+    """The agent's memory. RAM and disk hold the same."""
 
     def __init__(self, folder: Path) -> None:
-        """Opens (and locks) the journal of a data folder, which is made where it is missing.
+        """Opens and locks the journal of a data folder; creates the folder if it is missing.
 
         Raises:
-            DataFolderError: another agent holds the folder, or it cannot be used.
+            DataFolderError: another agent holds the folder, or the folder cannot be used.
         """
         self._lock = _lock_folder(folder)
         try:
@@ -72,25 +72,25 @@ class Journal:
         try:
             self._facts = self._read_facts()
             self._processes = self._read_processes()
-            self._keys: dict[str, set[Key]] = {}
+            self._keys: dict[str, set[ProcessKey]] = {}
             for key in self._processes:
                 self._keys.setdefault(key.instance, set()).add(key)
             self._epochs: dict[str, int] = dict(self._db.execute("SELECT instance, epoch FROM epochs ORDER BY touched"))
         except (sqlite3.Error, ValueError) as error:
             self.close()
             raise DataFolderError(
-                f"{folder}: the journal cannot be read ({error}); if a newer agent wrote it, run that one,"
+                f"{folder}: the journal cannot be read ({error}); if a newer agent version wrote it, run that version,"
                 " else use another --data-dir"
             ) from error
 
     @property
     def facts(self) -> Facts:
-        """Identity, term, sequence."""
+        """The agent's identity, highest term and report sequence number."""
         return self._facts
 
     @property
-    def processes(self) -> Mapping[Key, ProcessRecord]:
-        """Every known process: live ones, exited ones not yet acknowledged, and tombstones."""
+    def processes(self) -> Mapping[ProcessKey, ProcessRecord]:
+        """Every known process: live ones, and ended ones, acknowledged or not."""
         return MappingProxyType(self._processes)
 
     @property
@@ -107,11 +107,11 @@ class Journal:
         return tuple(record for record in self._processes.values() if record.alive)
 
     def unacknowledged(self) -> tuple[ProcessRecord, ...]:
-        """What hello tells: live processes, and ends that the controller has not confirmed."""
+        """What hello reports: live processes, and ended ones that the controller has not acknowledged."""
         return tuple(record for record in self._processes.values() if record.alive or not record.acked)
 
     def remember(self, **changes: object) -> None:
-        """Writes some of the facts; those that are not named stay."""
+        """Changes some of the facts; the others stay."""
         facts = self._facts.model_copy(update=changes)
         if facts != self._facts:
             with self._transaction():
@@ -128,30 +128,30 @@ class Journal:
             self._raise_epoch(record.instance, record.epoch, facts.report_seq)
         self._facts = facts
         if record.key not in self._processes:
-            _set_room_aside(self._db)
+            _fill_reserve(self._db)
         self._processes[record.key] = record
         self._keys.setdefault(record.instance, set()).add(record.key)
         highest = max(record.epoch, self._epochs.pop(record.instance, -1))
-        self._epochs[record.instance] = highest  # popped and set: the order is that of last touch
+        self._epochs[record.instance] = highest  # popped and set: ordered by last use
         return record
 
     def amend(self, record: ProcessRecord) -> None:
-        """Writes what is no news to the controller (a port, a start time); the sequence number stays."""
+        """Writes what is not reported (a port, a start time); the sequence number stays."""
         with self._transaction():
             self._write_process(record)
         self._processes[record.key] = record
 
-    def acknowledge(self, seq: int) -> tuple[ProcessRecord, ...]:
-        """Marks exited processes with a sequence number up to `seq` as known to the controller; returns them.
+    def acknowledge(self, seq: int) -> None:
+        """Marks ended processes up to sequence number `seq` as acknowledged by the controller.
 
-        They stay as tombstones, the newest `TOMBSTONES_KEPT` of them, so that a repeated order is recognised.
+        The newest `ENDED_KEPT` of them are kept, so that a repeated command is recognised.
         """
-        known = [r for r in self._processes.values() if not r.alive and not r.acked and r.seq <= seq]
-        if not known:
-            return ()
-        marked = [record.model_copy(update={"acked": True}) for record in known]
-        tombs = sorted((r for r in self._processes.values() if r.acked), key=lambda r: r.seq)
-        surplus = (tombs + marked)[: max(0, len(tombs) + len(marked) - TOMBSTONES_KEPT)]
+        ended = [r for r in self._processes.values() if not r.alive and not r.acked and r.seq <= seq]
+        if not ended:
+            return
+        marked = [record.model_copy(update={"acked": True}) for record in ended]
+        before = sorted((r for r in self._processes.values() if r.acked), key=lambda r: r.seq)
+        surplus = (before + marked)[: max(0, len(before) + len(marked) - ENDED_KEPT)]
         old_epochs = list(self._epochs)[: max(0, len(self._epochs) - EPOCHS_KEPT)]
         with self._transaction():
             for record in marked:
@@ -168,10 +168,9 @@ class Journal:
                 del self._keys[record.instance]
         for name in old_epochs:
             del self._epochs[name]
-        return tuple(marked)
 
     def close(self) -> None:
-        """Closes the file and gives the folder free."""
+        """Closes the file and unlocks the folder."""
         self._db.close()
         os.close(self._lock)
 
@@ -203,7 +202,7 @@ class Journal:
         row = self._db.execute("SELECT body FROM facts").fetchone()
         return Facts() if row is None else Facts.model_validate_json(row[0])
 
-    def _read_processes(self) -> dict[Key, ProcessRecord]:
+    def _read_processes(self) -> dict[ProcessKey, ProcessRecord]:
         bodies = self._db.execute("SELECT body FROM processes ORDER BY seq").fetchall()
         records = (ProcessRecord.model_validate_json(body) for (body,) in bodies)
         return {record.key: record for record in records}
@@ -214,12 +213,12 @@ def _lock_folder(folder: Path) -> int:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         lock = os.open(folder / "agent.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise DataFolderError(f"{folder}: cannot be used ({error.strerror}); name a writable --data-dir") from error
+        raise DataFolderError(f"{folder}: cannot be used ({error.strerror}); choose a writable --data-dir") from error
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         os.close(lock)
-        raise DataFolderError(f"{folder}: another agent runs on it; stop that one or use another --data-dir") from error
+        raise DataFolderError(f"{folder}: another agent uses it; stop that agent or use another --data-dir") from error
     return lock
 
 
@@ -231,15 +230,15 @@ def _open_database(path: Path) -> sqlite3.Connection:
         db.execute("PRAGMA synchronous = FULL")
         db.execute(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES}")
         db.executescript(_SCHEMA)
-        _set_room_aside(db)
+        _fill_reserve(db)
     except sqlite3.Error:
         db.close()
         raise
     return db
 
 
-def _set_room_aside(db: sqlite3.Connection) -> None:
-    """Fills the reserve up, where half of it is gone and the disk has the room."""
+def _fill_reserve(db: sqlite3.Connection) -> None:
+    """Fills the reserve up if half of it is used and the disk has space."""
     (free_pages,) = db.execute("PRAGMA freelist_count").fetchone()
     if free_pages * _PAGE_BYTES >= _RESERVE_BYTES / 2:
         return

@@ -1,7 +1,7 @@
-"""The one way to the engines from outside: an authenticated reverse proxy. Bytes pass untouched; logs are read here.
+"""The only way to the engines from outside: an authenticated reverse proxy. Bytes pass unchanged.
 
-`/engines/{instance}/{path}` goes to the engine's loopback port, `/logs/{instance}` reads its log. `/readyz` alone needs
-no secret, and tells nothing but whether this agent is connected to a controller: for health checks.
+`/engines/{instance}/{path}` goes to the engine's loopback port; `/logs/{instance}` reads its log. Only `/readyz` needs
+no secret: it is for health checks, and reports only whether this agent is connected to a controller.
 """
 
 import asyncio
@@ -15,13 +15,13 @@ from aiohttp import web
 from multidict import CIMultiDict
 from yarl import URL
 
-from agent.contact import Contact
 from agent.errors import AgentError
+from agent.heartbeat import ControllerHeartbeat
+from agent.in_flight import InFlightRequests
 from agent.journal import Journal
-from agent.processes.folders import Folders
+from agent.process_records import ProcessRecord
+from agent.processes.folders import InstanceFolders
 from agent.proxy_logs import LogReader
-from agent.records import ProcessRecord
-from agent.traffic import Traffic
 from schemas.wire import PROXY_ENGINE_PREFIX, PROXY_LOGS_PREFIX, PROXY_REFUSAL_HEADER
 
 READY_PATH: Final = "/readyz"
@@ -38,11 +38,11 @@ _HOP_BY_HOP: Final = frozenset(
         "upgrade",
     }
 )
-# The secret is ours, not the engine's; and "expect" was answered when the body was taken.
+# "authorization" holds the proxy's secret; "expect" is answered when the body is read.
 _NOT_FORWARDED: Final = _HOP_BY_HOP | {"host", "authorization", "expect"}
 _NOT_RETURNED: Final = _HOP_BY_HOP | {PROXY_REFUSAL_HEADER.lower()}
 _CONNECT_LIMIT_S: Final = 5.0
-_READ_LIMIT_S: Final = 900.0  # between two pieces: a long prompt on a slow engine thinks before its first token
+_READ_LIMIT_S: Final = 900.0  # between two chunks: a long prompt on a slow engine delays the first token
 _BODY_LIMIT_S: Final = 60.0
 _WRITE_LIMIT_S: Final = 300.0
 _SHUTDOWN_LIMIT_S: Final = 0.5
@@ -56,18 +56,18 @@ class Proxy:
     def __init__(
         self,
         journal: Journal,
-        folders: Folders,
-        traffic: Traffic,
-        contact: Contact,
+        folders: InstanceFolders,
+        in_flight: InFlightRequests,
+        heartbeat: ControllerHeartbeat,
         session: aiohttp.ClientSession,
         *,
         host: str,
         port: int,
     ) -> None:
-        """`port` 0: the one of last time, else any free one."""
+        """`port` 0: the previous start's port, else any free one."""
         self._journal = journal
-        self._traffic = traffic
-        self._contact = contact
+        self._in_flight = in_flight
+        self._heartbeat = heartbeat
         self._session = session
         self._host = host
         self._wanted_port = port
@@ -82,10 +82,10 @@ class Proxy:
         self.port = 0
 
     async def __aenter__(self) -> Self:
-        """Binds.
+        """Binds the port.
 
         Raises:
-            AgentError: the port is taken.
+            AgentError: the port is in use.
         """
         await self._runner.setup()
         last = self._journal.facts.proxy_port or 0
@@ -104,7 +104,7 @@ class Proxy:
         raise AgentError(f"the proxy cannot listen on {self._host}:{choices[0]} ({failure}); set --proxy-port")
 
     async def __aexit__(self, *error: object) -> None:
-        """Closes; what is still on its way is cut after a moment."""
+        """Closes; requests still in flight are cut after a moment."""
         await self._runner.cleanup()
 
     @web.middleware
@@ -116,18 +116,18 @@ class Proxy:
         secret = self._journal.facts.proxy_secret
         given = request.headers.get("Authorization", "").encode(errors="surrogateescape")
         if secret is None or not hmac.compare_digest(given, f"Bearer {secret}".encode()):
-            return _error(401, "unauthorized", "the proxy's secret is missing or wrong")
+            return _error(401, "unauthorized", "Authorization: the proxy's secret is missing or wrong")
         return await handler(request)
 
     async def _ready(self, _: web.Request) -> web.Response:
-        connected = self._contact.connected
+        connected = self._heartbeat.connected
         return web.json_response({"ready": connected}, status=200 if connected else 503)
 
     async def _forward(self, request: web.Request) -> web.StreamResponse:
         instance = request.match_info["instance"]
-        record = _serving(self._journal, instance)
+        record = _newest_with_port(self._journal, instance)
         if record is None:
-            return _error(404, "not_found", f"no instance {instance} with a port is known here")
+            return _error(404, "not_found", f"unknown instance {instance}, or an instance without a port")
         if record.state != "running":
             return _error(503, "not_running", f"instance {instance} is {record.state}")
         prefix = f"{PROXY_ENGINE_PREFIX}/{instance}"
@@ -136,7 +136,7 @@ class Proxy:
         if not target.startswith("/"):
             target = "/" + target
         url = URL(f"http://127.0.0.1:{record.port}{target}", encoded=True)
-        with self._traffic.enter(instance):
+        with self._in_flight.enter(instance):
             return await self._exchange(request, url)
 
     async def _exchange(self, request: web.Request, url: URL) -> web.StreamResponse:
@@ -145,38 +145,40 @@ class Proxy:
             async with self._session.request(
                 request.method,
                 url,
-                headers=_passed_on(request.headers, _NOT_FORWARDED),
+                headers=_forwarded_headers(request.headers, _NOT_FORWARDED),
                 data=_body(request) if request.body_exists else None,
                 skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
                 allow_redirects=False,
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_LIMIT_S, sock_read=_READ_LIMIT_S),
             ) as upstream:
                 response = web.StreamResponse(
-                    status=upstream.status, reason=upstream.reason, headers=_passed_on(upstream.headers, _NOT_RETURNED)
+                    status=upstream.status,
+                    reason=upstream.reason,
+                    headers=_forwarded_headers(upstream.headers, _NOT_RETURNED),
                 )
                 await response.prepare(request)
-                async for piece in upstream.content.iter_any():
+                async for chunk in upstream.content.iter_any():
                     async with asyncio.timeout(_WRITE_LIMIT_S):
-                        await response.write(piece)
+                        await response.write(chunk)
                 await response.write_eof()
                 return response
         except (aiohttp.ClientError, TimeoutError) as error:
-            log.info("engine did not answer to the end", url=str(url), error=repr(error))
+            log.info("engine's answer incomplete", url=str(url), error=repr(error))
             if response is None or not response.prepared:
                 return _error(502, "engine_unreachable", f"the engine did not answer: {type(error).__name__}")
-            # Half of an answer was sent: only a broken connection tells the client that the rest is missing.
+            # Part of the answer was sent: only a broken connection shows the client that the rest is missing.
             if request.transport is not None:
                 request.transport.abort()
             return response
 
 
-def _serving(journal: Journal, instance: str) -> ProcessRecord | None:
-    """The process that serves an instance: the newest that has a port."""
+def _newest_with_port(journal: Journal, instance: str) -> ProcessRecord | None:
+    """The instance's process that answers requests: the newest with a port."""
     found = [record for record in journal.of(instance) if record.port is not None]
     return max(found, key=lambda record: (record.alive, record.epoch, -record.rank), default=None)
 
 
-def _passed_on(headers: "Mapping[str, str]", dropped: frozenset[str]) -> CIMultiDict[str]:
+def _forwarded_headers(headers: Mapping[str, str], dropped: frozenset[str]) -> CIMultiDict[str]:
     kept = CIMultiDict(headers)
     named = {name.strip().lower() for value in kept.getall("Connection", []) for name in value.split(",")}
     for name in {name for name in kept if name.lower() in dropped or name.lower() in named}:
@@ -187,10 +189,10 @@ def _passed_on(headers: "Mapping[str, str]", dropped: frozenset[str]) -> CIMulti
 async def _body(request: web.Request) -> AsyncIterator[bytes]:
     while True:
         async with asyncio.timeout(_BODY_LIMIT_S):
-            piece = await request.content.readany()
-        if not piece:
+            chunk = await request.content.readany()
+        if not chunk:
             return
-        yield piece
+        yield chunk
 
 
 def _error(status: int, code: str, message: str) -> web.Response:

@@ -1,4 +1,4 @@
-"""Reads an instance's log as a text stream: its end, and what is added while the process lives."""
+"""Streams an instance's log: its last lines, and what is added while the process lives."""
 
 import asyncio
 from pathlib import Path
@@ -7,13 +7,13 @@ from typing import Final
 from aiohttp import web
 
 from agent.journal import Journal
-from agent.processes.folders import Folders, LogFile
-from agent.records import Key
+from agent.process_records import ProcessKey
+from agent.processes.folders import InstanceFolders, LogFile
 
 TAIL_DEFAULT: Final = 200
 TAIL_MAX: Final = 10_000
 _TAIL_MAX_BYTES: Final = 4 * 2**20
-_PIECE_BYTES: Final = 65_536
+_CHUNK_BYTES: Final = 65_536
 _POLL_S: Final = 0.2
 _WRITE_LIMIT_S: Final = 60.0
 
@@ -21,12 +21,12 @@ _WRITE_LIMIT_S: Final = 60.0
 class LogReader:
     """Handles `/logs/{instance}?tail=N&follow=1&previous=1&rank=R`."""
 
-    def __init__(self, journal: Journal, folders: Folders) -> None:
+    def __init__(self, journal: Journal, folders: InstanceFolders) -> None:
         self._journal = journal
         self._folders = folders
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        """Streams the log. `tail` is a number of lines; `follow` ends when the process has and all is sent."""
+        """Streams the log. `tail` is a number of lines; `follow` ends when the process has ended and all is sent."""
         instance = request.match_info["instance"]
         try:
             tail = _number(request, "tail", TAIL_DEFAULT, TAIL_MAX)
@@ -37,14 +37,14 @@ class LogReader:
             )
         chosen = self._choose(instance, previous=_flag(request, "previous"), rank=rank)
         if chosen is None:
-            message = f"no such log of instance {instance} is kept here"
+            message = f"no such log of instance {instance} on this host"
             return web.json_response({"error": {"code": "not_found", "message": message, "details": {}}}, status=404)
         response = web.StreamResponse(headers={"Content-Type": "text/plain; charset=utf-8"})
         await response.prepare(request)
         text, offset = await asyncio.to_thread(read_tail, chosen.path, tail or 0)
         await _write(response, text)
         if _flag(request, "follow"):
-            await self._follow(response, Key(instance, chosen.epoch, chosen.rank), chosen.path, offset)
+            await self._follow(response, ProcessKey(instance, chosen.epoch, chosen.rank), chosen.path, offset)
         await response.write_eof()
         return response
 
@@ -56,10 +56,10 @@ class LogReader:
         logs = [log for log in logs if (log.epoch != newest) == previous]
         return logs[0] if logs else None
 
-    async def _follow(self, response: web.StreamResponse, key: Key, path: Path, offset: int) -> None:
+    async def _follow(self, response: web.StreamResponse, key: ProcessKey, path: Path, offset: int) -> None:
         while True:
             record = self._journal.processes.get(key)
-            ended = record is None or not record.alive  # asked before the read: what it wrote last is then in it
+            ended = record is None or not record.alive  # checked before the read, which then includes the last output
             while True:
                 text, offset = await asyncio.to_thread(read_from, path, offset)
                 if not text:
@@ -71,29 +71,29 @@ class LogReader:
 
 
 def read_tail(path: Path, lines: int) -> tuple[bytes, int]:
-    """The last lines, those that were moved aside included, and the offset to read on from. Blocks."""
-    text, offset = _end_of(path)
+    """The last lines, of the rotated log too, and the offset from which to read on. Blocks."""
+    text, offset = _read_end(path)
     if text.count(b"\n") < lines:
-        aside, _ = _end_of(path.with_suffix(".log.1"))
-        text = aside + text
+        rotated, _ = _read_end(path.with_suffix(".log.1"))
+        text = rotated + text
     kept = text.splitlines(keepends=True)
     return b"".join(kept[-lines:] if lines else []), offset
 
 
 def read_from(path: Path, offset: int) -> tuple[bytes, int]:
-    """What was added after an offset, in pieces; from the start where the file was cut. Blocks."""
+    """The next chunk after an offset, and the offset after it; from the start if the log was rotated. Blocks."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, 2)
             start = offset if offset <= size else 0
             file.seek(start)
-            text = file.read(_PIECE_BYTES)
+            text = file.read(_CHUNK_BYTES)
     except FileNotFoundError:
         return b"", offset
     return text, start + len(text)
 
 
-def _end_of(path: Path) -> tuple[bytes, int]:
+def _read_end(path: Path) -> tuple[bytes, int]:
     try:
         with path.open("rb") as file:
             size = file.seek(0, 2)
@@ -108,16 +108,16 @@ def _flag(request: web.Request, name: str) -> bool:
     return request.query.get(name, "").lower() in ("1", "true", "yes")
 
 
-def _number(request: web.Request, name: str, default: int | None, most: int | None) -> int | None:
+def _number(request: web.Request, name: str, default: int | None, maximum: int | None) -> int | None:
     text = request.query.get(name)
     if text is None:
         return default
     if not text.isdigit():
-        raise ValueError(f"{name}: {text!r} is not a number; write a number such as 100")
-    return int(text) if most is None else min(int(text), most)
+        raise ValueError(f"{name}: must be a number such as 100, got {text!r}")
+    return int(text) if maximum is None else min(int(text), maximum)
 
 
 async def _write(response: web.StreamResponse, text: bytes) -> None:
-    for start in range(0, len(text), _PIECE_BYTES):
+    for start in range(0, len(text), _CHUNK_BYTES):
         async with asyncio.timeout(_WRITE_LIMIT_S):
-            await response.write(text[start : start + _PIECE_BYTES])
+            await response.write(text[start : start + _CHUNK_BYTES])

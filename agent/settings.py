@@ -1,4 +1,4 @@
-"""The agent's settings, validated once. From arguments, else the environment (`GPUWARD_AGENT_*`), else defaults."""
+"""The agent's settings, validated once: from arguments, the environment (`GPUWARD_AGENT_*`), or defaults."""
 
 import os
 import re
@@ -22,29 +22,29 @@ def _default_data_dir() -> Path:
 
 
 def host_label(hostname: str | None = None) -> str:
-    """This host's name (its first part) made a DNS label; `worker` where nothing of it is left."""
+    """The first part of this host's name as a DNS label; `worker` if no valid character is left."""
     first = (hostname if hostname is not None else socket.gethostname()).split(".")[0].lower()
     return re.sub(r"[^a-z0-9-]+", "-", first)[:_LABEL_MAX].strip("-") or "worker"
 
 
 class AgentSettings(BaseSettings):
-    """What an agent needs to know before it starts.
+    """The settings of one agent.
 
     Attributes:
-        controller_url: where the controller answers, such as http://10.0.0.1:8080.
+        controller_url: the controller's address, such as http://10.0.0.1:8080.
         join_token: one-time token; needed at the first start only.
-        join_token_file: a file that holds it, instead; read when it is needed.
-        name: the worker's name. None: as the journal says, else the host's name.
-        simulate: file of simulated hosts; the agent plays the one of its name.
-        data_dir: journal, logs and engines' working folders; one agent per folder.
-        advertise: HOST or HOST:PORT where the controller reaches the proxy. None: the address it dials from.
+        join_token_file: a file with the token; read when the token is needed.
+        name: the worker's name. None: the journal's, else the host's name.
+        simulate: file of simulated hosts; the agent simulates the host with its name.
+        data_dir: folder of the journal, the logs and the engines' working folders; one agent per folder.
+        advertise: HOST or HOST:PORT where the controller reaches the proxy. None: the agent's source address.
         proxy_host: address that the proxy binds.
-        proxy_port: port that the proxy binds; 0: the one it had last time, else any free one.
+        proxy_port: port that the proxy binds; 0: the previous start's port, else any free one.
         on_exit: what a clean shutdown does with the engines.
         labels: the worker's labels, for placement.
-        reserve_host_memory: of this host's memory (MiB), kept back from placement.
-        reserve_gpu_memory: likewise of each GPU's; whoever takes a GPU whole takes this too.
-        log_format: how `daemon.main` writes logs.
+        reserve_host_memory: host memory (MiB) that placement must not use.
+        reserve_gpu_memory: memory (MiB) of each GPU that placement must not use; an exclusive claim includes it.
+        log_format: format of the logs that `daemon.main` writes.
     """
 
     model_config = SettingsConfigDict(
@@ -89,17 +89,17 @@ class AgentSettings(BaseSettings):
             return None
         match = re.fullmatch(r"(\[[0-9a-fA-F:]+\]|[^\s:/\[\]]+)(?::(\d{1,5}))?", value)
         if match is None or (match[2] is not None and not 0 < int(match[2]) <= 65535):  # noqa: PLR2004 - the last port
-            raise ValueError(f"{value!r} is no address; write HOST or HOST:PORT (an IPv6 address in brackets)")
+            raise ValueError(f"must be HOST or HOST:PORT (an IPv6 address in brackets), got {value!r}")
         return value
 
     @model_validator(mode="after")
-    def _one_source_of_the_token(self) -> Self:
+    def _one_token_source(self) -> Self:
         if self.join_token is not None and self.join_token_file is not None:
-            raise ValueError("join_token and join_token_file are both given; give one of them")
+            raise ValueError("join_token and join_token_file: both are set; set one of them")
         return self
 
     def advertised(self, bound_port: int) -> str | None:
-        """The address to tell the controller, with the port that the proxy bound where none was stated."""
+        """The address for the controller; `bound_port` is added if the setting names no port."""
         if self.advertise is None or re.search(r"[^:\]]:\d+$|\]:\d+$", self.advertise):
             return self.advertise
         return f"{self.advertise}:{bound_port}"

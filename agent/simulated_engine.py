@@ -1,6 +1,6 @@
-"""A small real model server for simulated GPUs: OpenAI-compatible, canned tokens. `python -m` starts it.
+"""A small model server for simulated GPUs: OpenAI-compatible, with fixed tokens. `python -m` starts it.
 
-It is a process like any engine's: it loads, answers its probe, serves, obeys or ignores SIGTERM, and can die on order.
+It is a process like any engine: it loads, answers its probe, serves, obeys or ignores SIGTERM, and can exit by itself.
 """
 
 import argparse
@@ -21,7 +21,7 @@ _MAX_TOKENS = 100_000
 
 
 class BadRequestError(ValueError):
-    """What the client sent is wrong; `param` names the field."""
+    """The request is invalid; `param` names the field."""
 
     def __init__(self, param: str, message: str) -> None:
         super().__init__(message)
@@ -29,7 +29,7 @@ class BadRequestError(ValueError):
 
 
 @dataclass(frozen=True)
-class Wanted:
+class CompletionRequest:
     """A validated request."""
 
     chat: bool
@@ -39,11 +39,11 @@ class Wanted:
     usage_in_stream: bool
 
 
-def parse_request(body: Any, *, chat: bool) -> Wanted:
+def parse_request(body: Any, *, chat: bool) -> CompletionRequest:
     """Validates a completion request.
 
     Raises:
-        BadRequestError: a field is missing or wrong.
+        BadRequestError: a field is missing or invalid.
     """
     if not isinstance(body, dict):
         raise BadRequestError("body", "the body must be a JSON object")
@@ -61,7 +61,7 @@ def parse_request(body: Any, *, chat: bool) -> Wanted:
     if not isinstance(options, dict):
         raise BadRequestError("stream_options", "stream_options: must be an object")
     prompt = _chat_text(body.get("messages")) if chat else _prompt_text(body.get("prompt"))
-    return Wanted(chat, len(prompt.split()), tokens, stream, bool(options.get("include_usage")))
+    return CompletionRequest(chat, len(prompt.split()), tokens, stream, bool(options.get("include_usage")))
 
 
 def _chat_text(messages: Any) -> str:
@@ -71,7 +71,7 @@ def _chat_text(messages: Any) -> str:
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
             raise BadRequestError("messages", "messages: every message must be an object with a role")
         if not isinstance(message.get("content"), str | list | None):
-            raise BadRequestError("messages", "messages: content must be a text or a list of parts")
+            raise BadRequestError("messages", "messages: content must be a string or a list of parts")
     return " ".join(str(message.get("content") or "") for message in messages)
 
 
@@ -79,7 +79,7 @@ def _prompt_text(prompt: Any) -> str:
     if isinstance(prompt, list) and prompt and all(isinstance(part, str) for part in prompt):
         return " ".join(prompt)
     if not isinstance(prompt, str):
-        raise BadRequestError("prompt", "prompt: must be a text or a list of texts")
+        raise BadRequestError("prompt", "prompt: must be a string or a list of strings")
     return prompt
 
 
@@ -91,7 +91,7 @@ class Engine:
         self._token_seconds = token_seconds
         self._loaded_at = time.monotonic() + load_seconds
         self._count = 0
-        self._waiting = 0  # not read to the end yet
+        self._waiting = 0  # their bodies are still being read
         self._running = 0
 
     def app(self) -> web.Application:
@@ -131,7 +131,7 @@ class Engine:
         if (loading := self._loading()) is not None:
             return loading
         try:
-            wanted = parse_request(json.loads(await self._body(request)), chat=chat)
+            completion = parse_request(json.loads(await self._body(request)), chat=chat)
         except BadRequestError as error:
             return _error(400, str(error), "invalid_request_error", error.param)
         except ValueError:
@@ -141,7 +141,9 @@ class Engine:
         base |= {"model": self._model}
         self._running += 1
         try:
-            return await (self._streamed(request, wanted, base) if wanted.stream else self._whole(wanted, base))
+            return await (
+                self._streamed(request, completion, base) if completion.stream else self._whole(completion, base)
+            )
         finally:
             self._running -= 1
 
@@ -152,30 +154,32 @@ class Engine:
         finally:
             self._waiting -= 1
 
-    async def _whole(self, wanted: Wanted, base: dict[str, Any]) -> web.Response:
-        await asyncio.sleep(self._token_seconds * wanted.tokens)
-        text = "".join(_token(i) for i in range(wanted.tokens))
+    async def _whole(self, completion: CompletionRequest, base: dict[str, Any]) -> web.Response:
+        await asyncio.sleep(self._token_seconds * completion.tokens)
+        text = "".join(_token(i) for i in range(completion.tokens))
         choice: dict[str, Any] = {"index": 0, "finish_reason": "length", "logprobs": None}
-        choice |= {"message": {"role": "assistant", "content": text}} if wanted.chat else {"text": text}
-        kind = "chat.completion" if wanted.chat else "text_completion"
-        return web.json_response({**base, "object": kind, "choices": [choice], "usage": _usage(wanted)})
+        choice |= {"message": {"role": "assistant", "content": text}} if completion.chat else {"text": text}
+        kind = "chat.completion" if completion.chat else "text_completion"
+        return web.json_response({**base, "object": kind, "choices": [choice], "usage": _usage(completion)})
 
-    async def _streamed(self, request: web.Request, wanted: Wanted, base: dict[str, Any]) -> web.StreamResponse:
+    async def _streamed(
+        self, request: web.Request, completion: CompletionRequest, base: dict[str, Any]
+    ) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
         await response.prepare(request)
-        base = {**base, "object": "chat.completion.chunk" if wanted.chat else "text_completion"}
-        for i in range(wanted.tokens):
+        base = {**base, "object": "chat.completion.chunk" if completion.chat else "text_completion"}
+        for i in range(completion.tokens):
             if self._token_seconds:
                 await asyncio.sleep(self._token_seconds)
-            last = i == wanted.tokens - 1
+            last = i == completion.tokens - 1
             choice: dict[str, Any] = {"index": 0, "finish_reason": "length" if last else None, "logprobs": None}
-            if wanted.chat:
+            if completion.chat:
                 choice["delta"] = {"content": _token(i)} | ({"role": "assistant"} if i == 0 else {})
             else:
                 choice["text"] = _token(i)
             await _event(response, json.dumps({**base, "choices": [choice]}))
-        if wanted.usage_in_stream:
-            await _event(response, json.dumps({**base, "choices": [], "usage": _usage(wanted)}))
+        if completion.usage_in_stream:
+            await _event(response, json.dumps({**base, "choices": [], "usage": _usage(completion)}))
         await _event(response, "[DONE]")
         await response.write_eof()
         return response
@@ -185,9 +189,9 @@ def _token(i: int) -> str:
     return ("" if i == 0 else " ") + _WORDS[i % len(_WORDS)]
 
 
-def _usage(wanted: Wanted) -> dict[str, int]:
-    total = wanted.prompt_tokens + wanted.tokens
-    return {"prompt_tokens": wanted.prompt_tokens, "completion_tokens": wanted.tokens, "total_tokens": total}
+def _usage(completion: CompletionRequest) -> dict[str, int]:
+    total = completion.prompt_tokens + completion.tokens
+    return {"prompt_tokens": completion.prompt_tokens, "completion_tokens": completion.tokens, "total_tokens": total}
 
 
 async def _event(response: web.StreamResponse, data: str) -> None:
@@ -199,15 +203,15 @@ def _error(status: int, message: str, kind: str, param: str | None) -> web.Respo
 
 
 def parse_args(argv: list[str]) -> argparse.Namespace:
-    """The command line; see DESIGN's `simulated` engine."""
+    """Parses the command line."""
     parser = argparse.ArgumentParser(prog="simulated_engine", allow_abbrev=False)
-    parser.add_argument("--port", type=int, required=True, help="loopback port to listen on")
-    parser.add_argument("--model", required=True, help="name that the model is served under")
-    parser.add_argument("--load-seconds", type=float, default=0.0, help="how long loading takes")
-    parser.add_argument("--exit-after", type=float, default=None, help="seconds after the start at which it exits")
-    parser.add_argument("--exit-code", type=int, default=0, help="exit code of --exit-after")
-    parser.add_argument("--ignore-sigterm", action="store_true", help="only SIGKILL ends it")
-    parser.add_argument("--token-seconds", type=float, default=0.0, help="time per token")
+    parser.add_argument("--port", type=int, required=True, help="loopback port")
+    parser.add_argument("--model", required=True, help="name of the served model")
+    parser.add_argument("--load-seconds", type=float, default=0.0, help="duration of loading")
+    parser.add_argument("--exit-after", type=float, default=None, help="exit after this many seconds")
+    parser.add_argument("--exit-code", type=int, default=0, help="exit code for --exit-after")
+    parser.add_argument("--ignore-sigterm", action="store_true", help="ignore SIGTERM")
+    parser.add_argument("--token-seconds", type=float, default=0.0, help="seconds per token")
     return parser.parse_args(argv)
 
 

@@ -1,7 +1,7 @@
-"""Writes docs/estimates.md: the needs of well-known models, by the code that places them.
+"""Writes docs/estimates.md: what well-known models need, with the code that places them.
 
-make estimates                 writes the page
-make estimates ARGS=--check    checks that it is up to date
+make estimates                 writes the page anew
+make estimates ARGS=--check    only says whether it is up to date
 """
 
 import argparse
@@ -29,31 +29,41 @@ SEQUENCES: Final = 16
 HEAD: Final = """\
 # Estimates
 
-What Gpuward reckons for well-known models, for 16 sequences of 8192 tokens at once. Made by `make estimates` from the
-published configs in [models.yaml](models.yaml), with the code that places models: a test holds the two together.
+This page shows what Gpuward estimates for well-known models, for 16 sequences of 8192 tokens at once. `make estimates`
+writes it from the published configs in [models.yaml](models.yaml), with the code that places models. A test compares
+the two.
 
-A GPU's memory is the sum of its parts; `gpuward describe` shows them for what runs.
+The memory of a GPU is the sum of its parts. `gpuward describe` shows them for what runs.
 
-- **weights**: the tensors in the type that the engine works in, divided by tensor parallelism, by whole layers over a
-  pipeline. Adapters that the args name are added.
-- **cache**: keys and values of all tokens. Per token and layer `kv heads x (head size of keys + of values)` elements,
-  or `kv_lora_rank + qk_rope_head_dim` with multi-head latent attention, and of sparse attention an index; layers with a
-  sliding window keep no more than the window and the tokens of one step (all of them on SGLang); encoders keep nothing.
-  One byte per element with an FP8 cache.
-- **activations**: what one step of the model holds besides; **images**: what a vision tower does.
+- **weights**: the tensors in the type that the engine works in, divided by tensor parallelism, and by whole layers over
+  a pipeline. Adapters that the args name are added.
+- **cache**: keys and values of all tokens. A token takes in each layer `kv heads x (head size of keys + of values)`
+  elements. With multi-head latent attention it takes `kv_lora_rank + qk_rope_head_dim`, and sparse attention adds an
+  index. A layer with a sliding window keeps no more than the window and the tokens of one step; on SGLang it keeps all.
+  Encoders keep nothing. An FP8 cache takes one byte for each element.
+- **activations**: what one step of the model holds besides. **images**: what a vision tower holds.
 - **context**, **graphs**, **collectives**: what CUDA, captured graphs and NCCL take beside what a server accounts for.
 
-Where each figure comes from stands beside it in `controller/engines/memory.py` and `served.py`.
+The source of each figure is named beside it in `controller/engines/memory.py` and `served.py`.
 
-Without stated context and concurrency an instance on vLLM or SGLang is reckoned for the same 16 sequences of 8192
-tokens (or of the model's own context, where that is shorter), and where that fits nowhere, for one; on llama.cpp for 4.
-State them in `args`, and the estimate and the server's command line follow: `max-model-len`, `max-num-seqs` (vLLM);
-`context-length`, `max-running-requests` (SGLang); `ctx-size`, `parallel` (llama.cpp). What passes through the model at
-once is reckoned for 256 requests, and vLLM on a part of a GPU is held to as many.
+Without stated context and concurrency, an instance on vLLM or SGLang is estimated for the same 16 sequences of 8192
+tokens. A shorter context of the model's own replaces the 8192. Where that fits nowhere, it is estimated for one
+sequence. On llama.cpp the default is 4 sequences. State context and concurrency in `args`, and both the estimate and
+the server's command line follow:
+
+| engine | context | sequences |
+|---|---|---|
+| vLLM | `max-model-len` | `max-num-seqs` |
+| SGLang | `context-length` | `max-running-requests` |
+| llama.cpp | `ctx-size` | `parallel` |
+
+What passes through the model at once is estimated for 256 requests, and vLLM on a part of a GPU is held to that number.
 
 Estimates are made to hold, not to be tight: activations are those of a batch of 8192 tokens, as vLLM uses on large
 GPUs. They leave out what only some models have: videos, several images at once, speculative decoding, CUDA graphs of
-unusual sizes. Cache of linear attention layers, of a fixed size, is not counted either.
+unusual sizes, and the cache of linear attention layers, which has a fixed size.
+
+## Figures
 """
 
 
@@ -65,11 +75,11 @@ class Row:
     source: str
     facts: ModelFacts
     need: Need
-    layout: Layout | None  # the first layout that fits GPUs of 80 GiB
+    layout: Layout | None  # the first that an instance is asked for and that fits GPUs of 80 GiB
 
 
 def facts_of(entry: dict[str, Any]) -> ModelFacts:
-    """A model's facts, from its entry in the data file, read as its config.json would be."""
+    """A model's facts, from its entry of the data file, read as its config.json would be."""
     weights = entry["weights"]
     bare = ModelFacts(
         entry.get("format", "safetensors"), weights, entry.get("dtypes", {"BF16": weights}), entry["parameters"]
@@ -78,7 +88,7 @@ def facts_of(entry: dict[str, Any]) -> ModelFacts:
 
 
 def row_of(entry: dict[str, Any]) -> Row:
-    """The need of an instance of this model."""
+    """What an instance of this model would ask for."""
     facts = facts_of(entry)
     gguf = facts.format == "gguf"
     args = {"ctx-size": CONTEXT * SEQUENCES, "parallel": SEQUENCES}
@@ -108,7 +118,7 @@ def page() -> str:
         "|---|---:|---:|---:|---|---:|",
         *(_line(row) for row in rows),
         "",
-        "What the GPU of the smallest layout that holds most is made of, MiB:",
+        "The parts of the GPU that holds most in the smallest layout, in MiB:",
         "",
         "| model | parts |",
         "|---|---|",
@@ -119,7 +129,7 @@ def page() -> str:
 
 def _line(row: Row) -> str:
     facts, layout = row.facts, row.layout
-    # llama.cpp defaults to F16, vLLM to the model's own type, which has two bytes in all of these.
+    # By default llama.cpp keeps F16 and vLLM the model's own type, which has two bytes in all of these.
     per_token = cache_bytes_per_token(facts, 2)
     assert per_token is not None
     cells = [

@@ -1,4 +1,4 @@
-"""Simulated hosts: the file that `--simulate` reads."""
+"""The file of simulated hosts, which `--simulate` reads."""
 
 from typing import Annotated, Literal
 
@@ -12,56 +12,64 @@ from schemas.wire import Vendor
 
 
 class SimulatedGpu(Wire):
-    """`count` equal GPUs of a simulated host; of each, processes that nobody started here use `foreign_memory`."""
+    """Equal GPUs of a simulated host."""
 
-    model: Text
-    vendor: Vendor = "nvidia"
-    memory: SizeMib
-    count: Annotated[int, Field(ge=1, le=MAX_GPUS)] = 1
-    compute_capability: Annotated[str, Field(pattern=r"^\d+\.\d+$")] = "9.0"
-    foreign_memory: SizeMib = 0
+    model: Text = Field(description="Name of the GPU, as its driver would report it.")
+    vendor: Vendor = Field("nvidia", description="Maker of the GPU.")
+    memory: SizeMib = Field(description="Memory of each GPU.")
+    count: Annotated[int, Field(ge=1, le=MAX_GPUS)] = Field(1, description="Number of equal GPUs.")
+    compute_capability: Annotated[str, Field(pattern=r"^\d+\.\d+$")] = Field(
+        "9.0", description="CUDA compute capability of the GPU."
+    )
+    foreign_memory: SizeMib = Field(
+        0, description="Memory of each GPU that is used by processes which Gpuward did not start."
+    )
 
 
 class SimulatedReserve(Wire):
-    """What the host's operator keeps back from placement: of the host's memory, and of each GPU's."""
+    """Capacity that the operator of a simulated host keeps back from placement."""
 
-    host_memory: SizeMib = 0
-    gpu_memory: SizeMib = 0
+    host_memory: SizeMib = Field(0, description="Main memory of the host.")
+    gpu_memory: SizeMib = Field(0, description="Memory of each GPU.")
 
 
 class SimulatedWorker(Wire):
-    """A simulated host; `count` above 1 makes name-0, name-1, ...
+    """A simulated host, or several equal ones."""
 
-    `telemetry_seconds`: for so long after the agent's start the GPUs can be read, then no more, as if NVML hung.
-    `engines`: those installed there; left out: not told, so that every engine may be placed there.
-    """
-
-    name: Name
-    count: Annotated[int, Field(ge=1, le=10_000)] = 1
-    os: Literal["linux", "darwin", "windows"] = "linux"
-    arch: Text = "x86_64"
-    driver: Text = "580.95"
-    host_memory: SizeMib = 1_048_576
-    cpus: Annotated[int, Field(ge=1, le=65536)] = 64
-    labels: dict[Text, ScalarText] = {}
-    gpus: Annotated[tuple[SimulatedGpu, ...], Field(max_length=64)] = ()
-    reserved: SimulatedReserve = SimulatedReserve()
-    telemetry_seconds: Seconds | None = None
-    engines: Annotated[tuple[Text, ...], Field(max_length=64)] | None = None
+    name: Name = Field(description="Name of the worker.")
+    count: Annotated[int, Field(ge=1, le=10_000)] = Field(
+        1, description="Number of equal hosts. Above 1 they are named `NAME-0`, `NAME-1` and so on."
+    )
+    os: Literal["linux", "darwin", "windows"] = Field("linux", description="Operating system.")
+    arch: Text = Field("x86_64", description="Architecture of the CPU.")
+    driver: Text = Field("580.95", description="Version of the GPU driver.")
+    host_memory: SizeMib = Field(1_048_576, description="Main memory.")
+    cpus: Annotated[int, Field(ge=1, le=65536)] = Field(64, description="CPU cores.")
+    labels: dict[Text, ScalarText] = Field({}, description="Labels of the worker, for placement.")
+    gpus: Annotated[tuple[SimulatedGpu, ...], Field(max_length=64)] = Field((), description="GPUs by kind.")
+    reserved: SimulatedReserve = Field(SimulatedReserve(), description="Capacity that is kept back from placement.")
+    telemetry_seconds: Seconds | None = Field(
+        None,
+        description="Time after the start of the agent after which its GPUs cannot be read any more, as if NVML hung."
+        " Absent: they can always be read.",
+    )
+    engines: Annotated[tuple[Text, ...], Field(max_length=64)] | None = Field(
+        None, description="Engines that are installed there. Absent: unknown, so every engine may be placed there."
+    )
 
 
 class SimulatedHosts(Wire):
-    """The whole file."""
+    """All hosts of the file."""
 
-    workers: Annotated[tuple[SimulatedWorker, ...], Field(min_length=1)]
+    workers: Annotated[tuple[SimulatedWorker, ...], Field(min_length=1)] = Field(description="The simulated hosts.")
 
     def expanded(self) -> dict[str, SimulatedWorker]:
-        """Every host by its own name."""
+        """Every host by its name."""
         hosts: dict[str, SimulatedWorker] = {}
         for worker in self.workers:
             names = [worker.name] if worker.count == 1 else [f"{worker.name}-{i}" for i in range(worker.count)]
             for name in names:
                 if name in hosts:
-                    raise ValueError(f"workers: two simulated hosts are named {name!r}; rename one")
+                    raise ValueError(f"workers: two simulated hosts have the name {name!r}; rename one")
                 hosts[name] = worker.model_copy(update={"name": name, "count": 1})
         return hosts

@@ -1,1 +1,1 @@
-"""What reads the GPUs: NVML in a child process, or a simulated host."""
+"""Reads the GPUs: through NVML in a child process, or as a simulated host's."""

@@ -1,4 +1,4 @@
-"""Reads the GPUs through a child process, so that a hanging driver costs a reading and never the agent."""
+"""Reads the GPUs through a child process, so that a hanging driver costs one reading and never blocks the agent."""
 
 import asyncio
 import contextlib
@@ -18,7 +18,7 @@ from schemas.base import Wire
 from schemas.wire import DeviceFacts
 
 READ_LIMIT_S: Final = 2.0
-_FIRST_LIMIT_S: Final = 15.0  # a driver without persistence mode wakes every GPU at the first call
+_FIRST_LIMIT_S: Final = 15.0  # without persistence mode, the driver initializes every GPU at the first call
 _BACKOFF_S: Final = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
 _MAX_LINE_BYTES: Final = 4 * 2**20
 _REAP_LIMIT_S: Final = 1.0
@@ -26,25 +26,25 @@ _REAP_LIMIT_S: Final = 1.0
 log = structlog.get_logger()
 
 
-class _Broken(Wire):
+class _UnreadableGpu(Wire):
     index: int
     error: str
 
 
 class _Answer(Wire):
-    """A line of the child: `fatal`, or driver and GPUs, and who works on them where that was asked."""
+    """A line of the child: either `fatal`, or driver and GPUs, with `work` if it was asked for."""
 
     fatal: str | None = None
     driver: str | None = None
-    gpus: tuple[DeviceFacts | _Broken, ...] = ()
+    gpus: tuple[DeviceFacts | _UnreadableGpu, ...] = ()
     work: dict[str, GpuWork] = Field(default_factory=dict)
 
 
 class ChildReader:
-    """Asks a child that speaks JSON lines. A hung or dead one is killed and started again after a while."""
+    """Asks a child process in JSON lines. A hung or dead child is killed, and started again after a backoff."""
 
     def __init__(self, argv: Sequence[str] = (), *, limit_s: float = READ_LIMIT_S, clock: Clock = boot_clock) -> None:
-        """`argv` of the child; empty: the NVML reader of this package."""
+        """`argv` of the child; empty: this package's NVML reader."""
         self._argv = tuple(argv) or (sys.executable, "-P", "-m", "agent.gpus.nvml", str(os.getpid()))
         self._limit_s = limit_s
         self._clock = clock
@@ -59,27 +59,27 @@ class ChildReader:
         """Starts the child and asks once.
 
         Raises:
-            NoGpusError: NVML does not load. A child that hangs is no such proof: its GPUs are unknown for now.
+            NoGpusError: NVML does not load. If the child hangs, the GPUs are only unknown for now.
         """
         answer = await self._ask(b"read\n", max(self._limit_s, _FIRST_LIMIT_S))
         if answer is not None and answer.fatal is not None:
             await self.aclose()
             raise NoGpusError(
                 f"no GPUs can be read: NVML does not load ({answer.fatal}). Install the NVIDIA driver on this host,"
-                " or play a simulated one with --simulate FILE"
+                " or simulate a host with --simulate FILE"
             )
 
     async def read(self) -> tuple[DeviceFacts, ...] | None:
-        """Every GPU now; None where the child hangs, is dead, or NVML fails as a whole."""
+        """Every GPU now; None if the child hangs or is dead, or NVML fails."""
         reading = await self._read(b"read\n")
         return None if reading is None else reading.gpus
 
     async def sample(self) -> GpuReading | None:
-        """As `read`, and who works on each."""
+        """Every GPU now, and its processes."""
         return await self._read(b"sample\n")
 
     async def driver(self) -> str | None:
-        """As of the last reading that succeeded."""
+        """The driver's version at the last successful reading."""
         return self._driver
 
     async def aclose(self) -> None:
@@ -89,7 +89,7 @@ class ChildReader:
             return
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGKILL)
-        # One in an uninterruptible driver call cannot be reaped now; the loop's child watcher does when it ends.
+        # In an uninterruptible driver call the child cannot be reaped now; the loop's child watcher reaps it later.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_REAP_LIMIT_S):
                 await child.wait()
@@ -102,14 +102,14 @@ class ChildReader:
         gpus = tuple(facts for gpu in answer.gpus if (facts := self._facts(gpu)) is not None)
         return GpuReading(gpus, answer.work)
 
-    def _facts(self, gpu: DeviceFacts | _Broken) -> DeviceFacts | None:
-        """A GPU that errors is told as unhealthy with what was last known of it, not dropped."""
+    def _facts(self, gpu: DeviceFacts | _UnreadableGpu) -> DeviceFacts | None:
+        """A GPU that cannot be read is reported as unhealthy, with its last known facts."""
         if isinstance(gpu, DeviceFacts):
             self._known[gpu.index] = gpu
             return gpu
         known = self._known.get(gpu.index)
         if known is None:
-            log.warning("a GPU cannot be read and was never known", index=gpu.index, error=gpu.error)
+            log.warning("GPU never read", index=gpu.index, error=gpu.error)
             return None
         return known.model_copy(
             update={"health": "unhealthy", "health_reason": gpu.error, "used_mib": None, "utilization": None}
@@ -126,7 +126,7 @@ class ChildReader:
                 await self._failed(error)
                 return None
             except asyncio.CancelledError:
-                await self.aclose()  # a late answer would be taken for the next one's
+                await self.aclose()  # a late answer would be taken for the next question's
                 raise
             self._failures = 0
             return answer
@@ -147,13 +147,13 @@ class ChildReader:
         await self._child.stdin.drain()
         line = await self._child.stdout.readline()
         if not line:
-            raise EOFError("the child has ended")
+            raise EOFError("the child exited")
         return _Answer.model_validate_json(line)
 
     async def _failed(self, error: Exception) -> None:
         delay_s = _BACKOFF_S[min(self._failures, len(_BACKOFF_S) - 1)]
         if self._failures == 0:
-            log.warning("GPUs cannot be read", error=repr(error), again_in_s=delay_s)
+            log.warning("GPUs not read", error=repr(error), retry_in_s=delay_s)
         self._failures += 1
         self._not_before_s = self._clock() + delay_s
         await self.aclose()

@@ -1,8 +1,8 @@
-"""Reads the GPUs through NVML. The only file that knows pynvml; a program of its own, since a driver call may hang.
+"""Reads the GPUs through NVML. The only file that imports pynvml; a separate program, because a driver call may hang.
 
-One JSON line out for every line in: {"driver", "gpus": [{...facts} or {"index", "error"}]}, or {"fatal": why}. To the
-line "sample" also {"work": {uuid: {"running": [pid], "percent": {pid: percent}}}}. Ends with its input, and dies with
-the agent.
+It answers each input line with one JSON line: {"driver", "gpus": [{...facts} or {"index", "error"}]}, or
+{"fatal": why}. The answer to "sample" also has {"work": {uuid: {"running": [pid], "percent": {pid: percent}}}}.
+It exits at the end of its input, and when the agent dies.
 """
 
 import ctypes
@@ -21,7 +21,7 @@ def main() -> None:
     """Answers until the input ends."""
     _die_with_parent()
     try:
-        import pynvml  # noqa: PLC0415 - whether it can be imported is part of the answer
+        import pynvml  # noqa: PLC0415 - a failed import is part of the answer
     except ImportError:
         _answer({"fatal": "the package nvidia-ml-py is not installed"})
         return
@@ -41,7 +41,7 @@ def main() -> None:
 
 
 def read_all(nvml: Any) -> dict[str, Any]:
-    """Driver and every GPU. One that errors is in the list with its error, the others with their facts."""
+    """The driver and every GPU: its facts, or its error if it cannot be read."""
     gpus = []
     for index in range(nvml.nvmlDeviceGetCount()):
         try:
@@ -74,18 +74,18 @@ def _read_gpu(nvml: Any, index: int) -> dict[str, Any]:
 
 
 def read_work(nvml: Any, uuids: list[str], last: dict[str, int]) -> dict[str, Any]:
-    """Who works on each of these GPUs; those of which the driver does not tell are missing.
+    """The processes of these GPUs; a GPU whose processes cannot be read is left out.
 
     Args:
         nvml: the library.
-        uuids: of the GPUs.
-        last: by UUID the driver's time (microseconds) of the newest figures that were taken; kept up to date.
+        uuids: the GPUs.
+        last: by UUID, the driver's time (microseconds) of the newest figures read; updated here.
     """
     work = {}
     for uuid in uuids:
         try:
             handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
-            running = {p.pid for ask in _running(nvml) for p in _optional(nvml, ask, handle) or ()}
+            running = {p.pid for query in _running(nvml) for p in _optional(nvml, query, handle) or ()}
             percent = _percent_by_pid(nvml, handle, uuid, last)
         except nvml.NVMLError:
             continue
@@ -98,9 +98,9 @@ def _running(nvml: Any) -> tuple[Callable[[Any], Any], ...]:
 
 
 def _percent_by_pid(nvml: Any, handle: Any, uuid: str, last: dict[str, int]) -> dict[int, float] | None:
-    """By pid the highest figure since the last time. None: the driver has none to tell on this GPU.
+    """The highest utilization since the last call, by pid; None if the driver does not report it for this GPU.
 
-    The driver keeps figures for seconds: those of the first time may be older than the reading and are passed over.
+    The driver keeps figures for seconds. Those of the first call may be older than the reading, so they are ignored.
     """
     first = uuid not in last
     try:
@@ -108,7 +108,7 @@ def _percent_by_pid(nvml: Any, handle: Any, uuid: str, last: dict[str, int]) -> 
     except (nvml.NVMLError_NotSupported, nvml.NVMLError_FunctionNotFound, nvml.NVMLError_NoPermission):
         return None
     except nvml.NVMLError_NotFound:
-        figures = ()  # nobody has worked since
+        figures = ()  # no process has worked since
     last[uuid] = max((figure.timeStamp for figure in figures), default=last.get(uuid, 0))
     percent: dict[int, float] = {}
     for figure in () if first else figures:
@@ -116,10 +116,10 @@ def _percent_by_pid(nvml: Any, handle: Any, uuid: str, last: dict[str, int]) -> 
     return percent
 
 
-def _optional(nvml: Any, ask: Callable[[Any], Any], handle: Any) -> Any:
-    """What this GPU or driver may not have: None is unknown. Any other error is the GPU's, and passes."""
+def _optional(nvml: Any, query: Callable[[Any], Any], handle: Any) -> Any:
+    """A value that this GPU or driver may not support: None is unknown. Any other error is raised."""
     try:
-        return ask(handle)
+        return query(handle)
     except (nvml.NVMLError_NotSupported, nvml.NVMLError_FunctionNotFound, nvml.NVMLError_NoPermission):
         return None
 
@@ -137,7 +137,7 @@ def _die_with_parent() -> None:
     parent = int(sys.argv[1]) if len(sys.argv) > 1 else os.getppid()
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
-        sys.exit(1)  # it died before the signal was asked for
+        sys.exit(1)  # the agent died before the signal was set
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What a reader of GPUs looks like, whether NVML or a made-up host stands behind it."""
+"""The protocol of a GPU reader, for NVML and simulated hosts alike."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,11 +9,11 @@ from schemas.wire import DeviceFacts
 
 
 class GpuWork(Wire):
-    """Who runs on a GPU, as its driver tells it.
+    """The processes of a GPU, as its driver reports them.
 
     Attributes:
         running: pids that have the GPU open.
-        percent: by pid what each made of it that worked since the last reading; None: the driver does not tell.
+        percent: utilization by pid since the last reading, of those that worked; None: the driver does not report it.
     """
 
     running: tuple[int, ...] = ()
@@ -22,30 +22,30 @@ class GpuWork(Wire):
 
 @dataclass(frozen=True, slots=True)
 class GpuReading:
-    """Every GPU, and by UUID who runs on those of which that is told."""
+    """Every GPU, and its processes by UUID; a GPU whose processes are unknown is missing from `work`."""
 
     gpus: tuple[DeviceFacts, ...]
     work: Mapping[str, GpuWork] = field(default_factory=dict)
 
 
 class GpuReader(Protocol):
-    """Reads are bounded in time by the reader itself, and never raise: what cannot be read is unknown."""
+    """Limits its own reading time, and never raises for a failed reading: what cannot be read is unknown."""
 
     async def open(self) -> None:
-        """Makes ready.
+        """Prepares the reader.
 
         Raises:
-            NoGpusError: there is no way to read GPUs on this host.
+            NoGpusError: this host has no GPUs that can be read.
         """
 
     async def read(self) -> tuple[DeviceFacts, ...] | None:
-        """Every GPU now, or None where they cannot be read."""
+        """Every GPU now; None if they cannot be read."""
 
     async def sample(self) -> GpuReading | None:
-        """As `read`, and who works on each; costs more."""
+        """Every GPU now, and its processes; slower than `read`."""
 
     async def driver(self) -> str | None:
-        """The driver's version, or None while it is not known."""
+        """The driver's version; None while it is unknown."""
 
     async def aclose(self) -> None:
-        """Gives back what it holds."""
+        """Releases what the reader holds."""

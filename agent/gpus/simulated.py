@@ -1,4 +1,4 @@
-"""A host's GPUs made up from a file. What they report follows the processes that the agent really runs."""
+"""A simulated host's GPUs, read from a file. Their load follows the processes that the agent really runs."""
 
 import uuid
 from collections import defaultdict
@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from agent.clock import Clock
 from agent.errors import AgentError
 from agent.gpus.reader import GpuReading, GpuWork
-from agent.records import ProcessRecord
+from agent.process_records import ProcessRecord
 from schemas.simulated import SimulatedHosts, SimulatedWorker
 from schemas.wire import DeviceFacts, SimulatedLoad
 
@@ -21,10 +21,10 @@ _FULL_PERCENT: Final = 100.0
 
 
 def load_host(file: Path, name: str | None) -> SimulatedWorker:
-    """Reads one host from a file of simulated hosts. `name` None: the file's only one.
+    """Reads one host from a file of simulated hosts. `name` None: the file's only host.
 
     Raises:
-        AgentError: the file cannot be read or holds no such host; the message names what it holds.
+        AgentError: the file cannot be read or has no such host; the message names its hosts.
     """
     try:
         hosts = SimulatedHosts.model_validate(yaml.safe_load(file.read_text(encoding="utf-8"))).expanded()
@@ -34,17 +34,18 @@ def load_host(file: Path, name: str | None) -> SimulatedWorker:
         return next(iter(hosts.values()))
     if name is None or name not in hosts:
         known = ", ".join(sorted(hosts)[:20])
-        raise AgentError(f"--simulate {file}: no host is named {name!r}; set --name to one of: {known}")
+        what = "has several hosts" if name is None else f"unknown host {name!r}"
+        raise AgentError(f"--simulate {file}: {what}; set --name to one of: {known}")
     return hosts[name]
 
 
 def gpu_uuid(worker: str, index: int) -> str:
-    """The same GPU has the same UUID for ever: it is derived from the host's name and the GPU's index."""
+    """A GPU's UUID, derived from the host's name and the GPU's index, so that it never changes."""
     return f"GPU-{uuid.uuid5(_NAMESPACE, f'{worker}/{index}')}"
 
 
 def utilization_at(load: SimulatedLoad, since_ready_s: float) -> float:
-    """Percent at a time after the engine was ready: each step lasts its seconds, the last for ever."""
+    """Percent at a time after the engine was ready; the last step has no end."""
     percent = 0.0
     for lasts_s, percent in load.utilization:  # noqa: B007 - the last step's value is used after the loop
         if since_ready_s < lasts_s:
@@ -54,7 +55,7 @@ def utilization_at(load: SimulatedLoad, since_ready_s: float) -> float:
 
 
 class SimulatedReader:
-    """Reads a made-up host. `live` gives the processes that run now."""
+    """Reads a simulated host. `live` returns the processes that run now."""
 
     def __init__(self, worker: SimulatedWorker, live: Callable[[], Iterable[ProcessRecord]], clock: Clock) -> None:
         self._worker = worker
@@ -69,30 +70,30 @@ class SimulatedReader:
         """Nothing to do."""
 
     async def driver(self) -> str | None:
-        """As the file says."""
+        """The file's driver version."""
         return self._worker.driver
 
     async def read(self) -> tuple[DeviceFacts, ...] | None:
-        """The file's GPUs, with the load of the live processes on them."""
+        """The file's GPUs with the load of the live processes."""
         reading = await self.sample()
         return None if reading is None else reading.gpus
 
     async def sample(self) -> GpuReading | None:
-        """The same, and what each process makes of them; None once the host's telemetry has ended."""
+        """The GPUs and their processes; None once the host's telemetry has ended."""
         lasts_s = self._worker.telemetry_seconds
         if lasts_s is not None and self._clock() - self._began_s >= lasts_s:
             return None
         memory: defaultdict[str, int] = defaultdict(int)
         percent: defaultdict[str, float] = defaultdict(float)
-        told: defaultdict[str, dict[int, float]] = defaultdict(dict)
+        by_pid: defaultdict[str, dict[int, float]] = defaultdict(dict)
         for record in self._live():
-            for claim in record.order.claims if record.order else ():
-                load = record.order.simulated_load if record.order else None
+            load = record.order.simulated_load if record.order else None
+            for claim in record.claims:
                 memory[claim.device] += claim.memory_mib if load is None or load.memory_mib is None else load.memory_mib
                 own = self._percent(load, record.ready_s)
                 percent[claim.device] += own
                 if record.pid is not None:
-                    told[claim.device][record.pid] = own
+                    by_pid[claim.device][record.pid] = own
         gpus = tuple(
             gpu.model_copy(
                 update={
@@ -100,14 +101,14 @@ class SimulatedReader:
                     "utilization": min(percent[gpu.uuid], _FULL_PERCENT),
                 }
             )
-            for gpu in self._idle()
+            for gpu in self._gpus_without_load()
         )
-        return GpuReading(gpus, {uuid: GpuWork(running=tuple(pids), percent=pids) for uuid, pids in told.items()})
+        return GpuReading(gpus, {uuid: GpuWork(running=tuple(pids), percent=pids) for uuid, pids in by_pid.items()})
 
     def _percent(self, load: SimulatedLoad | None, ready_s: float | None) -> float:
         return 0.0 if load is None or ready_s is None else utilization_at(load, self._clock() - ready_s)
 
-    def _idle(self) -> tuple[DeviceFacts, ...]:
+    def _gpus_without_load(self) -> tuple[DeviceFacts, ...]:
         kinds = [kind for kind in self._worker.gpus for _ in range(kind.count)]
         return tuple(
             DeviceFacts(

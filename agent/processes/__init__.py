@@ -1,1 +1,1 @@
-"""Spawn, adopt, probe, drain, kill and log the model servers."""
+"""Starts, adopts, probes, drains, kills and logs the model servers."""

@@ -1,10 +1,10 @@
-"""The instances' folders inside the data folder: where each works, and its logs by epoch and rank.
+"""The instances' folders in the data folder: the working folder, and the logs by epoch and rank.
 
     instances/<instance>/work/                 the engine's working folder
     instances/<instance>/logs/<epoch>-<rank>.log, .log.1
 
-Logs are files, not pipes, so that engines write on while no agent runs. They are bounded by copying the tail aside and
-truncating: the writer keeps its descriptor (opened for appending). Lines written during the copy may be lost.
+Logs are files, not pipes, so that engines can write while no agent runs. A log is rotated by copying its tail and then
+truncating it: the writer keeps its descriptor, opened for appending. Lines written during the copy may be lost.
 """
 
 import os
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from agent.records import Key
+from agent.process_records import ProcessKey
 
 LOG_BYTES: Final = 16 * 2**20
 EPOCHS_KEPT: Final = 3
@@ -24,15 +24,15 @@ _CHUNK: Final = 2**20
 
 @dataclass(frozen=True, slots=True)
 class LogFile:
-    """One log: of which epoch and rank, and where."""
+    """One process's log."""
 
     epoch: int
     rank: int
     path: Path
 
 
-class Folders:
-    """Knows the paths and keeps them bounded."""
+class InstanceFolders:
+    """The paths; rotates logs and removes old ones."""
 
     def __init__(self, data_dir: Path, *, log_bytes: int = LOG_BYTES) -> None:
         self.data_dir = data_dir
@@ -40,13 +40,13 @@ class Folders:
         self._log_bytes = log_bytes
 
     def work(self, instance: str) -> Path:
-        """The working folder; made where it is missing."""
+        """The working folder; created if it is missing."""
         path = self._root / instance / "work"
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
         return path
 
-    def log(self, key: Key) -> Path:
-        """The log of one process; its folder is made where it is missing."""
+    def log(self, key: ProcessKey) -> Path:
+        """The log of one process; its folder is created if it is missing."""
         folder = self._root / key.instance / "logs"
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         return folder / f"{key.epoch}-{key.rank}.log"
@@ -60,20 +60,20 @@ class Folders:
                 found.append(LogFile(int(epoch), int(rank), path))
         return tuple(sorted(found, key=lambda log: (-log.epoch, log.rank)))
 
-    def progress(self, key: Key) -> tuple[int, int]:
-        """Changes whenever the process has logged something."""
+    def log_state(self, key: ProcessKey) -> tuple[int, int]:
+        """Size and time of the log; they change whenever the process logs something."""
         try:
             status = self.log(key).stat()
         except FileNotFoundError:
             return (0, 0)
         return (status.st_size, status.st_mtime_ns)
 
-    def bound(self, key: Key) -> bool:
-        """Moves a log that has grown too large aside; True when it did. Blocks for a copy: call it in a thread."""
+    def rotate_log(self, key: ProcessKey) -> bool:
+        """Rotates a log that has grown too large; True if it did. Blocks for a copy: call it in a thread."""
         path = self.log(key)
         if not path.exists() or path.stat().st_size <= self._log_bytes:
             return False
-        aside = path.with_suffix(".log.1")
+        rotated = path.with_suffix(".log.1")
         part = path.with_suffix(".part")
         with path.open("rb") as source, part.open("wb") as target:
             source.seek(-self._log_bytes, os.SEEK_END)
@@ -82,19 +82,19 @@ class Folders:
                 target.write(chunk)
                 left -= len(chunk)
         os.truncate(path, 0)
-        part.replace(aside)
+        part.replace(rotated)
         return True
 
     def prune(self, live: Collection[str]) -> None:
-        """Removes old epochs' logs, and whole folders of instances that are long dead. Blocks: call it in a thread."""
+        """Removes logs of old epochs, and folders of instances that ended long ago. Blocks: call it in a thread."""
         try:
             instances = [path for path in self._root.iterdir() if path.is_dir()]
         except FileNotFoundError:
             return
         for path in instances:
             self._prune_logs(path.name)
-        dead = sorted((path for path in instances if path.name not in live), key=_newest, reverse=True)
-        for path in dead[INSTANCES_KEPT:]:
+        ended = sorted((path for path in instances if path.name not in live), key=_last_change, reverse=True)
+        for path in ended[INSTANCES_KEPT:]:
             shutil.rmtree(path, ignore_errors=True)
 
     def _prune_logs(self, instance: str) -> None:
@@ -106,6 +106,5 @@ class Folders:
                 log.path.with_suffix(".log.1").unlink(missing_ok=True)
 
 
-def _newest(path: Path) -> int:
-    times = [path.stat().st_mtime_ns, *(log.stat().st_mtime_ns for log in path.glob("logs/*.log"))]
-    return max(times)
+def _last_change(path: Path) -> int:
+    return max(path.stat().st_mtime_ns, *(log.stat().st_mtime_ns for log in path.glob("logs/*.log")), 0)

@@ -1,8 +1,8 @@
-"""Free loopback ports for the engines, never the same one twice on a host.
+"""Free loopback ports for the engines; no two agents of a host allocate the same port.
 
-Between the choice of a port and the engine's bind, another engine's agent could choose it too, and would then take the
-stranger's answers for its own engine's. So each choice is held, as long as the engine lives, by an abstract UNIX socket
-of the port's name: the kernel lets one process of a network namespace have it, and takes it back when that one dies.
+Between the choice of a port and the engine's bind, another agent could choose the same port. It would then take the
+first engine's answers for its own engine's. So each port is locked, as long as the engine lives, by an abstract UNIX
+socket named after it: the kernel lets one process of a network namespace bind that name, and frees it on its death.
 """
 
 import errno
@@ -12,59 +12,59 @@ from typing import Final
 
 from agent.errors import SpawnError
 
-# Below the kernel's default range for outgoing connections (32768 and up), which would take them at any moment.
+# Below the kernel's default range for outgoing connections (32768 and up), which could use a port at any moment.
 _FIRST: Final = 18_000
 _LAST: Final = 31_999
 _TRIES: Final = 2_000
 
 
-class PortBook:
-    """The ports that one agent holds."""
+class PortAllocator:
+    """The ports that one agent has locked."""
 
     def __init__(self, rng: random.Random | None = None) -> None:
         self._rng = rng or random.Random()  # noqa: S311 - spreads load, keeps no secret
-        self._held: dict[int, socket.socket] = {}
+        self._locks: dict[int, socket.socket] = {}
 
-    def take(self) -> int:
-        """Chooses and holds a port on which nobody listens.
+    def allocate(self) -> int:
+        """Chooses and locks a free port.
 
         Raises:
-            SpawnError: none was found.
+            SpawnError: no free port was found.
         """
         for _ in range(_TRIES):
             port = self._rng.randint(_FIRST, _LAST)
-            if self.hold(port):
-                if _nobody_listens(port):
+            if self.lock(port):
+                if _is_free(port):
                     return port
                 self.release(port)
         raise SpawnError(f"no free port between {_FIRST} and {_LAST} on this host")
 
-    def hold(self, port: int) -> bool:
-        """Holds a known port (an adopted engine's); False if another holds it."""
-        holder = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    def lock(self, port: int) -> bool:
+        """Locks a known port, such as an adopted engine's; False if another agent has locked it."""
+        lock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         try:
-            holder.bind(f"\0gpuward-engine-port-{port}")
+            lock.bind(f"\0gpuward-engine-port-{port}")
         except OSError as error:
-            holder.close()
+            lock.close()
             if error.errno == errno.EADDRINUSE:
                 return False
             raise
-        self._held[port] = holder
+        self._locks[port] = lock
         return True
 
     def release(self, port: int) -> None:
-        """Gives a port back; one that is not held is none of our business."""
-        holder = self._held.pop(port, None)
-        if holder is not None:
-            holder.close()
+        """Unlocks a port; does nothing if it is not locked here."""
+        lock = self._locks.pop(port, None)
+        if lock is not None:
+            lock.close()
 
     def close(self) -> None:
-        """Gives all back."""
-        for port in tuple(self._held):
+        """Unlocks all ports."""
+        for port in tuple(self._locks):
             self.release(port)
 
 
-def _nobody_listens(port: int) -> bool:
+def _is_free(port: int) -> bool:
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         try:
             probe.bind(("127.0.0.1", port))

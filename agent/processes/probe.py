@@ -1,4 +1,4 @@
-"""Asks an engine on its loopback port whether it is well."""
+"""Probes an engine on its loopback port."""
 
 import asyncio
 
@@ -10,13 +10,13 @@ _CONNECT_LIMIT_S = 2.0
 
 
 class Prober:
-    """Sends the probes of all engines. Each is a connection of its own: a kept one would hide a dead listener."""
+    """Probes all engines. Each probe opens a new connection: a kept one would hide a dead listener."""
 
     def __init__(self, session: aiohttp.ClientSession) -> None:
         self._session = session
 
-    async def ask(self, probe: ProbeOrder | None, port: int) -> bool:
-        """One probe: HTTP GET where an order says so (2xx is well), else whether the port takes a connection."""
+    async def probe(self, probe: ProbeOrder | None, port: int) -> bool:
+        """Whether an HTTP GET answers 2xx; without `probe`, whether the port accepts a connection."""
         if probe is None:
             return await _connects(port)
         try:

@@ -1,11 +1,11 @@
-"""Reads /proc: who is alive, in which session, and which of our markers its environment carries. Linux only."""
+"""Reads /proc: live processes, their sessions, and the agent's marker in their environment. Linux only."""
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Final
 
-from agent.records import Key
+from agent.process_records import HostProcess, ProcessKey
 
 MARK_DIR: Final = "GPUWARD_AGENT_DIR"
 MARK_INSTANCE: Final = "GPUWARD_INSTANCE"
@@ -14,43 +14,36 @@ MARK_RANK: Final = "GPUWARD_RANK"
 _MARKS: Final = (MARK_DIR, MARK_INSTANCE, MARK_EPOCH, MARK_RANK)
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """One process as /proc shows it. `marked` is the key that its environment carries, None where it carries none."""
-
-    pid: int
-    group: int
-    session: int
-    start_ticks: int
-    zombie: bool
-    marked: Key | None = None
-    parent: int = 0
-
-
-def look(pid: int) -> Seen | None:
-    """One process without its marker, or None when it is gone, or hidden from us and so none of ours."""
+def read_process(pid: int) -> HostProcess | None:
+    """One process without its marker; None if it is gone, or hidden from this agent and thus another user's."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - thousands of times per scan; Path costs double
             text = file.read()
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return None
-    # The name stands in brackets and may hold anything, brackets too: fields are counted from the last one.
+    # The name is in brackets and may contain brackets itself: fields are counted from the last bracket.
     fields = text[text.rindex(b")") + 2 :].split()
     zombie = fields[0] in (b"Z", b"X")
-    return Seen(pid, int(fields[2]), int(fields[3]), int(fields[19]), zombie=zombie, parent=int(fields[1]))
+    return HostProcess(pid, int(fields[2]), int(fields[3]), int(fields[19]), zombie=zombie, parent=int(fields[1]))
 
 
-def scan() -> Iterator[Seen]:
-    """Every process of the machine, without markers."""
+def start_ticks(pid: int) -> int | None:
+    """A process's start, in the kernel's ticks since boot; with the pid it identifies a process for a whole boot."""
+    process = read_process(pid)
+    return None if process is None else process.start_ticks
+
+
+def list_processes() -> Iterator[HostProcess]:
+    """Every process of the host, without markers."""
     for name in os.listdir("/proc"):  # noqa: PTH208 - names only, and quick
-        if name.isdigit() and (seen := look(int(name))) is not None:
-            yield seen
+        if name.isdigit() and (process := read_process(int(name))) is not None:
+            yield process
 
 
-def mark(pid: int, folder: str) -> Key | None:
-    """The key that a process's environment carries, if it is one of the agent of this data folder."""
+def read_marker(pid: int, folder: str) -> ProcessKey | None:
+    """The key in a process's environment; None if the marker is missing or names another data folder."""
     try:
-        with open(f"/proc/{pid}/environ", "rb") as file:  # noqa: PTH123 - as in look
+        with open(f"/proc/{pid}/environ", "rb") as file:  # noqa: PTH123 - as in read_process
             text = file.read()
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return None
@@ -62,32 +55,30 @@ def mark(pid: int, folder: str) -> Key | None:
     if found.get(MARK_DIR) != folder:
         return None
     try:
-        return Key(found[MARK_INSTANCE], int(found[MARK_EPOCH]), int(found[MARK_RANK]))
+        return ProcessKey(found[MARK_INSTANCE], int(found[MARK_EPOCH]), int(found[MARK_RANK]))
     except (KeyError, ValueError):
         return None
 
 
-def marked_scan(folder: str) -> tuple[Seen, ...]:
-    """Every process with the marker of this data folder, where it carries one."""
-    return tuple(Seen(s.pid, s.group, s.session, s.start_ticks, s.zombie, mark(s.pid, folder)) for s in scan())
+def list_marked_processes(folder: str) -> tuple[HostProcess, ...]:
+    """Every process of the host, with its marker of this data folder if it carries one."""
+    return tuple(replace(process, marked=read_marker(process.pid, folder)) for process in list_processes())
 
 
-def members(leader: int, key: Key, folder: str, *, trust_session: bool) -> tuple[int, ...]:
-    """Living processes that belong to a started one: its group and session, and those that carry its marker.
+def group_members(leader: int, key: ProcessKey, folder: str, *, trust_session: bool) -> tuple[int, ...]:
+    """Live processes of a started process: its group and session, and all that carry its marker.
 
-    The marker also finds children that made themselves a session of their own.
+    The marker also finds children that created a session of their own.
 
     Args:
         leader: pid of the process that was started.
-        key: what its environment is marked with.
-        folder: the agent's data folder, in the marker too.
-        trust_session: False when the leader's pid may belong to another by now: then only markers count.
+        key: the key in its marker.
+        folder: the agent's data folder, which is part of the marker.
+        trust_session: False if the leader's pid may have been reused: then only markers count.
     """
-    found = []
-    for seen in scan():
-        if seen.zombie:
-            continue
-        ours = trust_session and leader in (seen.session, seen.group)
-        if ours or mark(seen.pid, folder) == key:
-            found.append(seen.pid)
-    return tuple(found)
+    return tuple(
+        process.pid
+        for process in list_processes()
+        if not process.zombie
+        and ((trust_session and leader in (process.session, process.group)) or read_marker(process.pid, folder) == key)
+    )

@@ -1,4 +1,4 @@
-"""Starts one engine: its argv, its environment, its log, in a session of its own. Outlives the agent."""
+"""Starts one engine, with its argv, environment and log, in its own session. The engine outlives the agent."""
 
 import os
 import subprocess
@@ -7,19 +7,20 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from agent.engines import search_path
 from agent.errors import SpawnError
+from agent.installed_engines import search_path
+from agent.process_records import ProcessKey
 from agent.processes.procfs import MARK_DIR, MARK_EPOCH, MARK_INSTANCE, MARK_RANK
-from agent.records import Key
 from schemas.wire import StartOrder
 
-# -P: the engine's folder is not searched for our modules. Controllers before 0.2 named the module themselves.
+# -P: Python must not search the engine's working folder for the agent's modules.
 _SIMULATED_ENGINE: Final = (sys.executable, "-P", "-m", "agent.simulated_engine")
+# Controllers before 0.2 send the module's name instead of the placeholder.
 _SIMULATED_ENGINE_NAMES: Final = (("{simulated_engine}",), ("{python}", "-m", "gpuward.agent.simulated_engine"))
 
 
 def engine_argv(order: StartOrder, port: int | None) -> list[str]:
-    """The order's argv with {port}, {python} and {simulated_engine} filled in; other braces are the engine's own."""
+    """The argv with {port}, {python} and {simulated_engine} filled in; other braces stay."""
     values = {"{python}": sys.executable}
     if port is not None:
         values["{port}"] = str(port)
@@ -39,25 +40,25 @@ def engine_argv(order: StartOrder, port: int | None) -> list[str]:
 def engine_env(
     base: Mapping[str, str],
     order: StartOrder,
-    key: Key,
+    key: ProcessKey,
     *,
     port: int | None,
     data_dir: Path,
     gpu_index: Callable[[str], int | None] = lambda _uuid: None,
 ) -> dict[str, str]:
-    """The engine's environment: the agent's without what is Gpuward's own (secrets too), the order's, our markers.
+    """The engine's environment: the agent's without `GPUWARD_*` (which holds secrets), the order's, and the marker.
 
-    `gpu_index` tells the number that a GPU has on this host now, for engines that know none by its UUID.
+    `gpu_index` returns a GPU's present index on this host, for engines that do not support UUIDs.
     """
     env = {name: value for name, value in base.items() if not name.startswith("GPUWARD_")}
-    if "PYTHONPATH" in env:  # relative folders in it are meant from here, not from the engine's folder
+    if "PYTHONPATH" in env:  # its relative folders refer to the agent's working folder, not to the engine's
         env["PYTHONPATH"] = os.pathsep.join(str(Path(p).absolute()) for p in env["PYTHONPATH"].split(os.pathsep))
     env["PATH"] = search_path(env)
-    env.setdefault("PYTHONUNBUFFERED", "1")  # the log's growth is how progress is seen
+    env.setdefault("PYTHONUNBUFFERED", "1")  # progress is seen by the log's growth
     if "HF_HUB_CACHE" not in env:
         env.setdefault("HF_HOME", str(data_dir / "cache" / "huggingface"))
     env |= order.env
-    env |= _visible([claim.device for claim in order.claims], order, gpu_index)
+    env |= _visible_gpus([claim.device for claim in order.claims], order, gpu_index)
     env[MARK_DIR] = str(data_dir)
     env[MARK_INSTANCE], env[MARK_EPOCH], env[MARK_RANK] = key.instance, str(key.epoch), str(key.rank)
     if port is not None:
@@ -65,21 +66,21 @@ def engine_env(
     return env
 
 
-def _visible(uuids: list[str], order: StartOrder, gpu_index: Callable[[str], int | None]) -> dict[str, str]:
-    """Which GPUs the engine sees: by UUID, which no renumbering changes, or by numbers in the driver's own order."""
-    numbers = [gpu_index(uuid) for uuid in uuids] if order.gpus_by_index else [None]
-    if None in numbers:
+def _visible_gpus(uuids: list[str], order: StartOrder, gpu_index: Callable[[str], int | None]) -> dict[str, str]:
+    """The GPUs that the engine sees: by UUID, which never changes, or by index in the driver's order."""
+    indexes = [gpu_index(uuid) for uuid in uuids] if order.gpus_by_index else [None]
+    if None in indexes:
         return {"CUDA_VISIBLE_DEVICES": ",".join(uuids)}
-    return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(map(str, numbers))}
+    return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(map(str, indexes))}
 
 
 def spawn(argv: list[str], env: Mapping[str, str], *, work: Path, log: Path) -> int:
     """Starts the process and returns its pid, which is also the number of its session and group.
 
-    Whoever calls must reap it (`Child` does).
+    The caller must reap it; `ProcessGroup` does.
 
     Raises:
-        SpawnError: it could not be started; the message names the program or folder.
+        SpawnError: the process could not be started; the message names the program or folder.
     """
     try:
         with log.open("ab") as output:
@@ -94,6 +95,6 @@ def spawn(argv: list[str], env: Mapping[str, str], *, work: Path, log: Path) -> 
             )
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         raise SpawnError(f"cannot start {argv[0]!r}: {error}") from error
-    # Popen's own reaping would free the pid behind the watch's back, and its destructor complains of a living process.
+    # ProcessGroup reaps it. Popen's own reaping would free the pid too early; its destructor would warn.
     process.returncode = 0
     return process.pid

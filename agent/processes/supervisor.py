@@ -1,4 +1,4 @@
-"""All processes of this host: takes orders, adopts what ran before, stops all at the end. Owns the engines' tasks."""
+"""All processes of this host: handles commands, adopts what runs already, stops all at a shutdown. Owns their tasks."""
 
 import asyncio
 import os
@@ -8,14 +8,23 @@ from typing import Final, Self
 
 import structlog
 
-from agent.contact import Contact
-from agent.decide import Entomb, Refuse, Repeat, Spawn, Stop, View, decide, tombstone
+from agent.decide.adoption import plan_adoption
+from agent.decide.commands import (
+    AgentState,
+    RecordNeverStarted,
+    Refuse,
+    ReportAgain,
+    Spawn,
+    Stop,
+    decide,
+    refused_record,
+)
+from agent.heartbeat import ControllerHeartbeat
 from agent.inventory import InventoryWatch
-from agent.processes.adopt import plan_adoption
-from agent.processes.child import Child
-from agent.processes.engine import Engine, Tools
-from agent.processes.procfs import Seen, marked_scan
-from agent.records import Key, ProcessRecord, StopPlan
+from agent.process_records import HostProcess, ProcessKey, ProcessRecord, StopPlan
+from agent.processes.lifecycle import EngineProcess, ProcessContext
+from agent.processes.process_group import ProcessGroup
+from agent.processes.procfs import list_marked_processes
 from schemas.wire import Command, CommandResult
 
 _FENCE_CHECK_S: Final = 0.5
@@ -26,48 +35,49 @@ log = structlog.get_logger()
 
 
 class Supervisor:
-    """An async context: entering adopts, leaving ends the tasks (the processes themselves are left as they are)."""
+    """An async context: entering adopts, leaving ends the tasks but not the processes."""
 
-    def __init__(self, tools: Tools, inventory: InventoryWatch, contact: Contact) -> None:
-        self._tools = tools
-        self._journal = tools.journal
+    def __init__(self, context: ProcessContext, inventory: InventoryWatch, heartbeat: ControllerHeartbeat) -> None:
+        self._context = context
+        self._journal = context.journal
         self._inventory = inventory
-        self._contact = contact
-        self._engines: dict[Key, Engine] = {}
+        self._heartbeat = heartbeat
+        self._running: dict[ProcessKey, EngineProcess] = {}
         self._tasks = asyncio.TaskGroup()
-        self._service: list[asyncio.Task[None]] = []
-        self._lives: set[asyncio.Task[None]] = set()
+        self._fence_task: asyncio.Task[None] | None = None
+        self._process_tasks: set[asyncio.Task[None]] = set()
         self._shutting_down = False
 
     async def __aenter__(self) -> Self:
-        """Adopts what still runs, buries what does not, kills strays."""
+        """Adopts what still runs, records the rest as exited, kills strays."""
         await self._tasks.__aenter__()
         await self._adopt()
-        self._service = [self._tasks.create_task(self._fence(), name="stop on disconnect")]
+        self._fence_task = self._tasks.create_task(self._stop_on_disconnect(), name="stop on disconnect")
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        """Ends the engines' tasks; processes that still run stay for the next agent."""
-        for task in (*self._service, *self._lives):
-            task.cancel()
+        """Ends the tasks; processes that still run are left to the next agent."""
+        for task in (self._fence_task, *self._process_tasks):
+            if task is not None:
+                task.cancel()
         await self._tasks.__aexit__(None, None, None)
-        self._tools.ports.close()
+        self._context.ports.close()
 
     def handle(self, command: Command) -> CommandResult:
-        """Decides, journals, sets the action going, and answers. Repeating a command changes nothing."""
-        view = View(
+        """Decides, journals, starts the action, and answers. A repeated command changes nothing."""
+        state = AgentState(
             highest_term=self._journal.facts.highest_term,
             epochs=self._journal.epochs,
             processes=self._journal.processes,
             devices=self._inventory.devices,
             shutting_down=self._shutting_down,
         )
-        action = decide(view, command)
-        self._journal.remember(highest_term=max(command.term, view.highest_term))
+        action = decide(state, command)
+        self._journal.remember(highest_term=max(command.term, state.highest_term))
         if isinstance(action, Refuse):
-            kept = tombstone(command, action, self._tools.boot_id)
-            if kept is not None and kept.key not in self._journal.processes:
-                self._journal.record(kept)
+            record = refused_record(command, action, self._context.boot_id)
+            if record is not None and record.key not in self._journal.processes:
+                self._journal.record(record)
             log.info("command refused", instance=command.instance, verb=command.verb, code=action.code)
             return CommandResult(
                 command_id=command.command_id, outcome="refused", code=action.code, message=action.message
@@ -75,133 +85,128 @@ class Supervisor:
         self._act(action)
         return CommandResult(command_id=command.command_id, outcome="accepted")
 
-    def acknowledged(self, seq: int) -> None:
-        """The controller has all reports up to `seq` on its disk."""
-        self._journal.acknowledge(seq)
-
     async def stop_all(self, drain_cap_s: float) -> None:
-        """Stops every process gracefully, each within its drain time and `drain_cap_s`; returns when all are gone.
+        """Stops every process gracefully, each within its drain time and `drain_cap_s`; returns when all have exited.
 
-        From now on starts are refused. The caller sets the limit.
+        Starts are refused from now on. The caller sets the limit.
         """
         self.refuse_starts()
-        for engine in tuple(self._engines.values()):
-            drain_s = min(engine.order.drain_time_s, drain_cap_s)
-            engine.ask_stop(StopPlan(reason="agent_stopped", drain_time_s=drain_s))
-        while self._lives:
-            await asyncio.wait(self._lives)
+        for process in tuple(self._running.values()):
+            drain_s = min(process.order.drain_time_s, drain_cap_s)
+            process.stop(StopPlan(reason="agent_stopped", drain_time_s=drain_s))
+        while self._process_tasks:
+            await asyncio.wait(self._process_tasks)
 
     @property
     def shortest_fence_s(self) -> float:
-        """The shortest silence of the controller that kills a process here, in seconds; infinite where none does."""
-        fences = (engine.order.stop_on_disconnect_after_s for engine in self._engines.values())
-        return min((fence for fence in fences if fence is not None), default=float("inf"))
+        """The shortest silence of the controller that stops a process here, in seconds; infinite if none does."""
+        return min((after_s for _, after_s in self._fenced()), default=float("inf"))
 
     def refuse_starts(self) -> None:
-        """The agent is about to end."""
+        """Refuses starts from now on, because the agent is shutting down."""
         self._shutting_down = True
 
-    def _act(self, action: Spawn | Stop | Entomb | Repeat) -> None:
+    def _act(self, action: Spawn | Stop | RecordNeverStarted | ReportAgain) -> None:
         match action:
             case Spawn(key, order):
                 intent = ProcessRecord(
-                    instance=key.instance,
-                    epoch=key.epoch,
-                    rank=key.rank,
+                    **key._asdict(),
                     deployment=order.deployment,
                     state="starting",
-                    boot_id=self._tools.boot_id,
+                    boot_id=self._context.boot_id,
                     order=order,
                 )
                 record = self._journal.record(intent)
-                self._tools.emit(record)
-                self._launch(Engine(record, order, self._tools))
+                self._context.report(record)
+                self._launch(EngineProcess(record, order, self._context))
             case Stop(key, stop):
-                self._engines[key].ask_stop(StopPlan(reason="stopped", drain_time_s=stop.drain_time_s))
-            case Entomb(key):
-                tombstone = ProcessRecord(
-                    instance=key.instance,
-                    epoch=key.epoch,
-                    rank=key.rank,
+                self._running[key].stop(StopPlan(reason="stopped", drain_time_s=stop.drain_time_s))
+            case RecordNeverStarted(key):
+                never_started = ProcessRecord(
+                    **key._asdict(),
                     state="exited",
                     reason="gone",
-                    message="never started here",
-                    boot_id=self._tools.boot_id,
+                    message="never started on this host",
+                    boot_id=self._context.boot_id,
                 )
-                self._tools.emit(self._journal.record(tombstone))
-            case Repeat(key):
-                self._tools.emit(self._journal.processes[key])
+                self._context.report(self._journal.record(never_started))
+            case ReportAgain(key):
+                self._context.report(self._journal.processes[key])
 
-    def _launch(self, engine: Engine) -> None:
-        self._engines[engine.key] = engine
-        life = self._tasks.create_task(self._live(engine), name=f"engine {engine.key.instance}/{engine.key.epoch}")
-        self._lives.add(life)
-        life.add_done_callback(self._lives.discard)
+    def _launch(self, process: EngineProcess) -> None:
+        key = process.key
+        self._running[key] = process
+        task = self._tasks.create_task(self._run(process), name=f"process {key.instance}/{key.epoch}")
+        self._process_tasks.add(task)
+        task.add_done_callback(self._process_tasks.discard)
 
-    async def _live(self, engine: Engine) -> None:
+    async def _run(self, process: EngineProcess) -> None:
         try:
-            await engine.run()
+            await process.run()
         finally:
-            self._engines.pop(engine.key, None)
+            self._running.pop(process.key, None)
 
     async def _adopt(self) -> None:
-        folder = str(self._tools.folders.data_dir)
+        folder = str(self._context.folders.data_dir)
         async with asyncio.timeout(_SCAN_LIMIT_S):
-            seen = await asyncio.to_thread(marked_scan, folder)
-        plan = plan_adoption(self._journal.live(), self._tools.boot_id, seen)
-        for pid in plan.kill:
+            found = await asyncio.to_thread(list_marked_processes, folder)
+        plan = plan_adoption(self._journal.live(), self._context.boot_id, found)
+        for pid in plan.strays:
             log.warning("stray process killed", pid=pid)
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
-        for record in plan.bury:
-            self._bury(record)
+        for record in plan.gone:
+            self._record_gone(record)
         for record, leader in plan.adopt:
-            self._take_over(record, leader, folder)
-        for record, left in plan.clear:
-            doomed = record.model_copy(update={"stop": StopPlan(reason="gone", drain_time_s=0.0)})
-            self._take_over(doomed, left, folder)
+            self._adopt_process(record, leader, folder)
+        for record, left in plan.clean_up:
+            stopping = record.model_copy(update={"stop": StopPlan(reason="gone", drain_time_s=0.0)})
+            self._adopt_process(stopping, left, folder)
         async with asyncio.timeout(_PRUNE_LIMIT_S):
-            await asyncio.to_thread(self._tools.folders.prune, {record.instance for record in self._journal.live()})
+            await asyncio.to_thread(self._context.folders.prune, {record.instance for record in self._journal.live()})
 
-    def _take_over(self, record: ProcessRecord, leader: Seen, folder: str) -> None:
+    def _adopt_process(self, record: ProcessRecord, leader: HostProcess, folder: str) -> None:
         record = record.model_copy(update={"pid": leader.pid, "pid_start_ticks": leader.start_ticks})
         try:
-            child = Child(leader.pid, record.key, folder)
+            group = ProcessGroup(leader.pid, record.key, folder)
         except ProcessLookupError:
-            self._bury(record)
+            self._record_gone(record)
             return
         if record.order is None:
-            raise AssertionError(f"{record.key}: a live record keeps its order")
+            raise AssertionError(f"{record.key}: a live process must have its order")
         if record.port is not None:
-            self._tools.ports.hold(record.port)
+            self._context.ports.lock(record.port)
         self._journal.amend(record)
         log.info("process adopted", instance=record.instance, epoch=record.epoch, rank=record.rank, pid=record.pid)
-        self._launch(Engine(record, record.order, self._tools, child))
+        self._launch(EngineProcess(record, record.order, self._context, group))
 
-    def _bury(self, record: ProcessRecord) -> None:
+    def _record_gone(self, record: ProcessRecord) -> None:
         changes = {
             "state": "exited",
             "reason": "gone",
             "exit_code": None,
-            "message": "ended while no agent watched",
+            "message": "exited while no agent was running",
             "order": None,
             "stop": None,
         }
-        self._tools.emit(self._journal.record(record.model_copy(update=changes)))
+        self._context.report(self._journal.record(record.model_copy(update=changes)))
 
-    async def _fence(self) -> None:
-        """Kills what must not outlive the controller's silence."""
+    async def _stop_on_disconnect(self) -> None:
+        """Stops the processes whose fence the controller's silence exceeds."""
         while True:
-            fences = {
-                key: engine.order.stop_on_disconnect_after_s
-                for key, engine in self._engines.items()
-                if engine.order.stop_on_disconnect_after_s is not None
-            }
-            silent_s = self._contact.silent_s()
-            if fences:
-                self._contact.keep()
-            for key, after_s in fences.items():
+            silent_s = self._heartbeat.silent_s()
+            fenced = self._fenced()
+            if fenced:
+                self._heartbeat.save()
+            for process, after_s in fenced:
                 if silent_s > after_s:
-                    engine = self._engines[key]
-                    engine.ask_stop(StopPlan(reason="disconnected", drain_time_s=engine.order.drain_time_s))
+                    process.stop(StopPlan(reason="disconnected", drain_time_s=process.order.drain_time_s))
             await asyncio.sleep(_FENCE_CHECK_S)
+
+    def _fenced(self) -> list[tuple[EngineProcess, float]]:
+        """The processes that stop at the controller's silence, and after how many seconds."""
+        return [
+            (process, process.order.stop_on_disconnect_after_s)
+            for process in self._running.values()
+            if process.order.stop_on_disconnect_after_s is not None
+        ]

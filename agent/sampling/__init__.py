@@ -1,1 +1,1 @@
-"""Samples: what the GPUs and the processes did in each sampling period, kept until the controller has it."""
+"""Samples: what the GPUs and processes did in each sampling period, kept until the controller has stored it."""

@@ -1,4 +1,4 @@
-"""The sampling periods that the controller has not acknowledged yet: bounded, sent oldest first, again if need be."""
+"""The sampling periods that the controller has not acknowledged: bounded, sent oldest first, resent if need be."""
 
 import asyncio
 from collections import deque
@@ -14,11 +14,11 @@ CHUNK_BYTES: Final = 128 * 2**10
 class _Kept(NamedTuple):
     seq: int
     sampled_s: float
-    body: bytes  # as JSON, a tenth of what the objects would take
+    body: bytes  # as JSON: a tenth of the objects' size
 
 
 class Backlog:
-    """A queue with one chunk on its way at a time: the next goes out when the controller has that one on its disk.
+    """A queue that sends one chunk at a time: the next is sent when the controller has stored the one before.
 
     So neither side holds much of a long backlog in memory, and a heartbeat never waits behind all of it.
     """
@@ -27,38 +27,38 @@ class Backlog:
         self._kept: deque[_Kept] = deque()
         self._bytes = 0
         self._sent_seq: int | None = None
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
 
     def __len__(self) -> int:
-        """How many periods are kept."""
+        """Number of periods."""
         return len(self._kept)
 
     def add(self, period: SamplePeriod) -> None:
-        """Keeps a period; the oldest go where there is too much."""
+        """Adds a period; drops the oldest beyond the limits of age and size."""
         body = period.model_dump_json().encode()
         self._kept.append(_Kept(period.seq, period.sampled_s, body))
         self._bytes += len(body)
         while self._bytes > KEPT_BYTES or self._kept[0].sampled_s < period.sampled_s - KEPT_S:
             self._drop()
-        self._news.set()
+        self._changed.set()
 
     def rewind(self) -> None:
-        """A new connection: whatever was on its way may be lost."""
+        """Starts a new connection: a chunk that was sent on the old one may be lost."""
         self._sent_seq = None
-        self._news.set()
+        self._changed.set()
 
     def acknowledge(self, seq: int) -> None:
-        """The controller has all up to `seq`."""
+        """Drops all periods up to `seq`, which the controller has stored."""
         while self._kept and self._kept[0].seq <= seq:
             self._drop()
         if self._sent_seq is not None and self._sent_seq <= seq:
             self.rewind()
 
     async def next(self) -> tuple[SamplePeriod, ...]:
-        """The next chunk; waits as long as there is none, so the caller owns the limit."""
+        """The next chunk; waits while there is none, so the caller sets the limit."""
         while self._sent_seq is not None or not self._kept:
-            self._news.clear()
-            await self._news.wait()
+            self._changed.clear()
+            await self._changed.wait()
         chunk: list[SamplePeriod] = []
         size = 0
         for kept in self._kept:

@@ -1,4 +1,4 @@
-"""Reads the GPUs each second and closes a sampling period each few, whether or not a controller is there."""
+"""Reads the GPUs every second, and closes a sampling period every few seconds, with or without a controller."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -7,11 +7,11 @@ from typing import Final, NoReturn
 from agent.clock import Clock
 from agent.gpus.reader import GpuReading, GpuWork
 from agent.inventory import InventoryWatch
-from agent.records import Key, ProcessRecord
+from agent.process_records import ProcessKey, ProcessRecord
 from agent.sampling.backlog import Backlog
-from agent.sampling.owners import Owners
-from agent.sampling.periods import Accumulation, Holder
-from agent.sampling.requests import RequestWatch
+from agent.sampling.periods import Holder, PeriodAccumulator
+from agent.sampling.pid_owners import PidOwners
+from agent.sampling.request_counts import RequestCounter
 from schemas.wire import SAMPLE_S, SamplePeriod
 
 READ_EVERY_S: Final = 1.0
@@ -20,17 +20,17 @@ _NO_WORK: Final = GpuWork()
 
 
 class Sampler:
-    """Owns the periods.
+    """Owns the sampling periods.
 
     Attributes:
-        period_s: length of a period; set anew, it holds for the one that is under way, too.
+        period_s: length of a period; a change also applies to the present period.
 
     Args:
-        inventory: reads the GPUs, each reading within its own limit.
+        inventory: reads the GPUs; limits the time of each reading.
         live: the processes that run now.
-        owners: whose pids are whose.
-        requests: counts of requests.
-        backlog: takes the closed periods.
+        owners: maps pids to processes.
+        requests: counts requests.
+        backlog: keeps the closed periods.
         clock: seconds since the host's boot.
     """
 
@@ -38,8 +38,8 @@ class Sampler:
         self,
         inventory: InventoryWatch,
         live: Callable[[], tuple[ProcessRecord, ...]],
-        owners: Owners,
-        requests: RequestWatch,
+        owners: PidOwners,
+        requests: RequestCounter,
         backlog: Backlog,
         clock: Clock,
     ) -> None:
@@ -50,7 +50,7 @@ class Sampler:
         self._requests = requests
         self._backlog = backlog
         self._clock = clock
-        self._finding: asyncio.Task[dict[int, Key | None]] | None = None
+        self._finding: asyncio.Task[dict[int, ProcessKey | None]] | None = None
         self._seq = 0
 
     async def run(self) -> None:
@@ -61,37 +61,37 @@ class Sampler:
                 await self._sample()
         finally:
             if self._finding is not None:
-                self._finding.cancel()  # its thread cannot be: it ends with what it reads
+                self._finding.cancel()  # its thread cannot be cancelled: it ends by itself
 
     async def _sample(self) -> NoReturn:
         began_s = self._clock()
         while True:
             self._close(await self._read_period(began_s))
             began_s += self.period_s
-            # Period follows upon period, unless the host slept or a reading took longer than one.
+            # Periods follow one another without a gap, unless the host slept or a reading took longer than a period.
             if (now_s := self._clock()) >= began_s + self.period_s:
                 began_s = now_s
 
-    async def _read_period(self, began_s: float) -> Accumulation:
-        readings = Accumulation()
+    async def _read_period(self, began_s: float) -> PeriodAccumulator:
+        readings = PeriodAccumulator()
         while (left_s := began_s + self.period_s - self._clock()) > 0:
             await asyncio.sleep(min(READ_EVERY_S, left_s))
-            reading = await self._inventory.sample()
+            reading = await self._inventory.sample_gpus()
             if reading is not None:
                 owners = await self._owners_of(reading)
                 for gpu in reading.gpus:
                     readings.add(gpu, reading.work.get(gpu.uuid, _NO_WORK), owners)
         return readings
 
-    def _close(self, readings: Accumulation) -> None:
+    def _close(self, readings: PeriodAccumulator) -> None:
         live = self._live()
         requests = self._requests.take(live)
         gpus = readings.gpus()
         if not gpus:
-            return  # nothing was read: there is nothing to tell
+            return  # nothing was read
         now_s = self._clock()
         self._seq = max(self._seq + 1, int(now_s * 1000))
-        holders = (Holder(r.key, _devices(r), requests[r.key]) for r in live)
+        holders = (Holder(r.key, tuple(claim.device for claim in r.claims), requests[r.key]) for r in live)
         self._backlog.add(
             SamplePeriod(
                 seq=self._seq,
@@ -102,8 +102,8 @@ class Sampler:
             )
         )
 
-    async def _owners_of(self, reading: GpuReading) -> Mapping[int, Key | None]:
-        """Whose processes the driver told of; of none of them that is known while /proc does not answer."""
+    async def _owners_of(self, reading: GpuReading) -> Mapping[int, ProcessKey | None]:
+        """The owners of the driver's pids; empty (all unknown) while /proc does not answer."""
         pids = {pid for work in reading.work.values() for pid in (*work.running, *(work.percent or ()))}
         if not pids:
             return {}
@@ -112,7 +112,3 @@ class Sampler:
         self._finding = asyncio.create_task(asyncio.to_thread(self._owners.find, pids, self._live()))
         await asyncio.wait({self._finding}, timeout=_OWNERS_LIMIT_S)
         return self._finding.result() if self._finding.done() else {}
-
-
-def _devices(record: ProcessRecord) -> tuple[str, ...]:
-    return tuple(claim.device for claim in record.order.claims) if record.order is not None else ()

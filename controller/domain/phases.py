@@ -1,16 +1,20 @@
-"""Phases and their legal edges, as data. An edge that is not here raises."""
+"""Phases and their legal edges, as data: which edges exist, which reconciler takes each, and on what.
+
+`docs/states.md` is generated from these tables. An edge that is missing here raises.
+"""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
 
 class IllegalTransitionError(Exception):
-    """A phase change that the table does not know: a defect, never a state of the world."""
+    """A phase change that the table lacks: a defect in the code, never a state of the world."""
 
 
 class InstancePhase(StrEnum):
-    """Where an instance stands."""
+    """The state of one instance."""
 
     PENDING = "pending"
     ANALYZING = "analyzing"
@@ -27,7 +31,7 @@ class InstancePhase(StrEnum):
 
 
 class DeploymentPhase(StrEnum):
-    """Derived from the instances."""
+    """The state of a deployment, derived from its instances."""
 
     PENDING = "pending"
     PROGRESSING = "progressing"
@@ -40,7 +44,7 @@ class DeploymentPhase(StrEnum):
 
 
 class WorkerPhase(StrEnum):
-    """Whether a worker can be relied upon. Cordoned and draining stand beside it."""
+    """Whether a worker can be used. The operator's `cordoned` and `draining` are flags beside the phase."""
 
     JOINING = "joining"
     READY = "ready"
@@ -51,48 +55,147 @@ class WorkerPhase(StrEnum):
 P = InstancePhase
 _LIVE: Final = frozenset({P.SCHEDULED, P.STARTING, P.RUNNING, P.UNHEALTHY, P.BACKOFF})
 
-# Claims are held in these phases and in no other.
+# An instance holds claims in these phases and in no other.
 HOLDS_CLAIMS: Final = _LIVE | {P.UNREACHABLE, P.REPLACED, P.STOPPING}
 FINAL: Final = frozenset({P.SUCCEEDED, P.FAILED})
 # A process may exist in these phases.
 LIVE: Final = _LIVE
 
-INSTANCE_EDGES: Final[Mapping[InstancePhase, frozenset[InstancePhase]]] = {
-    # pending -> scheduled: the need is known already and is not worked out again.
-    P.PENDING: frozenset({P.ANALYZING, P.SCHEDULED, P.FAILED, P.STOPPING}),
-    P.ANALYZING: frozenset({P.PENDING, P.SCHEDULED, P.FAILED, P.STOPPING}),
-    P.SCHEDULED: frozenset({P.STARTING, P.PENDING, P.BACKOFF, P.UNREACHABLE, P.STOPPING}),
-    P.STARTING: frozenset({P.RUNNING, P.BACKOFF, P.SUCCEEDED, P.FAILED, P.UNREACHABLE, P.STOPPING}),
-    P.RUNNING: frozenset({P.UNHEALTHY, P.BACKOFF, P.SUCCEEDED, P.FAILED, P.UNREACHABLE, P.STOPPING}),
-    # unhealthy -> succeeded|failed: a task may end while its probe fails.
-    P.UNHEALTHY: frozenset({P.RUNNING, P.BACKOFF, P.SUCCEEDED, P.FAILED, P.UNREACHABLE, P.STOPPING}),
-    P.BACKOFF: frozenset({P.STARTING, P.PENDING, P.FAILED, P.UNREACHABLE, P.STOPPING}),
-    # back to what the returned agent reports, or replaced once its substitute is committed
-    P.UNREACHABLE: frozenset(
-        {P.SCHEDULED, P.STARTING, P.RUNNING, P.UNHEALTHY, P.BACKOFF, P.SUCCEEDED, P.FAILED, P.REPLACED, P.STOPPING}
-    ),
-    P.REPLACED: frozenset({P.STOPPING}),
-    P.SUCCEEDED: frozenset({P.STOPPING}),
-    P.FAILED: frozenset({P.STOPPING}),
-    P.STOPPING: frozenset(),  # then the row goes
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """Who takes an edge (the reconciler), and on what."""
+
+    by: str
+    on: str
+
+
+def _instances(on: str) -> Edge:
+    return Edge("instances", on)
+
+
+def _placement(on: str) -> Edge:
+    return Edge("placement", on)
+
+
+def _workers(on: str) -> Edge:
+    return Edge("workers", on)
+
+
+_COMMITTED: Final = _placement("the placement pass commits its claims")
+_NO_NEED: Final = _instances("the analysis fails for good; a changed spec tries again")
+_EXIT: Final = _instances("its process ends and is restarted after a delay")
+_COMPLETED: Final = _instances("its process exits with code 0 and `restart` is `never` or `on_failure`")
+_OUT_OF_RETRIES: Final = _instances("its process fails and `restart` allows no further attempt")
+_SILENT: Final = _instances("its worker is unreachable, lost or deleted")
+_STOP: Final = _instances("delete, stop, scale-down, policy, drain, preemption, relocation or a new revision")
+_STOP_WITHOUT_CLAIMS: Final = _instances("a stop; an instance without claims is removed at once instead")
+
+INSTANCE_EDGES: Final[Mapping[InstancePhase, Mapping[InstancePhase, Edge]]] = {
+    P.PENDING: {
+        P.ANALYZING: _instances("the need of its revision is not known yet"),
+        P.SCHEDULED: _COMMITTED,  # the need is known already
+        P.FAILED: _NO_NEED,
+        P.STOPPING: _STOP_WITHOUT_CLAIMS,
+    },
+    P.ANALYZING: {
+        P.PENDING: Edge("instances, placement", "the analysis is retried later, or the instance fits nowhere now"),
+        P.SCHEDULED: _COMMITTED,
+        P.FAILED: _NO_NEED,
+        P.STOPPING: _STOP_WITHOUT_CLAIMS,
+    },
+    P.SCHEDULED: {
+        P.STARTING: _instances("the agent reports its process"),
+        P.PENDING: _instances("the agent refuses to start it"),
+        P.UNREACHABLE: _SILENT,
+        P.STOPPING: _STOP,
+    },
+    P.STARTING: {
+        P.RUNNING: _instances("its probe succeeds"),
+        P.BACKOFF: _instances("its process ends, makes no progress, or the agent refuses the restart"),
+        P.SUCCEEDED: _COMPLETED,
+        P.FAILED: _OUT_OF_RETRIES,
+        P.UNREACHABLE: _SILENT,
+        P.STOPPING: _STOP,
+    },
+    P.RUNNING: {
+        P.UNHEALTHY: _instances("its probe fails"),
+        P.BACKOFF: _EXIT,
+        P.SUCCEEDED: _COMPLETED,
+        P.FAILED: _OUT_OF_RETRIES,
+        P.UNREACHABLE: _SILENT,
+        P.STOPPING: _STOP,
+    },
+    P.UNHEALTHY: {
+        P.RUNNING: _instances("its probe succeeds again"),
+        P.BACKOFF: _instances("its process ends, or is killed because its probe keeps failing"),
+        P.SUCCEEDED: _COMPLETED,  # a task may end while its probe fails
+        P.FAILED: _OUT_OF_RETRIES,
+        P.UNREACHABLE: _SILENT,
+        P.STOPPING: _STOP,
+    },
+    P.BACKOFF: {
+        P.STARTING: _instances("its delay is over: the next epoch starts on the same worker"),
+        P.PENDING: _instances("its delay is over after every third failure, or its worker cannot be used"),
+        P.UNREACHABLE: _SILENT,
+        P.STOPPING: _STOP,
+    },
+    P.UNREACHABLE: {
+        P.SCHEDULED: _instances("its worker returns and its start command is still on the way"),
+        P.STARTING: _instances("its worker returns and reports the process as starting"),
+        P.RUNNING: _instances("its worker returns and reports the process as running"),
+        P.UNHEALTHY: _instances("its worker returns and reports a failing probe"),
+        P.BACKOFF: _instances("its worker returns and reports that the process ended"),
+        P.SUCCEEDED: _COMPLETED,
+        P.FAILED: _instances("no retry is left, or its worker is dead and `restart` is `never`"),
+        P.REPLACED: _instances("its worker is lost and its substitute is committed"),
+        P.STOPPING: _STOP,
+    },
+    P.REPLACED: {P.STOPPING: _instances("its worker returns")},
+    P.SUCCEEDED: {P.STOPPING: _STOP_WITHOUT_CLAIMS},
+    P.FAILED: {P.STOPPING: _STOP_WITHOUT_CLAIMS},
+    P.STOPPING: {},
 }
 
+# The end of every instance's row, from any phase.
+REMOVED: Final = _instances("it must stop and none of its processes can still run; claims and row go together")
+
 W = WorkerPhase
-WORKER_EDGES: Final[Mapping[WorkerPhase, frozenset[WorkerPhase]]] = {
-    W.JOINING: frozenset({W.READY, W.UNREACHABLE}),
-    W.READY: frozenset({W.UNREACHABLE}),
-    W.UNREACHABLE: frozenset({W.READY, W.LOST}),
-    W.LOST: frozenset({W.READY}),
+WORKER_EDGES: Final[Mapping[WorkerPhase, Mapping[WorkerPhase, Edge]]] = {
+    W.JOINING: {
+        W.READY: _workers("its first full report"),
+        W.UNREACHABLE: _workers("it falls silent after its first report, or the operator confirms it dead"),
+    },
+    W.READY: {
+        W.UNREACHABLE: _workers("silent for 15 s (5 s after a dropped connection, at once after a clean shutdown)"),
+    },
+    W.UNREACHABLE: {
+        W.READY: _workers("it is connected and reports again"),
+        W.LOST: _workers("silent for 60 s while the breaker is closed, or the operator confirms it dead"),
+    },
+    W.LOST: {W.READY: _workers("it is connected and reports again")},
+}
+
+# When a deployment is in a phase: the first that holds, in this order.
+DEPLOYMENT_PHASES: Final[Mapping[DeploymentPhase, str]] = {
+    DeploymentPhase.DELETING: "it was deleted and instances are still stopping",
+    DeploymentPhase.STOPPED: "no replica is wanted and no instance is left",
+    DeploymentPhase.SUCCEEDED: "every instance has succeeded",
+    DeploymentPhase.RUNNING: "as many instances as wanted run the newest revision, and none is stopping",
+    DeploymentPhase.FAILED: "every instance has failed or succeeded, and at least one has failed",
+    DeploymentPhase.DEGRADED: "an instance is unhealthy, in backoff, unreachable or failed, or too few of them run",
+    DeploymentPhase.PROGRESSING: "instances are analyzing, scheduled, starting, stopping or being replaced",
+    DeploymentPhase.PENDING: "its instances are pending and none runs",
 }
 
 
 def check_instance_edge(instance: str, old: InstancePhase, new: InstancePhase) -> None:
-    """Raises IllegalTransitionError where the table knows no edge from `old` to `new`."""
+    """Raises IllegalTransitionError where the table has no edge from `old` to `new`."""
     if new not in INSTANCE_EDGES[old]:
         raise IllegalTransitionError(f"instance {instance}: {old} -> {new}")
 
 
 def check_worker_edge(worker: str, old: WorkerPhase, new: WorkerPhase) -> None:
-    """Raises IllegalTransitionError where the table knows no edge from `old` to `new`."""
+    """Raises IllegalTransitionError where the table has no edge from `old` to `new`."""
     if new not in WORKER_EDGES[old]:
         raise IllegalTransitionError(f"worker {worker}: {old} -> {new}")

@@ -10,12 +10,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from agent.decide import Entomb, Refuse, Repeat, Spawn, Stop, View, decide, tombstone
+from agent.decide.adoption import plan_adoption
+from agent.decide.commands import (
+    AgentState,
+    RecordNeverStarted,
+    Refuse,
+    ReportAgain,
+    Spawn,
+    Stop,
+    decide,
+    refused_record,
+)
 from agent.journal import Journal
-from agent.outbox import Outbox
-from agent.processes.adopt import plan_adoption
-from agent.processes.procfs import Seen
-from agent.records import Key, ProcessRecord, StopPlan
+from agent.link.send_queue import SendQueue
+from agent.process_records import HostProcess, ProcessKey, ProcessRecord, StopPlan
 from controller.hub.session import Session
 from schemas.wire import (
     Command,
@@ -58,17 +66,17 @@ class Host:
         self.name = name
         self.gpus = gpus  # MiB by UUID, as plugged in now
         self.sizes = dict(gpus)  # without faults
-        self.running: dict[Key, StartOrder] = {}
+        self.running: dict[ProcessKey, StartOrder] = {}
         self.worker_id: str | None = None
         self.powered = True
         self.frozen = False  # the agent is stopped, its processes are not
         self.boot = 1
         self.silent_s = 0.0
         self.link: Link | None = None
-        self.outbox = Outbox()
-        self.fenced: set[Key] = set()  # may outlive their claims: no agent was running to stop them in time
+        self.send_queue = SendQueue()
+        self.fenced: set[ProcessKey] = set()  # may outlive their claims: no agent was running to stop them in time
         self.history: deque[Command] = deque(maxlen=_HISTORY_MAX)  # every command ever sent to it
-        self._pids: dict[Key, int] = {}
+        self._pids: dict[ProcessKey, int] = {}
         self._folder = folder
         self.journal: Journal | None = None
         self.start_agent()
@@ -80,15 +88,15 @@ class Host:
     def start_agent(self) -> None:
         """Opens the journal, adopts what runs, and records the end of what does not."""
         self.journal = Journal(self._folder)
-        seen = [Seen(pid, pid, pid, 1, zombie=False, marked=key) for key, pid in self._pids.items()]
+        seen = [HostProcess(pid, pid, pid, 1, zombie=False, marked=key) for key, pid in self._pids.items()]
         plan = plan_adoption(self.journal.live(), self.boot_id, seen)
-        assert not plan.clear
-        strays = [key for key, pid in self._pids.items() if pid in plan.kill]
+        assert not plan.clean_up
+        strays = [key for key, pid in self._pids.items() if pid in plan.strays]
         for key in strays:
             self._gone(key)
         for record, leader in plan.adopt:
             self.journal.amend(record.model_copy(update={"pid": leader.pid, "pid_start_ticks": 1}))
-        for record in plan.bury:
+        for record in plan.gone:
             self._write(record, state="exited", reason="gone", exit_code=None, order=None, stop=None)
 
     def stop_agent(self) -> None:
@@ -141,7 +149,7 @@ class Host:
 
     def hello(self) -> Hello:
         assert self.journal is not None
-        self.outbox.clear()
+        self.send_queue.clear()
         return Hello(
             agent_version="1",
             boot_id=self.boot_id,
@@ -164,7 +172,7 @@ class Host:
                 )
             case Command():
                 self.history.append(message)
-                self.outbox.say(self.obey(message))
+                self.send_queue.add(self.obey(message))
             case ReportAck(seq=seq):
                 self.journal.acknowledge(seq)
             case _:  # a rejection
@@ -174,12 +182,12 @@ class Host:
         """Decides, journals, acts, answers, as the supervisor does."""
         journal = self.journal
         assert journal is not None
-        view = View(journal.facts.highest_term, journal.epochs, journal.processes, self._look())
-        action = decide(view, command)
-        journal.remember(highest_term=max(command.term, view.highest_term))
+        state = AgentState(journal.facts.highest_term, journal.epochs, journal.processes, self._look())
+        action = decide(state, command)
+        journal.remember(highest_term=max(command.term, state.highest_term))
         match action:
             case Refuse(code, message):
-                kept = tombstone(command, action, self.boot_id)
+                kept = refused_record(command, action, self.boot_id)
                 if kept is not None and kept.key not in journal.processes:
                     journal.record(kept)
                 return CommandResult(command_id=command.command_id, outcome="refused", code=code, message=message)
@@ -188,23 +196,23 @@ class Host:
             case Stop(key, order):
                 plan = StopPlan(reason="stopped", drain_time_s=order.drain_time_s)
                 self._write(journal.processes[key], state="stopping", stop=plan)
-            case Entomb(key):
+            case RecordNeverStarted(key):
                 tomb = ProcessRecord(
                     instance=key.instance, epoch=key.epoch, rank=key.rank, state="exited", reason="gone",
                     boot_id=self.boot_id,
                 )  # fmt: skip
                 self._write(tomb)
-            case Repeat(key):
-                self.outbox.report(journal.processes[key].report())
+            case ReportAgain(key):
+                self.send_queue.add_report(journal.processes[key].report())
         return CommandResult(command_id=command.command_id, outcome="accepted")
 
-    def progress(self, key: Key, state: str) -> None:
+    def progress(self, key: ProcessKey, state: str) -> None:
         """A process changes between starting, running and unhealthy."""
         record = self._record(key)
         if record is not None and record.state != "stopping":
             self._write(record, state=state, ready=True)
 
-    def end(self, key: Key, code: int) -> None:
+    def end(self, key: ProcessKey, code: int) -> None:
         """A process ends, by a stop or by itself. Only a running agent sees it."""
         record = self._record(key)
         self._gone(key)
@@ -231,7 +239,7 @@ class Host:
         if len(set(doubled)) != len(doubled):
             raise ConflictError(f"an instance runs twice on {self.name}: {sorted(self.running)}")
 
-    def _spawn(self, key: Key, order: StartOrder) -> None:
+    def _spawn(self, key: ProcessKey, order: StartOrder) -> None:
         intent = ProcessRecord(
             instance=key.instance, epoch=key.epoch, rank=key.rank, state="starting", boot_id=self.boot_id, order=order
         )
@@ -240,16 +248,16 @@ class Host:
         self._pids[key] = next(_pids)
         self.check()
 
-    def _record(self, key: Key) -> ProcessRecord | None:
+    def _record(self, key: ProcessKey) -> ProcessRecord | None:
         return None if self.journal is None or self.frozen else self.journal.processes[key]
 
-    def _gone(self, key: Key) -> None:
+    def _gone(self, key: ProcessKey) -> None:
         self.running.pop(key, None)
         self._pids.pop(key, None)
 
     def _write(self, record: ProcessRecord, **changes: Any) -> None:
         assert self.journal is not None
-        self.outbox.report(self.journal.record(record.model_copy(update=changes)).report())
+        self.send_queue.add_report(self.journal.record(record.model_copy(update=changes)).report())
 
     def _look(self) -> dict[str, DeviceFacts]:
         return {

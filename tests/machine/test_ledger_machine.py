@@ -128,7 +128,7 @@ def test_a_refused_start_comes_again_once_there_is_room() -> None:
 
 @pytest.mark.usefixtures("bench")
 def test_old_starts_come_again_when_their_ends_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal, "TOMBSTONES_KEPT", 1)
+    monkeypatch.setattr(journal, "ENDED_KEPT", 1)
     with a_story(first=ONE, second={"replicas": 0}) as story:
         for _ in range(4):
             for h in range(3):

@@ -9,8 +9,8 @@ from schemas.wire import CommandResult
 
 async def agent_says(host: Host, limit: int = 1_000) -> None:
     """The agent sends its queued messages."""
-    while host.link is not None and limit and (host.outbox._messages or host.outbox._reports):
-        host.link.up.append(await host.outbox.next())  # type: ignore[arg-type]  # these agents queue no heartbeats
+    while host.link is not None and limit and (host.send_queue._messages or host.send_queue._reports):
+        host.link.up.append(await host.send_queue.next())  # type: ignore[arg-type]  # these agents queue no heartbeats
         limit -= 1
 
 
@@ -63,7 +63,7 @@ def replay(world: World, host: Host, n: int) -> None:
     over = order.term < host.journal.facts.highest_term
     before = dict(host.journal.processes)
     answer = host.obey(order)
-    host.outbox.say(answer)
+    host.send_queue.add(answer)
     if over:
         world.tally["old terms refused"] += 1
         assert (answer.code, before) == ("old_term", dict(host.journal.processes)), f"{order} was obeyed"

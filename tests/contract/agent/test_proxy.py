@@ -1,4 +1,4 @@
-"""The proxy: who may, where to, and that bytes pass as they are."""
+"""The proxy: authentication, routing, and bytes that pass unchanged."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -11,7 +11,7 @@ from support.agents import GPU0, AgentUnderTest
 from support.controller_double import SECRET, WAIT_S, ControllerDouble, simulated_order, start_order
 
 AUTH = {"Authorization": f"Bearer {SECRET}"}
-# Writes down what it is asked, streams pieces, and says when its client has gone.
+# Echoes requests, streams chunks, and logs when its client has gone.
 ENGINE = """
 import asyncio, sys
 from aiohttp import web
@@ -20,15 +20,15 @@ async def echo(request):
     body = await request.read()
     auth, te = request.headers.get("Authorization"), request.headers.get("TE")
     head = f"{request.method} {request.raw_path} auth={auth} te={te}"
-    headers = {"X-Engine": "yes", "Content-Type": "application/x-odd", "X-Gpuward-Refusal": "forged"}
+    headers = {"X-EngineProcess": "yes", "Content-Type": "application/x-odd", "X-Gpuward-Refusal": "forged"}
     return web.Response(body=head.encode() + b"|" + body, headers=headers)
 
 async def stream(request):
     response = web.StreamResponse(headers={"Content-Encoding": "gzip"})
     await response.prepare(request)
     try:
-        for piece in (b"\\x1f\\x8bnot", b"really", b"gzip"):
-            await response.write(piece)
+        for chunk in (b"\\x1f\\x8bnot", b"really", b"gzip"):
+            await response.write(chunk)
             await asyncio.sleep(0.05)
     finally:
         print("stream over", flush=True)
@@ -77,7 +77,7 @@ async def client() -> AsyncIterator[aiohttp.ClientSession]:
 @pytest.mark.usefixtures("agent")
 @pytest.mark.parametrize("given", [None, "Bearer wrong", SECRET, "Bearer \xff"])
 @pytest.mark.parametrize("path", ["/engines/i-1/v1/models", "/logs/i-1", "/nowhere"])
-async def test_nothing_without_the_secret(
+async def test_requests_without_the_secret_are_refused(
     given: str | None, path: str, controller: ControllerDouble, client: aiohttp.ClientSession
 ) -> None:
     headers = {} if given is None else {"Authorization": given}
@@ -109,20 +109,20 @@ async def test_readiness_follows_the_connection_and_needs_no_secret(
         assert answer.status == 401
 
 
-async def test_requests_and_answers_pass_untouched(base: str, client: aiohttp.ClientSession) -> None:
+async def test_requests_and_answers_pass_unchanged(base: str, client: aiohttp.ClientSession) -> None:
     body = bytes(range(256)) * 3000
     async with client.put(
         f"{base}/engines/i-1/a%2Fb/%C3%A4?q=1&q=%20x", data=body, headers={**AUTH, "TE": "trailers"}
     ) as answer:
         assert answer.status == 200
-        assert (answer.headers["X-Engine"], answer.headers["Content-Type"]) == ("yes", "application/x-odd")
-        assert PROXY_REFUSAL_HEADER not in answer.headers, "only the proxy refuses"
+        assert (answer.headers["X-EngineProcess"], answer.headers["Content-Type"]) == ("yes", "application/x-odd")
+        assert PROXY_REFUSAL_HEADER not in answer.headers, "an engine's answer must not carry it"
         head, _, echoed = (await answer.read()).partition(b"|")
     assert head == b"PUT /a%2Fb/%C3%A4?q=1&q=%20x auth=None te=None"
     assert echoed == body
 
 
-async def test_streams_pass_piece_by_piece_and_undecoded(base: str, client: aiohttp.ClientSession) -> None:
+async def test_streams_pass_chunk_by_chunk_and_undecoded(base: str, client: aiohttp.ClientSession) -> None:
     async with client.get(f"{base}/engines/i-1/stream", headers=AUTH) as answer:
         assert answer.headers["Content-Encoding"] == "gzip"
         first = await answer.content.readany()
@@ -130,22 +130,22 @@ async def test_streams_pass_piece_by_piece_and_undecoded(base: str, client: aioh
         assert first + await answer.read() == b"\x1f\x8bnotreallygzip"
 
 
-async def test_the_engine_learns_that_the_client_has_gone(base: str, client: aiohttp.ClientSession) -> None:
+async def test_the_engine_notices_that_the_client_has_gone(base: str, client: aiohttp.ClientSession) -> None:
     answer = await client.get(f"{base}/engines/i-1/endless", headers=AUTH)
     await answer.content.readany()
     answer.close()
     async with asyncio.timeout(10):
-        while "endless cancelled" not in await _log(base, client):  # noqa: ASYNC110 - the log is read by requests
+        while "endless cancelled" not in await _log(base, client):  # noqa: ASYNC110 - the log has no event
             await asyncio.sleep(0.05)
 
 
-async def test_half_an_answer_is_not_passed_off_as_a_whole(base: str, client: aiohttp.ClientSession) -> None:
+async def test_an_incomplete_answer_breaks_the_connection(base: str, client: aiohttp.ClientSession) -> None:
     with pytest.raises(aiohttp.ClientError):
         async with client.get(f"{base}/engines/i-1/cut", headers=AUTH) as answer:
             await answer.read()
 
 
-async def test_who_is_not_there_or_not_running(
+async def test_unknown_and_not_running_instances_are_refused(
     base: str, client: aiohttp.ClientSession, controller: ControllerDouble
 ) -> None:
     async with client.get(f"{base}/engines/i-9/", headers=AUTH) as answer:
@@ -158,13 +158,13 @@ async def test_who_is_not_there_or_not_running(
         assert answer.headers[PROXY_REFUSAL_HEADER] == "not_running"
 
 
-async def test_a_stop_lets_requests_end_and_takes_no_new_ones(
+async def test_a_stop_finishes_requests_in_flight_and_refuses_new_ones(
     base: str, client: aiohttp.ClientSession, controller: ControllerDouble
 ) -> None:
     await controller.start_order("i-3", simulated_order("--token-seconds", "0.05", gpus=(GPU0,), drain_time_s=20.0))
     await controller.state("i-3", "running")
-    ask = {"model": "demo", "prompt": "hello", "max_tokens": 20, "stream": True}
-    async with client.post(f"{base}/engines/i-3/v1/completions", json=ask, headers=AUTH) as answer:
+    body = {"model": "demo", "prompt": "hello", "max_tokens": 20, "stream": True}
+    async with client.post(f"{base}/engines/i-3/v1/completions", json=body, headers=AUTH) as answer:
         await answer.content.readany()
         await controller.stop_order("i-3", drain_s=20.0)
         await controller.state("i-3", "stopping")
@@ -175,7 +175,7 @@ async def test_a_stop_lets_requests_end_and_takes_no_new_ones(
     assert (ended.reason, ended.exit_code) == ("stopped", 0)
 
 
-async def test_a_stop_does_not_wait_for_requests_for_ever(
+async def test_a_stop_waits_for_requests_only_for_the_drain_time(
     base: str, client: aiohttp.ClientSession, controller: ControllerDouble
 ) -> None:
     async with client.get(f"{base}/engines/i-1/endless", headers=AUTH) as answer:
@@ -201,8 +201,8 @@ async def test_logs_tail_follow_and_previous(
     assert (await controller.state("i-4", "exited", epoch=2)).exit_code == 0
     async with client.get(f"{base}/logs/i-4", params={"tail": "x"}, headers=AUTH) as answer:
         assert answer.status == 400
-    for nobody in ("i-9", "%2e%2e", "..%2f..%2fdata"):
-        async with client.get(f"{base}/logs/{nobody}", headers=AUTH) as answer:
+    for unknown in ("i-9", "%2e%2e", "..%2f..%2fdata"):
+        async with client.get(f"{base}/logs/{unknown}", headers=AUTH) as answer:
             assert answer.status == 404
 
 

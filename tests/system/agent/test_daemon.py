@@ -1,4 +1,4 @@
-"""The agent as a process, under uvloop: signals, SIGKILL, and what it leaves behind."""
+"""The agent as a process, under uvloop: signals, SIGKILL, and the engines afterwards."""
 
 import asyncio
 import os
@@ -40,7 +40,7 @@ async def daemon(controller: ControllerDouble, folder: Path, **env: str) -> Asyn
             await process.communicate()
 
 
-async def test_sigkill_of_the_agent_leaves_the_engine_and_the_next_one_adopts_it(
+async def test_an_engine_survives_the_agents_sigkill_and_is_adopted(
     controller: ControllerDouble, tmp_path: Path
 ) -> None:
     async with daemon(controller, tmp_path) as agent:
@@ -54,7 +54,7 @@ async def test_sigkill_of_the_agent_leaves_the_engine_and_the_next_one_adopts_it
     async with daemon(controller, tmp_path) as agent:
         await controller.connected(2)
         assert [(p.state, p.pid) for p in controller.hellos[1].processes] == [("running", before.pid)]
-        engine.kill()  # not the new agent's child: its end is seen, its code is not
+        engine.kill()  # not the new agent's child: its exit is seen, its code is unknown
         ended = await controller.state("i-1", "exited")
         assert (ended.reason, ended.exit_code) == ("exit", None)
 
@@ -72,7 +72,7 @@ async def test_sigterm_stops_engine_and_agent_in_time(controller: ControllerDoub
     assert controller.goodbyes == 1
 
 
-async def test_without_a_controller_it_still_ends_at_once(controller: ControllerDouble, tmp_path: Path) -> None:
+async def test_sigterm_ends_the_agent_without_a_controller(controller: ControllerDouble, tmp_path: Path) -> None:
     async with daemon(controller, tmp_path) as agent:
         await controller.connected()
         await controller.stop()
@@ -81,11 +81,13 @@ async def test_without_a_controller_it_still_ends_at_once(controller: Controller
             assert await agent.wait() == 0
 
 
-async def test_a_host_without_nvml_gets_both_remedies(controller: ControllerDouble, tmp_path: Path) -> None:
-    stand_in = tmp_path / "stand-in"
-    stand_in.mkdir()
-    (stand_in / "pynvml.py").write_text("raise ImportError('no driver here')\n")
-    path = os.pathsep.join([str(stand_in), os.environ.get("PYTHONPATH", "")])
+async def test_without_nvml_the_error_names_the_driver_and_simulate(
+    controller: ControllerDouble, tmp_path: Path
+) -> None:
+    fake = tmp_path / "fake"
+    fake.mkdir()
+    (fake / "pynvml.py").write_text("raise ImportError('no driver here')\n")
+    path = os.pathsep.join([str(fake), os.environ.get("PYTHONPATH", "")])
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-c",
@@ -99,7 +101,7 @@ async def test_a_host_without_nvml_gets_both_remedies(controller: ControllerDoub
         stderr=asyncio.subprocess.PIPE,
     )
     async with asyncio.timeout(WAIT_S):
-        _, told = await process.communicate()
+        _, errors = await process.communicate()
     assert process.returncode == 1
-    assert b"NVIDIA driver" in told
-    assert b"--simulate" in told
+    assert b"NVIDIA driver" in errors
+    assert b"--simulate" in errors

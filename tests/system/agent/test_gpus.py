@@ -1,4 +1,4 @@
-"""The NVML reader as it runs: a child process, here with a stand-in for the driver's library."""
+"""The NVML reader as a child process, with a fake driver library."""
 
 import os
 import sys
@@ -14,7 +14,7 @@ from agent.gpus.reader import GpuWork
 from agent.inventory import InventoryWatch
 from schemas.wire import HostFacts
 
-STAND_IN = """
+FAKE_PYNVML = """
 import os, time
 from collections import namedtuple
 
@@ -65,7 +65,7 @@ def nvmlDeviceGetUtilizationRates(index):
 def nvmlDeviceGetHandleByUUID(uuid): return int(uuid.removeprefix("GPU-"))
 def nvmlDeviceGetComputeRunningProcesses(index): return [Process(100 + index), Process(200)]
 def nvmlDeviceGetGraphicsRunningProcesses(index): raise NVMLError_NotSupported("Not Supported")
-told = {}
+reported = {}
 def nvmlDeviceGetProcessUtilization(index, since):
     if index == 2:
         raise NVMLError_NotSupported("Not Supported")
@@ -73,10 +73,10 @@ def nvmlDeviceGetProcessUtilization(index, since):
         raise NVMLError("Unknown Error")
     if fault() == "nothing new":
         raise NVMLError_NotFound("Not Found")
-    newest = told.get(index, 0)
-    if since != newest:  # it shall ask for what is newer than the newest that it has got
-        raise NVMLError(f"asked for {since}, told {newest}")
-    told[index] = newest + 10
+    newest = reported.get(index, 0)
+    if since != newest:  # the reader must ask for figures newer than its newest
+        raise NVMLError(f"asked for {since}, reported {newest}")
+    reported[index] = newest + 10
     return [Figure(200, newest + 5, 30), Figure(200, newest + 10, 40), Figure(100, newest + 4, 250)]
 def nvmlDeviceGetRemappedRows(index): return (0, 0, 0, int(fault() == "rows" and index == 0))
 """
@@ -93,22 +93,22 @@ class Clock:
 
 
 def _readers() -> list[psutil.Process]:
-    """The children that read GPUs; other tests' dead ones may be about."""
+    """The children that read GPUs, without dead ones of other tests."""
     living = (child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE)
     return [child for child in living if "agent.gpus.nvml" in child.cmdline()]
 
 
 @pytest.fixture
 def fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fault:
-    """Sets what is wrong with the driver; "" is nothing."""
-    (tmp_path / "pynvml.py").write_text(STAND_IN)
+    """Sets the driver's fault; "" is none."""
+    (tmp_path / "pynvml.py").write_text(FAKE_PYNVML)
     path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
     monkeypatch.setenv("PYTHONPATH", path)
     monkeypatch.setenv("FAULT", str(tmp_path / "fault"))
     return (tmp_path / "fault").write_text
 
 
-async def test_facts_and_what_is_unknown(fault: Fault) -> None:
+async def test_facts_and_unknown_values(fault: Fault) -> None:
     reader = ChildReader(limit_s=10)
     await reader.open()
     first, second, third = await reader.read() or ()
@@ -123,18 +123,18 @@ async def test_facts_and_what_is_unknown(fault: Fault) -> None:
     await reader.aclose()
 
 
-async def test_processes_of_a_gpu(fault: Fault) -> None:
+async def test_the_processes_of_a_gpu(fault: Fault) -> None:
     reader = ChildReader(limit_s=10)
     await reader.open()
     first = await reader.sample()
     assert first is not None
     assert len(first.gpus) == 3
-    # The driver's first figures are older than any question.
+    # The driver's first figures may be older than the reading.
     assert first.work["GPU-0"] == GpuWork(running=(100, 200), percent={})
     second = await reader.sample()
     assert second is not None
     assert second.work["GPU-1"] == GpuWork(running=(101, 200), percent={200: 40.0, 100: 100.0})
-    assert second.work["GPU-2"] == GpuWork(running=(102, 200), percent=None)  # its driver does not report it
+    assert second.work["GPU-2"] == GpuWork(running=(102, 200), percent=None)  # not reported by its driver
     fault("nothing new")
     third = await reader.sample()
     assert third is not None
@@ -146,7 +146,7 @@ async def test_processes_of_a_gpu(fault: Fault) -> None:
     await reader.aclose()
 
 
-async def test_a_lost_gpu_is_reported_and_not_dropped(fault: Fault) -> None:
+async def test_a_lost_gpu_is_reported_as_unhealthy(fault: Fault) -> None:
     reader = ChildReader(limit_s=10)
     await reader.open()
     await reader.read()
@@ -159,28 +159,28 @@ async def test_a_lost_gpu_is_reported_and_not_dropped(fault: Fault) -> None:
 
 
 @pytest.mark.parametrize("how", ["hang", "die"])
-async def test_a_hung_or_dead_driver_costs_a_reading_and_never_more(how: str, fault: Fault) -> None:
+async def test_a_hung_or_dead_driver_costs_one_reading(how: str, fault: Fault) -> None:
     clock = Clock()
     reader = ChildReader(limit_s=10, clock=clock)
     await reader.open()
     inventory = InventoryWatch(reader, HostFacts(os="linux", arch="x", hostname="h", memory_mib=1, cpu_milli=1))
-    assert len(await inventory.read() or ()) == 3
+    assert len(await inventory.read_gpus() or ()) == 3
     (child,) = _readers()
     fault(how)
     reader._limit_s = 0.3
-    assert await inventory.read() is None
+    assert await inventory.read_gpus() is None
     assert not child.is_running()
-    assert len(inventory.devices) == 3  # what was known stays known
+    assert len(inventory.devices) == 3  # the last known GPUs stay
     fault("")
     reader._limit_s = 10
-    assert await inventory.read() is None  # it waits before it tries again
+    assert await inventory.read_gpus() is None  # backoff
     assert _readers() == []
     clock.now_s = 60.0
-    assert len(await inventory.read() or ()) == 3
+    assert len(await inventory.read_gpus() or ()) == 3
     await reader.aclose()
 
 
-async def test_no_driver_refuses_and_leaves_no_child(fault: Fault) -> None:
+async def test_a_missing_driver_is_an_error_and_leaves_no_child(fault: Fault) -> None:
     fault("no driver")
     reader = ChildReader()
     with pytest.raises(NoGpusError, match="--simulate"):
@@ -188,7 +188,7 @@ async def test_no_driver_refuses_and_leaves_no_child(fault: Fault) -> None:
     assert _readers() == []
 
 
-async def test_the_reader_starts_where_the_working_folder_holds_another_package_of_its_name(
+async def test_the_reader_ignores_a_package_of_its_name_in_the_working_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "agent").mkdir()
@@ -198,7 +198,7 @@ async def test_the_reader_starts_where_the_working_folder_holds_another_package_
         await ChildReader().open()
 
 
-async def test_a_childs_invalid_output_means_unknown() -> None:
+async def test_an_invalid_answer_of_the_child_is_unknown() -> None:
     reader = ChildReader((sys.executable, "-c", "print('hello'); import time; time.sleep(100)"), limit_s=10)
     await reader.open()
     assert await reader.read() is None

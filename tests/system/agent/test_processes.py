@@ -1,4 +1,4 @@
-"""Real processes that misbehave: they ignore signals, leave children, hang, or write without end."""
+"""Real processes that misbehave: they ignore signals, leave children, hang, or log without end."""
 
 import asyncio
 import os
@@ -8,8 +8,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from agent.processes.folders import Folders
-from agent.records import Key
+from agent.process_records import ProcessKey
+from agent.processes.folders import InstanceFolders
 from schemas.wire import ProbeOrder
 from support.agents import GPU0, AgentUnderTest
 from support.controller_double import ControllerDouble, simulated_order, start_order
@@ -21,7 +21,7 @@ async def _family(controller: ControllerDouble, instance: str, count: int) -> li
     """The pids of a running process and its descendants, once there are `count` of them."""
     leader = psutil.Process((await controller.state(instance, "running")).pid)
     async with asyncio.timeout(10):
-        while len(family := [leader, *leader.children(recursive=True)]) < count:  # noqa: ASYNC110 - others' children
+        while len(family := [leader, *leader.children(recursive=True)]) < count:  # noqa: ASYNC110 - no event
             await asyncio.sleep(0.02)
     return [process.pid for process in family]
 
@@ -40,7 +40,7 @@ async def test_a_process_that_ignores_sigterm_is_killed_after_the_drain_time(con
 
 
 @pytest.mark.usefixtures("agent")
-async def test_a_second_stop_can_only_shorten_the_drain_time(controller: ControllerDouble) -> None:
+async def test_a_second_stop_can_only_shorten_the_drain(controller: ControllerDouble) -> None:
     await controller.start_order("i-1", simulated_order("--ignore-sigterm"))
     await controller.state("i-1", "running")
     await controller.stop_order("i-1", drain_s=300)
@@ -50,7 +50,7 @@ async def test_a_second_stop_can_only_shorten_the_drain_time(controller: Control
 
 
 @pytest.mark.usefixtures("agent")
-async def test_the_whole_group_is_gone_before_it_counts_as_exited(controller: ControllerDouble) -> None:
+async def test_an_exit_is_reported_when_the_whole_group_is_gone(controller: ControllerDouble) -> None:
     script = "trap '' TERM; (sleep 1000 & sleep 1000) & setsid sleep 1000 & while :; do sleep 0.1; done"
     await controller.start_order("i-1", start_order("bash", "-c", script))
     family = await _family(controller, "i-1", 4)
@@ -60,7 +60,7 @@ async def test_the_whole_group_is_gone_before_it_counts_as_exited(controller: Co
 
 
 @pytest.mark.usefixtures("agent")
-async def test_children_do_not_outlive_a_leader_that_ends_by_itself(controller: ControllerDouble) -> None:
+async def test_children_do_not_outlive_a_leader_that_exits(controller: ControllerDouble) -> None:
     await controller.start_order("i-1", start_order("sh", "-c", "sleep 1000 & sleep 0.6; exit 3"))
     family = await _family(controller, "i-1", 3)
     ended = await controller.state("i-1", "exited")
@@ -69,7 +69,7 @@ async def test_children_do_not_outlive_a_leader_that_ends_by_itself(controller: 
 
 
 @pytest.mark.usefixtures("agent")
-async def test_a_hung_engine_is_unhealthy_and_killed_in_the_end(controller: ControllerDouble) -> None:
+async def test_a_hung_engine_becomes_unhealthy_and_is_killed(controller: ControllerDouble) -> None:
     await controller.start_order("i-1", simulated_order(liveness_timeout_s=1.0))
     report = await controller.state("i-1", "running")
     os.kill(report.pid or 0, signal.SIGSTOP)
@@ -79,7 +79,7 @@ async def test_a_hung_engine_is_unhealthy_and_killed_in_the_end(controller: Cont
 
 
 @pytest.mark.usefixtures("agent")
-async def test_a_hung_engine_that_comes_back_runs_again(controller: ControllerDouble) -> None:
+async def test_a_hung_engine_that_recovers_is_running_again(controller: ControllerDouble) -> None:
     await controller.start_order("i-1", simulated_order(liveness_timeout_s=60.0))
     report = await controller.state("i-1", "running")
     os.kill(report.pid or 0, signal.SIGSTOP)
@@ -91,24 +91,24 @@ async def test_a_hung_engine_that_comes_back_runs_again(controller: ControllerDo
 async def test_the_start_timeout_counts_from_the_last_progress(
     controller: ControllerDouble, agent: AgentUnderTest
 ) -> None:
-    talks = "for i in 1 2 3 4 5 6 7 8; do echo loading $i; sleep 0.3; done; sleep 1000"
-    order = start_order("sh", "-c", talks, port=True, probe=PROBE, start_timeout_s=1.2)
+    logs_progress = "for i in 1 2 3 4 5 6 7 8; do echo loading $i; sleep 0.3; done; sleep 1000"
+    order = start_order("sh", "-c", logs_progress, port=True, probe=PROBE, start_timeout_s=1.2)
     await controller.start_order("i-1", order)
     ended = await controller.state("i-1", "exited")
     assert ended.reason == "start_timeout"
-    log = Folders(agent.settings.data_dir).log(Key("i-1", 1, 0)).read_text()
+    log = InstanceFolders(agent.settings.data_dir).log(ProcessKey("i-1", 1, 0)).read_text()
     assert "loading 8" in log  # not killed during 2.4 s of progress
 
 
 @pytest.mark.usefixtures("agent")
-async def test_a_port_without_a_probe_is_asked_by_connecting(controller: ControllerDouble) -> None:
+async def test_a_port_without_a_probe_is_probed_by_connecting(controller: ControllerDouble) -> None:
     listen = "import socket,sys,time; s=socket.create_server(('127.0.0.1', int(sys.argv[1]))); time.sleep(1000)"
     await controller.start_order("i-1", start_order("{python}", "-c", listen, "{port}", port=True))
     assert (await controller.state("i-1", "running")).ready
 
 
 @pytest.mark.usefixtures("agent")
-async def test_a_killed_engine_says_which_signal(controller: ControllerDouble) -> None:
+async def test_a_killed_engines_exit_code_is_the_signal(controller: ControllerDouble) -> None:
     await controller.start_order("i-1", start_order("sleep", "1000"))
     report = await controller.state("i-1", "running")
     os.kill(report.pid or 0, signal.SIGKILL)
@@ -116,7 +116,7 @@ async def test_a_killed_engine_says_which_signal(controller: ControllerDouble) -
     assert (ended.reason, ended.exit_code) == ("exit", -signal.SIGKILL)
 
 
-async def test_fifty_engines_come_and_go(controller: ControllerDouble, agent: AgentUnderTest) -> None:
+async def test_fifty_engines_start_and_stop(controller: ControllerDouble, agent: AgentUnderTest) -> None:
     names = [f"i-{n}" for n in range(50)]
     for name in names:
         await controller.start_order(name, start_order("sleep", "1000"))
@@ -127,28 +127,28 @@ async def test_fifty_engines_come_and_go(controller: ControllerDouble, agent: Ag
     assert _living(pids) == []
 
 
-def test_a_log_stays_bounded_while_its_writer_writes_on(tmp_path: Path) -> None:
-    folders, key = Folders(tmp_path, log_bytes=1000), Key("i-1", 1, 0)
+def test_a_log_is_rotated_while_its_writer_continues(tmp_path: Path) -> None:
+    folders, key = InstanceFolders(tmp_path, log_bytes=1000), ProcessKey("i-1", 1, 0)
     path = folders.log(key)
     with path.open("ab", buffering=0) as writer:
         writer.write(b"".join(b"line %04d\n" % n for n in range(300)))
-        assert folders.bound(key)
+        assert folders.rotate_log(key)
         writer.write(b"after\n")
-        assert not folders.bound(key)
+        assert not folders.rotate_log(key)
     assert path.read_bytes() == b"after\n"
-    aside = path.with_suffix(".log.1").read_bytes()
-    assert len(aside) == 1000
-    assert aside.endswith(b"line 0299\n")
+    rotated = path.with_suffix(".log.1").read_bytes()
+    assert len(rotated) == 1000
+    assert rotated.endswith(b"line 0299\n")
 
 
-def test_old_epochs_and_dead_instances_are_pruned(tmp_path: Path) -> None:
-    folders = Folders(tmp_path)
+def test_logs_of_old_epochs_and_ended_instances_are_pruned(tmp_path: Path) -> None:
+    folders = InstanceFolders(tmp_path)
     for number in range(70):
-        folders.log(Key(f"i-{number}", 1, 0)).write_text("x")
-        os.utime(folders.log(Key(f"i-{number}", 1, 0)), (number, number))
+        folders.log(ProcessKey(f"i-{number}", 1, 0)).write_text("x")
+        os.utime(folders.log(ProcessKey(f"i-{number}", 1, 0)), (number, number))
         os.utime(tmp_path / "instances" / f"i-{number}", (number, number))
     for epoch in range(2, 8):
-        folders.log(Key("i-69", epoch, 0)).write_text("x")
+        folders.log(ProcessKey("i-69", epoch, 0)).write_text("x")
     folders.prune(live={"i-0"})
     left = {path.name for path in (tmp_path / "instances").iterdir()}
     assert len(left) == 65

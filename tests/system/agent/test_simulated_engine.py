@@ -11,14 +11,14 @@ from contextlib import asynccontextmanager
 import aiohttp
 import pytest
 
-from agent.processes.ports import PortBook
-from agent.sampling.requests import sum_gauges
+from agent.processes.ports import PortAllocator
+from agent.sampling.request_counts import sum_gauges
 
 
 @asynccontextmanager
 async def engine(*args: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, aiohttp.ClientSession]]:
-    ports = PortBook()
-    port = ports.take()
+    ports = PortAllocator()
+    port = ports.allocate()
     argv = ("-P", "-m", "agent.simulated_engine", "--port", str(port), "--model", "demo", *args)
     process = await asyncio.create_subprocess_exec(sys.executable, *argv, stdout=asyncio.subprocess.PIPE)
     assert process.stdout is not None
@@ -33,7 +33,7 @@ async def engine(*args: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, 
         ports.close()
 
 
-async def test_it_loads_then_answers() -> None:
+async def test_it_answers_once_it_has_loaded() -> None:
     async with engine("--load-seconds", "0.8") as (_, client):
         async with client.get("/health") as answer:
             assert answer.status == 503
@@ -78,13 +78,13 @@ async def test_completions_whole_and_streamed() -> None:
         ("completions", [], "body"),
     ],
 )
-async def test_wrong_requests_name_their_field(path: str, body: object, param: str) -> None:
+async def test_invalid_requests_name_their_field(path: str, body: object, param: str) -> None:
     async with engine() as (_, client), client.post(f"/v1/{path}", json=body) as answer:
         error = (await answer.json())["error"]
         assert (answer.status, error["type"], error["param"]) == (400, "invalid_request_error", param)
 
 
-async def test_it_ends_as_ordered() -> None:
+async def test_its_exit_follows_its_arguments() -> None:
     async with engine("--exit-after", "0.3", "--exit-code", "7") as (process, _):
         assert await process.wait() == 7
     async with engine() as (process, _):
@@ -98,32 +98,32 @@ async def test_it_ends_as_ordered() -> None:
         assert await process.wait() == -signal.SIGKILL
 
 
-async def test_tokens_take_their_time() -> None:
-    ask = {"model": "demo", "prompt": "x", "max_tokens": 10}
+async def test_a_token_takes_the_given_time() -> None:
+    body = {"model": "demo", "prompt": "x", "max_tokens": 10}
     async with engine("--token-seconds", "0.05") as (_, client):
         began = time.monotonic()
-        async with client.post("/v1/completions", json=ask) as answer:
+        async with client.post("/v1/completions", json=body) as answer:
             assert answer.status == 200
         assert time.monotonic() - began >= 0.45
 
 
-async def test_it_reports_its_number_of_requests() -> None:
+async def test_its_gauges_count_its_requests() -> None:
     gauges = ("simulated_requests_running", "simulated_requests_waiting")
 
-    async def told(client: aiohttp.ClientSession) -> int:
+    async def requests(client: aiohttp.ClientSession) -> int:
         async with client.get("/metrics") as answer:
             text = await answer.text()
             assert all(f"# TYPE {name} gauge" in text for name in gauges)
             return sum_gauges(text, gauges)
 
     async with engine("--token-seconds", "1") as (_, client):
-        assert await told(client) == 0
-        ask = {"model": "demo", "prompt": "x", "max_tokens": 1000}
-        asking = asyncio.create_task(client.post("/v1/completions", json=ask))
+        assert await requests(client) == 0
+        body = {"model": "demo", "prompt": "x", "max_tokens": 1000}
+        request = asyncio.create_task(client.post("/v1/completions", json=body))
         async with asyncio.timeout(10):
-            while await told(client) != 1:  # noqa: ASYNC110 - there is no event
+            while await requests(client) != 1:  # noqa: ASYNC110 - no event
                 await asyncio.sleep(0.02)
-        asking.cancel()
+        request.cancel()
         async with asyncio.timeout(10):
-            while await told(client) != 0:  # noqa: ASYNC110 - there is no event
+            while await requests(client) != 0:  # noqa: ASYNC110 - no event
                 await asyncio.sleep(0.02)

@@ -1,4 +1,4 @@
-"""What is not acknowledged is kept, within bounds, and sent again."""
+"""Unacknowledged periods are kept within bounds and sent again."""
 
 import asyncio
 
@@ -22,7 +22,7 @@ async def chunk(backlog: Backlog) -> list[int]:
         return [one.seq for one in await backlog.next()]
 
 
-async def nothing(backlog: Backlog) -> bool:
+async def is_blocked(backlog: Backlog) -> bool:
     waiting = asyncio.create_task(backlog.next())
     for _ in range(5):
         await asyncio.sleep(0)
@@ -32,13 +32,13 @@ async def nothing(backlog: Backlog) -> bool:
         waiting.cancel()
 
 
-async def test_one_chunk_is_on_its_way_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_chunk_is_sent_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "CHUNK_BYTES", 2 * len(period(1, 10.0, {"GPU-a": 1}).model_dump_json()))
     backlog = filled(5)
     assert await chunk(backlog) == [1, 2]
-    assert await nothing(backlog)
+    assert await is_blocked(backlog)
     backlog.acknowledge(1)
-    assert await nothing(backlog)
+    assert await is_blocked(backlog)
     backlog.acknowledge(2)
     assert await chunk(backlog) == [3, 4]
     backlog.rewind()  # the connection was lost
@@ -46,24 +46,24 @@ async def test_one_chunk_is_on_its_way_at_a_time(monkeypatch: pytest.MonkeyPatch
     backlog.acknowledge(4)
     assert await chunk(backlog) == [5]
     backlog.acknowledge(5)
-    assert (len(backlog), await nothing(backlog)) == (0, True)
+    assert (len(backlog), await is_blocked(backlog)) == (0, True)
 
 
-async def test_what_was_kept_comes_back_as_it_was() -> None:
+async def test_a_period_is_returned_unchanged() -> None:
     backlog = Backlog()
     one: SamplePeriod = period(7, 70.0, {"GPU-a": 12.5})
     backlog.add(one)
     assert await backlog.next() == (one,)
 
 
-async def test_an_acknowledgement_of_what_was_never_sent_drops_it_too() -> None:
-    """The controller may have had it from an earlier connection."""
+async def test_an_acknowledgement_drops_periods_that_were_never_sent() -> None:
+    """The controller may have received them on an earlier connection."""
     backlog = filled(3)
     backlog.acknowledge(2)
     assert await chunk(backlog) == [3]
 
 
-async def test_the_oldest_goes_when_it_is_too_old_or_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_oldest_are_dropped_beyond_the_limits_of_age_and_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "KEPT_S", 25.0)
     assert await chunk(filled(9)) == [7, 8, 9]
     monkeypatch.setattr(module, "KEPT_BYTES", 2 * len(period(9, 10.0, {"GPU-a": 1}).model_dump_json()) + 4)

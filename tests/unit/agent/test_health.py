@@ -1,16 +1,18 @@
+from dataclasses import replace
+
 import pytest
 
-from agent.processes.health import Limits, Vital, observed, progressed, sentence
+from agent.decide.health import HealthLimits, ProcessHealth, after_probe, kill_reason
 
-LIMITS = Limits(failures=3, start_timeout_s=10.0, liveness_timeout_s=60.0)
+LIMITS = HealthLimits(failures=3, start_timeout_s=10.0, liveness_timeout_s=60.0)
 
 
-def _after(answers: str, vital: Vital | None = None) -> Vital:
-    """One probe per character and second, beginning at 1: `+` answered, `-` not."""
-    vital = vital or Vital(state="starting", progress_s=0.0)
+def _after(answers: str, health: ProcessHealth | None = None) -> ProcessHealth:
+    """One probe per character and second, from second 1: `+` answered, `-` not."""
+    health = health or ProcessHealth(state="starting", progress_s=0.0)
     for second, answer in enumerate(answers, start=1):
-        vital = observed(vital, LIMITS, answered=answer == "+", now_s=float(second))
-    return vital
+        health = after_probe(health, LIMITS, answered=answer == "+", now_s=float(second))
+    return health
 
 
 @pytest.mark.parametrize(
@@ -26,21 +28,21 @@ def _after(answers: str, vital: Vital | None = None) -> Vital:
     ],
 )
 def test_states(answers: str, state: str, ready: bool) -> None:
-    vital = _after(answers)
-    assert (vital.state, vital.ready) == (state, ready)
+    health = _after(answers)
+    assert (health.state, health.ready) == (state, ready)
 
 
-def test_unhealthy_is_counted_from_when_it_became_so() -> None:
-    vital = _after("+------")
-    assert vital.unhealthy_s == 4.0
-    assert sentence(vital, LIMITS, 64.0) is None
-    assert sentence(vital, LIMITS, 64.1) == "liveness"
-    assert sentence(_after("+", vital), LIMITS, 1000.0) is None
+def test_the_liveness_timeout_counts_from_the_first_unhealthy_probe() -> None:
+    health = _after("+------")
+    assert health.unhealthy_s == 4.0
+    assert kill_reason(health, LIMITS, 64.0) is None
+    assert kill_reason(health, LIMITS, 64.1) == "liveness"
+    assert kill_reason(_after("+", health), LIMITS, 1000.0) is None
 
 
 def test_the_start_timeout_counts_from_progress_and_only_before_the_first_answer() -> None:
-    vital = _after("---")
-    assert sentence(vital, LIMITS, 10.0) is None
-    assert sentence(vital, LIMITS, 10.1) == "start_timeout"
-    assert sentence(progressed(vital, 5.0), LIMITS, 15.0) is None
-    assert sentence(_after("+"), LIMITS, 1000.0) is None
+    health = _after("---")
+    assert kill_reason(health, LIMITS, 10.0) is None
+    assert kill_reason(health, LIMITS, 10.1) == "start_timeout"
+    assert kill_reason(replace(health, progress_s=5.0), LIMITS, 15.0) is None
+    assert kill_reason(_after("+"), LIMITS, 1000.0) is None

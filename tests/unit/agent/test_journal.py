@@ -7,7 +7,7 @@ import pytest
 from agent import journal as journal_module
 from agent.errors import DataFolderError
 from agent.journal import Journal
-from agent.records import ProcessRecord
+from agent.process_records import ProcessRecord
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def _record(instance: str, epoch: int = 1, **fields: object) -> ProcessRecord:
     )
 
 
-def test_what_was_written_is_there_again(tmp_path: Path) -> None:
+def test_the_journal_is_the_same_after_it_is_reopened(tmp_path: Path) -> None:
     first = Journal(tmp_path)
     first.remember(worker="w", credential="c", highest_term=7)
     kept = first.record(_record("i-1", 4, pid=12, port=900))
@@ -48,7 +48,7 @@ def test_sequence_rises_and_epochs_only_rise(journal: Journal) -> None:
     assert journal.epochs == {"a": 5, "b": 1}
 
 
-def test_only_ends_are_forgotten_and_only_up_to_the_number(journal: Journal) -> None:
+def test_only_exited_processes_up_to_the_number_are_acknowledged(journal: Journal) -> None:
     live = journal.record(_record("live"))
     old = journal.record(_record("old", state="exited", reason="exit"))
     new = journal.record(_record("new", state="exited", reason="exit"))
@@ -57,8 +57,8 @@ def test_only_ends_are_forgotten_and_only_up_to_the_number(journal: Journal) -> 
     assert journal.processes[old.key].acked
 
 
-def test_tombstones_are_bounded_and_their_epochs_stay(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal_module, "TOMBSTONES_KEPT", 3)
+def test_ended_processes_are_bounded_and_their_epochs_stay(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal_module, "ENDED_KEPT", 3)
     for number in range(6):
         ended = journal.record(_record(f"i-{number}", state="exited", reason="exit"))
         journal.acknowledge(ended.seq)
@@ -84,13 +84,13 @@ def test_one_agent_per_folder(tmp_path: Path) -> None:
         Journal(tmp_path / "data")
 
 
-def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+def test_an_unusable_folder_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(DataFolderError, match="--data-dir"):
         Journal(tmp_path / "file")
 
 
-def test_a_newer_agents_journal_is_not_misread(tmp_path: Path) -> None:
+def test_a_newer_agents_journal_is_an_error(tmp_path: Path) -> None:
     first = Journal(tmp_path)
     first.record(_record("i-1"))
     first._db.execute("""UPDATE processes SET body = '{"from_the_future": 1}'""")

@@ -1,4 +1,4 @@
-"""When periods close: on the clock, whatever the driver or the host does meanwhile."""
+"""Periods close on time, even if the driver hangs or the host sleeps."""
 
 import asyncio
 import itertools
@@ -10,12 +10,12 @@ import aiohttp
 import pytest
 
 from agent.gpus.reader import GpuReading
+from agent.in_flight import InFlightRequests
 from agent.inventory import InventoryWatch
 from agent.sampling.backlog import Backlog
-from agent.sampling.owners import Owners
-from agent.sampling.requests import RequestWatch
+from agent.sampling.pid_owners import PidOwners
+from agent.sampling.request_counts import RequestCounter
 from agent.sampling.sampler import Sampler
-from agent.traffic import Traffic
 from schemas.wire import DeviceFacts, HostFacts, SamplePeriod
 
 pytestmark = pytest.mark.looptime
@@ -24,7 +24,7 @@ HOST = HostFacts(os="linux", arch="x", hostname="h", memory_mib=1, cpu_milli=1)
 
 
 class Host:
-    """A host whose GPU answers as a test says; its clock can be put forward, as if it had slept."""
+    """A host with one GPU; a test sets its answers, and moves its clock forward as after a sleep."""
 
     def __init__(self) -> None:
         self.slept_s = 5_000.0
@@ -52,7 +52,7 @@ class Host:
         return GpuReading((gpu,))
 
     async def closed(self) -> list[SamplePeriod]:
-        """What is in the backlog now."""
+        """The periods in the backlog."""
         if not len(self.backlog):
             return []
         self.backlog.rewind()
@@ -62,9 +62,9 @@ class Host:
 @asynccontextmanager
 async def sampling(host: Host, folder: Path, period_s: float = 10.0) -> AsyncIterator[Sampler]:
     async with aiohttp.ClientSession() as session:
-        requests = RequestWatch(lambda: (), Traffic(), session, host.clock)
+        requests = RequestCounter(lambda: (), InFlightRequests(), session, host.clock)
         inventory = InventoryWatch(host, HOST)
-        sampler = Sampler(inventory, lambda: (), Owners(str(folder)), requests, host.backlog, host.clock)
+        sampler = Sampler(inventory, lambda: (), PidOwners(str(folder)), requests, host.backlog, host.clock)
         sampler.period_s = period_s
         running = asyncio.create_task(sampler.run())
         try:
@@ -74,7 +74,7 @@ async def sampling(host: Host, folder: Path, period_s: float = 10.0) -> AsyncIte
             await asyncio.gather(running, return_exceptions=True)
 
 
-async def test_a_period_holds_its_readings_alone(tmp_path: Path) -> None:
+async def test_a_period_holds_only_its_own_readings(tmp_path: Path) -> None:
     host = Host()
     async with sampling(host, tmp_path):
         await asyncio.sleep(9.5)
@@ -89,7 +89,7 @@ async def test_a_period_holds_its_readings_alone(tmp_path: Path) -> None:
     assert (first.seq, first.period_s) == (int(first.sampled_s * 1000), 10.0)
 
 
-async def test_a_driver_that_hangs_makes_no_samples_and_holds_nothing_up(tmp_path: Path) -> None:
+async def test_a_hanging_driver_makes_no_samples_and_blocks_nothing(tmp_path: Path) -> None:
     host = Host()
     async with sampling(host, tmp_path) as sampler:
         await asyncio.sleep(10.5)
@@ -100,11 +100,11 @@ async def test_a_driver_that_hangs_makes_no_samples_and_holds_nothing_up(tmp_pat
         periods = await host.closed()
         assert sampler.period_s == 10.0
     gaps = [after.sampled_s - before.sampled_s for before, after in itertools.pairwise(periods)]
-    assert gaps[0] > 50  # nothing is told of the time in between
+    assert gaps[0] > 50  # no samples for the time in between
     assert all(gap == pytest.approx(10, abs=0.01) for gap in gaps[1:])
 
 
-async def test_after_a_sleep_of_the_host_periods_begin_anew(tmp_path: Path) -> None:
+async def test_periods_restart_after_the_host_slept(tmp_path: Path) -> None:
     host = Host()
     async with sampling(host, tmp_path):
         await asyncio.sleep(14.0)
@@ -113,14 +113,14 @@ async def test_after_a_sleep_of_the_host_periods_begin_anew(tmp_path: Path) -> N
         times = [period.sampled_s - 5_000 for period in await host.closed()]
     assert times[0] == pytest.approx(10, abs=0.01)
     assert 3_614 <= times[1] <= 3_616
-    assert len(times) == 5  # one per period again, none for the hour that was slept through
+    assert len(times) == 5  # none for the hour of sleep
     assert times[-1] - times[-2] == pytest.approx(10, abs=0.01)
 
 
-async def test_a_new_length_holds_at_once(tmp_path: Path) -> None:
+async def test_a_new_period_length_applies_at_once(tmp_path: Path) -> None:
     host = Host()
     async with sampling(host, tmp_path, period_s=60.0) as sampler:
         await asyncio.sleep(3.5)
         sampler.period_s = 2.0
-        await asyncio.sleep(3.0)  # closed at 4, for the length that it has now, and at 6
+        await asyncio.sleep(3.0)  # closed at 4, with the new length, and at 6
         assert [period.period_s for period in await host.closed()] == [2.0, 2.0]

@@ -35,7 +35,7 @@ def test_environment_and_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
         ("nonsense", 1),
     ],
 )
-def test_wrong_values_name_their_field(field: str, value: object) -> None:
+def test_invalid_values_name_their_field(field: str, value: object) -> None:
     with pytest.raises(ValidationError, match=field):
         _settings(**{field: value})
 
@@ -43,12 +43,12 @@ def test_wrong_values_name_their_field(field: str, value: object) -> None:
 def test_the_token_has_one_source(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GPUWARD_JOIN_TOKEN_FILE", "/run/secrets/join")
     assert _settings().join_token_file == Path("/run/secrets/join")
-    with pytest.raises(ValidationError, match="give one of them"):
+    with pytest.raises(ValidationError, match="set one of them"):
         _settings(join_token="secret-token")
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "expected"),
     [
         (None, None),
         ("host", "host:99"),
@@ -58,8 +58,8 @@ def test_the_token_has_one_source(monkeypatch: pytest.MonkeyPatch) -> None:
         ("[fe80::1]:7", "[fe80::1]:7"),
     ],
 )
-def test_advertised_address(given: str | None, told: str | None) -> None:
-    assert _settings(advertise=given).advertised(99) == told
+def test_advertised_address(given: str | None, expected: str | None) -> None:
+    assert _settings(advertise=given).advertised(99) == expected
 
 
 @pytest.mark.parametrize(

@@ -1,31 +1,31 @@
 import sys
 from pathlib import Path
 
-from agent.engines import installed_engines
-from agent.processes.ports import PortBook
+from agent.installed_engines import installed_engines
+from agent.process_records import ProcessKey
+from agent.processes.ports import PortAllocator
 from agent.processes.spawn import engine_argv, engine_env
-from agent.records import Key
 from schemas.wire import ClaimOrder
 from support.controller_double import start_order
 
-KEY = Key("i-1", 2, 1)
+KEY = ProcessKey("i-1", 2, 1)
 
 
-def test_only_our_placeholders_are_filled_in() -> None:
+def test_only_known_placeholders_are_filled_in() -> None:
     argv = engine_argv(start_order("{python}", "--x={port}", '{"a": {port}}', "{other}", "${HOME}"), 81)
     assert argv[1:] == ["--x=81", '{"a": 81}', "{other}", "${HOME}"]
     assert argv[0].startswith("/")
     assert engine_argv(start_order("run", "{port}"), None) == ["run", "{port}"]
 
 
-def test_the_simulated_engine_is_the_agents_own_also_by_its_earlier_name() -> None:
+def test_the_simulated_engine_is_this_agents_by_its_earlier_name_too() -> None:
     own = [sys.executable, "-P", "-m", "agent.simulated_engine", "--port", "81"]
     assert engine_argv(start_order("{simulated_engine}", "--port", "{port}"), 81) == own
-    before = ("{python}", "-m", "gpuward.agent.simulated_engine", "--port", "{port}")
-    assert engine_argv(start_order(*before), 81) == own
+    earlier = ("{python}", "-m", "gpuward.agent.simulated_engine", "--port", "{port}")
+    assert engine_argv(start_order(*earlier), 81) == own
 
 
-def test_the_environment_holds_no_secret_of_ours(tmp_path: Path) -> None:
+def test_the_environment_holds_no_gpuward_secret(tmp_path: Path) -> None:
     base = {"PATH": "/bin", "GPUWARD_JOIN_TOKEN": "t", "GPUWARD_API_KEY": "k", "CUDA_VISIBLE_DEVICES": "0"}
     env = engine_env(base, start_order("run", env={"A": "b"}), KEY, port=None, data_dir=tmp_path)
     assert env == {
@@ -41,42 +41,42 @@ def test_the_environment_holds_no_secret_of_ours(tmp_path: Path) -> None:
     }
 
 
-def test_engines_that_know_no_uuid_are_told_numbers(tmp_path: Path) -> None:
+def test_engines_without_uuid_support_get_indexes(tmp_path: Path) -> None:
     claims = tuple(ClaimOrder(device=f"GPU-{name}", memory_mib=1, exclusive=False) for name in "ab")
-    numbers = {"GPU-a": 3, "GPU-b": 0}
+    indexes = {"GPU-a": 3, "GPU-b": 0}
 
     def visible(*, by_index: bool, known: dict[str, int]) -> dict[str, str]:
         order = start_order("run").model_copy(update={"claims": claims, "gpus_by_index": by_index})
         env = engine_env({}, order, KEY, port=None, data_dir=tmp_path, gpu_index=known.get)
         return {name: value for name, value in env.items() if name.startswith("CUDA_")}
 
-    assert visible(by_index=False, known=numbers) == {"CUDA_VISIBLE_DEVICES": "GPU-a,GPU-b"}
-    told = {"CUDA_VISIBLE_DEVICES": "3,0", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-    assert visible(by_index=True, known=numbers) == told
+    assert visible(by_index=False, known=indexes) == {"CUDA_VISIBLE_DEVICES": "GPU-a,GPU-b"}
+    by_index = {"CUDA_VISIBLE_DEVICES": "3,0", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    assert visible(by_index=True, known=indexes) == by_index
     assert visible(by_index=True, known={"GPU-a": 3}) == {"CUDA_VISIBLE_DEVICES": "GPU-a,GPU-b"}
 
 
 def test_installed_engines_are_found_by_their_programs(tmp_path: Path) -> None:
     for name in ("llama-server", "vllm"):
         (tmp_path / name).touch(mode=0o755)
-    (tmp_path / "sglang").touch(mode=0o644)  # no program
+    (tmp_path / "sglang").touch(mode=0o644)  # not executable
     assert set(installed_engines({"PATH": str(tmp_path)})) - {"transformers"} == {"llama-cpp", "vllm"}
 
 
-def test_a_users_own_caches_stay(tmp_path: Path) -> None:
+def test_the_users_own_caches_are_kept(tmp_path: Path) -> None:
     for name in ("HF_HOME", "HF_HUB_CACHE"):
         env = engine_env({name: "/mine"}, start_order("run"), KEY, port=None, data_dir=tmp_path)
         assert {key: value for key, value in env.items() if key.startswith("HF_")} == {name: "/mine"}
 
 
-def test_no_two_agents_of_a_host_choose_the_same_port() -> None:
-    one, other = PortBook(), PortBook()
+def test_two_agents_of_a_host_never_allocate_the_same_port() -> None:
+    one, other = PortAllocator(), PortAllocator()
     try:
-        port = one.take()
-        assert not other.hold(port)
-        assert len({other.take() for _ in range(50)} | {port}) == 51
+        port = one.allocate()
+        assert not other.lock(port)
+        assert len({other.allocate() for _ in range(50)} | {port}) == 51
         one.release(port)
-        assert other.hold(port)
+        assert other.lock(port)
     finally:
         one.close()
         other.close()

@@ -1,0 +1,64 @@
+"""After the agent's restart: which processes still run, which are gone, and which are left over. Pure."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from agent.process_records import HostProcess, ProcessKey, ProcessRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Adoption:
+    """What to do with each process.
+
+    Attributes:
+        adopt: still running, with the leader.
+        clean_up: the leader is dead, but a process of its group (given here) lives: kill it, then report the exit.
+        gone: nothing is left.
+        strays: pids that carry this agent's marker, but belong to no process that is alive in the journal.
+    """
+
+    adopt: tuple[tuple[ProcessRecord, HostProcess], ...]
+    clean_up: tuple[tuple[ProcessRecord, HostProcess], ...]
+    gone: tuple[ProcessRecord, ...]
+    strays: tuple[int, ...]
+
+
+def plan_adoption(live: Iterable[ProcessRecord], boot_id: str, found: Sequence[HostProcess]) -> Adoption:
+    """Compares the journal's live processes with what /proc shows.
+
+    A pid with its start time identifies a process for a whole boot, so no marker is needed: programs that set their
+    title overwrite their environment. A record without a pid (the agent died during the spawn) is matched by marker.
+    """
+    by_pid = {process.pid: process for process in found if not process.zombie}
+    leaders: dict[ProcessKey, HostProcess] = {}
+    marked: dict[ProcessKey, HostProcess] = {}
+    for process in by_pid.values():
+        if process.marked is not None:
+            marked.setdefault(process.marked, process)
+            if process.pid == process.session:
+                leaders.setdefault(process.marked, process)
+    adopt, clean_up, gone, known = [], [], [], set()
+    for record in live:
+        known.add(record.key)
+        leader = _leader(record, boot_id, by_pid, leaders)
+        if leader is not None:
+            adopt.append((record, leader))
+        elif record.key in marked:
+            clean_up.append((record, marked[record.key]))
+        else:
+            gone.append(record)
+    strays = tuple(p.pid for p in by_pid.values() if p.marked is not None and p.marked not in known)
+    return Adoption(tuple(adopt), tuple(clean_up), tuple(gone), strays)
+
+
+def _leader(
+    record: ProcessRecord, boot_id: str, by_pid: dict[int, HostProcess], leaders: dict[ProcessKey, HostProcess]
+) -> HostProcess | None:
+    if record.boot_id != boot_id:
+        return None
+    if record.pid is None:
+        return leaders.get(record.key)
+    process = by_pid.get(record.pid)
+    if process is None or process.start_ticks != record.pid_start_ticks:
+        return None
+    return process if process.marked in (None, record.key) else None

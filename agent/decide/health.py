@@ -1,0 +1,56 @@
+"""Whether a process is starting, running or unhealthy, and when it must be killed. Pure."""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class HealthLimits:
+    """`failures` in a row make a process unhealthy; a timeout kills it. Times in seconds."""
+
+    failures: int
+    start_timeout_s: float
+    liveness_timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessHealth:
+    """The health of one process.
+
+    Attributes:
+        state: as it is reported.
+        progress_s: when it last logged, or was spawned.
+        ready: whether it has answered a probe.
+        failures: failed probes in a row.
+        unhealthy_s: when it became unhealthy; None while it is not.
+    """
+
+    state: Literal["starting", "running", "unhealthy"]
+    progress_s: float
+    ready: bool = False
+    failures: int = 0
+    unhealthy_s: float | None = None
+
+
+def after_probe(health: ProcessHealth, limits: HealthLimits, *, answered: bool, now_s: float) -> ProcessHealth:
+    """The health after one probe. A failure before the first answer changes nothing: the process is still starting."""
+    if answered:
+        return replace(health, state="running", ready=True, failures=0, unhealthy_s=None)
+    if not health.ready:
+        return health
+    failures = health.failures + 1
+    if failures < limits.failures:
+        return replace(health, failures=failures)
+    since = now_s if health.unhealthy_s is None else health.unhealthy_s
+    return replace(health, state="unhealthy", failures=failures, unhealthy_s=since)
+
+
+def kill_reason(
+    health: ProcessHealth, limits: HealthLimits, now_s: float
+) -> Literal["start_timeout", "liveness"] | None:
+    """Why the process must be killed now; None: it need not be."""
+    if not health.ready and now_s - health.progress_s > limits.start_timeout_s:
+        return "start_timeout"
+    if health.unhealthy_s is not None and now_s - health.unhealthy_s > limits.liveness_timeout_s:
+        return "liveness"
+    return None

@@ -1,0 +1,43 @@
+"""Requests in flight to the engines, counted per instance. A graceful stop waits until there are none."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class InFlightRequests:
+    """The counts. The proxy adds to them; a stopping process waits for zero; the sampler takes the peaks."""
+
+    def __init__(self) -> None:
+        self._count: Counter[str] = Counter()
+        self._peaks: dict[str, int] = {}
+        self._idle: dict[str, asyncio.Event] = {}
+
+    @contextmanager
+    def enter(self, instance: str) -> Iterator[None]:
+        """Counts one request while it lasts."""
+        self._count[instance] += 1
+        self._peaks[instance] = max(self._peaks.get(instance, 0), self._count[instance])
+        try:
+            yield
+        finally:
+            self._count[instance] -= 1
+            if self._count[instance] == 0:
+                del self._count[instance]
+                if (event := self._idle.pop(instance, None)) is not None:
+                    event.set()
+
+    def count(self, instance: str) -> int:
+        """Requests in flight to an instance."""
+        return self._count.get(instance, 0)
+
+    def take_peaks(self) -> dict[str, int]:
+        """The most requests in flight at once since the last call, by instance; instances without any are left out."""
+        taken, self._peaks = self._peaks, dict(self._count)
+        return taken
+
+    async def until_idle(self, instance: str) -> None:
+        """Returns when no request is in flight; the caller sets the limit."""
+        while self.count(instance):
+            await self._idle.setdefault(instance, asyncio.Event()).wait()

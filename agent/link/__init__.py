@@ -1,0 +1,1 @@
+"""The connection to the controller: join, handshake, session, and what is queued for it."""

@@ -1,0 +1,134 @@
+"""One WebSocket to the controller. Every operation has a time limit; every failure is an `UnreachableError`."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Coroutine
+from typing import Any, Final
+
+import aiohttp
+import orjson
+from pydantic import ValidationError
+
+from agent.errors import UnreachableError
+from agent.heartbeat import ControllerHeartbeat
+from schemas.base import Wire
+from schemas.wire import CONNECT_PATH, MAX_MESSAGE_BYTES, controller_message
+
+_CONNECT_LIMIT_S: Final = 10.0
+_SEND_LIMIT_S: Final = 10.0
+_CLOSE_LIMIT_S: Final = 1.0
+_UNAUTHORIZED: Final = (401, 403)
+
+
+class UnauthorizedError(Exception):
+    """The controller does not know this credential."""
+
+
+class InvalidMessageError(Exception):
+    """A message from the controller is invalid; the text names the field.
+
+    Attributes:
+        command_id: the command's number if the message is a command.
+    """
+
+    def __init__(self, data: str | bytes, error: ValidationError) -> None:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        super().__init__(f"{'.'.join(map(str, first['loc']))}: {first['msg']}")
+        self.command_id = _command_id(data)
+
+
+class Channel:
+    """An open connection."""
+
+    def __init__(self, ws: aiohttp.ClientWebSocketResponse, heartbeat: ControllerHeartbeat) -> None:
+        self._ws = ws
+        self._heartbeat = heartbeat
+
+    @classmethod
+    async def dial(
+        cls, session: aiohttp.ClientSession, controller_url: str, credential: str, heartbeat: ControllerHeartbeat
+    ) -> "Channel":
+        """Connects.
+
+        Raises:
+            UnauthorizedError: the credential is refused.
+            UnreachableError: no connection is possible now.
+        """
+        try:
+            async with asyncio.timeout(_CONNECT_LIMIT_S):
+                ws = await session.ws_connect(
+                    controller_url + CONNECT_PATH,
+                    headers={"Authorization": f"Bearer {credential}"},
+                    max_msg_size=MAX_MESSAGE_BYTES,
+                    autoping=False,  # pongs count as the controller's heartbeat, so they are handled here
+                )
+        except aiohttp.WSServerHandshakeError as error:
+            if error.status in _UNAUTHORIZED:
+                raise UnauthorizedError(f"the credential is refused ({error.status})") from error
+            raise UnreachableError(f"the controller answers {error.status}") from error
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise UnreachableError(repr(error)) from error
+        return cls(ws, heartbeat)
+
+    async def send(self, message: Wire) -> None:
+        """Sends one message."""
+        await _send(self._ws.send_str(message.model_dump_json()))
+
+    async def ping(self) -> None:
+        """Asks the controller for a pong."""
+        await _send(self._ws.ping())
+
+    async def receive(self, limit_s: float) -> Any:
+        """The controller's next message; None for a ping or pong.
+
+        Raises:
+            InvalidMessageError: the message is invalid.
+            UnreachableError: nothing came in time, or the connection is closed.
+        """
+        async with time_limit(limit_s, f"the controller is silent for {limit_s:g} s"):
+            frame = await self._ws.receive()
+        if frame.type is aiohttp.WSMsgType.PING:
+            await _send(self._ws.pong(frame.data))
+        elif frame.type is not aiohttp.WSMsgType.PONG:
+            if frame.type not in (aiohttp.WSMsgType.TEXT, aiohttp.WSMsgType.BINARY):
+                raise UnreachableError("the controller closed the connection")
+            self._heartbeat.received()
+            try:
+                return controller_message.validate_json(frame.data)
+            except ValidationError as error:
+                raise InvalidMessageError(frame.data, error) from error
+        self._heartbeat.received()
+        return None
+
+    async def close(self) -> None:
+        """Closes the connection; a second call does nothing."""
+        with contextlib.suppress(TimeoutError, aiohttp.ClientError, ConnectionError):
+            async with asyncio.timeout(_CLOSE_LIMIT_S):
+                await self._ws.close()
+
+
+@contextlib.asynccontextmanager
+async def time_limit(seconds: float, why: str) -> AsyncIterator[None]:
+    """A time limit; at its end the controller counts as unreachable, with `why` as the message."""
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError as error:
+        raise UnreachableError(why) from error
+
+
+async def _send(sending: Coroutine[Any, Any, None]) -> None:
+    async with time_limit(_SEND_LIMIT_S, "the controller does not read"):
+        try:
+            await sending
+        except (aiohttp.ClientError, ConnectionError, RuntimeError) as error:  # RuntimeError: it is closing
+            raise UnreachableError(repr(error)) from error
+
+
+def _command_id(data: str | bytes) -> int | None:
+    try:
+        body = orjson.loads(data)
+    except ValueError:
+        return None
+    number = body.get("command_id") if isinstance(body, dict) else None
+    return number if isinstance(number, int) else None

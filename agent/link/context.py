@@ -1,0 +1,34 @@
+"""What the parts of the link share."""
+
+from dataclasses import dataclass
+
+import aiohttp
+
+from agent.clock import Clock
+from agent.heartbeat import ControllerHeartbeat
+from agent.inventory import InventoryWatch
+from agent.journal import Journal
+from agent.link.send_queue import SendQueue
+from agent.processes.supervisor import Supervisor
+from agent.sampling.backlog import Backlog
+from agent.sampling.sampler import Sampler
+from agent.settings import AgentSettings
+
+
+@dataclass(frozen=True, slots=True)
+class LinkContext:
+    """The agent's parts that the link uses. `name` is the worker's name that the agent asks for at the join."""
+
+    settings: AgentSettings
+    name: str
+    boot_id: str
+    proxy_port: int
+    http: aiohttp.ClientSession
+    journal: Journal
+    send_queue: SendQueue
+    supervisor: Supervisor
+    inventory: InventoryWatch
+    sampler: Sampler
+    backlog: Backlog
+    clock: Clock
+    heartbeat: ControllerHeartbeat

@@ -1,0 +1,85 @@
+"""The worker's credential: gets one for a join token, and decides what follows when the controller refuses it."""
+
+import contextlib
+import hashlib
+from typing import Final, NoReturn
+
+import structlog
+
+from agent.errors import RefusedError, UnreachableError
+from agent.link.context import LinkContext
+from agent.link.join import join
+from agent.settings import AgentSettings
+from schemas.version import __version__
+from schemas.wire import JoinRequest
+
+_TOKEN_FILE_MAX_CHARS: Final = 4_096
+
+log = structlog.get_logger()
+
+
+async def credential(context: LinkContext) -> str:
+    """The journal's credential; without one the agent joins first.
+
+    Raises:
+        RefusedError: there is no token, or the controller refuses it.
+        UnreachableError: the controller cannot be reached now.
+    """
+    journal, url = context.journal, context.settings.controller_url
+    if journal.facts.credential is None:
+        token = _read_token(context.settings)
+        if token is None:
+            raise RefusedError("this worker has not joined yet: give it a token with --join-token")
+        request = JoinRequest(token=token, name=context.name, agent_version=__version__)
+        answer = await join(context.http, url, request)
+        journal.remember(
+            worker=answer.worker,
+            worker_uid=answer.worker_uid,
+            credential=answer.credential,
+            token_digest=_digest(token),
+            highest_term=0,
+        )
+        log.info("joined", worker=answer.worker, controller=url)
+    return journal.facts.credential or ""
+
+
+def credential_refused(context: LinkContext, why: str) -> NoReturn:
+    """Drops the credential if there is a new token to join with; else the agent ends.
+
+    Raises:
+        UnreachableError: there is a new token; the next attempt joins with it.
+        RefusedError: there is none.
+    """
+    token = None
+    with contextlib.suppress(RefusedError):  # a file that was removed after the join holds no new token
+        token = _read_token(context.settings)
+    if token is not None and _digest(token) != context.journal.facts.token_digest:
+        context.journal.remember(credential=None, worker_uid=None, proxy_secret=None)
+        raise UnreachableError(f"{why}; joining again with the new token")
+    raise RefusedError(
+        f"{context.settings.controller_url}: {why}. If this worker was deleted, join again with a new --join-token"
+    )
+
+
+def _read_token(settings: AgentSettings) -> str | None:
+    """The join token; None if none is given. A file is read every time, because it may hold a new token by then.
+
+    Raises:
+        RefusedError: the file cannot be read, or is empty.
+    """
+    path = settings.join_token_file
+    if path is None:
+        return None if settings.join_token is None else settings.join_token.get_secret_value()
+    try:
+        with path.open(encoding="ascii") as file:
+            token = file.read(_TOKEN_FILE_MAX_CHARS).strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise RefusedError(f"--join-token-file: {path} cannot be read: {error}") from error
+    if not token:
+        raise RefusedError(f"--join-token-file: {path} is empty; write into it what `gpuward join-token create` prints")
+    return token
+
+
+def _digest(token: str) -> str:
+    """What the journal keeps of a token: enough to recognise a new one."""
+    return hashlib.sha256(token.encode()).hexdigest()

@@ -1,0 +1,95 @@
+"""Keeps the agent connected: connects, serves a session until it is lost, and connects again."""
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_random_exponential
+
+from agent.errors import UnreachableError
+from agent.link.channel import Channel
+from agent.link.context import LinkContext
+from agent.link.handshake import connect
+from agent.link.send_queue import SendQueueFullError
+from agent.link.session import Session
+from schemas.wire import Goodbye, Welcome
+
+BACKOFF_FIRST_S: Final = 0.2
+BACKOFF_MAX_S: Final = 10.0
+_SHORT_SESSION_S: Final = 5.0
+
+log = structlog.get_logger()
+
+
+class Link:
+    """Owns the one connection. `on_ready` is called once, at the first welcome."""
+
+    def __init__(self, context: LinkContext, on_ready: Callable[[], None] | None = None) -> None:
+        self._context = context
+        self._on_ready = on_ready
+        self._channel: Channel | None = None
+        self._acknowledged = asyncio.Event()
+        self._rng = random.Random()  # noqa: S311 - spreads reconnects, keeps no secret
+
+    async def run(self) -> None:
+        """Stays connected or connecting until cancelled.
+
+        Raises:
+            RefusedError: the controller refuses this agent for good.
+        """
+        loop = asyncio.get_running_loop()
+        while True:
+            channel, welcome = await self._connect()
+            began_s = loop.time()
+            try:
+                await self._serve(channel, welcome)
+            except (UnreachableError, SendQueueFullError) as error:
+                log.warning("connection lost", worker=self._context.name, error=str(error))
+            finally:
+                self._channel = None
+                self._context.heartbeat.connected = False
+                await channel.close()
+            short = loop.time() - began_s < _SHORT_SESSION_S
+            await asyncio.sleep(
+                self._rng.uniform(BACKOFF_FIRST_S, 1.0) if short else self._rng.uniform(0, BACKOFF_FIRST_S)
+            )
+
+    async def flush(self, limit_s: float) -> None:
+        """Waits until the controller has acknowledged all ended processes; ends early without a connection."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(limit_s):
+                while self._channel is not None and any(not r.alive for r in self._context.journal.unacknowledged()):
+                    self._acknowledged.clear()
+                    await self._acknowledged.wait()
+
+    async def goodbye(self) -> None:
+        """Announces the clean shutdown if there is a connection."""
+        channel = self._channel
+        if channel is not None:
+            with contextlib.suppress(UnreachableError):
+                await channel.send(Goodbye())
+            await channel.close()
+
+    async def _connect(self) -> tuple[Channel, Welcome]:
+        retrying = AsyncRetrying(
+            retry=retry_if_exception_type(UnreachableError),
+            wait=wait_random_exponential(multiplier=BACKOFF_FIRST_S, max=BACKOFF_MAX_S),
+            before_sleep=self._log_first_failure,
+        )
+        return await retrying(connect, self._context)
+
+    def _log_first_failure(self, state: RetryCallState) -> None:
+        if state.attempt_number == 1 and state.outcome is not None:
+            log.warning("controller unreachable", worker=self._context.name, error=str(state.outcome.exception()))
+
+    async def _serve(self, channel: Channel, welcome: Welcome) -> None:
+        self._channel = channel
+        self._context.heartbeat.connected = True
+        log.info("connected", worker=welcome.worker, term=welcome.term, session=welcome.session)
+        if self._on_ready is not None:
+            self._on_ready()
+            self._on_ready = None
+        await Session(self._context, channel, welcome, self._acknowledged.set).run()

@@ -1,0 +1,83 @@
+"""One welcomed connection: commands in; reports, samples and heartbeats out."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from agent.link.channel import Channel
+from agent.link.context import LinkContext
+from agent.link.incoming import next_message, rejected
+from agent.wait_first import wait_first
+from schemas.wire import Command, Heartbeat, InventoryChanged, Rejected, ReportAck, Samples, SamplesAck, Welcome
+
+_PING_S: Final = 3.0
+_PING_TICK_S: Final = 0.25
+_SILENCE_LIMIT_S: Final = 10.0  # three unanswered pings: the controller or the network is down
+
+
+class Session:
+    """Serves the connection. `on_ack` is called at each acknowledgement of reports."""
+
+    def __init__(self, context: LinkContext, channel: Channel, welcome: Welcome, on_ack: Callable[[], None]) -> None:
+        self._context = context
+        self._channel = channel
+        self._heartbeat_s = welcome.heartbeat_s
+        self._on_ack = on_ack
+        context.sampler.period_s = welcome.sample_s
+        context.backlog.rewind()
+
+    async def run(self) -> None:
+        """Serves until the connection is lost.
+
+        Raises:
+            UnreachableError: the connection is lost.
+            SendQueueFullError: the controller does not read.
+            RefusedError: the controller refuses this agent for good.
+        """
+        await wait_first(self._receive(), self._send(), self._send_samples(), self._send_heartbeats(), self._ping())
+
+    async def _receive(self) -> None:
+        context = self._context
+        while True:
+            match await next_message(context, self._channel, _SILENCE_LIMIT_S):
+                case Command() as command:
+                    context.send_queue.add(context.supervisor.handle(command))
+                case ReportAck(seq=seq):
+                    context.journal.acknowledge(seq)
+                    self._on_ack()
+                case SamplesAck(seq=seq):
+                    context.backlog.acknowledge(seq)
+                case Rejected() as message:
+                    rejected(context, message)
+                case _:
+                    pass  # a pong, or a repeated welcome
+            await asyncio.sleep(0)  # a burst that is already buffered must not hold the loop
+
+    async def _send(self) -> None:
+        while True:
+            await self._channel.send(await self._context.send_queue.next())
+
+    async def _send_samples(self) -> None:
+        while True:
+            periods = await self._context.backlog.next()
+            await self._channel.send(Samples(sent_s=self._context.clock(), periods=periods))
+
+    async def _send_heartbeats(self) -> None:
+        context, seq = self._context, 0
+        while True:
+            await asyncio.sleep(self._heartbeat_s)
+            inventory = await context.inventory.read()
+            if context.inventory.mark_reported(inventory):
+                context.send_queue.add(InventoryChanged(inventory=inventory))
+            seq += 1
+            context.send_queue.add(Heartbeat(seq=seq, sent_s=context.clock(), gpus=inventory.gpus))
+
+    async def _ping(self) -> None:
+        """Pings often enough for the process with the shortest fence."""
+        waited_s = 0.0
+        while True:
+            await asyncio.sleep(_PING_TICK_S)
+            waited_s += _PING_TICK_S
+            if waited_s >= min(_PING_S, self._context.supervisor.shortest_fence_s / 4):
+                await self._channel.ping()
+                waited_s = 0.0

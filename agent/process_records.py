@@ -1,0 +1,86 @@
+"""What the agent knows of a process: the record that the journal keeps, and what /proc shows. Pure data."""
+
+from dataclasses import dataclass
+from typing import Final, Literal, NamedTuple
+
+from schemas.base import Wire
+from schemas.wire import ClaimOrder, ExitReason, ProcessReport, ProcessState, StartOrder
+
+RefusalCode = Literal["old_term", "old_epoch", "claim_conflict", "bad_command", "unknown_device", "shutting_down"]
+
+
+class ProcessKey(NamedTuple):
+    """Identifies one process over the agent's life."""
+
+    instance: str
+    epoch: int
+    rank: int
+
+
+class StopPlan(Wire):
+    """A decided stop: its reason and its time limit. It is journalled, so that a restarted agent continues it."""
+
+    reason: ExitReason
+    drain_time_s: float
+
+
+class ProcessRecord(Wire):
+    """One process. `order` is dropped when it has exited, because its environment may hold secrets.
+
+    `ready_s` is on the agent's clock (seconds since boot), so it stays valid across the agent's restarts.
+    """
+
+    instance: str
+    epoch: int
+    rank: int
+    deployment: str = ""
+    state: ProcessState
+    seq: int = 0
+    reason: ExitReason | None = None
+    exit_code: int | None = None
+    message: str = ""
+    pid: int | None = None
+    pid_start_ticks: int | None = None
+    boot_id: str
+    port: int | None = None
+    ready: bool = False
+    ready_s: float | None = None
+    order: StartOrder | None = None
+    stop: StopPlan | None = None
+    refusal: RefusalCode | None = None  # its start was refused: it never ran and never will
+    acked: bool = False  # the controller has stored the exit; the record is kept to recognise repeated commands
+
+    @property
+    def key(self) -> ProcessKey:
+        """The process's key."""
+        return ProcessKey(self.instance, self.epoch, self.rank)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process, or anything of its group, may still hold its devices."""
+        return self.state != "exited"
+
+    @property
+    def claims(self) -> tuple[ClaimOrder, ...]:
+        """The devices that it may hold; none once it has exited."""
+        return () if self.order is None else self.order.claims
+
+    def report(self) -> ProcessReport:
+        """The report for the controller."""
+        return ProcessReport.model_validate(self.model_dump(include=_REPORTED))
+
+
+_REPORTED: Final = ProcessReport.model_fields.keys() & ProcessRecord.model_fields.keys()
+
+
+@dataclass(frozen=True, slots=True)
+class HostProcess:
+    """A process as /proc shows it. `marked` is the key that its environment carries, None if it carries none."""
+
+    pid: int
+    group: int
+    session: int
+    start_ticks: int
+    zombie: bool
+    marked: ProcessKey | None = None
+    parent: int = 0

@@ -1,0 +1,92 @@
+"""The process group of one engine: watches its leader, signals the group, and kills it until nothing is left."""
+
+import asyncio
+import os
+import signal
+from contextlib import suppress
+from typing import Final
+
+from agent.process_records import ProcessKey
+from agent.processes.procfs import group_members
+
+_POLL_S: Final = (0.01, 0.02, 0.05, 0.1, 0.25)
+_SCAN_LIMIT_S: Final = 30.0
+
+
+class ProcessGroup:
+    """A leader with its own session and process group, watched through a pidfd.
+
+    The pidfd works for the agent's own children and for adopted processes; an adopted one's exit code stays unknown.
+    An own child is reaped last: while it is a zombie, its pid, and thus the group's number, cannot be reused.
+    """
+
+    def __init__(self, pid: int, key: ProcessKey, folder: str) -> None:
+        """Starts to watch.
+
+        Raises:
+            ProcessLookupError: the process is gone.
+        """
+        self.pid = pid
+        self.exited = asyncio.Event()
+        self.exit_code: int | None = None
+        self._key = key
+        self._folder = folder
+        self._unreaped = False  # the leader is an own child that has exited; its pid cannot be reused
+        self._fd = os.pidfd_open(pid)
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self._fd, self._on_exit)
+
+    def terminate(self) -> None:
+        """Sends SIGTERM to the whole group."""
+        self._signal_group(signal.SIGTERM)
+
+    def _signal_group(self, number: signal.Signals) -> None:
+        if self._pid_is_valid():
+            with suppress(ProcessLookupError):
+                os.killpg(self.pid, number)
+
+    async def kill(self, limit_s: float) -> tuple[int, ...]:
+        """Kills the group until nothing is left or `limit_s` has passed; returns the pids that are left."""
+        deadline = self._loop.time() + limit_s
+        delays = iter(_POLL_S)
+        while True:
+            self._signal_group(signal.SIGKILL)
+            left = await self._members()
+            if self.exited.is_set() and not left:
+                return ()
+            for pid in left:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            if self._loop.time() >= deadline:
+                return left or (self.pid,)
+            await asyncio.sleep(next(delays, _POLL_S[-1]))
+
+    def close(self) -> None:
+        """Ends the watch; reaps the process if it has exited, and does nothing else to it."""
+        if self._fd >= 0:
+            self._loop.remove_reader(self._fd)
+            if self._unreaped:
+                with suppress(ChildProcessError):
+                    os.waitid(os.P_PIDFD, self._fd, os.WEXITED | os.WNOHANG)
+            os.close(self._fd)
+            self._fd = -1
+
+    async def _members(self) -> tuple[int, ...]:
+        """The pids that are left; read in a thread, because a host may have thousands of processes."""
+        trusted = self._pid_is_valid()
+        async with asyncio.timeout(_SCAN_LIMIT_S):
+            return await asyncio.to_thread(group_members, self.pid, self._key, self._folder, trust_session=trusted)
+
+    def _pid_is_valid(self) -> bool:
+        return not self.exited.is_set() or self._unreaped
+
+    def _on_exit(self) -> None:
+        self._loop.remove_reader(self._fd)
+        try:
+            status = os.waitid(os.P_PIDFD, self._fd, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            status = None  # adopted: another process's child
+        if status is not None:
+            self._unreaped = True
+            self.exit_code = status.si_status if status.si_code == os.CLD_EXITED else -status.si_status
+        self.exited.set()

@@ -1,0 +1,130 @@
+"""Counts requests in flight or waiting: by the proxy, and by the engines' own Prometheus gauges."""
+
+import asyncio
+import math
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+import aiohttp
+from prometheus_client.parser import text_string_to_metric_families
+
+from agent.clock import Clock
+from agent.in_flight import InFlightRequests
+from agent.process_records import ProcessKey, ProcessRecord
+
+METRICS_PATH: Final = "/metrics"
+SCRAPE_S: Final = 5.0
+_SCRAPE_LIMIT_S: Final = 2.0
+_STALE_S: Final = SCRAPE_S * 2 + _SCRAPE_LIMIT_S
+_AT_ONCE: Final = 16
+_MAX_BYTES: Final = 4 * 2**20
+_OK: Final = 200
+_NOT_OFFERED: Final = (404, 405, 501)
+
+
+@dataclass(frozen=True, slots=True)
+class _Scrape:
+    """An engine's answer. `requests` None: unknown, because the scrape failed."""
+
+    at_s: float
+    requests: int | None
+
+
+class RequestCounter:
+    """Scrapes every engine that has request gauges, and keeps the highest count since the last `take`.
+
+    Args:
+        live: the processes that run now.
+        in_flight: the proxy's counts.
+        session: for the scrapes.
+        clock: seconds.
+    """
+
+    def __init__(
+        self,
+        live: Callable[[], Iterable[ProcessRecord]],
+        in_flight: InFlightRequests,
+        session: aiohttp.ClientSession,
+        clock: Clock,
+    ) -> None:
+        self._live = live
+        self._in_flight = in_flight
+        self._session = session
+        self._clock = clock
+        self._scrapes: dict[ProcessKey, list[_Scrape]] = {}
+        self._slots = asyncio.Semaphore(_AT_ONCE)
+
+    async def run(self) -> None:
+        """Scrapes until cancelled."""
+        while True:
+            await self.scrape_all()
+            await asyncio.sleep(SCRAPE_S)
+
+    async def scrape_all(self) -> None:
+        """Scrapes each engine once."""
+        records = [record for record in self._live() if _gauges(record) and record.ready and record.port is not None]
+        self._scrapes = {record.key: self._scrapes.get(record.key, []) for record in records}
+        async with asyncio.TaskGroup() as group:
+            for record in records:
+                group.create_task(self._scrape(record))
+
+    def take(self, records: Iterable[ProcessRecord]) -> dict[ProcessKey, int | None]:
+        """The most requests at once since the last `take`, by process; None: unknown."""
+        peaks = self._in_flight.take_peaks()
+        return {r.key: self._take(r, peaks.get(r.instance, 0)) for r in records}
+
+    def _take(self, record: ProcessRecord, proxied: int) -> int | None:
+        if not _gauges(record):
+            return proxied
+        scrapes = [s for s in self._scrapes.get(record.key, ()) if self._clock() - s.at_s <= _STALE_S]
+        self._scrapes[record.key] = scrapes[-1:]  # the newest counts until there is a newer one
+        most = max((s.requests for s in scrapes if s.requests is not None), default=0)
+        if most or proxied:
+            return max(most, proxied)
+        return None if not scrapes or any(s.requests is None for s in scrapes) else 0
+
+    async def _scrape(self, record: ProcessRecord) -> None:
+        async with self._slots:
+            requests = await self._read_gauges(f"http://127.0.0.1:{record.port}{METRICS_PATH}", _gauges(record))
+        self._scrapes.setdefault(record.key, []).append(_Scrape(self._clock(), requests))
+
+    async def _read_gauges(self, url: str, gauges: Collection[str]) -> int | None:
+        """The requests by these gauges; None: unknown. 0 if the engine answers without metrics or without these."""
+        timeout = aiohttp.ClientTimeout(total=_SCRAPE_LIMIT_S)
+        try:
+            async with self._session.get(url, timeout=timeout, allow_redirects=False) as response:
+                if response.status in _NOT_OFFERED:
+                    return 0
+                if response.status != _OK:
+                    return None
+                body = bytearray()
+                async for chunk in response.content.iter_any():
+                    body += chunk
+                    if len(body) > _MAX_BYTES:
+                        return None
+            return sum_gauges(body.decode(), gauges)
+        except (aiohttp.ClientError, OSError, ValueError):  # TimeoutError is an OSError
+            return None
+
+
+def sum_gauges(text: str, gauges: Collection[str]) -> int:
+    """The sum of these gauges over all labels, rounded up; 0 if the text has none of them.
+
+    Raises:
+        ValueError: one of their lines is invalid, or its value is not finite.
+    """
+    # Only these lines are parsed: an engine may have a thousand others.
+    lines = (line for line in text.splitlines() if line.startswith(tuple(gauges)))
+    try:
+        families = tuple(text_string_to_metric_families("\n".join(lines) + "\n"))
+    except IndexError as error:  # the parser raises it for a truncated line
+        raise ValueError("a request gauge is invalid") from error
+    values = [sample.value for family in families for sample in family.samples if sample.name in gauges]
+    if not all(map(math.isfinite, values)):
+        raise ValueError("a request gauge must be finite")
+    return math.ceil(sum(max(value, 0.0) for value in values))
+
+
+def _gauges(record: ProcessRecord) -> tuple[str, ...]:
+    return record.order.request_gauges if record.order is not None else ()

@@ -1,0 +1,119 @@
+"""docs/cli.md: every verb of `gpuward` with its arguments and options, from typer."""
+
+from collections.abc import Iterator, Sequence
+from enum import Enum
+from typing import Any, Final
+
+import typer
+
+from cli.app import app
+from cli.errors import CliError, NotFoundError, TimedOutError, UsageError
+from tables import code, duration, sentence, table, words
+
+HEAD: Final = """\
+# Command line
+
+<!-- Written by `make reference` from the typer application in cli/. Do not edit. -->
+
+`gpuward` runs the daemons (`up`, `controller`, `agent`), and it is the client of the controller's HTTP API.
+`gpuward VERB --help` prints the same texts as this page.
+
+A client verb finds the controller's address and the key in this order: the options before the verb, the environment
+variables, and the file `client.env` of a default data folder. A key from that file goes only to the address beside it.
+
+With `-o json` or `-o yaml` a verb prints exactly what the API returns.
+"""
+_KINDS: Final = {int: "number", float: "number", str: "text"}
+_PROGRAM: Final = "gpuward"
+_EXIT_CODES: Final[Sequence[tuple[int, str]]] = (
+    (0, "done"),
+    (CliError.exit_code, "refused or failed"),
+    (UsageError.exit_code, "the command line is not valid"),
+    (NotFoundError.exit_code, "the object does not exist"),
+    (TimedOutError.exit_code, "timed out while waiting"),
+)
+
+
+def verbs() -> Iterator[tuple[str, Any]]:
+    """Every verb as it is written after `gpuward`, with its command; a group's verbs stand for the group."""
+    for name, command in typer.main.get_command(app).commands.items():  # type: ignore[attr-defined]
+        if hasattr(command, "commands"):
+            for verb, one in command.commands.items():
+                yield f"{name} {verb}", one
+        else:
+            yield name, command
+
+
+def page() -> str:
+    """The whole page."""
+    exit_codes = table(("exit code", "meaning"), [(str(number), text) for number, text in _EXIT_CODES])
+    options = typer.main.get_command(app).params
+    lines = [HEAD, *exit_codes, "## Options before the verb", "", *_table_of(options)]
+    for name, command in verbs():
+        lines += [f"## {_PROGRAM} {name}", "", sentence(command.help or ""), "", "```text"]
+        lines += [_usage(name, command), "```", "", *_table_of(command.params)]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _usage(name: str, command: Any) -> str:
+    arguments = [_argument(one) for one in command.params if not _is_option(one)]
+    options = ["[OPTIONS]"] if any(_is_option(one) for one in command.params) else []
+    return " ".join([_PROGRAM, name, *options, *arguments])
+
+
+def _argument(one: Any) -> str:
+    name = one.metavar or one.name.upper()
+    if one.metavar is not None and " " in one.metavar:
+        return name
+    return name if one.required else f"[{name}]"
+
+
+def _table_of(params: Sequence[Any]) -> list[str]:
+    rows = [_row(one) for one in params if not one.hidden and one.help is not None and not _is_help(one)]
+    with_variable = any(row[3] for row in rows)
+    titles = ("argument or option", "value", "default", "variable", "meaning")
+    kept = [n for n in range(len(titles)) if n != 3 or with_variable]  # noqa: PLR2004 - the variable's column
+    return table([titles[n] for n in kept], [[row[n] for n in kept] for row in rows]) if rows else []
+
+
+def _row(one: Any) -> list[str]:
+    if not _is_option(one):
+        return [code(one.metavar or one.name.upper()), _value(one), _default(one), "", sentence(one.help)]
+    names = ", ".join(code(name) for name in one.opts)
+    variable = code(one.envvar) if one.envvar else ""
+    return [names, "" if one.is_flag else _value(one), _default(one), variable, sentence(one.help)]
+
+
+def _is_option(one: Any) -> bool:
+    return any(name.startswith("-") for name in one.opts)
+
+
+def _is_help(one: Any) -> bool:
+    return "--help" in one.opts or "--install-completion" in one.opts or "--show-completion" in one.opts
+
+
+def _value(one: Any) -> str:
+    annotation = one.type_descriptor.annotation
+    if isinstance(annotation, type) and issubclass(annotation, Enum):
+        return words([member.value for member in annotation])
+    if _is_option(one) and one.metavar:
+        return code(one.metavar)
+    kind = _KINDS.get(annotation, "text")
+    match one.min, one.max:
+        case None, None:
+            return kind
+        case least, None:
+            return f"{kind}, at least {least}"
+        case None, most:
+            return f"{kind}, at most {most}"
+        case least, most:
+            return f"{kind}, {least} to {most}"
+
+
+def _default(one: Any) -> str:
+    default = one.default
+    if default is None or default is False or default == "":
+        return "required" if one.required else ""
+    if one.metavar == "DURATION":
+        return code(duration(default))
+    return code(default.value if isinstance(default, Enum) else default)

@@ -1,0 +1,124 @@
+"""docs/metrics.md: what `/metrics` exports, from the two places that make metrics."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.parser import text_string_to_metric_families
+
+from controller.api.resources.metrics import figures_text
+from controller.runtime.metrics import Metrics
+from controller.store.views.metrics import Figures
+from tables import code, sentence, table, words
+
+HEAD: Final = """\
+# Metrics
+
+<!-- Written by `make reference` from controller/runtime/metrics.py and api/resources/metrics.py. Do not edit. -->
+
+The controller exports these metrics at `/metrics`, in Prometheus's text format. A key of the role `viewer` is enough:
+
+<!-- not a manifest -->
+```yaml
+scrape_configs:
+  - job_name: gpuward
+    authorization: {credentials_file: /etc/prometheus/gpuward.key}
+    static_configs: [{targets: ["gpuward.example:8420"]}]
+```
+
+Units are base units: seconds, bytes, and ratios from 0 to 1. A histogram has `_bucket`, `_sum` and `_count`.
+
+"""
+# Values of labels that a fixed set has; other labels hold names.
+LABELS: Final[Mapping[str, str]] = {
+    "deployment": "name of the deployment",
+    "gpu_uuid": "UUID of the GPU",
+    "kind": "reconciler whose keys these are",
+    "outcome": "how it ended, see below",
+    "phase": "phase, see [States](states.md)",
+    "policy": "name of the policy; `(inline)` for inline policies",
+    "purpose": "what is computed",
+    "verdict": "`idle`, `busy` or `unknown`",
+    "version": "version of Gpuward",
+    "worker": "name of the worker",
+}
+OUTCOMES: Final[Mapping[str, tuple[str, ...]]] = {
+    "gpuward_reconcile_seconds": ("done", "again", "retry", "terminal", "stale"),
+    "gpuward_computations_total": ("started", "completed", "cancelled", "failed"),
+    "gpuward_placements_total": ("placed", "unplaced", "lost"),
+}
+_UNITS: Final = (("_seconds_freed", "GPU seconds"), ("_seconds", "seconds"), ("_bytes", "bytes"), ("_ratio", "ratio"))
+
+
+@dataclass(frozen=True, slots=True)
+class MetricFacts:
+    """One metric as a scrape names it."""
+
+    name: str
+    kind: str
+    labels: tuple[str, ...]
+    text: str
+
+
+def metrics() -> list[MetricFacts]:
+    """Every metric that the controller exports, by name."""
+    return sorted([*_counted(), *_read_from_rows()], key=lambda metric: metric.name)
+
+
+def _counted() -> Iterator[MetricFacts]:
+    registry = _Listing()
+    Metrics(registry)
+    for collector in registry.collectors:
+        (family,) = collector.describe()
+        suffix = "_total" if family.type == "counter" else ""
+        # What has labels has no sample yet, so the names are taken from the collector itself.
+        yield MetricFacts(family.name + suffix, family.type, tuple(collector._labelnames), family.documentation)  # noqa: SLF001
+
+
+class _Listing(CollectorRegistry):
+    """A registry that remembers what was registered."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.collectors: list[Any] = []
+
+    def register(self, collector: Any) -> None:
+        self.collectors.append(collector)
+        super().register(collector)
+
+
+def _read_from_rows() -> Iterator[MetricFacts]:
+    figures = Figures({}, {}, {("w", "g", "d"): 1}, {("w", "g"): 1.0}, {"p": 1.0})
+    text = figures_text(figures, leading=True, version="0").decode()
+    for family in text_string_to_metric_families(text):
+        sample = family.samples[0]
+        kind = "info" if family.name.endswith("_info") else family.type
+        yield MetricFacts(sample.name, kind, tuple(sample.labels), family.documentation)
+
+
+def page() -> str:
+    """The whole page."""
+    found = metrics()
+    rows = [
+        (code(m.name), m.kind, _unit(m.name), ", ".join(code(label) for label in m.labels), sentence(m.text))
+        for m in found
+    ]
+    labels = sorted({label for metric in found for label in metric.labels})
+    lines = [
+        HEAD + "\n".join(table(("metric", "type", "unit", "labels", "meaning"), rows)),
+        "## Labels",
+        "",
+        "No label holds a key or a request.",
+        "",
+        *table(("label", "holds"), [(code(label), LABELS[label]) for label in labels]),
+        "## Outcomes",
+        "",
+        *table(("metric", "`outcome` is"), [(code(name), words(values)) for name, values in OUTCOMES.items()]),
+    ]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _unit(name: str) -> str:
+    bare = name.removesuffix("_total")
+    return next((unit for suffix, unit in _UNITS if bare.endswith(suffix)), "")

@@ -1,0 +1,90 @@
+"""docs/settings.md: the settings of controller and agent, from their pydantic models."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pydantic import AliasChoices
+from pydantic_settings import BaseSettings
+
+from agent.settings import AgentSettings
+from controller.settings import ControllerSettings
+from fields import default_of, described, limits_of, type_of
+from tables import code, sentence, table
+
+HEAD: Final = """\
+# Settings
+
+<!-- Written by `make reference` from controller/settings.py and agent/settings.py. Do not edit. -->
+
+A setting comes from the command line, else from the environment, else it has its default. The options stand in
+[Command line](cli.md). `gpuward up` reads the same variables for its controller.
+"""
+# A settings class that describes a field itself has the last word.
+MEANINGS: Final[Mapping[str, Mapping[str, str]]] = {
+    "ControllerSettings": {
+        "host": "Address that the API listens on",
+        "port": "Port of the API; 0 takes any free one",
+        "data_dir": "Folder of the controller's state",
+        "database_url": "PostgreSQL to use; without it the controller runs its own in the data folder",
+        "log_format": "How logs are written",
+        "log_level": "Least level that is logged",
+        "lease_ttl_s": "Seconds after which a silent leader loses its lease",
+        "restart_backoff_s": "Seconds before the first restart after a failure; they double with each further failure",
+        "unreachable_after_s": "Seconds of silence after which a connected worker is `unreachable`",
+        "lost_after_s": "Seconds of silence after which a worker is `lost` and its instances are replaced",
+        "reserve_after_s": "Seconds after which capacity is reserved for a pending instance",
+        "relocations_at_once": "Instances that are relocated at the same time",
+        "audit_every_s": "Seconds between two checks of the ledger's invariants",
+        "keep_events_days": "Days for which events are kept",
+        "sample_every_s": "Seconds of the agents' sampling period",
+        "keep_samples_h": "Hours for which samples are kept; a policy's window cannot be longer",
+        "rollup_every_s": "Seconds by which the history lags behind",
+        "keep_history_days": "Days for which one-minute history and spans of claims are kept",
+    },
+    "AgentSettings": {},
+}
+_DATA_DIR: Final = "`/var/lib/gpuward{0}` for root, else `~/.local/share/gpuward{0}`"
+_DEFAULTS: Final = {
+    ("ControllerSettings", "data_dir"): _DATA_DIR.format(""),
+    ("AgentSettings", "data_dir"): _DATA_DIR.format("/agent"),
+}
+_SECTIONS: Final = (("Controller", ControllerSettings), ("Agent", AgentSettings))
+
+
+def page() -> str:
+    """The whole page."""
+    lines = [HEAD]
+    for heading, model in _SECTIONS:
+        rows = [_row(model, name) for name in model.model_fields]
+        lines += [f"## {heading}", "", *table(("variable", "type", "default", "limits", "meaning"), rows)]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def texts_of(model: type[BaseSettings]) -> dict[str, str]:
+    """Each setting's meaning; empty where none is written."""
+    own, here = described(model), MEANINGS[model.__name__]
+    return {name: own[name] or sentence(here.get(name, "")) for name in model.model_fields}
+
+
+def _row(model: type[BaseSettings], name: str) -> list[str]:
+    field = model.model_fields[name]
+    schema = model.model_json_schema(by_alias=False)["properties"][name]
+    default = _DEFAULTS.get((model.__name__, name)) or default_of(field, schema)
+    return [
+        ", ".join(code(one) for one in _variables(model, name)),
+        "path" if _is_path(schema) else type_of(schema, {}),
+        default,
+        limits_of(schema),
+        texts_of(model)[name],
+    ]
+
+
+def _is_path(schema: Mapping[str, Any]) -> bool:
+    return "path" in (schema.get("format"), *(one.get("format") for one in schema.get("anyOf", ())))
+
+
+def _variables(model: type[BaseSettings], name: str) -> list[str]:
+    alias = model.model_fields[name].validation_alias
+    if isinstance(alias, AliasChoices):
+        return [str(one) for one in alias.choices if str(one).isupper()]
+    return [f"{model.model_config['env_prefix']}{name.upper()}"]

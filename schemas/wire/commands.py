@@ -1,0 +1,82 @@
+"""Commands to start and stop processes, and their results."""
+
+from typing import Literal
+
+from schemas.base import Wire
+
+
+class ClaimOrder(Wire):
+    """A device that the process may use."""
+
+    device: str
+    memory_mib: int
+    exclusive: bool
+
+
+class ProbeOrder(Wire):
+    """HTTP GET on the engine's port; 2xx is healthy. `failures` in a row make the process unhealthy."""
+
+    path: str
+    period_s: float
+    timeout_s: float
+    failures: int
+
+
+class SimulatedLoad(Wire):
+    """What a simulated GPU reports while this process is running: (seconds, percent) steps, and memory."""
+
+    utilization: tuple[tuple[float, float], ...]
+    memory_mib: int | None = None
+
+
+class StartOrder(Wire):
+    """Everything needed to start one process.
+
+    Placeholders in argv: {port}, {python} (the agent's interpreter), {simulated_engine} (argv[0] only).
+    """
+
+    deployment: str
+    deployment_uid: str
+    argv: tuple[str, ...]
+    env: dict[str, str] = {}
+    claims: tuple[ClaimOrder, ...]  # GPUs only, in the order in which the process sees them
+    needs_port: bool
+    probe: ProbeOrder | None
+    start_timeout_s: float
+    liveness_timeout_s: float = 60.0
+    drain_time_s: float
+    stop_on_disconnect_after_s: float | None = None
+    simulated_load: SimulatedLoad | None = None
+    gpus_by_index: bool = False  # the engine does not support UUIDs: it gets the GPUs' indexes on the host
+    request_gauges: tuple[str, ...] = ()  # gauges of the engine's /metrics whose sum is the requests at once
+
+
+class StopOrder(Wire):
+    """Stop gracefully: no new requests, then SIGTERM; after `drain_time_s`, SIGKILL of the whole group."""
+
+    drain_time_s: float
+    reason: str = ""
+
+
+class Command(Wire):
+    """An idempotent command. `term` is stamped at dispatch."""
+
+    type: Literal["command"] = "command"
+    command_id: int
+    term: int
+    instance: str
+    epoch: int
+    rank: int = 0
+    verb: Literal["start", "stop"]
+    start: StartOrder | None = None
+    stop: StopOrder | None = None
+
+
+class CommandResult(Wire):
+    """The agent's answer to a command, sent after it was journalled."""
+
+    type: Literal["result"] = "result"
+    command_id: int
+    outcome: Literal["accepted", "refused"]
+    code: Literal["", "old_term", "old_epoch", "claim_conflict", "bad_command", "unknown_device", "shutting_down"] = ""
+    message: str = ""

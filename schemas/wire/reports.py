@@ -1,0 +1,40 @@
+"""Reports of processes, and their acknowledgement."""
+
+from typing import Literal
+
+from schemas.base import Wire
+
+ProcessState = Literal["starting", "running", "unhealthy", "stopping", "exited"]
+ExitReason = Literal[
+    "exit",  # it exited by itself
+    "stopped",  # a stop command
+    "spawn_failed",  # it could not be started
+    "start_timeout",  # no progress for the start timeout
+    "liveness",  # it stopped answering its probe
+    "agent_stopped",  # the agent was shut down cleanly, and its engines with it
+    "disconnected",  # stop_on_disconnect_after
+    "gone",  # the agent knows no such process: it never started on the host, or died before the agent could watch it
+]
+
+
+class ProcessReport(Wire):
+    """The state of one process. The key is (instance, epoch, rank)."""
+
+    type: Literal["process"] = "process"
+    instance: str
+    epoch: int
+    rank: int = 0
+    seq: int
+    state: ProcessState
+    reason: ExitReason | None = None
+    exit_code: int | None = None  # negative: killed by that signal, as in Python's subprocess
+    message: str = ""
+    pid: int | None = None
+    ready: bool = False  # the probe was answered at least once
+
+
+class ReportAck(Wire):
+    """Process reports up to `seq` are durable; the agent may forget exited processes among them."""
+
+    type: Literal["report_ack"] = "report_ack"
+    seq: int

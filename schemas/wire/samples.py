@@ -1,0 +1,69 @@
+"""Samples of GPUs and processes, and their acknowledgement."""
+
+from typing import Final, Literal
+
+from schemas.base import Wire
+
+SAMPLE_S: Final = 10.0
+
+
+class Readings(Wire):
+    """Mean and maximum, in percent, of the readings of one sampling period."""
+
+    mean: float
+    max: float
+
+
+class GpuSample(Readings):
+    """One GPU over one sampling period. A GPU that could not be read in the period has no sample."""
+
+    uuid: str
+    used_mib: int | None = None
+
+
+class ProcessSample(Wire):
+    """One process over one sampling period. The key is (instance, epoch, rank).
+
+    Attributes:
+        utilization: by the UUID of each claimed GPU, of this process's tree alone; None: unknown.
+        requests: the most requests in flight or waiting at once; None: unknown.
+    """
+
+    instance: str
+    epoch: int
+    rank: int = 0
+    utilization: dict[str, Readings | None] = {}
+    requests: int | None = None
+
+
+class SamplePeriod(Wire):
+    """The samples of one sampling period. `seq` rises over the agent's life between two boots of its host.
+
+    Attributes:
+        sampled_s: the period's end on the agent's monotonic clock (seconds since the host's boot).
+        period_s: length of a sampling period.
+    """
+
+    seq: int
+    sampled_s: float
+    period_s: float
+    gpus: tuple[GpuSample, ...]
+    processes: tuple[ProcessSample, ...] = ()
+
+
+class Samples(Wire):
+    """Sampling periods that the controller has not acknowledged, oldest first.
+
+    A sample's time is the time of receipt less (`sent_s` - `sampled_s`). The hosts' wall clocks are never used.
+    """
+
+    type: Literal["samples"] = "samples"
+    sent_s: float
+    periods: tuple[SamplePeriod, ...]
+
+
+class SamplesAck(Wire):
+    """Sampling periods up to `seq` are durable; the agent may drop them."""
+
+    type: Literal["samples_ack"] = "samples_ack"
+    seq: int

@@ -1,0 +1,62 @@
+"""A connection's own messages: hello and welcome, heartbeats, rejection and goodbye."""
+
+from typing import Final, Literal
+
+from schemas.base import Wire
+from schemas.wire.inventory import DeviceFacts, Inventory
+from schemas.wire.reports import ProcessReport
+from schemas.wire.samples import SAMPLE_S
+
+PROTOCOL: Final = 3  # rises when an older peer could misunderstand a message
+HEARTBEAT_S: Final = 5.0
+
+
+class Hello(Wire):
+    """The first message of a connection: the agent's whole state. `sent_s` is on the clock of its samples."""
+
+    type: Literal["hello"] = "hello"
+    protocol: int = PROTOCOL
+    agent_version: str
+    boot_id: str
+    highest_term: int = 0
+    report_seq: int | None = None  # the newest report's number: it precedes all reports with higher numbers
+    advertise: str | None = None  # HOST:PORT of the proxy; host None: the address that the agent dials from
+    proxy_port: int
+    sent_s: float | None = None
+    inventory: Inventory
+    processes: tuple[ProcessReport, ...]
+
+
+class Welcome(Wire):
+    """The answer to hello: the worker's name, the session, and the intervals."""
+
+    type: Literal["welcome"] = "welcome"
+    worker: str
+    session: int
+    term: int
+    heartbeat_s: float = HEARTBEAT_S
+    sample_s: float = SAMPLE_S
+    proxy_secret: str
+
+
+class Heartbeat(Wire):
+    """Sent every `HEARTBEAT_S` with the readings. `gpus` None: they could not be read. `sent_s` as in hello."""
+
+    type: Literal["heartbeat"] = "heartbeat"
+    seq: int
+    sent_s: float | None = None
+    gpus: tuple[DeviceFacts, ...] | None
+
+
+class Goodbye(Wire):
+    """A clean shutdown: the connection ends on purpose."""
+
+    type: Literal["goodbye"] = "goodbye"
+
+
+class Rejected(Wire):
+    """The controller does not serve this connection. `final`: the agent must not dial again with this credential."""
+
+    type: Literal["rejected"] = "rejected"
+    message: str
+    final: bool = False

@@ -1,0 +1,157 @@
+"""What the pages say must hold: links, manifests, commands and quoted messages."""
+
+import ast
+import re
+import shlex
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from cli.app import app
+from schemas.manifest.parse import parse_manifests
+from support.pages import DOCS, ROOT, Fence, anchors, fences, links, pages, prose
+
+YAML = [fence for page in pages() for fence in fences(page, "yaml")]
+SHELL = [fence for page in pages() for fence in fences(page, "sh")]
+PACKAGES = ("agent", "cli", "controller", "schemas")
+MESSAGE_PAGES = (ROOT / "README.md", DOCS / "troubleshooting.md")
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)
+def test_every_relative_link_leads_somewhere(page: Path) -> None:
+    for target in links(page):
+        if target.startswith(("http://", "https://")):
+            continue
+        name, _, anchor = target.partition("#")
+        file = (page.parent / name).resolve() if name else page
+        assert file.is_file(), f"{page.name}: {target}"
+        assert page.parent != DOCS or file.is_relative_to(DOCS), f"{page.name}: {target} leaves the site"
+        assert not anchor or anchor in anchors(file), f"{page.name}: {target} has no such heading"
+
+
+def test_every_page_is_in_the_readme_and_in_the_navigation() -> None:
+    readme = {Path(target.partition("#")[0]).name for target in links(ROOT / "README.md")}
+    listed = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    for page in DOCS.glob("*.md"):
+        assert page.name in readme, page
+        assert f"- {page.name}\n" in listed, page
+
+
+def test_the_readme_stays_short() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
+
+
+@pytest.mark.parametrize("fence", [f for f in YAML if f.note is None], ids=lambda fence: fence.where)
+def test_a_manifest_of_a_page_is_valid(fence: Fence) -> None:
+    parse_manifests(fence.text)
+
+
+def test_only_other_files_are_no_manifests() -> None:
+    assert [f.where for f in YAML if f.note is not None and f.note[0] != "not a manifest"] == []
+    assert [f.where for f in YAML if f.note is not None and "kind:" in f.text] == []
+
+
+def test_what_is_not_run_says_why() -> None:
+    assert [f.where for f in SHELL if f.note is not None and (f.note[0] != "not run" or not f.note[1])] == []
+
+
+# Commands
+
+
+@cache
+def verbs() -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, command in typer.main.get_command(app).commands.items():  # type: ignore[attr-defined]
+        inner = getattr(command, "commands", {})
+        found |= {f"{name} {verb}": one for verb, one in inner.items()} if inner else {name: command}
+    return found
+
+
+def commands_of(text: str) -> list[list[str]]:
+    """The words after each `gpuward` that begins a command."""
+    text = re.sub(r"<<'END'.*?^END$", "", text, flags=re.MULTILINE | re.DOTALL).replace("\\\n", " ")
+    found = []
+    for line in text.splitlines():
+        splitter = shlex.shlex(line, posix=True, punctuation_chars=True)
+        splitter.commenters = "#"
+        splitter.wordchars += "=/:.$-[]"
+        words: list[str] = []
+        inside = False
+        for word in [*splitter, ";"]:
+            if set(word) <= set("|&;<>()"):
+                if inside:
+                    found.append(words)
+                words, inside = [], False
+            elif inside:
+                words.append(word)
+            elif word.rpartition("/")[2] == "gpuward":
+                inside = True
+    return found
+
+
+def assert_is_a_command(words: list[str], where: str) -> None:
+    if not words or words[0].startswith("-") or words[0].isupper():
+        return  # `gpuward --help`, or the program by itself
+    name = next((name for name in (" ".join(words[:2]), words[0]) if name in verbs()), None)
+    assert name is not None, f"{where}: gpuward {' '.join(words)}: no such verb"
+    options = {option for one in verbs()[name].params for option in one.opts} | {"--help", "-h"}
+    unknown = [word for word in words if re.match(r"--?[a-z]", word) and word.partition("=")[0] not in options]
+    assert unknown == [], f"{where}: gpuward {' '.join(words)}"
+
+
+@pytest.mark.parametrize("fence", SHELL, ids=lambda fence: fence.where)
+def test_the_commands_of_a_block_exist(fence: Fence) -> None:
+    for words in commands_of(fence.text):
+        assert_is_a_command(words, fence.where)
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)
+def test_the_commands_in_the_text_exist(page: Path) -> None:
+    for found in re.finditer(r"`(gpuward [^`]+)`", prose(page)):
+        for words in commands_of(found[1].replace("\n", " ")):
+            assert_is_a_command(words, page.name)
+
+
+def test_a_command_that_does_not_exist_is_found() -> None:
+    (words,) = commands_of("echo x | .venv/bin/gpuward appply -f - --wait  # a comment")
+    assert words == ["appply", "-f", "-", "--wait"]
+    with pytest.raises(AssertionError, match="no such verb"):
+        assert_is_a_command(words, "here")
+    with pytest.raises(AssertionError, match="--wit"):
+        assert_is_a_command(["apply", "--wit"], "here")
+
+
+# Messages that a page quotes
+
+
+@cache
+def texts_of_the_source() -> str:
+    """Every text of the packages, what f-strings fill in left out as a line break."""
+    found: list[str] = []
+    for package in PACKAGES:
+        for file in sorted((ROOT / package).rglob("*.py")):
+            nodes = ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+            found += [n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str)]
+    return "\n".join([*found, (ROOT / "Makefile").read_text(encoding="utf-8")])
+
+
+def quoted_messages(page: Path) -> list[str]:
+    """The first columns' quotations that are sentences rather than codes."""
+    cells = [line.split("|")[1] for line in prose(page).splitlines() if line.startswith("| ")]
+    quoted = [text for cell in cells for text in re.findall(r"`([^`]+)`", cell)]
+    return [
+        text for text in quoted if " " in text and "fit:" not in text and not text.startswith(("gpuward", "docker"))
+    ]
+
+
+@pytest.mark.parametrize("page", MESSAGE_PAGES, ids=lambda page: page.name)
+def test_a_quoted_message_is_one_of_ours(page: Path) -> None:
+    messages = quoted_messages(page)
+    assert messages
+    for message in messages:
+        for part in message.split("…"):
+            words = part.removesuffix("http://").strip()
+            assert words in texts_of_the_source(), f"{page.name} quotes {message!r}: {words!r} is not in the source"

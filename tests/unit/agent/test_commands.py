@@ -1,0 +1,127 @@
+from typing import Any
+
+import pytest
+
+from agent.decide.commands import Action, AgentState, RecordNeverStarted, Refuse, ReportAgain, Spawn, Stop, decide
+from agent.process_records import ProcessKey, ProcessRecord
+from schemas.wire import ClaimOrder, Command, DeviceFacts, ProbeOrder, StartOrder, StopOrder
+
+DEVICES = {
+    "GPU-a": DeviceFacts(uuid="GPU-a", index=0, model="H100", memory_mib=100),
+    "GPU-b": DeviceFacts(uuid="GPU-b", index=1, model="H100", memory_mib=100),
+    "GPU-mig": DeviceFacts(uuid="GPU-mig", index=2, model="H100", memory_mib=100, mig_mode=True),
+}
+PROBE = ProbeOrder(path="/", period_s=1, timeout_s=1, failures=1)
+
+
+def _order(*claims: tuple[str, int, bool], **fields: Any) -> StartOrder:
+    given: dict[str, Any] = {
+        "deployment": "d",
+        "deployment_uid": "u",
+        "argv": ("run",),
+        "needs_port": False,
+        "probe": None,
+        "start_timeout_s": 1,
+        "drain_time_s": 1,
+    }
+    held = tuple(ClaimOrder(device=device, memory_mib=mib, exclusive=exclusive) for device, mib, exclusive in claims)
+    return StartOrder(**{**given, "claims": held, **fields})
+
+
+def _record(instance: str, epoch: int, *claims: tuple[str, int, bool], state: str = "running") -> ProcessRecord:
+    order = _order(*claims) if state != "exited" else None
+    return ProcessRecord(instance=instance, epoch=epoch, rank=0, state=state, boot_id="b", order=order)  # type: ignore[arg-type] # a table's column
+
+
+RUNNING = _record("i-run", 2, ("GPU-a", 60, False))
+EXCLUSIVE = _record("i-alone", 1, ("GPU-b", 100, True))
+EXITED = _record("i-end", 4, state="exited")
+REFUSED = _record("i-refused", 1, state="exited").model_copy(update={"refusal": "claim_conflict", "message": "full"})
+
+
+def _decide(
+    verb: str, instance: str, epoch: int, *, term: int = 5, shutting_down: bool = False, **fields: Any
+) -> Action:
+    records = (RUNNING, EXCLUSIVE, EXITED, REFUSED)
+    view = AgentState(
+        highest_term=5,
+        epochs={"i-run": 2, "i-alone": 1, "i-end": 4, "i-forgotten": 9},
+        processes={record.key: record for record in records},
+        devices=DEVICES,
+        shutting_down=shutting_down,
+    )
+    return decide(view, Command(command_id=1, term=term, instance=instance, epoch=epoch, verb=verb, **fields))  # type: ignore[arg-type] # as above
+
+
+@pytest.mark.parametrize(
+    ("instance", "epoch", "order", "expected"),
+    [
+        ("new", 1, _order(), Spawn),
+        ("new", 1, _order(("GPU-a", 40, False)), Spawn),
+        ("new", 1, _order(("GPU-a", 41, False)), "claim_conflict"),
+        ("new", 1, _order(("GPU-a", 10, True)), "claim_conflict"),
+        ("new", 1, _order(("GPU-b", 0, False)), "claim_conflict"),
+        ("new", 1, _order(("GPU-z", 1, False)), "unknown_device"),
+        ("new", 1, _order(("GPU-mig", 1, False)), "unknown_device"),
+        ("new", 1, _order(("GPU-a", 1, False), ("GPU-a", 1, False)), "bad_command"),
+        ("new", 1, _order(argv=()), "bad_command"),
+        ("new", 1, _order(argv=("a\0b",)), "bad_command"),
+        ("new", 1, _order(env={"A=B": "c"}), "bad_command"),
+        ("new", 1, _order(probe=PROBE), "bad_command"),
+        ("../up", 1, _order(), "bad_command"),
+        ("new", 1, None, "bad_command"),
+        ("i-run", 2, _order(), ReportAgain),
+        ("i-run", 1, _order(), "old_epoch"),
+        ("i-run", 3, _order(), "claim_conflict"),
+        ("i-end", 4, _order(), ReportAgain),
+        ("i-end", 3, _order(), "old_epoch"),
+        ("i-end", 5, _order(), Spawn),
+        ("i-forgotten", 8, _order(), "old_epoch"),
+        ("i-refused", 1, _order(), "claim_conflict"),  # although it would fit now
+        ("i-forgotten", 10, _order(), Spawn),
+    ],
+)
+def test_start(instance: str, epoch: int, order: StartOrder | None, expected: object) -> None:
+    action = _decide("start", instance, epoch, start=order)
+    if isinstance(action, Refuse):
+        assert (action.code, bool(action.message)) == (expected, True)
+    else:
+        assert type(action) is expected
+
+
+@pytest.mark.parametrize(
+    ("instance", "epoch", "expected"),
+    [
+        ("i-run", 2, Stop),
+        ("i-end", 4, ReportAgain),
+        ("unknown", 1, RecordNeverStarted),
+        ("i-run", 1, RecordNeverStarted),  # an epoch that never started, or was forgotten: its exit may be confirmed
+    ],
+)
+def test_stop(instance: str, epoch: int, expected: type) -> None:
+    assert type(_decide("stop", instance, epoch, stop=StopOrder(drain_time_s=1))) is expected
+
+
+def test_an_old_term_is_refused_for_every_verb() -> None:
+    for verb, order in (("start", {"start": _order()}), ("stop", {"stop": StopOrder(drain_time_s=1)})):
+        action = _decide(verb, "i-run", 2, term=4, **order)
+        assert isinstance(action, Refuse)
+        assert action.code == "old_term"
+
+
+def test_an_agent_that_shuts_down_accepts_stops_but_no_starts() -> None:
+    refused = _decide("start", "new", 1, start=_order(), shutting_down=True)
+    assert isinstance(refused, Refuse)
+    assert refused.code == "shutting_down"
+    assert _decide("start", "i-run", 2, start=_order(), shutting_down=True) == ReportAgain(ProcessKey("i-run", 2, 0))
+    assert isinstance(_decide("stop", "i-run", 2, stop=StopOrder(drain_time_s=1), shutting_down=True), Stop)
+
+
+def test_a_device_is_free_only_when_its_process_has_exited() -> None:
+    stopping = RUNNING.model_copy(update={"state": "stopping"})
+    for record, expected in ((stopping, Refuse), (_record("i-run", 2, state="exited"), Spawn)):
+        view = AgentState(0, {}, {record.key: record}, DEVICES)
+        command = Command(
+            command_id=1, term=1, instance="new", epoch=1, verb="start", start=_order(("GPU-a", 100, True))
+        )
+        assert type(decide(view, command)) is expected

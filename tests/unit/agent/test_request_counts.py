@@ -1,0 +1,160 @@
+"""Requests at once: by the proxy, by the engine's gauges, or unknown."""
+
+import socket
+from collections.abc import AsyncIterator, Callable
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from agent.in_flight import InFlightRequests
+from agent.process_records import ProcessKey, ProcessRecord
+from agent.sampling import request_counts as module
+from agent.sampling.request_counts import RequestCounter, sum_gauges
+from support.controller_double import start_order
+from support.loopback import listening
+
+GAUGES = ("vllm:num_requests_running", "vllm:num_requests_waiting")
+VLLM = """
+# HELP vllm:num_requests_running Number of requests in model execution batches.
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{engine="0",model_name="a, \\"b\\""} 2.0
+vllm:num_requests_running{engine="1",model_name="c"} 1.0
+# TYPE vllm:num_requests_waiting gauge
+vllm:num_requests_waiting{engine="0",model_name="a"} 4.0
+vllm:num_requests_waiting_by_reason{reason="capacity"} 9.0
+vllm:e2e_request_latency_seconds_bucket{le="+Inf"} 100.0
+"""
+
+
+class Engine:
+    """An engine's /metrics."""
+
+    def __init__(self) -> None:
+        self.answer: Callable[[], web.Response] = lambda: web.Response(text=VLLM)
+        self.port = 0
+
+    async def handle(self, _: web.Request) -> web.Response:
+        return self.answer()
+
+
+@pytest.fixture
+async def engine() -> AsyncIterator[Engine]:
+    engine = Engine()
+    app = web.Application()
+    app.router.add_get("/metrics", engine.handle)
+    async with listening(app) as address:
+        engine.port = int(address.rpartition(":")[2])
+        yield engine
+
+
+class Watch:
+    """A watch over one process."""
+
+    def __init__(self, session: aiohttp.ClientSession, port: int, gauges: tuple[str, ...] = GAUGES) -> None:
+        self.now_s = 0.0
+        self.in_flight = InFlightRequests()
+        order = start_order("run", request_gauges=gauges)
+        self.record = ProcessRecord(
+            instance="i", epoch=1, rank=0, state="running", boot_id="b", order=order, ready=True, port=port
+        )
+        self.watch = RequestCounter(lambda: (self.record,), self.in_flight, session, lambda: self.now_s)
+
+    async def scraped(self) -> int | None:
+        await self.watch.scrape_all()
+        return self.taken()
+
+    def taken(self) -> int | None:
+        return self.watch.take([self.record])[ProcessKey("i", 1, 0)]
+
+
+@pytest.fixture
+async def session() -> AsyncIterator[aiohttp.ClientSession]:
+    async with aiohttp.ClientSession() as session:
+        yield session
+
+
+def test_only_the_named_gauges_are_summed_over_their_labels() -> None:
+    assert sum_gauges(VLLM, GAUGES) == 7
+    assert sum_gauges(VLLM, ("llamacpp:requests_processing",)) == 0
+    assert sum_gauges('a 0.2\na{x="1"} -5\n', ("a",)) == 1
+
+
+@pytest.mark.parametrize("text", ["a NaN", "a +Inf", "a{ 1", "a many", 'a{x\t="1",\t=",b"} 1'])
+def test_an_invalid_gauge_is_an_error(text: str) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 - any message
+        sum_gauges(text, ("a",))
+
+
+async def test_the_engines_gauges_are_counted(engine: Engine, session: aiohttp.ClientSession) -> None:
+    watch = Watch(session, engine.port)
+    assert await watch.scraped() == 7
+    engine.answer = lambda: web.Response(text="vllm:num_requests_running 0\n")
+    await watch.watch.scrape_all()
+    assert watch.taken() == 7  # the highest since the last take, which began at 7
+    assert await watch.scraped() == 0
+
+
+@pytest.mark.parametrize("status", [404, 405, 501])
+async def test_an_engine_without_metrics_has_no_requests(
+    engine: Engine, session: aiohttp.ClientSession, status: int
+) -> None:
+    engine.answer = lambda: web.Response(status=status)
+    assert await Watch(session, engine.port).scraped() == 0
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda: web.Response(status=500),
+        lambda: web.Response(text="vllm:num_requests_running NaN\n"),
+        lambda: web.Response(text="vllm:num_requests_running +Inf\n"),
+        lambda: web.Response(body=b"\xff\xfe\n"),
+        lambda: web.Response(status=302, headers={"Location": "/elsewhere"}),
+    ],
+)
+async def test_an_unreadable_answer_is_unknown(
+    engine: Engine, session: aiohttp.ClientSession, answer: Callable[[], web.Response]
+) -> None:
+    engine.answer = answer
+    watch = Watch(session, engine.port)
+    assert await watch.scraped() is None
+    with watch.in_flight.enter("i"):
+        pass
+    assert await watch.scraped() == 1  # the proxy's own count is known
+
+
+async def test_an_engine_that_was_not_scraped_or_is_gone_is_unknown(
+    session: aiohttp.ClientSession, unused_port: int
+) -> None:
+    watch = Watch(session, unused_port)
+    assert watch.taken() is None
+    assert await watch.scraped() is None
+
+
+async def test_a_stale_answer_is_unknown(engine: Engine, session: aiohttp.ClientSession) -> None:
+    watch = Watch(session, engine.port)
+    assert await watch.scraped() == 7
+    assert watch.taken() == 7
+    watch.now_s += module._STALE_S + 1
+    assert watch.taken() is None
+
+
+async def test_without_gauges_the_proxys_peak_counts(session: aiohttp.ClientSession) -> None:
+    watch = Watch(session, 1, gauges=())
+    assert await watch.scraped() == 0
+    with watch.in_flight.enter("i"):
+        with watch.in_flight.enter("i"):
+            pass
+        assert watch.taken() == 2
+        assert watch.taken() == 1  # one is still in flight
+    assert watch.taken() == 1
+    assert watch.taken() == 0
+
+
+@pytest.fixture
+def unused_port() -> int:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        port: int = bound.getsockname()[1]
+        return port
