@@ -65,7 +65,7 @@ class ManyHosts:
         pipe = asyncio.subprocess.PIPE
         return cls(await asyncio.create_subprocess_exec(*argv, stdin=pipe, stdout=pipe))
 
-    async def tell(self, **order: Any) -> float:
+    async def send(self, **order: Any) -> float:
         """Sends one order; returns the seconds that it took."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -79,7 +79,7 @@ class ManyHosts:
         while len(tokens) < count:
             made = [cluster.post("/tokens", {}) for _ in range(min(_TOKENS_AT_ONCE, count - len(tokens)))]
             tokens += [token["token"] for token in await asyncio.gather(*made)]
-        return await self.tell(tokens=tokens)
+        return await self.send(tokens=tokens)
 
     async def aclose(self) -> None:
         """Kills it."""
@@ -220,7 +220,7 @@ async def _each(period_s: float, number: int) -> AsyncIterator[None]:
 
 
 def agents(url: str, folder: Path, group: asyncio.TaskGroup) -> Start:
-    """Starts real agents, each with a data folder of its own."""
+    """Starts real agents, each with its own data folder."""
     stop = asyncio.Event()
 
     async def start(number: int, token: str) -> None:

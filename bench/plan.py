@@ -73,13 +73,13 @@ async def measure(database: Database, workers: int, count: int, rounds: int) -> 
     await fill(database, workers)
     async with served(database) as api:
         collect_seldom()  # as the daemon does once it serves
-        await tell("empty", api, manifests, workers, rounds)
+        await report("empty", api, manifests, workers, rounds)
         async with database.transaction() as connection:
             await connection.execute(_FULL, GPU_MIB - 1024)
-        await tell("full", api, manifests, workers, rounds)
+        await report("full", api, manifests, workers, rounds)
 
 
-async def tell(state: str, api: ServedApi, manifests: list[dict[str, Any]], workers: int, rounds: int) -> None:
+async def report(state: str, api: ServedApi, manifests: list[dict[str, Any]], workers: int, rounds: int) -> None:
     """Measures one state of the cluster and prints its times."""
     times, fits = await seconds_of(api, manifests, rounds)
     print(

@@ -149,8 +149,8 @@ class Bench:
         await self.rows("vacuum analyze")  # else the baseline would include the work that filling left behind
         instances = await self.count(_RUNNING)
         baseline = await self.stretch("baseline, no samples")
-        await self.hosts.tell(sampling=True)
-        intake = await self.stretch("samples, no policy")
+        await self.hosts.send(sampling=True)
+        ingest = await self.stretch("samples, no policy")
         await self.write_past()
         await self.judge_all(instances)
         policies = await self.stretch("samples and policy")
@@ -158,7 +158,7 @@ class Bench:
             "select verdict, count(*) from policy_verdicts group by verdict order by verdict",
         )
         print(f"verdicts: {', '.join(f'{row[0]} {row[1]}' for row in evaluated)}")
-        return tell_cost(baseline, intake, policies)
+        return print_cost(baseline, ingest, policies)
 
 
 _RUNNING = "select count(*) from instances where phase = 'running' and running_since is not null"
@@ -174,9 +174,9 @@ _PAST = """
            generate_series(1, $2::int / $1) n"""
 
 
-def tell_cost(baseline: Stretch, intake: Stretch, policies: Stretch) -> bool:
+def print_cost(baseline: Stretch, ingest: Stretch, policies: Stretch) -> bool:
     """Prints the differences; whether they meet the aim."""
-    steps = (("intake and history", baseline, intake), ("evaluation", intake, policies), ("in all", baseline, policies))
+    steps = (("ingest and history", baseline, ingest), ("evaluation", ingest, policies), ("in all", baseline, policies))
     for what, before, after in steps:
         controller, postgres = after.controller - before.controller, after.postgres - before.postgres
         print(
@@ -187,7 +187,7 @@ def tell_cost(baseline: Stretch, intake: Stretch, policies: Stretch) -> bool:
     kept = share <= AIM
     print(
         "rings of samples, and what else is kept of what is watched: "
-        f"{policies.controller_mib - intake.controller_mib:.0f} MiB"
+        f"{policies.controller_mib - ingest.controller_mib:.0f} MiB"
     )
     print(f"{'PASS' if kept else 'FAIL'}: {share:.1%} of one core in all; the aim is at most {AIM:.0%}")
     return kept

@@ -138,7 +138,7 @@ class PolicyWatch:
         found = (await self.cluster.get(f"/events?object=deployment/{name}&reason={reason}&limit=100"))["items"]
         return [{**event, "at": datetime.fromisoformat(event["at"])} for event in reversed(found)]
 
-    async def told(self, reason: str, name: str, limit_s: float = 40.0) -> Json:
+    async def only_event(self, reason: str, name: str, limit_s: float = 40.0) -> Json:
         """Waits for the only event of this reason."""
         found: list[Json] = []
 

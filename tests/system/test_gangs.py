@@ -82,11 +82,11 @@ async def test_one_rank_that_ends_ends_the_gang_and_it_starts_again_together(clu
     before = {key: process.pid for key, process in ranks(cluster).items()}
     ranks(cluster)[gang["name"], 1].kill()
 
-    async def anew() -> bool:
+    async def restarted() -> bool:
         (one,) = await cluster.instances("d")
         return bool(one["status"]["phase"] == "running" and one["status"]["epoch"] > gang["status"]["epoch"])
 
-    await cluster.until(anew, "it runs again in a later epoch", 30)
+    await cluster.until(restarted, "it runs again in a later epoch", 30)
     after = {key: process.pid for key, process in ranks(cluster).items()}
     assert set(after) == set(before)
     assert not set(after.values()) & set(before.values())

@@ -45,8 +45,8 @@ async def test_usage_and_waste_are_known_across_a_crash(cluster: Cluster) -> Non
 
         return seen
 
-    await cluster.until(at_least("works", "used", 1), "minutes tell of the one")
-    await cluster.until(at_least("sleeps", "wasted", 0.25), "minutes tell of the other")
+    await cluster.until(at_least("works", "used", 1), "minutes hold the one")
+    await cluster.until(at_least("sleeps", "wasted", 0.25), "minutes hold the other")
     cluster.kill("controller")
     await cluster.start_controller(**OFTEN)
     before = (await hours_of(cluster))["works"]["used"]

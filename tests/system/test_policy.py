@@ -14,7 +14,7 @@ async def test_an_idle_deployment_is_stopped_and_a_busy_one_is_not(cluster: Clus
     (unused,) = await watch.serving("unused")
     (busy,) = await watch.serving("busy")
 
-    event = await watch.told("policy_stop", "unused", 60)
+    event = await watch.only_event("policy_stop", "unused", 60)
     await watch.check_not_early(event, [unused])
     watch.check_evidence(event, [unused], "host")
     await cluster.until(lambda: cluster.phase_is("unused", "stopped"), "unused is stopped")

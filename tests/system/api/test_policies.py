@@ -63,8 +63,8 @@ async def test_a_policys_life(api: ServedApi) -> None:
     assert (await api.call("DELETE", f"{P}/p"))[0] == 200
     assert (await api.call("DELETE", f"{P}/p"))[1]["error"]["code"] == "not_found"
     assert (await api.get(f"{D}/a"))["status"]["policy"] is None
-    told = (await api.get(f"/api/v1/events?object=deployment:{(await api.get(f'{D}/a'))['uid']}"))["items"]
-    assert [event["reason"] for event in told] == ["policy_deleted", "applied"]
+    events = (await api.get(f"/api/v1/events?object=deployment:{(await api.get(f'{D}/a'))['uid']}"))["items"]
+    assert [event["reason"] for event in events] == ["policy_deleted", "applied"]
 
 
 async def test_roles_are_those_of_deployments(api: ServedApi) -> None:

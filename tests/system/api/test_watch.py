@@ -79,10 +79,10 @@ async def test_many_hints_are_one_read(api: ServedApi, db: Database) -> None:
         for n in range(200):
             await store.scale(db, "d", n + 2)
             api.hints.publish("deployment", uid)
-        told = [await frame(stream)]
-        while told[-1]["object"]["spec"]["replicas"] != 201:
-            told.append(await frame(stream))
-    assert len(told) < 100
+        frames = [await frame(stream)]
+        while frames[-1]["object"]["spec"]["replicas"] != 201:
+            frames.append(await frame(stream))
+    assert len(frames) < 100
 
 
 async def test_silence_is_filled(api: ServedApi, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,17 +107,17 @@ async def test_a_client_that_does_not_read_is_cut(
         async with asyncio.timeout(LIMIT_S):
             assert (await reader.readline()).startswith(b"HTTP/1.1 200")  # not one byte more
             (subscription,) = api.hints._subscriptions - others
-            told = 0
+            updates = 0
             while subscription in api.hints._subscriptions:
-                told += 1
+                updates += 1
                 async with db.transaction() as connection:
                     query = "update deployments set message = $1 || repeat('x', 1000000) where uid = $2::text::uuid"
-                    await connection.execute(query, str(told), uid)
+                    await connection.execute(query, str(updates), uid)
                 api.hints.publish("status", uid)
                 await asyncio.sleep(watch.COALESCE_S)
     finally:
         writer.transport.abort()
-    assert told > 1
+    assert updates > 1
 
 
 async def test_open_watches_do_not_hold_up_the_end(db: Database) -> None:

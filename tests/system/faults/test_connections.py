@@ -26,7 +26,7 @@ async def _cut(faults: Faults, which: str) -> None:
     moment = await faults.catch()
     pids = await faults.backends(which)
     assert pids, which
-    async with faults.stranger() as outside:
+    async with faults.own_connection() as outside:
         await outside.execute("select pg_terminate_backend(pid) from unnest($1::int[]) as pid", pids)
     await faults.recovered(moment)
 
@@ -41,7 +41,7 @@ async def _held_up(faults: Faults) -> None:
     await faults.begin()
     for what in ("deployments, instances", "lease", "devices, workers"):
         moment = await faults.catch()
-        async with faults.stranger() as outside, outside.transaction():
+        async with faults.own_connection() as outside, outside.transaction():
             await outside.execute(f"lock table {what} in access exclusive mode")
             await asyncio.sleep(HELD_S)
         await faults.recovered(moment)
@@ -51,7 +51,7 @@ async def _used_up(faults: Faults) -> None:
     await faults.begin()
     moment = await faults.catch()
     async with AsyncExitStack() as held:
-        first = await held.enter_async_context(faults.stranger())
+        first = await held.enter_async_context(faults.own_connection())
 
         async def used_up() -> bool:
             await first.execute(CUT_ALL)
@@ -67,4 +67,4 @@ async def _take_all(held: AsyncExitStack, faults: Faults) -> None:
     """Connects until no connection is free."""
     with suppress(asyncpg.TooManyConnectionsError):
         while True:
-            await held.enter_async_context(faults.stranger())
+            await held.enter_async_context(faults.own_connection())

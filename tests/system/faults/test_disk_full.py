@@ -64,7 +64,7 @@ async def _databases(faults: Faults, disk: SmallDisk) -> None:
     moment = await faults.catch()
     server = faults.postmaster
     disk.fill()
-    async with faults.stranger() as outside:
+    async with faults.own_connection() as outside:
         # Soon the next WAL segment does not fit: the server stops and cannot start again.
         with suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
             for _ in range(LOG_MIB):

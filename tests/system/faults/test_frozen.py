@@ -39,7 +39,7 @@ async def _controller_and_database(faults: Faults) -> None:
         processes = [psutil.Process(faults.cluster.processes["controller"].pid)]
         if who == "database":
             processes = [faults.postmaster, *faults.postmaster.children(recursive=True)]
-        async with faults.stranger() as outside, frozen(*processes):
+        async with faults.own_connection() as outside, frozen(*processes):
             if who == "controller":
                 await faults.until_lease_ended(outside)
             else:

@@ -62,7 +62,7 @@ async def _database(faults: Faults) -> None:
     await faults.recovered(moment)
 
     moment = await faults.catch()
-    async with faults.stranger() as connection:
+    async with faults.own_connection() as connection:
         await connection.execute("begin; lock table claims in access exclusive mode")
         # A transaction of the leader, placing or reading, blocks in its middle.
         await faults.until_backends("wait_event_type = 'Lock'", "a transaction of ours is blocked")

@@ -51,7 +51,7 @@ async def test_an_hour_off(faults: Faults, data_dir: Path) -> None:
 
 async def _all_are_heard(faults: Faults) -> None:
     """Workers are reconciled repeatedly, before the next heartbeat and after it."""
-    async with faults.stranger() as outside:
+    async with faults.own_connection() as outside:
         for _ in range(HINTS):
             await outside.execute("select pg_notify('gpuward', 'worker *')")
             await asyncio.sleep(0.05)

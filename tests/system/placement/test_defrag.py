@@ -55,8 +55,8 @@ async def test_relocation_frees_capacity_for_a_pending_instance(site: Site) -> N
     (moved,) = await site.cluster.instances(move["deployment"])
     assert (done["state"], done["copy_name"]) == ("moved", moved["name"])
     assert (moved["status"]["phase"], moved["status"]["gpus"]) == ("running", move["to_gpus"])
-    told = [e["reason"] for e in (await site.cluster.get(f"/events?object=instance:{move['instance']}"))["items"]]
-    assert {"relocation_planned", "relocating", "relocated", "stopping"} <= set(told)
+    reasons = [e["reason"] for e in (await site.cluster.get(f"/events?object=instance:{move['instance']}"))["items"]]
+    assert {"relocation_planned", "relocating", "relocated", "stopping"} <= set(reasons)
     await site.cluster.audit()
 
 

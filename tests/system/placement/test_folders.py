@@ -65,11 +65,11 @@ async def test_a_broken_model_that_was_mended_is_read_again_after_a_stop_and_a_s
     (folder / "config.json").write_text("{")
     await site.cluster.apply("mended", engine="vllm", model=f"path:{folder}")
 
-    async def told(phase: str, words: str) -> bool:
+    async def is_in_phase(phase: str, words: str) -> bool:
         found = [one["status"] for one in await site.cluster.instances("mended")]
         return [s["phase"] for s in found] == [phase] and words in found[0]["message"]
 
-    await site.cluster.until(lambda: told("failed", "then stop and start the deployment"), "it cannot be read")
+    await site.cluster.until(lambda: is_in_phase("failed", "then stop and start the deployment"), "it cannot be read")
     (folder / "config.json").write_text(json.dumps(BERT))
     await site.cluster.post("/deployments/mended/stop")
 

@@ -67,8 +67,8 @@ async def test_c32_memory_that_others_hold_is_not_free(site: Site) -> None:
     await site.host("w16x2", foreign_memory="16048MiB")  # 98 %
 
     async def believed() -> bool:  # one reading proves little; the second comes with a heartbeat
-        told = (await site.cluster.get("/events?limit=50"))["items"]
-        return sum(event["reason"] == "gpu_memory_unclaimed" for event in told) == 2
+        events = (await site.cluster.get("/events?limit=50"))["items"]
+        return sum(event["reason"] == "gpu_memory_unclaimed" for event in events) == 2
 
     await site.cluster.until(believed, "the memory that no claim explains is noticed")
     assert await rejected(site, manifest("case", "s1g")) == {"gpu_in_use": 1}
