@@ -19,8 +19,8 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from controller.api.app import build_app
+from controller.api.change_fanout import ChangeFanout
 from controller.api.context import ApiContext
-from controller.api.hints import Hints
 from controller.client_env import write_client_env
 from controller.health import LoopLag, Readiness
 from controller.hub.hub import Hub
@@ -138,7 +138,7 @@ class _Controller:
         self._database = database
         clock = SystemClock()
         registry = CollectorRegistry()
-        self._hints = Hints()
+        self._changes = ChangeFanout()
         # Unique per process: a lease never passes to a successor by the name alone.
         holder = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         ttl_s = settings.lease_ttl_s
@@ -157,7 +157,7 @@ class _Controller:
         self._app = build_app(
             ApiContext(
                 database=database.share(_API_CONNECTIONS),
-                hints=self._hints,
+                changes=self._changes,
                 leadership=lambda: (self._lease.term is not None, self._lease.term),
                 readiness=Readiness(database, self._feed, self._leader),
                 loop_lag=self._lag.seconds,
@@ -209,7 +209,7 @@ class _Controller:
         return f"http://{shown}:{port}"
 
     def _hint(self, kind: str, id_: str | None) -> None:
-        self._hints.publish(kind, id_)
+        self._changes.publish(kind, id_)
         self._leading.hint(kind, id_)
         self._hub.wake(kind, id_)
         if kind in ("lease", "*"):

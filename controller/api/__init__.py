@@ -1,1 +1,1 @@
-"""HTTP API: one handler file per resource; validate, write intent, return."""
+"""The HTTP API: `resources/` has one file per resource. Handlers validate, read or write intent, and return."""

@@ -1,4 +1,4 @@
-"""The HTTP application: every route with its access in one table, and around all of them the same middlewares."""
+"""Builds the HTTP application: one table of all routes with their access, behind the same middlewares."""
 
 import asyncio
 from collections.abc import Iterable, Sequence
@@ -6,37 +6,43 @@ from typing import Final
 
 from aiohttp import web
 
-from controller.api import gateway, middlewares
+from controller.api import middlewares
+from controller.api.agent_proxies import agent_proxies_context
 from controller.api.context import CONTEXT, KEYS, ApiContext
-from controller.api.dry_run import defrag, explain, plan
+from controller.api.dry_run import defrag, explain, manifests, plan
+from controller.api.gateway import forward
+from controller.api.gateway.live_routes import live_routes_context
 from controller.api.openapi import openapi_route
 from controller.api.resources import (
-    access,
+    audit,
     deployments,
     events,
     gpus,
     health,
+    idle_report,
     instances,
-    ledger,
+    join_tokens,
+    keys,
+    leader,
     logs,
+    metrics,
     policies,
-    reports,
+    secrets,
     utilization,
     watch,
     workers,
 )
 from controller.api.route import Access, Route
 from controller.api.streams import STREAMS, Streams
-from controller.api.upstream import upstream_context
 from controller.store.access.keys import KeyRing
 from schemas.wire import CONNECT_PATH, JOIN_PATH
 
-# Agents show a join token or a credential of their own there, which those handlers check by themselves.
+# Agents send a join token or their own credential there, and those handlers check it.
 _SELF_AUTHENTICATING: Final = frozenset({("POST", JOIN_PATH), ("GET", CONNECT_PATH)})
 
 
 class RouteWithoutAccessError(Exception):
-    """A route that nobody said who may call: a defect, found at the start and not by a stranger."""
+    """A route without a stated access. This is a defect; it is raised at start."""
 
 
 def all_routes(version: str) -> list[Route]:
@@ -52,27 +58,31 @@ def all_routes(version: str) -> list[Route]:
         gpus.ROUTES,
         policies.ROUTES,
         utilization.ROUTES,
-        reports.ROUTES,
+        idle_report.ROUTES,
         events.ROUTES,
-        ledger.ROUTES,
+        audit.ROUTES,
+        leader.ROUTES,
         watch.ROUTES,
-        access.ROUTES,
-        gateway.ROUTES,
+        keys.ROUTES,
+        join_tokens.ROUTES,
+        secrets.ROUTES,
+        forward.ROUTES,
         health.ROUTES,
+        metrics.ROUTES,
     )
     routes = [route for table in tables for route in table]
     return [*routes, openapi_route(routes, version)]
 
 
 def build_app(context: ApiContext, *, more_routes: Iterable[web.RouteDef] = ()) -> web.Application:
-    """Builds the application. Serve it with `handler_cancellation=True`, so that a client that goes ends its request.
+    """Builds the application. Serve it with `handler_cancellation=True`: a client that disconnects ends its request.
 
     Args:
-        context: what the handlers are given.
-        more_routes: the agents' routes, which authenticate by themselves; no others are taken.
+        context: for the handlers.
+        more_routes: the agents' routes, whose handlers authenticate. No others are accepted.
 
     Raises:
-        RouteWithoutAccessError: if one of `more_routes` is none of those, or any route says not who may call it.
+        RouteWithoutAccessError: another route in `more_routes`, or any route outside the table.
     """
     app = web.Application(
         middlewares=[
@@ -81,15 +91,16 @@ def build_app(context: ApiContext, *, more_routes: Iterable[web.RouteDef] = ()) 
             middlewares.authenticate,
             middlewares.deadline(),
         ],
-        client_max_size=gateway.MAX_BODY_BYTES,
+        client_max_size=forward.MAX_BODY_BYTES,
     )
     app[CONTEXT] = context
     app[KEYS] = KeyRing(context.database)
     app[STREAMS] = Streams()
-    app[plan.ANALYSES_AT_ONCE] = asyncio.Semaphore(plan.MAX_ANALYSES_AT_ONCE)
+    app[manifests.ANALYSES_AT_ONCE] = asyncio.Semaphore(manifests.MAX_ANALYSES_AT_ONCE)
     app.on_response_prepare.append(middlewares.note_start)
     app.on_shutdown.append(app[STREAMS].end)
-    app.cleanup_ctx.append(upstream_context)
+    app.cleanup_ctx.append(agent_proxies_context)
+    app.cleanup_ctx.append(live_routes_context)
     table = {(route.method, route.path): route for route in all_routes(context.version)}
     table |= {(route.method, route.path): route for route in map(_agents_route, more_routes)}
     for route in table.values():
@@ -102,12 +113,12 @@ def build_app(context: ApiContext, *, more_routes: Iterable[web.RouteDef] = ()) 
 def _agents_route(given: web.RouteDef) -> Route:
     if (given.method, given.path) not in _SELF_AUTHENTICATING:
         raise RouteWithoutAccessError(f"{given.method} {given.path}: no access is stated for it")
-    # How long a connection or a join takes is the hub's to limit.
+    # The hub limits how long a connection or a join takes.
     return Route(given.method, given.path, given.handler, Access.OPEN, "For agents", "agents", stream=True)
 
 
 def _check(app: web.Application) -> None:
-    """Shows that no route has come in beside the table."""
+    """Checks that the table holds every route."""
     for route in app.router.routes():
         canonical = route.resource.canonical if route.resource is not None else ""
         if (route.method, canonical) not in app[middlewares.ROUTES]:

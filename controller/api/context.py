@@ -1,4 +1,4 @@
-"""What the handlers are given: the database, the leader's standing, and the few questions that others answer."""
+"""What the handlers share: the database, the leader's state, and callbacks into the rest of the controller."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Final
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
-from controller.api.hints import Hints
+from controller.api.change_fanout import ChangeFanout
 from controller.domain.placement import Need
 from controller.scheduling.admission.admission import RESERVE_AFTER_S
 from controller.store.access.keys import KeyRing, Principal
@@ -17,7 +17,7 @@ from schemas.manifest.deployment import DeploymentSpec
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One part of being ready; `message` says what is wrong, or how well it is."""
+    """One readiness check; `message` says what is wrong, or gives details."""
 
     ok: bool
     message: str = ""
@@ -25,23 +25,23 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class ApiContext:
-    """Everything the API stands upon.
+    """Everything that the handlers use.
 
     Attributes:
-        database: where all is read and written.
-        hints: wake-ups, published by whoever listens to the database.
-        leadership: whether this controller leads, and its term.
+        database: to read and write.
+        changes: change notifications of the database, for watches and the gateway.
+        leadership: whether this controller is the leader, and its term.
         readiness: the checks behind /readyz, by name.
-        loop_lag: by how many seconds the event loop was late lately.
-        analyse: works out the need of a spec that nobody has analysed yet; raises ChildFailure where it cannot.
-        registry: what /metrics shows beside the figures that are read from the rows.
-        version: of this program.
-        reserve_after_s: for how long one has to wait until room is kept for it.
-        longest_window_s: for how long samples are kept; no policy may look further back.
+        loop_lag: the event loop's recent lag, in seconds.
+        analyse: computes the need of a spec that has no analysis yet; raises ChildFailure.
+        registry: the metrics of this process; /metrics adds those read from rows.
+        version: of Gpuward.
+        reserve_after_s: how long an instance is pending before capacity is reserved for it.
+        longest_window_s: how long samples are kept; the longest allowed window of a policy.
     """
 
     database: Database
-    hints: Hints
+    changes: ChangeFanout
     leadership: Callable[[], tuple[bool, int | None]]
     readiness: Callable[[], Awaitable[Mapping[str, Check]]]
     loop_lag: Callable[[], float]

@@ -1,4 +1,4 @@
-"""Refusals on the wire: every error of every route is `{"error": {"code", "message", "details"}}`."""
+"""Turns errors into responses: every error is `{"error": {"code", "message", "details"}}`."""
 
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
@@ -8,7 +8,7 @@ import asyncpg
 import orjson
 from aiohttp import web
 
-from controller.api.hints import TooManySubscribersError
+from controller.api.change_fanout import TooManySubscribersError
 from controller.engines.base import EngineUnsupportedError, SpecError
 from controller.store.core.refusals import (
     GenerationConflictError,
@@ -24,7 +24,7 @@ _RETRY_AFTER_S: Final = "1"
 
 
 class ApiError(Exception):
-    """A refusal with its status; `code` is for programs, `message` names the fix."""
+    """An error response. `code` is for programs; `message` says what is wrong, where, and what to do."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class ApiError(Exception):
         self.headers = dict(headers or {})
 
 
-# What the store and the engines refuse, and how that is said over HTTP.
+# Refusals of the store: their status and code.
 _STATUSES: Final[Sequence[tuple[type[Exception], int, str]]] = (
     (NotFoundError, 404, "not_found"),
     (GenerationConflictError, 412, "generation_conflict"),
@@ -53,22 +53,22 @@ _STATUSES: Final[Sequence[tuple[type[Exception], int, str]]] = (
     (BadCursorError, 400, "invalid"),
     (TooManySubscribersError, 503, "too_many_watches"),
 )
-# The database is away, busy or restarting: what was asked for may be asked again.
+# The database is unavailable, busy or restarting; the request can be repeated.
 DATABASE_TROUBLE: Final = (
     asyncpg.PostgresConnectionError,
     asyncpg.InterfaceError,
-    asyncpg.InternalClientError,  # a connection was cut in mid-answer
+    asyncpg.InternalClientError,  # a connection was cut during an answer
     asyncpg.OperatorInterventionError,
     asyncpg.InsufficientResourcesError,
     asyncpg.TransactionRollbackError,
     asyncpg.LockNotAvailableError,
     ConnectionError,
-    FileNotFoundError,  # the server's socket is not there, as before it has come back
+    FileNotFoundError,  # the server's socket is missing, as during a restart
 )
 
 
 def as_api_error(error: Exception) -> ApiError | None:
-    """What a known error is on the wire; None for one that nobody expected."""
+    """The response for a known error; None for an unexpected one."""
     known: ApiError | None
     match error:
         case ApiError():
@@ -82,9 +82,9 @@ def as_api_error(error: Exception) -> ApiError | None:
         case web.HTTPException():
             known = _from_aiohttp(error)
         case TimeoutError():
-            known = unavailable("timed_out", "this took too long and was given up; try again in a moment")
+            known = unavailable("timed_out", "the request timed out here; try again in a moment")
         case _ if isinstance(error, DATABASE_TROUBLE):
-            known = unavailable("database_unavailable", "the database cannot be reached now; try again in a moment")
+            known = unavailable("database_unavailable", "the database is unavailable; try again in a moment")
         case _:
             found = next((entry for entry in _STATUSES if isinstance(error, entry[0])), None)
             known = ApiError(found[1], found[2], str(error)) if found else None
@@ -92,24 +92,24 @@ def as_api_error(error: Exception) -> ApiError | None:
 
 
 def _field_problem(error: SpecError) -> FieldProblem:
-    """An engine's refusal begins with the field: `runtime: docker is not available ...`."""
+    """The problem in an engine's error, which begins with the field: `runtime: docker is not available ...`."""
     field, _, rest = str(error).partition(": ")
     return FieldProblem(field, rest) if rest else FieldProblem("", field)
 
 
 def invalid(problems: Sequence[FieldProblem], *, code: str = "invalid") -> ApiError:
-    """Bad input: the message names the fields, the details say of each what is wrong and what to write."""
-    fields = ", ".join(problem.path or "the whole" for problem in problems)
+    """400: the message names the fields; the details say for each what is wrong and what to write."""
+    fields = ", ".join(problem.path or "body" for problem in problems)
     return ApiError(
         400,
         code,
-        f"what was sent cannot be used ({fields})",
+        f"the request is invalid: {fields}",
         details={"problems": [{"path": problem.path, "message": problem.message} for problem in problems]},
     )
 
 
 def unavailable(code: str, message: str) -> ApiError:
-    """It cannot be done now, but soon."""
+    """503: the same request may succeed in a moment."""
     return ApiError(503, code, message, headers={"Retry-After": _RETRY_AFTER_S})
 
 
@@ -117,24 +117,24 @@ def _from_aiohttp(error: web.HTTPException) -> ApiError:
     code = HTTPStatus(error.status).phrase.lower().replace(" ", "_").replace("-", "_")
     match error:
         case web.HTTPNotFound():
-            message = "no such path; /openapi.json lists those there are"
+            message = "unknown path; /openapi.json lists all paths"
         case web.HTTPMethodNotAllowed():
-            message = f"{error.method} is not for this path; allowed: {', '.join(sorted(error.allowed_methods))}"
+            message = f"method {error.method} is not allowed here; allowed: {', '.join(sorted(error.allowed_methods))}"
         case web.HTTPRequestEntityTooLarge():
-            code, message = "too_large", "the body is too large; make it smaller"
+            code, message = "too_large", "body: too large; make it smaller"
         case _:
             message = error.reason
     kept = {name: error.headers[name] for name in ("Allow", "Location") if name in error.headers}
     return ApiError(error.status, code, message, headers=kept)
 
 
-# The OpenAI clients look for a `type` beside code and message.
+# OpenAI's clients expect a `type` beside code and message.
 _OPENAI_TYPES: Final = {401: "authentication_error", 403: "permission_error", 404: "invalid_request_error",
                         400: "invalid_request_error", 413: "invalid_request_error"}  # fmt: skip
 
 
 def error_response(error: ApiError, path: str) -> web.Response:
-    """The envelope."""
+    """The response in the form that all errors share."""
     body: dict[str, Any] = {"code": error.code, "message": error.message, "details": error.details}
     if path.startswith("/v1/"):
         body["type"] = _OPENAI_TYPES.get(error.status, "server_error")

@@ -1,4 +1,4 @@
-"""What happens around every handler: an id for the request, one shape of error, a key, a deadline."""
+"""Wraps every handler: request id, error responses, authentication and role, deadline."""
 
 import asyncio
 import re
@@ -26,14 +26,14 @@ _SERVER_ERROR: Final = 500
 
 
 async def note_start(request: web.Request, response: web.StreamResponse) -> None:
-    """Signal before the headers leave, of streams too: they carry the request's id."""
+    """Signal before headers are sent, also of streams: adds the request id."""
     response.headers[_REQUEST_ID_HEADER] = request.get(REQUEST_ID, "")
     request[_STARTED] = True
 
 
 @web.middleware
 async def identify(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Takes over the caller's request id where it is a decent one, else makes one; logs carry it."""
+    """Takes the client's request id if it is valid, else makes one; logs carry it."""
     given = request.headers.get(_REQUEST_ID_HEADER, "")
     request[REQUEST_ID] = given if _GOOD_REQUEST_ID.match(given) else secrets.token_hex(8)
     with structlog.contextvars.bound_contextvars(request_id=request[REQUEST_ID]):
@@ -42,7 +42,7 @@ async def identify(request: web.Request, handler: Handler) -> web.StreamResponse
 
 @web.middleware
 async def answer_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Turns whatever was raised into the one envelope."""
+    """Turns every exception into an error response."""
     try:
         return await handler(request)
     except Exception as error:
@@ -57,15 +57,17 @@ async def answer_errors(request: web.Request, handler: Handler) -> web.StreamRes
                 error=str(error),
             )
         if request.get(_STARTED):
-            cut(request)  # half an answer is out; a second one behind it would be taken for its rest
-        known = known or ApiError(_SERVER_ERROR, "internal", "something went wrong here; the log has the request's id")
+            cut(request)  # a part of a response is sent; an error after it would be read as its rest
+        known = known or ApiError(
+            _SERVER_ERROR, "internal", "internal error; search the controller's log for the request id"
+        )
         known.details.setdefault("request_id", request[REQUEST_ID])
         return error_response(known, request.path)
 
 
 @web.middleware
 async def authenticate(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Refuses who has no key, and who has a key of too small a role; what is not in the table is nobody's to call."""
+    """Requires a key, and a role that the route allows. A route outside the table can never be called."""
     route = _route_of(request)
     if route is not None and route.access is Access.OPEN:
         return await handler(request)
@@ -75,26 +77,26 @@ async def authenticate(request: web.Request, handler: Handler) -> web.StreamResp
         raise ApiError(
             401,
             "unauthenticated",
-            "no valid API key; send Authorization: Bearer KEY (for gpuward: set GPUWARD_API_KEY)",
+            "API key is missing or invalid; send Authorization: Bearer KEY (for gpuward: set GPUWARD_API_KEY)",
             headers={"WWW-Authenticate": "Bearer"},
         )
     if route is None:
-        return await handler(request)  # no such path or method, which its own handler says
+        return await handler(request)  # the handler of unknown paths and methods
     if not route.access.allows(principal.role):
         allowed = ", ".join(sorted(route.access.value))
-        raise ApiError(403, "forbidden", f"a key of role {principal.role} may not do this; use one of: {allowed}")
+        raise ApiError(403, "forbidden", f"role {principal.role} is not allowed here; use a key with one of: {allowed}")
     request[PRINCIPAL] = principal
     return await handler(request)
 
 
 def _route_of(request: web.Request) -> Route | None:
-    """The route in the table; None where there is no such path or method."""
+    """The route in the table; None for an unknown path or method."""
     resource = request.match_info.route.resource
     return request.app[ROUTES].get((request.method, resource.canonical)) if resource is not None else None
 
 
 def deadline(seconds: float = HANDLER_DEADLINE_S) -> Middleware:
-    """A limit on every handler but those that stream."""
+    """Limits every handler except streams."""
 
     @web.middleware
     async def limited(request: web.Request, handler: Handler) -> web.StreamResponse:

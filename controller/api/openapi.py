@@ -1,4 +1,4 @@
-"""`GET /openapi.json`: described from the route table and from the very models that validate."""
+"""`GET /openapi.json`: generated from the route table and the models that validate."""
 
 import re
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ def describe(routes: Sequence[Route], version: str) -> dict[str, Any]:
     models: dict[type[BaseModel], None] = {ErrorView: None}
     for route in routes:
         models.update({model: None for model in (route.answer, route.body) if model is not None})
-    # The bodies' schemas are those that validate; answers have no computed fields, so the same ones describe them.
+    # Responses have no computed fields, so the schemas that validate describe them too.
     references, definitions = models_json_schema(
         [(model, "validation") for model in models], ref_template="#/components/schemas/{model}"
     )
@@ -36,7 +36,7 @@ def describe(routes: Sequence[Route], version: str) -> dict[str, Any]:
         "components": {
             "schemas": definitions["$defs"],
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
-            "responses": {"Error": {"description": "Refused", "content": {_JSON: {"schema": schemas[ErrorView]}}}},
+            "responses": {"Error": {"description": "Error", "content": {_JSON: {"schema": schemas[ErrorView]}}}},
         },
     }
 
@@ -52,7 +52,7 @@ def _operation(route: Route, schemas: dict[type[BaseModel], Any]) -> dict[str, A
             *(_query(query) for query in route.query),
         ],
         "responses": {
-            str(route.status): _answer(route, schemas),
+            str(route.status): _response(route, schemas),
             "default": {"$ref": "#/components/responses/Error"},
         },
         "security": [] if route.access is Access.OPEN else [{"key": []}],
@@ -79,21 +79,21 @@ def _query(query: Query) -> dict[str, Any]:
     }
 
 
-def _answer(route: Route, schemas: dict[type[BaseModel], Any]) -> dict[str, Any]:
-    answer: dict[str, Any] = {"description": route.summary}
+def _response(route: Route, schemas: dict[type[BaseModel], Any]) -> dict[str, Any]:
+    response: dict[str, Any] = {"description": route.summary}
     if route.answer is not None:
-        answer["content"] = {route.media: {"schema": schemas[route.answer]}}
+        response["content"] = {route.media: {"schema": schemas[route.answer]}}
     elif route.status != 204:  # noqa: PLR2004 - no content
-        answer["content"] = {route.media: {}}
-    return answer
+        response["content"] = {route.media: {}}
+    return response
 
 
-def openapi_route(document_of: Sequence[Route], version: str) -> Route:
-    """The route that shows the document of all routes, itself included."""
+def openapi_route(routes: Sequence[Route], version: str) -> Route:
+    """The route that returns the document of all routes, including itself."""
 
     async def get(_request: web.Request) -> web.Response:
         return web.Response(body=document, content_type=_JSON)
 
-    itself = Route("GET", "/openapi.json", get, Access.READ, "This document", "openapi")
-    document = orjson.dumps(describe([*document_of, itself], version))
+    itself = Route("GET", "/openapi.json", get, Access.READ, "This OpenAPI document", "openapi")
+    document = orjson.dumps(describe([*routes, itself], version))
     return itself

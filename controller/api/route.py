@@ -1,4 +1,4 @@
-"""What a route is: path, handler, who may call it, and what goes in and out. The table behind app and /openapi.json."""
+"""A route: path, handler, access and models. The route table builds the application and /openapi.json."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -10,14 +10,13 @@ from pydantic import BaseModel
 
 from schemas.api.access import Role
 
-MAX_BODY_BYTES: Final = 2**20
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Access(Enum):
-    """Who may call a route. Every route says so; there is no default but refusal."""
+    """The roles that may call a route. Every route states it; there is no default."""
 
-    OPEN = frozenset[Role]()  # anybody; the handler authenticates by itself or tells nothing of value
+    OPEN = frozenset[Role]()  # without a key: the handler authenticates, or returns nothing confidential
     READ = frozenset[Role]({"viewer", "operator", "admin"})
     OPERATE = frozenset[Role]({"operator", "admin"})
     ADMINISTER = frozenset[Role]({"admin"})
@@ -38,8 +37,8 @@ class Query:
 
 
 PAGING: Final = (
-    Query("limit", "objects on a page, 1 to 1000; 100 where it is left out", "integer"),
-    Query("cursor", "`next` of the page before"),
+    Query("limit", "objects per page, 1 to 1000 (default 100)", "integer"),
+    Query("cursor", "`next` of the previous page"),
 )
 
 
@@ -49,18 +48,17 @@ class Route:
 
     Attributes:
         method: HTTP method.
-        path: as aiohttp writes it, `{name}` for variables.
-        handler: what answers.
-        access: who may call it.
+        path: in aiohttp's form, `{name}` for variables.
+        handler: of the request.
+        access: the roles that may call it.
         summary: one line for /openapi.json.
         tag: the resource, for /openapi.json.
-        answer: model of a good answer; None: no JSON of a model (`media` says what then).
-        body: model of the body; None: it takes none.
+        answer: model of a successful response; None: `media` says what it is.
+        body: model of the request body; None: no body.
         query: query parameters.
-        status: of a good answer.
-        media: content type of a good answer.
-        stream: the answer may take as long as it likes; no deadline.
-        max_body_bytes: beyond it 413.
+        status: of a successful response.
+        media: content type of a successful response.
+        stream: without a deadline.
     """
 
     method: str
@@ -75,4 +73,3 @@ class Route:
     status: int = 200
     media: str = "application/json"
     stream: bool = False
-    max_body_bytes: int = MAX_BODY_BYTES

@@ -1,4 +1,4 @@
-"""Answers that last: cut when the client is too slow, ended when the server stops."""
+"""Streaming responses: cut when the client is too slow, ended when the server stops."""
 
 import asyncio
 from collections.abc import Iterator
@@ -11,11 +11,11 @@ SLOW_CLIENT_S: Final = 10.0
 
 
 class SlowClientError(Exception):
-    """The client did not take what was written to it in time."""
+    """The client did not read in time."""
 
 
 class Streams:
-    """The tasks that serve open streams; a server that stops ends them instead of waiting for them."""
+    """The tasks of open streams. A stopping server cancels them instead of waiting."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None] | asyncio.Task[web.StreamResponse]] = set()
@@ -23,10 +23,10 @@ class Streams:
 
     @contextmanager
     def registered(self) -> Iterator[None]:
-        """Counts the calling task as a stream for as long as the context lasts; a cancel by `end` ends it quietly."""
+        """Registers the calling task for as long as the context lasts. A cancel by `end` raises no error."""
         task = asyncio.current_task()
         if task is None:
-            raise RuntimeError("a stream is served by a task")
+            raise RuntimeError("registered() was called outside a task")
         self._tasks.add(task)
         try:
             yield
@@ -48,10 +48,10 @@ STREAMS: Final = web.AppKey("STREAMS", Streams)
 
 
 async def write(response: web.StreamResponse, data: bytes) -> None:
-    """Writes, and gives up on a client that does not read.
+    """Writes to the client.
 
     Raises:
-        SlowClientError: after `SLOW_CLIENT_S` without room in its buffer.
+        SlowClientError: its buffer stayed full for `SLOW_CLIENT_S`.
     """
     try:
         async with asyncio.timeout(SLOW_CLIENT_S):
@@ -61,6 +61,6 @@ async def write(response: web.StreamResponse, data: bytes) -> None:
 
 
 def cut(request: web.Request) -> None:
-    """Ends the connection at once, so that the client sees a broken answer and not a short one."""
+    """Ends the connection at once, so that the client sees a broken response and not a short one."""
     if request.transport is not None:
         request.transport.abort()

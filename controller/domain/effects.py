@@ -1,31 +1,32 @@
-"""What a decision about one deployment asks to be done: data, applied by the reconciler in one guarded transaction."""
+"""What one step does to one deployment: data, which the reconciler writes in one guarded transaction."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, Literal
 
-from controller.domain.instances import NeedError
-from controller.domain.phases import InstancePhase
+from controller.domain.events import NewEvent
+from controller.domain.instances import InstanceFacts, NeedError
+from controller.domain.phases import InstancePhase, check_instance_edge
 from controller.domain.placement import Need
 
-ANALYZING_MESSAGE: Final = "its need is worked out"
+ANALYZING_MESSAGE: Final = "its need is being analyzed"
 
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """A new instance of a revision, in `pending`, or in `analyzing` where its need is being worked out."""
+    """A new instance of a revision, in `pending`, or in `analyzing` while its need is being analyzed."""
 
     revision: int
     replaces: str | None = None
     analyzing: bool = False
-    born: datetime | None = None  # where it has the age of another, which was pushed out; None: now
-    relocation: int | None = None  # of which it is the copy
+    born: datetime | None = None  # its queue time, kept from the preempted instance that it replaces; None: now
+    relocation: int | None = None  # it is the replacement of this relocation
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
-    """A phase change, done only while the instance is still in `expected` at `epoch`. None leaves a column alone."""
+class PhaseChange:
+    """Written only while the instance is in `expected` at `epoch`. None leaves a column as it is."""
 
     instance: str
     expected: InstancePhase
@@ -41,7 +42,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """The next epoch on the same worker: claims renewed under it, a start ordered, phase `starting`."""
+    """The next epoch on the same worker: its claims are renewed, a start command is written, phase `starting`."""
 
     instance: str
     expected: InstancePhase
@@ -50,7 +51,7 @@ class Restart:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """All claims of an instance go, or those of one rank: what held them is dead, or was never started."""
+    """Releases all claims of an instance, or those of one rank: its process is dead or was never started."""
 
     instance: str
     epoch: int
@@ -58,8 +59,8 @@ class Release:
 
 
 @dataclass(frozen=True, slots=True)
-class StopOrderPlan:
-    """A stop for one process."""
+class Stop:
+    """A stop command for one process."""
 
     instance: str
     epoch: int
@@ -71,14 +72,14 @@ class StopOrderPlan:
 
 @dataclass(frozen=True, slots=True)
 class Withdraw:
-    """An order that was never sent is taken back; the step is void if it was sent meanwhile."""
+    """Withdraws a command that was never sent. The step is void if it was sent meanwhile."""
 
     command_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class Remove:
-    """The instance's row goes; its claims must have gone before."""
+    """Deletes the instance's row, after its claims."""
 
     instance: str
     expected: InstancePhase
@@ -87,7 +88,7 @@ class Remove:
 
 @dataclass(frozen=True, slots=True)
 class RelocationEnd:
-    """A relocation is over."""
+    """The end of a relocation."""
 
     id: int
     state: Literal["moved", "abandoned"]
@@ -96,7 +97,7 @@ class RelocationEnd:
 
 @dataclass(frozen=True, slots=True)
 class StoreNeed:
-    """The result of the analysis, kept with the revision."""
+    """The result of an analysis, stored with the revision. Neither need nor error: an earlier error is forgotten."""
 
     generation: int
     need: Need | None
@@ -104,8 +105,8 @@ class StoreNeed:
 
 
 @dataclass(frozen=True, slots=True)
-class DeploymentUpdate:
-    """Derived state of the deployment."""
+class DeploymentStatus:
+    """The derived status of a deployment."""
 
     phase: str
     reason: str
@@ -115,42 +116,103 @@ class DeploymentUpdate:
     conditions: tuple[Mapping[str, Any], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Fact:
-    """An event to be written with the plan. Objects besides the deployment."""
-
-    reason: str
-    message: str
-    objects: tuple[str, ...] = ()
-    evidence: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class DeploymentEffects:
-    """Everything that one step does. `analyse`: the generation whose analysis shall run; None: none shall."""
+    """Everything that one step does. The decision's sub-steps fill it; every phase change passes the edge table here.
 
-    creates: tuple[Create, ...] = ()
-    moves: tuple[Move, ...] = ()
-    restarts: tuple[Restart, ...] = ()
-    releases: tuple[Release, ...] = ()
-    stops: tuple[StopOrderPlan, ...] = ()
-    withdrawals: tuple[Withdraw, ...] = ()
-    removals: tuple[Remove, ...] = ()
+    Attributes:
+        status: the deployment's new status; None: unchanged.
+        finish: the deleted deployment's row goes.
+        events: their objects without the deployment, which the writer adds.
+        forget_failures: instances that have run long enough.
+        analyse: the generation whose analysis must run; None: none must.
+        requeue_after_s: seconds until the next step at the latest; None: on the next hint.
+    """
+
+    creates: list[Create] = field(default_factory=list)
+    phase_changes: list[PhaseChange] = field(default_factory=list)
+    restarts: list[Restart] = field(default_factory=list)
+    releases: list[Release] = field(default_factory=list)
+    stops: list[Stop] = field(default_factory=list)
+    withdrawals: list[Withdraw] = field(default_factory=list)
+    removals: list[Remove] = field(default_factory=list)
     store_need: StoreNeed | None = None
-    update: DeploymentUpdate | None = None
-    finish: bool = False  # the tombstone may go
-    facts: tuple[Fact, ...] = ()
-    relocated: tuple[RelocationEnd, ...] = ()
-    forget_failures: tuple[str, ...] = ()
+    status: DeploymentStatus | None = None
+    finish: bool = False
+    events: list[NewEvent] = field(default_factory=list)
+    relocation_ends: list[RelocationEnd] = field(default_factory=list)
+    forget_failures: list[str] = field(default_factory=list)
     analyse: int | None = None
     wake_placement: bool = False
-    again_after_s: float | None = None
+    requeue_after_s: float | None = None
 
     @property
     def writes(self) -> bool:
-        """Whether there is anything for the database."""
+        """Whether the database must be written."""
         return bool(
-            self.creates or self.moves or self.restarts or self.releases or self.stops or self.withdrawals
-            or self.removals or self.store_need or self.update or self.finish or self.facts or self.forget_failures
-            or self.relocated
+            self.creates or self.phase_changes or self.restarts or self.releases or self.stops or self.withdrawals
+            or self.removals or self.store_need or self.status or self.finish or self.events or self.forget_failures
+            or self.relocation_ends
         )  # fmt: skip
+
+    def change_phase(
+        self,
+        instance: InstanceFacts,
+        to: InstancePhase,
+        reason: str = "",
+        message: str = "",
+        *,
+        failures: int | None = None,
+        restarts: int | None = None,
+        not_before: datetime | None = None,
+        stop_reason: str | None = None,
+    ) -> None:
+        """Adds a phase change. Raises IllegalTransitionError where the edge table has none."""
+        check_instance_edge(instance.id, instance.phase, to)
+        self.phase_changes.append(
+            PhaseChange(
+                instance=instance.id,
+                expected=instance.phase,
+                epoch=instance.epoch,
+                to=to,
+                reason=reason,
+                message=message,
+                failures=failures,
+                restarts=restarts,
+                not_before=not_before,
+                stop_reason=stop_reason,
+            )
+        )
+
+    def release(self, instance: InstanceFacts) -> None:
+        """Releases all claims, which frees capacity for pending instances.
+
+        Unsent commands are withdrawn with them: a host that is taken for dead may return and fetch its commands.
+        """
+        for rank in instance.ranks:
+            self.withdraw(instance, rank)
+        if instance.claims:
+            self.releases.append(Release(instance=instance.id, epoch=instance.epoch))
+            self.wake_placement = True
+
+    def release_rank(self, instance: InstanceFacts, rank: int) -> None:
+        """Releases one rank's claims. From then on the instance can only end."""
+        self.releases.append(Release(instance=instance.id, epoch=instance.epoch, rank=rank))
+        self.wake_placement = True
+
+    def withdraw(self, instance: InstanceFacts, rank: int) -> bool:
+        """Withdraws the rank's start command if no agent can have seen it; returns whether that is so."""
+        command_id = instance.unsent_start(rank)
+        if command_id is not None and Withdraw(command_id) not in self.withdrawals:
+            self.withdrawals.append(Withdraw(command_id))
+        return command_id is not None
+
+    def remove(self, instance: InstanceFacts) -> None:
+        """Releases the claims and deletes the row."""
+        self.release(instance)
+        self.removals.append(Remove(instance=instance.id, expected=instance.phase, epoch=instance.epoch))
+
+    def requeue(self, seconds: float) -> None:
+        """Makes the next step due in that many seconds at the latest."""
+        seconds = max(seconds, 0.01)
+        self.requeue_after_s = seconds if self.requeue_after_s is None else min(self.requeue_after_s, seconds)

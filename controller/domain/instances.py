@@ -1,4 +1,4 @@
-"""One deployment with all that concerns it, as read at one moment: all that the decision looks at. Frozen."""
+"""One deployment, read at one moment: the whole input of its decision. Frozen."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from schemas.manifest.deployment import DeploymentSpec
 
 @dataclass(frozen=True, slots=True)
 class NeedError:
-    """Why a revision's need is not known. A terminal one waits for a changed spec."""
+    """Why a revision's need is unknown. Without `retryable` it stays until the spec changes."""
 
     message: str
     retryable: bool
@@ -22,7 +22,7 @@ class NeedError:
 
 @dataclass(frozen=True, slots=True)
 class RevisionFacts:
-    """An immutable spec and what was found out about it."""
+    """An immutable spec with the result of its analysis."""
 
     generation: int
     spec: DeploymentSpec
@@ -39,7 +39,7 @@ class IntentFacts:
     source: str
     max_replicas: int
     reason: str
-    instances: tuple[str, ...] = ()  # that shall go first
+    instances: tuple[str, ...] = ()  # that are scaled down first
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +55,14 @@ class ClaimFacts:
     cpu_milli: int
     exclusive: bool
     position: int
-    healthy: bool = True  # the device is present and well
+    healthy: bool = True  # the device is present and its health is ok
     device_mib: int = 0  # memory of the whole device
-    device_claimed_mib: int = 0  # of it, by this claim and all others
+    device_claimed_mib: int = 0  # by this claim and all others
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessFacts:
-    """What the agent last said of a process."""
+    """An agent's latest report of a process."""
 
     epoch: int
     rank: int
@@ -75,7 +75,7 @@ class ProcessFacts:
 
 @dataclass(frozen=True, slots=True)
 class CommandFacts:
-    """An order and what became of it. `sent`: it may have reached the agent."""
+    """A command and its state. `sent`: it may have reached the agent."""
 
     id: int
     epoch: int
@@ -90,7 +90,7 @@ class CommandFacts:
 
 @dataclass(frozen=True, slots=True)
 class HostFacts:
-    """A worker that holds claims of this deployment, as far as its instances must know it."""
+    """A worker on which this deployment holds claims, reduced to what its instances depend on."""
 
     id: str
     name: str
@@ -119,24 +119,30 @@ class InstanceFacts:
     stop_reason: str | None
     replaces: str | None
     created_at: datetime
-    engine: str = ""  # that placement chose; empty: its spec leaves no choice
+    engine: str = ""  # chosen by placement; empty: its spec leaves no choice
     layout: Layout | None = None  # likewise
-    pushed_out_for: str | None = None  # the instance that waits for its room
+    preempted_for: str | None = None  # the pending instance that gets its capacity
     claims: tuple[ClaimFacts, ...] = ()
     processes: tuple[ProcessFacts, ...] = ()
     commands: tuple[CommandFacts, ...] = ()
 
     def process(self, rank: int = 0) -> ProcessFacts | None:
-        """The present epoch's process of that rank, where an agent has reported it."""
+        """The current epoch's process of that rank; None until an agent has reported it."""
         return next((p for p in self.processes if p.epoch == self.epoch and p.rank == rank), None)
 
     def command(self, verb: str, rank: int = 0) -> CommandFacts | None:
-        """The present epoch's order of that verb."""
+        """The current epoch's command with that verb."""
         return next((c for c in self.commands if c.epoch == self.epoch and c.rank == rank and c.verb == verb), None)
+
+    def unsent_start(self, rank: int) -> int | None:
+        """The id of the rank's start command if no agent can have seen it."""
+        start = self.command("start", rank)
+        unseen = start is not None and start.state == "open" and not start.sent and self.process(rank) is None
+        return start.id if start is not None and unseen else None
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """Ranks that hold claims."""
+        """The ranks that hold claims."""
         return tuple(sorted({c.rank for c in self.claims}))
 
     def host_of(self, rank: int) -> str | None:
@@ -146,18 +152,18 @@ class InstanceFacts:
 
 @dataclass(frozen=True, slots=True)
 class RelocationFacts:
-    """A move under way: `instance`, at `epoch`, goes as soon as `copy` runs; empty: there is none yet."""
+    """A relocation under way: `instance` at `epoch` stops once `replacement` runs; empty: it does not exist yet."""
 
     id: int
     instance: str
     epoch: int
-    to: str  # names of the workers, for people
-    copy: str = ""
+    to: str  # names of the workers, for messages
+    replacement: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class DeploymentFacts:
-    """A deployment, its newest revision and every revision that an instance still runs, its instances, their hosts."""
+    """A deployment with its newest revision, the revisions that instances still run, its instances and their hosts."""
 
     uid: str
     name: str
@@ -173,7 +179,7 @@ class DeploymentFacts:
     ready: int
     observed_generation: int
     conditions: tuple[Mapping[str, Any], ...]
-    now: datetime  # the database's clock at the read
+    now: datetime  # the database's clock when it was read
     revisions: Mapping[int, RevisionFacts]
     intents: tuple[IntentFacts, ...] = ()
     instances: tuple[InstanceFacts, ...] = ()

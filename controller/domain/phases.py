@@ -53,13 +53,14 @@ class WorkerPhase(StrEnum):
 
 
 P = InstancePhase
-_LIVE: Final = frozenset({P.SCHEDULED, P.STARTING, P.RUNNING, P.UNHEALTHY, P.BACKOFF})
+# A process may exist in these phases.
+LIVE: Final = frozenset({P.SCHEDULED, P.STARTING, P.RUNNING, P.UNHEALTHY, P.BACKOFF})
 
 # An instance holds claims in these phases and in no other.
-HOLDS_CLAIMS: Final = _LIVE | {P.UNREACHABLE, P.REPLACED, P.STOPPING}
+HOLDS_CLAIMS: Final = LIVE | {P.UNREACHABLE, P.REPLACED, P.STOPPING}
 FINAL: Final = frozenset({P.SUCCEEDED, P.FAILED})
-# A process may exist in these phases.
-LIVE: Final = _LIVE
+# The phase that follows from a live process's state.
+PHASE_OF_STATE: Final = {"starting": P.STARTING, "running": P.RUNNING, "unhealthy": P.UNHEALTHY}
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,11 @@ from collections.abc import Iterable
 from operator import attrgetter
 from typing import Final
 
-from controller.decide.devices import MISSING, DevicePlan
+from controller.decide.inventory_report import MISSING, DevicePlan
+from controller.domain.events import NewEvent
 from controller.hub.session import Session
 from controller.store.core.database import Database
-from controller.store.core.events import NewEvent, write_events
+from controller.store.core.events import write_events
 from controller.store.core.notify import notify
 from controller.store.deployments import processes
 from controller.store.workers import devices, workers
@@ -20,7 +21,7 @@ _READINGS: Final = frozenset({"used_mib", "utilization"})
 _standing_of: Final = attrgetter(*(field for field in DeviceFacts.model_fields if field not in _READINGS))
 
 
-def differs(known: tuple[DeviceFacts, ...] | None, reported: tuple[DeviceFacts, ...] | None) -> bool:
+def facts_differ(known: tuple[DeviceFacts, ...] | None, reported: tuple[DeviceFacts, ...] | None) -> bool:
     """Whether GPUs are reported that are not as last written; mere readings make no difference."""
     return _standing(known) != _standing(reported)
 
@@ -29,7 +30,7 @@ def _standing(gpus: tuple[DeviceFacts, ...] | None) -> frozenset[tuple[object, .
     return None if gpus is None else frozenset(map(_standing_of, gpus))
 
 
-async def write_change(
+async def write_device_change(
     database: Database, session: Session, report: Inventory | tuple[DeviceFacts, ...] | None
 ) -> bool:
     """Writes a changed inventory, or GPUs that changed (None: they cannot be read any more).

@@ -11,14 +11,15 @@ from typing import Final
 import structlog
 from aiohttp import WSMsgType, web
 
+from controller.domain.events import NewEvent
 from controller.hub.devices import inventory_events
 from controller.hub.heartbeats import foreign_events
-from controller.hub.reports import shortened, stray_event
+from controller.hub.reports import stray_event, truncated
 from controller.hub.session import SEND_LIMIT_S, close_socket
 from controller.hub.validate import MalformedMessageError, parse_message, proxy_address
 from controller.runtime.database import DATABASE_ERRORS
 from controller.store.core.database import Database
-from controller.store.core.events import NewEvent, write_events
+from controller.store.core.events import write_events
 from controller.store.core.notify import notify
 from controller.store.deployments import processes
 from controller.store.workers import devices, workers
@@ -34,7 +35,7 @@ _LISTED: Final = 50  # processes named in an event's evidence
 
 
 @dataclass(frozen=True, slots=True)
-class Handshaken:
+class HandshakeResult:
     """What a hello has led to."""
 
     session: int
@@ -85,7 +86,7 @@ async def receive_hello(socket: web.WebSocketResponse) -> Hello:
     return hello
 
 
-async def accept(database: Database, identity: Identity, hello: Hello, peer: str | None) -> Handshaken:
+async def accept(database: Database, identity: Identity, hello: Hello, peer: str | None) -> HandshakeResult:
     """Writes the whole picture that a hello brings, as the worker's newest session.
 
     Raises:
@@ -96,7 +97,7 @@ async def accept(database: Database, identity: Identity, hello: Hello, peer: str
     worker = identity.id
     async with asyncio.timeout(WRITE_LIMIT_S), database.transaction() as connection:
         new = await workers.begin_session(connection, worker, hello, address)
-        reports = [processes.SessionReport(worker, new.session, shortened(report)) for report in hello.processes]
+        reports = [processes.SessionReport(worker, new.session, truncated(report)) for report in hello.processes]
         written = await processes.write_reports(connection, reports)
         gone = await processes.end_missing(connection, worker, new.session, hello.processes, hello.report_seq)
         plan = await devices.write_inventory(connection, worker, hello.inventory)
@@ -115,7 +116,7 @@ async def accept(database: Database, identity: Identity, hello: Hello, peer: str
         await notify(connection, "worker", [worker])
         await notify(connection, "process", written.deployments | {deployment for deployment, *_ in gone})
     held_elsewhere = frozenset(device.row.uuid for device in plan.refused)
-    return Handshaken(new.session, new.term, new.at, tuple(written.strays), held_elsewhere)
+    return HandshakeResult(new.session, new.term, new.at, tuple(written.strays), held_elsewhere)
 
 
 async def refuse(request: web.Request, socket: web.WebSocketResponse, why: str, *, final: bool = False) -> None:
@@ -128,7 +129,7 @@ async def refuse(request: web.Request, socket: web.WebSocketResponse, why: str, 
     await close_socket(socket, request.transport)
 
 
-async def note_malformed(database: Database, worker_id: str, name: str, error: MalformedMessageError) -> None:
+async def record_malformed(database: Database, worker_id: str, name: str, error: MalformedMessageError) -> None:
     """Records what an agent sent amiss. Best effort: its connection is closed either way."""
     event = NewEvent("agent_message_malformed", f"the agent of {name} sent: {error}", (f"worker:{worker_id}",))
     try:

@@ -8,11 +8,12 @@ from typing import Final
 
 import structlog
 
+from controller.domain.events import NewEvent
 from controller.hub.session import Session
 from controller.runtime.clock import Clock
 from controller.runtime.database import DATABASE_ERRORS
 from controller.store.core.database import Database
-from controller.store.core.events import NewEvent, write_events
+from controller.store.core.events import write_events
 from controller.store.core.notify import notify
 from controller.store.workers.devices import settle_devices
 from controller.store.workers.heartbeats import ForeignUse, Reading, Seen, write_readings, write_seen
@@ -54,12 +55,12 @@ class Liveness:
         database: Database,
         clock: Clock,
         *,
-        lost_fence: Callable[[Session], None],
+        superseded: Callable[[Session], None],
         cut_all: Callable[[str], None],
     ) -> None:
         self._database = database
         self._clock = clock
-        self._lost_fence = lost_fence
+        self._superseded = superseded
         self._cut_all = cut_all
         self._last: dict[Session, float] = {}
         self._dirty: dict[Session, _Heard] = {}
@@ -94,7 +95,7 @@ class Liveness:
             heard.unread = heard.unread or tuple(gpu.uuid for gpu in session.gpus or ())
         heard.gpus = gpus
 
-    def look_again(self, session: Session) -> None:
+    def recheck(self, session: Session) -> None:
         """Has the next write check that the session is still the newest."""
         self._of(session)
 
@@ -157,7 +158,7 @@ class Liveness:
             raise
         for session in batch:
             if session not in current:
-                self._lost_fence(session)
+                self._superseded(session)
 
     async def _write(self, batch: dict[Session, _Heard], *, settle: bool) -> set[Session]:
         now = self._clock.monotonic()

@@ -10,14 +10,14 @@ import structlog
 from aiohttp import web
 
 from controller.hub import handshake
-from controller.hub.commands import Delivery, Secrets
-from controller.hub.dispatch import NO_DATABASE, Conversation
-from controller.hub.handshake import Handshaken, HandshakeRefusedError, refuse
+from controller.hub.command_dispatch import CommandDispatcher, Secrets
+from controller.hub.handshake import HandshakeRefusedError, HandshakeResult, refuse
 from controller.hub.heartbeats import Liveness
-from controller.hub.join import Joining, refusal
+from controller.hub.join import JoinHandler, refusal
+from controller.hub.messages import NO_DATABASE, MessageHandler
 from controller.hub.partitions import PartitionUpkeep
-from controller.hub.reports import Intake
-from controller.hub.samples import SampleIntake
+from controller.hub.reports import ReportWriter
+from controller.hub.samples import SampleWriter
 from controller.hub.session import CLOSE_LIMIT_S, Session
 from controller.hub.validate import MalformedMessageError
 from controller.runtime.clock import Clock
@@ -31,7 +31,7 @@ log = structlog.get_logger(__name__)
 
 PING_S: Final = 10.0
 CLOSE_ALL_LIMIT_S: Final = 3.0
-MAX_GREETINGS: Final = 512  # connections whose hello is awaited or being written
+MAX_HANDSHAKES: Final = 512  # connections whose hello is awaited or being written
 _SHUTDOWN: Final = "this controller is shutting down"
 _TAKEN_OVER: Final = "a newer connection of this worker has taken over"
 _DELETED: Final = "this worker was deleted, or this is another controller; join again with a new token"
@@ -55,23 +55,23 @@ class Hub:
         self._database = database
         self._clock = clock
         self._sessions: dict[str, Session] = {}
-        self._joining = Joining(database, clock)
-        self._delivery = Delivery(database, clock, self._sessions, secrets)
-        self._intake = Intake(database, clock, self._delivery.wake)
-        self._upkeep = PartitionUpkeep(database, keep)
-        self._samples = SampleIntake(database, clock, self._upkeep)
+        self._join = JoinHandler(database, clock)
+        self._dispatcher = CommandDispatcher(database, clock, self._sessions, secrets)
+        self._reports = ReportWriter(database, clock, self._dispatcher.wake)
+        self._partitions = PartitionUpkeep(database, keep)
+        self._samples = SampleWriter(database, clock, self._partitions)
         self._sample_s = sample_s
-        self._liveness = Liveness(database, clock, lost_fence=self._lost_fence, cut_all=self._cut_all)
-        self._conversation = Conversation(
+        self._liveness = Liveness(database, clock, superseded=self._superseded, cut_all=self._cut_all)
+        self._messages = MessageHandler(
             database,
             clock,
-            intake=self._intake,
+            reports=self._reports,
             samples=self._samples,
             liveness=self._liveness,
-            lost_fence=self._lost_fence,
+            superseded=self._superseded,
         )
         self._log = log.bind(controller=instance_id)
-        self._greetings = 0
+        self._handshakes = 0
         self._open: set[Session] = set()
         self._all_closed = asyncio.Event()
         self._closing = False
@@ -79,7 +79,7 @@ class Hub:
     def routes(self) -> list[web.RouteDef]:
         """The two routes of the agents' protocol; both authenticate by themselves."""
         return [
-            web.post(JOIN_PATH, self._joining.handle),
+            web.post(JOIN_PATH, self._join.handle),
             # A HEAD of a WebSocket makes no sense, so aiohttp shall not add one.
             web.get(CONNECT_PATH, self._connect, allow_head=False),
         ]
@@ -88,9 +88,9 @@ class Hub:
         """A hint: `command` says that orders wait for a worker (None: any), `worker` that a worker's row changed."""
         match kind:
             case "command" | "*":
-                self._delivery.wake(id_)
+                self._dispatcher.wake(id_)
             case "worker" if id_ is not None and id_ in self._sessions:
-                self._liveness.look_again(self._sessions[id_])
+                self._liveness.recheck(self._sessions[id_])
             case _:
                 return
 
@@ -107,10 +107,10 @@ class Hub:
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._liveness.run(), name="hub-liveness")
-                group.create_task(self._intake.run(), name="hub-intake")
-                group.create_task(self._upkeep.run(), name="hub-partitions")
+                group.create_task(self._reports.run(), name="hub-reports")
+                group.create_task(self._partitions.run(), name="hub-partitions")
                 group.create_task(self._samples.run(), name="hub-samples")
-                group.create_task(self._delivery.run(), name="hub-delivery")
+                group.create_task(self._dispatcher.run(), name="hub-dispatcher")
         finally:
             await self.close()
 
@@ -136,7 +136,7 @@ class Hub:
         for session in list(self._open):
             session.cut(why, ours=True)
 
-    def _lost_fence(self, session: Session) -> None:
+    def _superseded(self, session: Session) -> None:
         session.cut(f"{_TAKEN_OVER}, or the worker was deleted")
 
     async def _connect(self, request: web.Request) -> web.StreamResponse:
@@ -144,17 +144,17 @@ class Hub:
         credential = handshake.bearer(request)
         if credential is None:
             return refusal(401, "unauthenticated", "send the worker's credential: Authorization: Bearer CREDENTIAL")
-        if self._closing or self._greetings >= MAX_GREETINGS:
+        if self._closing or self._handshakes >= MAX_HANDSHAKES:
             return refusal(503, "busy", "too many agents connect at once; dial again", retry_after_s=1.0)
         socket = web.WebSocketResponse(
             heartbeat=PING_S, timeout=CLOSE_LIMIT_S, max_msg_size=MAX_MESSAGE_BYTES, compress=False
         )
-        self._greetings += 1
+        self._handshakes += 1
         session: Session | None = None
         try:
             identity = await handshake.identify(self._database, credential)
             await socket.prepare(request)
-            session = await self._greet(request, socket, identity)
+            session = await self._handshake(request, socket, identity)
         except HandshakeRefusedError as error:
             await refuse(request, socket, str(error), final=error.final)
         except DATABASE_ERRORS as error:
@@ -163,12 +163,14 @@ class Hub:
                 return refusal(503, "database_unavailable", NO_DATABASE, retry_after_s=1.0)
             await refuse(request, socket, NO_DATABASE)
         finally:
-            self._greetings -= 1
+            self._handshakes -= 1
         if session is not None:
-            await self._converse(session)
+            await self._serve(session)
         return socket
 
-    async def _greet(self, request: web.Request, socket: web.WebSocketResponse, identity: Identity | None) -> Session:
+    async def _handshake(
+        self, request: web.Request, socket: web.WebSocketResponse, identity: Identity | None
+    ) -> Session:
         """From the open socket to a registered session.
 
         Raises:
@@ -179,9 +181,9 @@ class Hub:
         try:
             hello = await handshake.receive_hello(socket)
             received_s = self._clock.monotonic()
-            greeted = await handshake.accept(self._database, identity, hello, request.remote)
+            accepted = await handshake.accept(self._database, identity, hello, request.remote)
         except MalformedMessageError as error:
-            await handshake.note_malformed(self._database, identity.id, identity.name, error)
+            await handshake.record_malformed(self._database, identity.id, identity.name, error)
             raise HandshakeRefusedError(str(error)) from error
         except WorkerGoneError as error:
             raise HandshakeRefusedError(_DELETED, final=True) from error
@@ -190,35 +192,35 @@ class Hub:
             request.transport,
             worker_id=identity.id,
             name=identity.name,
-            number=greeted.session,
-            since=greeted.at,
+            number=accepted.session,
+            since=accepted.at,
             boot_id=hello.boot_id,
             gpus=hello.inventory.gpus,
         )
         session.compare_clocks(received_s, hello.sent_s)
-        session.held_elsewhere = greeted.held_elsewhere
+        session.held_elsewhere = accepted.held_elsewhere
         if not self._register(session):
             raise HandshakeRefusedError(_SHUTDOWN if self._closing else _TAKEN_OVER)
-        self._welcome(session, identity, hello, greeted)
+        self._welcome(session, identity, hello, accepted)
         self._log.info("agent connected", worker=identity.name, session=session.number, peer=request.remote)
         return session
 
-    def _welcome(self, session: Session, identity: Identity, hello: Hello, greeted: Handshaken) -> None:
+    def _welcome(self, session: Session, identity: Identity, hello: Hello, accepted: HandshakeResult) -> None:
         """Queues the first words to an agent: who it is here, what of its picture is kept, then its orders."""
         session.send(
             Welcome(
                 worker=identity.name,
-                session=greeted.session,
-                term=greeted.term,
+                session=accepted.session,
+                term=accepted.term,
                 sample_s=self._sample_s,
                 proxy_secret=identity.proxy_secret,
             )
         )
         if hello.processes:
             session.send(ReportAck(seq=max(report.seq for report in hello.processes)))
-        self._intake.stop_strays(session, greeted.strays, greeted.term)
+        self._reports.stop_strays(session, accepted.strays, accepted.term)
         self._liveness.read(session, hello.inventory.gpus)
-        self._delivery.wake(identity.id)
+        self._dispatcher.wake(identity.id)
 
     def _register(self, session: Session) -> bool:
         """Makes the session its worker's; False where a newer one is there already."""
@@ -242,12 +244,12 @@ class Hub:
             self._all_closed.set()
         self._log.info("agent disconnected", worker=session.name, session=session.number, clean=session.clean)
 
-    async def _converse(self, session: Session) -> None:
+    async def _serve(self, session: Session) -> None:
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(session.write_all(), name=f"agent-{session.name}-writer")
                 try:
-                    await self._conversation.read_all(session)
+                    await self._messages.read_all(session)
                 finally:
                     session.finish()
         except asyncio.CancelledError:

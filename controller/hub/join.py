@@ -50,7 +50,7 @@ class FailureLimit:
             self._failures.popitem(last=False)
 
 
-class Joining:
+class JoinHandler:
     """The handler."""
 
     def __init__(self, database: Database, clock: Clock) -> None:

@@ -8,12 +8,13 @@ from typing import Final
 
 import structlog
 
+from controller.domain.events import NewEvent
 from controller.hub.session import Session
 from controller.hub.validate import MAX_PROCESSES, MAX_TEXT
 from controller.runtime.clock import Clock
 from controller.runtime.database import DATABASE_ERRORS
 from controller.store.core.database import Database
-from controller.store.core.events import NewEvent, write_events
+from controller.store.core.events import write_events
 from controller.store.core.notify import notify
 from controller.store.deployments import commands, processes
 from schemas.wire import Command, CommandResult, ProcessReport, ReportAck, StopOrder
@@ -24,7 +25,7 @@ BATCH: Final = 1_000
 WRITE_LIMIT_S: Final = 20.0
 RETRY_S: Final = (0.2, 0.5, 1.0, 2.0, 5.0)
 STRAY_DRAIN_S: Final = 10.0
-STRAY_AGAIN_S: Final = 5.0
+STRAY_RESEND_S: Final = 5.0
 
 _Key = tuple[str, int, int]
 
@@ -41,7 +42,7 @@ class _Pending:
         return len(self.reports) + len(self.results)
 
 
-class Intake:
+class ReportWriter:
     """One writer for all connections.
 
     Args:
@@ -162,12 +163,12 @@ class Intake:
         now = self._clock.monotonic()
         for stray in strays:
             key = (stray.instance, stray.epoch, stray.rank)
-            if now - session.strays.get(key, -STRAY_AGAIN_S) >= STRAY_AGAIN_S:
+            if now - session.strays.get(key, -STRAY_RESEND_S) >= STRAY_RESEND_S:
                 session.strays[key] = now
-                session.send(stop_of_stray(stray.instance, stray.epoch, stray.rank, term))
+                session.send(stop_stray_command(stray.instance, stray.epoch, stray.rank, term))
 
 
-def stop_of_stray(instance: str, epoch: int, rank: int, term: int) -> Command:
+def stop_stray_command(instance: str, epoch: int, rank: int, term: int) -> Command:
     """An order that stands in no row: its id is 0, and its answer is not kept."""
     stop = StopOrder(drain_time_s=STRAY_DRAIN_S, reason="nothing is claimed for it")
     return Command(command_id=0, term=term, instance=instance, epoch=epoch, rank=rank, verb="stop", stop=stop)
@@ -191,13 +192,13 @@ def _stray_events(batch: Iterable[_Pending], strays: Iterable[processes.Stray]) 
 
 def _reports(batch: Iterable[_Pending]) -> list[processes.SessionReport]:
     return [
-        processes.SessionReport(p.session.worker_id, p.session.number, shortened(report))
+        processes.SessionReport(p.session.worker_id, p.session.number, truncated(report))
         for p in batch
         for report in p.reports.values()
     ]
 
 
-def shortened(report: ProcessReport) -> ProcessReport:
+def truncated(report: ProcessReport) -> ProcessReport:
     """The report with no more of its message than is kept: the end, where errors stand."""
     if len(report.message) <= MAX_TEXT:
         return report

@@ -39,7 +39,7 @@ class _Waiting:
             self.size += 1 + len(period.gpus) + len(period.processes)
 
 
-class SampleIntake:
+class SampleWriter:
     """One writer for all connections. While the database is away nothing is acknowledged: agents keep what they have.
 
     Args:

@@ -37,7 +37,7 @@ class Session:
         unanswered: ids of orders sent here and not answered, with the time of sending (monotonic).
         strays: processes that were told to stop because nobody owns them, with the time of telling.
         gpus: GPUs as last written, so that a heartbeat that says the same costs nothing; None: unreadable.
-        held_elsewhere: GPUs that it reports and another worker holds; looked at again from `look_again_at` on.
+        held_elsewhere: GPUs that it reports and another worker holds; looked at again from `recheck_at` on.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Session:
         self.strays: dict[tuple[str, int, int], float] = {}
         self.gpus = gpus
         self.held_elsewhere: frozenset[str] = frozenset()
-        self.look_again_at = 0.0
+        self.recheck_at = 0.0
         self._socket = socket
         self._transport = transport
         self._outgoing: deque[Outgoing] = deque()

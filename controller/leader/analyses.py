@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from controller.decide.instances import Finished
+from controller.decide.instances.need import Finished
 from controller.domain.instances import RevisionFacts
 from controller.domain.placement import Need
 from controller.engines.base import Analysis, EngineUnsupportedError

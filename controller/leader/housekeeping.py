@@ -4,13 +4,14 @@ from typing import Final
 
 import structlog
 
+from controller.domain.events import NewEvent
 from controller.runtime.clock import Clock
 from controller.runtime.database import DATABASE_ERRORS
 from controller.runtime.lease import check_term
 from controller.runtime.outcome import StaleError
 from controller.store.core.audit import audit
 from controller.store.core.database import Database
-from controller.store.core.events import NewEvent, write_events
+from controller.store.core.events import write_events
 from controller.store.telemetry.retention import prune
 
 log = structlog.get_logger(__name__)

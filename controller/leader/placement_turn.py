@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from controller.decide.orders import start_payload
+from controller.decide.start_command import start_payload
 from controller.domain.placement import Ask, Need, Placed, Unplaced
 from controller.engines.registry import engine_for
 from controller.runtime.clock import Clock

@@ -9,7 +9,7 @@ from itertools import groupby
 from math import nan
 from typing import Final, TypeAlias
 
-from controller.decide.policies import is_judged
+from controller.decide.policies.actions import is_judged
 from controller.domain.policies import GpuClaim, PolicyFacts, WatchedInstance
 from controller.domain.series import Series
 from controller.domain.utilization import GpuUse, InstanceUse, RequestsSeen

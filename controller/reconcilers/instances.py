@@ -3,18 +3,18 @@
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from controller.decide.backoff import RestartSettings
-from controller.decide.instances import decide
-from controller.decide.orders import start_payload
+from controller.decide.instances.decide import decide
+from controller.decide.start_command import start_payload
 from controller.domain.effects import DeploymentEffects
 from controller.domain.instances import DeploymentFacts
+from controller.domain.restarts import RestartSettings
 from controller.leader.analyses import Analyses, known_need
 from controller.leader.placement_turn import NewInstance, PlacementTurn
 from controller.runtime.lease import check_term
 from controller.runtime.outcome import Done, Outcome, Requeue, StaleError
 from controller.store.core.database import Database
 from controller.store.core.errors import LostGuardError
-from controller.store.core.guarded import PlannedStep
+from controller.store.core.guarded import DeploymentStep
 from controller.store.deployments.effects import carry_out, new_instance_id
 from controller.store.deployments.observe import list_uids, observe
 from controller.store.placement.commit import commit_placements
@@ -56,32 +56,32 @@ class InstancesReconciler:
         steps = [self._decide(facts) for facts in observed.values()]
         for step in steps:
             self._cancel_needless(step)
-        placed = await self._apply([step for step in steps if step.plan.writes])
+        placed = await self._apply([step for step in steps if step.effects.writes])
         for step in steps:
             self._follow_up(step, placed)
         outcomes: dict[str, Outcome] = dict.fromkeys(keys, Done())
         for step in steps:
             if placed.intersection(step.names):
                 outcomes[step.facts.uid] = Requeue(0.0)
-            elif step.plan.again_after_s is not None:
-                outcomes[step.facts.uid] = Requeue(step.plan.again_after_s)
+            elif step.effects.requeue_after_s is not None:
+                outcomes[step.facts.uid] = Requeue(step.effects.requeue_after_s)
         return outcomes
 
-    def _decide(self, facts: DeploymentFacts) -> PlannedStep:
+    def _decide(self, facts: DeploymentFacts) -> DeploymentStep:
         known, impossible = known_need(facts.revisions[facts.revision])
         finished = impossible or self._analyses.finished(facts.uid)
-        plan = decide(facts, self._settings, finished, known)
-        names = tuple(new_instance_id(facts.name) for _ in plan.creates)
-        return PlannedStep(facts, plan, _payloads(facts, plan), names)
+        effects = decide(facts, self._settings, finished, known)
+        names = tuple(new_instance_id(facts.name) for _ in effects.creates)
+        return DeploymentStep(facts, effects, _payloads(facts, effects), names)
 
-    def _cancel_needless(self, step: PlannedStep) -> None:
+    def _cancel_needless(self, step: DeploymentStep) -> None:
         """Before anything is written: what nobody waits for any more must not compute on."""
-        if step.plan.analyse is None and self._analyses.running(step.facts.uid):
+        if step.effects.analyse is None and self._analyses.running(step.facts.uid):
             facts = step.facts
             since = facts.deleted_at or facts.revisions[facts.revision].created_at
             self._analyses.cancel(facts.uid, committed_at=since)
 
-    async def _apply(self, steps: Sequence[PlannedStep]) -> set[str]:
+    async def _apply(self, steps: Sequence[DeploymentStep]) -> set[str]:
         """Carries all of it out; returns the instances that were created and placed in one."""
         if not steps:
             return set()
@@ -96,38 +96,38 @@ class InstancesReconciler:
             self._placement_turn.committed(starts, kept)
         return {s.waiting.id for s in kept}
 
-    def _new_instances(self, steps: Sequence[PlannedStep]) -> list[NewInstance]:
+    def _new_instances(self, steps: Sequence[DeploymentStep]) -> list[NewInstance]:
         """Who is created by these steps and could be placed at once, in the order in which they are served."""
         found: list[NewInstance] = []
-        if any(s.plan.releases or s.plan.restarts for s in steps):
+        if any(s.effects.releases or s.effects.restarts for s in steps):
             return found  # they lock devices, and whoever has done that may lock no more workers
         for step in sorted(steps, key=lambda s: -s.facts.spec.priority):
-            facts, stored = step.facts, step.plan.store_need
+            facts, stored = step.facts, step.effects.store_need
             revision = facts.revisions[facts.revision]
             need = stored.need if stored is not None else revision.need
             if need is not None:
                 # A copy of one that is to move has its place chosen already, and comes by the ordinary pass.
-                names = (n for n, c in zip(step.names, step.plan.creates, strict=True) if c.relocation is None)
+                names = (n for n, c in zip(step.names, step.effects.creates, strict=True) if c.relocation is None)
                 new = (new_instance(name, facts.uid, facts.name, facts.revision) for name in names)
                 found += [NewInstance(one, revision.spec, need) for one in new]
         return found
 
-    def _follow_up(self, step: PlannedStep, placed: Collection[str]) -> None:
-        plan, facts = step.plan, step.facts
-        if plan.store_need is not None:
+    def _follow_up(self, step: DeploymentStep, placed: Collection[str]) -> None:
+        effects, facts = step.effects, step.facts
+        if effects.store_need is not None:
             self._analyses.forget(facts.uid)
-        if plan.analyse is not None:
-            self._analyses.start(facts.uid, facts.revisions[plan.analyse])
-        if plan.wake_placement:
-            if plan.moves or facts.instances or not set(step.names) <= set(placed):
+        if effects.analyse is not None:
+            self._analyses.start(facts.uid, facts.revisions[effects.analyse])
+        if effects.wake_placement:
+            if effects.phase_changes or facts.instances or not set(step.names) <= set(placed):
                 self._placement_turn.note_pending()
             self._wake_placement()
 
 
-def _payloads(facts: DeploymentFacts, plan: DeploymentEffects) -> dict[str, dict[str, Any]]:
+def _payloads(facts: DeploymentFacts, effects: DeploymentEffects) -> dict[str, dict[str, Any]]:
     by_id = {i.id: i for i in facts.instances}
     payloads: dict[str, dict[str, Any]] = {}
-    for restart in plan.restarts:
+    for restart in effects.restarts:
         instance = by_id[restart.instance]
         gpus = [c for c in instance.claims if c.kind == "gpu"]
         revision = facts.revisions[instance.revision]

@@ -5,7 +5,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from controller.decide.backoff import RestartSettings
+from controller.domain.restarts import RestartSettings
 from controller.leader.placement_turn import PlacementTurn, UnplacedRow
 from controller.runtime.lease import check_term
 from controller.runtime.outcome import Done, Outcome, Requeue, StaleError

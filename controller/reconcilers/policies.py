@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 
 import structlog
 
-from controller.decide.policies import decide_policy, is_judged, look_again
+from controller.decide.policies.actions import decide_policy, is_judged, look_again
 from controller.domain.policies import EffectivePolicy, PolicyFacts, PolicyPlan, WatchedInstance
 from controller.domain.utilization import InstanceUse
 from controller.leader.telemetry import Telemetry, Watched

@@ -5,7 +5,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Final
 
-from controller.decide.workers import decide
+from controller.decide.worker_phases import decide
+from controller.domain.events import NewEvent
 from controller.domain.phases import WorkerPhase
 from controller.domain.workers import WorkerChange, WorkerSettings, WorkersPlan
 from controller.runtime.clock import LeapWatch
@@ -13,7 +14,7 @@ from controller.runtime.lease import check_term
 from controller.runtime.outcome import Done, Outcome, Requeue, StaleError
 from controller.store.core.database import Database
 from controller.store.core.errors import LostGuardError
-from controller.store.core.events import NewEvent, write_events
+from controller.store.core.events import write_events
 from controller.store.core.notify import notify
 from controller.store.workers import workers
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from controller.domain.workers import WorkerSettings
 from controller.hub import handshake
-from controller.hub.commands import Delivery
+from controller.hub.command_dispatch import CommandDispatcher
 from controller.hub.heartbeats import Liveness
-from controller.hub.reports import BATCH, Intake
+from controller.hub.reports import BATCH, ReportWriter
 from controller.hub.session import Session
 from controller.reconcilers.placement import EVERYTHING
 from controller.reconcilers.relocations import ALL as ALL_RELOCATIONS
@@ -97,10 +97,10 @@ class Controller:
         """kill -9: its memory is lost."""
         self.sessions: dict[str, Session] = {}
         self.links: list[Link] = []
-        self.intake = Intake(self._database, self._clock, lambda _worker: None)
-        self.delivery = Delivery(self._database, self._clock, self.sessions, _no_secrets)
+        self.reports = ReportWriter(self._database, self._clock, lambda _worker: None)
+        self.dispatcher = CommandDispatcher(self._database, self._clock, self.sessions, _no_secrets)
         self.liveness = Liveness(
-            self._database, self._clock, lost_fence=lambda s: s.cut("taken over"), cut_all=lambda _why: None
+            self._database, self._clock, superseded=lambda s: s.cut("taken over"), cut_all=lambda _why: None
         )
 
     async def acquire_lease(self) -> Term | None:
@@ -138,7 +138,7 @@ class Controller:
         session.send(Welcome(worker=host.name, session=greeted.session, term=greeted.term, proxy_secret="s"))
         if hello.processes:
             session.send(ReportAck(seq=max(report.seq for report in hello.processes)))
-        self.intake.stop_strays(session, greeted.strays, greeted.term)
+        self.reports.stop_strays(session, greeted.strays, greeted.term)
         link = Link(session, self)
         self.links.append(link)
         return link
@@ -148,26 +148,26 @@ class Controller:
         for message in messages:
             self.liveness.heard(link.session)
             if isinstance(message, CommandResult):
-                self.intake.result(link.session, message)
+                self.reports.result(link.session, message)
             else:
-                self.intake.report(link.session, message)
+                self.reports.report(link.session, message)
 
     async def write(self) -> None:
         """One round of the hub's reports, as its loop makes it."""
-        batch = self.intake._take(BATCH)
+        batch = self.reports._take(BATCH)
         if not batch:
             return
         try:
-            await self.intake._write(batch)
+            await self.reports._write(batch)
         except DATABASE_ERRORS:
-            self.intake._put_back(batch)
+            self.reports._put_back(batch)
             raise
 
     async def deliver(self) -> None:
         """One round of dispatch to all connected agents."""
         open_ = [s for s in self.sessions.values() if s._ending is None]
         if open_:
-            await self.delivery._deliver(open_)
+            await self.dispatcher._deliver(open_)
 
     async def flush(self, heard: Iterable[Session]) -> None:
         """One round of heartbeats; `heard` have just sent one."""

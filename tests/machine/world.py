@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import asyncpg
 
-from controller.hub import handshake as greeting
-from controller.hub.devices import write_change
+from controller.hub import handshake
+from controller.hub.devices import write_device_change
 from controller.store.core.refusals import RefusedError
 from controller.store.deployments import writes as deployments
 from controller.store.workers import flags as worker_flags
@@ -237,7 +237,7 @@ class World:
         self, host: Host, worker_id: str, hello: Hello, controller: Controller, strike: Strike | None, *, keep: bool
     ) -> None:
         async def greet() -> None:
-            identity = await greeting.identify(self.database, worker_id)
+            identity = await handshake.identify(self.database, worker_id)
             if identity is None or identity.deleted:
                 if keep:
                     host.worker_id = None
@@ -267,7 +267,7 @@ class World:
         hear(link)
         await self.attempt(controller.write)
         host = next(h for h in self.hosts if h.name == link.session.name)
-        await self.attempt(lambda: write_change(self.database, link.session, host.inventory()))
+        await self.attempt(lambda: write_device_change(self.database, link.session, host.inventory()))
         if newest != link.session.number:
             assert before == await self.fingerprint(), "an ended connection has written"
             self.tally["stale sessions refused"] += 1
@@ -288,4 +288,4 @@ class World:
         """A heartbeat: the hub writes changed devices."""
         link = host.link
         if link is not None:
-            await self.attempt(lambda: write_change(self.database, link.session, host.inventory()), strike)
+            await self.attempt(lambda: write_device_change(self.database, link.session, host.inventory()), strike)

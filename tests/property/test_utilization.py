@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.decide.utilization import judge
+from controller.decide.policies.idle_verdict import judge
 from controller.domain.series import Series
 from controller.domain.utilization import Verdict
 from schemas.manifest.policy import UtilizationPolicy

@@ -4,7 +4,7 @@ import asyncio
 import shutil
 from pathlib import Path
 
-from controller.decide.backoff import RestartSettings
+from controller.domain.restarts import RestartSettings
 from controller.store.core.database import Database
 from controller.store.deployments import writes as deployments
 from controller.store.views.deployments import deployment_by_name

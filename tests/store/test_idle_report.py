@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from controller.decide.replay import freed_gpu_s
+from controller.decide.policies.replay import freed_gpu_s
 from controller.store.core.database import Database
 from controller.store.telemetry.idle_report import Sums, add_spoken, days, read_claimed
 from controller.store.telemetry.past import read_pasts

@@ -5,15 +5,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import aiohttp
 import asyncpg
 import psutil
 import pytest
 from sqlalchemy import text
 
+from controller.api.change_fanout import ChangeFanout
 from controller.api.errors import as_api_error
-from controller.api.hints import Hints
-from controller.api.upstream import Upstream
+from controller.api.gateway.live_routes import LiveRoutes
 from controller.runtime.database import DATABASE_ERRORS
 from controller.store.access.tokens import create_token
 from controller.store.core.database import TRANSACTION_TIMEOUT, Database
@@ -109,13 +108,13 @@ class _Stumbling:
 
 
 async def test_the_gateways_table_outlives_every_trouble(migrated: Database) -> None:
-    stumbling, hints = _Stumbling(migrated), Hints()
-    async with asyncio.timeout(30), aiohttp.ClientSession() as session:
-        upstream = Upstream(session, stumbling, hints)
+    stumbling, changes = _Stumbling(migrated), ChangeFanout()
+    async with asyncio.timeout(30):
+        routes = LiveRoutes(stumbling, changes)
         while not stumbling.answered.is_set():
-            hints.publish("process", None)
+            changes.publish("process", None)
             await asyncio.sleep(0.01)
-        assert not upstream.refreshing.done()
-        upstream.refreshing.cancel()
-        await asyncio.wait([upstream.refreshing])
+        assert not routes.refreshing.done()
+        routes.refreshing.cancel()
+        await asyncio.wait([routes.refreshing])
     assert not stumbling.errors

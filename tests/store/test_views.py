@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from controller.domain.events import NewEvent
 from controller.store.core.database import Database
-from controller.store.core.events import NewEvent, write_events
+from controller.store.core.events import write_events
 from controller.store.core.refusals import InUseError, NotFoundError
 from controller.store.deployments.serving import read_serving
 from controller.store.placement.inventory import read_inventory

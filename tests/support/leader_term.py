@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from controller.decide.backoff import RestartSettings
+from controller.domain.restarts import RestartSettings
 from controller.leader.analyses import Analyses
 from controller.leader.placement_turn import PlacementTurn
 from controller.reconcilers.instances import InstancesReconciler

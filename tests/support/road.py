@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from controller.decide.backoff import RestartSettings
 from controller.domain.phases import INSTANCE_EDGES, InstancePhase
+from controller.domain.restarts import RestartSettings
 from controller.domain.workers import WorkerSettings
 from controller.leader.housekeeping import Housekeeping
 from controller.reconcilers.cancelling import CancellingReconciler

@@ -11,8 +11,8 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from controller.api.app import build_app
+from controller.api.change_fanout import ChangeFanout
 from controller.api.context import ApiContext, Check
-from controller.api.hints import Hints
 from controller.domain.placement import Need
 from controller.runtime.child import ChildError
 from controller.runtime.metrics import Metrics
@@ -58,7 +58,7 @@ class ServedApi:
     url: str
     app: web.Application
     keys: dict[str, str]
-    hints: Hints
+    changes: ChangeFanout
     surroundings: Surroundings
     metrics: Metrics
     session: aiohttp.ClientSession
@@ -84,10 +84,10 @@ async def served(
     database: Database, *, more_routes: Iterable[web.RouteDef] = (), shutdown_s: float = 5.0
 ) -> AsyncIterator[ServedApi]:
     """Serves until the end of the context."""
-    surroundings, hints = Surroundings(), Hints()
+    surroundings, changes = Surroundings(), ChangeFanout()
     context = ApiContext(
         database=database,
-        hints=hints,
+        changes=changes,
         leadership=surroundings.leadership,
         readiness=surroundings.readiness,
         loop_lag=lambda: surroundings.lag_s,
@@ -103,7 +103,7 @@ async def served(
         aiohttp.ClientSession(auto_decompress=False) as session,
     ):
         metrics = Metrics(surroundings.registry)
-        yield ServedApi(f"http://{address}", app, keys, hints, surroundings, metrics, session)
+        yield ServedApi(f"http://{address}", app, keys, changes, surroundings, metrics, session)
 
 
 @asynccontextmanager

@@ -1,1 +1,1 @@
-"""What would happen: plans, explanations and moves, worked out with the scheduler and not written."""
+"""Dry runs on the scheduler's own code: plan, explain and defrag."""

@@ -1,4 +1,4 @@
-"""`POST /defrag`: which running instances to move so that others fit; with `apply` they are moved, a few at a time."""
+"""`POST /defrag`: which running instances to relocate so that others fit; `apply` relocates them, a few at a time."""
 
 import asyncio
 from collections.abc import Sequence
@@ -7,10 +7,11 @@ from typing import Final
 
 from aiohttp import web
 
+from controller.api.body import read_model
 from controller.api.context import CONTEXT
-from controller.api.dry_run.placements import Planned, asks_of
-from controller.api.dry_run.plan import ANALYSES_AT_ONCE, observe_manifests, validate_all
-from controller.api.exchange import answer, read_model
+from controller.api.dry_run.effects import ManifestEffect, asks_of
+from controller.api.dry_run.manifests import ANALYSES_AT_ONCE, effects_of, validate_all
+from controller.api.responses import json_response
 from controller.api.route import Access, Route
 from controller.domain.placement import Ask, Placed
 from controller.engines.registry import engine_for
@@ -36,7 +37,7 @@ from schemas.manifest.problems import FieldProblem, ManifestError, join_path
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """What was worked out, with names of workers as people know them."""
+    """The computed plan, with names of workers by id."""
 
     plan: Consolidation
     movable: dict[str, MovableRow]
@@ -49,21 +50,21 @@ async def post(request: web.Request) -> web.Response:
     context = request.app[CONTEXT]
     body = await read_model(request, DefragBody)
     manifests = _deployments(body)
-    planned: list[Planned] = []
+    effects: list[ManifestEffect] = []
     if manifests:
         async with request.app[ANALYSES_AT_ONCE]:
-            planned = await observe_manifests(context, manifests)
+            effects = await effects_of(context, manifests)
     async with context.database.snapshot() as connection:
         await check_none_under_way(connection)
         seen = await read_inventory(connection)
         movable, demands = await read_movable(connection), await read_demands(connection, MAX_DEMANDS)
         leaving = (await read_holders(connection, seen.holdings)).leaving
-    outcome = await asyncio.to_thread(_work_out, seen.inventory, planned, demands, movable, leaving)
-    view = _view(outcome, planned)
+    outcome = await asyncio.to_thread(_consolidate, seen.inventory, effects, demands, movable, leaving)
+    view = _view(outcome, effects)
     if body.apply and outcome.plan.moves:
         await ask_for(context.database, _relocations(outcome))
         view = view.model_copy(update={"applied": True})
-    return answer(view)
+    return json_response(view)
 
 
 def _deployments(body: DefragBody) -> list[DeploymentManifest]:
@@ -73,22 +74,22 @@ def _deployments(body: DefragBody) -> list[DeploymentManifest]:
     for number, one in enumerate(parse_manifest_objects(list(body.manifests))):
         path = join_path("manifests", number)
         if not isinstance(one, DeploymentManifest):
-            raise ManifestError([FieldProblem(path, "is no deployment; room is made for deployments only")])
+            raise ManifestError([FieldProblem(path, "must be a deployment")])
         written[path] = one
     validate_all(written)
     return list(written.values())
 
 
-def _work_out(
+def _consolidate(
     inventory: Inventory,
-    planned: Sequence[Planned],
+    effects: Sequence[ManifestEffect],
     demands: Sequence[DemandRow],
     movable: Sequence[MovableRow],
     leaving: Sequence[Holder],
 ) -> _Outcome:
-    stated = {one.uid for one in planned}
+    stated = {effect.uid for effect in effects}
     asks = [_ask(row) for row in demands if row.deployment_uid not in stated]
-    asks += [ask for one in planned for ask in asks_of(one)]
+    asks += [ask for effect in effects for ask in asks_of(effect)]
     may_move = [row for row in movable if row.deployment_uid not in stated]
     copies = [Movable(row.instance, row.workers, row.claims, _ask(row)) for row in may_move]
     plan = consolidate(inventory, asks, copies, leaving=leaving)
@@ -100,7 +101,7 @@ def _ask(row: DemandRow | MovableRow) -> Ask:
     return asks_for(row.spec, row.need, engine_for(row.spec), instance=row.instance, deployment_uid=row.deployment_uid)
 
 
-def _view(outcome: _Outcome, planned: Sequence[Planned]) -> DefragView:
+def _view(outcome: _Outcome, effects: Sequence[ManifestEffect]) -> DefragView:
     moves = []
     for move in outcome.plan.moves:
         row = outcome.movable[move.instance]
@@ -114,7 +115,7 @@ def _view(outcome: _Outcome, planned: Sequence[Planned]) -> DefragView:
                 memory_mib=sum(c.memory_mib for c in row.claims if c.device in outcome.gpus),
             )
         )
-    unknown = [one.name for one in planned if isinstance(one.need, str) and one.to_place]
+    unknown = [effect.name for effect in effects if isinstance(effect.need, str) and effect.to_place]
     return DefragView(
         moves=moves, fits=[placed.instance for placed in outcome.plan.fits], left=[*outcome.plan.left, *unknown]
     )
@@ -122,16 +123,16 @@ def _view(outcome: _Outcome, planned: Sequence[Planned]) -> DefragView:
 
 def _relocations(outcome: _Outcome) -> list[NewRelocation]:
     demand = ", ".join(placed.instance for placed in outcome.plan.fits)
-    rooms = {placed.instance: _place(outcome, placed) for placed in outcome.plan.fits}
+    targets = {placed.instance: _target(outcome, placed) for placed in outcome.plan.fits}
     found = []
     for move in outcome.plan.moves:
-        row, (workers, gpus) = outcome.movable[move.instance], _place(outcome, move.to)
-        found.append(NewRelocation(move.instance, row.deployment_uid, row.epoch, workers, gpus, demand, rooms))
+        row, (workers, gpus) = outcome.movable[move.instance], _target(outcome, move.to)
+        found.append(NewRelocation(move.instance, row.deployment_uid, row.epoch, workers, gpus, demand, targets))
     return found
 
 
-def _place(outcome: _Outcome, placed: Placed) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Names of workers, and UUIDs of GPUs."""
+def _target(outcome: _Outcome, placed: Placed) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Names of the workers and UUIDs of the GPUs of a placement."""
     workers = tuple(outcome.names[worker] for worker in placed.workers)
     return workers, tuple(c.device for c in placed.claims if c.device in outcome.gpus)
 
@@ -155,13 +156,13 @@ async def get(request: web.Request) -> web.Response:
         )
         for row in rows
     ]
-    return answer(RelocationsView(items=items))
+    return json_response(RelocationsView(items=items))
 
 
 ROUTES: Final = (
-    Route("GET", "/api/v1/defrag", get, Access.READ, "The latest moves of instances", "defrag", RelocationsView),
+    Route("GET", "/api/v1/defrag", get, Access.READ, "List the latest relocations", "defrag", RelocationsView),
     Route(
         "POST", "/api/v1/defrag", post, Access.OPERATE,
-        "Which instances to move so that others fit; with apply they are moved", "defrag", DefragView, DefragBody,
+        "Relocate instances so that others fit; a dry run without apply", "defrag", DefragView, DefragBody,
     ),
 )  # fmt: skip

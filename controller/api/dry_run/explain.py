@@ -1,4 +1,4 @@
-"""`GET /instances/{id}/explain`: why an instance waits, as things stand now, and what would make it fit. Reads only."""
+"""`GET /instances/{id}/explain`: why an instance is pending now, and what would make it fit. Writes nothing."""
 
 import asyncio
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from aiohttp import web
 
 from controller.api.context import CONTEXT
 from controller.api.errors import ApiError
-from controller.api.exchange import answer
+from controller.api.responses import json_response
 from controller.api.route import Access, Route
 from controller.domain.placement import Placed
 from controller.engines.registry import engine_for
@@ -23,33 +23,33 @@ from controller.store.placement.inventory import read_inventory
 from schemas.api.explain import Explain
 from schemas.reasons import Reason
 
-_WAITING: Final = frozenset({"pending", "analyzing"})
+_PENDING_PHASES: Final = frozenset({"pending", "analyzing"})
 
 
 async def get(request: web.Request) -> web.Response:
     """`GET /instances/{id}/explain`."""
     async with request.app[CONTEXT].database.snapshot() as connection:
         standing = await standing_of(connection, request.match_info["id"])
-        if standing.phase not in _WAITING:
-            raise ApiError(409, "not_waiting", f"{standing.instance} is {standing.phase} and waits for no place")
+        if standing.phase not in _PENDING_PHASES:
+            raise ApiError(409, "not_waiting", f"instance {standing.instance} is {standing.phase}, not pending")
         seen = await read_inventory(connection)
         holders = await read_holders(connection, seen.holdings)
-    return answer(await asyncio.to_thread(explain_now, seen.inventory, standing, holders.staying))
+    return json_response(await asyncio.to_thread(explain_instance, seen.inventory, standing, holders.staying))
 
 
-def explain_now(inventory: Inventory, standing: Standing, holders: Sequence[Holder] = ()) -> Explain:
-    """Asks the scheduler again, and then what would change its mind."""
+def explain_instance(inventory: Inventory, standing: Standing, holders: Sequence[Holder] = ()) -> Explain:
+    """Places the instance in memory, and computes advice where it does not fit."""
     workers, gpus = len(inventory.workers.facts), len(inventory.gpus.uuid)
     if standing.need is None:
-        told = f"{Reason.METADATA_UNKNOWN}: {standing.message or 'its need is being worked out'}"
-        return Explain(workers=workers, gpus=gpus, message=told)
+        message = f"{Reason.METADATA_UNKNOWN}: {standing.message or 'the analysis of its need is running'}"
+        return Explain(workers=workers, gpus=gpus, message=message)
     spec, need, engine, uid = standing.spec, standing.need, engine_for(standing.spec), standing.deployment_uid
     ask = asks_for(spec, need, engine, instance=standing.instance, deployment_uid=uid)
     (decision,) = place(inventory, [ask])
     if isinstance(decision, Placed):
-        if standing.explain is not None:  # what keeps it is not the room itself, such as its turn
+        if standing.explain is not None:  # something else than capacity holds it back, such as a reservation
             return standing.explain
-        return Explain(workers=workers, gpus=gpus, fit=1, message="it fits, and is placed in a moment")
+        return Explain(workers=workers, gpus=gpus, fit=1, message="it fits and will be placed in a moment")
     advice = advise(inventory, Unfit(spec, need, engine, uid, decision.explain, holders))
     note = "" if standing.explain is None else standing.explain.note
     return decision.explain.model_copy(update={"advice": advice, "note": note})
@@ -58,6 +58,6 @@ def explain_now(inventory: Inventory, standing: Standing, holders: Sequence[Hold
 ROUTES: Final = (
     Route(
         "GET", "/api/v1/instances/{id}/explain", get, Access.READ,
-        "Why a waiting instance fits nowhere now, and what would make it fit", "instances", Explain,
+        "Explain why a pending instance does not fit, and what would make it fit", "instances", Explain,
     ),
 )  # fmt: skip

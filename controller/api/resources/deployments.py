@@ -1,23 +1,16 @@
-"""Deployments: read, apply, delete, start, stop, scale."""
+"""Deployments: list, read, apply, delete, start, stop, scale."""
 
 from collections.abc import Awaitable, Callable
 from typing import Final
 
 from aiohttp import web
 
+from controller.api.body import read_model
 from controller.api.context import CONTEXT
-from controller.api.exchange import (
-    OUTCOME_HEADER,
-    answer,
-    expected_generation,
-    known_parameters,
-    name_to_apply,
-    page_limit,
-    read_json_body,
-    read_model,
-    tagged,
-)
-from controller.api.route import PAGING, Access, Route
+from controller.api.manifest_routes import ManifestResource, etag
+from controller.api.parameters import expected_generation
+from controller.api.responses import json_response
+from controller.api.route import Access, Handler, Route
 from controller.engines.registry import validate
 from controller.store.core.database import Database
 from controller.store.deployments import writes as store
@@ -29,44 +22,10 @@ from schemas.manifest.deployment import DeploymentSpec
 from schemas.manifest.parse import parse_spec
 
 
-async def get_all(request: web.Request) -> web.Response:
-    """`GET /deployments`."""
-    parameters = known_parameters(request, "limit", "cursor")
-    async with request.app[CONTEXT].database.snapshot() as connection:
-        page = await list_deployments(connection, limit=page_limit(parameters), cursor=parameters.get("cursor"))
-    return answer(page)
-
-
-async def get_one(request: web.Request) -> web.Response:
-    """`GET /deployments/{name}`."""
-    async with request.app[CONTEXT].database.snapshot() as connection:
-        view = await deployment_by_name(connection, request.match_info["name"])
-    return answer(view, headers=tagged(view))
-
-
-async def put(request: web.Request) -> web.Response:
-    """`PUT /deployments/{name}`."""
-    name = name_to_apply(request)
-    spec = parse_spec(await read_json_body(request), name=name)
+def _parse(body: object, name: str) -> DeploymentSpec:
+    spec = parse_spec(body, name=name)
     validate(spec)
-    context = request.app[CONTEXT]
-    applied = await store.apply(
-        context.database,
-        name,
-        spec,
-        if_match=expected_generation(request),
-        longest_window_s=context.longest_window_s,
-    )
-    status = 201 if applied.outcome == "created" else 200
-    headers = {**tagged(applied.view), OUTCOME_HEADER: applied.outcome}
-    return answer(applied.view, status=status, headers=headers)
-
-
-async def delete(request: web.Request) -> web.Response:
-    """`DELETE /deployments/{name}`."""
-    database = request.app[CONTEXT].database
-    view = await store.delete(database, request.match_info["name"], if_match=expected_generation(request))
-    return answer(view, status=202)
+    return spec
 
 
 async def scale(request: web.Request) -> web.Response:
@@ -74,41 +33,39 @@ async def scale(request: web.Request) -> web.Response:
     body = await read_model(request, ScaleBody)
     database = request.app[CONTEXT].database
     view = await store.scale(database, request.match_info["name"], body.replicas, if_match=expected_generation(request))
-    return answer(view, headers=tagged(view))
+    return json_response(view, headers=etag(view))
 
 
-def _verb(
-    act: Callable[[Database, str], Awaitable[DeploymentView]],
-) -> Callable[[web.Request], Awaitable[web.Response]]:
+def _verb(act: Callable[[Database, str], Awaitable[DeploymentView]]) -> Handler:
     async def handler(request: web.Request) -> web.Response:
         view = await act(request.app[CONTEXT].database, request.match_info["name"])
-        return answer(view, headers=tagged(view))
+        return json_response(view, headers=etag(view))
 
     return handler
 
 
 _PATH: Final = "/api/v1/deployments"
+_TAG: Final = "deployments"
+_MANIFEST_ROUTES: Final = ManifestResource(
+    path=_PATH,
+    noun="deployment",
+    plural="deployments",
+    page=Page[DeploymentView],
+    view=DeploymentView,
+    spec=DeploymentSpec,
+    parse=_parse,
+    read_page=list_deployments,
+    read=deployment_by_name,
+    apply=store.apply,
+    delete=store.delete,
+    delete_status=202,  # removed once its instances have ended
+).routes()
 ROUTES: Final = (
-    Route("GET", _PATH, get_all, Access.READ, "List deployments", "deployments", Page[DeploymentView], query=PAGING),
-    Route("GET", _PATH + "/{name}", get_one, Access.READ, "Read a deployment", "deployments", DeploymentView),
+    *_MANIFEST_ROUTES,
+    Route("POST", _PATH + "/{name}/start", _verb(store.start), Access.OPERATE, "Undo stops", _TAG, DeploymentView),
+    Route("POST", _PATH + "/{name}/stop", _verb(store.stop), Access.OPERATE, "Stop all replicas", _TAG, DeploymentView),
     Route(
-        "PUT", _PATH + "/{name}", put, Access.OPERATE, "Apply a deployment (If-Match: generation)", "deployments",
-        DeploymentView, DeploymentSpec,
-    ),
-    Route(
-        "DELETE", _PATH + "/{name}", delete, Access.OPERATE, "Delete a deployment (If-Match: generation)",
-        "deployments", DeploymentView, status=202,
-    ),
-    Route(
-        "POST", _PATH + "/{name}/start", _verb(store.start), Access.OPERATE, "Take back stops", "deployments",
-        DeploymentView,
-    ),
-    Route(
-        "POST", _PATH + "/{name}/stop", _verb(store.stop), Access.OPERATE, "Stop all replicas", "deployments",
-        DeploymentView,
-    ),
-    Route(
-        "POST", _PATH + "/{name}/scale", scale, Access.OPERATE, "Change the number of replicas", "deployments",
+        "POST", _PATH + "/{name}/scale", scale, Access.OPERATE, "Change the number of replicas", _TAG,
         DeploymentView, ScaleBody,
     ),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Events: read, newest first."""
+"""Events: list, newest first."""
 
 from typing import Final
 
@@ -6,7 +6,8 @@ from aiohttp import web
 
 from controller.api.context import CONTEXT
 from controller.api.errors import invalid
-from controller.api.exchange import answer, known_parameters, page_limit, whole_number
+from controller.api.parameters import known_parameters, page_limit, whole_number
+from controller.api.responses import json_response
 from controller.api.route import PAGING, Access, Query, Route
 from controller.store.views.events import list_events, objects_named
 from schemas.api.envelopes import Page
@@ -25,7 +26,7 @@ async def get_all(request: web.Request) -> web.Response:
             kind, mark, name = about.replace("/", ":", 1).partition(":")
             if not mark or not name or kind not in _KINDS:
                 forms = ", ".join(f"{known}:ID" for known in _KINDS)
-                raise invalid([FieldProblem("object", f"is {about[:80]!r}; write one of {forms}, or KIND/NAME")])
+                raise invalid([FieldProblem("object", f"must be one of {forms}, or KIND/NAME, got {about[:80]!r}")])
             objects = await objects_named(connection, kind, name) if "/" in about else [about]
         page = await list_events(
             connection,
@@ -35,13 +36,13 @@ async def get_all(request: web.Request) -> web.Response:
             reason=parameters.get("reason"),
             since_id=whole_number(parameters, "since", low=0, high=2**63 - 1),
         )
-    return answer(page)
+    return json_response(page)
 
 
 _FILTERS: Final = (
     Query("object", "only of this object: deployment:UID, instance:ID, worker:ID, gpu:UUID, policy:UID, or KIND/NAME"),
-    Query("reason", "only of this reason code, or of several, separated by commas"),
-    Query("since", "only events after the one of this id", "integer"),
+    Query("reason", "only these reason codes, comma-separated"),
+    Query("since", "only events after the one with this id", "integer"),
 )
 ROUTES: Final = (
     Route(

@@ -1,21 +1,21 @@
-"""`GET /instances/{id}/logs`: what an engine wrote, streamed from the worker that has it."""
+"""Logs of an instance: an engine's output, streamed from its worker's agent."""
 
 from typing import Final
 
 import aiohttp
 from aiohttp import web
 
+from controller.api.agent_proxies import AGENT_PROXIES
 from controller.api.context import CONTEXT
 from controller.api.errors import ApiError, unavailable
-from controller.api.exchange import flag, known_parameters, whole_number
+from controller.api.parameters import flag, known_parameters, whole_number
 from controller.api.route import Access, Query, Route
 from controller.api.streams import STREAMS, SlowClientError, cut, write
-from controller.api.upstream import UPSTREAM
 from controller.store.views.instances import LogSource, log_source
 from schemas.wire import PROXY_LOGS_PREFIX
 
 MAX_TAIL: Final = 1_000_000
-_FOLLOW_TIMEOUT: Final = aiohttp.ClientTimeout(total=None, sock_connect=5.0, sock_read=None)  # a log may be silent
+_FOLLOW_TIMEOUT: Final = aiohttp.ClientTimeout(total=None, sock_connect=5.0, sock_read=None)  # a log may stay quiet
 _OK: Final = 200
 _NOT_FOUND: Final = 404
 
@@ -31,16 +31,16 @@ async def get(request: web.Request) -> web.StreamResponse:
     async with request.app[CONTEXT].database.snapshot() as connection:
         source = await log_source(connection, instance)
     if source is None:
-        raise ApiError(409, "not_started", f"instance {instance!r} was never started, so it has no log yet")
+        raise ApiError(409, "not_started", f"instance {instance!r} has not started yet, so it has no log")
     if not source.address:
         raise _unreachable(source)
     url = f"http://{source.address}{PROXY_LOGS_PREFIX}/{instance}"
     headers = {"Authorization": f"Bearer {source.secret}"}
-    session = request.app[UPSTREAM].session
+    session = request.app[AGENT_PROXIES]
     try:
         async with session.get(url, params=query, headers=headers, timeout=_FOLLOW_TIMEOUT) as answer:
             if answer.status == _NOT_FOUND:
-                raise ApiError(404, "no_log", f"worker {source.worker!r} has no such log of {instance!r}")
+                raise ApiError(404, "no_log", f"worker {source.worker!r} keeps no such log of {instance!r}")
             if answer.status != _OK:
                 raise _unreachable(source)
             return await _relay(request, answer)
@@ -63,19 +63,19 @@ async def _relay(request: web.Request, answer: aiohttp.ClientResponse) -> web.St
 def _unreachable(source: LogSource) -> ApiError:
     return unavailable(
         "worker_unreachable",
-        f"worker {source.worker!r} ({source.phase}) cannot be reached at {source.address or 'no known address'}; is "
-        "its agent running, and its --advertise address reachable from here?",
+        f"worker {source.worker!r} ({source.phase}) is unreachable at {source.address or 'an unknown address'}; check "
+        "that its agent runs and that its --advertise address is reachable from the controller",
     )
 
 
 _QUERY: Final = (
-    Query("tail", "only so many of the last lines", "integer"),
-    Query("follow", "go on as more is written", "boolean"),
-    Query("previous", "of the start before this one", "boolean"),
+    Query("tail", "number of lines from the end", "integer"),
+    Query("follow", "keep streaming new lines", "boolean"),
+    Query("previous", "logs of the previous start", "boolean"),
 )
 ROUTES: Final = (
     Route(
-        "GET", "/api/v1/instances/{id}/logs", get, Access.READ, "Read what an engine wrote", "instances",
+        "GET", "/api/v1/instances/{id}/logs", get, Access.READ, "Read the logs of an instance", "instances",
         query=_QUERY, media="text/plain", stream=True,
     ),
 )  # fmt: skip

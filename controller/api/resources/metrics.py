@@ -1,22 +1,34 @@
-"""What rows say as Prometheus text, made anew at each scrape, so that what is gone from the rows is gone here."""
+"""Metrics (/metrics): this process's own, and gauges read from the rows at each scrape.
+
+A series ends with its rows, since nothing is kept between scrapes.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from prometheus_client import CollectorRegistry, generate_latest
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from controller.api.context import CONTEXT
+from controller.api.route import Access, Route
 from controller.domain.phases import InstancePhase, WorkerPhase
-from controller.store.views.metrics import Figures
+from controller.store.views.metrics import Figures, read_figures
 
-__all__ = ["figures_text"]
 
-_BUILD: Final = "gpuward_build"
+async def get(request: web.Request) -> web.Response:
+    """`GET /metrics`."""
+    context = request.app[CONTEXT]
+    async with context.database.snapshot() as connection:
+        figures = await read_figures(connection)
+    leading, _ = context.leadership()
+    text = generate_latest(context.registry) + figures_text(figures, leading=leading, version=context.version)
+    return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 
 def figures_text(figures: Figures, *, leading: bool, version: str) -> bytes:
-    """The figures in the text format, every phase included, also those that nothing is in."""
+    """The figures in Prometheus' text format. Every phase is listed, also at zero."""
     registry = CollectorRegistry()
     registry.register(_Once(_families(figures, leading=leading, version=version)))
     return generate_latest(registry)
@@ -31,22 +43,22 @@ class _Once(Collector):
 
 
 def _families(figures: Figures, *, leading: bool, version: str) -> list[Metric]:
-    leader = GaugeMetricFamily("gpuward_leader", "1 where this controller leads.")
+    leader = GaugeMetricFamily("gpuward_leader", "1 if this controller is the leader, else 0.")
     leader.add_metric([], float(leading))
     return [
         leader,
-        InfoMetricFamily(_BUILD, "What runs here.", {"version": version}),
+        InfoMetricFamily("gpuward_build", "Version of this controller.", {"version": version}),
         _by_phase("gpuward_instances", "Instances by phase.", [p.value for p in InstancePhase], figures.instances),
         _by_phase("gpuward_workers", "Workers by phase.", [p.value for p in WorkerPhase], figures.workers),
         _labelled(
             "gpuward_gpu_memory_claimed_bytes",
-            "Memory of a GPU that a deployment's claims hold.",
+            "GPU memory claimed by a deployment, per GPU.",
             ["worker", "gpu_uuid", "deployment"],
             figures.claimed_bytes.items(),
         ),
         _labelled(
             "gpuward_gpu_utilization_ratio",
-            "Utilization of a GPU, 0 to 1; left out where it is unknown.",
+            "GPU utilization, 0 to 1; absent while unknown.",
             ["worker", "gpu_uuid"],
             figures.utilization.items(),
         ),
@@ -57,7 +69,7 @@ def _families(figures: Figures, *, leading: bool, version: str) -> list[Metric]:
 def _freed(gpu_s: Mapping[str, float]) -> Metric:
     family = CounterMetricFamily(
         "gpuward_policy_gpu_seconds_freed",
-        "GPU seconds for which a utilization policy kept idle GPUs free; a share of a GPU counts as that share.",
+        "GPU seconds freed by a utilization policy; a share of a GPU counts as that share.",
         labels=["policy"],
     )
     for policy, seconds in gpu_s.items():
@@ -77,3 +89,6 @@ def _labelled(name: str, text: str, labels: Sequence[str], values: Iterable[tupl
     for key, value in values:
         family.add_metric(key, value)
     return family
+
+
+ROUTES: Final = (Route("GET", "/metrics", get, Access.READ, "Prometheus metrics", "health", media="text/plain"),)

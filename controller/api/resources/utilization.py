@@ -1,4 +1,4 @@
-"""How GPUs were used of late: read, for graphs."""
+"""Utilization: recent GPU utilization as series for graphs."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -6,9 +6,9 @@ from typing import Final
 from aiohttp import web
 
 from controller.api.context import CONTEXT
-from controller.api.durations import duration_s
 from controller.api.errors import invalid
-from controller.api.exchange import answer, known_parameters
+from controller.api.parameters import duration_s, known_parameters
+from controller.api.responses import json_response
 from controller.api.route import Access, Query, Route
 from controller.store.policies.effective import effective_policies
 from controller.store.telemetry.utilization import (
@@ -27,29 +27,29 @@ from schemas.manifest.problems import FieldProblem
 DEFAULT_WINDOW_S: Final = 600.0
 MIN_WINDOW_S: Final = 30.0
 MAX_WINDOW_S: Final = 14 * 86_400.0
-_WHOSE: Final = ("gpus", "instance", "deployment", "worker")
+_SUBJECTS: Final = ("gpus", "instance", "deployment", "worker")
 
 
 async def get(request: web.Request) -> web.Response:
     """`GET /utilization`."""
-    parameters = known_parameters(request, *_WHOSE, "window")
+    parameters = known_parameters(request, *_SUBJECTS, "window")
     window_s = duration_s(parameters, "window", low=MIN_WINDOW_S, high=MAX_WINDOW_S)
     async with request.app[CONTEXT].database.snapshot() as connection:
         tracks, uid = await _tracks(connection, parameters)
         watch = await _watch(connection, uid) if uid is not None else None
         if window_s is None:
             window_s = float(watch.time_window) if watch else DEFAULT_WINDOW_S
-        return answer(await read_utilization(connection, tracks, window_s, watch))
+        return json_response(await read_utilization(connection, tracks, window_s, watch))
 
 
 async def _tracks(connection: Reader, parameters: Mapping[str, str]) -> tuple[list[Track], str | None]:
-    """What is asked for, and the deployment of which it is, where it is of one."""
-    given = [name for name in _WHOSE if parameters.get(name)]
+    """The tracks to read, and the uid of their deployment where they belong to one."""
+    given = [name for name in _SUBJECTS if parameters.get(name)]
     if len(given) != 1:
-        raise invalid([FieldProblem(" or ".join(_WHOSE), "give one of these, not none and not several")])
-    (whose,) = given
-    value = parameters[whose]
-    match whose:
+        raise invalid([FieldProblem(" or ".join(_SUBJECTS), "give exactly one of these")])
+    (subject,) = given
+    value = parameters[subject]
+    match subject:
         case "instance":
             return await tracks_of_instance(connection, value)
         case "deployment":
@@ -59,7 +59,7 @@ async def _tracks(connection: Reader, parameters: Mapping[str, str]) -> tuple[li
         case _:
             uuids = [uuid for uuid in value.split(",") if uuid]
             if len(uuids) > MAX_TRACKS:
-                raise invalid([FieldProblem("gpus", f"are {len(uuids)}; ask for {MAX_TRACKS} at most")])
+                raise invalid([FieldProblem("gpus", f"must be at most {MAX_TRACKS}, got {len(uuids)}")])
             return await tracks_of_gpus(connection, uuids), None
 
 
@@ -72,15 +72,15 @@ async def _watch(connection: Reader, uid: str) -> WatchView | None:
 
 
 _QUERY: Final = (
-    Query("gpus", f"UUIDs, separated by commas; {MAX_TRACKS} at most"),
-    Query("instance", "what this instance claims: its own part of GPUs that it shares"),
-    Query("deployment", "the same, of all instances of this deployment"),
-    Query("worker", "the GPUs of this worker"),
-    Query("window", "how far back, such as 10m; by default the window of the policy that applies, else 10m"),
+    Query("gpus", f"GPU UUIDs, comma-separated, at most {MAX_TRACKS}"),
+    Query("instance", "GPUs claimed by this instance; on a shared GPU, its own part"),
+    Query("deployment", "the same for all instances of this deployment"),
+    Query("worker", "all GPUs of this worker"),
+    Query("window", "how far back, such as 10m (default: the effective policy's window, else 10m)"),
 )
 ROUTES: Final = (
     Route(
-        "GET", "/api/v1/utilization", get, Access.READ, "Read how GPUs were used of late", "gpus", UtilizationView,
+        "GET", "/api/v1/utilization", get, Access.READ, "Read recent GPU utilization", "gpus", UtilizationView,
         query=_QUERY,
     ),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""`GET /watch`: a snapshot of what there is, then every change, as server-sent events. No resume: begin anew."""
+"""Watch: a snapshot of deployments, instances and workers, then every change, as server-sent events. No resume."""
 
 import asyncio
 import hashlib
@@ -8,8 +8,8 @@ from typing import Any, Final
 import orjson
 from aiohttp import web
 
+from controller.api.change_fanout import Changes, Subscription
 from controller.api.context import CONTEXT
-from controller.api.hints import Pending, Subscription
 from controller.api.route import Access, Route
 from controller.api.streams import STREAMS, SlowClientError, cut, write
 from controller.store.core.database import Database
@@ -24,21 +24,21 @@ from schemas.api.workers import WorkerView
 HEARTBEAT_S: Final = 10.0
 COALESCE_S: Final = 0.1
 _HEADERS: Final = {"Content-Type": "text/event-stream", "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-_DEPLOYMENT_HINTS: Final = ("deployment", "status", "process")
-_EVERYTHING: Final = Pending(resync=True, ids={})
+_DEPLOYMENT_KINDS: Final = ("deployment", "status", "process")
+_ALL_CHANGES: Final = Changes(resync=True, ids={})
 
 Key = tuple[str, str]  # kind, uid
 Watched = DeploymentView | InstanceView | WorkerView
 
 
-class Picture:
-    """What one client was told last: a digest of every object, by kind and uid."""
+class SentObjects:
+    """The objects as one client last received them: a digest of each, by kind and uid."""
 
     def __init__(self) -> None:
-        self._told: dict[Key, tuple[bytes, dict[str, str]]] = {}
+        self._sent: dict[Key, tuple[bytes, dict[str, str]]] = {}
 
-    def difference(self, views: Iterable[Watched], looked_at: "Scope") -> list[dict[str, Any]]:
-        """What must be told of `views`; what was told before, falls into the scope and is not among them is gone."""
+    def difference(self, views: Iterable[Watched], scope: "ReadScope") -> list[dict[str, Any]]:
+        """The events to send: views that changed, and sent objects within the scope that are gone from `views`."""
         events: list[dict[str, Any]] = []
         seen: set[Key] = set()
         for view in views:
@@ -46,70 +46,70 @@ class Picture:
             body = view.model_dump(mode="json")
             digest = hashlib.blake2b(orjson.dumps(body), digest_size=16).digest()
             seen.add(key)
-            if self._told.get(key, (b"", {}))[0] != digest:
+            if self._sent.get(key, (b"", {}))[0] != digest:
                 events.append({"type": "changed", "object": body})
             owner = view.spec.deployment_uid if isinstance(view, InstanceView) else view.uid
-            self._told[key] = (digest, {"kind": view.kind, "name": view.name, "uid": view.uid, "owner": owner})
-        for key in [key for key, (_, told) in self._told.items() if key not in seen and looked_at.covers(told)]:
-            told = self._told.pop(key)[1]
-            events.append({"type": "gone", "object": {part: told[part] for part in ("kind", "name", "uid")}})
+            self._sent[key] = (digest, {"kind": view.kind, "name": view.name, "uid": view.uid, "owner": owner})
+        for key in [key for key, (_, sent) in self._sent.items() if key not in seen and scope.covers(sent)]:
+            gone = self._sent.pop(key)[1]
+            events.append({"type": "gone", "object": {part: gone[part] for part in ("kind", "name", "uid")}})
         return events
 
 
-class Scope:
-    """What a read looked at: everything, or these deployments with their instances, and these workers."""
+class ReadScope:
+    """The objects that a read covers: all, or some deployments with their instances, and some workers."""
 
-    def __init__(self, pending: Pending) -> None:
-        self.all = pending.resync
-        self.deployments = pending.of(*_DEPLOYMENT_HINTS)
-        self.workers = pending.of("worker")
+    def __init__(self, changes: Changes) -> None:
+        self.all = changes.resync
+        self.deployments = changes.of(*_DEPLOYMENT_KINDS)
+        self.workers = changes.of("worker")
 
-    def covers(self, told: Mapping[str, str]) -> bool:
-        """Whether an object that was told would have been seen by the read."""
-        return self.all or told["owner"] in (self.workers if told["kind"] == "Worker" else self.deployments)
+    def covers(self, sent: Mapping[str, str]) -> bool:
+        """Whether the read would have returned this object if it still existed."""
+        return self.all or sent["owner"] in (self.workers if sent["kind"] == "Worker" else self.deployments)
 
     def __bool__(self) -> bool:
         return self.all or bool(self.deployments) or bool(self.workers)
 
 
 async def watch(request: web.Request) -> web.StreamResponse:
-    """Serves one client until it goes, is too slow, or the server stops."""
+    """`GET /watch`: streams until the client disconnects, is too slow, or the server stops."""
     context = request.app[CONTEXT]
-    # Subscribed before the snapshot is read: what changes in between is told twice rather than never.
-    with context.hints.subscribe() as subscription:
-        picture = Picture()
-        first = await _read(context.database, Scope(_EVERYTHING))
-        picture.difference(first, Scope(_EVERYTHING))
+    # Subscribed before the snapshot: a change in between is sent twice rather than never.
+    with context.changes.subscribe() as subscription:
+        sent = SentObjects()
+        first = await _read(context.database, ReadScope(_ALL_CHANGES))
+        sent.difference(first, ReadScope(_ALL_CHANGES))
         response = web.StreamResponse(headers=_HEADERS)
         await response.prepare(request)
         with request.app[STREAMS].registered():
             try:
                 await write(response, _frame({"type": "snapshot", "object": _snapshot(first)}))
-                await _follow(context.database, subscription, picture, response)
+                await _follow(context.database, subscription, sent, response)
             except (SlowClientError, ConnectionError):
                 cut(request)
     return response
 
 
 async def _follow(
-    database: Database, subscription: Subscription, picture: Picture, response: web.StreamResponse
+    database: Database, subscription: Subscription, sent: SentObjects, response: web.StreamResponse
 ) -> None:
     while True:
         try:
             async with asyncio.timeout(HEARTBEAT_S):
-                pending = await subscription.take()
+                changes = await subscription.take()
         except TimeoutError:
             await write(response, b": still here\n\n")
             continue
-        scope = Scope(pending)
+        scope = ReadScope(changes)
         if scope:
-            events = picture.difference(await _read(database, scope), scope)
+            events = sent.difference(await _read(database, scope), scope)
             if events:
                 await write(response, b"".join(_frame(event) for event in events))
         await asyncio.sleep(COALESCE_S)
 
 
-async def _read(database: Database, scope: Scope) -> list[Watched]:
+async def _read(database: Database, scope: ReadScope) -> list[Watched]:
     views: list[Watched] = []
     async with database.snapshot() as connection:
         if scope.all or scope.deployments:

@@ -9,9 +9,10 @@ import asyncpg
 from sqlalchemy import func
 from sqlmodel import col, select
 
+from controller.domain.events import NewEvent
 from controller.store.access.keys import as_uuid, hash_secret
 from controller.store.core.database import Database
-from controller.store.core.events import NewEvent, write_events
+from controller.store.core.events import write_events
 from controller.store.core.notify import notify
 from controller.store.core.refusals import NotFoundError, TokenRefusedError, WorkerNameTakenError
 from controller.store.core.tables import TokenRow

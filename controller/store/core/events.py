@@ -1,18 +1,9 @@
 """Append-only facts, written in the transaction of what they tell of."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 from typing import Any, Protocol
 
-
-@dataclass(frozen=True, slots=True)
-class NewEvent:
-    """A fact to be written. `objects` are `deployment:<uid>`, `instance:<id>`, `worker:<id>`, `gpu:<uuid>`."""
-
-    reason: str
-    message: str
-    objects: tuple[str, ...]
-    evidence: Mapping[str, Any] = field(default_factory=dict)
+from controller.domain.events import NewEvent
 
 
 class _Connection(Protocol):

@@ -1,4 +1,4 @@
-"""What guarded writes share: a plan with the facts it was made from, and the count that tells a lost guard."""
+"""Shared by guarded writes: a step with the facts it was decided on, and the row count that reveals a lost guard."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,11 +10,11 @@ from controller.store.core.errors import LostGuardError
 
 
 @dataclass(frozen=True, slots=True)
-class PlannedStep:
-    """A plan with the facts it was made from, the start payloads of its restarts by instance, and names to be given."""
+class DeploymentStep:
+    """Effects with the facts they were decided on, the start payloads of restarts by instance, and new names."""
 
     facts: DeploymentFacts
-    plan: DeploymentEffects
+    effects: DeploymentEffects
     payloads: Mapping[str, dict[str, Any]]
     names: tuple[str, ...] = ()  # of the instances that it creates
 

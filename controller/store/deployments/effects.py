@@ -10,9 +10,10 @@ from typing import Any, Final
 import orjson
 
 from controller.domain.effects import ANALYZING_MESSAGE
+from controller.domain.events import NewEvent
 from controller.domain.need_json import need_error_to_json, need_to_json
-from controller.store.core.events import NewEvent, write_events
-from controller.store.core.guarded import PlannedStep, expect_rows, worker_of
+from controller.store.core.events import write_events
+from controller.store.core.guarded import DeploymentStep, expect_rows, worker_of
 from controller.store.core.locks import lock_rows
 from controller.store.core.notify import Hints
 from controller.store.deployments.relocations import note_relocations
@@ -26,7 +27,7 @@ def new_instance_id(deployment: str) -> str:
     return f"{deployment[:50]}-{''.join(secrets.choice(_ID_ALPHABET) for _ in range(8))}"
 
 
-async def carry_out(connection: Any, steps: Sequence[PlannedStep]) -> Hints:
+async def carry_out(connection: Any, steps: Sequence[DeploymentStep]) -> Hints:
     """Applies all plans or none.
 
     Returns:
@@ -49,19 +50,19 @@ async def carry_out(connection: Any, steps: Sequence[PlannedStep]) -> Hints:
     await _remove(connection, steps)
     await _finish(connection, steps)
     await write_events(connection, _events(steps))
-    woken = {s.worker_id for step in steps for s in step.plan.stops}
-    woken |= {w for step in steps for r in step.plan.restarts if (w := worker_of(step.facts, r))}
-    ended = {"all" for s in steps if s.plan.relocated}
+    woken = {s.worker_id for step in steps for s in step.effects.stops}
+    woken |= {w for step in steps for r in step.effects.restarts if (w := worker_of(step.facts, r))}
+    ended = {"all" for s in steps if s.effects.relocation_ends}
     return {"command": woken, "status": {s.facts.uid for s in steps}, "relocation": ended}
 
 
-async def _lock(connection: Any, steps: Sequence[PlannedStep]) -> None:
+async def _lock(connection: Any, steps: Sequence[DeploymentStep]) -> None:
     touched: set[str] = set()
     losing: set[str] = set()  # instances whose claims go or are renewed
     for step in steps:
-        plan = step.plan
-        losing |= {r.instance for r in plan.releases} | {r.instance for r in plan.restarts}
-        touched |= {m.instance for m in plan.moves} | {r.instance for r in plan.removals} | losing
+        effects = step.effects
+        losing |= {r.instance for r in effects.releases} | {r.instance for r in effects.restarts}
+        touched |= {m.instance for m in effects.phase_changes} | {r.instance for r in effects.removals} | losing
     claims = [c for s in steps for i in s.facts.instances if i.id in losing for c in i.claims]
     await lock_rows(
         connection,
@@ -71,13 +72,13 @@ async def _lock(connection: Any, steps: Sequence[PlannedStep]) -> None:
     )
 
 
-async def _write_deployments(connection: Any, steps: Sequence[PlannedStep]) -> None:
+async def _write_deployments(connection: Any, steps: Sequence[DeploymentStep]) -> None:
     """Derived state, and the version: a deployment's steps follow one another, each on what the one before has left.
 
     None creates once it is deleted. Phases and epochs guard each instance; the version guards what hangs on no single
     row: how many there shall be, derived state, forgotten failures, and the events, which would be told twice.
     """
-    updates = [s.plan.update for s in steps]
+    updates = [s.effects.status for s in steps]
     await expect_rows(
         connection,
         """update deployments d
@@ -96,7 +97,7 @@ async def _write_deployments(connection: Any, steps: Sequence[PlannedStep]) -> N
         len(steps),
         [s.facts.uid for s in steps],
         [s.facts.version for s in steps],
-        [bool(s.plan.creates) for s in steps],
+        [bool(s.effects.creates) for s in steps],
         [u and str(u.phase) for u in updates],
         [u and str(u.reason) for u in updates],
         [u and u.message for u in updates],
@@ -106,8 +107,8 @@ async def _write_deployments(connection: Any, steps: Sequence[PlannedStep]) -> N
     )
 
 
-async def _withdraw(connection: Any, steps: Sequence[PlannedStep]) -> None:
-    ids = [w.command_id for s in steps for w in s.plan.withdrawals]
+async def _withdraw(connection: Any, steps: Sequence[DeploymentStep]) -> None:
+    ids = [w.command_id for s in steps for w in s.effects.withdrawals]
     if ids:
         await expect_rows(
             connection,
@@ -119,8 +120,8 @@ async def _withdraw(connection: Any, steps: Sequence[PlannedStep]) -> None:
         )
 
 
-async def _move(connection: Any, steps: Sequence[PlannedStep]) -> None:
-    moves = [m for s in steps for m in s.plan.moves]
+async def _move(connection: Any, steps: Sequence[DeploymentStep]) -> None:
+    moves = [m for s in steps for m in s.effects.phase_changes]
     if moves:
         await expect_rows(
             connection,
@@ -147,13 +148,13 @@ async def _move(connection: Any, steps: Sequence[PlannedStep]) -> None:
             [m.not_before for m in moves],
             [m.stop_reason for m in moves],
         )
-    stable = [i for s in steps for i in s.plan.forget_failures]
+    stable = [i for s in steps for i in s.effects.forget_failures]
     if stable:
         await connection.execute("update instances set failures = 0 where id = any($1) and phase = 'running'", stable)
 
 
-async def _release(connection: Any, steps: Sequence[PlannedStep]) -> None:
-    releases = [r for s in steps for r in s.plan.releases]
+async def _release(connection: Any, steps: Sequence[DeploymentStep]) -> None:
+    releases = [r for s in steps for r in s.effects.releases]
     if releases:
         await connection.execute(
             """delete from claims c using unnest($1::text[], $2::int[], $3::int[]) as x (id, epoch, rank)
@@ -164,7 +165,7 @@ async def _release(connection: Any, steps: Sequence[PlannedStep]) -> None:
         )
 
 
-async def _create(connection: Any, steps: Sequence[PlannedStep]) -> None:
+async def _create(connection: Any, steps: Sequence[DeploymentStep]) -> None:
     """New instances, and in the same round trip the needs that became known."""
     rows = [
         {
@@ -177,7 +178,7 @@ async def _create(connection: Any, steps: Sequence[PlannedStep]) -> None:
             "born": c.born and c.born.isoformat(),
         }
         for s in steps
-        for name, c in zip(s.names, s.plan.creates, strict=True)
+        for name, c in zip(s.names, s.effects.creates, strict=True)
     ]
     found = [
         {
@@ -187,7 +188,7 @@ async def _create(connection: Any, steps: Sequence[PlannedStep]) -> None:
             "error": need_error_to_json(n.error) if n.error is not None else None,
         }
         for s in steps
-        if (n := s.plan.store_need) is not None
+        if (n := s.effects.store_need) is not None
     ]
     if rows or found:
         await connection.execute(
@@ -207,8 +208,8 @@ async def _create(connection: Any, steps: Sequence[PlannedStep]) -> None:
         )
 
 
-async def _order_stops(connection: Any, steps: Sequence[PlannedStep]) -> None:
-    stops = [o for s in steps for o in s.plan.stops]
+async def _order_stops(connection: Any, steps: Sequence[DeploymentStep]) -> None:
+    stops = [o for s in steps for o in s.effects.stops]
     if stops:
         await connection.execute(
             """insert into commands (worker_id, instance_id, epoch, rank, verb, payload)
@@ -224,8 +225,8 @@ async def _order_stops(connection: Any, steps: Sequence[PlannedStep]) -> None:
         )
 
 
-async def _remove(connection: Any, steps: Sequence[PlannedStep]) -> None:
-    removals = [r for s in steps for r in s.plan.removals]
+async def _remove(connection: Any, steps: Sequence[DeploymentStep]) -> None:
+    removals = [r for s in steps for r in s.effects.removals]
     if removals:
         await expect_rows(
             connection,
@@ -239,8 +240,8 @@ async def _remove(connection: Any, steps: Sequence[PlannedStep]) -> None:
         )
 
 
-async def _finish(connection: Any, steps: Sequence[PlannedStep]) -> None:
-    uids = [s.facts.uid for s in steps if s.plan.finish]
+async def _finish(connection: Any, steps: Sequence[DeploymentStep]) -> None:
+    uids = [s.facts.uid for s in steps if s.effects.finish]
     if uids:
         await expect_rows(
             connection,
@@ -253,14 +254,14 @@ async def _finish(connection: Any, steps: Sequence[PlannedStep]) -> None:
         )
 
 
-def _events(steps: Iterable[PlannedStep]) -> list[NewEvent]:
+def _events(steps: Iterable[DeploymentStep]) -> list[NewEvent]:
     events: list[NewEvent] = []
     for step in steps:
         own = f"deployment:{step.facts.uid}"
         name = {"deployment": step.facts.name}
         events += [
-            NewEvent(str(f.reason), f.message, (own, *f.objects), {**name, **f.evidence}) for f in step.plan.facts
+            NewEvent(str(f.reason), f.message, (own, *f.objects), {**name, **f.evidence}) for f in step.effects.events
         ]
-        if step.plan.finish:
+        if step.effects.finish:
             events.append(NewEvent("finished", "the deleted deployment is gone", (own,), name))
     return events

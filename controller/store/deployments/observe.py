@@ -179,7 +179,7 @@ def _instance(row: Row, claims: Sequence[Row], processes: Sequence[Row], command
         created_at=row["created_at"],
         engine=row["engine"] or "",
         layout=_layout(row["layout"]),
-        pushed_out_for=row["pushed_out_for"],
+        preempted_for=row["pushed_out_for"],
         claims=tuple(_claim(c) for c in claims),
         processes=tuple(_process(p) for p in processes),
         commands=tuple(_command(c) for c in commands),

@@ -3,8 +3,9 @@
 import uuid
 from typing import Final
 
+from controller.domain.events import NewEvent
 from controller.store.core.database import Database
-from controller.store.core.events import NewEvent, write_events
+from controller.store.core.events import write_events
 from controller.store.core.notify import notify
 
 REASON: Final = "reconcile_failing"

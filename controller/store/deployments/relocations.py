@@ -4,10 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from controller.domain.events import NewEvent
 from controller.store.core.database import Database
 from controller.store.core.errors import LostGuardError
-from controller.store.core.events import NewEvent, write_events
-from controller.store.core.guarded import PlannedStep
+from controller.store.core.events import write_events
+from controller.store.core.guarded import DeploymentStep
 from controller.store.core.notify import notify, notify_all
 from controller.store.core.refusals import InUseError
 
@@ -110,7 +111,7 @@ async def begin_next(connection: Any, *, at_once: int) -> int:
     return open_now
 
 
-async def note_relocations(connection: Any, steps: Sequence[PlannedStep]) -> None:
+async def note_relocations(connection: Any, steps: Sequence[DeploymentStep]) -> None:
     """Writes which copies come up, and which relocations are over.
 
     Raises:
@@ -119,10 +120,14 @@ async def note_relocations(connection: Any, steps: Sequence[PlannedStep]) -> Non
     copies = [
         {"id": c.relocation, "copy": name, "state": "moving", "message": ""}
         for s in steps
-        for name, c in zip(s.names, s.plan.creates, strict=True)
+        for name, c in zip(s.names, s.effects.creates, strict=True)
         if c.relocation is not None
     ]
-    ends = [{"id": e.id, "copy": None, "state": e.state, "message": e.message} for s in steps for e in s.plan.relocated]
+    ends = [
+        {"id": e.id, "copy": None, "state": e.state, "message": e.message}
+        for s in steps
+        for e in s.effects.relocation_ends
+    ]
     if copies or ends:
         rows = await connection.fetch(
             """update relocations r

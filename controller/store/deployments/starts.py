@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from controller.store.core.errors import LostGuardError
-from controller.store.core.guarded import PlannedStep, expect_rows, worker_of
+from controller.store.core.guarded import DeploymentStep, expect_rows, worker_of
 
 
 async def order_starts(connection: Any, orders: Sequence[tuple[str, str, int, dict[str, Any]]]) -> None:
@@ -21,9 +21,9 @@ async def order_starts(connection: Any, orders: Sequence[tuple[str, str, int, di
     )
 
 
-async def restart_in_place(connection: Any, steps: Sequence[PlannedStep]) -> None:
+async def restart_in_place(connection: Any, steps: Sequence[DeploymentStep]) -> None:
     """The claims of a dead epoch become those of the next: gone and back within the transaction, rows locked."""
-    restarts = [(s, r) for s in steps for r in s.plan.restarts]
+    restarts = [(s, r) for s in steps for r in s.effects.restarts]
     if not restarts:
         return
     ids, epochs = [r.instance for _, r in restarts], [r.epoch for _, r in restarts]

@@ -10,10 +10,11 @@ from typing import Any, Final, Literal
 import asyncpg
 from tenacity import retry, retry_if_exception_type, stop_after_attempt
 
+from controller.domain.events import NewEvent
 from controller.engines.registry import engine_for
 from controller.scheduling.estimate import input_hash
 from controller.store.core.database import Database
-from controller.store.core.events import NewEvent, write_events
+from controller.store.core.events import write_events
 from controller.store.core.notify import CHANNEL, notify
 from controller.store.core.refusals import GenerationConflictError, NotFoundError
 from controller.store.policies.checks import named_policy, problems_of_deployments

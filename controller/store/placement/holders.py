@@ -4,10 +4,11 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from controller.domain.events import NewEvent
 from controller.scheduling.admission.admission import Holders
 from controller.scheduling.inventory.holders import Holder
 from controller.store.core.errors import LostGuardError
-from controller.store.core.events import NewEvent, write_events
+from controller.store.core.events import write_events
 from controller.store.placement.holdings import Holdings
 from controller.store.placement.pending import PendingRow
 

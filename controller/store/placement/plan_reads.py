@@ -5,9 +5,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from controller.decide.backoff import RestartSettings
 from controller.domain.need_json import need_from_json
 from controller.domain.placement import Ask, Need
+from controller.domain.restarts import RestartSettings
 from controller.engines.registry import engine_for
 from controller.scheduling.admission.admission import PendingInstance
 from controller.scheduling.estimate import asks_for

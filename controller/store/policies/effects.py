@@ -11,9 +11,10 @@ from typing import Any
 
 import orjson
 
+from controller.domain.events import NewEvent
 from controller.domain.policies import ActionPlan, PolicyFacts, PolicyPlan, VerdictWrite
 from controller.store.core.errors import LostGuardError
-from controller.store.core.events import NewEvent, write_events
+from controller.store.core.events import write_events
 from controller.store.core.guarded import expect_rows
 from controller.store.core.locks import lock_rows
 from controller.store.core.notify import notify_all

@@ -4,7 +4,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Final
 
-from controller.store.core.events import NewEvent, write_events
+from controller.domain.events import NewEvent
+from controller.store.core.events import write_events
 
 _DUE: Final = """
     select w.id, w.url, w.secret, w.payload, w.attempts, a.deployment_uid, s.value as key

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from controller.decide.replay import MINUTE_S, Minute, PastClaim, Track
+from controller.decide.policies.replay import MINUTE_S, Minute, PastClaim, Track
 from controller.store.telemetry.idle_report import SPANS
 from controller.store.views.paging import Reader
 

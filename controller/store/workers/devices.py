@@ -5,7 +5,7 @@ from typing import Any, Final, TypeAlias
 
 from asyncpg.pool import PoolConnectionProxy
 
-from controller.decide.devices import (
+from controller.decide.inventory_report import (
     MEMORY_SHRUNK,
     DevicePlan,
     DeviceRow,

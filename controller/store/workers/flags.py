@@ -2,8 +2,9 @@
 
 from typing import Any, Final, Literal
 
+from controller.domain.events import NewEvent
 from controller.store.core.database import Database
-from controller.store.core.events import NewEvent, write_events
+from controller.store.core.events import write_events
 from controller.store.core.notify import notify_all
 from controller.store.core.refusals import InUseError, NotFoundError
 from controller.store.views.workers import worker_by_name

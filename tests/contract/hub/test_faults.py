@@ -117,7 +117,7 @@ async def test_connections_that_come_and_go_leave_nothing_behind(hub: HubUnderTe
     await asyncio.gather(*(come_and_go(n) for n in range(12)))
 
     async def empty() -> bool:
-        return hub.hub.connected() == 0 and not hub.hub._open and hub.hub._greetings == 0
+        return hub.hub.connected() == 0 and not hub.hub._open and hub.hub._handshakes == 0
 
     await eventually(empty, "no connection is left")
     last = await hub.connect()

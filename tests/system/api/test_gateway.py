@@ -60,7 +60,7 @@ class Floor:
 
     async def served(self, *models: str) -> None:
         """Waits until the gateway knows it."""
-        self.api.hints.publish("status", "any")
+        self.api.changes.publish("status", "any")
         async with asyncio.timeout(LIMIT_S):
             while True:
                 found = await self.api.get("/v1/models", role="inference")
@@ -290,6 +290,6 @@ async def test_without_the_database_what_was_known_goes_on_serving(floor: Floor,
     await floor.served("m")
     assert (await floor.ask())[0] == 200
     await db.close()
-    floor.api.hints.publish("status", "any")
+    floor.api.changes.publish("status", "any")
     await asyncio.sleep(0.2)
     assert await floor.ask() == (200, {"from": "m-1"})

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from controller.api.dry_run import plan as plan_module
-from controller.api.dry_run.placements import Planned, plan_items
+from controller.api.dry_run import manifests as manifests_module
+from controller.api.dry_run.effects import ManifestEffect, plan_items
 from controller.domain.placement import Need, PlannedClaim
 from controller.scheduling.admission.admission import Holders
 from controller.scheduling.inventory.holders import Holder
@@ -149,7 +149,7 @@ async def test_what_would_make_it_fit(api: ServedApi, db: Database) -> None:
     uid = await add_deployment(db, "b", args={"memory": "60GiB"})
     await add_instance(db, uid, "b-1")
     status, answer = await api.call("GET", "/api/v1/instances/b-1/explain")
-    assert (status, answer["message"]) == (200, "metadata_unknown: its need is being worked out")
+    assert (status, answer["message"]) == (200, "metadata_unknown: the analysis of its need is running")
     async with db.transaction() as connection:
         need = {"memory_mib": 60 * GIB, "host_memory_mib": 0, "parts": {}, "heads": None, "vocab": None, "notes": []}
         await connection.execute("update revisions set need = $1", need)
@@ -178,13 +178,13 @@ async def test_a_model_that_is_not_read_in_time_leaves_the_others_planned(
     api: ServedApi, db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await add_host(db, "w", gpus=8, gib=80)
-    monkeypatch.setattr(plan_module, "_ANALYSIS_LIMIT_S", 0.05)
+    monkeypatch.setattr(manifests_module, "_ANALYSIS_LIMIT_S", 0.05)
     api.surroundings.delay_s = 60.0
     hangs = manifest("hangs", engine="vllm", model="hf:org/slow")
     fits = manifest("fits", engine="vllm", model="hf:org/known", resources={"gpu_memory": "20GiB"})
     items = {item["deployment"]: item for item in (await plan(api, hangs, fits))["items"]}
     assert items["fits"]["fits"]
-    assert items["hangs"]["explain"]["message"].startswith("metadata_unknown: its model was not read in the time")
+    assert items["hangs"]["explain"]["message"].startswith("metadata_unknown: reading the model takes longer")
 
 
 async def test_a_plan_writes_nothing_at_all(api: ServedApi, db: Database) -> None:
@@ -211,7 +211,7 @@ def test_many_manifests_on_many_workers_are_planned_within_a_second() -> None:
     for number in range(100):
         spec = DeploymentSpec.model_validate({"engine": "simulated", "args": {"heads": 32}, "priority": number})
         planned.append(
-            Planned(f"m{number}", f"uid-{number}", spec, "create", 1, Need((10 + 7 * number) * GIB, heads=32))
+            ManifestEffect(f"m{number}", f"uid-{number}", spec, "create", 1, Need((10 + 7 * number) * GIB, heads=32))
         )
     began = time.process_time()
     items = plan_items(inventory, planned)
@@ -230,7 +230,7 @@ def test_a_full_cluster_is_planned_as_quickly() -> None:
             holders.append(Holder(f"i{number}-{index}", 100, 0.0, frozenset({f"id-w{number}"}), claims))
     spec = DeploymentSpec.model_validate({"engine": "simulated", "args": {"heads": 32}})
     planned = [
-        Planned(f"m{number}", f"uid-{number}", spec, "create", 1, Need((300 + number) * GIB, heads=32))
+        ManifestEffect(f"m{number}", f"uid-{number}", spec, "create", 1, Need((300 + number) * GIB, heads=32))
         for number in range(100)
     ]
     inventory = fleet.inventory()

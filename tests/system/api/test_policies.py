@@ -82,10 +82,10 @@ async def test_roles_are_those_of_deployments(api: ServedApi) -> None:
 
 
 async def test_refusals_name_the_field(api: ServedApi, db: Database) -> None:
-    assert "is not a valid name" in (await problems(api, "PUT", f"{P}/P_", SPEC))["name"]
+    assert "lower case letters" in (await problems(api, "PUT", f"{P}/P_", SPEC))["name"]
     assert "choose another name" in (await problems(api, "PUT", f"{P}/none", SPEC))["name"]
     assert (
-        "remove the policy instead"
+        "can never fire"
         in (await problems(api, "PUT", f"{P}/p", {**SPEC, "min_gpu_utilization": 0}))["min_gpu_utilization"]
     )
     assert "kept (2 h)" in (await problems(api, "PUT", f"{P}/p", {**SPEC, "time_window": "3h"}))["time_window"]

@@ -48,9 +48,9 @@ async def test_a_snapshot_then_what_changes(api: ServedApi, db: Database) -> Non
         assert {kind: [one["name"] for one in found] for kind, found in first["object"].items()} == {
             "deployments": ["d"], "instances": ["d-1"], "workers": ["w"],
         }  # fmt: skip
-        api.hints.publish("status", uid)  # unchanged, so it is not sent
+        api.changes.publish("status", uid)  # unchanged, so it is not sent
         await store.apply(db, "d", DeploymentSpec(engine="simulated", replicas=2))
-        api.hints.publish("deployment", uid)
+        api.changes.publish("deployment", uid)
         event = await frame(stream)
         assert (event["type"], event["object"]["kind"], event["object"]["spec"]["replicas"]) == (
             "changed",
@@ -59,16 +59,16 @@ async def test_a_snapshot_then_what_changes(api: ServedApi, db: Database) -> Non
         )
         async with db.transaction() as connection:
             await connection.execute("delete from instances")
-        api.hints.publish("status", uid)
+        api.changes.publish("status", uid)
         assert await frame(stream) == {
             "type": "gone", "object": {"kind": "Instance", "name": "d-1", "uid": "d-1"}
         }  # fmt: skip
         async with db.transaction() as connection:
             await connection.execute("update workers set cordoned = true")
-        api.hints.publish("worker", host.id)
+        api.changes.publish("worker", host.id)
         assert (await frame(stream))["object"]["status"]["state"] == "cordoned"
         new = await add_deployment(db, "e")
-        api.hints.publish("*", None)
+        api.changes.publish("*", None)
         assert (await frame(stream))["object"]["uid"] == new
 
 
@@ -78,7 +78,7 @@ async def test_many_hints_are_one_read(api: ServedApi, db: Database) -> None:
         await frame(stream)
         for n in range(200):
             await store.scale(db, "d", n + 2)
-            api.hints.publish("deployment", uid)
+            api.changes.publish("deployment", uid)
         frames = [await frame(stream)]
         while frames[-1]["object"]["spec"]["replicas"] != 201:
             frames.append(await frame(stream))
@@ -98,7 +98,7 @@ async def test_a_client_that_does_not_read_is_cut(
 ) -> None:
     monkeypatch.setattr(streams, "SLOW_CLIENT_S", 0.2)
     uid = await add_deployment(db, "d")
-    others = set(api.hints._subscriptions)
+    others = set(api.changes._subscriptions)
     host, port = api.url.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port), limit=1024)
     request = f"GET /api/v1/watch HTTP/1.1\r\nHost: x\r\nAuthorization: {api.header()['Authorization']}\r\n\r\n"
@@ -106,14 +106,14 @@ async def test_a_client_that_does_not_read_is_cut(
     try:
         async with asyncio.timeout(LIMIT_S):
             assert (await reader.readline()).startswith(b"HTTP/1.1 200")  # not one byte more
-            (subscription,) = api.hints._subscriptions - others
+            (subscription,) = api.changes._subscriptions - others
             updates = 0
-            while subscription in api.hints._subscriptions:
+            while subscription in api.changes._subscriptions:
                 updates += 1
                 async with db.transaction() as connection:
                     query = "update deployments set message = $1 || repeat('x', 1000000) where uid = $2::text::uuid"
                     await connection.execute(query, str(updates), uid)
-                api.hints.publish("status", uid)
+                api.changes.publish("status", uid)
                 await asyncio.sleep(watch.COALESCE_S)
     finally:
         writer.transport.abort()

@@ -2,10 +2,10 @@
 
 from datetime import timedelta
 
-from controller.decide.backoff import RestartSettings
-from controller.decide.instances import decide as decide_deployment
-from controller.decide.workers import decide as decide_workers
+from controller.decide.instances.decide import decide as decide_deployment
+from controller.decide.worker_phases import decide as decide_workers
 from controller.domain.phases import WorkerPhase
+from controller.domain.restarts import RestartSettings
 from controller.domain.workers import WorkerSettings, WorkersSnapshot, WorkerState
 from support.facts import NOW, deployment, instance, process
 

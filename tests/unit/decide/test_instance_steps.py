@@ -5,9 +5,9 @@ from datetime import timedelta
 
 import pytest
 
-from controller.decide.backoff import RestartSettings
-from controller.decide.instances import decide
+from controller.decide.instances.decide import decide
 from controller.domain.effects import DeploymentEffects
+from controller.domain.restarts import RestartSettings
 from support.facts import NOW, deployment, host, instance, process, spec, start
 
 SETTINGS = RestartSettings()
@@ -18,7 +18,7 @@ def plan_for(one, **fields) -> DeploymentEffects:
 
 
 def moved(plan: DeploymentEffects) -> list[str]:
-    return [move.to.value for move in plan.moves]
+    return [move.to.value for move in plan.phase_changes]
 
 
 @pytest.mark.parametrize(
@@ -60,15 +60,15 @@ def test_follows_what_the_agent_reports(phase, state, expected) -> None:
 def test_after_an_exit(restart, reason, code, expected, failures, released) -> None:
     plan = plan_for(instance("a", "running", processes=(process("exited", reason, code),)), spec=spec(restart=restart))
     assert moved(plan) == [expected]
-    assert plan.moves[0].failures == failures
+    assert plan.phase_changes[0].failures == failures
     assert bool(plan.releases) == released
 
 
 @pytest.mark.parametrize(("failures", "wait_s"), [(0, 10), (1, 20), (2, 40), (4, 160), (5, 300), (20, 300)])
 def test_backoff_doubles_up_to_five_minutes(failures, wait_s) -> None:
     plan = plan_for(instance("a", "running", failures=failures, processes=(process("exited", "exit", 1),)))
-    assert plan.moves[0].not_before == NOW + timedelta(seconds=wait_s)
-    assert plan.again_after_s == wait_s
+    assert plan.phase_changes[0].not_before == NOW + timedelta(seconds=wait_s)
+    assert plan.requeue_after_s == wait_s
 
 
 def test_on_failure_gives_up_after_its_retries() -> None:
@@ -105,7 +105,7 @@ def test_end_of_backoff(failures, home, restarts, expected) -> None:
 def test_backoff_waits_its_time() -> None:
     one = instance("a", "backoff", not_before=NOW + timedelta(seconds=7), processes=(process("exited", "exit", 1),))
     plan = plan_for(one)
-    assert (moved(plan), plan.restarts, plan.again_after_s) == ([], (), 7)
+    assert (moved(plan), plan.restarts, plan.requeue_after_s) == ([], [], 7)
 
 
 def test_backoff_leaves_a_sick_gpu() -> None:
@@ -119,8 +119,8 @@ def test_a_refused_start_goes_back_and_waits() -> None:
     plan = plan_for(instance("a", "scheduled", commands=(start("refused", code="claim_conflict"),)))
     assert moved(plan) == ["pending"]
     assert plan.releases
-    assert plan.moves[0].reason == "claim_conflict"
-    assert plan.moves[0].not_before == NOW + timedelta(seconds=10)
+    assert plan.phase_changes[0].reason == "claim_conflict"
+    assert plan.phase_changes[0].not_before == NOW + timedelta(seconds=10)
 
 
 @pytest.mark.parametrize("phase", ["scheduled", "starting", "running", "unhealthy"])
@@ -195,15 +195,15 @@ def test_claims_of_a_silent_host_go_on_proof_only(home, released) -> None:
 
 def test_the_fence_is_waited_for() -> None:
     home = host(phase="lost", fence_until=NOW + timedelta(seconds=9))
-    assert plan_for(instance("a", "unreachable", processes=(process("running"),)), hosts=(home,)).again_after_s == 9
+    assert plan_for(instance("a", "unreachable", processes=(process("running"),)), hosts=(home,)).requeue_after_s == 9
 
 
 def test_running_long_forgets_failures() -> None:
     fresh = instance("a", "running", age_s=299, failures=2, processes=(process("running"),))
-    assert plan_for(fresh).forget_failures == ()
-    assert plan_for(fresh).again_after_s == 1
+    assert plan_for(fresh).forget_failures == []
+    assert plan_for(fresh).requeue_after_s == 1
     stable = instance("a", "running", age_s=300, failures=2, processes=(process("running"),))
-    assert plan_for(stable).forget_failures == ("a",)
+    assert plan_for(stable).forget_failures == ["a"]
 
 
 @pytest.mark.parametrize("phase", ["running", "unhealthy", "unreachable"])
@@ -214,7 +214,7 @@ def test_a_task_that_has_ended_is_over_though_its_worker_fell_silent_since(phase
     one = instance("a", phase, processes=(process("exited", "exit", code),))
     plan = plan_for(one, hosts=(host(phase=silence),), spec=spec(restart="never"))
     assert moved(plan) == [expected]
-    assert (plan.creates, plan.removals) == ((), ())
+    assert (plan.creates, plan.removals) == ([], [])
 
 
 @pytest.mark.parametrize(
@@ -225,7 +225,7 @@ def test_a_refused_start_waits_for_its_turn_though_its_worker_fell_silent_since(
     one = instance("a", phase, commands=(start("refused", code="shutting_down"),))
     plan = plan_for(one, hosts=(host(phase="unreachable"),))
     assert moved(plan) == [expected]
-    assert (plan.creates, plan.removals) == ((), ())
+    assert (plan.creates, plan.removals) == ([], [])
 
 
 def test_a_refused_start_on_a_lost_worker_makes_way_for_a_substitute() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from controller.decide.policies import decide_policy, is_judged, look_again
+from controller.decide.policies.actions import decide_policy, is_judged, look_again
 from controller.domain.instances import IntentFacts
 from controller.domain.policies import (
     EffectivePolicy,

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from controller.decide.backoff import RestartSettings
-from controller.decide.instances import decide
+from controller.decide.instances.decide import decide
 from controller.domain.effects import DeploymentEffects
 from controller.domain.instances import InstanceFacts
+from controller.domain.restarts import RestartSettings
 from support.facts import deployment, host, instance, process, spec, start
 
 EXIT_1 = ("exited", "exit", 1)
@@ -36,13 +36,13 @@ def plan_for(one: InstanceFacts, **fields) -> DeploymentEffects:
 def test_one_rank_has_ended_and_the_other_is_stopped_before_anything_goes(phase, first, second, stopped) -> None:
     plan = plan_for(gang(phase, first, second))
     assert [(s.rank, s.reason) for s in plan.stops] == [(stopped, "rank_ended")]
-    assert (plan.moves, plan.releases, plan.restarts, plan.removals) == ((), (), (), ())
+    assert (plan.phase_changes, plan.releases, plan.restarts, plan.removals) == ([], [], [], [])
 
 
 def test_the_other_ranks_order_that_was_never_sent_is_withdrawn() -> None:
     plan = plan_for(gang("starting", EXIT_1, None, orders=[start(), start("open", sent=False)]))
     assert [w.command_id for w in plan.withdrawals] == [2]
-    assert (plan.stops, plan.releases) == ((), ())
+    assert (plan.stops, plan.releases) == ([], [])
 
 
 @pytest.mark.parametrize("phase", ["starting", "backoff"])
@@ -67,12 +67,12 @@ def test_an_order_for_a_dead_host_that_was_never_sent_goes_with_the_claims(phase
     ],
 )
 def test_when_all_have_ended_the_one_that_ended_by_itself_tells(states, restart, phase) -> None:
-    assert [m.to for m in plan_for(gang("running", *states), restart=restart).moves] == [phase]
+    assert [m.to for m in plan_for(gang("running", *states), restart=restart).phase_changes] == [phase]
 
 
 def test_ranks_of_a_task_finish_one_after_another() -> None:
     plan = plan_for(gang("running", EXIT_0, RUNNING), restart="never")
-    assert (plan.moves, plan.stops, plan.releases) == ((), (), ())
+    assert (plan.phase_changes, plan.stops, plan.releases) == ([], [], [])
 
 
 def test_a_rank_that_was_refused_takes_the_others_with_it() -> None:
@@ -80,14 +80,14 @@ def test_a_rank_that_was_refused_takes_the_others_with_it() -> None:
     first = plan_for(gang("scheduled", RUNNING, None, orders=[start(), refused]))
     assert [s.rank for s in first.stops] == [0]
     nobody = plan_for(gang("scheduled", None, None, orders=[start("withdrawn"), refused]))
-    assert [m.to for m in nobody.moves] == ["pending"]
+    assert [m.to for m in nobody.phase_changes] == ["pending"]
     assert [r.instance for r in nobody.releases] == ["g"]
 
 
 def test_several_ranks_are_placed_again_as_a_whole() -> None:
     plan = plan_for(gang("backoff", EXIT_1, STOPPED))
-    assert plan.restarts == ()
-    assert [m.to for m in plan.moves] == ["pending"]
+    assert plan.restarts == []
+    assert [m.to for m in plan.phase_changes] == ["pending"]
 
 
 def test_a_rank_whose_host_is_dead_takes_the_others_with_it() -> None:
@@ -95,7 +95,7 @@ def test_a_rank_whose_host_is_dead_takes_the_others_with_it() -> None:
     hosts = (host("w1", phase="lost", deleted=True, confirmed_dead=True), host("w2"))
     plan = decide(deployment(one, hosts=hosts), RestartSettings())
     assert [s.rank for s in plan.stops] == [1]
-    assert (plan.removals, plan.releases) == ((), ())
+    assert (plan.removals, plan.releases) == ([], [])
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_a_rank_whose_host_is_dead_takes_the_others_with_it() -> None:
     ],
 )
 def test_a_gang_is_as_far_as_the_rank_that_is_least_far(phase, states, to) -> None:
-    moves = [m.to.value for m in plan_for(gang(phase, *states)).moves]
+    moves = [m.to.value for m in plan_for(gang(phase, *states)).phase_changes]
     assert moves == ([to] if to else [])
 
 
@@ -126,7 +126,7 @@ def plan_lost(one: InstanceFacts, *others: InstanceFacts, hosts=LOST, **fields) 
 def test_a_gang_that_lost_a_worker_is_replaced_and_what_runs_on_the_others_is_stopped() -> None:
     plan = plan_lost(gang("unreachable", RUNNING, RUNNING))
     assert [(s.rank, s.reason) for s in plan.stops] == [(0, "rank_lost")]
-    assert plan.releases == ()
+    assert plan.releases == []
     assert [c.replaces for c in plan.creates] == ["g"]
 
 
@@ -134,7 +134,7 @@ def test_a_gang_that_lost_a_worker_is_replaced_and_what_runs_on_the_others_is_st
 def test_the_ranks_that_have_ended_let_go_while_the_lost_one_is_fenced(phase) -> None:
     plan = plan_lost(gang(phase, STOPPED, RUNNING))
     assert [(r.instance, r.rank) for r in plan.releases] == [("g", 0)]
-    assert plan.removals == ()
+    assert plan.removals == []
 
 
 def without_first(one: InstanceFacts) -> InstanceFacts:
@@ -144,16 +144,16 @@ def without_first(one: InstanceFacts) -> InstanceFacts:
 def test_a_gang_that_let_go_of_ranks_never_comes_back() -> None:
     """Its host is back, but the GPUs of the other may be somebody else's by now."""
     plan = plan_lost(without_first(gang("unreachable", STOPPED, RUNNING)), hosts=(host("w1"), host("w2")))
-    assert [m.to.value for m in plan.moves] == ["stopping"]
+    assert [m.to.value for m in plan.phase_changes] == ["stopping"]
     assert [s.rank for s in plan.stops] == [1]
 
 
 def test_a_task_that_never_restarts_is_left_alone() -> None:
     plan = plan_lost(gang("unreachable", RUNNING, RUNNING), restart="never")
-    assert (plan.stops, plan.releases, plan.creates) == ((), (), ())
+    assert (plan.stops, plan.releases, plan.creates) == ([], [], [])
 
 
 def test_the_substitute_of_a_gang_takes_its_place_once_it_holds_claims() -> None:
     heir = replace(instance("h", "scheduled"), replaces="g")
     plan = plan_lost(without_first(gang("unreachable", STOPPED, RUNNING)), heir)
-    assert [(m.instance, m.to.value) for m in plan.moves] == [("g", "replaced")]
+    assert [(m.instance, m.to.value) for m in plan.phase_changes] == [("g", "replaced")]

@@ -2,10 +2,11 @@
 
 from datetime import timedelta
 
-from controller.decide.backoff import RestartSettings
-from controller.decide.instances import Finished, decide
+from controller.decide.instances.decide import decide
+from controller.decide.instances.need import Finished
 from controller.domain.effects import StoreNeed
 from controller.domain.instances import NeedError, RevisionFacts
+from controller.domain.restarts import RestartSettings
 from support.facts import NOW, deployment, instance, intent, spec
 
 SETTINGS = RestartSettings()
@@ -18,11 +19,11 @@ def plan_of(*instances, finished=None, **fields):
 def test_an_unreachable_source_is_tried_again_and_an_unreadable_one_is_not() -> None:
     waits = instance("a", "analyzing")
     plan = plan_of(waits, need=None, finished=Finished("hash-1", error="no route", retryable=True))
-    assert [m.to.value for m in plan.moves] == ["pending"]
-    assert plan.moves[0].reason == "metadata_unknown"
-    assert plan.again_after_s == 10
+    assert [m.to.value for m in plan.phase_changes] == ["pending"]
+    assert plan.phase_changes[0].reason == "metadata_unknown"
+    assert plan.requeue_after_s == 10
     plan = plan_of(waits, need=None, finished=Finished("hash-1", error="corrupt", retryable=False))
-    assert [m.to.value for m in plan.moves] == ["failed"]
+    assert [m.to.value for m in plan.phase_changes] == ["failed"]
 
 
 def _with_error(retry_in_s: float | None):
@@ -34,7 +35,7 @@ def _with_error(retry_in_s: float | None):
 def test_the_next_try_comes_in_its_time() -> None:
     waits = instance("a", "pending")
     early = plan_of(waits, revisions=_with_error(4))
-    assert (early.analyse, early.again_after_s) == (None, 4)
+    assert (early.analyse, early.requeue_after_s) == (None, 4)
     assert plan_of(waits, revisions=_with_error(-1)).analyse == 1
 
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from controller.decide.utilization import judge
+from controller.decide.policies.idle_verdict import judge
 from controller.domain.series import Series
 from controller.domain.utilization import InstanceUse, RequestsSeen, Verdict
 from schemas.manifest.policy import UtilizationPolicy

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from controller.decide.workers import decide
+from controller.decide.worker_phases import decide
 from controller.domain.phases import WorkerPhase
 from controller.domain.workers import WorkerSettings, WorkersPlan, WorkersSnapshot, WorkerState
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from controller.decide.orders import start_payload
+from controller.decide.start_command import start_payload
 from controller.domain.model_facts import ModelFacts, Quantization
 from controller.domain.need_view import need_view
 from controller.domain.placement import PlannedClaim

@@ -1,0 +1,76 @@
+"""Reads request bodies: bounded in size, validated field by field."""
+
+from typing import Final, TypeVar
+
+from aiohttp import web
+from pydantic import BaseModel, ValidationError
+
+from controller.api.errors import ApiError
+from schemas.manifest.problems import FieldProblem, ManifestError, from_validation, most_specific
+from schemas.manifest.strict_yaml import read_json
+from schemas.manifest.unknown_keys import unknown_keys
+
+MAX_BODY_BYTES: Final = 2**20
+M = TypeVar("M", bound=BaseModel)
+_NOT_AN_OBJECT: Final = "must be one JSON object"
+
+
+async def read_body(request: web.Request, limit_bytes: int = MAX_BODY_BYTES) -> bytes:
+    """The body. Reading stops at the limit.
+
+    Raises:
+        ApiError: 413 for a larger body, 400 for one that breaks off.
+    """
+    declared = request.content_length
+    if declared is not None and declared > limit_bytes:
+        raise _too_large(limit_bytes)
+    chunks: list[bytes] = []
+    size = 0
+    try:
+        async for chunk in request.content.iter_any():
+            size += len(chunk)
+            if size > limit_bytes:
+                raise _too_large(limit_bytes)
+            chunks.append(chunk)
+    except web.RequestPayloadError as error:
+        raise ApiError(400, "invalid", f"body: incomplete or badly encoded: {error}") from error
+    return b"".join(chunks)
+
+
+def _too_large(limit_bytes: int) -> ApiError:
+    return ApiError(413, "too_large", f"body: larger than {limit_bytes} bytes; split it or make it smaller")
+
+
+async def read_json_body(request: web.Request) -> object:
+    """The body as one JSON value.
+
+    Raises:
+        ManifestError: the body is not valid JSON.
+    """
+    return read_json(await read_body(request))
+
+
+async def read_model(request: web.Request, model: type[M], *, optional: bool = False) -> M:
+    """The body as a model.
+
+    Args:
+        request: the request.
+        model: the model to validate against.
+        optional: an empty body gives the model's defaults.
+
+    Raises:
+        ManifestError: names every invalid field.
+    """
+    body = await read_body(request)
+    value = {} if optional and not body.strip() else read_json(body)
+    if not isinstance(value, dict):
+        raise ManifestError([FieldProblem("", _NOT_AN_OBJECT)])
+    problems = list(unknown_keys(model, value))
+    try:
+        parsed = model.model_validate(value)
+    except ValidationError as error:
+        problems.extend(from_validation(error, value))
+        raise ManifestError(most_specific(problems)) from error
+    if problems:
+        raise ManifestError(most_specific(problems))
+    return parsed

@@ -1,0 +1,84 @@
+"""Passes change notifications on to watches and the gateway. Bounded and coalescing; an overflow says "read all"."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+MAX_PENDING: Final = 1024  # distinct changes; a subscriber further behind reads everything again
+MAX_SUBSCRIBERS: Final = 256
+
+
+class TooManySubscribersError(Exception):
+    """The limit of concurrent subscribers is reached."""
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What changed since a subscriber last asked. `resync`: too much to list, or unknown; read everything."""
+
+    resync: bool
+    ids: dict[str, frozenset[str]]  # by kind
+
+    def of(self, *kinds: str) -> frozenset[str]:
+        """The ids of these kinds together."""
+        return frozenset().union(*(self.ids.get(kind, frozenset()) for kind in kinds))
+
+
+class Subscription:
+    """One subscriber's pending changes: a set, so that repeated changes count once."""
+
+    def __init__(self) -> None:
+        self._pending: set[tuple[str, str]] = set()
+        self._resync = False
+        self._some = asyncio.Event()
+
+    def put(self, kind: str, object_id: str | None) -> None:
+        """Adds a change; no id, or too many changes, become a resync."""
+        if object_id is None or len(self._pending) >= MAX_PENDING:
+            self._resync = True
+            self._pending.clear()
+        elif not self._resync:
+            self._pending.add((kind, object_id))
+        self._some.set()
+
+    async def take(self) -> Changes:
+        """Waits for a change and returns all pending ones; the caller limits the wait."""
+        await self._some.wait()
+        self._some.clear()
+        ids: dict[str, set[str]] = {}
+        for kind, object_id in self._pending:
+            ids.setdefault(kind, set()).add(object_id)
+        changes = Changes(self._resync, {kind: frozenset(found) for kind, found in ids.items()})
+        self._pending.clear()
+        self._resync = False
+        return changes
+
+
+class ChangeFanout:
+    """The subscriptions. Publishing never blocks."""
+
+    def __init__(self) -> None:
+        self._subscriptions: set[Subscription] = set()
+
+    def publish(self, kind: str, object_id: str | None) -> None:
+        """Passes a change to every subscriber; `object_id` None: read everything again."""
+        for subscription in self._subscriptions:
+            subscription.put(kind, object_id)
+
+    @contextmanager
+    def subscribe(self) -> Iterator[Subscription]:
+        """A subscription for as long as the context lasts.
+
+        Raises:
+            TooManySubscribersError: beyond `MAX_SUBSCRIBERS`.
+        """
+        if len(self._subscriptions) >= MAX_SUBSCRIBERS:
+            raise TooManySubscribersError(f"{MAX_SUBSCRIBERS} watches are open, the most allowed; close some or poll")
+        subscription = Subscription()
+        self._subscriptions.add(subscription)
+        try:
+            yield subscription
+        finally:
+            self._subscriptions.discard(subscription)

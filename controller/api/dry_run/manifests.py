@@ -1,0 +1,110 @@
+"""What becomes of manifests: each one's change and need, read from the rows or analysed here."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from aiohttp import web
+
+from controller.api.context import ApiContext
+from controller.api.dry_run.effects import MAX_INSTANCES, ManifestEffect, PlanChange
+from controller.api.errors import as_api_error, invalid
+from controller.domain.placement import Need
+from controller.engines.base import SpecError
+from controller.engines.registry import engine_for, validate
+from controller.runtime.child import ChildError, ChildFailure
+from controller.scheduling.estimate import input_hash
+from controller.store.deployments.writes import change_between
+from controller.store.placement.plan_reads import known_needs, placed_counts
+from controller.store.views.deployments import live_by_name
+from schemas.api.deployments import DeploymentView
+from schemas.manifest.deployment import DeploymentManifest, DeploymentSpec
+from schemas.manifest.problems import FieldProblem, join_path
+
+ANALYSES_LIMIT_S: Final = 25.0  # for all analyses of one plan
+_ANALYSIS_LIMIT_S: Final = 15.0  # for one analysis, so that a hanging one leaves time for others
+MAX_ANALYSES_AT_ONCE: Final = 2  # plans run beside the controller's own analyses and must not crowd them out
+ANALYSES_AT_ONCE: Final = web.AppKey("ANALYSES_AT_ONCE", asyncio.Semaphore)
+_CHANGES: Final[dict[str, PlanChange]] = {"unchanged": "unchanged", "updated": "update", "replaced": "replace"}
+
+
+def validate_all(manifests: Mapping[str, DeploymentManifest]) -> None:
+    """Runs the engines' checks on manifests, given by their path in the request.
+
+    Raises:
+        ApiError: 400, names every problem.
+        SpecError: the same for a single manifest, whose path is empty.
+    """
+    problems: list[FieldProblem] = []
+    for path, manifest in manifests.items():
+        try:
+            validate(manifest.spec())
+        except SpecError as error:
+            if not path:
+                raise
+            known = as_api_error(error)
+            problems.extend(
+                FieldProblem(join_path(path, problem["path"]), problem["message"])
+                for problem in (known.details["problems"] if known else ())
+            )
+    if problems:
+        raise invalid(problems)
+
+
+async def effects_of(context: ApiContext, manifests: Sequence[DeploymentManifest]) -> list[ManifestEffect]:
+    """The effect of each manifest, with its need: known, or analysed here.
+
+    Raises:
+        ApiError: 400 for too many instances together.
+    """
+    specs = {manifest.name: manifest.spec() for manifest in manifests}
+    hashes = {name: input_hash(spec, engine_for(spec)) for name, spec in specs.items()}
+    async with context.database.snapshot() as connection:
+        live = await live_by_name(connection, specs)
+        placed = await placed_counts(connection, [view.uid for view in live.values()])
+        needs = await known_needs(connection, hashes.values())
+    effects: list[ManifestEffect] = []
+    deadline_s = asyncio.get_running_loop().time() + ANALYSES_LIMIT_S
+    for name, spec in specs.items():
+        view = live.get(name)
+        change = _change(view, spec)
+        to_place = _to_place(view, spec, change, placed.get(view.uid, 0) if view else 0)
+        need: Need | str = ""
+        if to_place:
+            need = await _need(context, spec, needs.get(hashes[name]), deadline_s)
+            if isinstance(need, Need):
+                needs[hashes[name]] = need
+        effects.append(ManifestEffect(name, view.uid if view else f"new {name}", spec, change, to_place, need))
+    total = sum(effect.to_place for effect in effects)
+    if total > MAX_INSTANCES:
+        fix = f"must be at most {MAX_INSTANCES} instances in one plan, got {total}"
+        raise invalid([FieldProblem("replicas", fix)])
+    return effects
+
+
+def _change(view: DeploymentView | None, spec: DeploymentSpec) -> PlanChange:
+    return "create" if view is None else _CHANGES[change_between(view.spec, spec)]
+
+
+def _to_place(view: DeploymentView | None, spec: DeploymentSpec, change: PlanChange, placed: int) -> int:
+    """How many instances would have to be placed."""
+    if view is None or change == "replace":
+        return spec.replicas
+    wanted = view.status.wanted if change == "unchanged" else spec.replicas
+    return max(0, wanted - placed)
+
+
+async def _need(context: ApiContext, spec: DeploymentSpec, known: Need | None, deadline_s: float) -> Need | str:
+    """The need, or why it is unknown. `deadline_s`, by the loop's clock, ends all analyses of this plan."""
+    engine = engine_for(spec)
+    if engine.analysis(spec) is None:
+        return engine.need(spec, None)
+    if known is not None:
+        return known
+    try:
+        async with asyncio.timeout_at(min(deadline_s, asyncio.get_running_loop().time() + _ANALYSIS_LIMIT_S)):
+            return await context.analyse(spec)
+    except TimeoutError:
+        return "reading the model takes longer than a plan may wait; an apply continues reading"
+    except ChildFailure as error:
+        return error.message if isinstance(error, ChildError) else str(error)

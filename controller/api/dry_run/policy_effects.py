@@ -1,0 +1,85 @@
+"""The effect of manifests on utilization policies: those among them count as applied. Writes nothing."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from controller.store.policies.checks import (
+    named_policy,
+    problem_of_second_default,
+    problems_of_deployments,
+    problems_of_policies,
+)
+from controller.store.views.paging import Reader
+from controller.store.views.policies import named_and_default
+from schemas.api.policies import PlannedPolicy
+from schemas.manifest.deployment import DeploymentManifest, DeploymentSpec
+from schemas.manifest.parse import Manifest
+from schemas.manifest.policy import PolicyManifest, PolicySpec, UtilizationPolicy
+from schemas.manifest.problems import FieldProblem
+
+PolicyChange = Literal["create", "update", "unchanged"]
+Policies = Mapping[str, tuple[int, PolicySpec]]  # generation and spec, by name
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyEffects:
+    """The changes of policies, the effective policies of deployments by name, and problems."""
+
+    changes: Mapping[str, PolicyChange]
+    effective: Mapping[str, PlannedPolicy]
+    problems: tuple[FieldProblem, ...]
+
+
+async def policy_effects(
+    connection: Reader, manifests: Mapping[str, Manifest], *, longest_window_s: float
+) -> PolicyEffects:
+    """The effect of applying all these manifests, given by their path in the request."""
+    written = {path: one for path, one in manifests.items() if isinstance(one, PolicyManifest)}
+    specs = {path: one.spec() for path, one in manifests.items() if isinstance(one, DeploymentManifest)}
+    names = {one.name for one in written.values()}
+    names |= {name for spec in specs.values() if (name := named_policy(spec)) is not None}
+    present = await named_and_default(connection, names)
+    after = {**present, **{one.name: _after(present, one) for one in written.values()}}
+    problems = [
+        *await problems_of_policies(connection, written, longest_window_s=longest_window_s),
+        *_second_defaults(written, after),
+        *await problems_of_deployments(
+            connection, specs, longest_window_s=longest_window_s, also_known={one.name for one in written.values()}
+        ),
+    ]
+    effective = {manifests[path].name: policy for path, spec in specs.items() if (policy := _effective(spec, after))}
+    return PolicyEffects({one.name: _change(present, one) for one in written.values()}, effective, tuple(problems))
+
+
+def _change(present: Policies, manifest: PolicyManifest) -> PolicyChange:
+    if manifest.name not in present:
+        return "create"
+    return "unchanged" if present[manifest.name][1] == manifest.spec() else "update"
+
+
+def _after(present: Policies, manifest: PolicyManifest) -> tuple[int, PolicySpec]:
+    generation = present[manifest.name][0] if manifest.name in present else 0
+    return generation + (_change(present, manifest) != "unchanged"), manifest.spec()
+
+
+def _second_defaults(written: Mapping[str, PolicyManifest], after: Policies) -> list[FieldProblem]:
+    defaults = {name for name, (_, spec) in after.items() if spec.default}
+    return [
+        problem_of_second_default(path, min(defaults - {manifest.name}))
+        for path, manifest in written.items()
+        if manifest.default and defaults != {manifest.name}
+    ]
+
+
+def _effective(spec: DeploymentSpec, policies: Policies) -> PlannedPolicy | None:
+    """The effective policy of a deployment that is not written yet, as `store/policies/effective.py` defines it."""
+    own = spec.utilization_policy
+    if isinstance(own, UtilizationPolicy):
+        return PlannedPolicy(origin="inline", spec=own)
+    if isinstance(own, str):
+        return PlannedPolicy(origin="named", name=own, spec=policies[own][1].bare()) if own in policies else None
+    default = next((name for name, (_, policy) in policies.items() if policy.default), None)
+    if default is None or spec.resources.gpus == 0:
+        return None
+    return PlannedPolicy(origin="default", name=default, spec=policies[default][1].bare())

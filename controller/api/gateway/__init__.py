@@ -1,0 +1,1 @@
+"""The gateway: OpenAI-compatible routes under `/v1`, forwarded to running instances."""

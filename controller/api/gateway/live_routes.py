@@ -1,0 +1,105 @@
+"""Keeps the routing table fresh: reads it on change notifications, every `REFRESH_S`, and before a refusal."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Final
+
+import structlog
+from aiohttp import web
+
+from controller.api.change_fanout import ChangeFanout
+from controller.api.context import CONTEXT
+from controller.api.gateway.pick_instance import RoutingTable
+from controller.runtime.database import DATABASE_ERRORS
+from controller.store.core.database import Database
+from controller.store.deployments.serving import read_serving
+
+log = structlog.get_logger(__name__)
+
+REFRESH_S: Final = 2.0
+DEBOUNCE_S: Final = 0.05
+READ_LIMIT_S: Final = 10.0
+_RECHECK_LIMIT_S: Final = 3.0
+_RECHECK_PAUSE_S: Final = 0.1
+_STOP_LIMIT_S: Final = 5.0
+
+
+class LiveRoutes:
+    """The routing table and the task that keeps it fresh.
+
+    Attributes:
+        table: the running instances of each model.
+        refreshing: the task. It ends only by a defect, which `current` then raises.
+    """
+
+    def __init__(self, database: Database, changes: ChangeFanout) -> None:
+        self.table = RoutingTable()
+        self._database = database
+        self._reading = asyncio.Lock()
+        self._reads = 0
+        self._last_read = float("-inf")
+        self.refreshing = asyncio.create_task(self._keep_fresh(changes), name="gateway-routing")
+
+    def current(self) -> RoutingTable:
+        """The table. Where the task has failed, raises its error: a stale table must not be served."""
+        if self.refreshing.done():
+            self.refreshing.result()
+        return self.table
+
+    async def recheck(self) -> None:
+        """Reads the table before a request is refused: its client may already have seen the model running.
+
+        Concurrent callers share one read that begins after they called, with at most ten reads a second. Without the
+        database the table stays as it is.
+        """
+        asked = self._reads
+        try:
+            async with asyncio.timeout(_RECHECK_LIMIT_S), self._reading:
+                if self._reads == asked:
+                    await asyncio.sleep(self._last_read + _RECHECK_PAUSE_S - asyncio.get_running_loop().time())
+                    await self._read()
+        except DATABASE_ERRORS as error:
+            log.info("gateway routing not rechecked", error=str(error) or type(error).__name__)
+
+    async def _read(self) -> None:
+        self._reads += 1
+        self._last_read = asyncio.get_running_loop().time()
+        async with self._database.snapshot() as connection:
+            names, endpoints = await read_serving(connection)
+        self.table.update(names, endpoints)
+
+    async def _keep_fresh(self, changes: ChangeFanout) -> None:
+        """Without the database the last table stays in use."""
+        stale = False
+        with changes.subscribe() as subscription:
+            while True:
+                try:
+                    async with asyncio.timeout(READ_LIMIT_S), self._reading:
+                        await self._read()
+                    if stale:
+                        log.info("gateway routing is fresh again")
+                    stale = False
+                except DATABASE_ERRORS as error:
+                    if not stale:
+                        log.warning("gateway routing not refreshed, keeping the last one", error=str(error))
+                    stale = True
+                try:
+                    async with asyncio.timeout(REFRESH_S):
+                        await subscription.take()
+                except TimeoutError:
+                    continue
+                await asyncio.sleep(DEBOUNCE_S)
+
+
+LIVE_ROUTES: Final = web.AppKey("LIVE_ROUTES", LiveRoutes)
+
+
+async def live_routes_context(app: web.Application) -> AsyncIterator[None]:
+    """Starts the task with the app and stops it with the app."""
+    context = app[CONTEXT]
+    routes = app[LIVE_ROUTES] = LiveRoutes(context.database, context.changes)
+    try:
+        yield
+    finally:
+        routes.refreshing.cancel()
+        await asyncio.wait([routes.refreshing], timeout=_STOP_LIMIT_S)

@@ -1,0 +1,107 @@
+"""The routes of a resource that users write as a manifest: list, read, apply and delete.
+
+`ETag` returns the generation of what was read; `If-Match` applies or deletes only that generation.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final, Protocol, TypeAlias
+
+from aiohttp import web
+from pydantic import BaseModel
+
+from controller.api.body import read_json_body
+from controller.api.context import CONTEXT
+from controller.api.parameters import expected_generation, new_name
+from controller.api.read_routes import ReadPage, list_route
+from controller.api.responses import json_response
+from controller.api.route import Access, Route
+from controller.store.views.paging import Reader
+from schemas.api.deployments import DeploymentView
+from schemas.api.policies import PolicyView
+
+OUTCOME_HEADER: Final = "X-Gpuward-Outcome"  # of an apply: created, unchanged, updated or replaced
+ManifestView: TypeAlias = DeploymentView | PolicyView
+
+
+class Applied(Protocol):
+    """What an apply did."""
+
+    @property
+    def view(self) -> ManifestView:
+        """The object as it is now."""
+
+    @property
+    def outcome(self) -> str:
+        """The value of the outcome header."""
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestResource:
+    """What distinguishes one such resource.
+
+    Attributes:
+        path: of the list; the object's name follows.
+        noun: for summaries, such as `deployment`.
+        plural: the same for the list.
+        page: model of a page.
+        view: model of an object.
+        spec: model of the body of an apply.
+        parse: the spec in a body, for the name in the path; raises ManifestError.
+        read_page: one page.
+        read: the object of a name.
+        apply: writes a spec (database, name, spec, *, if_match, longest_window_s).
+        delete: deletes (database, name, *, if_match).
+        delete_status: 202 where the object is removed later.
+    """
+
+    path: str
+    noun: str
+    plural: str
+    page: type[BaseModel]
+    view: type[BaseModel]
+    spec: type[BaseModel]
+    parse: Callable[[object, str], BaseModel]
+    read_page: ReadPage
+    read: Callable[[Reader, str], Awaitable[ManifestView]]
+    apply: Callable[..., Awaitable[Applied]]
+    delete: Callable[..., Awaitable[ManifestView]]
+    delete_status: int = 200
+
+    def routes(self) -> tuple[Route, ...]:
+        """The four routes."""
+        one, tag = self.path + "/{name}", self.path.rpartition("/")[2]
+        applying, deleting = (f"{verb} a {self.noun} (If-Match: generation)" for verb in ("Apply", "Delete"))
+        return (
+            list_route(self.path, self.read_page, f"List {self.plural}", self.page),
+            Route("GET", one, self._get, Access.READ, f"Read a {self.noun}", tag, self.view),
+            Route("PUT", one, self._put, Access.OPERATE, applying, tag, self.view, self.spec),
+            Route("DELETE", one, self._delete, Access.OPERATE, deleting, tag, self.view, status=self.delete_status),
+        )
+
+    async def _get(self, request: web.Request) -> web.Response:
+        async with request.app[CONTEXT].database.snapshot() as connection:
+            view = await self.read(connection, request.match_info["name"])
+        return json_response(view, headers=etag(view))
+
+    async def _put(self, request: web.Request) -> web.Response:
+        name = new_name(request)
+        spec = self.parse(await read_json_body(request), name)
+        context, if_match = request.app[CONTEXT], expected_generation(request)
+        applied = await self.apply(
+            context.database, name, spec, if_match=if_match, longest_window_s=context.longest_window_s
+        )
+        status = 201 if applied.outcome == "created" else 200
+        return json_response(
+            applied.view, status=status, headers={**etag(applied.view), OUTCOME_HEADER: applied.outcome}
+        )
+
+    async def _delete(self, request: web.Request) -> web.Response:
+        name, if_match = request.match_info["name"], expected_generation(request)
+        view = await self.delete(request.app[CONTEXT].database, name, if_match=if_match)
+        return json_response(view, status=self.delete_status)
+
+
+def etag(view: ManifestView) -> dict[str, str]:
+    """The `ETag` header: the object's generation."""
+    return {"ETag": f'"{view.generation}"'}

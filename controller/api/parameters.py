@@ -1,0 +1,112 @@
+"""Reads a request's query parameters, the name in its path and its `If-Match` header."""
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from aiohttp import web
+
+from controller.api.errors import ApiError, invalid
+from controller.store.views.paging import MAX_LIMIT
+from schemas.fields import NAME_PATTERN
+from schemas.manifest.problems import FieldProblem
+from schemas.quantities import parse_duration_s
+
+DEFAULT_LIMIT: Final = 100
+_IF_MATCH: Final = re.compile(r'^(?:W/)?"?(\d{1,18})"?$')
+_MAX_DIGITS: Final = 19  # of a 64-bit number
+
+
+def known_parameters(request: web.Request, *names: str) -> Mapping[str, str]:
+    """The query parameters. An unknown one is refused: to ignore it would answer a different question.
+
+    Raises:
+        ApiError: 400.
+    """
+    unknown = sorted(set(request.query) - set(names))
+    if unknown:
+        advice = f"known: {', '.join(names)}" if names else "this path takes none"
+        raise invalid([FieldProblem(name, f"unknown query parameter; {advice}") for name in unknown])
+    return {name: request.query[name] for name in names if name in request.query}
+
+
+def whole_number(parameters: Mapping[str, str], name: str, *, low: int, high: int) -> int | None:
+    """A whole-number parameter; None without one.
+
+    Raises:
+        ApiError: 400.
+    """
+    text = parameters.get(name)
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS and low <= int(text) <= high):
+        raise invalid([FieldProblem(name, f"must be a whole number from {low} to {high}, got {text[:40]!r}")])
+    return int(text)
+
+
+def duration_s(parameters: Mapping[str, str], name: str, *, low: float, high: float) -> float | None:
+    """Seconds of a duration parameter such as `10m`; None without one. The bounds are in seconds.
+
+    Raises:
+        ApiError: 400.
+    """
+    text = parameters.get(name)
+    if text is None:
+        return None
+    try:
+        seconds = parse_duration_s(text)
+    except ValueError as error:
+        raise invalid([FieldProblem(name, str(error))]) from error
+    if not low <= seconds <= high:
+        bounds = f"{low:g}s to {high / 86_400:g}d"
+        raise invalid([FieldProblem(name, f"must be a duration from {bounds}, got {text[:40]!r}")])
+    return seconds
+
+
+def flag(parameters: Mapping[str, str], name: str) -> bool:
+    """A boolean parameter; False without one.
+
+    Raises:
+        ApiError: 400.
+    """
+    text = parameters.get(name, "false").lower()
+    if text not in ("true", "1", "false", "0"):
+        raise invalid([FieldProblem(name, f"must be true or false, got {text[:40]!r}")])
+    return text in ("true", "1")
+
+
+def page_limit(parameters: Mapping[str, str]) -> int:
+    """The `limit` parameter of a list.
+
+    Raises:
+        ApiError: 400.
+    """
+    return whole_number(parameters, "limit", low=1, high=MAX_LIMIT) or DEFAULT_LIMIT
+
+
+def new_name(request: web.Request) -> str:
+    """The name in the path of an object that this request may create.
+
+    Raises:
+        ApiError: 400 for a name that is not a DNS label.
+    """
+    name = request.match_info["name"]
+    if not re.fullmatch(NAME_PATTERN, name):
+        fix = "must be a DNS label: lower case letters, digits and '-', at most 63 characters"
+        raise invalid([FieldProblem("name", fix)])
+    return name
+
+
+def expected_generation(request: web.Request) -> int | None:
+    """The generation in `If-Match`; None for any.
+
+    Raises:
+        ApiError: 400.
+    """
+    text = request.headers.get("If-Match")
+    if text is None or text.strip() == "*":
+        return None
+    match = _IF_MATCH.match(text.strip())
+    if match is None:
+        raise ApiError(400, "invalid", "If-Match: not a generation; send the number from the ETag, or leave it out")
+    return int(match[1])

@@ -1,0 +1,47 @@
+"""The two read routes that most resources share: a page of the list, and one object."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeAlias
+
+from aiohttp import web
+from pydantic import BaseModel
+
+from controller.api.context import CONTEXT
+from controller.api.parameters import known_parameters, page_limit
+from controller.api.responses import json_response
+from controller.api.route import PAGING, Access, Query, Route
+from controller.store.views.paging import Reader
+from schemas.api.envelopes import Page
+
+ReadPage: TypeAlias = Callable[..., Awaitable[Page[Any]]]  # (connection, *, limit, cursor, one keyword per filter)
+ReadOne: TypeAlias = Callable[[Reader, str], Awaitable[BaseModel]]
+
+
+def list_route(
+    path: str, read_page: ReadPage, summary: str, page: type[BaseModel], filters: tuple[Query, ...] = ()
+) -> Route:
+    """`GET path`: one page. Each filter is passed to `read_page` by its name."""
+    names = [query.name for query in filters]
+
+    async def handler(request: web.Request) -> web.Response:
+        parameters = known_parameters(request, "limit", "cursor", *names)
+        limit, cursor = page_limit(parameters), parameters.get("cursor")
+        chosen = {name: parameters.get(name) for name in names}
+        async with request.app[CONTEXT].database.snapshot() as connection:
+            return json_response(await read_page(connection, limit=limit, cursor=cursor, **chosen))
+
+    return Route("GET", path, handler, Access.READ, summary, _tag(path), page, query=(*PAGING, *filters))
+
+
+def read_route(path: str, variable: str, read_one: ReadOne, summary: str, view: type[BaseModel]) -> Route:
+    """`GET path/{variable}`: one object."""
+
+    async def handler(request: web.Request) -> web.Response:
+        async with request.app[CONTEXT].database.snapshot() as connection:
+            return json_response(await read_one(connection, request.match_info[variable]))
+
+    return Route("GET", f"{path}/{{{variable}}}", handler, Access.READ, summary, _tag(path), view)
+
+
+def _tag(path: str) -> str:
+    return path.rpartition("/")[2]

@@ -1,0 +1,38 @@
+"""Join tokens: create, list, revoke."""
+
+from typing import Final
+
+from aiohttp import web
+
+from controller.api.body import read_model
+from controller.api.context import CONTEXT
+from controller.api.responses import json_response
+from controller.api.route import Access, Route
+from controller.store.access.tokens import create_token, list_tokens, revoke_token
+from schemas.api.access import TokenCreated, TokenView
+from schemas.api.envelopes import Page
+from schemas.api.requests import TokenBody
+
+
+async def post(request: web.Request) -> web.Response:
+    """`POST /tokens`."""
+    body = await read_model(request, TokenBody, optional=True)
+    return json_response(await create_token(request.app[CONTEXT].database, ttl_s=body.expires_s), status=201)
+
+
+async def get_all(request: web.Request) -> web.Response:
+    """`GET /tokens`."""
+    return json_response(Page[TokenView](items=await list_tokens(request.app[CONTEXT].database)))
+
+
+async def delete(request: web.Request) -> web.Response:
+    """`DELETE /tokens/{id}`."""
+    return json_response(await revoke_token(request.app[CONTEXT].database, request.match_info["id"]))
+
+
+_PATH: Final = "/api/v1/tokens"
+ROUTES: Final = (
+    Route("POST", _PATH, post, Access.ADMINISTER, "Create a join token", "tokens", TokenCreated, TokenBody, status=201),
+    Route("GET", _PATH, get_all, Access.ADMINISTER, "List join tokens", "tokens", Page[TokenView]),
+    Route("DELETE", _PATH + "/{id}", delete, Access.ADMINISTER, "Revoke a join token", "tokens", TokenView),
+)

@@ -1,0 +1,1 @@
+"""A deployment's instances: `decide` lists the sub-steps in order, each in its own file."""

@@ -1,0 +1,145 @@
+"""What an instance does after its process ended or its start was refused: it ends, or restarts after a growing delay.
+
+A restart is on the same worker, until every third failure in a row there sends it back to placement.
+"""
+
+from datetime import timedelta
+from typing import Any, Final
+
+from controller.domain.effects import DeploymentEffects, Restart
+from controller.domain.events import NewEvent
+from controller.domain.instances import CommandFacts, DeploymentFacts, InstanceFacts, ProcessFacts
+from controller.domain.phases import InstancePhase
+from controller.domain.restarts import RestartSettings
+
+P = InstancePhase
+# Ends that are not the model's fault: it restarts at once and no failure is counted.
+_BLAMELESS: Final = frozenset({"agent_stopped", "disconnected", "gone"})
+_EXIT_TEXTS: Final = {
+    "spawn_failed": "could not be started",
+    "start_timeout": "made no progress within its start timeout and was killed",
+    "liveness": "stopped answering its probe and was killed",
+    "agent_stopped": "was stopped with its agent",
+    "disconnected": "was stopped by its agent, which had lost the controller",
+    "gone": "is gone; its exit was not seen",
+}
+
+
+def after_exit(
+    facts: DeploymentFacts,
+    instance: InstanceFacts,
+    process: ProcessFacts,
+    effects: DeploymentEffects,
+    settings: RestartSettings,
+) -> None:
+    """A process ended without a stop: the instance succeeded, failed, or goes to backoff and restarts."""
+    if instance.phase is P.SCHEDULED:  # it started and ended between two steps
+        effects.change_phase(instance, P.STARTING)
+        effects.requeue(0.0)
+        return
+    restart = facts.revisions[instance.revision].spec.restart
+    reason = process.reason or "exit"
+    text = _exit_text(process)
+    objects = (f"instance:{instance.id}", f"worker:{process.worker_id}")
+    evidence: dict[str, Any] = {"exit_code": process.exit_code, "reason": reason, "epoch": process.epoch}
+    failures = instance.failures + 1
+    if process.exit_code == 0 and reason == "exit" and restart != "always":
+        effects.change_phase(instance, P.SUCCEEDED, "completed", text)
+        effects.release(instance)
+        effects.events.append(NewEvent("succeeded", text, objects, evidence))
+    elif restart == "never" or (
+        restart == "on_failure" and reason not in _BLAMELESS and failures > settings.on_failure_retries
+    ):
+        effects.change_phase(instance, P.FAILED, reason, text, failures=failures)
+        effects.release(instance)
+        effects.events.append(NewEvent("failed", text, objects, evidence))
+    elif reason in _BLAMELESS:
+        effects.change_phase(instance, P.BACKOFF, reason, text, restarts=instance.restarts + 1, not_before=facts.now)
+        effects.events.append(NewEvent("ended", text, objects, evidence))
+        effects.requeue(0.0)
+    else:
+        delay_s = settings.delay_s(failures)
+        effects.change_phase(
+            instance,
+            P.BACKOFF,
+            reason,
+            f"{text}; restarts in {delay_s:g} s",
+            failures=failures,
+            restarts=instance.restarts + 1,
+            not_before=facts.now + timedelta(seconds=delay_s),
+        )
+        evidence |= {"failures": failures, "wait_s": delay_s}
+        effects.events.append(NewEvent("backoff", text, objects, evidence))
+        effects.requeue(delay_s)
+
+
+def after_refusal(
+    facts: DeploymentFacts,
+    instance: InstanceFacts,
+    refused: CommandFacts,
+    effects: DeploymentEffects,
+    settings: RestartSettings,
+) -> None:
+    """The agent refused a start: the instance is placed again, or stays in backoff if it was a restart in place."""
+    failures = instance.failures + 1
+    delay = timedelta(seconds=settings.delay_s(failures))
+    text = f"the agent refused to start it: {refused.message or refused.code}"
+    first_start = instance.phase is P.SCHEDULED
+    effects.change_phase(
+        instance,
+        P.PENDING if first_start else P.BACKOFF,
+        refused.code or "refused",
+        text,
+        failures=failures,
+        not_before=facts.now + delay,
+    )
+    if first_start:
+        effects.release(instance)
+    effects.events.append(NewEvent("start_refused", text, (f"instance:{instance.id}",), {"code": refused.code}))
+    effects.requeue(delay.total_seconds())
+
+
+def end_backoff(
+    facts: DeploymentFacts, instance: InstanceFacts, effects: DeploymentEffects, settings: RestartSettings
+) -> None:
+    """Once its delay is over: restarts in place, or is placed again if its worker is unfit or failed it too often."""
+    delay_s = (instance.not_before - facts.now).total_seconds() if instance.not_before else 0.0
+    if 0 < delay_s <= settings.cap_s:  # a longer one was set before the clock was set back
+        effects.requeue(delay_s)
+        return
+    host = facts.hosts.get(instance.host_of(0) or "")
+    unfit = host is None or host.phase != "ready" or host.draining or not all(c.healthy for c in instance.claims)
+    # A restart in place renews one rank's command; a gang is placed again as a whole.
+    if unfit or len(instance.ranks) > 1 or settings.leaves_worker(instance.failures):
+        requeue_for_placement(instance, effects, instance.reason)
+        return
+    effects.restarts.append(Restart(instance.id, instance.phase, instance.epoch))
+
+
+def requeue_for_placement(instance: InstanceFacts, effects: DeploymentEffects, reason: str) -> None:
+    """Releases its claims and makes it pending."""
+    effects.change_phase(instance, P.PENDING, reason, "is placed again")
+    effects.release(instance)
+    effects.wake_placement = True
+
+
+def forget_failures(
+    facts: DeploymentFacts, instance: InstanceFacts, effects: DeploymentEffects, settings: RestartSettings
+) -> None:
+    """Resets the failure count of an instance that has run long enough."""
+    stable_in_s = settings.stable_after_s - (facts.now - instance.phase_since).total_seconds()
+    if stable_in_s > 0:
+        effects.requeue(stable_in_s)
+        return
+    message = "runs stably again; earlier failures are forgotten"
+    effects.events.append(NewEvent("stable", message, (f"instance:{instance.id}",)))
+    effects.forget_failures.append(instance.id)
+
+
+def _exit_text(process: ProcessFacts) -> str:
+    code = process.exit_code
+    text = _EXIT_TEXTS.get(process.reason or "exit")
+    if text is None:
+        exited = "exited, exit code unknown" if code is None else f"exited with code {code}"
+        text = f"was killed by signal {-code}" if code is not None and code < 0 else exited
+    return f"{text}: {process.message}" if process.message else text

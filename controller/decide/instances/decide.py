@@ -1,0 +1,62 @@
+"""The next step of one deployment: its instances, its revision's need and its own status. Pure.
+
+`decide` lists the sub-steps in order. Each is a file of this folder: it reads the facts and the buckets, and adds to
+the effects.
+"""
+
+from controller.decide.instances.advance import advance
+from controller.decide.instances.classify import classify
+from controller.decide.instances.create import create_missing
+from controller.decide.instances.evict import evict
+from controller.decide.instances.need import Finished, analyse, is_placeable, settle_need
+from controller.decide.instances.relocate import relocate
+from controller.decide.instances.rollout import stop_outdated, unblocks_next_step
+from controller.decide.instances.scale import scale_down, stop_all, wanted_replicas
+from controller.decide.instances.status import derive_status
+from controller.decide.instances.stop import stop
+from controller.domain.effects import DeploymentEffects
+from controller.domain.instances import DeploymentFacts
+from controller.domain.placement import Need
+from controller.domain.restarts import RestartSettings
+
+
+def decide(
+    facts: DeploymentFacts, settings: RestartSettings, finished: Finished | None = None, known: Need | None = None
+) -> DeploymentEffects:
+    """The next step of one deployment.
+
+    Args:
+        facts: the deployment, read at one moment.
+        settings: backoff and retries.
+        finished: an analysis that ended since the last step.
+        known: the newest revision's need, if it is known without an analysis.
+    """
+    effects = DeploymentEffects()
+    wanted = wanted_replicas(facts)
+    deleted = facts.deleted_at is not None
+    buckets = classify(facts)
+    for instance in buckets.stopping:
+        stop(facts, instance, effects, instance.stop_reason or instance.reason, instance.message)
+    if deleted:
+        leaving = stop_all(facts, effects)
+    else:
+        leaving = evict(facts, buckets, effects)
+        leaving |= stop_outdated(facts, buckets, wanted, effects)
+        leaving |= scale_down(facts, buckets, wanted, leaving, effects)
+    leaving |= {i.id for i in buckets.stopping}
+    staying = [i for i in facts.instances if i.id not in leaving]
+    for instance in staying:
+        advance(facts, instance, effects, settings)
+    if not deleted:
+        if not settle_need(facts, wanted, finished, known, settings, effects):
+            analyse(facts, staying, wanted, effects)
+        create_missing(facts, buckets, wanted, leaving, effects)
+        relocate(facts, buckets.relocations, effects)
+        if unblocks_next_step(facts, effects):
+            effects.requeue(0.0)
+    elif len(effects.removals) == len(facts.instances):
+        effects.finish = True
+    if is_placeable(facts, effects):
+        effects.wake_placement = True
+    derive_status(facts, wanted, effects)
+    return effects

@@ -1,0 +1,13 @@
+"""Evicting: instances that are drained, preempted or relocated stop. `create` replaces them where they are wanted."""
+
+from controller.decide.instances.classify import Buckets
+from controller.decide.instances.stop import stop
+from controller.domain.effects import DeploymentEffects
+from controller.domain.instances import DeploymentFacts
+
+
+def evict(facts: DeploymentFacts, buckets: Buckets, effects: DeploymentEffects) -> set[str]:
+    """Stops all evicted instances; returns their ids."""
+    for eviction in buckets.evicted:
+        stop(facts, eviction.instance, effects, eviction.reason, eviction.message)
+    return {eviction.instance.id for eviction in buckets.evicted}

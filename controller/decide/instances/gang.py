@@ -1,0 +1,81 @@
+"""An instance of several ranks runs and ends as one: it keeps its claims until all ranks have ended."""
+
+from dataclasses import replace
+from typing import Final
+
+from controller.decide.instances.liveness import any_may_run, may_run
+from controller.decide.instances.stop import order_stop
+from controller.domain.effects import DeploymentEffects
+from controller.domain.instances import CommandFacts, DeploymentFacts, InstanceFacts, ProcessFacts
+from controller.domain.phases import InstancePhase
+
+_ON_COMMAND: Final = "stopped"  # the exit reason of a process that was stopped by command
+_PROGRESS: Final = ("starting", "stopping", "unhealthy", "running")  # states of live processes, least progress first
+
+
+def stop_remaining_ranks(facts: DeploymentFacts, instance: InstanceFacts, effects: DeploymentEffects) -> bool:
+    """Stops the remaining ranks once some have ended, or waits for them while all ended well.
+
+    Returns:
+        Whether some ranks have ended and others may still run.
+    """
+    alive = [rank for rank in instance.ranks if may_run(facts, instance, rank)]
+    if not alive or len(alive) == len(instance.ranks):
+        return False
+    if _ended_well(facts, instance, alive):
+        return True
+    for rank in alive:
+        if effects.withdraw(instance, rank):
+            effects.requeue(0.0)
+        else:
+            order_stop(facts, instance, rank, effects, "rank_ended")
+    return True
+
+
+def has_lost_ranks(instance: InstanceFacts) -> bool:
+    """Whether ranks with a start command hold no claims any more: a worker was lost and the others were released."""
+    ranks = instance.ranks
+    return any(c.verb == "start" and c.epoch == instance.epoch and c.rank not in ranks for c in instance.commands)
+
+
+def leading_process(instance: InstanceFacts) -> ProcessFacts | None:
+    """The process that stands for the instance: the first that ended by itself, else the one with least progress.
+
+    Rank 0 serves the requests, but only once the other ranks work with it. A rank without a report is about to start.
+    """
+    processes = [p for rank in instance.ranks if (p := instance.process(rank)) is not None]
+    ended = [p for p in processes if p.state == "exited"]
+    if ended:
+        by_itself = [p for p in ended if p.reason != _ON_COMMAND]
+        failed = [p for p in by_itself if p.exit_code != 0]
+        return next(iter(failed or by_itself or ended))
+    if not processes:
+        return instance.process()
+    least = min(processes, key=lambda p: _PROGRESS.index(p.state))
+    return least if len(processes) == len(instance.ranks) else replace(least, state="starting")
+
+
+def refused_start(instance: InstanceFacts) -> CommandFacts | None:
+    """A start command that its agent refused, so that the rank has no process."""
+    for rank in instance.ranks:
+        start = instance.command("start", rank)
+        if start is not None and start.state == "refused" and instance.process(rank) is None:
+            return start
+    return None
+
+
+def is_finished(facts: DeploymentFacts, instance: InstanceFacts) -> bool:
+    """Whether it is a task that has ended by itself and must not run again elsewhere."""
+    if instance.phase in (InstancePhase.SUCCEEDED, InstancePhase.FAILED):
+        return True
+    restart, process = facts.revisions[instance.revision].spec.restart, leading_process(instance)
+    if restart == "always" or process is None or process.state != "exited" or process.reason not in (None, "exit"):
+        return False
+    return not any_may_run(facts, instance) and (process.exit_code == 0 or restart == "never")
+
+
+def _ended_well(facts: DeploymentFacts, instance: InstanceFacts, alive: list[int]) -> bool:
+    """Whether all ended ranks of a task exited with code 0: the ranks of a task finish one after another."""
+    ended = [instance.process(rank) for rank in instance.ranks if rank not in alive]
+    task = facts.revisions[instance.revision].spec.restart != "always"
+    return task and all(p is not None and p.exit_code == 0 and p.reason == "exit" for p in ended)

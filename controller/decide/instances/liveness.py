@@ -1,0 +1,49 @@
+"""Whether any process of an instance can still run. Only proof of death releases claims, never a request to stop."""
+
+from controller.domain.instances import DeploymentFacts, HostFacts, InstanceFacts
+
+
+def host_is_dead(facts: DeploymentFacts, worker_id: str | None) -> bool:
+    """Whether nothing can still run there: the operator confirmed it dead, or it is lost and its fence has expired."""
+    host = facts.hosts.get(worker_id or "")
+    if host is None:
+        return False
+    if host.confirmed_dead:
+        return True
+    return host.phase == "lost" and host.fence_until is not None and host.fence_until <= facts.now
+
+
+def may_run(facts: DeploymentFacts, instance: InstanceFacts, rank: int) -> bool:
+    """False only on proof that no process of that rank's current epoch runs or will be started.
+
+    A start command that was never sent counts as running here; `InstanceFacts.unsent_start` finds it to be withdrawn.
+    """
+    process = instance.process(rank)
+    if process is not None and process.state == "exited":
+        return False
+    if host_is_dead(facts, instance.host_of(rank)):
+        return False
+    start = instance.command("start", rank)
+    never_started = process is None and (start is None or start.state in ("refused", "withdrawn"))
+    return not never_started
+
+
+def any_may_run(facts: DeploymentFacts, instance: InstanceFacts) -> bool:
+    """Whether any rank may run."""
+    return any(may_run(facts, instance, rank) for rank in instance.ranks)
+
+
+def hosts(facts: DeploymentFacts, instance: InstanceFacts) -> list[HostFacts]:
+    """The known workers of its ranks, in order of rank."""
+    found = (facts.hosts.get(instance.host_of(rank) or "") for rank in instance.ranks)
+    return [host for host in found if host is not None]
+
+
+def is_silent(facts: DeploymentFacts, instance: InstanceFacts) -> bool:
+    """Whether any of its workers is unreachable, lost or deleted."""
+    return any(host.phase in ("unreachable", "lost") or host.deleted for host in hosts(facts, instance))
+
+
+def is_lost(facts: DeploymentFacts, instance: InstanceFacts) -> bool:
+    """Whether any of its workers is lost, so that a substitute is due. While the breaker is open no worker is lost."""
+    return any(host.confirmed_dead or host.phase == "lost" for host in hosts(facts, instance))

@@ -1,0 +1,102 @@
+"""Relocating a running instance: a replacement starts at the chosen place first, and only then the old one stops.
+
+Until it runs, the replacement is not counted as a replica, and if anything fails it is the replacement that stops. A
+relocation also ends when the old instance leaves by itself. The replacement is then a replica like any other.
+"""
+
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import Enum
+from typing import Final
+
+from controller.domain.effects import Create, DeploymentEffects, RelocationEnd
+from controller.domain.events import NewEvent
+from controller.domain.instances import DeploymentFacts, RelocationFacts
+from controller.domain.phases import InstancePhase
+
+P = InstancePhase
+# Its place was free when it was chosen. If that is taken meanwhile, the relocation is abandoned instead of waiting.
+_PLACED_WITHIN: Final = timedelta(seconds=60)
+_RELOCATABLE: Final = frozenset({P.RUNNING, P.UNHEALTHY})
+_UNPLACED: Final = frozenset({P.PENDING, P.ANALYZING})
+_STARTING: Final = frozenset({P.SCHEDULED, P.STARTING})  # the agent kills a process that makes no progress
+
+
+class RelocationState(Enum):
+    """How far a relocation is."""
+
+    NOT_BEGUN = "not_begun"
+    UNDER_WAY = "under_way"
+    DONE = "done"
+    ABANDONED = "abandoned"  # the old instance stays
+    OVERTAKEN = "overtaken"  # the old instance has left by itself
+
+
+@dataclass(frozen=True, slots=True)
+class Relocation:
+    """A relocation with its state and, where it ended without success, the reason."""
+
+    facts: RelocationFacts
+    state: RelocationState
+    why: str = ""
+
+    @property
+    def waits_for(self) -> str | None:
+        """The replacement that is not counted as a replica yet."""
+        return self.facts.replacement if self.state is RelocationState.UNDER_WAY else None
+
+    def evicts(self, instance: str) -> tuple[str, str] | None:
+        """Why it ends this instance: the old one once its replacement runs, or a replacement that failed."""
+        if self.state is RelocationState.DONE and self.facts.instance == instance:
+            return "relocated", f"{self.facts.replacement} runs in its place; its capacity here is freed"
+        if self.state is RelocationState.ABANDONED and self.facts.replacement == instance:
+            return "relocation_abandoned", self.why
+        return None
+
+
+def judge_relocations(facts: DeploymentFacts) -> tuple[Relocation, ...]:
+    """The state of each of the deployment's relocations."""
+    return tuple(_judge(facts, relocation) for relocation in facts.relocations)
+
+
+def relocate(facts: DeploymentFacts, relocations: tuple[Relocation, ...], effects: DeploymentEffects) -> None:
+    """Begins and ends relocations. The instances that they end are stopped by the eviction step."""
+    for relocation in relocations:
+        one = relocation.facts
+        objects = tuple(f"instance:{id_}" for id_ in (one.instance, one.replacement) if id_)
+        if relocation.state is RelocationState.NOT_BEGUN:
+            effects.creates.append(Create(facts.revision, relocation=one.id))
+            message = f"{one.instance} is relocated to {one.to}: a replacement starts there first"
+            effects.events.append(NewEvent("relocating", message, objects, {"to": one.to}))
+        elif relocation.state is RelocationState.UNDER_WAY:
+            # The step after a phase change of the replacement may end the relocation, and nothing else wakes it.
+            changes = any(change.instance == one.replacement for change in effects.phase_changes)
+            effects.requeue(0.0 if changes else (_PLACED_WITHIN / 2).total_seconds())
+        else:
+            done = relocation.state is RelocationState.DONE
+            message = f"{one.instance} was relocated: {one.replacement} runs" if done else relocation.why
+            effects.relocation_ends.append(RelocationEnd(one.id, "moved" if done else "abandoned", message))
+            reason = "relocated" if done else "relocation_abandoned"
+            effects.events.append(NewEvent(reason, message, objects, {"to": one.to}))
+
+
+def _judge(facts: DeploymentFacts, relocation: RelocationFacts) -> Relocation:
+    old = next((i for i in facts.instances if i.id == relocation.instance), None)
+    replacement = next((i for i in facts.instances if i.id == relocation.replacement), None)
+    if old is None or old.phase not in _RELOCATABLE or old.epoch != relocation.epoch:
+        why = f"{relocation.instance} no longer runs as it did when its relocation was planned"
+        return Relocation(relocation, RelocationState.OVERTAKEN, why)
+    stays = f"{relocation.instance} stays"
+    if facts.deleted_at is not None or old.revision != facts.revision or not facts.spec.movable:
+        return Relocation(relocation, RelocationState.ABANDONED, f"{stays}: its deployment was changed")
+    if not relocation.replacement:
+        return Relocation(relocation, RelocationState.NOT_BEGUN)
+    if replacement is None:
+        return Relocation(relocation, RelocationState.ABANDONED, f"{stays}: its replacement is gone")
+    waiting = replacement.phase in _UNPLACED and facts.now - replacement.created_at < _PLACED_WITHIN
+    if waiting or replacement.phase in _STARTING or replacement.phase is P.RUNNING:
+        done = replacement.phase is P.RUNNING
+        return Relocation(relocation, RelocationState.DONE if done else RelocationState.UNDER_WAY)
+    cause = replacement.message or replacement.reason
+    why = f"{stays}: its replacement is {replacement.phase.value}" + (f" ({cause})" if cause else "")
+    return Relocation(relocation, RelocationState.ABANDONED, why)

@@ -1,0 +1,66 @@
+"""The number of wanted replicas, and which instances stop when there are more."""
+
+from collections.abc import Collection
+
+from controller.decide.instances.classify import Buckets
+from controller.decide.instances.stop import stop
+from controller.domain.effects import DeploymentEffects
+from controller.domain.instances import DeploymentFacts, InstanceFacts
+from controller.domain.phases import InstancePhase
+
+P = InstancePhase
+_VICTIM_RANK = {
+    P.PENDING: 0,
+    P.ANALYZING: 0,
+    P.FAILED: 1,
+    P.BACKOFF: 2,
+    P.SCHEDULED: 3,
+    P.UNREACHABLE: 3,
+    P.STARTING: 4,
+}
+_LAST = 9
+
+
+def wanted_replicas(facts: DeploymentFacts) -> int:
+    """The spec's replicas, limited by the intents."""
+    if facts.deleted_at is not None:
+        return 0
+    return min([facts.spec.replicas, *(i.max_replicas for i in facts.intents)])
+
+
+def stop_all(facts: DeploymentFacts, effects: DeploymentEffects) -> set[str]:
+    """Stops every instance of a deleted deployment; returns their ids."""
+    chosen = [i for i in facts.instances if i.phase is not P.STOPPING]
+    for instance in chosen:
+        stop(facts, instance, effects, "deleted", "the deployment was deleted")
+    return {i.id for i in chosen}
+
+
+def scale_down(
+    facts: DeploymentFacts, buckets: Buckets, wanted: int, leaving: Collection[str], effects: DeploymentEffects
+) -> set[str]:
+    """Stops surplus replicas, and instances on lost workers once none is wanted; returns their ids.
+
+    Args:
+        facts: the deployment.
+        buckets: its instances.
+        wanted: number of wanted replicas.
+        leaving: instances that earlier sub-steps have stopped.
+        effects: what is added to.
+    """
+    counted = [i for i in buckets.replicas if i.id not in leaving]
+    limited_by = next((i.reason for i in facts.intents if i.max_replicas <= wanted and i.reason), "scaled_down")
+    reason = limited_by if wanted < facts.spec.replicas else "scaled_down"
+    named = {id_ for intent in facts.intents for id_ in intent.instances}
+    in_order = sorted(counted, key=lambda i: (i.id not in named, *victim_order(i)))
+    chosen = [(i, reason) for i in in_order[: max(len(counted) - wanted, 0)]]
+    if wanted == 0:
+        chosen += [(i, limited_by) for i in buckets.given_up if i.id not in leaving]
+    for instance, why in chosen:
+        stop(facts, instance, effects, why, "")
+    return {i.id for i, _ in chosen}
+
+
+def victim_order(instance: InstanceFacts) -> tuple[int, float]:
+    """The order in which surplus instances stop: without claims first, then not running, then the newest."""
+    return (_VICTIM_RANK.get(instance.phase, _LAST), -instance.created_at.timestamp())

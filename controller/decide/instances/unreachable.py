@@ -1,0 +1,107 @@
+"""What an instance does while its worker is silent, when the worker returns, and when it is lost."""
+
+from controller.decide.instances.crash_loop import after_exit, requeue_for_placement
+from controller.decide.instances.gang import (
+    has_lost_ranks,
+    leading_process,
+    refused_start,
+    stop_remaining_ranks,
+)
+from controller.decide.instances.liveness import any_may_run, host_is_dead, hosts, is_lost, is_silent
+from controller.decide.instances.stop import stop, stop_reachable_ranks
+from controller.domain.effects import DeploymentEffects
+from controller.domain.instances import DeploymentFacts, InstanceFacts
+from controller.domain.phases import PHASE_OF_STATE, InstancePhase
+from controller.domain.restarts import RestartSettings
+from schemas.reasons import Reason
+
+P = InstancePhase
+_BACK = "its worker is back"
+
+
+def leave_silent_worker(facts: DeploymentFacts, instance: InstanceFacts, effects: DeploymentEffects) -> bool:
+    """Makes a live instance on a silent worker unreachable, or pending where nothing of it can run.
+
+    Returns:
+        False if its end is already known; it is then handled as on any other worker.
+    """
+    if instance.phase is P.BACKOFF and not any_may_run(facts, instance):
+        requeue_for_placement(instance, effects, "worker_unreachable")
+        return True
+    if has_known_end(facts, instance):
+        return False
+    host = facts.hosts.get(instance.host_of(0) or "")
+    name = host.name if host is not None else None
+    effects.change_phase(instance, P.UNREACHABLE, "worker_unreachable", f"worker {name} is silent")
+    return True
+
+
+def has_known_end(facts: DeploymentFacts, instance: InstanceFacts) -> bool:
+    """Whether its exit or its refused start was reported, so that the silence of its worker leaves nothing open."""
+    process = leading_process(instance)
+    if process is None:  # an agent that shuts down refuses starts and falls silent; a lost one is substituted instead
+        known = refused_start(instance) is not None and not is_lost(facts, instance)
+    else:
+        known = process.state == "exited"
+    return known and not any_may_run(facts, instance)
+
+
+def await_return(
+    facts: DeploymentFacts, instance: InstanceFacts, effects: DeploymentEffects, settings: RestartSettings
+) -> None:
+    """What an unreachable instance does: back to what the returned agent reports, or replaced by its substitute."""
+    gang = len(instance.ranks) > 1 or has_lost_ranks(instance)
+    if gang and is_lost(facts, instance) and facts.revisions[instance.revision].spec.restart != "never":
+        stop_reachable_ranks(facts, instance, effects)
+        _await_substitute(facts, instance, effects)
+        return
+    if has_lost_ranks(instance):
+        stop(facts, instance, effects, "rank_lost", "one of its workers was lost and the other ranks were released")
+        return
+    if stop_remaining_ranks(facts, instance, effects):
+        return
+    if is_silent(facts, instance) and not has_known_end(facts, instance):
+        _await_substitute(facts, instance, effects)
+        return
+    process = leading_process(instance)
+    if process is None:
+        start = instance.command("start")
+        if start is not None and start.state == "refused":
+            effects.change_phase(instance, P.SCHEDULED)
+            effects.requeue(0.0)
+        else:  # the start command is still on its way
+            effects.change_phase(instance, P.SCHEDULED, "", _BACK)
+    elif process.state == "exited":
+        after_exit(facts, instance, process, effects, settings)
+    else:
+        effects.change_phase(instance, PHASE_OF_STATE.get(process.state, P.RUNNING), "", _BACK)
+
+
+def end_replaced(facts: DeploymentFacts, instance: InstanceFacts, effects: DeploymentEffects) -> None:
+    """Stops a replaced instance once its worker is back, or nothing of it can run."""
+    if not is_silent(facts, instance) or not any_may_run(facts, instance):
+        stop(facts, instance, effects, "replaced", "its substitute runs elsewhere")
+    elif len(instance.ranks) > 1:
+        stop_reachable_ranks(facts, instance, effects)
+
+
+def _await_substitute(facts: DeploymentFacts, instance: InstanceFacts, effects: DeploymentEffects) -> None:
+    substitute = next((i for i in facts.instances if i.replaces == instance.id), None)
+    if substitute is not None and substitute.claims:
+        effects.change_phase(instance, P.REPLACED, "replaced", f"{substitute.id} runs in its place")
+        return
+    fences = [host.fence_until for host in hosts(facts, instance) if host.fence_until is not None]
+    if not any_may_run(facts, instance):
+        spec = facts.revisions[instance.revision].spec
+        dead = all(host_is_dead(facts, instance.host_of(rank)) for rank in instance.ranks)
+        never_began = all(instance.unsent_start(rank) is not None for rank in instance.ranks)
+        if spec.restart == "never" and dead and not never_began:
+            message = "its worker is lost; with restart: never it does not run again"
+            effects.change_phase(instance, P.FAILED, "worker_lost", message)
+            effects.release(instance)
+        else:
+            stop(
+                facts, instance, effects, Reason.NOT_READY, "its worker is lost and none of its processes can still run"
+            )
+    elif fences:
+        effects.requeue(max((min(fences) - facts.now).total_seconds(), 0.05))

@@ -1,0 +1,190 @@
+"""What a deployment's utilization policy does next: verdicts to store, and actions, each once per episode. Pure.
+
+An instance's episode of idleness begins when it is found idle and ends when it is found busy or a new epoch starts;
+not knowing does not end it. What was done in it is remembered with its verdict.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from controller.decide.policies.evidence import evidence_of
+from controller.decide.policies.idle_verdict import judge
+from controller.domain.phases import FINAL, HOLDS_CLAIMS, InstancePhase
+from controller.domain.policies import (
+    ActionPlan,
+    EffectivePolicy,
+    Limit,
+    PolicyFacts,
+    PolicyPlan,
+    StoredVerdict,
+    VerdictWrite,
+    WatchedInstance,
+)
+from controller.domain.utilization import InstanceUse, Verdict
+
+_GOING: Final = frozenset({InstancePhase.STOPPING, InstancePhase.REPLACED})
+_JUDGED: Final = HOLDS_CLAIMS - _GOING
+_SOURCE: Final = "policy"
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """An instance with its verdict. `acted`: what was done in this episode before."""
+
+    instance: WatchedInstance
+    use: InstanceUse
+    verdict: Verdict
+    acted: str
+
+
+def decide_policy(facts: PolicyFacts, uses: Mapping[str, InstanceUse]) -> PolicyPlan:
+    """The next step of one deployment's policy.
+
+    Args:
+        facts: the deployment as read at one moment.
+        uses: telemetry of every instance that is judged.
+    """
+    end_actions = facts.open_actions and not any(i.source == _SOURCE for i in facts.intents)
+    stored = {i.id for i in facts.instances if i.stored is not None}
+    if facts.policy is None or facts.deleted:
+        return PolicyPlan(
+            forget=tuple(sorted(stored)), end_actions=facts.open_actions and (facts.deleted or end_actions)
+        )
+    judged = [_judged(facts.policy, i, uses[i.id], facts.now) for i in facts.instances if is_judged(i)]
+    actions = _actions(facts, facts.policy, judged)
+    done = {name for action in actions for name, _ in action.instances}
+    label = _label(facts.policy)
+    writes = [
+        write for j in judged
+        if (write := _write(facts, facts.policy, j, label if j.instance.id in done else j.acted)) is not None
+    ]  # fmt: skip
+    forget = stored - {j.instance.id for j in judged}
+    verdicts = tuple(j.verdict.verdict for j in judged)
+    return PolicyPlan(verdicts, tuple(writes), tuple(sorted(forget)), tuple(actions), end_actions)
+
+
+def look_again(
+    policy: EffectivePolicy, instance: WatchedInstance, use: InstanceUse, now: float
+) -> tuple[Verdict, bool]:
+    """The verdict on one instance, and whether a step has anything to do about it. Cheap: for each arriving sample.
+
+    Whatever a policy does begins with a verdict that differs from the stored one.
+    """
+    judged = _judged(policy, instance, use, now)
+    return judged.verdict, _row(policy, judged, judged.acted) != instance.stored
+
+
+def is_judged(instance: WatchedInstance) -> bool:
+    """Whether it holds GPUs and shall go on holding them."""
+    return instance.phase in _JUDGED
+
+
+def _judged(policy: EffectivePolicy, instance: WatchedInstance, use: InstanceUse, now: float) -> _Judged:
+    stored = instance.stored if instance.stored is not None and instance.stored.epoch == instance.epoch else None
+    same = stored is not None and (stored.policy_uid, stored.policy_generation) == (policy.uid, policy.generation)
+    verdict = judge(policy.spec, use, now, stored.low_since if stored is not None and same else None)
+    acted = stored.acted if stored is not None and verdict.verdict != "busy" else ""
+    return _Judged(instance, use, verdict, acted)
+
+
+def _write(facts: PolicyFacts, policy: EffectivePolicy, judged: _Judged, acted: str) -> VerdictWrite | None:
+    """The verdict's row, where it differs from the stored one."""
+    if _row(policy, judged, acted) == judged.instance.stored:
+        return None
+    idle = judged.verdict.verdict == "idle"
+    evidence = evidence_of(policy, {judged.instance.id: judged.use}, facts.now) if idle else {}
+    return VerdictWrite(judged.instance.id, judged.instance.epoch, policy, judged.verdict, evidence, acted)
+
+
+def _row(policy: EffectivePolicy, judged: _Judged, acted: str) -> StoredVerdict:
+    verdict, spec = judged.verdict, policy.spec
+    return StoredVerdict(
+        judged.instance.epoch,
+        policy.name,
+        policy.uid,
+        policy.generation,
+        spec.action,
+        spec.dry_run,
+        verdict.verdict,
+        verdict.reason,
+        verdict.message,
+        verdict.low_since,
+        verdict.due_at,
+        acted,
+    )
+
+
+def _label(policy: EffectivePolicy) -> str:
+    return f"dry_run:{policy.spec.action}" if policy.spec.dry_run else policy.spec.action
+
+
+def _actions(facts: PolicyFacts, policy: EffectivePolicy, judged: Sequence[_Judged]) -> list[ActionPlan]:
+    idle = [j for j in judged if j.verdict.verdict == "idle"]
+    fresh = [j for j in idle if j.acted != _label(policy)]
+    if not fresh:
+        return []
+    match policy.spec.action:
+        case "notify":
+            return [_action(facts, policy, [one], None) for one in fresh]
+        case "stop":
+            if not _all_idle(facts, idle):
+                return []
+            return [_action(facts, policy, idle, Limit(0, ()))]
+        case "scale_down":
+            victims = _victims(facts, judged, fresh)
+            if not victims:
+                return []
+            limit = Limit(facts.wanted - len(victims), tuple(v.instance.id for v in victims))
+            return [_action(facts, policy, victims, limit)]
+
+
+def _all_idle(facts: PolicyFacts, idle: Sequence[_Judged]) -> bool:
+    """Whether every replica that shall be runs and is idle; those that have ended for good need nothing more."""
+    ended = sum(i.phase in FINAL for i in facts.instances)
+    there = sum(i.phase not in FINAL and i.phase not in _GOING for i in facts.instances)
+    return facts.wanted > 0 and there == len(idle) and there + ended >= facts.wanted
+
+
+def _victims(facts: PolicyFacts, judged: Sequence[_Judged], idle: Sequence[_Judged]) -> list[_Judged]:
+    """Idle replicas that go, longest idle first. One that runs stays; while others still leave, nobody is added."""
+    there = sum(i.phase not in FINAL and i.phase not in _GOING for i in facts.instances)
+    running = sum(j.instance.phase == InstancePhase.RUNNING for j in judged)
+    if there > facts.wanted:
+        return []
+    room = min(running, facts.wanted) - 1
+    order = sorted(idle, key=lambda j: (j.verdict.low_since or facts.now, j.instance.id))
+    return order[: max(room, 0)]
+
+
+def _action(facts: PolicyFacts, policy: EffectivePolicy, done: Sequence[_Judged], limit: Limit | None) -> ActionPlan:
+    spec = policy.spec
+    uses = {j.instance.id: j.use for j in done}
+    claims = [c for j in done for c in j.instance.claims]
+    objects = [f"deployment:{facts.uid}", *(f"instance:{name}" for name in uses)]
+    objects += dict.fromkeys(f"gpu:{c.device}" for c in claims)
+    objects += dict.fromkeys(f"worker:{c.worker_id}" for c in claims)
+    if policy.uid is not None:
+        objects.append(f"policy:{policy.uid}")
+    return ActionPlan(
+        action=spec.action,
+        policy=policy,
+        instances=tuple((j.instance.id, j.instance.epoch) for j in done),
+        objects=tuple(objects),
+        gpus=sum(c.share for c in claims),
+        message=_message(facts, policy, done),
+        evidence=evidence_of(policy, uses, facts.now) | {"deployment": facts.name},
+        limit=None if spec.dry_run else limit,
+    )
+
+
+def _message(facts: PolicyFacts, policy: EffectivePolicy, done: Sequence[_Judged]) -> str:
+    """Who did what, and why: the first instance's reason, which names worker and GPU."""
+    names = ", ".join(j.instance.id for j in done[:3]) + (f" and {len(done) - 3} more" if len(done) > 3 else "")  # noqa: PLR2004
+    what = {
+        "stop": f"stops {facts.name}",
+        "scale_down": f"takes {names} away from {facts.name}",
+        "notify": f"finds {names} idle",
+    }[policy.spec.action]
+    would = "would do, and does not: " if policy.spec.dry_run else ""
+    return f"{would}{policy.label} {what}: {done[0].verdict.message}"

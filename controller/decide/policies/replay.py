@@ -1,0 +1,128 @@
+"""What a policy would have freed: the verdict, asked again for each minute of the past. Pure.
+
+The history knows a minute's mean and maximum, which go in as a sample of a 60 s period. It knows no requests: none
+count. An instance is followed from when it began to run until it would first have been found idle; from there on all
+that it held without a gap would have been free, restarts in place included.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from controller.decide.policies.idle_verdict import judge
+from controller.domain.series import Series
+from controller.domain.utilization import GpuUse, InstanceUse
+from schemas.manifest.policy import UtilizationPolicy
+
+MINUTE_S: Final = 60.0
+_GAP_S: Final = 1.0  # claims closer than this follow one another
+
+
+class Track(NamedTuple):
+    """A GPU; `own`: the figures are of the instance's processes alone, as it shares the GPU."""
+
+    device: str
+    own: bool
+
+
+class Minute(NamedTuple):
+    """One minute of a track. `at`: its end in seconds; utilization in percent."""
+
+    at: float
+    mean: float
+    high: float
+    covered_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class PastClaim:
+    """A claim on a GPU. Times in seconds. `running_since` None: that epoch never ran, as far as is known."""
+
+    track: Track
+    worker: str
+    epoch: int
+    share: float  # of the GPU
+    began: float
+    ended: float
+    running_since: float | None
+
+
+def freed_gpu_s(
+    claims: Sequence[PastClaim], minutes: Mapping[Track, Sequence[Minute]], policy: UtilizationPolicy, since: float
+) -> float:
+    """GPU seconds that one instance would have left free from `since` on.
+
+    Args:
+        claims: all of one instance's.
+        minutes: of its GPUs, oldest first, from the policy's window before `since` on.
+        policy: what would have applied; its action does not matter.
+        since: nothing is freed before.
+    """
+    freed = 0.0
+    policy = policy.model_copy(update={"ignore_requests": True})
+    for chain in _chains(claims):
+        idle_at = _first_idle(chain, minutes, policy, since)
+        if idle_at is not None:
+            freed += sum(c.share * max(0.0, c.ended - max(c.began, idle_at)) for c in chain)
+    return freed
+
+
+def _chains(claims: Sequence[PastClaim]) -> list[list[PastClaim]]:
+    """Claims that follow one another without a gap."""
+    chains: list[list[PastClaim]] = []
+    end = 0.0
+    for claim in sorted(claims, key=lambda c: c.began):
+        if chains and claim.began <= end + _GAP_S:
+            chains[-1].append(claim)
+        else:
+            chains.append([claim])
+            end = 0.0
+        end = max(end, claim.ended)
+    return chains
+
+
+def _first_idle(
+    chain: Sequence[PastClaim], minutes: Mapping[Track, Sequence[Minute]], policy: UtilizationPolicy, since: float
+) -> float | None:
+    for epoch in sorted({claim.epoch for claim in chain}):
+        found = _idle_in_epoch([c for c in chain if c.epoch == epoch], minutes, policy, since)
+        if found is not None:
+            return found
+    return None
+
+
+def _idle_in_epoch(
+    claims: Sequence[PastClaim], minutes: Mapping[Track, Sequence[Minute]], policy: UtilizationPolicy, since: float
+) -> float | None:
+    started = claims[0].running_since
+    if started is None:
+        return None
+    ended = min(claim.ended for claim in claims)
+    uses = tuple(GpuUse(c.track.device, c.worker, Series(), own=c.track.own) for c in claims)
+    use = InstanceUse(phase="running", running_since=started, gpus=uses)
+    arrivals = sorted(
+        (minute, n)
+        for n, claim in enumerate(claims)
+        for minute in minutes.get(claim.track, ())
+        if started <= minute.at - MINUTE_S and minute.at <= ended and _counts(minute, policy)
+    )
+    not_before = started + policy.grace_period + policy.time_window
+    for k, (minute, n) in enumerate(arrivals):
+        uses[n].series.put(minute.at, MINUTE_S, minute.mean, minute.high)
+        if policy.gpus == "all" and minute.high >= policy.min_gpu_utilization:
+            not_before = max(not_before, minute.at + policy.time_window)  # busy until then: nobody needs to ask
+        together = k + 1 < len(arrivals) and arrivals[k + 1][0].at == minute.at
+        if together or minute.at < not_before:
+            continue
+        for gpu in uses:
+            gpu.series.trim(minute.at - policy.time_window - MINUTE_S)
+        verdict = judge(policy, use, minute.at)
+        if verdict.verdict == "idle" and minute.at >= since:
+            return minute.at
+        not_before = max(not_before, verdict.due_at or 0.0)
+    return None
+
+
+def _counts(minute: Minute, policy: UtilizationPolicy) -> bool:
+    """A minute of which too little is known is no evidence of idleness; a peak in it is one of work."""
+    return minute.high >= policy.min_gpu_utilization or minute.covered_s >= policy.min_coverage * MINUTE_S

@@ -1,0 +1,202 @@
+"""Brings open orders to connected agents: in order, marked as sent before they are, and again until answered."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
+from typing import Final, TypeAlias
+
+import structlog
+from pydantic import ValidationError
+
+from controller.domain.events import NewEvent
+from controller.hub.reports import STRAY_RESEND_S, stop_stray_command
+from controller.hub.session import Session
+from controller.runtime.clock import Clock
+from controller.runtime.database import DATABASE_ERRORS
+from controller.store.core.database import Database
+from controller.store.core.events import write_events
+from controller.store.core.notify import notify
+from controller.store.deployments import commands
+from controller.store.deployments.commands import DueCommand, Target
+from schemas.wire import Command, StartOrder, StopOrder
+
+log = structlog.get_logger(__name__)
+
+Secrets: TypeAlias = Callable[[Iterable[str]], Awaitable[dict[str, str]]]
+
+LIMIT: Final = 256  # orders for one worker at a time
+TICK_S: Final = 1.0
+POLL_S: Final = 15.0  # hints can be lost: everything is looked at this often
+ROUND_LIMIT_S: Final = 20.0
+RETRY_S: Final = 1.0
+
+
+class CommandNotSendableError(Exception):
+    """The order cannot be sent as it stands; the text says why."""
+
+
+class CommandDispatcher:
+    """One sender for all connections.
+
+    Args:
+        database: where orders stand.
+        clock: time.
+        sessions: the open connections by worker.
+        secrets: names to values; names that are unknown are missing from the answer.
+    """
+
+    def __init__(self, database: Database, clock: Clock, sessions: Mapping[str, Session], secrets: Secrets) -> None:
+        self._database = database
+        self._clock = clock
+        self._sessions = sessions
+        self._secrets = secrets
+        self._woken: set[str] = set()
+        self._more = asyncio.Event()
+
+    def wake(self, worker_id: str | None) -> None:
+        """Orders may wait for this worker; None: for any."""
+        if worker_id is None:
+            self._woken.update(self._sessions)
+        elif worker_id in self._sessions:
+            self._woken.add(worker_id)
+        self._more.set()
+
+    async def run(self) -> None:
+        """Delivers until cancelled."""
+        next_poll = self._clock.monotonic() + POLL_S
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(TICK_S):
+                    await self._more.wait()
+            self._more.clear()
+            if self._clock.monotonic() >= next_poll:
+                next_poll = self._clock.monotonic() + POLL_S
+                self.wake(None)
+            self._wake_unanswered()
+            woken, self._woken = self._woken, set()
+            sessions = [self._sessions[worker] for worker in sorted(woken) if worker in self._sessions]
+            if not sessions:
+                continue
+            try:
+                async with asyncio.timeout(ROUND_LIMIT_S):
+                    await self._deliver(sessions)
+            except DATABASE_ERRORS as error:
+                log.warning("orders not delivered", workers=len(sessions), error=str(error), retry_s=RETRY_S)
+                self._woken |= woken
+                await self._clock.sleep(RETRY_S)
+
+    def _wake_unanswered(self) -> None:
+        """Connections with something to be said again."""
+        now = self._clock.monotonic()
+        for worker_id, session in self._sessions.items():
+            if not session.unanswered and not session.strays:
+                continue
+            waiting_s = now - min(session.unanswered.values(), default=now)
+            strays_s = now - min(session.strays.values(), default=now)
+            if waiting_s >= commands.RESEND_AFTER_S or strays_s >= STRAY_RESEND_S:
+                self._woken.add(worker_id)
+
+    async def _deliver(self, sessions: list[Session]) -> None:
+        targets = [Target(s.worker_id, s.number, s.since) for s in sessions]
+        async with self._database.transaction() as connection:
+            due = await commands.take_due(connection, targets, LIMIT)
+        by_worker = {session.worker_id: session for session in sessions}
+        for session in sessions:
+            self._forget_old(session)
+            self._repeat_strays(session, due.term)
+        for command in due.commands:
+            # Before anything can fail: what is not sent now is due again like what was not answered.
+            by_worker[command.worker_id].unanswered[command.id] = self._clock.monotonic()
+        secrets = await self._resolve(due.commands)
+        for command in due.commands:
+            session = by_worker[command.worker_id]
+            try:
+                order = compose(command, due.term, secrets)
+            except CommandNotSendableError as error:
+                await self._cannot_send(session, command, str(error))
+            else:
+                session.send(order)
+        for worker_id, n in Counter(command.worker_id for command in due.commands).items():
+            if n == LIMIT:
+                self.wake(worker_id)
+
+    def _forget_old(self, session: Session) -> None:
+        """What was due again is among the orders just taken, or is answered or withdrawn."""
+        limit = self._clock.monotonic() - commands.RESEND_AFTER_S
+        for command_id in [id_ for id_, sent in session.unanswered.items() if sent <= limit]:
+            del session.unanswered[command_id]
+
+    def _repeat_strays(self, session: Session, term: int) -> None:
+        now = self._clock.monotonic()
+        for key, told in list(session.strays.items()):
+            if now - told >= STRAY_RESEND_S:
+                session.strays[key] = now
+                session.send(stop_stray_command(*key, term))
+
+    async def _resolve(self, due: Iterable[DueCommand]) -> dict[str, str]:
+        names = {name for command in due for name in _secret_names(command).values()}
+        return await self._secrets(sorted(names)) if names else {}
+
+    async def _cannot_send(self, session: Session, command: DueCommand, why: str) -> None:
+        """Refuses an order in the agent's stead.
+
+        One that was sent before may be running there: to call it refused would free what it holds. It stays open, and
+        is tried again.
+        """
+        async with self._database.transaction() as connection:
+            if command.sent_before:
+                deployments = set()
+            else:
+                deployments = await commands.refuse_unsent(connection, command.id, why)
+                session.unanswered.pop(command.id, None)
+            objects = (f"instance:{command.instance}", f"worker:{command.worker_id}")
+            await write_events(connection, [NewEvent("order_not_sent", why, objects, {"command": command.id})])
+            await notify(connection, "process", deployments)
+
+
+def _secret_names(command: DueCommand) -> dict[str, str]:
+    """Variables that take their value from a secret, with the secret's name."""
+    names = command.payload.get("env_secrets", {}) if command.verb == "start" else {}
+    return names if isinstance(names, dict) else {}
+
+
+def compose(command: DueCommand, term: int, secrets: Mapping[str, str]) -> Command:
+    """The message for an order.
+
+    Args:
+        command: the order.
+        term: who leads.
+        secrets: values by name.
+
+    Raises:
+        OrderError: a secret is missing, or the stored payload is no order.
+    """
+    names = _secret_names(command)
+    missing = sorted({name for name in names.values() if name not in secrets})
+    if missing:
+        raise CommandNotSendableError(
+            f"secret {missing[0]!r} does not exist; set it with: gpuward secret set {missing[0]}"
+        )
+    try:
+        start, stop = None, None
+        if command.verb == "start":
+            plain = {key: value for key, value in command.payload.items() if key != "env_secrets"}
+            env = {**plain.get("env", {}), **{variable: secrets[name] for variable, name in names.items()}}
+            start = StartOrder.model_validate({**plain, "env": env})
+        else:
+            stop = StopOrder.model_validate(command.payload)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        field = ".".join(str(part) for part in first["loc"])
+        raise CommandNotSendableError(f"the stored order is not valid: {field}: {first['msg']}") from error
+    return Command(
+        command_id=command.id,
+        term=term,
+        instance=command.instance,
+        epoch=command.epoch,
+        rank=command.rank,
+        verb=command.verb,
+        start=start,
+        stop=stop,
+    )

@@ -1,0 +1,106 @@
+"""What is done with each message of an agent, from its welcome to the end of its connection."""
+
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+
+from controller.hub import devices, handshake
+from controller.hub.heartbeats import Liveness
+from controller.hub.reports import ReportWriter
+from controller.hub.samples import SampleWriter
+from controller.hub.session import Session
+from controller.hub.validate import AgentMessage, MalformedMessageError
+from controller.runtime.clock import Clock
+from controller.runtime.database import DATABASE_ERRORS
+from controller.store.core.database import Database
+from schemas.wire import (
+    CommandResult,
+    DeviceFacts,
+    Goodbye,
+    Heartbeat,
+    Hello,
+    Inventory,
+    InventoryChanged,
+    ProcessReport,
+    Samples,
+)
+
+log = structlog.get_logger(__name__)
+
+NO_DATABASE: Final = "the controller cannot reach its database; dial again"
+HELD_ELSEWHERE_AGAIN_S: Final = 60.0
+
+
+class MessageHandler:
+    """Reads agents' messages and hands them on.
+
+    Args:
+        database: where changes of inventory are written.
+        clock: time.
+        reports: takes process reports and answers.
+        samples: takes samples.
+        liveness: takes what was heard and read.
+        lost_fence: called with a session that is no longer its worker's newest.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        clock: Clock,
+        *,
+        reports: ReportWriter,
+        samples: SampleWriter,
+        liveness: Liveness,
+        superseded: Callable[[Session], None],
+    ) -> None:
+        self._database = database
+        self._clock = clock
+        self._reports = reports
+        self._samples = samples
+        self._liveness = liveness
+        self._superseded = superseded
+
+    async def read_all(self, session: Session) -> None:
+        """Takes in messages until the connection ends."""
+        while True:
+            try:
+                message = await session.receive()
+                if message is None:
+                    return
+                self._liveness.heard(session)
+                await self._take_in(session, message)
+            except MalformedMessageError as error:
+                await handshake.record_malformed(self._database, session.worker_id, session.name, error)
+                session.cut(str(error))
+                return
+            except DATABASE_ERRORS as error:
+                log.warning("inventory not written", worker=session.name, error=str(error) or type(error).__name__)
+                session.cut(NO_DATABASE, ours=True)
+                return
+
+    async def _take_in(self, session: Session, message: AgentMessage) -> None:
+        match message:
+            case ProcessReport():
+                self._reports.report(session, message)
+            case Samples():
+                self._samples.take(session, message)
+            case CommandResult():
+                self._reports.result(session, message)
+            case Heartbeat(gpus=gpus):
+                session.compare_clocks(self._clock.monotonic(), message.sent_s)
+                self._liveness.read(session, gpus)
+                overdue = session.held_elsewhere and self._clock.monotonic() >= session.recheck_at
+                if overdue or devices.facts_differ(session.gpus, gpus):
+                    await self._write_change(session, gpus)
+            case InventoryChanged(inventory=changed):
+                await self._write_change(session, changed)
+            case Goodbye():
+                session.clean = True
+            case Hello():
+                raise MalformedMessageError("hello: came twice on one connection")
+
+    async def _write_change(self, session: Session, report: Inventory | tuple[DeviceFacts, ...] | None) -> None:
+        if not await devices.write_device_change(self._database, session, report):
+            self._superseded(session)
+        session.recheck_at = self._clock.monotonic() + HELD_ELSEWHERE_AGAIN_S

@@ -1,0 +1,24 @@
+"""Which heartbeats say more than how busy the GPUs are."""
+
+import pytest
+
+from controller.hub.devices import facts_differ
+from schemas.wire import DeviceFacts
+
+GPU = DeviceFacts(uuid="GPU-1", index=0, model="H100", memory_mib=81920, used_mib=0, utilization=0.0)
+OTHER = GPU.model_copy(update={"uuid": "GPU-2", "index": 1})
+
+
+def test_readings_and_order_make_no_difference() -> None:
+    busy = GPU.model_copy(update={"used_mib": 4096, "utilization": 93.5})
+    assert not facts_differ((GPU, OTHER), (OTHER, busy))
+    assert not facts_differ((GPU,), (GPU.model_copy(update={"used_mib": None, "utilization": None}),))
+    assert not facts_differ(None, None)
+    assert facts_differ((GPU,), None)
+    assert facts_differ(None, ())
+    assert facts_differ((GPU,), (GPU, OTHER))
+
+
+@pytest.mark.parametrize("field", sorted(set(DeviceFacts.model_fields) - {"used_mib", "utilization"}))
+def test_every_other_fact_makes_a_difference(field: str) -> None:
+    assert facts_differ((GPU,), (GPU.model_copy(update={field: "something else"}),))

@@ -1,0 +1,60 @@
+"""Which instance is asked: the one with the least to do, in turn among equals, each once."""
+
+from contextlib import ExitStack
+
+from controller.api.gateway.pick_instance import RoutingTable
+from controller.store.deployments.serving import Endpoint
+
+
+def endpoints(model: str, *instances: str) -> list[Endpoint]:
+    return [Endpoint(model, instance, "127.0.0.1:1", "s") for instance in instances]
+
+
+def table(*instances: str) -> RoutingTable:
+    made = RoutingTable()
+    made.update(frozenset({"m", "idle"}), endpoints("m", *instances))
+    return made
+
+
+def chosen(made: RoutingTable, tried: tuple[str, ...] = ()) -> str | None:
+    endpoint = made.pick("m", tried)
+    return endpoint.instance if endpoint else None
+
+
+def test_equals_take_turns() -> None:
+    made = table("a", "b", "c")
+    assert [chosen(made) for _ in range(6)] == ["a", "b", "c", "a", "b", "c"]
+
+
+def test_the_least_busy_is_chosen() -> None:
+    made = table("a", "b")
+    with ExitStack() as busy:
+        for _ in range(3):
+            busy.enter_context(made.counted(endpoints("m", "a")[0]))
+        assert [chosen(made) for _ in range(3)] == ["b", "b", "b"]
+    assert {chosen(made), chosen(made)} == {"a", "b"}, "what has ended counts no more"
+
+
+def test_each_is_tried_once() -> None:
+    made = table("a", "b")
+    assert chosen(made, ("a",)) == "b"
+    assert chosen(made, ("a", "b")) is None
+
+
+def test_known_is_not_served() -> None:
+    made = table("a")
+    assert made.running_models() == ["m"]
+    assert made.knows("idle")
+    assert made.pick("idle") is None
+    assert not made.knows("other")
+
+
+def test_a_refresh_keeps_what_is_under_way() -> None:
+    made = table("a", "b")
+    with made.counted(endpoints("m", "a")[0]):
+        made.update(frozenset({"m"}), endpoints("m", "a", "b"))
+        assert [chosen(made), chosen(made)] == ["b", "b"]
+        made.update(frozenset({"m"}), endpoints("m", "b"))
+        assert chosen(made) == "b"
+    made.update(frozenset({"m"}), endpoints("m", "a", "b"))
+    assert chosen(made) == "a"
