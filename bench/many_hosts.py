@@ -28,12 +28,11 @@ import aiohttp
 import orjson
 import structlog
 import uvloop
-import yaml
 
 from agent.daemon import run_agent
-from agent.settings import AgentSettings
 from schemas.wire import CONNECT_PATH, HEARTBEAT_S, JOIN_PATH, DeviceFacts
 from support.agent_double import hello, inventory
+from support.agents import simulated_settings
 from support.cluster import Cluster
 
 GPUS = 8
@@ -224,20 +223,12 @@ def agents(url: str, folder: Path, group: asyncio.TaskGroup) -> Start:
     stop = asyncio.Event()
 
     async def start(number: int, token: str) -> None:
-        name = f"host-{number}"
-        hosts = folder / f"{name}.yaml"
-        gpu = {"model": MODEL, "memory": "80GiB", "count": GPUS}
-        hosts.write_text(yaml.safe_dump({"workers": [{"name": name, "gpus": [gpu]}]}))
-        settings = AgentSettings(
-            controller_url=url,
-            join_token=token,
-            name=name,
-            simulate=hosts,
-            data_dir=folder / name,
-            proxy_host="127.0.0.1",
-        )
+        host = {"name": f"host-{number}", "gpus": [{"model": MODEL, "memory": "80GiB", "count": GPUS}]}
+        home = folder / host["name"]
+        home.mkdir()
+        settings = simulated_settings(url, home, token, host)
         ready = asyncio.Event()
-        group.create_task(run_agent(settings, stop=stop, on_ready=ready.set), name=name)
+        group.create_task(run_agent(settings, stop=stop, on_ready=ready.set), name=settings.name)
         await ready.wait()
 
     return start
