@@ -23,10 +23,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from controller.domain.holdings import Demand
 from controller.domain.placement import Ask, DeviceState, Layout, Placed, WorkerFacts
-from controller.scheduling.admission.consolidate import MAX_MOVES, Movable, consolidate
-from controller.scheduling.inventory.demand import Demand
-from controller.scheduling.inventory.inventory import Inventory
+from controller.scheduling.admission.consolidate import MAX_RELOCATIONS, Movable, consolidate
+from controller.scheduling.inventory.capacity import Inventory
 from controller.scheduling.search.place import place
 
 WHOLE = 1_000  # units of one GPU
@@ -139,23 +139,23 @@ def run(nodes: Path, asks: Sequence[Ask], seed: int, moves: int) -> Result:
             if isinstance(decision, Placed):
                 allocated += units(ask)
                 running.append(Movable(ask.instance, decision.workers, decision.claims, ask))
-    moved = relocate_for_large(inventory, running, max(asks, key=units), seed, moves) if moves else None
+    moved = plan_relocations(inventory, running, max(asks, key=units), seed, moves) if moves else None
     return Result(100 * allocated / capacity, len(arrivals) / took_s, len(arrivals), slowest_s, moved)
 
 
-def relocate_for_large(inventory: Inventory, running: Sequence[Movable], large: Ask, seed: int, moves: int) -> Moved:
+def plan_relocations(inventory: Inventory, running: Sequence[Movable], large: Ask, seed: int, moves: int) -> Moved:
     """Ends half of the tasks, places large ones until none fits, and plans relocations for a few more."""
     chance = random.Random(seed)  # noqa: S311 - as above
     ends = {one.instance for one in running if chance.random() < DEPART}
     for one in running:
         if one.instance in ends:
-            inventory.lift(one.claims)
+            inventory.exclude(one.claims)
     fits = [placed for placed in place(inventory, [replace(large, instance=f"l{n}") for n in range(len(running))])
             if isinstance(placed, Placed)]  # fmt: skip
     begun = time.perf_counter()
     more = [replace(large, instance=f"m{n}") for n in range(LARGE)]
-    plan = consolidate(inventory, more, [one for one in running if one.instance not in ends], max_moves=moves)
-    return Moved(len(fits), len(plan.fits), len(plan.moves), time.perf_counter() - begun)
+    plan = consolidate(inventory, more, [one for one in running if one.instance not in ends], max_relocations=moves)
+    return Moved(len(fits), len(plan.placed), len(plan.relocations), time.perf_counter() - begun)
 
 
 def main() -> None:
@@ -166,7 +166,7 @@ def main() -> None:
     parser.add_argument("--lists", nargs="+", default=list(PAPER), help="tasks, by the names of their files' ends")
     parser.add_argument("--strategies", nargs="+", default=["pack", "least_fragmentation"])
     parser.add_argument("--seeds", nargs="+", type=int, default=[42, 43, 44])
-    parser.add_argument("--moves", type=int, default=0, help=f"for consolidation at the end (a plan has {MAX_MOVES})")
+    parser.add_argument("--moves", type=int, default=0, help=f"relocations at the end (a plan has {MAX_RELOCATIONS})")
     options = parser.parse_args()
     if options.folder is None or not (nodes := Path(options.folder) / options.nodes).is_file():
         sys.exit("the trace is not here: give its folder by --folder or OPENB_DIR (its files are openb_*.csv)")

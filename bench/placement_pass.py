@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 
 from controller.domain.placement import Ask, DeviceState, Layout, Placed, WorkerFacts
-from controller.scheduling.inventory.inventory import Inventory
+from controller.scheduling.inventory.capacity import Inventory
 from controller.scheduling.search.place import place
 
 GPUS = 8

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry
 
 from controller.api.change_fanout import ChangeFanout
 from controller.domain.placement import Need
-from controller.scheduling.admission.admission import RESERVE_AFTER_S
+from controller.scheduling.admission.admit import RESERVE_AFTER_S
 from controller.store.access.keys import KeyRing, Principal
 from controller.store.core.database import Database
 from schemas.manifest.deployment import DeploymentSpec

@@ -1,7 +1,7 @@
 """What is asked of the scheduler, what it looks at, and what it answers. Sizes in MiB, CPU in thousandths of a core."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from schemas.api.explain import Explain
@@ -117,6 +117,11 @@ class Ask:
     gpu_models: tuple[str, ...] = ()  # that will do; empty: any
     engine: str = ""
     otherwise: "Ask | None" = None  # the same instance by the next best engine, where this one fits nowhere
+
+    def for_instance(self, instance: str, avoid_workers: frozenset[str] = frozenset()) -> "Ask":
+        """The ask of another instance of the same revision; `otherwise` included."""
+        otherwise = None if self.otherwise is None else self.otherwise.for_instance(instance, avoid_workers)
+        return replace(self, instance=instance, avoid_workers=avoid_workers, otherwise=otherwise)
 
     def shape(self) -> tuple[object, ...]:
         """Equal for asks that any inventory answers alike; `spread` counts the deployment's own instances."""

@@ -1,9 +1,8 @@
-"""`engine: auto`: every engine that could run the model, best first, so that placement takes the first that fits.
+"""`engine: auto`: all engines that can run the model, best first. Placement takes the first that fits.
 
-The order: llama.cpp for GGUF files, which nothing else here loads. For everything else vLLM, which runs most models
-and keeps its own accounts of memory; SGLang, which runs most of them too but takes what it finds free; Transformers,
-which runs all of them, one request after another. A host offers what is installed on it, so where only one of them is,
-it is taken there.
+GGUF files are for llama.cpp, the only engine here that loads them. For all other models the order is: vLLM, which runs
+most models and accounts for its memory; SGLang, which runs most of them but takes all free memory; Transformers, which
+runs all of them, one request at a time. A host offers only the engines that are installed on it.
 """
 
 from collections.abc import Sequence
@@ -17,16 +16,16 @@ from schemas.manifest.deployment import DeploymentSpec
 
 
 class Choosable(Engine, Protocol):
-    """An engine that may be chosen."""
+    """An engine that `auto` may choose."""
 
-    own_flags: frozenset[str]  # by which a user shows that he means this one
+    own_flags: frozenset[str]  # flags that show that this engine is meant
 
 
 class AutoEngine:
     """Stands for several engines.
 
     Args:
-        engines: best first; the last is the one that ran every model before there was a choice.
+        engines: best first. The last is the default for revisions stored without an engine.
     """
 
     name = "auto"
@@ -35,11 +34,11 @@ class AutoEngine:
         self._engines = {engine.name: engine for engine in engines}
 
     def validate(self, spec: DeploymentSpec) -> None:
-        """Raises SpecError where none of the engines can run this spec: what the last says that loads such a model."""
+        """Raises SpecError if no engine can run this spec: the error of the last engine that loads such a model."""
         problems: list[SpecError] = []
-        told, meant = self._told(spec), self._meant(spec)
-        if not any(told <= engine.own_flags for engine in meant):
-            raise SpecError(f"args: {', '.join(sorted(told))} are flags of different engines; state engine")
+        distinctive, meant = self._distinctive_flags(spec), self._meant(spec)
+        if not any(distinctive <= engine.own_flags for engine in meant):
+            raise SpecError(f"args: {', '.join(sorted(distinctive))} are flags of different engines; set engine")
         for engine in meant:
             try:
                 engine.validate(spec)
@@ -49,44 +48,45 @@ class AutoEngine:
             raise next((one for one in reversed(problems) if not str(one).startswith("model: engine")), problems[-1])
 
     def compatibility(self, spec: DeploymentSpec) -> Compatibility:
-        """That of the best; asks are made of each one's own."""
+        """That of the best engine. Each engine's ask uses its own."""
         return self._able(spec)[0].compatibility(spec)
 
     def gpu_counts(self, spec: DeploymentSpec) -> tuple[int, ...]:
-        """Those of the best; asks are made of each one's own."""
+        """Those of the best engine. Each engine's ask uses its own."""
         return self._able(spec)[0].gpu_counts(spec)
 
     def analysis(self, spec: DeploymentSpec) -> Analysis | None:
-        """The model's facts, wherever one of the engines has to read them."""
+        """The analysis of the first engine that needs one."""
         return next((work for engine in self._able(spec) if (work := engine.analysis(spec)) is not None), None)
 
     def need(self, spec: DeploymentSpec, result: Any) -> Need:
-        """What each engine makes of the facts, best first; one that cannot run the model is left out, with its note."""
+        """The need by each engine, best first. An engine that cannot run the model is left out, with its note."""
         needs = [(engine.name, engine.need(spec, result)) for engine in self._able(spec)]
         able = [(name, need) for name, need in needs if not need.refused]
         if not able:
             return needs[0][1]
-        why = [note for _, need in needs if need.refused for note in need.notes]
+        refusals = [note for _, need in needs if need.refused for note in need.notes]
         others = ", ".join(name for name, _ in able[1:])
-        chosen = f"engine: {able[0][0]}" + (f", and where that fits nowhere {others}" if others else "")
+        chosen = f"engine: {able[0][0]}" + (f", or {others} where that fits nowhere" if others else "")
         best = able[0][1]
-        return replace(best, notes=(*best.notes, chosen, *why), by_engine=tuple(able))
+        return replace(best, notes=(*best.notes, chosen, *refusals), by_engine=tuple(able))
 
     def process(self, spec: DeploymentSpec, launch: Launch) -> EngineProcess:
-        """That of the best; `chosen` says which one an instance runs."""
+        """That of the best engine. `chosen` gives the engine that an instance runs."""
         return self._able(spec)[0].process(spec, launch)
 
     def chosen(self, name: str) -> Engine:
-        """The engine of that name; empty, as on revisions from before there was a choice: the last."""
+        """The engine of that name. An empty name, as in revisions stored without one, means the last."""
         return self._engines[name or next(reversed(self._engines))]
 
     def _meant(self, spec: DeploymentSpec) -> list[Choosable]:
-        """Those that know all flags of the args that only some of the engines know."""
-        told = self._told(spec)
-        return [engine for engine in self._engines.values() if told <= engine.own_flags] or list(self._engines.values())
+        """The engines that have all of the spec's distinctive flags; all engines if none has."""
+        distinctive = self._distinctive_flags(spec)
+        engines = list(self._engines.values())
+        return [engine for engine in engines if distinctive <= engine.own_flags] or engines
 
-    def _told(self, spec: DeploymentSpec) -> frozenset[str]:
-        """The flags that are given and that not every engine has."""
+    def _distinctive_flags(self, spec: DeploymentSpec) -> frozenset[str]:
+        """The spec's flags that only some engines have."""
         own = frozenset().union(*(engine.own_flags for engine in self._engines.values()))
         return own & {flag_of(name) for name in spec.args}
 

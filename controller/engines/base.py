@@ -1,4 +1,4 @@
-"""What an engine is to the controller: where it runs, what it needs, how it is started and asked for its health."""
+"""The engine protocol: where an engine runs, what it needs, how it is started and probed."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,12 +14,12 @@ class SpecError(ValueError):
 
 
 class EngineUnsupportedError(SpecError):
-    """Asks for an engine or a way of running that this version does not have (reason `engine_unsupported`)."""
+    """The spec needs an engine or a feature that this version lacks (reason `engine_unsupported`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """Work for the killable child; the need follows from what it returns."""
+    """Work for the killable child. The need follows from its result."""
 
     target: str  # "module:function"
     payload: Mapping[str, Any]  # JSON
@@ -34,15 +34,15 @@ class Launch:
     Attributes:
         gpu_count: GPUs of this process.
         memory_mib: claimed of each of them.
-        gpu_mib: memory of the largest of them, so that a share of it is never more than the claim; 0: not known.
-        others_mib: most that others have claimed of one of them.
-        exclusive: they are the process's alone.
-        need_mib: of each of them as reckoned or given, which of one that is claimed whole is less than the claim.
+        gpu_mib: memory of the largest of them, so that a share of it never exceeds the claim; 0: unknown.
+        others_mib: the most that other instances claim of one of them.
+        exclusive: the process has them alone.
+        need_mib: estimated or stated need of each; less than the claim where a GPU is claimed whole.
         tp, pp, dp: degrees over all processes.
-        workers: processes, one on each worker; this one is number `rank`, the leader 0.
-        leader: host name or address at which the others reach the leader; empty where there are none.
-        rendezvous_port: on the leader's host, where the processes of a gang find each other.
-        context, sequences: what the need was reckoned for; None: it was not reckoned.
+        workers: number of processes, one on each worker; this one has number `rank`, the leader 0.
+        leader: host name or address at which the other ranks reach the leader; empty if there are none.
+        rendezvous_port: port on the leader's host where the ranks of a gang find one another.
+        context, sequences: those that the need was estimated for; None: there was no estimate.
     """
 
     gpu_count: int = 0
@@ -64,62 +64,62 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class EngineProcess:
-    """How one process of an instance is started. argv leaves {port} and {simulated_engine} to the agent."""
+    """How one process of an instance is started. The agent fills {port} and {simulated_engine} in."""
 
     argv: tuple[str, ...]
     needs_port: bool
-    env: Mapping[str, str] = field(default_factory=dict)  # the spec's own env goes over it
+    env: Mapping[str, str] = field(default_factory=dict)  # the spec's env overrides it
     probe: ProbeOrder | None = None
     simulated_load: SimulatedLoad | None = None
-    # What the server wants to read as `model` in a request; None: it takes any name, so the deployment's.
+    # The `model` that the server expects in a request; None: it accepts any name, so the deployment's is used.
     request_model: str | None = None
-    # On the server's /metrics: requests in flight or waiting are their sum. A server that has none of them tells none.
+    # Gauges on the server's /metrics; their sum is the requests in flight or queued. Unknown if the server has none.
     request_gauges: tuple[str, ...] = ()
-    gpus_by_index: bool = False  # it understands no GPU by its UUID, so it is told their numbers on the host
+    gpus_by_index: bool = False  # it accepts indices on the host, not UUIDs
 
 
 class Engine(Protocol):
-    """One engine. All of it pure and quick; `validate` has passed before anything else is called."""
+    """One engine. All methods are pure and fast. `validate` has passed before any other is called."""
 
     name: str
 
     def validate(self, spec: DeploymentSpec) -> None:
-        """Raises SpecError where the engine cannot run this spec."""
+        """Raises SpecError if the engine cannot run this spec."""
 
     def compatibility(self, spec: DeploymentSpec) -> Compatibility:
         """What the engine runs on."""
 
     def gpu_counts(self, spec: DeploymentSpec) -> tuple[int, ...]:
-        """GPUs of one worker to try, best first, where the user leaves the count to us; (0,): it wants none."""
+        """GPU counts on one worker to try, best first, if the spec leaves the count open; (0,): it needs no GPU."""
 
     def analysis(self, spec: DeploymentSpec) -> Analysis | None:
-        """What the child has to work out; None: the need is known at once."""
+        """The analysis for the child; None: the need is known at once."""
 
     def need(self, spec: DeploymentSpec, result: Any) -> Need:
-        """The need, from what the analysis returned (None where there was none)."""
+        """The need, from the result of the analysis (None if there was no analysis)."""
 
     def process(self, spec: DeploymentSpec, launch: Launch) -> EngineProcess:
-        """How to start the process that was placed so."""
+        """How to start the process with this placement."""
 
     def chosen(self, name: str) -> "Engine":
-        """The engine of that name among those that it stands for; empty: the one that it is without a choice."""
+        """The engine of that name among those that it stands for. An empty name means its default."""
 
 
 class SingleEngine:
-    """An engine that stands for none but itself.
+    """An engine that stands only for itself.
 
-    `own_flags` are those by which a user who leaves the engine to us shows which one he means.
+    `own_flags` are flags that few engines have. With `engine: auto` they show which engine is meant.
     """
 
     own_flags: frozenset[str] = frozenset()
 
-    def chosen(self, name: str) -> Self:  # noqa: ARG002 - there is no choice
+    def chosen(self, name: str) -> Self:  # noqa: ARG002 - it stands only for itself
         """Itself."""
         return self
 
 
 def probe_order(spec: DeploymentSpec, default_path: str | None) -> ProbeOrder | None:
-    """The user's probe, else the engine's own, else none."""
+    """The spec's probe, else the engine's default, else None."""
     if spec.probe is not None:
         probe = spec.probe
         return ProbeOrder(path=probe.path, period_s=probe.period, timeout_s=probe.timeout, failures=probe.failures)
@@ -129,19 +129,17 @@ def probe_order(spec: DeploymentSpec, default_path: str | None) -> ProbeOrder | 
 
 
 def model_reference(spec: DeploymentSpec) -> str | None:
-    """The model without its scheme: /dir of path:/dir, org/name@rev of hf:org/name@rev."""
+    """The model without its scheme: /dir for path:/dir, org/name@rev for hf:org/name@rev."""
     return None if spec.model is None else spec.model.partition(":")[2]
 
 
 def refuse_gangs(spec: DeploymentSpec, engine: str) -> None:
-    """Raises SpecError where several workers are allowed to an engine that cannot use them."""
+    """Raises SpecError if the spec allows several workers. For engines that run on one worker."""
     if spec.resources.max_workers > 1:
-        raise SpecError(f"resources.max_workers: engine {engine} runs on one worker at a time; leave it at 1")
+        raise SpecError(f"resources.max_workers: engine {engine} runs on one worker; set it to 1")
 
 
 def refuse_parallel(spec: DeploymentSpec, engine: str) -> None:
-    """Raises SpecError where degrees are stated that the engine would silently ignore."""
+    """Raises SpecError if the spec states parallel degrees. For engines that would ignore them silently."""
     if spec.parallel.world is not None:
-        raise SpecError(
-            f"parallel: engine {engine} cannot split a model by these degrees; remove them, or set resources.gpus"
-        )
+        raise SpecError(f"parallel: engine {engine} does not support these degrees; remove them, or set resources.gpus")

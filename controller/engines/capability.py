@@ -1,4 +1,4 @@
-"""Which compute capability a model's types demand of a GPU, beyond what its engine demands of every GPU."""
+"""The compute capability that a model's types need, beyond what the engine needs of every GPU."""
 
 from collections.abc import Iterator, Mapping
 
@@ -10,26 +10,26 @@ from schemas.manifest.deployment import DeploymentSpec
 def demanded_capability(
     spec: DeploymentSpec, facts: ModelFacts, capabilities: Mapping[str, tuple[int, int]]
 ) -> tuple[int, int] | None:
-    """The least compute capability, None where the types demand nothing special.
+    """The least compute capability; None if the types need nothing special.
 
     Args:
-        spec: its args may choose the types.
+        spec: its args may set the types.
         facts: of the model.
-        capabilities: the engine's table, by what `demands` calls the types.
+        capabilities: the engine's table, by the names that `_demands` yields.
     """
     found = [capabilities[name] for name in _demands(spec, facts) if name in capabilities]
     return max(found, default=None)
 
 
 def _demands(spec: DeploymentSpec, facts: ModelFacts) -> Iterator[str]:
-    """What the model's types ask for: quantisation methods, `fp8-weights`, `fp8-cache`, `bfloat16`."""
+    """The types in use: quantisation methods, `fp8-weights`, `fp8-cache`, `bfloat16`."""
     dtype = text(spec, "dtype")
     if (dtype if dtype not in (None, "auto") else facts.dtype) == "bfloat16":
         yield "bfloat16"
     method = text(spec, "quantization") or (facts.quantization.method if facts.quantization else None)
     if method is not None:
         yield method
-    # Where the method leaves the type open (compressed-tensors, modelopt), the tensors themselves tell it.
+    # Where the method leaves the type open (compressed-tensors, modelopt), the tensors show it.
     if method == "fp8" or any(name.startswith("F8_E") for name in facts.dtypes):
         yield "fp8-weights"
     if (text(spec, "kv-cache-dtype") or "").startswith("fp8"):

@@ -1,4 +1,4 @@
-"""The user's own command: argv, never a shell. Nobody can know what it needs unless the user says so."""
+"""The user's own command: argv, never a shell. Its need is unknown unless the user states it."""
 
 from typing import Any, Final
 
@@ -16,8 +16,8 @@ from controller.engines.base import (
 )
 from schemas.manifest.deployment import DeploymentSpec
 
-# Running and waiting, as the well-known servers name them. Which of them a command starts cannot be known; one that is
-# none of them, or does not offer its metrics, has none of these gauges, and then only the proxy's count tells.
+# Running and queued requests, as the well-known servers name them. Which server a command starts is unknown. If it has
+# none of these gauges, or serves no metrics, only the proxy's count remains.
 _REQUEST_GAUGES: Final = (
     "vllm:num_requests_running",
     "vllm:num_requests_waiting",
@@ -31,38 +31,38 @@ _REQUEST_GAUGES: Final = (
 
 
 class CustomEngine(SingleEngine):
-    """Runs `command` on any platform, on no GPU unless GPUs or their memory are asked for."""
+    """Runs `command` on any platform. Without a GPU, unless the spec asks for GPUs or GPU memory."""
 
     name = "custom"
 
     def validate(self, spec: DeploymentSpec) -> None:
-        """Raises SpecError for what the command would never see."""
+        """Raises SpecError for fields that the command would never see."""
         refuse_parallel(spec, self.name)
         refuse_gangs(spec, self.name)
         if spec.args:
-            raise SpecError("args: engine custom passes none; write them into command")
+            raise SpecError("args: engine custom passes no args; write them into command")
         if spec.probe is not None and not _needs_port(spec):
-            raise SpecError("probe: the command has no {port} to be asked at; use {port} in it, or remove the probe")
+            raise SpecError("probe: needs a port, and the command has no {port}; use {port} in it, or remove the probe")
 
     def compatibility(self, spec: DeploymentSpec) -> Compatibility:  # noqa: ARG002 - the same for every spec
         """Anything."""
         return Compatibility()
 
     def gpu_counts(self, spec: DeploymentSpec) -> tuple[int, ...]:
-        """One GPU where GPU memory or a whole GPU is asked for, else none."""
+        """One GPU if the spec asks for GPU memory or a whole GPU, else none."""
         resources = spec.resources
         return (1,) if resources.gpu_memory != "auto" or resources.exclusive else (0,)
 
     def analysis(self, spec: DeploymentSpec) -> Analysis | None:  # noqa: ARG002 - the same for every spec
-        """None: there is nothing to read."""
+        """None: there is no model to read."""
         return None
 
     def need(self, spec: DeploymentSpec, result: Any) -> Need:  # noqa: ARG002 - the same for every spec
-        """Unknown, so GPUs are taken whole unless their memory is given."""
-        return Need(memory_mib=None, notes=("a command's need cannot be known",))
+        """Unknown, so GPUs are claimed whole unless the spec states their memory."""
+        return Need(memory_mib=None, notes=("the need of a command is unknown",))
 
     def process(self, spec: DeploymentSpec, launch: Launch) -> EngineProcess:
-        """The command with {model} and {gpu_count} filled in; {port} is the agent's to choose."""
+        """The command with {model} and {gpu_count} filled in. The agent chooses {port}."""
         model = model_reference(spec) or ""
         count = str(launch.gpu_count)
         argv = tuple(part.replace("{gpu_count}", count).replace("{model}", model) for part in spec.command)

@@ -1,4 +1,4 @@
-"""A spec's args as the flags of a command line, and single flags read back: shared by all servers of models."""
+"""A spec's args as command-line flags, and the values of single flags. Shared by all model servers."""
 
 import re
 from collections.abc import Container, Iterable, Mapping
@@ -10,13 +10,13 @@ from schemas.manifest.deployment import DeploymentSpec
 
 _FLAG: Final = re.compile(r"^[a-z][a-z0-9-]*$")
 _NUMBER: Final = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,12})?)([kKmMgG]?)")
-# As vLLM reads them: small letters are decimal, capitals binary.
+# vLLM's suffixes: lower case is decimal, upper case is binary.
 _SUFFIXES: Final = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
 MAX_FIGURE: Final = 10**9
 
 
 def flag_of(name: str) -> str:
-    """An arg's name as the flag's: `max_model_len` is `max-model-len`."""
+    """The flag of an arg: `max-model-len` for `max_model_len`."""
     return name.replace("_", "-")
 
 
@@ -29,18 +29,18 @@ def flags(
     *,
     negated: bool = True,
 ) -> list[str]:
-    """The args as flags: true a bare flag, false its `--no-` form, a list one flag with all its values, null nothing.
+    """The args as flags: true is a bare flag, false its `--no-` form, a list one flag with all values, null nothing.
 
     Args:
         spec: of the deployment.
-        reserved: flags that are not the user's to set, with what to do instead.
-        read: flags that the need or the claim is made of.
-        figures: of these the ones that `figure` reads; not every server understands 8k, so they are written out.
-        repeated: flags that are written once for each value of a list; None: all.
-        negated: whether the server's switches have a `--no-` form; else one that is off is left out.
+        reserved: flags that the user may not set, with what to do instead.
+        read: flags that the need or the claim depends on.
+        figures: those of them that `figure` reads. They are written in full, since not every server accepts 8k.
+        repeated: flags repeated for each value of a list; None: all flags.
+        negated: whether the server's switches have a `--no-` form; else a switch that is off is left out.
 
     Raises:
-        SpecError: naming the arg.
+        SpecError: names the arg.
     """
     known = {*reserved, *read}
     argv: list[str] = []
@@ -53,7 +53,7 @@ def flags(
             continue
         items = [item for item in (value if isinstance(value, list) else [value]) if item is not None]
         if any(isinstance(item, bool | list | dict) for item in items):
-            raise SpecError(f"args.{name}: a list may hold numbers and texts only")
+            raise SpecError(f"args.{name}: a list may hold only numbers and strings")
         words = [str(item) for item in items] if plain is None else [str(plain)]
         if repeated is None or flag in repeated:
             argv += [part for word in words for part in (f"--{flag}", word)]
@@ -63,26 +63,26 @@ def flags(
 
 
 def _check_flag(name: str, flag: str, reserved: Mapping[str, str], known: Iterable[str]) -> None:
-    """Raises SpecError for a flag that is none, or not the user's, be it in short: servers take a flag's beginning."""
+    """Raises SpecError for an invalid or reserved flag, also if abbreviated: servers accept a flag's beginning."""
     if not _FLAG.match(flag):
-        raise SpecError(f"args.{name}: is not a flag's name; write it without dashes in front, such as dtype")
+        raise SpecError(f"args.{name}: not a valid flag name; write it without dashes in front, such as dtype")
     if flag in reserved:
         raise SpecError(f"args.{name}: is set by Gpuward; {reserved[flag]}")
     if flag not in known and (meant := sorted(one for one in known if one.startswith(flag))):
-        raise SpecError(f"args.{name}: a server would take it for {meant[0]}; write the flag out")
+        raise SpecError(f"args.{name}: the server would read it as {meant[0]}; write the flag out")
 
 
 def stated(spec: DeploymentSpec, names: Iterable[str]) -> Any:
-    """The value of the first of these flags that is given, None where none is."""
+    """The value of the first of these flags that is set; None if none is."""
     given = {flag_of(name): value for name, value in spec.args.items()}
     return next((given[name] for name in names if given.get(name) is not None), None)
 
 
 def figure(spec: DeploymentSpec, *names: str) -> int | None:
-    """A whole number above 0 given by the first of these flags, such as 8192 or 8k; None where none is given.
+    """A whole number above 0 from the first of these flags that is set, such as 8192 or 8k; None if none is.
 
     Raises:
-        SpecError: naming the arg that holds something else.
+        SpecError: names the arg if it is not such a number.
     """
     value = stated(spec, names)
     if value is None:
@@ -96,6 +96,6 @@ def figure(spec: DeploymentSpec, *names: str) -> int | None:
 
 
 def text(spec: DeploymentSpec, *names: str) -> str | None:
-    """A text given by the first of these flags; None where none is given."""
+    """The value of the first of these flags that is set, as text; None if none is."""
     value = stated(spec, names)
     return None if value is None else str(value)

@@ -1,7 +1,7 @@
 """llama.cpp: `llama-server`, for GGUF files. Checked against its server's documentation as of builds of 2026.
 
-By itself it takes all layers to the GPUs. The rest of a model stays in host memory only where the user says how many
-layers the GPUs get (`args: {n-gpu-layers: 20}`), since that is many times slower: nobody should get it by chance.
+By default all layers go to the GPUs. Layers stay in host memory only where the user sets the number on the GPUs
+(`args: {n-gpu-layers: 20}`): that is many times slower, so it never happens by chance.
 """
 
 import re
@@ -29,13 +29,13 @@ from schemas.manifest.deployment import DeploymentSpec
 from schemas.reasons import Reason
 
 DEFAULT_CONTEXT: Final = 8192
-DEFAULT_SLOTS: Final = 4  # as many as llama-server opens by itself
+DEFAULT_SLOTS: Final = 4  # llama-server's own default
 CONTEXT_MIB: Final = 320  # a CUDA context without PyTorch's kernels: https://github.com/pytorch/pytorch/issues/28394
 HOST_RUNTIME_MIB: Final = 512
 _BATCH: Final = 512  # tokens of a physical batch, --ubatch-size
 _WINDOW_PAD: Final = 256  # each slot's window and a physical batch are rounded up to it (llama-kv-cache-iswa.cpp)
-# The compute buffer: logits of a batch in 32 bits, which alone are 250 of the 258.5 MiB that llama.cpp reports for
-# Llama-3-8B, and beside them what passes through a layer (3 x hidden size and 3 x feed forward, in 32 bits).
+# The compute buffer: the logits of a batch in 32 bits, and the activations of a layer (3 x hidden size and 3 x feed
+# forward, in 32 bits). The logits alone are 250 of the 258.5 MiB that llama.cpp reports for Llama-3-8B.
 _FLOAT: Final = 4
 _THREE: Final = 3
 
@@ -48,7 +48,7 @@ _LAYERS: Final = ("n-gpu-layers", "gpu-layers")
 _CONTEXT: Final = ("ctx-size",)
 _SLOTS: Final = ("parallel",)
 _UBATCH: Final = ("ubatch-size",)
-_ADAPTERS: Final = ("lora", "mmproj")  # what is loaded beside the model, a vision tower too
+_ADAPTERS: Final = ("lora", "mmproj")  # loaded beside the model; mmproj is a vision tower
 _FIGURES: Final = frozenset({*_CONTEXT, *_SLOTS, *_UBATCH})
 _READ: Final = frozenset({*_LAYERS, *_FIGURES, *_ADAPTERS, "cache-type-k", "cache-type-v"})
 _LAYER_COUNT: Final = re.compile(r"[0-9]{1,6}")
@@ -61,17 +61,17 @@ _COMPATIBILITY: Final = Compatibility(
     vendors=frozenset({"nvidia", "apple"}),
 )
 _RESERVED: Final = {
-    "host": "the agent's proxy speaks for it",
+    "host": "the agent's proxy serves it",
     "port": "the agent chooses it",
-    "model": "state it as model",
-    "model-url": "state it as model",
-    "hf-repo": "state it as model",
-    "metrics": "it is on, since requests are counted by it",
-    "rpc": "instances over several workers are not what engine llama-cpp is for",
+    "model": "set it as model",
+    "model-url": "set it as model",
+    "hf-repo": "set it as model",
+    "metrics": "always on: requests are counted by it",
+    "rpc": "engine llama-cpp does not span workers",
     "device": "placement chooses the GPUs",
     "main-gpu": "placement chooses the GPUs",
-    "tensor-split": "each GPU gets as many layers, which is what is then claimed",
-    "fit": "what fits is worked out before it is started",
+    "tensor-split": "each GPU gets as many layers, and the claims follow from that",
+    "fit": "Gpuward checks before the start that it fits",
 }
 
 
@@ -89,9 +89,11 @@ class LlamaCppEngine(SingleEngine):
         _flags(spec)
         for name in ("cache-type-k", "cache-type-v"):
             if (given := text(spec, name)) is not None and given not in _CACHE_TYPES:
-                raise SpecError(f"args.{name}: {given} is no type of a cache; use one of {', '.join(_CACHE_TYPES)}")
+                raise SpecError(f"args.{name}: must be one of {', '.join(_CACHE_TYPES)}, got {given}")
         if text(spec, "split-mode") == "none":
-            raise SpecError("args.split-mode: is none, so one GPU would hold all; set resources.gpus: 1 instead")
+            raise SpecError(
+                "args.split-mode: is none, so one GPU would hold the whole model; set resources.gpus: 1 instead"
+            )
         layers = _gpu_layers(spec)
         wants_gpus = spec.resources.gpus not in ("auto", 0) or bool(spec.placement.gpus)
         if layers == 0 and (wants_gpus or spec.resources.gpu_memory != "auto" or spec.resources.exclusive):
@@ -100,42 +102,42 @@ class LlamaCppEngine(SingleEngine):
             raise SpecError("resources.gpus: is 0, but layers would go to a GPU; set args: {n-gpu-layers: 0}")
 
     def compatibility(self, spec: DeploymentSpec) -> Compatibility:  # noqa: ARG002 - the same for every spec
-        """Wherever it is installed; on GPUs of NVIDIA and Apple."""
+        """Hosts on which it is installed; GPUs of NVIDIA and Apple."""
         return _COMPATIBILITY
 
     def gpu_counts(self, spec: DeploymentSpec) -> tuple[int, ...]:
-        """Any number, since layers are many; none with `n-gpu-layers: 0`."""
+        """Any number, since models have many layers; none with `n-gpu-layers: 0`."""
         return (0,) if _gpu_layers(spec) == 0 else _GPU_COUNTS
 
     def analysis(self, spec: DeploymentSpec) -> Analysis | None:
-        """Reads the file's header, unless the user said how much memory of each GPU to take."""
+        """Reads the file's header, unless the spec states the memory of each GPU."""
         given = isinstance(spec.resources.gpu_memory, int)
         return None if given else model_analysis(spec, _adapters(spec))
 
     def need(self, spec: DeploymentSpec, result: Any) -> Need:
-        """What each GPU holds for each number of GPUs, and what stays on the host."""
+        """The memory of each GPU for each number of GPUs, and the host's memory."""
         context, slots = figure(spec, *_CONTEXT), figure(spec, *_SLOTS) or DEFAULT_SLOTS
         if result is None:
-            # It knows no bound on its memory but these; the model's own context may be far more than was thought of.
+            # These are its only bounds on memory, and the model's own context may be far longer.
             each = DEFAULT_CONTEXT if context is None else context // slots
             given = (
-                "memory as given by the user",
+                "memory as stated in the spec",
                 f"{slots} slots of {each} tokens{'' if context else ', by default'}",
             )
             return Need(None, host_memory_mib=HOST_RUNTIME_MIB, notes=given, context=each, sequences=slots)
         facts = facts_from_json(result)
         if facts.format != "gguf":
-            return Need(None, refused=(Reason.ENGINE_UNSUPPORTED,), notes=("llama-cpp loads GGUF files only",))
+            return Need(None, refused=(Reason.ENGINE_UNSUPPORTED,), notes=("llama-cpp loads only GGUF files",))
         each = min(facts.context_length or DEFAULT_CONTEXT, DEFAULT_CONTEXT) if context is None else context // slots
         batch = figure(spec, *_UBATCH) or _BATCH
         workload = Workload(max(each, 1), slots, _element_bytes(spec), batch, slots, slots * (batch + _WINDOW_PAD))
         if stated(spec, ("swa-full",)) is True:
             facts = replace(facts, sliding_window=None)
-        layers = (facts.layers or 0) + 1  # as it counts them: the output is one more
+        layers = (facts.layers or 0) + 1  # llama.cpp counts the output as one more
         wanted = _gpu_layers(spec)
         on_gpu = 1.0 if wanted is None else min(wanted / layers, 1.0)
         cache = _cache_per_gpu(facts, Split(1, 1, 1), workload)
-        # A layer's cache is where the layer is (llama.cpp, src/llama-kv-cache.cpp: the device of `dev_layer(il)`).
+        # A layer's cache is on the layer's device (llama.cpp, src/llama-kv-cache.cpp: `dev_layer(il)`).
         host = mib((facts.weight_bytes + cache) * (1 - on_gpu)) + HOST_RUNTIME_MIB
         notes = [f"{slots} slots of {each} tokens{'' if context else ', by default'}"]
         if on_gpu < 1:
@@ -158,7 +160,7 @@ class LlamaCppEngine(SingleEngine):
         )
 
     def process(self, spec: DeploymentSpec, launch: Launch) -> EngineProcess:
-        """`llama-server --model FILE`; it answers to any model's name."""
+        """`llama-server --model FILE`. It accepts any model name in requests."""
         argv = ["llama-server", "--model", model_reference(spec) or "", "--host", "127.0.0.1", "--port", "{port}"]
         argv.append("--metrics")
         if stated(spec, _LAYERS) is None:
@@ -177,7 +179,7 @@ class LlamaCppEngine(SingleEngine):
 
 
 def _share(facts: ModelFacts, workload: Workload, count: int, on_gpu: float) -> Share:
-    """The GPU that holds most, of so many over which whole layers are spread."""
+    """The share of the GPU that holds most, with whole layers spread over `count` GPUs."""
     split = Split(1, count, 1)
     stage = 1 / count if not facts.layers else -(-facts.layers // count) / facts.layers
     element = facts.weight_bytes / facts.parameters if facts.parameters else 0.0
@@ -186,7 +188,7 @@ def _share(facts: ModelFacts, workload: Workload, count: int, on_gpu: float) -> 
     passing = _THREE * ((facts.hidden_size or 0) + (facts.intermediate_size or 0))
     parts = {
         "weights": mib(weights * on_gpu),
-        "adapters": mib(facts.adapter_bytes),  # a vision tower is not spread
+        "adapters": mib(facts.adapter_bytes),  # a vision tower is kept whole
         "cache": mib(_cache_per_gpu(facts, split, workload) * on_gpu),
         "compute": mib(workload.batch_tokens * ((facts.vocab or 0) + passing) * _FLOAT),
         "context": CONTEXT_MIB,
@@ -200,22 +202,22 @@ def _flags(spec: DeploymentSpec) -> list[str]:
 
 
 def _cache_per_gpu(facts: ModelFacts, split: Split, workload: Workload) -> float:
-    """Bytes; a share of the weights where the file does not say enough."""
+    """Bytes of the cache; a share of the weights where the file does not say enough."""
     cache = cache_per_gpu(facts, split, workload)
     return facts.weight_bytes * UNKNOWN_CACHE_SHARE / split.gpus if cache is None else cache
 
 
 def _gpu_layers(spec: DeploymentSpec) -> int | None:
-    """How many layers the GPUs get; None: all.
+    """The number of layers on the GPUs; None: all.
 
     Raises:
-        SpecError: it is neither a number nor `all`.
+        SpecError: the value is neither a number nor `all`.
     """
     value = text(spec, *_LAYERS)
     if value is None or value == "all":
         return None
     if _LAYER_COUNT.fullmatch(value) is None:
-        raise SpecError("args.n-gpu-layers: must be a whole number, or all")
+        raise SpecError("args.n-gpu-layers: must be a whole number or all")
     return int(value)
 
 

@@ -1,4 +1,4 @@
-"""Which engine runs a spec, and the checks that an apply has to pass."""
+"""Selects the engine of a spec, and checks a spec at apply time."""
 
 from typing import Final
 
@@ -19,10 +19,10 @@ _AUTO: Final = AutoEngine(_BEST_FIRST)
 
 
 def engine_for(spec: DeploymentSpec) -> Engine:
-    """The engine of a spec; `auto` is custom where there is a command, else a choice of those that load the model.
+    """The engine of a spec. `auto` is `custom` if there is a command, else a choice of those that load the model.
 
     Raises:
-        EngineUnsupportedError: naming the field and what to write instead.
+        EngineUnsupportedError: names the field and what to write instead.
     """
     if spec.runtime == "docker":
         raise EngineUnsupportedError("runtime: docker is not available in this version; use runtime: process")
@@ -32,16 +32,16 @@ def engine_for(spec: DeploymentSpec) -> Engine:
 
 
 def validate(spec: DeploymentSpec) -> None:
-    """Checks at apply time what the schema cannot know: whether this version can run the spec at all.
+    """Checks what the schema cannot know: whether this version can run the spec.
 
     Raises:
-        SpecError: naming the field and what to do; EngineUnsupportedError where a later version might.
+        SpecError: names the field and what to do; EngineUnsupportedError where a later version might run it.
     """
     engine = engine_for(spec)
     if spec.update == "rolling":
         raise EngineUnsupportedError("update: rolling is not available in this version; use update: recreate")
     if spec.model is not None and ("{" in spec.model or "}" in spec.model):
-        raise SpecError("model: braces stand for what the agent fills in; rename the folder")
+        raise SpecError("model: braces are reserved for what the agent fills in; rename the folder")
     _check_counts(spec)
     engine.validate(spec)
 
@@ -51,7 +51,7 @@ def _check_counts(spec: DeploymentSpec) -> None:
     count = spec.parallel.world if resources.gpus == "auto" else resources.gpus
     if named and count is not None and count != named:
         raise SpecError(
-            f"placement.gpus: names {named} GPUs, {count} are asked for: count_mismatch; name as many, or leave it out"
+            f"placement.gpus: names {named} GPUs, the spec needs {count}: count_mismatch; name as many, or remove it"
         )
     if resources.gpus == 0 and (resources.gpu_memory != "auto" or resources.exclusive):
-        raise SpecError("resources.gpus: is 0, but GPU memory or a whole GPU is asked for; remove one of them")
+        raise SpecError("resources.gpus: is 0, but gpu_memory or exclusive asks for a GPU; remove one of them")

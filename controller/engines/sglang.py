@@ -1,4 +1,4 @@
-"""SGLang: `sglang serve`, on one worker or on several. Checked against the documentation and sources of version 0.5."""
+"""SGLang: `sglang serve`, on one worker or several. Checked against the documentation and sources of version 0.5."""
 
 from typing import Final
 
@@ -7,18 +7,18 @@ from controller.domain.splits import Split
 from controller.engines.base import EngineProcess, Launch, SpecError, probe_order
 from controller.engines.flags import figure, stated
 from controller.engines.memory import mib
-from controller.engines.served import CONTEXT_MIB, ModelServer, ServerTable, outside_parts
+from controller.engines.model_server import CONTEXT_MIB, ModelServer, ServerTable, outside_parts
 from controller.engines.source import repository
 from schemas.manifest.deployment import DeploymentSpec
 
-_BY_PARALLEL: Final = "state it under parallel"
-_BY_PLACEMENT: Final = "it follows from where the instance is placed"
-_BY_RESOURCES: Final = "state resources.gpu_memory instead, which is what is then claimed"
+_BY_PARALLEL: Final = "set it under parallel"
+_BY_PLACEMENT: Final = "it follows from the placement"
+_BY_RESOURCES: Final = "set resources.gpu_memory instead, which is then claimed"
 
-WHOLE_GPU: Final = 0.85  # of one that is claimed whole, if that is enough; about what it chooses by itself
+WHOLE_GPU: Final = 0.85  # for a GPU that is claimed whole, if it is enough; about its own default
 _LEAST: Final = 0.05
 _MOST: Final = 0.95
-# What it keeps for activations is what its fraction leaves: a chunk of prefill's, which it makes no account of.
+# It does not account for activations: they must fit into what its fraction leaves. This is for a prefill chunk.
 ACTIVATIONS_MIB: Final = mib(1.5 * 2**30)
 
 _TABLE: Final = ServerTable(
@@ -31,7 +31,7 @@ _TABLE: Final = ServerTable(
         min_compute_capability=(7, 5),  # docs.sglang.io, Install: Turing and newer
     ),
     capabilities={
-        "bfloat16": (8, 0),  # below it would compute in float16 instead, which not every model survives
+        "bfloat16": (8, 0),  # below, it computes in float16, which breaks some models
         "awq": (7, 5),
         "awq_marlin": (8, 0),
         "gptq_marlin": (8, 0),
@@ -41,18 +41,18 @@ _TABLE: Final = ServerTable(
         "fp8-cache": (8, 9),
     },
     unsupported={
-        "T5ForConditionalGeneration": "models of an encoder and a decoder are not among those it has",
-        "MT5ForConditionalGeneration": "models of an encoder and a decoder are not among those it has",
-        "BartForConditionalGeneration": "models of an encoder and a decoder are not among those it has",
-        "MBartForConditionalGeneration": "models of an encoder and a decoder are not among those it has",
-        "WhisperForConditionalGeneration": "only its newest versions have it",
+        "T5ForConditionalGeneration": "it has no encoder-decoder models",
+        "MT5ForConditionalGeneration": "it has no encoder-decoder models",
+        "BartForConditionalGeneration": "it has no encoder-decoder models",
+        "MBartForConditionalGeneration": "it has no encoder-decoder models",
+        "WhisperForConditionalGeneration": "only the newest versions support it",
     },
     reserved={
-        "host": "the agent's proxy speaks for it",
+        "host": "the agent's proxy serves it",
         "port": "the agent chooses it",
-        "model": "state it as model",
-        "model-path": "state it as model",
-        "revision": "state it as model: hf:org/name@revision",
+        "model": "set it as model",
+        "model-path": "set it as model",
+        "revision": "set it as model: hf:org/name@revision",
         "tp": _BY_PARALLEL,
         "tp-size": _BY_PARALLEL,
         "tensor-parallel-size": _BY_PARALLEL,
@@ -67,8 +67,8 @@ _TABLE: Final = ServerTable(
         "nccl-init-addr": _BY_PLACEMENT,
         "base-gpu-id": _BY_PLACEMENT,
         "mem-fraction-static": _BY_RESOURCES,
-        "max-total-tokens": "state context-length and max-running-requests, from which it follows",
-        "enable-metrics": "it is on, since requests are counted by it",
+        "max-total-tokens": "it follows from context-length and max-running-requests; set those",
+        "enable-metrics": "always on: requests are counted by it",
         "device": "engine sglang runs on GPUs",
         "config": "write what is in the file under args",
     },
@@ -78,14 +78,14 @@ _TABLE: Final = ServerTable(
     batch_tokens_default=8192,
     batch_sequences_default=256,
     adapters=("lora-paths",),
-    negated=False,  # its switches are there or not
-    # It keeps every token for most models, and for a few (is_hybrid_swa_model in its sources) four fifths of them.
+    negated=False,  # its switches have no negated form
+    # For most models it keeps every token, for a few (is_hybrid_swa_model in its sources) four fifths.
     windows=False,
 )
 
 
 class SglangEngine(ModelServer):
-    """Takes a fraction of the memory that it finds free, and no more cache than it is told."""
+    """Takes a fraction of the memory that it finds free, with a configured bound on its cache."""
 
     name = "sglang"
     table = _TABLE
@@ -102,12 +102,12 @@ class SglangEngine(ModelServer):
         bounded = figure(spec, *_TABLE.context) is not None and figure(spec, *_TABLE.sequences) is not None
         if given and not bounded:
             raise SpecError(
-                "resources.gpu_memory: SGLang fills what it finds free, also of a shared GPU; bound its cache by"
+                "resources.gpu_memory: SGLang fills all free memory, also on a shared GPU; bound its cache by"
                 " args.context-length and args.max-running-requests, or set resources.exclusive: true"
             )
 
     def process(self, spec: DeploymentSpec, launch: Launch) -> EngineProcess:
-        """`sglang serve --model-path MODEL`; of a gang the leader serves, the others answer nobody."""
+        """`sglang serve --model-path MODEL`. In a gang the leader serves, and the other ranks answer no requests."""
         model, revision = repository(spec)
         argv = ["sglang", "serve", "--model-path", model]
         if revision is not None:
@@ -127,7 +127,7 @@ class SglangEngine(ModelServer):
         serves = launch.rank == 0
         return EngineProcess(
             argv=(*argv, *_TABLE.flags(spec)),
-            needs_port=True,  # the others too open one, for the sake of whoever asks for their health
+            needs_port=True,  # all ranks open one, for health checks
             env={"HF_HUB_OFFLINE": "1"} if spec.model is not None and spec.model.startswith("path:") else {},
             probe=probe_order(spec, "/health") if serves else None,
             request_model=model if served is None else str(served),
@@ -136,11 +136,11 @@ class SglangEngine(ModelServer):
 
 
 def static_fraction(launch: Launch) -> float | None:
-    """`--mem-fraction-static`: weights and cache, of the memory that is free before the weights are loaded.
+    """`--mem-fraction-static`: weights and cache as a fraction of the memory that is free before weights are loaded.
 
-    The rest of it is what SGLang leaves to activations and graphs (`_profile_available_bytes` in its sources). Where
-    others have claimed memory of the GPU, less of it is free. Should they not have taken it yet, the bound on the
-    number of tokens keeps the cache from growing into what is theirs.
+    SGLang leaves the rest to activations and graphs (`_profile_available_bytes` in its sources). Claims of other
+    instances leave less free memory. If those have not taken theirs yet, the bound on the number of tokens keeps the
+    cache from growing into it.
     """
     if not launch.gpu_mib or not launch.memory_mib:
         return None
@@ -151,7 +151,7 @@ def static_fraction(launch: Launch) -> float | None:
 
 
 def _cache(spec: DeploymentSpec, launch: Launch) -> list[str]:
-    """The context, and how many tokens the cache holds at most, where the claim is not for the whole GPU."""
+    """The flags for the context and, unless the GPU is claimed whole, for the most tokens in the cache."""
     if launch.context is None:
         return []
     argv = [] if figure(spec, *_TABLE.context) else ["--context-length", str(launch.context)]

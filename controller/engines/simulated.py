@@ -1,4 +1,4 @@
-"""The simulated engine: a small real HTTP server that behaves as its args say."""
+"""The simulated engine: a small real HTTP server whose args set its behaviour."""
 
 import difflib
 from collections.abc import Callable
@@ -20,14 +20,14 @@ from schemas.quantities import parse_duration_s, parse_size_mib
 from schemas.wire import SimulatedLoad
 
 _ANALYSIS: Final = "controller.model_files.analysis:simulated_need"
-_ANALYSIS_MARGIN_S: Final = 30.0  # starting the child, on a machine that is busy
+_ANALYSIS_MARGIN_S: Final = 30.0  # for the start of the child on a busy machine
 _ANALYSIS_MEMORY_BYTES: Final = 512 * 2**20
 _MAX_SECONDS: Final = 3600.0
 _MAX_EXIT_CODE: Final = 255
 _MAX_PERCENT: Final = 100.0
 _MAX_STEPS: Final = 1000
-_GPU_COUNTS: Final = (1, 2, 4, 8)  # what commonly divides a model's heads
-_COUNTS_OF_A_MODEL: Final = (1, 2, 3, 4, 5, 6, 7, 8, 16)  # where the heads are known and say which will do
+_GPU_COUNTS: Final = (1, 2, 4, 8)  # these commonly divide a model's heads
+_COUNTS_OF_A_MODEL: Final = (1, 2, 3, 4, 5, 6, 7, 8, 16)  # where known heads decide which are allowed
 _MAX_FIGURE: Final = 10_000_000
 Steps = tuple[tuple[float, float], ...]
 
@@ -85,7 +85,7 @@ _ARGS: Final[dict[str, Callable[[object], Any]]] = {
     "utilization": _utilization,
     "memory": parse_size_mib,
     "token_seconds": _seconds,
-    # The figures of the model that it stands for, as reading one would have given them.
+    # The figures of the model that it stands for, as an analysis would give them.
     "heads": _figure,
     "kv_heads": _figure,
     "vocab": _figure,
@@ -95,17 +95,17 @@ _ARGS: Final[dict[str, Callable[[object], Any]]] = {
 
 
 def parse_args(spec: DeploymentSpec) -> dict[str, Any]:
-    """The args by name, checked and in their own types: seconds, percent steps, MiB.
+    """The args by name, checked and converted: seconds, percent steps, MiB.
 
     Raises:
-        SpecError: naming the arg and what it should be.
+        SpecError: names the arg and what it must be.
     """
     parsed = {}
     for name, value in spec.args.items():
         if name not in _ARGS:
             near = difflib.get_close_matches(name, _ARGS, n=1, cutoff=0.5)
             hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(_ARGS)}"
-            raise SpecError(f"args.{name}: the simulated engine does not know it; {hint}")
+            raise SpecError(f"args.{name}: unknown arg of the simulated engine; {hint}")
         try:
             parsed[name] = _ARGS[name](value)
         except ValueError as error:
@@ -114,28 +114,28 @@ def parse_args(spec: DeploymentSpec) -> dict[str, Any]:
 
 
 class SimulatedEngine(SingleEngine):
-    """Runs anywhere, also as a gang, of which rank 0 serves.
+    """Runs anywhere, also as a gang, in which rank 0 serves.
 
-    Its need is its arg `memory` in all, or `need_per_gpu` of each GPU however many there are; without them, unknown.
+    Its need is the arg `memory` over all GPUs, or `need_per_gpu` for each GPU. Without them its need is unknown.
     """
 
     name = "simulated"
 
     def validate(self, spec: DeploymentSpec) -> None:
-        """Raises SpecError for args that it does not know or cannot read."""
+        """Raises SpecError for unknown or invalid args."""
         if "need_per_gpu" in (args := parse_args(spec)) and "memory" in args:
-            raise SpecError("args.need_per_gpu: memory says another need; remove one of them")
+            raise SpecError("args.need_per_gpu: conflicts with args.memory; remove one of them")
 
     def compatibility(self, spec: DeploymentSpec) -> Compatibility:  # noqa: ARG002 - the same for every spec
         """Anything: it is a plain process."""
         return Compatibility()
 
     def gpu_counts(self, spec: DeploymentSpec) -> tuple[int, ...]:
-        """As many as its heads allow, or commonly do."""
+        """The counts that its heads may allow, or the common ones."""
         return _COUNTS_OF_A_MODEL if "heads" in parse_args(spec) else _GPU_COUNTS
 
     def analysis(self, spec: DeploymentSpec) -> Analysis | None:
-        """Sleeps in the child where `analysis_seconds` says so."""
+        """Sleeps in the child for `analysis_seconds`, if set."""
         args = parse_args(spec)
         seconds = args.get("analysis_seconds")
         if seconds is None:
@@ -144,7 +144,7 @@ class SimulatedEngine(SingleEngine):
         return Analysis(_ANALYSIS, payload, seconds + _ANALYSIS_MARGIN_S, _ANALYSIS_MEMORY_BYTES)
 
     def need(self, spec: DeploymentSpec, result: Any) -> Need:
-        """What the args say."""
+        """The need in the args."""
         args = parse_args(spec)
         memory_mib = args.get("memory") if result is None else result["memory_mib"]
         per_gpu_mib = args.get("need_per_gpu")
@@ -163,7 +163,7 @@ class SimulatedEngine(SingleEngine):
         )
 
     def process(self, spec: DeploymentSpec, launch: Launch) -> EngineProcess:
-        """The simulated engine that every agent brings with it."""
+        """The simulated engine, which is part of every agent."""
         args = parse_args(spec)
         argv = ["{simulated_engine}", "--port", "{port}"]
         argv += ["--model", model_reference(spec) or "simulated"]

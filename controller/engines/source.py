@@ -1,6 +1,6 @@
-"""Which files an engine's need is read from, as work for the killable child.
+"""The analysis of a model's files, as work for the killable child.
 
-Nothing else is in it, so that all deployments of one model have it read once, whatever they are going to do with it.
+It depends on the files alone, so all deployments of one model share one analysis.
 """
 
 from collections.abc import Sequence
@@ -12,15 +12,15 @@ from schemas.manifest.deployment import DeploymentSpec
 _ANALYSIS: Final = "controller.model_files.analysis:model_facts"
 _FOLDER_DEADLINE_S: Final = 60.0
 _HUB_DEADLINE_S: Final = 180.0
-_ANALYSIS_MEMORY_BYTES: Final = 2 * 2**30  # a header of 64 MiB grows about tenfold as Python objects
+_ANALYSIS_MEMORY_BYTES: Final = 2 * 2**30  # a header of 64 MiB takes about ten times that as Python objects
 
 
 def model_analysis(spec: DeploymentSpec, adapters: Sequence[str] = ()) -> Analysis:
-    """Reads the facts of the spec's model.
+    """The analysis that reads the facts of the spec's model.
 
     Args:
         spec: of a deployment with a model.
-        adapters: folders, files or names on the hub of what is loaded beside it.
+        adapters: what is loaded beside it: folders, files or names on the hub.
     """
     payload = _source(spec.model or "")
     if adapters:
@@ -44,16 +44,16 @@ def _adapter(reference: str) -> dict[str, Any]:
 
 
 def refuse_other_models(spec: DeploymentSpec, engine: str, *, gguf: bool) -> None:
-    """Raises SpecError for a model that is not given in the way that this engine loads models."""
+    """Raises SpecError if the model's kind is not one that this engine loads."""
     wanted = "gguf:/file" if gguf else "path:/dir or hf:org/name"
     if spec.model is None or spec.model.startswith("gguf:") is not gguf:
         raise SpecError(f"model: engine {engine} needs model: {wanted}")
     if spec.model.startswith("path:") and "@" in spec.model:
-        raise SpecError(f"model: {engine} takes what follows '@' for a revision; rename the folder")
+        raise SpecError(f"model: {engine} reads what follows '@' as a revision; rename the folder")
 
 
 def repository(spec: DeploymentSpec) -> tuple[str, str | None]:
-    """What a server is told to load: a folder, or a name on the hub and its revision where one is given."""
+    """The model for the server's command line: a folder, or a name on the hub with its revision if one is given."""
     reference = model_reference(spec) or ""
     if spec.model is None or not spec.model.startswith("hf:"):
         return reference, None

@@ -1,4 +1,4 @@
-"""`transformers serve`: any Transformers model behind an OpenAI-compatible server, without a special build."""
+"""`transformers serve`: an OpenAI-compatible server for any Transformers model, without a special build."""
 
 from typing import Any, Final
 
@@ -22,8 +22,8 @@ from controller.engines.source import model_analysis, refuse_other_models
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.reasons import Reason
 
-# What comes to the tensors themselves. Key-value cache, activations and the allocator's slack grow with the model;
-# a fifth on top and 2 GiB are the figures of the placement cases, which were taken from real models.
+# Memory beside the tensors. Key-value cache, activations and the allocator's slack grow with the model. A fifth on top
+# and 2 GiB are the figures of the placement cases, taken from real models.
 WORKING_SHARE: Final = 0.2
 GPU_RUNTIME_MIB: Final = 2048  # CUDA context, kernels, cuBLAS workspaces
 # Interpreter, PyTorch and the server: 400 MiB resident measured with a model of 0.4 MiB on CPU, more with CUDA.
@@ -31,12 +31,12 @@ HOST_RUNTIME_MIB: Final = 1024
 
 _OVERRIDE_BYTES: Final = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8}
 _RESERVED: Final = {
-    "host": "the agent's proxy speaks for it",
+    "host": "the agent's proxy serves it",
     "port": "the agent chooses it",
-    "force-model": "state it as model",
+    "force-model": "set it as model",
 }
 
-# Below these it turns the weights into bfloat16, twice as large, or refuses them (quantizer_finegrained_fp8.py and
+# Below these it converts the weights to bfloat16, twice as large, or refuses them (quantizer_finegrained_fp8.py and
 # quantizer_fbgemm_fp8.py of Transformers).
 _CAPABILITIES: Final = {"fp8-weights": (8, 9), "fbgemm_fp8": (9, 0)}
 _ON_GPU: Final = Compatibility(
@@ -45,7 +45,7 @@ _ON_GPU: Final = Compatibility(
     os=frozenset({"linux"}),
     arch=frozenset({"x86_64", "aarch64"}),
     min_driver=(525,),  # the oldest driver that runs CUDA 12 programs
-    min_compute_capability=(7, 0),  # Volta: PyTorch's CUDA 12 wheels no longer carry kernels for older ones
+    min_compute_capability=(7, 0),  # Volta: PyTorch's CUDA 12 wheels have no kernels for older ones
 )
 _ON_CPU: Final = Compatibility(
     engine="transformers", os=frozenset({"linux", "darwin"}), arch=frozenset({"x86_64", "aarch64"})
@@ -53,7 +53,7 @@ _ON_CPU: Final = Compatibility(
 
 
 class TransformersEngine(SingleEngine):
-    """One process that may spread a model's layers over the GPUs that it is given; by itself it asks for one."""
+    """One process that may spread a model's layers over its GPUs. It needs one unless the spec states more."""
 
     name = "transformers"
 
@@ -66,12 +66,12 @@ class TransformersEngine(SingleEngine):
         resources = spec.resources
         wants_gpus = resources.gpus not in ("auto", 0) or resources.gpu_memory != "auto" or resources.exclusive
         if _on_cpu(spec) and (wants_gpus or spec.placement.gpus):
-            raise SpecError("resources: args.device is cpu, so no GPU would be used; remove the GPUs or the device")
+            raise SpecError("resources: args.device is cpu, so no GPU would be used; remove the GPUs or args.device")
         if not _on_cpu(spec) and resources.gpus == 0:
-            raise SpecError("resources.gpus: is 0, but the model would look for a GPU; set args: {device: cpu}")
+            raise SpecError("resources.gpus: is 0, but the engine would use a GPU; set args: {device: cpu}")
 
     def compatibility(self, spec: DeploymentSpec) -> Compatibility:
-        """What PyTorch's wheels run on."""
+        """The platforms of PyTorch's wheels."""
         return _ON_CPU if _on_cpu(spec) else _ON_GPU
 
     def gpu_counts(self, spec: DeploymentSpec) -> tuple[int, ...]:
@@ -79,17 +79,19 @@ class TransformersEngine(SingleEngine):
         return (0,) if _on_cpu(spec) else (1,)
 
     def analysis(self, spec: DeploymentSpec) -> Analysis | None:
-        """Reads the tensors' headers, unless the user said how much memory to take."""
+        """Reads the tensors' headers, unless the spec states the memory."""
         given = spec.resources.host_memory if _on_cpu(spec) else spec.resources.gpu_memory
         return model_analysis(spec) if given == "auto" else None
 
     def need(self, spec: DeploymentSpec, result: Any) -> Need:
         """Tensors, working memory, runtime: on the GPUs, or with `device: cpu` on the host."""
         if result is None:
-            return Need(memory_mib=None, host_memory_mib=HOST_RUNTIME_MIB, notes=("memory as given by the user",))
+            return Need(memory_mib=None, host_memory_mib=HOST_RUNTIME_MIB, notes=("memory as stated in the spec",))
         facts = facts_from_json(result)
         if facts.format == "gguf":
-            return Need(None, refused=(Reason.ENGINE_UNSUPPORTED,), notes=("transformers serve loads no GGUF files",))
+            return Need(
+                None, refused=(Reason.ENGINE_UNSUPPORTED,), notes=("transformers serve does not load GGUF files",)
+            )
         tensor_bytes = loaded_bytes(facts, _OVERRIDE_BYTES.get(str(spec.args.get("dtype"))))
         parts = {"tensors": mib(tensor_bytes), "working": mib(tensor_bytes * WORKING_SHARE)}
         if _on_cpu(spec):
@@ -99,8 +101,8 @@ class TransformersEngine(SingleEngine):
         least = demanded_capability(spec, facts, _CAPABILITIES)
         return Need(sum(parts.values()), HOST_RUNTIME_MIB, parts, compute_capability=least)
 
-    def process(self, spec: DeploymentSpec, launch: Launch) -> EngineProcess:  # noqa: ARG002 - it takes what it sees
-        """`transformers serve MODEL`, bound to this one model: it refuses requests that name another."""
+    def process(self, spec: DeploymentSpec, launch: Launch) -> EngineProcess:  # noqa: ARG002 - it uses all visible GPUs
+        """`transformers serve MODEL`, bound to this model: it refuses requests for another."""
         reference = model_reference(spec) or ""
         env = {"PYTHONUNBUFFERED": "1"}
         if spec.model is not None and spec.model.startswith("path:"):

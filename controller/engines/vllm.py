@@ -1,6 +1,6 @@
 """vLLM: `vllm serve`, on one worker or, without Ray, on several (https://github.com/vllm-project/vllm/pull/23691).
 
-Flags and tables are those of its documentation and sources, versions 0.10 to 0.29; several workers need 0.12.
+Flags and tables follow its documentation and sources, versions 0.10 to 0.29. Several workers need 0.12.
 """
 
 from typing import Final
@@ -9,33 +9,33 @@ from controller.domain.placement import Compatibility
 from controller.domain.splits import Split
 from controller.engines.base import EngineProcess, Launch, probe_order
 from controller.engines.flags import figure, stated
-from controller.engines.served import ModelServer, ServerTable, outside_parts
+from controller.engines.model_server import ModelServer, ServerTable, outside_parts
 from controller.engines.source import repository
 from schemas.manifest.deployment import DeploymentSpec
 
-_BY_PARALLEL: Final = "state it under parallel"
-_BY_PLACEMENT: Final = "it follows from where the instance is placed"
-_BY_RESOURCES: Final = "state resources.gpu_memory instead, which is what is then claimed"
+_BY_PARALLEL: Final = "set it under parallel"
+_BY_PLACEMENT: Final = "it follows from the placement"
+_BY_RESOURCES: Final = "set resources.gpu_memory instead, which is then claimed"
 
-# Of a GPU that is claimed whole, if that is enough: vLLM's own default, which leaves room for what it does not account
-# for.
+# For a GPU that is claimed whole, if it is enough: vLLM's own default, which leaves a margin for what it does not
+# account for.
 WHOLE_GPU: Final = 0.9
 _LEAST: Final = 0.01
-_MOST: Final = 0.98  # it does not start where less is free than it is told to take, and a context is taken already
+_MOST: Final = 0.98  # it starts only if its fraction is free, and a CUDA context already takes some
 
 _TABLE: Final = ServerTable(
     compatibility=Compatibility(
         engine="vllm",
         os=frozenset({"linux"}),
         arch=frozenset({"x86_64", "aarch64"}),
-        vendors=frozenset({"nvidia"}),  # its ROCm builds exist, but agents place on NVIDIA GPUs only
+        vendors=frozenset({"nvidia"}),  # ROCm builds exist, but agents support only NVIDIA GPUs
         min_driver=(525,),  # the oldest driver that runs CUDA 12 programs
         min_compute_capability=(7, 0),  # docs.vllm.ai, Installation, GPU: 7.0 or higher
     ),
-    # docs.vllm.ai, Quantization, Supported hardware. FP8 weights are W8A8 there, which Ampere lacks; the weight-only
-    # path of the Marlin kernels would run some of them on 8.0, slower than their 16 bit originals, and not all.
+    # docs.vllm.ai, Quantization, Supported hardware. FP8 weights are W8A8 there, which Ampere lacks. The weight-only
+    # path of the Marlin kernels runs some of them on 8.0, slower than the 16-bit originals.
     capabilities={
-        "bfloat16": (8, 0),  # it refuses bfloat16 below, unless dtype says otherwise
+        "bfloat16": (8, 0),  # below, it refuses bfloat16 unless dtype overrides it
         "awq": (7, 5),
         "awq_marlin": (8, 0),
         "gptq_marlin": (8, 0),
@@ -44,24 +44,24 @@ _TABLE: Final = ServerTable(
         "fp8-weights": (8, 9),
         "fp8-cache": (8, 9),
     },
-    # Its registry's list of what it once supported.
+    # Its registry's list of formerly supported models.
     unsupported={
         "MllamaForConditionalGeneration": "vLLM 0.10.2 was the last to have it",
         "DonutForConditionalGeneration": "vLLM 0.10.2 was the last to have it",
         "Florence2ForConditionalGeneration": "vLLM 0.10.2 was the last to have it",
         "BartForConditionalGeneration": "it needs a plugin",
         "MBartForConditionalGeneration": "vLLM 0.10.2 was the last to have it",
-        "T5ForConditionalGeneration": "models of an encoder and a decoder are not among those it has",
-        "MT5ForConditionalGeneration": "models of an encoder and a decoder are not among those it has",
+        "T5ForConditionalGeneration": "it has no encoder-decoder models",
+        "MT5ForConditionalGeneration": "it has no encoder-decoder models",
         "Phi3SmallForCausalLM": "vLLM 0.9.2 was the last to have it",
         "Phi4FlashForCausalLM": "vLLM 0.10.2 was the last to have it",
         "MotifForCausalLM": "vLLM 0.10.2 was the last to have it",
     },
     reserved={
-        "host": "the agent's proxy speaks for it",
+        "host": "the agent's proxy serves it",
         "port": "the agent chooses it",
-        "model": "state it as model",
-        "revision": "state it as model: hf:org/name@revision",
+        "model": "set it as model",
+        "revision": "set it as model: hf:org/name@revision",
         "tensor-parallel-size": _BY_PARALLEL,
         "pipeline-parallel-size": _BY_PARALLEL,
         "data-parallel-size": _BY_PARALLEL,
@@ -79,7 +79,7 @@ _TABLE: Final = ServerTable(
         "kv-cache-memory-bytes": _BY_RESOURCES,
         "device": "engine vllm runs on GPUs",
         "config": "write what is in the file under args",
-        "uds": "the agent's proxy asks at a port",
+        "uds": "the agent's proxy connects to a port",
     },
     context=("max-model-len",),
     sequences=("max-num-seqs",),
@@ -87,20 +87,20 @@ _TABLE: Final = ServerTable(
     batch_tokens_default=8192,  # on GPUs of 70 GiB and more; 2048 on smaller ones
     batch_sequences_default=256,
     adapters=("lora-modules",),
-    repeated=frozenset({"middleware"}),  # every other list is one flag with several values, of which the last counts
+    repeated=frozenset({"middleware"}),  # other lists are one flag with several values; of repeated flags the last wins
     no_windows="disable-hybrid-kv-cache-manager",
 )
 
 
 class VllmEngine(ModelServer):
-    """Takes from a GPU exactly the fraction that it is told, with which it does its own accounts."""
+    """Takes exactly its configured fraction of a GPU, and accounts for memory within it."""
 
     name = "vllm"
     table = _TABLE
     own_flags = _TABLE.own_flags
 
     def process(self, spec: DeploymentSpec, launch: Launch) -> EngineProcess:
-        """`vllm serve MODEL`; of a gang the leader serves, and the others only compute."""
+        """`vllm serve MODEL`. In a gang the leader serves, and the other ranks only compute."""
         model, revision = repository(spec)
         argv = ["vllm", "serve", model]
         if revision is not None:
@@ -114,10 +114,10 @@ class VllmEngine(ModelServer):
             argv += _gang(launch)
         if (fraction := memory_fraction(launch)) is not None:
             argv += ["--gpu-memory-utilization", f"{fraction:.4f}"]
-        # The model's own context may be far longer than its cache has room for, and then it would not start.
+        # With a context beyond its cache it does not start, and the model's own context may be far longer.
         if launch.context is not None and figure(spec, *_TABLE.context) is None:
             argv += ["--max-model-len", str(launch.context)]
-        # On large GPUs it would make room for the logits of 1024, which are more than were reckoned for.
+        # On large GPUs it would allocate logits for 1024 sequences, more than the need allows for.
         if not launch.exclusive and launch.sequences is not None and figure(spec, *_TABLE.sequences) is None:
             most = max(launch.sequences, _TABLE.batch_sequences_default)
             # It refuses more sequences than one step has tokens.
@@ -136,10 +136,10 @@ class VllmEngine(ModelServer):
 
 
 def memory_fraction(launch: Launch) -> float | None:
-    """`--gpu-memory-utilization`: the claim's share of the GPU's memory; None where that is not known.
+    """`--gpu-memory-utilization`: the claim's share of the GPU's memory; None if unknown.
 
-    vLLM takes it of the total memory and accounts for weights, cache and activations within it; a context, graphs and
-    what NCCL holds come on top (`memory_profiling` in its sources), and so are left out of it here.
+    vLLM takes it of the total memory and accounts for weights, cache and activations within it. The CUDA context,
+    graphs and NCCL buffers come on top (`memory_profiling` in its sources), so they are subtracted here.
     """
     if not launch.gpu_mib or not launch.memory_mib:
         return None
@@ -149,7 +149,7 @@ def memory_fraction(launch: Launch) -> float | None:
 
 
 def _gang(launch: Launch) -> list[str]:
-    """How this rank finds the others. docs.vllm.ai: Parallelism and scaling; Data parallel deployment."""
+    """The flags by which ranks find one another. docs.vllm.ai: Parallelism and scaling; Data parallel deployment."""
     port = str(launch.rendezvous_port)
     if launch.dp == 1:
         rendezvous = ["--master-addr", launch.leader, "--master-port", port]

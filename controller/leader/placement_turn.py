@@ -13,17 +13,17 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from controller.decide.start_command import start_payload
+from controller.domain.holdings import Holder, Holders, Holdings
+from controller.domain.pending import PendingInstance, PendingRow
 from controller.domain.placement import Ask, Need, Placed, Unplaced
 from controller.engines.registry import engine_for
+from controller.leader.inventory_cache import InventoryCache
 from controller.runtime.clock import Clock
-from controller.scheduling.admission.admission import RESERVE_AFTER_S, Holders, PendingInstance, may_have_room, serve
+from controller.scheduling.admission.admit import RESERVE_AFTER_S, admit, may_reserve
 from controller.scheduling.estimate import asks_for
-from controller.scheduling.inventory.holders import Holder
-from controller.scheduling.inventory.inventory import Inventory
+from controller.scheduling.inventory.capacity import Inventory
 from controller.store.placement.commit import PlacedStart
-from controller.store.placement.holdings import Holdings
-from controller.store.placement.inventory import InventoryCache
-from controller.store.placement.pending import PendingRow, RevisionKey, read_revisions
+from controller.store.placement.pending import RevisionKey, read_revisions
 from schemas.api.explain import Explain
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.reasons import Reason
@@ -46,11 +46,11 @@ class PlacementMetrics(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class UnplacedRow:
-    """One who waits on, and why. `leave`: those whom it pushes out."""
+    """One who waits on, and why. `victims`: those whom it pushes out."""
 
     waiting: PendingRow
     decision: Unplaced
-    leave: tuple[Holder, ...] = ()
+    victims: tuple[Holder, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +177,7 @@ class PlacementTurn:
         self,
         waiting: Sequence[PendingRow],
         holders: Holders | None = None,
-        ahead: Sequence[PendingRow] = (),
+        reserved: Sequence[PendingRow] = (),
     ) -> Generator[PlacedStart | UnplacedRow, None, None]:
         """Where everybody goes, one at a time; who cannot even be asked for fits nowhere, and holds nobody else up.
 
@@ -186,18 +186,18 @@ class PlacementTurn:
         Args:
             waiting: in the order in which they are served.
             holders: whose claims they are, where room is to be kept for somebody or made.
-            ahead: for whom room is kept before all of these.
+            reserved: for which capacity is reserved before all of these.
         """
         self.inventory.rollback()  # an earlier answer of this turn
         by_id = {one.id: one for one in waiting}
         impossible: list[UnplacedRow] = []
-        answers = serve(
+        answers = admit(
             self.inventory,
             self._waiters(waiting, impossible),
             holders,
             reserve_after_s=self._reserve_after_s,
-            ahead=self._asks(ahead),
-            most_pushes=_MAX_PUSHES,
+            reserved=self._asks(reserved),
+            max_preemptions=_MAX_PUSHES,
         )
         with closing(answers):
             for served in answers:
@@ -205,12 +205,12 @@ class PlacementTurn:
                 if isinstance(served.decision, Placed):
                     yield self._start(one, served.decision)
                 else:
-                    yield UnplacedRow(one, served.decision, served.leave)
+                    yield UnplacedRow(one, served.decision, served.victims)
         yield from impossible
 
-    def room_may_matter(self, waiting: Iterable[PendingRow]) -> bool:
+    def needs_holders(self, waiting: Iterable[PendingRow]) -> bool:
         """Whether somebody, should it not fit, may have room made or kept: then the occupants are to be known."""
-        return any(may_have_room(one, self._reserve_after_s) for one in waiting)
+        return any(may_reserve(one, self._reserve_after_s) for one in waiting)
 
     def _waiters(self, waiting: Iterable[PendingRow], impossible: list[UnplacedRow]) -> Iterator[PendingInstance]:
         for one in waiting:

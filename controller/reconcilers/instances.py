@@ -7,6 +7,7 @@ from controller.decide.instances.decide import decide
 from controller.decide.start_command import start_payload
 from controller.domain.effects import DeploymentEffects
 from controller.domain.instances import DeploymentFacts
+from controller.domain.pending import new_instance
 from controller.domain.restarts import RestartSettings
 from controller.leader.analyses import Analyses, known_need
 from controller.leader.placement_turn import NewInstance, PlacementTurn
@@ -18,7 +19,6 @@ from controller.store.core.guarded import DeploymentStep
 from controller.store.deployments.effects import carry_out, new_instance_id
 from controller.store.deployments.observe import list_uids, observe
 from controller.store.placement.commit import commit_placements
-from controller.store.placement.pending import new_instance
 
 
 class InstancesReconciler:

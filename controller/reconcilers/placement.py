@@ -5,19 +5,20 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
+from controller.domain.holdings import Holders
+from controller.domain.pending import PendingRow
 from controller.domain.restarts import RestartSettings
 from controller.leader.placement_turn import PlacementTurn, UnplacedRow
 from controller.runtime.lease import check_term
 from controller.runtime.outcome import Done, Outcome, Requeue, StaleError
 from controller.runtime.pace import Pace
 from controller.runtime.tasks import OneBehind
-from controller.scheduling.admission.admission import Holders
 from controller.store.core.database import Database
 from controller.store.core.errors import LostGuardError
 from controller.store.core.locks import lock_rows
 from controller.store.placement.commit import PlacedStart, commit_placements, store_explanations
 from controller.store.placement.holders import Preemption, preempt_victims, read_holders
-from controller.store.placement.pending import PendingRow, PendingSnapshot, read_pending, read_planned_copies
+from controller.store.placement.pending import PendingSnapshot, read_pending, read_planned_copies
 
 EVERYTHING: Final = "all"  # the one key: whoever waits is looked at together, in order
 _MAX_WAITING: Final = 20_000  # looked at in one pass; those behind them wait for the next
@@ -81,10 +82,10 @@ class PlacementReconciler:
         """One pass: who waits, where they fit, and the commit of it."""
         try:
             async with self._placement_turn.whole_pass() as left:
-                seen, ahead = await self._observe()
-                served = await self._place(seen.instances, ahead)
+                seen, reserved = await self._observe()
+                served = await self._place(seen.instances, reserved)
                 left.extend([*(one.waiting for one in served.unplaced_rows), *(one.waiting for one in served.lost)])
-                left.extend([*served.behind, *ahead])
+                left.extend([*served.behind, *reserved])
                 if seen.more:
                     self._placement_turn.note_pending()
                 await self._tell(served.unplaced_rows)
@@ -101,19 +102,19 @@ class PlacementReconciler:
             outcome = Requeue(max(seen.next_due_s, 0.01))
         return dict.fromkeys(keys, outcome)
 
-    async def _place(self, waiting: Sequence[PendingRow], ahead: Sequence[PendingRow]) -> _Served:
+    async def _place(self, waiting: Sequence[PendingRow], reserved: Sequence[PendingRow]) -> _Served:
         """Decides and commits.
 
         Some are committed while others are decided; but none before all are, where room may be kept for one or made.
         """
         async with OneBehind[list[PlacedStart]]() as commits:
-            if not self._placement_turn.room_may_matter(waiting):
-                decided = await self._decide(waiting, ahead, commits=commits)
+            if not self._placement_turn.needs_holders(waiting):
+                decided = await self._decide(waiting, reserved, commits=commits)
             else:
-                decided = await self._decide(waiting, ahead)
-                if self._placement_turn.room_may_matter(one.waiting for one in decided.unplaced_rows):
-                    holders = await self._holders([*waiting, *ahead])
-                    decided = await self._decide(waiting, ahead, holders)
+                decided = await self._decide(waiting, reserved)
+                if self._placement_turn.needs_holders(one.waiting for one in decided.unplaced_rows):
+                    holders = await self._holders([*waiting, *reserved])
+                    decided = await self._decide(waiting, reserved, holders)
             for some in _pieces(decided.starts, _MAX_COMMITTED):
                 await commits.begin(self._commit(some))
         lost = [start for some in commits.results for start in some]
@@ -124,14 +125,14 @@ class PlacementReconciler:
     async def _decide(
         self,
         waiting: Sequence[PendingRow],
-        ahead: Sequence[PendingRow],
+        reserved: Sequence[PendingRow],
         holders: Holders | None = None,
         commits: OneBehind[list[PlacedStart]] | None = None,
     ) -> _Decided:
         """Decides all, and lets others have their turn meanwhile. Commits what comes together, where it may."""
         decided = _Decided({one.id: one for one in waiting})
         pace = Pace()
-        with closing(self._placement_turn.decide(waiting, holders, ahead)) as answers:
+        with closing(self._placement_turn.decide(waiting, holders, reserved)) as answers:
             for answer in answers:
                 decided.take(answer)
                 if commits is not None and len(decided.starts) == _MAX_COMMITTED:
@@ -144,9 +145,9 @@ class PlacementReconciler:
         """Who waits, and for whom room is kept before them."""
         async with self._database.snapshot() as connection:
             seen = await read_pending(connection, _MAX_WAITING, failures_per_worker=self._settings.failures_per_worker)
-            ahead = await read_planned_copies(connection)
-            await self._placement_turn.refresh(connection, [*seen.instances, *ahead])
-        return seen, ahead
+            reserved = await read_planned_copies(connection)
+            await self._placement_turn.refresh(connection, [*seen.instances, *reserved])
+        return seen, reserved
 
     async def _holders(self, waiting: Sequence[PendingRow]) -> Holders:
         """Read with the inventory of the same moment."""
@@ -167,17 +168,19 @@ class PlacementReconciler:
         changed = [
             one
             for one in unplaced_rows
-            if one.leave or one.waiting.phase != "pending" or one.waiting.message != one.decision.explain.message
+            if one.victims or one.waiting.phase != "pending" or one.waiting.message != one.decision.explain.message
         ]
         for some in _pieces(changed, _MAX_TOLD):
             await self._tell_some(some)
 
     async def _tell_some(self, unplaced_rows: Sequence[UnplacedRow]) -> None:
-        pushes = [Preemption(one.waiting, one.leave) for one in unplaced_rows if one.leave]
+        pushes = [Preemption(one.waiting, one.victims) for one in unplaced_rows if one.victims]
         leaving: set[str] = set()
         async with self._database.transaction() as connection:
             await check_term(connection, self._term)
-            concerned = {one.waiting.id for one in unplaced_rows} | {o.instance for push in pushes for o in push.leave}
+            concerned = {one.waiting.id for one in unplaced_rows} | {
+                o.instance for push in pushes for o in push.victims
+            }
             await lock_rows(connection, instances=concerned)
             try:
                 leaving = await preempt_victims(connection, pushes) if pushes else leaving

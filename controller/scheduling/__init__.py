@@ -1,1 +1,1 @@
-"""Which GPUs: inventory arrays, compatibility, feasibility, ranking, explanation. Pure."""
+"""The scheduler: inventory, search, admission, explanation and estimate. Pure."""

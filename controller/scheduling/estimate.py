@@ -1,4 +1,4 @@
-"""From a spec and its need to an ask: how many GPUs, how much of each, over how many workers, and what is ruled out."""
+"""Turns a spec and its need into an ask: the layouts by GPUs, memory and workers, and the layouts ruled out."""
 
 import hashlib
 import json
@@ -16,7 +16,7 @@ _CPU_MILLI: Final = 1000
 
 
 class _Work(Protocol):
-    """What an engine's analysis is made of."""
+    """An engine's analysis, as far as the input hash reads it."""
 
     @property
     def target(self) -> str: ...
@@ -25,21 +25,21 @@ class _Work(Protocol):
 
 
 class EngineFacts(Protocol):
-    """What the estimate has to know of an engine; every engine is one."""
+    """What the estimate needs to know of an engine. Every engine satisfies it."""
 
     name: str
 
     def validate(self, spec: DeploymentSpec) -> None:
-        """Raises ValueError for a spec that it does not take."""
+        """Raises ValueError for a spec that it does not accept."""
 
     def compatibility(self, spec: DeploymentSpec) -> Compatibility:
         """What it runs on."""
 
     def gpu_counts(self, spec: DeploymentSpec) -> tuple[int, ...]:
-        """The counts to try on each worker where the user leaves them to us."""
+        """The GPU counts to try on each worker where the spec leaves them open."""
 
     def chosen(self, name: str) -> "EngineFacts":
-        """The engine of that name among those that it stands for; empty: the one that it is without a choice."""
+        """The engine of that name among those that it stands for. An empty name means its default."""
 
 
 class AnalysingEngine(Protocol):
@@ -48,7 +48,7 @@ class AnalysingEngine(Protocol):
     name: str
 
     def analysis(self, spec: DeploymentSpec) -> _Work | None:
-        """What the child would be told to run."""
+        """The work of the analysis child."""
 
 
 def asks_for(
@@ -60,15 +60,15 @@ def asks_for(
     deployment_uid: str,
     avoid_workers: frozenset[str] = frozenset(),
 ) -> Ask:
-    """What one instance of this spec asks of the scheduler: by its best engine, `otherwise` by the next.
+    """The ask of one instance of this spec, by its best engine; `otherwise` holds the ask by the next engine.
 
     Args:
         spec: the revision's spec, validated.
-        need: what the engine made of the analysis.
-        engine: as `engine_for(spec)` says.
+        need: the engine's need, from the analysis.
+        engine: the result of `engine_for(spec)`.
         instance: its id.
         deployment_uid: of its deployment.
-        avoid_workers: ids of workers to be taken only where nothing else fits.
+        avoid_workers: ids of workers to use only where nothing else fits.
     """
     names = need.by_engine or (("", need),)
     blank = Ask(instance=instance, deployment_uid=deployment_uid, layouts=(), avoid_workers=avoid_workers)
@@ -76,12 +76,6 @@ def asks_for(
     for better in others:
         ask = replace(better, otherwise=ask)
     return ask
-
-
-def for_instance(ask: Ask, instance: str, avoid_workers: frozenset[str] = frozenset()) -> Ask:
-    """What another instance of the same revision asks: the same, by all its engines."""
-    otherwise = None if ask.otherwise is None else for_instance(ask.otherwise, instance, avoid_workers)
-    return replace(ask, instance=instance, avoid_workers=avoid_workers, otherwise=otherwise)
 
 
 def _ask(spec: DeploymentSpec, need: Need, engine: EngineFacts, blank: Ask) -> Ask:
@@ -107,14 +101,14 @@ def _ask(spec: DeploymentSpec, need: Need, engine: EngineFacts, blank: Ask) -> A
 def _layouts(
     spec: DeploymentSpec, need: Need, engine: EngineFacts
 ) -> tuple[tuple[Layout, ...], tuple[tuple[Layout, Reason], ...]]:
-    """The layouts to try, and those that the model's heads or vocabulary rule out with their reasons."""
+    """The layouts to try, and those that heads or vocabulary rule out, with their reasons."""
     possible = splits(spec, engine.gpu_counts(spec))
     if need.refused:
         return (), ()
     if not possible:
         return (Layout(gpus=0, memory_mib=0, exclusive=False),), ()
     if isinstance(spec.resources.gpu_memory, int) or not (need.shares or need.memory_mib is not None):
-        # More GPUs help only where the need is known to be shared out: not where it is stated per GPU or not known.
+        # More GPUs help only where they share a known need: not where it is stated per GPU or unknown.
         possible = tuple(split for split in possible if split.gpus == possible[0].gpus)
     layouts: list[Layout] = []
     tried: list[tuple[Layout, Reason]] = []
@@ -130,13 +124,13 @@ def _layouts(
 def _shares(spec: DeploymentSpec, need: Need, possible: Sequence[Split]) -> Iterator[tuple[Split, Share]]:
     """Each split with its share of the need.
 
-    Where the engine measured one split several times, for more and for fewer requests at once, all splits are tried for
-    the most requests before any is tried for fewer.
+    An engine may measure one split several times, for different numbers of concurrent requests. Then all splits are
+    tried for the most requests before any is tried for fewer.
     """
     given = spec.resources.gpu_memory
     if isinstance(given, int) or not need.shares:
         for split in possible:
-            # Each data parallel rank holds a copy of its own.
+            # Each data parallel rank holds its own copy.
             even = 0 if need.memory_mib is None else -(-need.memory_mib // (split.tp * split.pp))
             yield split, Share(*split.degrees, given if isinstance(given, int) else even)
         return
@@ -145,7 +139,7 @@ def _shares(spec: DeploymentSpec, need: Need, possible: Sequence[Split]) -> Iter
         measured[share.tp, share.pp, share.dp].append(share)
     for turn in range(max(map(len, measured.values()))):
         for split in possible:
-            # An engine that spreads layers, and splits none of them, has measured a pipeline of as many GPUs.
+            # An engine that spreads whole layers has measured a pipeline of as many GPUs.
             of_split = measured.get(split.degrees) or measured.get((1, split.gpus, 1), [])
             if turn < len(of_split):
                 yield split, of_split[turn]
@@ -153,7 +147,7 @@ def _shares(spec: DeploymentSpec, need: Need, possible: Sequence[Split]) -> Iter
 
 def _layout(spec: DeploymentSpec, need: Need, split: Split, share: Share) -> Layout:
     whole = spec.resources.exclusive or spec.resources.gpu_memory == "all"
-    # Nobody can know how much of a GPU would do for a need that is neither known nor stated.
+    # A need that is neither known nor stated takes the whole GPU.
     whole = whole or not (share.memory_mib or need.shares or need.memory_mib is not None)
     layout = Layout(split.gpus, share.memory_mib, whole, split.workers)
     splits_model = need.shares or need.heads is not None or spec.parallel.world is not None
@@ -161,7 +155,7 @@ def _layout(spec: DeploymentSpec, need: Need, split: Split, share: Share) -> Lay
 
 
 def input_hash(spec: DeploymentSpec, engine: AnalysingEngine) -> str:
-    """SHA-256 of what the analysis reads and the need is made of: deployments of equal hashes have equal needs."""
+    """SHA-256 of all inputs of the analysis and the need. Equal hashes mean equal needs."""
     work, resources = engine.analysis(spec), spec.resources
     inputs = {
         "engine": engine.name,

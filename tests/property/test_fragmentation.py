@@ -1,13 +1,13 @@
-"""Fragmentation as its definition says, worked out GPU by GPU, beside the arrays that are kept up to date."""
+"""Fragmentation by its definition, computed GPU by GPU, compared with the arrays that are kept current."""
 
 from fractions import Fraction
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from controller.domain.holdings import Demand
 from controller.domain.placement import Ask, Layout, Placed
-from controller.scheduling.inventory.demand import Demand
-from controller.scheduling.inventory.inventory import Inventory
+from controller.scheduling.inventory.capacity import Inventory
 from controller.scheduling.search.fragmentation import Fragments
 from controller.scheduling.search.place import place
 from support.fleet import Fleet, gpus_of
@@ -43,21 +43,21 @@ def fleet_of(sizes: list[int], seen: dict[Demand, int]) -> Inventory:
 
 
 def usable(inventory: Inventory, worker: int, demand: Demand) -> int:
-    """What of a worker's free GPU memory a demand could use."""
+    """How much of a worker's free GPU memory a demand could use."""
     gpus, workers = inventory.gpus, inventory.workers
     rows = [row for row in range(len(gpus.uuid)) if gpus.worker[row] == worker]
-    have = [int((gpus.whole if demand.exclusive else gpus.room)[row]) for row in rows]
-    does = [mib for mib in have if mib >= demand.memory_mib]
+    have = [int((gpus.whole if demand.exclusive else gpus.free)[row]) for row in rows]
+    fitting = [mib for mib in have if mib >= demand.memory_mib]
     memory = int(workers.memory[worker] - workers.memory_claimed[worker])
     cpu = int(workers.cpu[worker] - workers.cpu_claimed[worker])
-    if len(does) < demand.gpus or memory < demand.host_memory_mib or cpu < demand.cpu_milli:
+    if len(fitting) < demand.gpus or memory < demand.host_memory_mib or cpu < demand.cpu_milli:
         return 0
     served = min(
         Fraction(cpu * demand.gpus, max(demand.cpu_milli, 1)),
         Fraction(memory * demand.gpus, max(demand.host_memory_mib, 1)),
-        Fraction(len(does)),
+        Fraction(len(fitting)),
     )
-    return int(sum(does) * served / len(does))
+    return int(sum(fitting) * served / len(fitting))
 
 
 def value(inventory: Inventory, worker: int) -> float:
@@ -68,7 +68,7 @@ def value(inventory: Inventory, worker: int) -> float:
 
 @settings(max_examples=100)
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=3), SEEN, ASKS)
-def test_what_is_lost_is_what_the_definition_says_and_nobody_could_lose_less(
+def test_the_loss_follows_the_definition_and_no_place_loses_less(
     sizes: list[int], seen: dict[Demand, int], asks: list[Ask]
 ) -> None:
     inventory = fleet_of(sizes, seen)
@@ -76,7 +76,7 @@ def test_what_is_lost_is_what_the_definition_says_and_nobody_could_lose_less(
     for number, ask in enumerate(asks):
         before = [value(inventory, worker) for worker in workers]
         losses = []
-        for worker in workers:  # what it would cost elsewhere, by trying it
+        for worker in workers:  # the loss on each worker, by trying it
             named = Ask(f"t{number}", "d", ask.layouts, host_memory_mib=ask.host_memory_mib, cpu_milli=ask.cpu_milli,
                         strategy=ask.strategy, workers=(f"w{worker}",))  # fmt: skip
             if isinstance(place(inventory, [named])[0], Placed):
@@ -89,15 +89,15 @@ def test_what_is_lost_is_what_the_definition_says_and_nobody_could_lose_less(
             assert sum(before) - sum(value(inventory, worker) for worker in workers) <= min(losses) + 10_000
 
 
-def test_the_last_room_for_a_rare_large_demand_is_kept() -> None:
+def test_the_last_capacity_for_a_rare_large_demand_stays_free() -> None:
     fleet = Fleet().add("a", [SIZE] * 2).add("b", [SIZE] * 2, cpus=2)
     ask = Ask("i", "d", (Layout(1, 400, exclusive=False),), cpu_milli=100, strategy="least_fragmentation")
     inventory = fleet.inventory()
-    assert gpus_of_first(inventory, ask) == ["a/0"]  # nothing is known of any demand: as pack
+    assert gpus_of_first(inventory, ask) == ["a/0"]  # no demand is known: as pack
     inventory = fleet.inventory()
     inventory.demand.add(Demand(2, SIZE, exclusive=True, host_memory_mib=0, cpu_milli=3000), 1)
     inventory.demand.add(Demand(1, 400, exclusive=False, host_memory_mib=0, cpu_milli=100), 9)
-    assert gpus_of_first(inventory, ask) == ["b/0"]  # `b` has not the CPU for two whole GPUs anyway
+    assert gpus_of_first(inventory, ask) == ["b/0"]  # `b` lacks the CPU for two whole GPUs anyway
 
 
 def gpus_of_first(inventory: Inventory, ask: Ask) -> list[str]:
@@ -110,4 +110,4 @@ def test_fragments_of_a_fleet_without_gpus_are_none() -> None:
     inventory = fleet_of([0, 0], {Demand(1, 200, exclusive=False, host_memory_mib=0, cpu_milli=0): 1})
     ask = Ask("i", "d", (Layout(0, 0, exclusive=False),), cpu_milli=100, strategy="least_fragmentation")
     assert isinstance(place(inventory, [ask])[0], Placed)
-    assert Fragments(inventory).nobody == 0
+    assert Fragments(inventory).placeholder == 0

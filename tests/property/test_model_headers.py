@@ -1,4 +1,4 @@
-"""Files and manifests from anybody: facts or a clear error, whatever is in them, within bounds of memory and time."""
+"""Untrusted model files: facts or a clear error, whatever they hold, within bounds of memory and time."""
 
 import json
 import struct
@@ -38,11 +38,11 @@ def outcome(files: MemoryFiles) -> ModelFacts | MetadataError:
 
 
 def read(contents: dict[str, bytes]) -> None:
-    """The files give facts from which every engine can reckon, or an error that says what is wrong."""
+    """The files give facts from which every engine computes a need, or an error that says what is wrong."""
     files = MemoryFiles(contents)
     with bounded():
         found = outcome(files)
-    # Each file once, and the beginning of small ones once more, lest it be a pointer of Git LFS.
+    # Each file once, and the beginning of small ones once more: it may be a Git LFS pointer.
     assert files.read_bytes <= 2 * sum(files.sizes.values())
     if isinstance(found, MetadataError):
         assert 0 < len(str(found)) < 2000
@@ -51,7 +51,7 @@ def read(contents: dict[str, bytes]) -> None:
     assert 0 < found.weight_bytes <= sum(files.sizes.values())
     assert found.layers is None or 0 <= (found.full_layers or 0) + found.uncached_layers <= found.layers
     stored = json.dumps(facts_to_json(found))
-    assert "\\u0000" not in stored  # PostgreSQL takes none
+    assert "\\u0000" not in stored  # PostgreSQL refuses it
     assert facts_from_json(json.loads(stored)) == found
     for spec in SPECS:
         need = engine_for(spec).need(spec, json.loads(stored))
@@ -71,7 +71,7 @@ COUNTS = st.integers(0, 70) | NUMBERS
 
 @st.composite
 def damaged(draw: st.DrawFn, whole: bytes) -> bytes:
-    """A good file after a few accidents: cut, overwritten by a length that lies, with bytes more or other ones."""
+    """A valid file after a few mutations: cut, a wrong length written over it, bytes inserted or changed."""
     content = bytearray(whole)
     for _ in range(draw(st.integers(1, 4))):
         at = draw(st.integers(0, len(content)))
@@ -221,17 +221,17 @@ def test_gguf(content: bytes) -> None:
     read({"m.gguf": content})
 
 
-def test_the_bound_on_memory_bites() -> None:
+def test_the_memory_bound_works() -> None:
     with pytest.raises(MemoryError), bounded():
         bytearray(2 * MOST_BYTES)
 
 
-def test_the_good_files_are_good() -> None:
+def test_the_valid_files_are_valid() -> None:
     assert facts_of(MemoryFiles({"m.gguf": GOOD_GGUF})).layers == 62
     assert facts_of(MemoryFiles({"model.safetensors": GOOD_SAFETENSORS})).weight_bytes == 75
 
 
-# --- as large as may be ---
+# --- the largest allowed ---
 
 MODEL_FACTS = "controller.model_files.analysis:model_facts"
 LARGE = {
@@ -252,7 +252,7 @@ LARGE = {
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("kind", LARGE)
-async def test_the_largest_ends_in_time_and_within_the_memory_that_it_is_given(tmp_path: Path, kind: str) -> None:
+async def test_the_largest_files_end_in_time_and_within_the_memory_limit(tmp_path: Path, kind: str) -> None:
     name, content = LARGE[kind]
     if name == "config.json":
         (tmp_path / "model.safetensors").write_bytes(GOOD_SAFETENSORS)

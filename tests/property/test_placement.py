@@ -1,4 +1,4 @@
-"""What placement keeps to, whatever fleet and asks come."""
+"""Properties of placement on any fleet with any asks."""
 
 from collections import Counter
 from dataclasses import replace
@@ -7,9 +7,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from controller.domain.holdings import InstanceLoad
 from controller.domain.placement import Ask, Compatibility, Decision, Layout, Placed, Unplaced
-from controller.scheduling.inventory.inventory import Inventory
-from controller.scheduling.inventory.load import InstanceLoad
+from controller.scheduling.inventory.capacity import Inventory
 from controller.scheduling.search.place import place
 from support.fleet import GIB, Fleet, gpus_of
 
@@ -50,7 +50,7 @@ def layout(each: int, workers: int, memory: int, exclusive: bool) -> Layout:
     return Layout(each * workers, memory * GIB, exclusive, workers)
 
 
-# Several layouts on GPUs, or one without: an instance that can do without a GPU asks for none.
+# Several layouts on GPUs, or one without: an instance that can run without a GPU asks for none.
 ON_GPUS = st.builds(layout, st.integers(1, 3), st.sampled_from([1, 1, 1, 2, 3]), st.integers(0, 26), st.booleans())
 LAYOUTS = st.one_of(st.just((Layout(0, 0, False),)), st.lists(ON_GPUS, min_size=1, max_size=3, unique=True).map(tuple))
 
@@ -72,14 +72,14 @@ SHAPES: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
 
 @st.composite
 def asks(draw: st.DrawFn) -> list[Ask]:
-    """Runs of equal asks, as replicas of several deployments come."""
+    """Series of equal asks, as from the replicas of several deployments."""
     runs = draw(st.lists(st.tuples(SHAPES, st.integers(1, 6)), min_size=1, max_size=4))
     shapes = [shape for shape, count in runs for _ in range(count)]
     return [Ask(instance=f"i{n}", **shape) for n, shape in enumerate(shapes)]
 
 
 @given(fleets(), asks())
-def test_never_too_much_and_exclusive_is_alone(fleet: Fleet, wanted: list[Ask]) -> None:
+def test_no_overcommit_and_exclusive_claims_are_alone(fleet: Fleet, wanted: list[Ask]) -> None:
     claimed = {d.uuid: d.claimed_mib for d in fleet.devices.values()}
     cpu = {d.uuid: d.claimed_cpu_milli for d in fleet.devices.values()}
     claims = {d.uuid: d.claims for d in fleet.devices.values()}
@@ -123,10 +123,10 @@ def test_the_order_of_rows_changes_nothing(fleet: Fleet, wanted: list[Ask], seed
 
 
 @given(fleets(), asks(), st.lists(st.tuples(st.sampled_from("de"), st.integers(0, 3), st.integers(0, 3)), max_size=8))
-def test_together_as_one_by_one(fleet: Fleet, wanted: list[Ask], running: list[tuple[str, int, int]]) -> None:
+def test_one_batch_decides_as_single_asks(fleet: Fleet, wanted: list[Ask], running: list[tuple[str, int, int]]) -> None:
     loads = [
         InstanceLoad(f"r{n}", uid, (f"id-w{w}",), (f"w{w}/{g}",)) for n, (uid, w, g) in enumerate(running)
-    ]  # some of workers and GPUs that are not there, as after a removal
+    ]  # some on removed workers and GPUs
     together, single = fleet.inventory(), fleet.inventory()
     together.set_load(loads)
     single.set_load(loads)
@@ -134,7 +134,7 @@ def test_together_as_one_by_one(fleet: Fleet, wanted: list[Ask], running: list[t
 
 
 @given(fleets(), asks())
-def test_automatic_choice_named_by_hand_is_the_same_choice(fleet: Fleet, wanted: list[Ask]) -> None:
+def test_manual_and_automatic_selection_agree(fleet: Fleet, wanted: list[Ask]) -> None:
     ask = wanted[0]
     automatic = place(fleet.inventory(), [ask])[0]
     if isinstance(automatic, Placed):
@@ -143,7 +143,7 @@ def test_automatic_choice_named_by_hand_is_the_same_choice(fleet: Fleet, wanted:
         assert place(fleet.inventory(), [replace(ask, workers=tuple({*ask.workers, *names}))])[0] == automatic
         assert place(fleet.inventory(), [named])[0] == automatic
         return
-    for name in fleet.workers:  # what nobody can have automatically, nobody can have by naming it
+    for name in fleet.workers:  # what does not fit automatically does not fit by naming it
         if not ask.workers and not ask.gpus:
             assert isinstance(place(fleet.inventory(), [replace(ask, workers=(name,))])[0], Unplaced)
     for device in fleet.devices.values():
@@ -152,8 +152,8 @@ def test_automatic_choice_named_by_hand_is_the_same_choice(fleet: Fleet, wanted:
 
 
 @given(fleets(), asks())
-def test_named_by_hand_a_worker_falls_for_the_same_reason(fleet: Fleet, wanted: list[Ask]) -> None:
-    """On a fleet of one worker, whoever names it or all of its GPUs hears what the automatic choice heard."""
+def test_a_worker_named_by_hand_is_rejected_for_the_same_reason(fleet: Fleet, wanted: list[Ask]) -> None:
+    """On a fleet of one worker, naming it or all of its GPUs gives the automatic decision."""
     for name in list(fleet.workers)[1:]:
         del fleet.workers[name]
     fleet.devices = {u: d for u, d in fleet.devices.items() if d.worker_id.removeprefix("id-") in fleet.workers}
@@ -190,15 +190,15 @@ def test_rollback_restores_the_inventory(fleet: Fleet, before: list[Ask], tried:
 
 @settings(max_examples=50)
 @given(fleets(), asks())
-def test_at_rest_nothing_feasible_waits(fleet: Fleet, wanted: list[Ask]) -> None:
+def test_at_rest_nothing_feasible_is_pending(fleet: Fleet, wanted: list[Ask]) -> None:
     inventory = fleet.inventory()
     waiting = [ask for ask, d in zip(wanted, place(inventory, wanted), strict=True) if isinstance(d, Unplaced)]
     assert all(isinstance(d, Unplaced) for d in place(inventory, waiting))
 
 
 @given(fleets(), asks())
-def test_the_cache_says_what_a_fresh_reading_says(fleet: Fleet, wanted: list[Ask]) -> None:
-    """Reserving in memory and reading the same claims back from the ledger are the same to who comes next."""
+def test_the_cache_equals_a_fresh_reading(fleet: Fleet, wanted: list[Ask]) -> None:
+    """Later asks see no difference between a reservation in memory and the same claims read from the ledger."""
     cached = fleet.inventory()
     decisions = place(cached, wanted)
     again = [replace(ask, instance=f"n{ask.instance}") for ask in wanted]

@@ -1,4 +1,4 @@
-"""Who has to leave: strictly lower ones, enough of them and not one too many, whatever runs and whatever is asked."""
+"""A preemption's victims: strictly lower priorities, enough of them and none too many, whatever runs and is asked."""
 
 from dataclasses import dataclass
 from random import Random
@@ -8,11 +8,13 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from controller.domain.holdings import Holder, Holders
+from controller.domain.pending import PendingInstance
 from controller.domain.placement import Ask, Layout, Placed
-from controller.scheduling.admission.admission import Holders, PendingInstance, serve
-from controller.scheduling.admission.preempt import find_preemption, lifted
-from controller.scheduling.inventory.holders import Holder
-from controller.scheduling.inventory.inventory import Inventory
+from controller.scheduling.admission.admit import admit
+from controller.scheduling.admission.victims import find_victims
+from controller.scheduling.inventory.capacity import Inventory
+from controller.scheduling.inventory.holders import without
 from controller.scheduling.search.place import find, place
 from support.fleet import GIB, Fleet
 
@@ -25,7 +27,7 @@ LAYOUTS = st.one_of(
 
 @dataclass(frozen=True)
 class Scene:
-    """What runs, and what is asked by somebody of priority 5."""
+    """What runs, and the ask of an instance of priority 5."""
 
     fleet: Fleet
     running: tuple[tuple[Layout, int], ...]
@@ -60,53 +62,53 @@ def arrays(inventory: Inventory) -> list[list[int]]:
     gpus, workers = inventory.gpus, inventory.workers
     return [
         np.asarray(a).tolist()
-        for a in (gpus.claimed, gpus.claims, gpus.exclusive, gpus.room, gpus.whole, workers.memory_claimed)
+        for a in (gpus.claimed, gpus.claims, gpus.exclusive, gpus.free, gpus.whole, workers.memory_claimed)
     ]
 
 
 @given(scenes())
-def test_enough_leave_and_all_of_them_have_to(scene: Scene) -> None:
+def test_victims_are_enough_and_none_is_needless(scene: Scene) -> None:
     inventory, holders = scene.build()
     lower = [o for o in holders if o.priority < 5]
     before = arrays(inventory)
     if find(inventory, scene.ask) is not None:
         return
-    room = find_preemption(inventory, scene.ask, lower)
+    reservation = find_victims(inventory, scene.ask, lower)
     assert arrays(inventory) == before
-    with lifted(inventory, lower):
-        assert (room is None) == (find(inventory, scene.ask) is None)
-    if room is None:
+    with without(inventory, lower):
+        assert (reservation is None) == (find(inventory, scene.ask) is None)
+    if reservation is None:
         return
-    assert set(room.leave) <= set(lower)
-    assert room.leave
-    with lifted(inventory, room.leave):
-        assert find(inventory, scene.ask) == room.placed
-    for spared in room.leave:
-        with lifted(inventory, [o for o in room.leave if o != spared]):
+    assert set(reservation.victims) <= set(lower)
+    assert reservation.victims
+    with without(inventory, reservation.victims):
+        assert find(inventory, scene.ask) == reservation.placed
+    for spared in reservation.victims:
+        with without(inventory, [o for o in reservation.victims if o != spared]):
             assert find(inventory, scene.ask) is None
-    highest = max(o.priority for o in room.leave)
-    with lifted(inventory, [o for o in lower if o.priority < highest]):
+    highest = max(o.priority for o in reservation.victims)
+    with without(inventory, [o for o in lower if o.priority < highest]):
         assert find(inventory, scene.ask) is None
     assert arrays(inventory) == before
 
 
 @given(scenes(), st.integers(1, 2**16))
-def test_the_order_in_which_they_are_read_changes_nothing(scene: Scene, seed: int) -> None:
-    first, second = (find_preemption(i, scene.ask, o) for i, o in (scene.build(), scene.build(seed)))
+def test_the_order_of_holders_changes_nothing(scene: Scene, seed: int) -> None:
+    first, second = (find_victims(i, scene.ask, o) for i, o in (scene.build(), scene.build(seed)))
     assert first == second
 
 
 @given(scenes())
 @settings(max_examples=50)
-def test_nobody_leaves_for_what_fits_or_may_not_push(scene: Scene) -> None:
+def test_nothing_is_preempted_for_what_fits_or_may_not_preempt(scene: Scene) -> None:
     inventory, holders = scene.build()
     fits = find(inventory, scene.ask) is not None
     for preempt in (True, False):
-        (served,) = serve(
+        (admission,) = admit(
             inventory, [PendingInstance(scene.ask, 5, preempt=preempt)], Holders(tuple(holders)), reserve_after_s=60
         )
-        assert isinstance(served.decision, Placed) == fits
+        assert isinstance(admission.decision, Placed) == fits
         if fits or not preempt:
-            assert served.leave == ()
-        assert all(o.priority < 5 for o in served.leave)
+            assert admission.victims == ()
+        assert all(o.priority < 5 for o in admission.victims)
         inventory.rollback()

@@ -60,7 +60,7 @@ async def test_newcomers_take_neither_the_room_nor_the_places_of_the_copies(db: 
         (small,) = await phases(db, f"small{number}")
         assert (small["phase"], small["reason"]) == ("pending", "reserved"), small["message"]
     (big,) = await phases(db, "big")
-    assert "others are moved so that it fits on w1, w2" in big["message"]
+    assert "relocations free capacity for it on w1, w2" in big["message"]
     for name, old in (("b", olds[1]), ("a", olds[0])):
         await leader_term.settle()
         _, copy = await phases(db, name)

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from controller.domain.pending import PendingRow
 from controller.domain.placement import Layout, Placed, PlannedClaim
 from controller.store.core.audit import audit
 from controller.store.core.database import Database
 from controller.store.placement.commit import PlacedStart, commit_placements
-from controller.store.placement.pending import PendingRow
 from support.ledger import GIB, Host, add_deployment, add_host, add_instance, claim, rows
 
 

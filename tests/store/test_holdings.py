@@ -2,11 +2,11 @@
 
 from typing import Any
 
+from controller.domain.holdings import Holdings
 from controller.domain.placement import Layout, Placed, PlannedClaim
+from controller.leader.inventory_cache import InventoryCache
 from controller.store.core.database import Database
 from controller.store.placement.holders import read_holders
-from controller.store.placement.holdings import Holdings
-from controller.store.placement.inventory import InventoryCache
 from support.ledger import GIB, add_deployment, add_host, add_instance, claim
 
 

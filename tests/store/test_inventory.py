@@ -1,9 +1,9 @@
 """The inventory that is kept: what a pass placed counts until the ledger tells otherwise, and no longer."""
 
 from controller.domain.placement import Ask, Layout, Placed
+from controller.leader.inventory_cache import InventoryCache
 from controller.scheduling.search.place import place
 from controller.store.core.database import Database
-from controller.store.placement.inventory import InventoryCache
 from support.ledger import GIB, add_deployment, add_host, add_instance, claim
 
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from controller.domain.events import NewEvent
+from controller.leader.inventory_cache import read_inventory
 from controller.store.core.database import Database
 from controller.store.core.events import write_events
 from controller.store.core.refusals import InUseError, NotFoundError
 from controller.store.deployments.serving import read_serving
-from controller.store.placement.inventory import read_inventory
 from controller.store.views.deployments import list_deployments
 from controller.store.views.events import list_events, objects_named
 from controller.store.views.gpus import gpu_by_uuid, list_gpus
@@ -125,7 +125,7 @@ async def test_what_is_free_is_what_placement_has(migrated: Database) -> None:
     await execute(migrated, "update devices set foreign_mib = 1024 where uuid = 'GPU-w-0'")
     async with migrated.snapshot() as c:
         gpu, worker = (await gpu_by_uuid(c, "GPU-w-0")).status, (await worker_by_name(c, "w")).status
-        room = (await read_inventory(c)).inventory.gpus.room[0]
+        room = (await read_inventory(c)).inventory.gpus.free[0]
     assert gpu.free_mib == room == 40 * GIB - 8 * GIB - 3 * GIB
     assert (gpu.claimed_mib, gpu.reserved_mib, gpu.foreign_mib) == (8 * GIB, 2 * GIB, GIB)
     assert (worker.claimed_mib, worker.free_mib) == (8 * GIB, gpu.free_mib + 38 * GIB)

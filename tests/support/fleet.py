@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from controller.domain.placement import DeviceState, Placed, WorkerFacts
-from controller.scheduling.inventory.inventory import Inventory
+from controller.scheduling.inventory.capacity import Inventory
 
 GIB = 1024
 

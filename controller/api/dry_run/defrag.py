@@ -13,15 +13,15 @@ from controller.api.dry_run.effects import ManifestEffect, asks_of
 from controller.api.dry_run.manifests import ANALYSES_AT_ONCE, effects_of, validate_all
 from controller.api.responses import json_response
 from controller.api.route import Access, Route
+from controller.domain.holdings import Holder
 from controller.domain.placement import Ask, Placed
 from controller.engines.registry import engine_for
+from controller.leader.inventory_cache import read_inventory
 from controller.scheduling.admission.consolidate import Consolidation, Movable, consolidate
 from controller.scheduling.estimate import asks_for
-from controller.scheduling.inventory.holders import Holder
-from controller.scheduling.inventory.inventory import Inventory
+from controller.scheduling.inventory.capacity import Inventory
 from controller.store.deployments.relocations import NewRelocation, ask_for, check_none_under_way
 from controller.store.placement.holders import read_holders
-from controller.store.placement.inventory import read_inventory
 from controller.store.placement.movable import (
     DemandRow,
     MovableRow,
@@ -61,7 +61,7 @@ async def post(request: web.Request) -> web.Response:
         leaving = (await read_holders(connection, seen.holdings)).leaving
     outcome = await asyncio.to_thread(_consolidate, seen.inventory, effects, demands, movable, leaving)
     view = _view(outcome, effects)
-    if body.apply and outcome.plan.moves:
+    if body.apply and outcome.plan.relocations:
         await ask_for(context.database, _relocations(outcome))
         view = view.model_copy(update={"applied": True})
     return json_response(view)
@@ -103,7 +103,7 @@ def _ask(row: DemandRow | MovableRow) -> Ask:
 
 def _view(outcome: _Outcome, effects: Sequence[ManifestEffect]) -> DefragView:
     moves = []
-    for move in outcome.plan.moves:
+    for move in outcome.plan.relocations:
         row = outcome.movable[move.instance]
         moves.append(
             MoveView(
@@ -117,15 +117,15 @@ def _view(outcome: _Outcome, effects: Sequence[ManifestEffect]) -> DefragView:
         )
     unknown = [effect.name for effect in effects if isinstance(effect.need, str) and effect.to_place]
     return DefragView(
-        moves=moves, fits=[placed.instance for placed in outcome.plan.fits], left=[*outcome.plan.left, *unknown]
+        moves=moves, fits=[placed.instance for placed in outcome.plan.placed], left=[*outcome.plan.unplaced, *unknown]
     )
 
 
 def _relocations(outcome: _Outcome) -> list[NewRelocation]:
-    demand = ", ".join(placed.instance for placed in outcome.plan.fits)
-    targets = {placed.instance: _target(outcome, placed) for placed in outcome.plan.fits}
+    demand = ", ".join(placed.instance for placed in outcome.plan.placed)
+    targets = {placed.instance: _target(outcome, placed) for placed in outcome.plan.placed}
     found = []
-    for move in outcome.plan.moves:
+    for move in outcome.plan.relocations:
         row, (workers, gpus) = outcome.movable[move.instance], _target(outcome, move.to)
         found.append(NewRelocation(move.instance, row.deployment_uid, row.epoch, workers, gpus, demand, targets))
     return found

@@ -4,15 +4,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from controller.api.dry_run.queue import Queue
+from controller.domain.holdings import Holder, Holders
 from controller.domain.need_view import need_view
+from controller.domain.pending import PendingInstance
 from controller.domain.placement import Ask, Need, Placed, Unplaced
 from controller.engines.registry import engine_for
-from controller.scheduling.admission.admission import RESERVE_AFTER_S, Decided, Holders, PendingInstance, serve
-from controller.scheduling.estimate import asks_for, for_instance
-from controller.scheduling.explain.advice import Unfit, advise
-from controller.scheduling.inventory.holders import Holder
-from controller.scheduling.inventory.inventory import Inventory
-from controller.store.placement.plan_reads import Queue
+from controller.scheduling.admission.admit import RESERVE_AFTER_S, AdmissionDecision, admit
+from controller.scheduling.estimate import asks_for
+from controller.scheduling.explain.advice import AdviceRequest, advise
+from controller.scheduling.inventory.capacity import Inventory
 from schemas.api.explain import Explain
 from schemas.api.needs import LayoutView
 from schemas.api.plan import PlanItem
@@ -61,7 +62,7 @@ def plan_items(
     """
     newest = [PendingInstance(ask, one.spec.priority, one.spec.preempt) for one in effects for ask in asks_of(one)]
     pending_instances = sorted([*queue.waiting, *newest], key=lambda pending: -pending.priority)
-    answers = serve(inventory, pending_instances, holders, reserve_after_s=reserve_after_s, ahead=queue.ahead)
+    answers = admit(inventory, pending_instances, holders, reserve_after_s=reserve_after_s, reserved=queue.reserved)
     decided = {one.decision.instance: one for one in answers}
     names = {worker.id: worker.name for worker in inventory.workers.facts}
     items: list[PlanItem] = []
@@ -88,20 +89,20 @@ def asks_of(effect: ManifestEffect) -> list[Ask]:
         return []
     engine = engine_for(effect.spec)
     ask = asks_for(effect.spec, effect.need, engine, instance="", deployment_uid=effect.uid)
-    return [for_instance(ask, _instance(effect, n)) for n in range(effect.to_place)]
+    return [ask.for_instance(_instance(effect, n)) for n in range(effect.to_place)]
 
 
 def _advice(inventory: Inventory, effect: ManifestEffect, decision: Unplaced, holders: Sequence[Holder]) -> list[str]:
     if isinstance(effect.need, str) or decision.reason == Reason.RESERVED:
         return []
     engine = engine_for(effect.spec)
-    return advise(inventory, Unfit(effect.spec, effect.need, engine, effect.uid, decision.explain, holders))
+    return advise(inventory, AdviceRequest(effect.spec, effect.need, engine, effect.uid, decision.explain, holders))
 
 
 def _item(
     effect: ManifestEffect,
     index: int,
-    answer: Decided | None,
+    answer: AdmissionDecision | None,
     inventory: Inventory,
     names: Mapping[str, str],
     advice: list[str],
@@ -116,7 +117,7 @@ def _item(
             instance=index,
             fits=False,
             need=need_view(effect.need, effect.spec.resources),
-            preempts=[one.instance for one in answer.leave],
+            preempts=[one.instance for one in answer.victims],
             explain=decision.explain.model_copy(update={"advice": advice}),
         )
     gpus = [claim for claim in decision.claims if inventory.gpu_row(claim.device) is not None]

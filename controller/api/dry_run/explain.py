@@ -10,16 +10,16 @@ from controller.api.context import CONTEXT
 from controller.api.errors import ApiError
 from controller.api.responses import json_response
 from controller.api.route import Access, Route
+from controller.domain.holdings import Holder
 from controller.domain.placement import Placed
 from controller.engines.registry import engine_for
+from controller.leader.inventory_cache import read_inventory
 from controller.scheduling.estimate import asks_for
-from controller.scheduling.explain.advice import Unfit, advise
-from controller.scheduling.inventory.holders import Holder
-from controller.scheduling.inventory.inventory import Inventory
+from controller.scheduling.explain.advice import AdviceRequest, advise
+from controller.scheduling.inventory.capacity import Inventory
 from controller.scheduling.search.place import place
 from controller.store.placement.explain_reads import Standing, standing_of
 from controller.store.placement.holders import read_holders
-from controller.store.placement.inventory import read_inventory
 from schemas.api.explain import Explain
 from schemas.reasons import Reason
 
@@ -50,7 +50,7 @@ def explain_instance(inventory: Inventory, standing: Standing, holders: Sequence
         if standing.explain is not None:  # something else than capacity holds it back, such as a reservation
             return standing.explain
         return Explain(workers=workers, gpus=gpus, fit=1, message="it fits and will be placed in a moment")
-    advice = advise(inventory, Unfit(spec, need, engine, uid, decision.explain, holders))
+    advice = advise(inventory, AdviceRequest(spec, need, engine, uid, decision.explain, holders))
     note = "" if standing.explain is None else standing.explain.note
     return decision.explain.model_copy(update={"advice": advice, "note": note})
 

@@ -10,13 +10,13 @@ from controller.api.context import CONTEXT
 from controller.api.dry_run.effects import NO_HOLDERS, plan_items
 from controller.api.dry_run.manifests import ANALYSES_AT_ONCE, effects_of, validate_all
 from controller.api.dry_run.policy_effects import policy_effects
+from controller.api.dry_run.queue import read_queue
 from controller.api.errors import invalid
 from controller.api.responses import json_response
 from controller.api.route import Access, Route
-from controller.scheduling.admission.admission import may_have_room
+from controller.leader.inventory_cache import read_inventory
+from controller.scheduling.admission.admit import may_reserve
 from controller.store.placement.holders import read_holders
-from controller.store.placement.inventory import read_inventory
-from controller.store.placement.plan_reads import read_queue
 from schemas.api.plan import PlanView
 from schemas.api.requests import PlanBody
 from schemas.manifest.deployment import DeploymentManifest
@@ -47,7 +47,7 @@ async def post(request: web.Request) -> web.Response:
         seen = await read_inventory(connection, without=replaced)
         queue = await read_queue(connection, without=[effect.uid for effect in effects])
         needed = name_blockers or any(effect.spec.preempt for effect in effects)
-        needed |= any(may_have_room(one, context.reserve_after_s) for one in queue.waiting)
+        needed |= any(may_reserve(one, context.reserve_after_s) for one in queue.waiting)
         holders = await read_holders(connection, seen.holdings, without=replaced) if needed else NO_HOLDERS
     items = await asyncio.to_thread(
         plan_items, seen.inventory, effects, holders, queue,

@@ -1,1 +1,1 @@
-"""In which order pending instances are placed, and what is reserved, preempted or relocated for them."""
+"""The order in which pending instances are placed: backfill, reservation, preemption and relocation."""

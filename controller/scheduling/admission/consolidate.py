@@ -1,27 +1,28 @@
-"""Which running instances to move so that others fit: the fewest, then the smallest.
+"""Consolidation: which running instances to relocate so that others fit. The fewest, and of as many the smallest.
 
-A move is a new copy that runs before the old one goes. So each copy must fit beside everything that runs now, beside
-the copies before it, and beside what the room is made for; then no order of the moves can end in a knot.
+A relocation starts a replacement before the old instance ends. So each replacement must fit beside everything that runs
+now, beside the earlier replacements, and beside the demands. Then relocations cannot block one another in any order.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from controller.domain.holdings import Holder
 from controller.domain.placement import Ask, Placed, PlannedClaim
-from controller.scheduling.admission.preempt import Room, find_preemption, lifted
-from controller.scheduling.estimate import for_instance
-from controller.scheduling.inventory.holders import Holder
-from controller.scheduling.inventory.inventory import Inventory
+from controller.scheduling.admission.reservation import Reservation
+from controller.scheduling.admission.victims import find_victims
+from controller.scheduling.inventory.capacity import Inventory
+from controller.scheduling.inventory.holders import without
 from controller.scheduling.search.place import find
 
-MAX_MOVES: Final = 32  # of one plan
-_MAX_WAYS: Final = 8  # that are tried for one demand; each leaves out somebody who has nowhere to go
+MAX_RELOCATIONS: Final = 32  # of one plan
+_MAX_ATTEMPTS: Final = 8  # per demand; each attempt rules out one instance that fits nowhere else
 
 
 @dataclass(frozen=True, slots=True)
 class Movable:
-    """A running instance that may be moved: what it holds, and what a new copy of it asks."""
+    """A running instance that may be relocated: what it holds, and the ask of its replacement."""
 
     instance: str
     workers: tuple[str, ...]  # ids by rank
@@ -31,7 +32,7 @@ class Movable:
 
 @dataclass(frozen=True, slots=True)
 class Relocation:
-    """A move: where the new copy goes."""
+    """An instance to relocate, and the place of its replacement."""
 
     instance: str
     to: Placed
@@ -39,11 +40,11 @@ class Relocation:
 
 @dataclass(slots=True)
 class Consolidation:
-    """What is to be moved, which demands then fit, and which do not all the same."""
+    """The relocations, the demands that fit after them, and the demands that still do not."""
 
-    moves: list[Relocation] = field(default_factory=list)
-    fits: list[Placed] = field(default_factory=list)
-    left: list[str] = field(default_factory=list)
+    relocations: list[Relocation] = field(default_factory=list)
+    placed: list[Placed] = field(default_factory=list)
+    unplaced: list[str] = field(default_factory=list)
 
 
 def consolidate(
@@ -52,30 +53,30 @@ def consolidate(
     movable: Sequence[Movable],
     *,
     leaving: Sequence[Holder] = (),
-    max_moves: int = MAX_MOVES,
+    max_relocations: int = MAX_RELOCATIONS,
 ) -> Consolidation:
-    """Works out moves for demands in the order given; the inventory is the same afterwards.
+    """Plans relocations for demands in the order given. The inventory is the same afterwards.
 
     Args:
-        inventory: as it is.
-        demands: what shall fit, each beside those before it.
-        movable: what may be moved. Everything else stays where it is.
-        leaving: who ends anyway, and makes room for demands; copies come up before that.
-        max_moves: no more than so many in all.
+        inventory: the current state.
+        demands: asks that shall fit, each beside the earlier ones.
+        movable: instances that may be relocated. All others stay.
+        leaving: holders that end anyway. Their claims are free for demands, but not for replacements.
+        max_relocations: limit for the whole plan.
     """
-    work = _Work(inventory, {one.instance: one for one in movable}, leaving, max_moves)
+    work = _Work(inventory, {one.instance: one for one in movable}, leaving, max_relocations)
     plan = work.plan
-    hopeless: set[object] = set()  # what is planned only takes room, so who asks like one that is left is left too
+    unplaceable: set[object] = set()  # shapes; the plan only takes capacity, so a later equal ask fits nowhere either
     inventory.begin_pass()
     try:
         for demand in demands:
             shape = demand.shape()
-            placed = None if shape in hopeless else _fit(work, demand)
+            placed = None if shape in unplaceable else _fit(work, demand)
             if placed is not None:
-                plan.fits.append(placed)
+                plan.placed.append(placed)
             else:
-                hopeless.add(shape)
-                plan.left.append(demand.instance)
+                unplaceable.add(shape)
+                plan.unplaced.append(demand.instance)
     finally:
         inventory.rollback()
     return plan
@@ -83,41 +84,41 @@ def consolidate(
 
 @dataclass(slots=True)
 class _Work:
-    """What one call works on."""
+    """The state of one call."""
 
     inventory: Inventory
-    staying: dict[str, Movable]  # who has not been moved yet
+    staying: dict[str, Movable]  # not relocated so far
     leaving: Sequence[Holder]
-    max_moves: int
+    max_relocations: int
     plan: Consolidation = field(default_factory=Consolidation)
 
 
 def _fit(work: _Work, demand: Ask) -> Placed | None:
-    """The place for one demand, reserved, with the moves that it takes added to the plan."""
-    with lifted(work.inventory, work.leaving):
+    """The place for one demand, reserved; its relocations are added to the plan."""
+    with without(work.inventory, work.leaving):
         placed = find(work.inventory, demand)
     if placed is None:
-        return _make_way(work, demand)
+        return _fit_by_relocations(work, demand)
     work.inventory.reserve(placed, demand.deployment_uid)
     return placed
 
 
-def _make_way(work: _Work, demand: Ask) -> Placed | None:
-    """Adds the moves for one demand to the plan, and reserves all that they take; None where there is no way."""
-    pool = dict(work.staying)
-    for _ in range(_MAX_WAYS):
-        with lifted(work.inventory, work.leaving):
-            room = _room(work.inventory, demand, pool)
-        if room is None or len(room.leave) > work.max_moves - len(work.plan.moves):
+def _fit_by_relocations(work: _Work, demand: Ask) -> Placed | None:
+    """Adds the relocations for one demand to the plan and reserves what they take. None: nothing was found."""
+    candidates = dict(work.staying)
+    for _ in range(_MAX_ATTEMPTS):
+        with without(work.inventory, work.leaving):
+            reservation = _reservation(work.inventory, demand, candidates)
+        if reservation is None or len(reservation.victims) > work.max_relocations - len(work.plan.relocations):
             return None
-        found = _relocate(work.inventory, demand, room, pool)
+        found = _relocate(work.inventory, demand, reservation, candidates)
         if isinstance(found, str):
-            del pool[found]
+            del candidates[found]
             continue
-        work.plan.moves += found
-        for move in found:
-            del work.staying[move.instance]
-        return room.placed
+        work.plan.relocations += found
+        for relocation in found:
+            del work.staying[relocation.instance]
+        return reservation.placed
     return None
 
 
@@ -125,33 +126,36 @@ def _size(one: Holder | Movable) -> int:
     return sum(claim.memory_mib for claim in one.claims)
 
 
-def _room(inventory: Inventory, demand: Ask, pool: Mapping[str, Movable]) -> Room | None:
-    """Where the fewest have to leave, and of as many the smallest: tried with the large staying, and with the small."""
-    found: list[Room] = []
+def _reservation(inventory: Inventory, demand: Ask, candidates: Mapping[str, Movable]) -> Reservation | None:
+    """The place for which the fewest and smallest instances relocate. Tried twice: large ones stay, small ones stay."""
+    found: list[Reservation] = []
     for sign in (1, -1):
-        # All are of one rank; who is to stay counts as older.
+        # All have one priority. An instance that shall stay gets the higher age.
         holders = [
             Holder(one.instance, 0, float(sign * _size(one)), frozenset(one.workers), one.claims)
-            for one in pool.values()
+            for one in candidates.values()
         ]
-        if (room := find_preemption(inventory, demand, holders)) is not None:
-            found.append(room)
-    return min(found, key=lambda room: (len(room.leave), sum(map(_size, room.leave))), default=None)
+        if (reservation := find_victims(inventory, demand, holders)) is not None:
+            found.append(reservation)
+    return min(found, key=lambda one: (len(one.victims), sum(map(_size, one.victims))), default=None)
 
 
-def _relocate(inventory: Inventory, demand: Ask, room: Room, pool: Mapping[str, Movable]) -> list[Relocation] | str:
-    """New places for all who leave, with the room they make reserved; else who of them has nowhere to go."""
-    reserved = [room.placed]
-    inventory.reserve(room.placed, demand.deployment_uid)  # upon what still stands there, so that nobody else fits
-    moves: list[Relocation] = []
-    for one in sorted(room.leave, key=lambda o: (-o.gpus, -_size(o), o.instance)):  # the large ones are hard to place
-        ask = pool[one.instance].ask
-        copy = find(inventory, for_instance(ask, f"{one.instance}+", frozenset()))
-        if copy is None:
+def _relocate(
+    inventory: Inventory, demand: Ask, reservation: Reservation, candidates: Mapping[str, Movable]
+) -> list[Relocation] | str:
+    """Places for all replacements, reserved with the demand's; else the name of an instance that fits nowhere else."""
+    reserved = [reservation.placed]
+    inventory.reserve(reservation.placed, demand.deployment_uid)  # on top of the old claims: replacements stay out
+    relocations: list[Relocation] = []
+    # The largest are the hardest to place, so they come first.
+    for one in sorted(reservation.victims, key=lambda o: (-o.gpus, -_size(o), o.instance)):
+        ask = candidates[one.instance].ask
+        replacement = find(inventory, ask.for_instance(f"{one.instance}+"))
+        if replacement is None:
             for placed in reversed(reserved):
                 inventory.unreserve(placed)
             return one.instance
-        inventory.reserve(copy, ask.deployment_uid)
-        reserved.append(copy)
-        moves.append(Relocation(one.instance, copy))
-    return moves
+        inventory.reserve(replacement, ask.deployment_uid)
+        reserved.append(replacement)
+        relocations.append(Relocation(one.instance, replacement))
+    return relocations

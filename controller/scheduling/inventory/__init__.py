@@ -1,1 +1,1 @@
-"""What there is and what is claimed, as arrays."""
+"""Workers, devices, claims and demand as arrays."""

@@ -1,28 +1,20 @@
-"""The demand that was seen: what instances ask of one worker, and how many of them ask so."""
+"""The demand seen so far: what instances take of one worker, with the number of such instances."""
 
 from collections import Counter, deque
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
-_RECENT: Final = 1_000  # instances that are gone and count still
-_MOVED_PERCENT: Final = 10
+from controller.domain.holdings import Demand
 
-
-class Demand(NamedTuple):
-    """What an instance takes of one worker: so many GPUs, of each so much or all of it, and of the host."""
-
-    gpus: int
-    memory_mib: int
-    exclusive: bool
-    host_memory_mib: int
-    cpu_milli: int
+_RECENT: Final = 1_000  # instances that have ended and still count
+_CHANGED_PERCENT: Final = 10
 
 
-class DemandSeen:
+class ObservedDemand:
     """Live and recent instances by their demand.
 
-    What placement looks at (`known`) follows only when a good part of it has changed, since everything that was worked
-    out from it is then worked out anew; `version` tells which it is.
+    Placement uses `known`, which follows only after a good part has changed: everything derived from it is then
+    computed anew. `version` rises with each such change.
     """
 
     def __init__(self) -> None:
@@ -33,21 +25,21 @@ class DemandSeen:
         self.version = 0
 
     def add(self, demand: Demand, count: int = 1) -> None:
-        """Counts instances that ask so."""
+        """Adds instances of this demand."""
         self._counts[demand] += count
         self._changes += count
 
     def remove(self, demand: Demand) -> None:
-        """Takes an instance for gone. It counts until many others have gone after it."""
+        """Notes that an instance has ended. It counts until many others have ended after it."""
         self._recent.append(demand)
         if len(self._recent) > _RECENT:
             oldest = self._recent.popleft()
             self._counts[oldest] -= 1
-            self._counts += Counter()  # drops what is down to nothing
+            self._counts += Counter()  # drops counts of zero
             self._changes += 1
 
     def settle(self) -> None:
-        """Brings `known` up to date where much has changed."""
-        if self._changes and self._changes * 100 >= self._counts.total() * _MOVED_PERCENT:
+        """Updates `known` if enough has changed."""
+        if self._changes and self._changes * 100 >= self._counts.total() * _CHANGED_PERCENT:
             self.known, self._changes = dict(self._counts), 0
             self.version += 1

@@ -1,25 +1,13 @@
-"""Who runs where: instances by deployment, worker and GPU. What `spread` counts."""
+"""Where instances run: counts by deployment, worker and GPU. `spread` uses them."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
-from controller.scheduling.inventory.demand import Demand
-
-
-@dataclass(frozen=True, slots=True)
-class InstanceLoad:
-    """Where one instance holds claims."""
-
-    instance: str
-    deployment_uid: str
-    workers: tuple[str, ...]  # ids
-    gpus: tuple[str, ...]  # UUIDs
-    demand: Demand | None = None  # what it takes of one worker, as the ledger says; of a mere reservation not told
+from controller.domain.holdings import InstanceLoad
 
 
 class Loads:
-    """The loads of all instances, one for each, with counts by deployment."""
+    """The load of each instance, with counts by deployment."""
 
     def __init__(self) -> None:
         self._by_instance: dict[str, InstanceLoad] = {}
@@ -30,7 +18,7 @@ class Loads:
         return iter(self._by_instance.values())
 
     def get(self, instance: str) -> InstanceLoad | None:
-        """The load of this instance, None where it holds nothing."""
+        """The load of this instance; None if it holds nothing."""
         return self._by_instance.get(instance)
 
     def on_workers(self, deployment_uid: str) -> Mapping[str, int]:
@@ -42,13 +30,13 @@ class Loads:
         return self._on_gpus.get(deployment_uid, Counter())
 
     def add(self, load: InstanceLoad) -> None:
-        """Adds the load of an instance that has none yet."""
+        """Adds the load of an instance that has none."""
         self._by_instance[load.instance] = load
         self._on_workers[load.deployment_uid].update(load.workers)
         self._on_gpus[load.deployment_uid].update(load.gpus)
 
     def remove(self, load: InstanceLoad) -> None:
-        """Takes back what `add` did with this load."""
+        """Reverses `add` for this load."""
         del self._by_instance[load.instance]
         for counts, keys in ((self._on_workers, load.workers), (self._on_gpus, load.gpus)):
             counter = counts[load.deployment_uid]

@@ -1,7 +1,7 @@
-"""The arrays behind the inventory: one row per GPU, one per worker, in an order that input order cannot change.
+"""The arrays behind the inventory: one row per GPU and one per worker. Their order does not depend on input order.
 
-The GPUs' arrays have one row more than there are GPUs: nobody's GPU, which fits nothing. Where groups of several sizes
-are looked at together, it stands for the GPUs that a smaller one does not have.
+The GPU arrays have one more row than there are GPUs: the placeholder GPU, which fits nothing. It pads smaller groups
+where groups of several sizes are processed together.
 """
 
 from collections.abc import Iterable, Mapping
@@ -11,30 +11,30 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from controller.domain.placement import DeviceState, WorkerFacts
-from controller.scheduling.inventory.segments import Bools, Ints
+from controller.scheduling.inventory.arrays import Bools, Ints
 
 UNKNOWN_CAPABILITY: Final = -1
-NONE: Final = -1  # of memory: not even nothing can be claimed
-_MAJOR: Final = 1000  # 9.0 is 9000, so that capabilities compare as numbers
+UNCLAIMABLE: Final = -1  # as free memory: not even 0 MiB can be claimed
+_MAJOR: Final = 1000  # 9.0 becomes 9000, so capabilities compare as numbers
 
 
 def capability_number(capability: tuple[int, int] | None) -> int:
-    """A compute capability as one number; unknown is below every real one."""
+    """A compute capability as one number. Unknown is below every real one."""
     return UNKNOWN_CAPABILITY if capability is None else capability[0] * _MAJOR + capability[1]
 
 
 class Platform(NamedTuple):
-    """What engine compatibility looks at; many workers share one."""
+    """The facts that decide engine compatibility. Many workers share one platform."""
 
     os: str
     arch: str
     driver: str | None
     simulated: bool
-    engines: frozenset[str] | None = None  # installed; None: not known
+    engines: frozenset[str] | None = None  # installed; None: unknown
 
 
 class Kind(NamedTuple):
-    """What makes GPUs interchangeable."""
+    """GPUs of one kind are interchangeable."""
 
     vendor: str
     model: str
@@ -42,7 +42,7 @@ class Kind(NamedTuple):
 
 @dataclass(slots=True)
 class GpuTable:
-    """A row per GPU, sorted by worker row, kind, GPU index, UUID. Memory in MiB."""
+    """One row per GPU, sorted by worker row, kind, GPU index, UUID. Memory in MiB."""
 
     uuid: list[str]
     worker: Ints  # row of the worker
@@ -59,11 +59,11 @@ class GpuTable:
     healthy: Bools
     mig: Bools
     instances: Ints
-    room: Ints  # what a shared claim can have now; NONE where no such claim is possible
-    whole: Ints  # what an exclusive claim would get now; NONE likewise
+    free: Ints  # memory for a shared claim now; UNCLAIMABLE where none is possible
+    whole: Ints  # memory for an exclusive claim now; UNCLAIMABLE where none is possible
 
     def write(self, row: int, device: DeviceState) -> bool:
-        """Takes over the facts of a device that keeps its row; False: of what is claimed and used at most."""
+        """Writes a device that keeps its row. False: at most its claims and its use changed."""
         lasting = (
             device.memory_mib, device.reserved_mib, capability_number(device.compute_capability), device.healthy,
             device.mig_mode,
@@ -79,60 +79,62 @@ class GpuTable:
         self.derive(row)
         return changed
 
-    def take(self, row: int, memory_mib: int, count: int, exclusive: int) -> None:
-        """Adds claims, or with negative figures takes them off."""
+    def add_claims(self, row: int, memory_mib: int, count: int, exclusive: int) -> None:
+        """Adds claims, or removes them with negative figures."""
         self.claimed[row] += memory_mib
         self.claims[row] += count
         self.exclusive[row] += exclusive
         self.derive(row)
 
     def derive(self, row: int) -> None:
-        """Works out anew what can be claimed. Only who takes a GPU whole gets what is reserved of it too."""
+        """Computes `free` and `whole` of a row. Only an exclusive claim gets the reserved memory too."""
         usable = self.healthy[row] and not self.mig[row]
-        room = self.total[row] - self.reserved[row] - self.claimed[row] - self.foreign[row]
-        self.room[row] = max(room, NONE) if usable and not self.exclusive[row] else NONE
+        free = self.total[row] - self.reserved[row] - self.claimed[row] - self.foreign[row]
+        self.free[row] = max(free, UNCLAIMABLE) if usable and not self.exclusive[row] else UNCLAIMABLE
         untouched = usable and not self.claims[row] and not self.foreign[row]
-        self.whole[row] = self.total[row] if untouched else NONE
+        self.whole[row] = self.total[row] if untouched else UNCLAIMABLE
 
     def derive_all(self) -> None:
         """`derive` for every row at once."""
         nothing = np.zeros_like(self.claims)
-        self.room[:], self.whole[:] = self.without(nothing, nothing, nothing)
+        self.free[:], self.whole[:] = self.without(nothing, nothing, nothing)
 
     def without(self, memory_mib: Ints, count: Ints, exclusive: Ints) -> tuple[Ints, Ints]:
-        """What `room` and `whole` would be if such claims on each GPU were gone."""
+        """`free` and `whole` of all GPUs as if claims of this memory and number had ended on each."""
         usable = self.healthy & ~self.mig
-        room = np.maximum(self.total - self.reserved - self.claimed + memory_mib - self.foreign, NONE)
+        free = np.maximum(self.total - self.reserved - self.claimed + memory_mib - self.foreign, UNCLAIMABLE)
         untouched = usable & (self.claims == count) & (self.foreign == 0)
-        return np.where(usable & (self.exclusive == exclusive), room, NONE), np.where(untouched, self.total, NONE)
+        return np.where(usable & (self.exclusive == exclusive), free, UNCLAIMABLE), np.where(
+            untouched, self.total, UNCLAIMABLE
+        )
 
 
 @dataclass(slots=True)
 class WorkerTable:
-    """A row per worker, sorted by name, with its host device. Memory in MiB, CPU in thousandths of a core."""
+    """One row per worker, sorted by name, with its host device. Memory in MiB, CPU in thousandths of a core."""
 
     facts: list[WorkerFacts]
-    first_gpu: Ints  # the GPUs of row i are first_gpu[i] : first_gpu[i + 1]
+    first_gpu: Ints  # worker i has the GPUs first_gpu[i] : first_gpu[i + 1]
     ready: Bools
     schedulable: Bools
     platform: Ints  # index into platforms
     platforms: list[Platform]
-    host_uuid: list[str]  # "" where the host device is not known
+    host_uuid: list[str]  # "" if the host device is unknown
     host_ok: Bools
-    memory: Ints  # without what is reserved
+    memory: Ints  # without the reserved part
     memory_claimed: Ints
     cpu: Ints
     cpu_claimed: Ints
     instances: Ints
 
     def write_facts(self, row: int, facts: WorkerFacts) -> None:
-        """Takes over facts that differ in readiness at most."""
+        """Writes facts that differ at most in readiness."""
         self.facts[row] = facts
         self.ready[row] = facts.ready
         self.schedulable[row] = facts.schedulable
 
     def write_host(self, row: int, device: DeviceState) -> bool:
-        """Takes over the facts of the host device; False: of what is free at most."""
+        """Writes the host device. False: at most its free memory and CPU changed."""
         changed = self.host_uuid[row] != device.uuid or bool(self.host_ok[row]) != device.healthy
         self.host_uuid[row] = device.uuid
         self.host_ok[row] = device.healthy
@@ -146,11 +148,11 @@ class WorkerTable:
 def build_tables(
     workers: Iterable[WorkerFacts], devices: Mapping[str, DeviceState]
 ) -> tuple[WorkerTable, GpuTable, dict[str, int]]:
-    """Lays out all rows anew.
+    """Builds both tables.
 
     Returns:
-        Both tables and, by UUID, the row of every GPU in its table and of every host device in the workers' table.
-        Devices of unknown workers have none.
+        Both tables, and rows by UUID: a GPU's row in its table, a host device's row in the workers' table. Devices of
+        unknown workers have no row.
     """
     facts = sorted(workers, key=lambda w: (w.name, w.id))
     row_of_worker = {w.id: row for row, w in enumerate(facts)}
@@ -172,8 +174,8 @@ def build_tables(
 def _gpu_table(
     gpus: list[DeviceState], row_of_worker: Mapping[str, int], kinds: list[Kind], kind_of: Mapping[str, int]
 ) -> GpuTable:
-    def ints(values: Iterable[int], of_nobody: int = 0) -> Ints:
-        return np.fromiter((*values, of_nobody), dtype=np.int64, count=len(gpus) + 1)
+    def ints(values: Iterable[int], placeholder: int = 0) -> Ints:
+        return np.fromiter((*values, placeholder), dtype=np.int64, count=len(gpus) + 1)
 
     table = GpuTable(
         uuid=[d.uuid for d in gpus],
@@ -181,7 +183,7 @@ def _gpu_table(
         index=ints((d.index for d in gpus), -1),
         kind=ints((kind_of[d.uuid] for d in gpus), -1),
         kinds=kinds,
-        total=ints((d.memory_mib for d in gpus), NONE),
+        total=ints((d.memory_mib for d in gpus), UNCLAIMABLE),
         reserved=ints(d.reserved_mib for d in gpus),
         foreign=ints(d.foreign_mib for d in gpus),
         claimed=ints(d.claimed_mib for d in gpus),
@@ -191,8 +193,8 @@ def _gpu_table(
         healthy=np.array([*(d.healthy for d in gpus), False], dtype=np.bool_),
         mig=np.array([*(d.mig_mode for d in gpus), False], dtype=np.bool_),
         instances=np.zeros(len(gpus) + 1, dtype=np.int64),
-        room=np.full(len(gpus) + 1, NONE, dtype=np.int64),
-        whole=np.full(len(gpus) + 1, NONE, dtype=np.int64),
+        free=np.full(len(gpus) + 1, UNCLAIMABLE, dtype=np.int64),
+        whole=np.full(len(gpus) + 1, UNCLAIMABLE, dtype=np.int64),
     )
     table.derive_all()
     return table

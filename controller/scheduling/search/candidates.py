@@ -1,7 +1,7 @@
-"""The groups that fit one layout of one ask, with their keys, kept up to date from one decision to the next.
+"""Candidates: the groups that fit one layout of one ask, with their ranking keys, kept from decision to decision.
 
-No key of a group depends on the state of another. So a search that comes again looks only at those that changed since
-it was here, and its answer is that of a search from the start.
+No key of a group depends on another group. So a repeated search updates only the groups that changed, and finds the
+same as a search from the start.
 """
 
 from collections.abc import Callable
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from controller.domain.placement import Ask, Layout
-from controller.scheduling.inventory.inventory import Inventory
-from controller.scheduling.inventory.segments import NEVER, Bools, Ints
+from controller.scheduling.inventory.arrays import NEVER, Bools, Ints
+from controller.scheduling.inventory.capacity import Inventory
 from controller.scheduling.search.feasible import FITS, Request, host_checks
 from controller.scheduling.search.rank import Fitting, Ranking
 
@@ -20,16 +20,17 @@ RankingOf = Callable[[Inventory, Ask, Layout], Ranking]
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Where an instance goes: by rank the worker's row, and the rows of its GPUs by index."""
+    """A place: by rank, the worker's row and the rows of its GPUs by index."""
 
     workers: tuple[int, ...]
     gpus: tuple[Ints, ...]
 
 
 class Candidates:
-    """For one layout of one request. Groups in `first` and `second` have keys; NEVER where they do not fit.
+    """The groups for one layout of one request.
 
-    Those that are not `eligible` never will, whatever is claimed.
+    `first` and `second` are the ranking keys by group; `first` is NEVER where the group does not fit. A group that is
+    not `eligible` never fits, whatever is claimed.
     """
 
     def __init__(self, request: Request, layout: Layout, ranking: RankingOf) -> None:
@@ -38,29 +39,29 @@ class Candidates:
         self._ranking = ranking(request.inventory, request.ask, layout)
         groups, gpus = request.inventory.groups, request.inventory.gpus
         self.wanted: Ints = request.wanted(layout)[groups.worker]
-        self.eligible: Bools = (request.fell_at == FITS)[groups.worker]
+        self.eligible: Bools = (request.failed_at == FITS)[groups.worker]
         if not request.allows(layout):
             self.eligible[:] = False
         usable = request.capable
         self._usable: Bools | None = None if usable[:-1].all() else usable
-        self._have: Ints = gpus.whole if layout.exclusive else gpus.room
+        self._have: Ints = gpus.whole if layout.exclusive else gpus.free
         self.first: Ints = np.full(len(groups.worker), NEVER, dtype=np.int64)
         self.second: Ints = np.zeros(len(groups.worker), dtype=np.int64)
-        self._known_to = request.inventory.log.position
+        self._log_position = request.inventory.log.position
         self._rank(np.arange(len(groups.worker)))
 
     def refresh(self) -> None:
-        """Takes over what changed since."""
+        """Updates the groups that changed since the last call."""
         log = self.request.inventory.log
         position = log.position
-        if position == self._known_to:
+        if position == self._log_position:
             return
-        rows = log.since(self._known_to)
-        self._known_to = position
+        rows = log.since(self._log_position)
+        self._log_position = position
         self._rank(np.arange(len(self.first)) if rows is None else rows)
 
     def best(self, rows: Bools | None = None) -> int | None:
-        """The best group, of these alone where they are given; None where none fits."""
+        """The best group, among these rows if given; None if no group fits."""
         first = self.first if rows is None else np.where(rows, self.first, NEVER)
         if not len(first):
             return None
@@ -72,7 +73,7 @@ class Candidates:
         return best if len(equal) == 1 else int(equal[self.second[equal].argmin()])
 
     def gpus_of(self, group: int) -> Ints:
-        """The GPUs that an instance would get of a group that fits, in their order."""
+        """The GPUs that an instance would get of a fitting group, in row order."""
         wanted = int(self.wanted[group])
         some = self._fitting(np.array([group]))
         suitable = np.flatnonzero(some.suitable[0])
@@ -99,7 +100,7 @@ class Candidates:
             fits = fits & (np.count_nonzero(some.suitable, axis=1) >= wanted) & (wanted > 0)
         for _, passed in host_checks(self.request, some.workers):
             fits = fits & passed
-        if len(rows) != 1:  # of several only those that fit are ranked, which is the dearer half of the work
+        if len(rows) != 1:  # rank only those that fit: ranking is the slower half
             self.first[rows] = NEVER
             kept = np.flatnonzero(fits)
             rows, wanted = rows[kept], wanted[kept]

@@ -1,4 +1,4 @@
-"""May this engine run on that platform? One table and one function, for automatic choice, manual choice and plan."""
+"""Whether an engine runs on a platform: one table and one function for automatic and manual selection and plan."""
 
 import re
 from typing import Final
@@ -7,24 +7,24 @@ from controller.domain.placement import Compatibility
 from controller.scheduling.inventory.tables import Platform
 from schemas.reasons import Reason
 
-# The same processor under the names that operating systems give it.
+# Names that operating systems give the same architecture.
 _ARCH_ALIASES: Final = {"arm64": "aarch64", "amd64": "x86_64"}
 
 
 def canonical_arch(arch: str) -> str:
-    """One name per processor architecture, lower case."""
+    """One name per processor architecture, in lower case."""
     name = arch.lower()
     return _ARCH_ALIASES.get(name, name)
 
 
 def driver_version(driver: str | None) -> tuple[int, ...]:
-    """`580.95.05` as (580, 95, 5); empty where it is not known, which is older than anything."""
+    """`580.95.05` as (580, 95, 5). Unknown is empty, which is older than any version."""
     match = re.match(r"\d+(\.\d+)*", driver or "")
     return tuple(int(part) for part in match[0].split(".")) if match else ()
 
 
 def platform_reason(compatibility: Compatibility, platform: Platform, *, needs_gpu: bool) -> Reason | None:
-    """Why the engine cannot run there, None where it can. The driver matters only to those who need a GPU."""
+    """Why the engine cannot run there; None if it can. The driver matters only if a GPU is needed."""
     arches = {canonical_arch(arch) for arch in compatibility.arch}
     if compatibility.os and platform.os.lower() not in compatibility.os:
         return Reason.OS_ARCH

@@ -1,7 +1,7 @@
-"""Which workers and GPUs an ask may have: the one filter for automatic and manual selection alike.
+"""Feasibility: which workers and GPUs an ask may have. One filter for automatic and manual selection.
 
-Every check is a stage, and the stages have one order. A worker falls to the first that it fails; GPUs fall one by one,
-and their group falls to the stage at which too few are left.
+Every check is a stage, and the stages have a fixed order. A worker is rejected by the first check that it fails. GPUs
+are rejected one by one, and their group by the stage that leaves too few of them.
 """
 
 from collections.abc import Iterator
@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from controller.domain.placement import Ask, Layout
-from controller.scheduling.inventory.inventory import Inventory
-from controller.scheduling.inventory.segments import Bools, Ints
+from controller.scheduling.inventory.arrays import Bools, Ints
+from controller.scheduling.inventory.capacity import Inventory
 from controller.scheduling.inventory.tables import GpuTable, capability_number
 from controller.scheduling.search.compatibility import platform_reason
 from schemas.reasons import Reason
@@ -34,7 +34,7 @@ STAGES: Final = (
     Reason.EXCLUSIVE_CONFLICT,
     Reason.GPU_IN_USE,
     Reason.NEED_GT_FREE,
-    Reason.MIXED_ACCELERATORS,  # there are enough, but of several kinds
+    Reason.MIXED_ACCELERATORS,  # enough, but of several kinds
     Reason.HOST_MEMORY,
     Reason.CPU,
 )
@@ -47,52 +47,52 @@ Stages = NDArray[np.int8]
 class Named:
     """GPUs named by hand."""
 
-    count: int  # that exist
-    workers: int  # on which they are
-    of_worker: Ints  # how many, by worker
+    count: int  # of those that exist
+    workers: int  # number of their workers
+    of_worker: Ints  # their number by worker
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """An ask resolved against an inventory, as far as no claim changes it."""
+    """An ask resolved against an inventory: all that does not depend on claims."""
 
     inventory: Inventory
     ask: Ask
-    fell_at: Stages  # per worker: stage of the first check of whole workers that it fails, else FITS
-    claimable: Bools  # per GPU: selected, of a vendor and model that will do, and not split up by MIG
-    capable: Bools  # per GPU: claimable and of a compute capability that will do
+    failed_at: Stages  # by worker: stage of the first failed check of whole workers, else FITS
+    claimable: Bools  # by GPU: selected, of an accepted vendor and model, and not in MIG mode
+    capable: Bools  # by GPU: claimable, and of sufficient compute capability
     named: Named | None
-    unknown: tuple[str, ...]  # names that no worker and no GPU has
+    unknown: tuple[str, ...]  # names of no worker and no GPU
 
     def allows(self, layout: Layout) -> bool:
-        """Whether GPUs named by hand are as many, on as many workers, as the layout has."""
+        """Whether the GPUs named by hand match the layout: their number, and the number of their workers."""
         named = self.named
         return named is None or (named.count == layout.gpus and named.workers == layout.workers)
 
     def wanted(self, layout: Layout) -> Ints:
-        """Per worker how many GPUs the layout takes there."""
+        """By worker: how many GPUs the layout takes there."""
         if self.named is not None and self.named.workers > 1:
             return self.named.of_worker
-        return np.full(len(self.fell_at), layout.gpus // layout.workers, dtype=np.int64)
+        return np.full(len(self.failed_at), layout.gpus // layout.workers, dtype=np.int64)
 
 
 def resolve(inventory: Inventory, ask: Ask) -> Request:
-    """Runs all checks on whole workers and looks up what was named by hand."""
+    """Runs all checks on whole workers and looks up the names selected by hand."""
     workers, gpus = inventory.workers, inventory.gpus
     selected, chosen, unknown = _selection(inventory, ask)
-    fell_at = np.full(len(workers.facts), FITS, dtype=np.int8)
+    failed_at = np.full(len(workers.facts), FITS, dtype=np.int8)
     for reason, passed in _worker_checks(inventory, ask, selected):
-        fell_at[~passed & (fell_at == FITS)] = STAGE[reason]
+        failed_at[~passed & (failed_at == FITS)] = STAGE[reason]
     if ask.workers or ask.gpus:
-        whole = fell_at == FITS
+        whole = failed_at == FITS
         if unknown or (selected & ~whole).any():
-            fell_at[selected & whole] = STAGE[Reason.NOT_ALL_SELECTED_READY]
-    claimable = chosen & ~gpus.mig & _kinds_that_do(ask, gpus)[gpus.kind]
+            failed_at[selected & whole] = STAGE[Reason.NOT_ALL_SELECTED_READY]
+    claimable = chosen & ~gpus.mig & _accepted_kinds(ask, gpus)[gpus.kind]
     oldest = ask.compatibility.min_compute_capability
     return Request(
         inventory=inventory,
         ask=ask,
-        fell_at=fell_at,
+        failed_at=failed_at,
         claimable=claimable,
         capable=claimable if oldest is None else claimable & (gpus.capability >= capability_number(oldest)),
         named=_named(inventory, chosen) if ask.gpus else None,
@@ -100,8 +100,8 @@ def resolve(inventory: Inventory, ask: Ask) -> Request:
     )
 
 
-def _kinds_that_do(ask: Ask, gpus: GpuTable) -> Bools:
-    """By kind; the last one is that of nobody's GPU."""
+def _accepted_kinds(ask: Ask, gpus: GpuTable) -> Bools:
+    """By kind: whether the ask accepts it. The last entry is the placeholder GPU's kind, never accepted."""
     vendors, models = ask.compatibility.vendors, ask.gpu_models
     found = [(not vendors or k.vendor in vendors) and (not models or k.model in models) for k in gpus.kinds]
     return np.array([*found, False], dtype=np.bool_)
@@ -113,27 +113,27 @@ def _named(inventory: Inventory, chosen: Bools) -> Named:
 
 
 def _selection(inventory: Inventory, ask: Ask) -> tuple[Bools, Bools, tuple[str, ...]]:
-    """The selected workers, the selected GPUs, and the names that nobody has."""
+    """The selected workers, the selected GPUs, and the unknown names."""
     workers, gpus = inventory.workers, inventory.gpus
-    everyone, every_gpu = np.ones(len(workers.facts), dtype=np.bool_), np.ones(len(gpus.uuid) + 1, dtype=np.bool_)
-    every_gpu[-1] = False
+    all_workers, all_gpus = np.ones(len(workers.facts), dtype=np.bool_), np.ones(len(gpus.uuid) + 1, dtype=np.bool_)
+    all_gpus[-1] = False
     if not ask.workers and not ask.gpus:
-        return everyone, every_gpu, ()
+        return all_workers, all_gpus, ()
     worker_rows = {name: inventory.row_of_name.get(name) for name in ask.workers}
     gpu_rows = {name: _gpu_row(inventory, name) for name in ask.gpus}
     unknown = tuple(name for name, row in (worker_rows | gpu_rows).items() if row is None)
-    selected, chosen = np.zeros_like(everyone), every_gpu
+    selected, chosen = np.zeros_like(all_workers), all_gpus
     selected[[row for row in worker_rows.values() if row is not None]] = True
     if ask.gpus:
-        chosen = np.zeros_like(every_gpu)
+        chosen = np.zeros_like(all_gpus)
         chosen[[row for row in gpu_rows.values() if row is not None]] = True
-        if not ask.workers:  # where both are named, GPUs of other workers make the count wrong
+        if not ask.workers:  # if both are named, GPUs of other workers give count_mismatch
             selected[gpus.worker[chosen]] = True
     return selected, chosen, unknown
 
 
 def _gpu_row(inventory: Inventory, name: str) -> int | None:
-    """The row of a GPU named by UUID or worker:index."""
+    """The row of a GPU given as UUID or worker:index."""
     row = inventory.gpu_row(name)
     if row is not None:
         return row
@@ -148,7 +148,7 @@ def _gpu_row(inventory: Inventory, name: str) -> int | None:
 
 def _worker_checks(inventory: Inventory, ask: Ask, selected: Bools) -> Iterator[tuple[Reason, Bools]]:
     workers, gpus = inventory.workers, inventory.gpus
-    # A worker whose host device is not known has not reported fully: unknown, and so not ready.
+    # A worker without a known host device has not reported fully: unknown, and so not ready.
     yield Reason.NOT_READY, workers.ready & workers.host_ok
     yield Reason.CORDONED, workers.schedulable
     yield Reason.NOT_SELECTED, selected
@@ -160,33 +160,33 @@ def _worker_checks(inventory: Inventory, ask: Ask, selected: Bools) -> Iterator[
         if reason in reasons:
             yield reason, np.array([r != reason for r in reasons], dtype=np.bool_)[workers.platform]
     if needs_gpu and (ask.compatibility.vendors or ask.gpu_models):
-        # A worker all of whose GPUs are of the wrong make; one without GPUs falls where they are counted.
-        does = _kinds_that_do(ask, gpus)[gpus.kind]
+        # Rejects workers without any GPU of an accepted kind. Those without GPUs get count_mismatch instead.
+        accepted = _accepted_kinds(ask, gpus)[gpus.kind]
         has = np.zeros(len(workers.facts), dtype=np.bool_)
-        has[gpus.worker[does]] = True
+        has[gpus.worker[accepted]] = True
         yield Reason.ENGINE_UNSUPPORTED, has | (np.diff(workers.first_gpu) == 0)
 
 
 def gpu_checks(request: Request, layout: Layout, rows: Ints) -> Iterator[tuple[Reason, Bools]]:
-    """Checks of the GPUs in these rows, in the shape of `rows`."""
+    """The checks of the GPUs in these rows. Each result has the shape of `rows`."""
     gpus, need = request.inventory.gpus, layout.memory_mib
     yield Reason.COUNT_MISMATCH, request.claimable[rows] & request.allows(layout)
     yield Reason.GPU_UNHEALTHY, gpus.healthy[rows]
     yield Reason.COMPUTE_CAPABILITY, request.capable[rows]
-    room = gpus.total[rows] if layout.exclusive else gpus.total[rows] - gpus.reserved[rows]
-    yield Reason.NEED_GT_CAPACITY, room >= need
+    capacity = gpus.total[rows] if layout.exclusive else gpus.total[rows] - gpus.reserved[rows]
+    yield Reason.NEED_GT_CAPACITY, capacity >= need
     if layout.exclusive:
         yield Reason.EXCLUSIVE_CONFLICT, gpus.claims[rows] == 0
         yield Reason.GPU_IN_USE, gpus.foreign[rows] == 0
     else:
-        free = room - gpus.claimed[rows]
-        # In use is what the ledger would give and the measurement does not.
+        free = capacity - gpus.claimed[rows]
+        # In use: the ledger has enough free, and the measurement does not.
         yield Reason.GPU_IN_USE, (gpus.exclusive[rows] == 0) & ((free < need) | (free - gpus.foreign[rows] >= need))
         yield Reason.NEED_GT_FREE, free >= need
 
 
 def host_checks(request: Request, rows: Ints) -> Iterator[tuple[Reason, Bools]]:
-    """Checks of some workers' host memory and CPU against what is claimed of them now."""
+    """The checks of host memory and CPU of some workers against present claims."""
     workers, ask = request.inventory.workers, request.ask
     if ask.host_memory_mib:
         yield Reason.HOST_MEMORY, workers.memory[rows] - workers.memory_claimed[rows] >= ask.host_memory_mib

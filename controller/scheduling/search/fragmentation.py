@@ -1,16 +1,15 @@
-"""Fragmentation: how much of what is free the demand seen could not use, and how much of that a placement adds.
+"""Fragmentation: how much free memory the observed demand could not use, and how much a placement adds to it.
 
 After *Beware of Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation Gradient Descent* (USENIX ATC '23).
-Its measure of a node is the free GPU share that a task drawn from the demand could not use there: all of it where the
-node cannot take the task at all, else that of the GPUs which by themselves have too little for it. What is free shrinks
-by the same amount wherever an ask goes, so the least growth of fragments is the least loss of what is usable: the mean,
-over the demand, of the free memory of those GPUs that would do on nodes that would do. Here a node is a group of GPUs
-with its host.
+Its measure of a node is the free GPU share that a task drawn from the demand could not use there. That is all of it
+where the node cannot take the task, else the share on GPUs with too little for the task. An ask takes the same amount
+of free memory anywhere, so the least growth of fragments is the least loss of usable memory: the mean, over the demand,
+of the free memory of the suitable GPUs on suitable nodes. Here a node is a group of GPUs with its host.
 
-In one thing this goes further than the paper, which asks whether a node has the CPU for one such task: of the GPUs that
-would do, no more count than its CPU and memory would serve, at what the task takes of them for each GPU. On the paper's
-own trace that is 0.6 points more (`bench/openb.py`). Figures that are summed are whole numbers below 2^53, so that sums
-are exact in whatever order they are made.
+One thing goes further than the paper, which asks whether a node has the CPU for one such task. Here no more suitable
+GPUs count than the host's CPU and memory could serve, at what the task takes per GPU. On the paper's own trace that
+allocates 0.6 points more (`bench/openb.py`). Summed figures are whole numbers below 2^53, so sums are exact in any
+order.
 """
 
 from collections import Counter
@@ -21,19 +20,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from controller.domain.placement import Ask, Layout
-from controller.scheduling.inventory.inventory import Inventory
-from controller.scheduling.inventory.segments import NEVER, Bools, Ints
-from controller.scheduling.inventory.tables import NONE
+from controller.scheduling.inventory.arrays import NEVER, Bools, Ints
+from controller.scheduling.inventory.capacity import Inventory
+from controller.scheduling.inventory.tables import UNCLAIMABLE
 from controller.scheduling.search.rank import Fitting, Pack, free_memory
 
 Floats = NDArray[np.float64]
-_MOST_CLASSES: Final = 256  # rare ones count: without tasks of 8 GPUs a trace is packed a point less tightly
-_WEIGHT: Final = 10_000  # of all classes together
-_AT_ONCE: Final = 4_096  # placements looked at in one go, so that the arrays stay in the processor's cache
+_MOST_CLASSES: Final = 256  # rare ones matter: without tasks of 8 GPUs a trace is packed a point less tightly
+_WEIGHT: Final = 10_000  # sum over all classes
+_AT_ONCE: Final = 4_096  # placements per batch, so that the arrays stay in the processor's cache
 
 
 class _Cut(NamedTuple):
-    """What a class of demand wants of one GPU."""
+    """What a class of demand takes of one GPU."""
 
     memory_mib: int
     exclusive: bool
@@ -41,14 +40,14 @@ class _Cut(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Usable:
-    """By placement looked at, and by cut: the memory of the GPUs that would do, and their number."""
+    """By placement and cut: the memory of the suitable GPUs, and their number."""
 
     memory: Floats
     count: Floats
 
 
 class Fragments:
-    """What of each group the demand could use, kept up to date like a search."""
+    """By group: what the demand could use of it. Kept current like a search."""
 
     def __init__(self, inventory: Inventory) -> None:
         self._inventory = inventory
@@ -70,32 +69,32 @@ class Fragments:
         self._memory: Floats = np.zeros(shape)
         self._count: Floats = np.zeros(shape)
         self._value: Floats = np.zeros(shape[0])
-        self._known_to = inventory.log.position
-        self._look_at(np.arange(len(groups.worker)))
+        self._log_position = inventory.log.position
+        self._update(np.arange(len(groups.worker)))
 
     @property
-    def nobody(self) -> int:
-        """The row of nobody's GPU."""
+    def placeholder(self) -> int:
+        """The row of the placeholder GPU."""
         return len(self._inventory.gpus.uuid)
 
     def refresh(self) -> None:
-        """Takes over what changed since."""
+        """Updates the groups that changed since the last call."""
         log = self._inventory.log
         position = log.position
-        if position == self._known_to:
+        if position == self._log_position:
             return
-        rows = log.since(self._known_to)
-        self._known_to = position
-        self._look_at(np.arange(len(self._value)) if rows is None else rows)
+        rows = log.since(self._log_position)
+        self._log_position = position
+        self._update(np.arange(len(self._value)) if rows is None else rows)
 
     def loss(self, ask: Ask, layout: Layout, groups: Ints, gpus: Ints) -> Ints:
-        """How much of what is usable would be lost, in weighted MiB.
+        """The loss of usable memory by each placement, in weighted MiB.
 
         Args:
-            ask: what it takes of each host.
+            ask: what an instance takes of each host.
             layout: what it takes of each GPU.
-            groups: a group for each placement looked at.
-            gpus: the rows of the GPUs that it would take, a row for each placement.
+            groups: the group of each placement.
+            gpus: the GPU rows of each placement, a row for each.
         """
         parts = [
             self._loss(ask, layout, groups[first : first + _AT_ONCE], gpus[first : first + _AT_ONCE])
@@ -107,45 +106,45 @@ class Fragments:
         table = self._inventory.gpus
         memory, count = self._memory[groups], self._count[groups]
         for column in range(gpus.shape[1]):
-            room, whole = table.room[gpus[:, column]], table.whole[gpus[:, column]]
-            left = np.full_like(room, NONE) if layout.exclusive else room - layout.memory_mib
-            before, after = self._usable_of(room, whole), self._usable_of(left, np.full_like(whole, NONE))
+            free, whole = table.free[gpus[:, column]], table.whole[gpus[:, column]]
+            left = np.full_like(free, UNCLAIMABLE) if layout.exclusive else free - layout.memory_mib
+            before, after = self._usable_of(free, whole), self._usable_of(left, np.full_like(whole, UNCLAIMABLE))
             memory += after.memory - before.memory
             count += after.count - before.count
         value = self._values(_Usable(memory, count), groups, ask.host_memory_mib, ask.cpu_milli)
         return (self._value[groups] - value).astype(np.int64)
 
-    def _usable_of(self, room: Ints, whole: Ints) -> _Usable:
-        """Of single GPUs, to whose shape that of the cuts is added."""
-        have = np.where(self._cut_whole, whole[..., None], room[..., None])
-        does = have >= self._cut_mib
-        return _Usable(np.where(does, have, 0).astype(np.float64), does.astype(np.float64))
+    def _usable_of(self, free: Ints, whole: Ints) -> _Usable:
+        """For single GPUs. The result has the shape of the input, with a last axis for the cuts."""
+        have = np.where(self._cut_whole, whole[..., None], free[..., None])
+        fits = have >= self._cut_mib
+        return _Usable(np.where(fits, have, 0).astype(np.float64), fits.astype(np.float64))
 
-    def _look_at(self, rows: Ints) -> None:
+    def _update(self, rows: Ints) -> None:
         table = self._inventory.gpus
         for first in range(0, len(rows), _AT_ONCE):
             some = rows[first : first + _AT_ONCE]
             slots = self._inventory.groups.gpus[some]
-            usable = self._usable_of(table.room[slots], table.whole[slots])
+            usable = self._usable_of(table.free[slots], table.whole[slots])
             self._memory[some], self._count[some] = usable.memory.sum(axis=1), usable.count.sum(axis=1)
             self._value[some] = self._values(_Usable(self._memory[some], self._count[some]), some, 0, 0)
 
     def _values(self, usable: _Usable, groups: Ints, host_mib: int, cpu_milli: int) -> Floats:
-        """What the demand could use on these groups once so much of their hosts is gone."""
+        """What the demand could use on these groups after this much of their hosts is claimed."""
         workers, rows = self._inventory.workers, self._inventory.groups.worker[groups]
         memory = workers.memory[rows] - workers.memory_claimed[rows] - host_mib
         cpu = workers.cpu[rows] - workers.cpu_claimed[rows] - cpu_milli
         count = usable.count[:, self._cut]
-        does: Bools = (count >= self._gpus) & (memory[:, None] >= self._host_mib) & (cpu[:, None] >= self._cpu)
+        fits: Bools = (count >= self._gpus) & (memory[:, None] >= self._host_mib) & (cpu[:, None] >= self._cpu)
         served = np.minimum(cpu[:, None] / self._cpu_per_gpu, memory[:, None] / self._host_mib_per_gpu)
         share = np.minimum(served, count) / np.maximum(count, 1)
-        value: Floats = np.floor(np.where(does, usable.memory[:, self._cut] * share, 0.0)) @ self._weight
+        value: Floats = np.floor(np.where(fits, usable.memory[:, self._cut] * share, 0.0)) @ self._weight
         return value
 
 
 @dataclass(slots=True)
 class LeastFragmentation:
-    """Ranks by what is lost, and of equal losses takes the group with the least memory free."""
+    """Ranks by the loss of usable memory, then by the least free memory."""
 
     inventory: Inventory
     ask: Ask
@@ -162,7 +161,7 @@ class LeastFragmentation:
         keys = np.where(some.suitable, self.pack.gpu_keys(some), NEVER)
         order = keys.argsort(axis=1, kind="stable")
         keys = np.take_along_axis(keys, order, axis=1)
-        # Of GPUs that are equally full one is enough.
+        # Of equally full GPUs of a group, one is enough.
         different = keys != NEVER
         different[:, 1:] &= keys[:, 1:] != keys[:, :-1]
         rows, columns = np.nonzero(different)
@@ -173,7 +172,7 @@ class LeastFragmentation:
         return np.minimum.reduceat(loss, np.searchsorted(rows, np.arange(len(some.groups)))), free
 
     def gpu_keys(self, some: Fitting) -> Ints:
-        """The GPU of the least loss, of equal ones as pack; of several GPUs those of pack."""
+        """One GPU: by the least loss, then as pack. Several GPUs: as pack."""
         keys = self.pack.gpu_keys(some)
         if self.layout.gpus != self.layout.workers:
             return keys
@@ -186,11 +185,11 @@ class LeastFragmentation:
         return ranks.reshape(shape)
 
     def _packed(self, some: Fitting, wanted: Ints) -> Ints:
-        """The GPUs that pack would take of each group; nobody's GPU where some groups give fewer than others."""
+        """The GPUs that pack would take of each group, padded with the placeholder where a group gives fewer."""
         if not self.layout.gpus or not len(wanted):
             return np.zeros((len(wanted), 0), dtype=np.int64)
         keys = np.where(some.suitable, self.pack.gpu_keys(some), NEVER)
         most = int(wanted.max())
         order = keys.argsort(axis=1, kind="stable")[:, :most]
         slots = np.take_along_axis(some.slots, order, axis=1)
-        return np.where(np.arange(most) < wanted[:, None], slots, self.fragments.nobody)
+        return np.where(np.arange(most) < wanted[:, None], slots, self.fragments.placeholder)

@@ -1,26 +1,26 @@
-"""Which workers make a gang: as many as the layout has, their GPUs of one kind or nearly so, the leader first."""
+"""Chooses a gang's workers: as many as the layout has, with GPUs of one kind or of matching kinds, leader first."""
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from controller.scheduling.inventory.segments import NEVER, Bools, Ints
+from controller.scheduling.inventory.arrays import NEVER, Bools, Ints
 from controller.scheduling.search.candidates import Candidates
 
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """Why there is no gang: so many workers fit together; `mixed`: enough by themselves, but not of like GPUs."""
+    """Why there is no gang: only `workers` fit together. `mixed`: enough workers fit, but their GPUs do not match."""
 
     workers: int
     mixed: bool
 
 
 def find_gang(candidates: Candidates, rows: Bools | None = None) -> list[int] | Shortage:
-    """The groups of the best gang by rank; of these rows alone where they are given.
+    """The groups of the best gang by rank, among these rows if given.
 
-    GPUs of one kind are preferred to such as are merely alike. Of GPUs that were named by hand all must take part. The
-    leader is the one with the most GPUs, then ranks go by the workers' names.
+    GPUs of one kind are preferred to matching kinds. All GPUs that are named by hand must take part. The leader is the
+    worker with the most GPUs; the other ranks follow the workers' names.
     """
     fits = candidates.first != NEVER
     if rows is not None:
@@ -28,7 +28,7 @@ def find_gang(candidates: Candidates, rows: Bools | None = None) -> list[int] | 
     fitting = np.flatnonzero(fits)
     groups = candidates.request.inventory.groups
     size = candidates.layout.workers
-    for classes in (groups.kind, groups.alike):
+    for classes in (groups.kind, groups.matching):
         found = [
             gang
             for number in np.unique(classes[fitting]).tolist()
@@ -40,12 +40,12 @@ def find_gang(candidates: Candidates, rows: Bools | None = None) -> list[int] | 
     workers = len(np.unique(groups.worker[fitting]))
     if workers < size:
         return Shortage(workers, mixed=False)
-    alike = groups.alike[fitting]
-    return Shortage(max(len(np.unique(groups.worker[fitting[alike == n]])) for n in np.unique(alike)), mixed=True)
+    matching = groups.matching[fitting]
+    return Shortage(max(len(np.unique(groups.worker[fitting[matching == n]])) for n in np.unique(matching)), mixed=True)
 
 
 def _best(candidates: Candidates, fitting: Ints, size: int) -> list[int] | None:
-    """The best groups of as many workers, best first; None where there are not so many."""
+    """The best groups of `size` workers, best first; None if fewer fit."""
     order = fitting[np.lexsort((fitting, candidates.second[fitting], candidates.first[fitting]))]
     owners = candidates.request.inventory.groups.worker[order]
     _, firsts = np.unique(owners, return_index=True)

@@ -1,21 +1,21 @@
-"""Asks in, decisions out: each ask in turn takes the best place that is left.
+"""Places asks in order: each takes the best place that is left.
 
-What a search found out is kept with the inventory, so equal asks share it, however far apart they come (`search.py`).
+Search results are kept with the inventory, so equal asks share them, however far apart they come (`cached_search.py`).
 """
 
 from collections.abc import Sequence
 
 from controller.domain.placement import Ask, Decision, Layout, Placed, PlannedClaim, Unplaced
-from controller.scheduling.explain.explain import explain_unplaced
-from controller.scheduling.inventory.inventory import Inventory
+from controller.scheduling.explain.unplaced import explain_unplaced
+from controller.scheduling.inventory.capacity import Inventory
+from controller.scheduling.search.cached_search import engine_chain, search_for
 from controller.scheduling.search.candidates import Choice
-from controller.scheduling.search.search import search_for
 
 
 def place(inventory: Inventory, asks: Sequence[Ask]) -> list[Decision]:
-    """Decides every ask in the order given, reserving as it goes.
+    """Decides all asks in the order given and reserves each place.
 
-    Begins a pass: `inventory.rollback()` afterwards takes everything back, `unreserve` a single decision.
+    Begins a pass. Afterwards `inventory.rollback()` takes everything back, and `unreserve` a single decision.
 
     Returns:
         One decision per ask, in the same order.
@@ -25,7 +25,7 @@ def place(inventory: Inventory, asks: Sequence[Ask]) -> list[Decision]:
 
 
 def place_one(inventory: Inventory, ask: Ask) -> Decision:
-    """Decides one ask by its best engine that fits anywhere, within the pass that has begun."""
+    """Decides one ask within the current pass, by the best engine that fits anywhere."""
     placed = find(inventory, ask)
     if placed is None:
         return Unplaced(ask.instance, explain_unplaced(inventory, ask))
@@ -34,18 +34,16 @@ def place_one(inventory: Inventory, ask: Ask) -> Decision:
 
 
 def find(inventory: Inventory, ask: Ask) -> Placed | None:
-    """The place for an ask by its best engine that fits anywhere; reserves nothing."""
-    by: Ask | None = ask
-    while by is not None:
+    """The place for an ask, by the best engine that fits anywhere. Reserves nothing."""
+    for by in engine_chain(ask):
         found = search_for(inventory, by).best(by.avoid_workers)
         if found is not None:
-            return _claims(inventory, by, *found)
-        by = by.otherwise
+            return _placed(inventory, by, *found)
     return None
 
 
-def _claims(inventory: Inventory, ask: Ask, layout: Layout, choice: Choice) -> Placed:
-    """For each rank the claims on the GPUs, by index, and last the one on the host."""
+def _placed(inventory: Inventory, ask: Ask, layout: Layout, choice: Choice) -> Placed:
+    """The claims of each rank: on its GPUs by index, then on its host."""
     workers, gpus = inventory.workers, inventory.gpus
     claims: list[PlannedClaim] = []
     for rank, (worker, rows) in enumerate(zip(choice.workers, choice.gpus, strict=True)):

@@ -1,15 +1,15 @@
-"""Which of those that fit: two keys for every group of GPUs. Smaller is better, the second where the first is equal.
+"""Ranking of the groups that fit: two keys for every group. Smaller is better; the second decides between equal first.
 
-pack, one GPU: the least memory left over, then a GPU that is shared already, then the group with the fewest untouched
-GPUs. An exclusive claim leaves nothing over, so there the smallest GPU that is large enough wins.
-pack, several GPUs: the group with the fewest suitable GPUs, so that large free workers stay whole; then as for one.
-spread: the fewest instances of this deployment on the worker, then the fewest of all; then the same by GPU, and the
-least memory claimed.
-no GPU: pack takes the host whose GPUs have the least memory free, so that free GPUs keep the CPU and memory without
-which nobody can use them; of those it fills the one with the least memory left over. Who claims nothing of a host
-cannot be packed and goes where the fewest instances are.
-least_fragmentation: the least of what the demand seen could use is lost (`fragmentation.py`), then the group with the
-least memory free. Where no demand is known it is pack.
+pack, one GPU: the least memory left over, then a GPU that is already shared, then the group with the fewest unclaimed
+GPUs. An exclusive claim leaves nothing over, so the smallest GPU that is large enough wins.
+pack, several GPUs: the group with the fewest suitable GPUs, so that large free workers stay whole; then as for one GPU.
+spread: the fewest instances of this deployment on the worker, then the fewest of all deployments; then the same by GPU,
+and the least memory claimed.
+no GPU: pack takes the host whose GPUs have the least free memory, so that free GPUs keep the CPU and memory that they
+need; then the host with the least memory left over. An ask that claims nothing of a host cannot be packed, and goes
+where the fewest instances run.
+least_fragmentation: the least loss of what the observed demand could use (`fragmentation.py`), then the group with the
+least free memory. Where no demand is known it equals pack.
 """
 
 from dataclasses import dataclass
@@ -18,24 +18,24 @@ from typing import Final, Protocol
 import numpy as np
 
 from controller.domain.placement import Ask, Layout
-from controller.scheduling.inventory.inventory import Inventory
-from controller.scheduling.inventory.segments import NEVER, Bools, Ints, nth_smallest
+from controller.scheduling.inventory.arrays import NEVER, Bools, Ints, nth_smallest
+from controller.scheduling.inventory.capacity import Inventory
 
-# How figures share one integer. Of a GPU: 2^11 instances of a deployment, 2^20 instances, 2^31 MiB.
+# How figures share one integer. Per GPU: 2^11 instances of a deployment, 2^20 instances, 2^31 MiB.
 _INSTANCES_BITS: Final = 20
 _MEMORY_BITS: Final = 31
-_LEFT_BITS: Final = 44  # twice the MiB of a GPU, and one
+_LEFT_BITS: Final = 44  # twice the MiB of a GPU plus one
 _WORKER_BITS: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Fitting:
-    """Some groups and, of each, which GPUs fit: all arrays have a row per group, `slots` and so on a column per GPU."""
+    """Some groups and their suitable GPUs. All arrays have a row per group; those of GPUs have a column per GPU."""
 
     groups: Ints
     workers: Ints
     slots: Ints  # rows of the GPUs
-    have: Ints  # what a claim can have of each
+    have: Ints  # memory for a claim on each
     suitable: Bools
 
 
@@ -43,14 +43,14 @@ class Ranking(Protocol):
     """Ranks groups for one layout of one ask."""
 
     def keys(self, some: Fitting, wanted: Ints) -> tuple[Ints, Ints]:
-        """Both keys of these groups, of each of which so many GPUs are wanted."""
+        """Both keys of these groups, for the wanted number of GPUs of each."""
 
     def gpu_keys(self, some: Fitting) -> Ints:
-        """One number per GPU; smaller is better."""
+        """One key per GPU; smaller is better."""
 
 
 def nth_key(keys: Ints, suitable: Bools, wanted: Ints) -> Ints:
-    """The key of the last GPU that each group would give."""
+    """By group: the key of the last GPU that an instance would get there."""
     if not len(wanted) or not keys.shape[1]:
         return np.full(len(wanted), NEVER, dtype=np.int64)
     masked = np.where(suitable, keys, NEVER)
@@ -63,14 +63,14 @@ def nth_key(keys: Ints, suitable: Bools, wanted: Ints) -> Ints:
 
 
 def free_memory(inventory: Inventory, slots: Ints) -> Ints:
-    """What shared claims could still have of each group."""
-    free: Ints = np.maximum(inventory.gpus.room[slots], 0).sum(axis=1)
+    """By group: the memory free for shared claims."""
+    free: Ints = np.maximum(inventory.gpus.free[slots], 0).sum(axis=1)
     return free
 
 
 @dataclass(slots=True)
 class Pack:
-    """Fills what is in use already."""
+    """Fills GPUs and hosts that are already in use."""
 
     inventory: Inventory
     ask: Ask
@@ -80,11 +80,11 @@ class Pack:
         """See the module."""
         if not self.layout.gpus:
             return self._host_keys(some)
-        untouched = np.count_nonzero(self.inventory.gpus.whole[some.slots] >= 0, axis=1)
+        unclaimed = np.count_nonzero(self.inventory.gpus.whole[some.slots] >= 0, axis=1)
         last = nth_key(self.gpu_keys(some), some.suitable, wanted)
         if self.layout.gpus > self.layout.workers:
             last = np.minimum(last, (1 << _LEFT_BITS) - 1) | np.count_nonzero(some.suitable, axis=1) << _LEFT_BITS
-        return last, untouched
+        return last, unclaimed
 
     def gpu_keys(self, some: Fitting) -> Ints:
         """See the module."""
@@ -104,7 +104,7 @@ class Pack:
 
 @dataclass(slots=True)
 class Spread:
-    """Keeps away from the deployment's own instances first, then from all."""
+    """Avoids the deployment's own instances first, then all instances."""
 
     inventory: Inventory
     ask: Ask

@@ -4,10 +4,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from controller.domain.pending import PendingRow
 from controller.domain.placement import Placed, PlannedClaim, Unplaced
-from controller.scheduling.explain.explain import headline
+from controller.scheduling.explain.unplaced import headline
 from controller.store.core.notify import CHANNEL, Hints, notify, notify_all, payloads
-from controller.store.placement.pending import PendingRow
 
 # Two statements, since each costs a round trip, and one at a time those are most of what a placement takes. This one
 # locks and reads. A count is known only when all of its rows are locked, so each waits for the one before: instances,

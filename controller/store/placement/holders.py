@@ -5,12 +5,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from controller.domain.events import NewEvent
-from controller.scheduling.admission.admission import Holders
-from controller.scheduling.inventory.holders import Holder
+from controller.domain.holdings import Holder, Holders, Holdings
+from controller.domain.pending import PendingRow
 from controller.store.core.errors import LostGuardError
 from controller.store.core.events import write_events
-from controller.store.placement.holdings import Holdings
-from controller.store.placement.pending import PendingRow
 
 _STAYING: Final = ("scheduled", "starting", "running", "unhealthy", "backoff")
 # An instance whose worker is silent is not among them: nobody could be told to make it leave.
@@ -34,7 +32,7 @@ class Preemption:
     """One who waits, and those that leave for it."""
 
     waiting: PendingRow
-    leave: tuple[Holder, ...]
+    victims: tuple[Holder, ...]
 
 
 async def read_holders(connection: Any, holdings: Holdings, *, without: Collection[str] = ()) -> Holders:
@@ -43,15 +41,15 @@ async def read_holders(connection: Any, holdings: Holdings, *, without: Collecti
     What they hold is known already, of the same moment.
     """
     found: dict[bool, list[Holder]] = {True: [], False: []}
-    moving: list[Holder] = []
+    relocating: list[Holder] = []
     for row in await connection.fetch(_OCCUPANTS, list(_STAYING), list(without)):
         holding = holdings.get(row["id"])
         if holding is not None:
             one = Holder(row["id"], row["priority"], row["born"], holding.workers, holding.claims, row["epoch"])
             found[row["leaving"]].append(one)
             if row["moving"] and not row["leaving"]:
-                moving.append(one)
-    return Holders(tuple(found[False]), tuple(found[True]), tuple(moving))
+                relocating.append(one)
+    return Holders(tuple(found[False]), tuple(found[True]), tuple(relocating))
 
 
 async def preempt_victims(connection: Any, pushes: Sequence[Preemption]) -> set[str]:
@@ -66,7 +64,7 @@ async def preempt_victims(connection: Any, pushes: Sequence[Preemption]) -> set[
     marks = [
         {"id": o.instance, "epoch": o.epoch, "waits": push.waiting.id, "waits_epoch": push.waiting.epoch}
         for push in pushes
-        for o in push.leave
+        for o in push.victims
     ]
     rows = await connection.fetch(_PUSH_OUT, marks, list(_STAYING))
     if len(rows) != len(marks):
@@ -77,7 +75,7 @@ async def preempt_victims(connection: Any, pushes: Sequence[Preemption]) -> set[
 
 
 def _event(push: Preemption, deployment_of: dict[str, str]) -> NewEvent:
-    waiting, names = push.waiting, [o.instance for o in push.leave]
+    waiting, names = push.waiting, [o.instance for o in push.victims]
     return NewEvent(
         reason="preempting",
         message=f"{waiting.id} of priority {waiting.priority} pushes out {', '.join(names)}",
@@ -90,6 +88,6 @@ def _event(push: Preemption, deployment_of: dict[str, str]) -> NewEvent:
         evidence={
             "priority": waiting.priority,
             "waited_s": round(waiting.waited_s, 3),
-            "leave": [{"instance": o.instance, "priority": o.priority, "gpus": o.gpus} for o in push.leave],
+            "leave": [{"instance": o.instance, "priority": o.priority, "gpus": o.gpus} for o in push.victims],
         },
     )

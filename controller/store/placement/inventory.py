@@ -1,17 +1,19 @@
-"""The inventory as the ledger has it: read whole once, then only what changed.
+"""Workers, devices and claims for the inventory: everything once, then only what changed.
 
-Each row of workers and devices carries the transaction that last wrote it. A refresh reads the rows written by
-transactions that the snapshot before could not yet see as finished, so none is missed however commits interleave.
+Each row of workers and devices carries the transaction that last wrote it. A read returns the rows written by
+transactions that the snapshot before could not see as finished, so it misses none, whatever the order of commits.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
-from controller.domain.placement import DeviceState, WorkerFacts
-from controller.scheduling.inventory.inventory import Inventory
-from controller.store.placement.holdings import Holdings, Row, load_of
+from controller.domain.holdings import HeldClaim
+from controller.domain.placement import DeviceState, PlannedClaim, WorkerFacts
 
-# A horizon comes with each row that changed. Where none did, the old one is as good.
+Row = Mapping[str, Any]
+FROM_THE_START: Final = "0"
+# Each changed row carries the horizon. If none changed, the old horizon still holds.
 _WORKERS: Final = """
     select id, name, phase, cordoned, draining, deleted_at, os, arch, driver, simulated, labels, engines, gpus_known,
            proxy_address, pg_snapshot_xmin(pg_current_snapshot())::text as horizon
@@ -36,49 +38,59 @@ _DEVICES_WITHOUT: Final = """
                    count(*) filter (where c.exclusive) as excl, array_agg(c.instance_id) as instances
               from claims c join instances i on i.id = c.instance_id
              where i.deployment_uid = any($1::uuid[]) group by c.device) x on x.device = d.uuid"""
-_FROM_THE_START: Final = "0"
 
 
-class InventoryCache:
-    """An `Inventory` kept up to date by reading changes. For one reader at a time."""
+@dataclass(frozen=True, slots=True)
+class InventoryChanges:
+    """What was written since a horizon.
 
-    def __init__(self) -> None:
-        self.inventory = Inventory()
-        self.holdings = Holdings()
-        self._horizon = _FROM_THE_START
-
-    async def refresh(self, connection: Any) -> None:
-        """Takes over what changed. The connection must be in one REPEATABLE READ transaction."""
-        workers = await connection.fetch(_WORKERS, self._horizon)
-        devices = await connection.fetch(_DEVICES, self._horizon)
-        if devices:
-            uuids = [row["uuid"] for row in devices]
-            claims = await connection.fetch(_CLAIMS, uuids)
-            for instance, holding in self.holdings.take_over(uuids, claims):
-                if holding is None:
-                    self.inventory.remove_load([instance])
-                else:
-                    self.inventory.upsert_load([load_of(instance, holding)])
-        self.inventory.upsert_workers(_worker(row) for row in workers if row["deleted_at"] is None)
-        self.inventory.remove_workers(str(row["id"]) for row in workers if row["deleted_at"] is not None)
-        self.inventory.upsert_devices(_device(row) for row in devices if not row["orphaned"])
-        self.inventory.remove_devices(row["uuid"] for row in devices if row["orphaned"])
-        self._horizon = next((row["horizon"] for row in (*workers, *devices)), self._horizon)
-
-
-async def read_inventory(connection: Any, *, without: Collection[str] = ()) -> InventoryCache:
-    """A fresh inventory of this moment with who holds what, for who plans without writing.
-
-    Args:
-        connection: in one REPEATABLE READ transaction.
-        without: uids of deployments whose claims are thought away, as if what they run had ended.
+    Attributes:
+        workers: present state of the workers that changed; `deleted_workers` are the ids of those that were deleted.
+        devices: present state of the devices that changed; `orphaned_devices` are the UUIDs of deleted workers' ones.
+        device_uuids: all devices that changed, orphaned ones included.
+        claims: all claims on those devices, each with its instance.
+        horizon: for the next read.
     """
-    cache = InventoryCache()
-    await cache.refresh(connection)
-    freed = await connection.fetch(_DEVICES_WITHOUT, list(without)) if without else []
-    cache.inventory.upsert_devices(_device(row) for row in freed)
-    cache.inventory.remove_load({instance for row in freed for instance in row["instances"]})
-    return cache
+
+    workers: Iterable[WorkerFacts]
+    deleted_workers: Collection[str]
+    devices: Iterable[DeviceState]
+    orphaned_devices: Collection[str]
+    device_uuids: Collection[str]
+    claims: Iterable[tuple[str, HeldClaim]]
+    horizon: str
+
+
+async def read_changes(connection: Any, horizon: str) -> InventoryChanges:
+    """Reads what was written since `horizon`. The connection must be in one REPEATABLE READ transaction."""
+    workers = await connection.fetch(_WORKERS, horizon)
+    devices = await connection.fetch(_DEVICES, horizon)
+    uuids = [row["uuid"] for row in devices]
+    claims = await connection.fetch(_CLAIMS, uuids) if uuids else []
+    return InventoryChanges(
+        workers=(_worker(row) for row in workers if row["deleted_at"] is None),
+        deleted_workers=[str(row["id"]) for row in workers if row["deleted_at"] is not None],
+        devices=(_device(row) for row in devices if not row["orphaned"]),
+        orphaned_devices=[row["uuid"] for row in devices if row["orphaned"]],
+        device_uuids=uuids,
+        claims=_held(claims),
+        horizon=next((row["horizon"] for row in (*workers, *devices)), horizon),
+    )
+
+
+async def read_devices_without(connection: Any, uids: Collection[str]) -> tuple[list[DeviceState], set[str]]:
+    """The devices that these deployments hold, as if their claims were released, and the instances that hold them."""
+    rows = await connection.fetch(_DEVICES_WITHOUT, list(uids))
+    return [_device(row) for row in rows], {instance for row in rows for instance in row["instances"]}
+
+
+def _held(rows: Iterable[Row]) -> Iterator[tuple[str, HeldClaim]]:
+    for row in rows:
+        claim = PlannedClaim(
+            row["device"], row["memory_mib"], row["cpu_milli"], row["exclusive"], row["position"], row["rank"]
+        )
+        held = HeldClaim(str(row["deployment_uid"]), str(row["worker_id"]), row["kind"] == "gpu", claim)
+        yield row["instance_id"], held
 
 
 def _worker(row: Row) -> WorkerFacts:

@@ -5,9 +5,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from controller.domain.need_json import need_from_json
-from controller.domain.placement import Ask, Need
-from controller.scheduling.admission.admission import PendingInstance
-from controller.scheduling.estimate import for_instance
+from controller.domain.pending import Destination, PendingRow, new_instance
+from controller.domain.placement import Need
 from controller.store.deployments.observe import spec_from_json
 from schemas.manifest.deployment import DeploymentSpec
 
@@ -88,66 +87,6 @@ class RevisionRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Destination:
-    """A place chosen beforehand: workers by name, GPUs by UUID."""
-
-    workers: tuple[str, ...]
-    gpus: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class PendingRow:
-    """An instance that can be placed as soon as something fits."""
-
-    id: str
-    deployment_uid: str
-    deployment: str
-    revision: int
-    phase: str
-    epoch: int
-    waited_s: float
-    message: str
-    avoid_worker: str | None = None  # where it has failed too often in a row
-    priority: int = 0
-    preempt: bool = False
-    pushing: bool = False  # those whom it pushed out are still leaving
-    destination: Destination | None = None  # a copy of one that is to move goes there and nowhere else
-    promised: Destination | None = None  # where others are moved so that it fits
-
-    def ask_by(self, ask: Ask) -> Ask:
-        """What it asks itself, by what each instance of its revision does."""
-        avoid = frozenset({self.avoid_worker}) if self.avoid_worker else frozenset[str]()
-        own = for_instance(ask, self.id, avoid)
-        return own if self.destination is None else _bound_for(own, self.destination)
-
-    def pending_by(self, ask: Ask) -> PendingInstance:
-        """How it stands in the queue."""
-        own = self.ask_by(ask)
-        promised = _bound_for(own, self.promised) if self.promised is not None else None
-        return PendingInstance(own, self.priority, self.preempt, self.waited_s, self.pushing, promised)
-
-
-def _bound_for(ask: Ask, to: Destination) -> Ask:
-    """The ask by hand of a place that was chosen beforehand: the same checks, and no other place."""
-    otherwise = _bound_for(ask.otherwise, to) if ask.otherwise is not None else None
-    return replace(ask, workers=() if to.gpus else to.workers, gpus=to.gpus, otherwise=otherwise)
-
-
-def new_instance(id_: str, deployment_uid: str, deployment: str, revision: int) -> PendingRow:
-    """An instance that is about to be created, and waits for nothing but its place."""
-    return PendingRow(
-        id=id_,
-        deployment_uid=deployment_uid,
-        deployment=deployment,
-        revision=revision,
-        phase="pending",
-        epoch=0,
-        waited_s=0.0,
-        message="",
-    )
-
-
-@dataclass(frozen=True, slots=True)
 class PendingSnapshot:
     """Who waits, whether there are more, and in how many seconds the next one ends its back-off."""
 
@@ -180,9 +119,9 @@ async def read_pending(
             else None,
             priority=row["priority"],
             preempt=row["preempt"],
-            pushing=row["pushing"],
+            preempting=row["pushing"],
             destination=_destination(row["destination"]),
-            promised=_destination(row["promised"]),
+            relocation_target=_destination(row["promised"]),
         )
         for row in rows
     ]

@@ -7,9 +7,8 @@ import pytest
 
 from controller.api.dry_run import manifests as manifests_module
 from controller.api.dry_run.effects import ManifestEffect, plan_items
+from controller.domain.holdings import Holder, Holders
 from controller.domain.placement import Need, PlannedClaim
-from controller.scheduling.admission.admission import Holders
-from controller.scheduling.inventory.holders import Holder
 from controller.store.core.database import Database
 from schemas.manifest.deployment import DeploymentSpec
 from support.fleet import Fleet
@@ -71,7 +70,7 @@ async def test_pending_instances_come_first_and_their_capacity_is_reserved(api: 
         await connection.execute("update instances set phase_since = now() - interval '2 min' where id = 'big-1'")
     (item,) = (await plan(api, first))["items"]
     assert not item["fits"]
-    assert "room is kept for big-1 on w" in item["explain"]["message"]
+    assert "capacity is reserved for big-1 on w" in item["explain"]["message"]
 
 
 async def test_each_kind_of_change_is_distinguished(api: ServedApi, db: Database) -> None:
@@ -169,9 +168,9 @@ async def test_a_plan_names_the_victims(api: ServedApi, db: Database) -> None:
     whole = {"gpus": 1, "exclusive": True}
     (item,) = (await plan(api, manifest("high", priority=500, preempt=True, resources=whole)))["items"]
     assert (item["fits"], item["preempts"]) == (False, ["low-1"])
-    assert "pushes out low-1" in item["explain"]["note"]
+    assert "preempts low-1" in item["explain"]["note"]
     (item,) = (await plan(api, manifest("high", priority=500, resources=whole)))["items"]
-    assert (item["preempts"], item["explain"]["advice"]) == ([], ["fits when w is free of low-1"])
+    assert (item["preempts"], item["explain"]["advice"]) == ([], ["fits once low-1 has ended on w"])
 
 
 async def test_a_model_that_is_not_read_in_time_leaves_the_others_planned(
@@ -239,4 +238,4 @@ def test_a_full_cluster_is_planned_as_quickly() -> None:
     assert time.process_time() - began < 3.0
     assert not any(item.fits for item in items)
     assert items[0].explain is not None
-    assert "is free of" in items[0].explain.advice[-1]
+    assert "ended on" in items[0].explain.advice[-1]

@@ -1,4 +1,4 @@
-"""llama.cpp, which spreads layers and not matrices; and the choice among all engines."""
+"""llama.cpp, which spreads layers and does not split matrices; and `engine: auto`."""
 
 import json
 from dataclasses import replace
@@ -52,51 +52,51 @@ def test_llama_cpp_keeps_a_batch_beside_each_slots_window() -> None:
     assert part("compute", **{"ubatch-size": 2048}) == pytest.approx(4 * part("compute"), abs=4)
 
 
-def test_llama_cpp_keeps_to_the_default_context_on_memory_given_by_the_user() -> None:
-    """It takes what it needs: without a context that would be the model's own, whatever was claimed."""
+def test_llama_cpp_uses_the_default_context_where_the_user_states_the_memory() -> None:
+    """Without a stated context it would use the model's own, whatever the claim."""
     wanted = spec("llama-cpp", resources={"gpu_memory": "8GiB"})
     given = engine_for(wanted).need(wanted, None)
     launch = replace(ONE, context=given.context, sequences=given.sequences)
     assert " ".join(process(wanted, launch).argv).endswith("--n-gpu-layers 999 --ctx-size 32768 --parallel 4")
 
 
-def test_llama_cpp_reads_whatever_is_loaded_beside_the_model() -> None:
+def test_llama_cpp_reads_adapters_and_vision_towers() -> None:
     wanted = spec("llama-cpp", args={"lora": "/a.gguf", "mmproj": "/tower.gguf"})
     work = engine_for(wanted).analysis(wanted)
     assert work is not None
     assert work.payload["adapters"] == [{"gguf": "/a.gguf"}, {"gguf": "/tower.gguf"}]
 
 
-def test_the_rest_stays_in_host_memory_only_where_the_user_says_so() -> None:
+def test_layers_stay_in_host_memory_only_where_the_user_asks() -> None:
     whole, part = need("llama-cpp", QUANTISED), need("llama-cpp", QUANTISED, args={"n-gpu-layers": 11})
     assert whole.host_memory_mib == 512
-    assert part.host_memory_mib == 512 + 3129 + 2731  # 22 of 33 layers, and what they keep of 4 GiB of cache
+    assert part.host_memory_mib == 512 + 3129 + 2731  # 22 of 33 layers, and their part of 4 GiB of cache
     assert part.shares[0].parts["weights"] == 1565
     assert any("11 of 33 layers" in note for note in part.notes)
     on_host = need("llama-cpp", QUANTISED, args={"n-gpu-layers": 0})
     assert on_host.memory_mib == 0
     assert on_host.host_memory_mib == 512 + 4693 + 4 * GIB
     launch = Launch(context=on_host.context, sequences=on_host.sequences)
-    # Else it would take the model's own context, of which 131,072 tokens would be sixteen times as much.
+    # Else it would use the model's own context: 131,072 tokens are sixteen times as much.
     line = " ".join(process(spec("llama-cpp", args={"n-gpu-layers": 0}), launch).argv)
     assert "--ctx-size 32768 --parallel 4" in line
     silent = need("llama-cpp", replace(QUANTISED, kv_heads=None), args={"n-gpu-layers": 0})
-    assert silent.parts["cache"] == pytest.approx(4693 / 5, abs=1)  # not known, and not nothing
+    assert silent.parts["cache"] == pytest.approx(4693 / 5, abs=1)  # unknown, and not zero
     (asked,) = asks("llama-cpp", QUANTISED, args={"n-gpu-layers": 0})
     assert [one.gpus for one in asked.layouts] == [0]
 
 
-def test_auto_asks_for_the_best_engine_first_and_says_why() -> None:
+def test_auto_tries_the_best_engine_first_and_says_why() -> None:
     chain = asks("auto", LLAMA)
     assert [asked.engine for asked in chain] == ["vllm", "sglang", "transformers"]
     assert [asked.compatibility.engine for asked in chain] == ["vllm", "sglang", "transformers"]
-    assert need("auto", LLAMA).notes[-1] == "engine: vllm, and where that fits nowhere sglang, transformers"
+    assert need("auto", LLAMA).notes[-1] == "engine: vllm, or sglang, transformers where that fits nowhere"
     gguf = asks("auto", QUANTISED, model="gguf:/m.gguf")
     assert [asked.engine for asked in gguf] == ["llama-cpp"]
     cpu = asks("auto", LLAMA, args={"device": "cpu"})
     assert [(asked.engine, asked.layouts[0].gpus) for asked in cpu] == [("transformers", 0)]
     shown = asks("auto", LLAMA, args={"context_length": 4096})
-    assert [asked.engine for asked in shown] == ["sglang"]  # by whose flag is given
+    assert [asked.engine for asked in shown] == ["sglang"]  # one of its own flags is given
     old = asks("auto", replace(LLAMA, architectures=("T5ForConditionalGeneration",)))
     assert [asked.engine for asked in old] == ["transformers"]
     assert any(
@@ -105,7 +105,7 @@ def test_auto_asks_for_the_best_engine_first_and_says_why() -> None:
     )
 
 
-def test_auto_of_a_revision_from_before_there_was_a_choice_is_transformers() -> None:
+def test_auto_without_a_stored_engine_is_transformers() -> None:
     wanted = spec("auto")
     asked = asks_for(wanted, Need(3768), engine_for(wanted), instance="i", deployment_uid="d")
     assert (asked.engine, asked.otherwise) == ("transformers", None)

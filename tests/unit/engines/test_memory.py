@@ -1,4 +1,4 @@
-"""What a model takes of each GPU: hand-reckoned figures of well-known models, and what no split may break."""
+"""Memory per GPU: figures of well-known models calculated by hand, and properties of all splits."""
 
 import runpy
 from dataclasses import replace
@@ -61,7 +61,7 @@ def test_the_page_is_up_to_date() -> None:
         ("Llama-3.1-70B", 327_680),
         ("Mistral-7B-v0.3", 131_072),
         ("Gemma-3-27B", 62 * 16 * 256 * 2),
-        ("DeepSeek-V3 and R1", 70_272),  # 61 x (512 + 64) x 2: nothing of its 128 heads
+        ("DeepSeek-V3 and R1", 70_272),  # 61 x (512 + 64) x 2, without its 128 heads
         ("Qwen2.5-VL-7B", 57_344),
         ("bge-base-en-v1.5", 0),
         ("Qwen2.5-7B-Instruct-AWQ", 57_344),
@@ -69,7 +69,7 @@ def test_the_page_is_up_to_date() -> None:
         ("Llama-3.1-8B-Instruct, GGUF Q4_K_M", 131_072),
     ],
 )
-def test_cache_per_token_is_what_the_architecture_says(name: str, per_token: int) -> None:
+def test_cache_per_token_follows_the_architecture(name: str, per_token: int) -> None:
     assert cache_bytes_per_token(facts(name), 2) == per_token
     assert cache_bytes_per_token(facts(name), 1) == per_token / 2  # FP8
 
@@ -93,42 +93,42 @@ def test_heads_of_keys_and_values_are_divided_but_never_below_one() -> None:
     assert cache(llama, Split(2, 1, 4)) == cache(llama, Split(2, 1, 1))  # each copy serves as many
 
 
-def test_a_latent_is_kept_by_each_gpu_whole() -> None:
+def test_each_gpu_keeps_a_whole_latent() -> None:
     deepseek = facts("DeepSeek-V3 and R1")
     assert cache(deepseek, Split(8, 1, 1)) == cache(deepseek) == 70_272 * 8192 * 16
     assert cache(deepseek, Split(8, 2, 1)) == cache(deepseek) * 31 / 61  # the larger of two stages
 
 
 def test_sparse_attention_keeps_an_index_beside_its_latent() -> None:
-    """DeepSeek-V3.2: 61 x 132 bytes of the index, which an FP8 cache does not make smaller."""
+    """DeepSeek-V3.2: 61 x 132 bytes of index, also with an FP8 cache."""
     sparse = replace(facts("DeepSeek-V3 and R1"), index_head_dim=128)
     assert cache_bytes_per_token(sparse, 2) == 70_272 + 61 * 132
     assert cache_bytes_per_token(sparse, 1) == 70_272 / 2 + 61 * 132
     assert cache(sparse, Split(8, 1, 1)) == (70_272 + 61 * 132) * 8192 * 16
 
 
-def test_a_window_bounds_the_layers_that_look_through_it() -> None:
-    gemma = facts("Gemma-3-27B")  # every sixth layer sees everything: 10 of 62
+def test_a_window_bounds_the_cache_of_its_layers() -> None:
+    gemma = facts("Gemma-3-27B")  # every sixth layer has full attention: 10 of 62
     assert (gemma.full_layers, gemma.sliding_window) == (10, 1024)
     assert cache(gemma) == (10 * 8192 + 52 * 1024) * 16 * 16 * 256 * 2
     assert cache(gemma, context=512) == 62 * 512 * 16 * 16 * 256 * 2
-    # vLLM does not start unless one sequence fits together with a step's tokens, which come in before the oldest go.
+    # vLLM starts only if one sequence fits together with the tokens of a step, which enter before the oldest leave.
     one = replace(work(sequences=1), beyond_windows=8192)
     assert cache_per_gpu(gemma, ONE, one) == 62 * 8192 * 16 * 256 * 2
     many = replace(work(), beyond_windows=8192)
     assert cache_per_gpu(gemma, ONE, many) == (10 * 8192 * 16 + 52 * (1024 * 16 + 8192)) * 16 * 256 * 2
-    # It gives the 52 layers room in six groups of ten.
+    # It allocates the 52 layers in six groups of ten.
     assert cache_per_gpu(gemma, ONE, replace(one, window_groups=True)) == 70 * 8192 * 16 * 256 * 2
     assert cache(replace(gemma, uncached_layers=52, full_layers=10)) == 10 * 8192 * 16 * 16 * 256 * 2
 
 
-def test_without_heads_in_the_files_the_cache_is_not_known() -> None:
+def test_without_heads_in_the_files_the_cache_is_unknown() -> None:
     bare = ModelFacts("safetensors", 100, {"BF16": 100})
     assert cache_bytes_per_token(bare, 2) is None
     assert cache_per_gpu(bare, ONE, work()) is None
 
 
-def test_floating_types_become_the_one_that_the_engine_works_in() -> None:
+def test_floating_types_become_the_engines_working_type() -> None:
     mixed = ModelFacts("safetensors", 1000, {"F32": 400, "BF16": 200, "I32": 300, "F8_E4M3": 100})
     assert loaded_bytes(mixed, 2) == 200 + 200 + 300 + 100
     assert loaded_bytes(mixed, 4) == 400 + 400 + 300 + 100

@@ -1,4 +1,4 @@
-"""What each engine is started with, what it needs, where it runs."""
+"""Each engine: its command line, its need, its compatibility."""
 
 from typing import Any
 
@@ -43,7 +43,7 @@ def test_a_task_needs_no_port() -> None:
     assert not started.needs_port
 
 
-def test_the_users_probe_goes_before_the_engines() -> None:
+def test_the_users_probe_replaces_the_engines() -> None:
     probe = {"path": "/live", "period": "1s", "timeout": 2, "failures": 5}
     expected = ProbeOrder(path="/live", period_s=1, timeout_s=2, failures=5)
     assert process(command=["x", "{port}"], probe=probe).probe == expected
@@ -107,13 +107,13 @@ def test_transformers_serve_with_flags() -> None:
         ({"command": ["x"]}, None),
     ],
 )
-def test_what_the_child_is_asked(fields: dict[str, Any], payload: dict[str, Any] | None) -> None:
+def test_the_payload_of_the_analysis(fields: dict[str, Any], payload: dict[str, Any] | None) -> None:
     wanted = spec(**fields)
     analysis = engine_for(wanted).analysis(wanted)
     assert (None if analysis is None else dict(analysis.payload)) == payload
 
 
-def test_the_need_of_transformers_is_tensors_and_stated_overhead() -> None:
+def test_the_need_of_transformers_is_tensors_and_fixed_overhead() -> None:
     wanted = spec(engine="transformers", model="path:/m")
     need = engine_for(wanted).need(wanted, READ)
     assert need.parts == {"tensors": 1434, "working": 287, "runtime": GPU_RUNTIME_MIB}
@@ -145,8 +145,8 @@ def test_the_need_of_the_simulated_engine() -> None:
     assert engine.need(spec(engine="simulated"), None).memory_mib is None
 
 
-def test_which_gauges_tell_of_requests() -> None:
-    """Nobody knows which server a command starts, only whether it serves at all."""
+def test_the_gauges_of_requests() -> None:
+    """A command may start any server; only whether it serves at all is known."""
     assert "vllm:num_requests_running" in process(command=["x", "{port}"]).request_gauges
     assert process(command=["x"], restart="never").request_gauges == ()
     assert process(engine="simulated").request_gauges == ("simulated_requests_running", "simulated_requests_waiting")

@@ -1,4 +1,4 @@
-"""Which engine runs what, and what an apply refuses, naming the field and the fix."""
+"""Which engine runs a spec, and what an apply refuses, with the field and the fix."""
 
 from typing import Any
 
@@ -39,7 +39,7 @@ def test_the_engine_of_a_spec(fields: dict[str, Any], name: str) -> None:
         ({"engine": "simulated", "update": "rolling"}, "update: rolling"),
     ],
 )
-def test_what_this_version_does_not_have(fields: dict[str, Any], words: str) -> None:
+def test_unsupported_in_this_version(fields: dict[str, Any], words: str) -> None:
     with pytest.raises(EngineUnsupportedError, match="^" + words) as raised:
         validate(spec(**fields))
     assert "in this version" in str(raised.value)
@@ -97,6 +97,6 @@ def test_what_this_version_does_not_have(fields: dict[str, Any], words: str) -> 
         ({"engine": "simulated", "args": {"utilization": [[1, "x"]]}}, "args.utilization: must be a percentage"),
     ],
 )
-def test_what_cannot_work(fields: dict[str, Any], words: str) -> None:
+def test_specs_that_cannot_work(fields: dict[str, Any], words: str) -> None:
     with pytest.raises(SpecError, match="^" + words):
         validate(spec(**fields))

@@ -1,4 +1,4 @@
-"""vLLM, SGLang and llama.cpp: what they are started with, and which args are refused."""
+"""vLLM, SGLang and llama.cpp: their command lines, and which args are refused."""
 
 from dataclasses import replace
 from typing import Any
@@ -12,7 +12,7 @@ from controller.engines.vllm import memory_fraction
 from support.engine_asks import GIB, ONE, process, spec
 
 
-def test_vllm_on_a_part_of_one_gpu() -> None:
+def test_vllm_on_a_share_of_one_gpu() -> None:
     started = process(spec("vllm", model="hf:org/name@v1", args={"enforce-eager": True, "max_num_seqs": 8}), ONE)
     assert " ".join(started.argv) == (
         "vllm serve org/name --revision v1 --host 127.0.0.1 --port {port} --gpu-memory-utilization 0.2367"
@@ -31,8 +31,8 @@ def flags_given(engine: str, **args: Any) -> str:
     return " ".join(process(spec(engine, args=args), Launch(gpu_count=1)).argv).partition("{port} ")[2]
 
 
-def test_each_server_is_given_its_flags_as_it_reads_them() -> None:
-    """Their lists keep what the last flag says, only vLLM reads 8k, and SGLang's switches have no `--no-`."""
+def test_each_server_gets_its_flags_in_its_own_form() -> None:
+    """In their lists the last flag wins, only vLLM reads 8k, and SGLang's switches have no `--no-`."""
     assert flags_given("vllm", lora_modules=["a=/a", "b=/b"], middleware=["m", "n"], enforce_eager=False) == (
         "--lora-modules a=/a b=/b --middleware m --middleware n --no-enforce-eager"
     )
@@ -44,15 +44,15 @@ def test_each_server_is_given_its_flags_as_it_reads_them() -> None:
     )
 
 
-def test_a_model_of_four_gib_takes_four_gib() -> None:
-    """Of 80 GiB: what vLLM is told, and what it takes besides, are the claim."""
+def test_a_claim_of_four_gib_is_four_gib() -> None:
+    """Of 80 GiB: vLLM's fraction and what it takes on top add up to the claim."""
     launch = replace(ONE, memory_mib=4 * GIB)
     fraction = memory_fraction(launch)
     assert fraction is not None
     assert fraction * launch.gpu_mib == pytest.approx(4 * GIB - 576 - 512, abs=1)
     assert memory_fraction(replace(launch, memory_mib=80 * GIB, exclusive=True)) == 0.9
     assert memory_fraction(replace(launch, memory_mib=80 * GIB)) == 0.98
-    # Claimed whole, it is told to take no less than what a part of the same size would be.
+    # On a whole GPU its fraction is no less than for a share of the same size.
     for of in (memory_fraction, static_fraction):
         whole = replace(launch, memory_mib=80 * GIB, exclusive=True, need_mib=78 * GIB)
         assert of(whole) == of(replace(launch, memory_mib=78 * GIB)) > 0.9
@@ -60,7 +60,7 @@ def test_a_model_of_four_gib_takes_four_gib() -> None:
     assert memory_fraction(Launch()) is None
 
 
-def test_vllm_keeps_to_as_many_sequences_as_were_reckoned_for() -> None:
+def test_vllm_gets_the_number_of_sequences_of_its_need() -> None:
     """Its own default is 1024 on GPUs of 70 GiB and more, whose logits would not be in the claim."""
     assert " ".join(process(spec("vllm"), ONE).argv).endswith("--max-model-len 8192 --max-num-seqs 256")
     assert "--max-num-seqs" not in process(spec("vllm"), replace(ONE, exclusive=True)).argv
@@ -112,7 +112,9 @@ def test_sglang() -> None:
     assert static_fraction(Launch()) is None
     shared = static_fraction(replace(ONE, others_mib=40 * GIB))
     assert shared is not None
-    assert shared * (40 * GIB - 576) == pytest.approx(20 * GIB - 576 - 512 - 1536, abs=1)  # of what is free then
+    assert shared * (40 * GIB - 576) == pytest.approx(
+        20 * GIB - 576 - 512 - 1536, abs=1
+    )  # of the memory that is free then
 
 
 @pytest.mark.parametrize(
@@ -128,7 +130,7 @@ def test_sglang() -> None:
         ("vllm", {"args": {"gpu-memory-util": 0.9}}, "args.gpu-memory-util: .*gpu-memory-utilization; write the flag"),
         ("vllm", {"args": {"max_num_seq": 8}}, "args.max_num_seq: .*max-num-seqs"),
         ("vllm", {"args": {"config": "/c.yaml"}}, "args.config: .*under args"),
-        ("vllm", {"args": {"dtype": "int3"}}, "args.dtype: int3"),
+        ("vllm", {"args": {"dtype": "int3"}}, "args.dtype: must be .*, got int3"),
         ("vllm", {"args": {"lora-modules": ["plain"]}}, "args.lora-modules: write each as name="),
         ("vllm", {"resources": {"gpus": 0}}, "resources.gpus: is 0"),
         ("vllm", {"model": "path:/a@b"}, "model: .*rename"),
@@ -141,11 +143,11 @@ def test_sglang() -> None:
         ("llama-cpp", {"args": {"n-gpu-layers": "9" * 5000}}, "args.n-gpu-layers: must be"),
         ("llama-cpp", {"args": {"n-gpu-layers": 0}, "resources": {"gpus": 1}}, "args.n-gpu-layers: is 0"),
         ("llama-cpp", {"resources": {"gpus": 0}}, "resources.gpus: is 0"),
-        ("llama-cpp", {"args": {"cache-type-k": "q3"}}, "args.cache-type-k: q3"),
+        ("llama-cpp", {"args": {"cache-type-k": "q3"}}, "args.cache-type-k: must be .*, got q3"),
         ("llama-cpp", {"args": {"tensor-split": "3,1"}}, "args.tensor-split: .*as many layers"),
         ("llama-cpp", {"args": {"split-mode": "none"}}, "args.split-mode: .*resources.gpus: 1"),
         ("llama-cpp", {"resources": {"max_workers": 2}}, "resources.max_workers"),
-        # With the engine left open, a flag that only one of them has shows which is meant, also where it is refused.
+        # With `engine: auto`, a flag of one engine selects that engine, also where the flag is refused.
         ("auto", {"args": {"gpu-memory-utilization": 0.9}}, "args.gpu-memory-utilization: .*resources.gpu_memory"),
         ("auto", {"args": {"tensor-parallel-size": 2}}, "args.tensor-parallel-size: .*parallel"),
         (

@@ -1,4 +1,4 @@
-"""vLLM and SGLang: what they need, and what their tables refuse."""
+"""vLLM and SGLang: their needs, and what their tables refuse."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -30,8 +30,8 @@ def test_the_need_is_measured_for_each_split_and_falls_back_to_one_sequence() ->
     assert {one.tp for one, _ in asked.tried} == {3, 5, 6, 7}
 
 
-def test_who_is_placed_for_one_sequence_is_started_and_shown_for_one() -> None:
-    """The tokens of sixteen would let SGLang's cache grow into what is claimed by others."""
+def test_an_instance_placed_for_one_sequence_is_started_and_shown_for_one() -> None:
+    """With the tokens of sixteen sequences SGLang's cache would grow into the claims of others."""
     found, (asked,) = need("sglang"), asks("sglang")
     most, least = (next(one for one in turn if one.gpus == 1) for turn in (asked.layouts, reversed(asked.layouts)))
     assert most.memory_mib > least.memory_mib + 14 * GIB
@@ -51,17 +51,17 @@ def test_who_is_placed_for_one_sequence_is_started_and_shown_for_one() -> None:
         assert need_view(found, spec("sglang").resources, None, layout).sequences == sequences
 
 
-def test_stated_context_and_concurrency_are_what_is_reckoned() -> None:
+def test_the_need_is_for_stated_context_and_concurrency() -> None:
     found = need("vllm", args={"max-model-len": "32K", "max-num-seqs": 4})
     assert found.shares[0].parts["cache"] == 16 * GIB
-    assert len({(one.tp, one.pp) for one in found.shares}) == len(found.shares)  # no second turn for fewer
+    assert len({(one.tp, one.pp) for one in found.shares}) == len(found.shares)  # no second round for fewer
     assert (found.context, found.sequences) == (32_768, 4)
     halved = need("vllm", args={"kv-cache-dtype": "fp8"})
     assert halved.shares[0].parts["cache"] == 8 * GIB
     assert need("sglang", args={"context-length": 4096, "max-running-requests": 16}).shares[0].parts["cache"] == 8 * GIB
 
 
-def test_a_window_counts_where_the_server_keeps_to_it() -> None:
+def test_a_window_counts_where_the_server_uses_it() -> None:
     windowed = replace(LLAMA, sliding_window=1024, full_layers=8)
 
     def cached(engine: str, **args: Any) -> int:
@@ -74,9 +74,9 @@ def test_a_window_counts_where_the_server_keeps_to_it() -> None:
     assert cached("sglang") == 16 * GIB
 
 
-def test_stated_degrees_are_the_only_ones() -> None:
+def test_only_stated_degrees_are_tried() -> None:
     found = need("vllm", parallel={"tp": 4, "pp": 2}, resources={"max_workers": 2})
-    assert (found.shares[0].tp, found.shares[0].pp) == (4, 2)  # the others are for advice
+    assert (found.shares[0].tp, found.shares[0].pp) == (4, 2)  # the others serve advice
     (asked,) = asks("vllm", parallel={"tp": 4, "pp": 2}, resources={"max_workers": 2})
     assert [(one.gpus, one.workers, one.tp, one.pp) for one in asked.layouts][:2] == [(8, 1, 4, 2), (8, 2, 4, 2)]
     (refused,) = asks("vllm", parallel={"tp": 3})
@@ -84,7 +84,7 @@ def test_stated_degrees_are_the_only_ones() -> None:
     assert refused.refused == (Reason.HEADS_INDIVISIBLE,)
 
 
-def test_each_copy_has_a_cache_also_where_its_size_is_not_known() -> None:
+def test_each_copy_has_a_cache_also_where_its_size_is_unknown() -> None:
     silent = replace(LLAMA, kv_heads=None)
     found = need("vllm", silent, parallel={"tp": 2, "dp": 4})
     assert found.shares[0].parts["cache"] == need("vllm", silent, parallel={"tp": 2}).shares[0].parts["cache"]
@@ -108,7 +108,7 @@ def test_an_encoder_keeps_no_cache() -> None:
     assert found.shares[0].parts["weights"] == 209  # half of 32 bits
     assert (found.context, found.sequences) == (None, None)
     line = process(spec("vllm"), replace(ONE, context=found.context, sequences=found.sequences)).argv
-    assert line[-2] == "--gpu-memory-utilization"  # no length: that of its tokenizer may be less than its config's
+    assert line[-2] == "--gpu-memory-utilization"  # no length: its tokenizer may allow less than its config
     assert found.compute_capability is None
 
 
@@ -148,13 +148,13 @@ def test_types_against_capability(
     assert asked.compatibility.engine == engine
 
 
-def test_fp8_weights_do_not_come_to_ampere_by_the_last_engine_of_auto() -> None:
+def test_auto_does_not_place_fp8_weights_on_ampere() -> None:
     eight_bit = replace(LLAMA, dtypes={"F8_E4M3": 10}, quantization=Quantization("fp8", 8))
     assert [asked.compatibility.min_compute_capability for asked in asks("auto", eight_bit)] == [(8, 9)] * 3
     assert need("transformers", eight_bit, args={"device": "cpu"}).compute_capability is None
 
 
-def test_what_no_host_could_help() -> None:
+def test_needs_that_are_refused_on_every_host() -> None:
     for engine, facts in (
         ("vllm", QUANTISED),
         ("sglang", QUANTISED),
@@ -167,7 +167,7 @@ def test_what_no_host_could_help() -> None:
         assert need(engine, facts).notes
 
 
-def test_memory_given_by_the_user_needs_no_reading() -> None:
+def test_stated_memory_needs_no_analysis() -> None:
     for engine in ("vllm", "sglang", "auto"):
         wanted = spec(engine, resources={"gpu_memory": "20GiB", "gpus": 2})
         assert engine_for(wanted).analysis(wanted) is None
@@ -176,7 +176,7 @@ def test_memory_given_by_the_user_needs_no_reading() -> None:
         assert [(one.gpus, one.memory_mib) for one in asked.layouts] == [(2, 20 * GIB)]
 
 
-def test_of_memory_given_by_the_user_sglangs_cache_is_bounded_by_what_else_he_says() -> None:
+def test_with_stated_memory_sglangs_cache_is_bounded_by_stated_flags() -> None:
     wanted = spec(
         "sglang",
         resources={"gpu_memory": "20GiB"},

@@ -1,13 +1,14 @@
-"""Who is pushed out, for whom room is kept, and what the others are told."""
+"""Admission: which victims are preempted, for which instances capacity is reserved, and what the others report."""
 
 import time
 from dataclasses import replace
 
+from controller.domain.holdings import Holder, Holders
+from controller.domain.pending import PendingInstance
 from controller.domain.placement import Ask, Layout, Placed, Unplaced
-from controller.scheduling.admission.admission import Decided, Holders, PendingInstance, serve
-from controller.scheduling.admission.preempt import find_preemption
-from controller.scheduling.inventory.holders import Holder
-from controller.scheduling.inventory.inventory import Inventory
+from controller.scheduling.admission.admit import AdmissionDecision, admit
+from controller.scheduling.admission.victims import find_victims
+from controller.scheduling.inventory.capacity import Inventory
 from controller.scheduling.search.place import find, place
 from schemas.reasons import Reason
 from support.fleet import GIB, Fleet
@@ -20,7 +21,7 @@ def whole(instance: str, gpus: int, workers: int = 1, on: str = "") -> Ask:
 
 
 def running(inventory: Inventory, *asks: tuple[Ask, int, float]) -> list[Holder]:
-    """Places these, with their priority and the time of their birth."""
+    """Places these asks, each with its priority and creation time."""
     decisions = place(inventory, [ask for ask, _, _ in asks])
     found = []
     for decision, (_, priority, born) in zip(decisions, asks, strict=True):
@@ -29,156 +30,158 @@ def running(inventory: Inventory, *asks: tuple[Ask, int, float]) -> list[Holder]
     return found
 
 
-def leave(inventory: Inventory, ask: Ask, holders: list[Holder]) -> list[str] | None:
-    room = find_preemption(inventory, ask, holders)
-    return None if room is None else [o.instance for o in room.leave]
+def victims_of(inventory: Inventory, ask: Ask, holders: list[Holder]) -> list[str] | None:
+    reservation = find_victims(inventory, ask, holders)
+    return None if reservation is None else [o.instance for o in reservation.victims]
 
 
-def test_the_lowest_leave_though_they_are_more() -> None:
+def test_the_lowest_priorities_are_preempted_though_they_are_more() -> None:
     inventory = Fleet().add("a", [G80] * 2).add("b", [G80] * 2).inventory()
     on = running(
         inventory, (whole("one", 2, on="a"), 20, 0), (whole("x", 1, on="b"), 10, 0), (whole("y", 1, on="b"), 10, 0)
     )
-    assert leave(inventory, whole("p", 2), on) == ["x", "y"]
+    assert victims_of(inventory, whole("p", 2), on) == ["x", "y"]
 
 
-def test_of_equals_the_fewest_leave() -> None:
+def test_of_equal_priorities_the_fewest_are_preempted() -> None:
     inventory = Fleet().add("a", [G80] * 2).add("b", [G80] * 2).inventory()
     on = running(
         inventory, (whole("one", 2, on="a"), 10, 0), (whole("x", 1, on="b"), 10, 9), (whole("y", 1, on="b"), 10, 9)
     )
-    assert leave(inventory, whole("p", 2), on) == ["one"]
+    assert victims_of(inventory, whole("p", 2), on) == ["one"]
 
 
-def test_of_as_many_those_leave_that_hold_least_and_then_the_youngest() -> None:
+def test_of_as_many_those_with_the_fewest_gpus_are_preempted_then_the_youngest() -> None:
     inventory = Fleet().add("a", [G80] * 4).inventory()
     on = running(inventory, (whole("big", 2), 10, 9), (whole("old", 1), 10, 1), (whole("young", 1), 10, 5))
-    assert leave(inventory, whole("p", 1), on) == ["young"]
+    assert victims_of(inventory, whole("p", 1), on) == ["young"]
 
 
-def test_a_gang_leaves_as_a_whole_and_counts_once() -> None:
+def test_a_gang_is_preempted_as_a_whole_and_counts_once() -> None:
     inventory = Fleet().add("a", [G80]).add("b", [G80]).inventory()
     on = running(inventory, (whole("gang", 2, workers=2), 10, 0))
-    assert leave(inventory, whole("p", 1), on) == ["gang"]
-    assert leave(inventory, whole("q", 2, workers=2), on) == ["gang"]
+    assert victims_of(inventory, whole("p", 1), on) == ["gang"]
+    assert victims_of(inventory, whole("q", 2, workers=2), on) == ["gang"]
 
 
-def test_nobody_leaves_where_even_empty_workers_would_not_do() -> None:
+def test_nothing_is_preempted_for_an_ask_that_does_not_fit_on_empty_workers() -> None:
     inventory = Fleet().add("a", [G80] * 2).inventory()
     on = running(inventory, (whole("x", 2), 10, 0))
-    assert leave(inventory, whole("p", 3), on) is None
+    assert victims_of(inventory, whole("p", 3), on) is None
 
 
-def serve_all(inventory: Inventory, holders: Holders, *waiting: PendingInstance) -> dict[str, Decided]:
-    served = list(serve(inventory, waiting, holders, reserve_after_s=60))
+def admit_all(inventory: Inventory, holders: Holders, *waiting: PendingInstance) -> dict[str, AdmissionDecision]:
+    admitted = list(admit(inventory, waiting, holders, reserve_after_s=60))
     inventory.rollback()
-    return {s.decision.instance: s for s in served}
+    return {s.decision.instance: s for s in admitted}
 
 
-def reason(served: Decided) -> Reason | None:
-    assert isinstance(served.decision, Unplaced)
-    return served.decision.reason
+def reason(admitted: AdmissionDecision) -> Reason | None:
+    assert isinstance(admitted.decision, Unplaced)
+    return admitted.decision.reason
 
 
-def test_a_higher_one_pushes_out_and_what_comes_after_it_does_not_take_its_room() -> None:
+def test_a_preemptor_gets_a_reservation_that_later_instances_do_not_take() -> None:
     inventory = Fleet().add("a", [G80] * 2).inventory()
     on = running(inventory, (whole("x", 1), 10, 0))
-    first = serve_all(
+    first = admit_all(
         inventory,
         Holders(tuple(on)),
         PendingInstance(whole("p", 2), 50, preempt=True),
         PendingInstance(whole("s", 1), 20),
     )
-    assert [o.instance for o in first["p"].leave] == ["x"]
+    assert [o.instance for o in first["p"].victims] == ["x"]
     assert (reason(first["p"]), reason(first["s"])) == (Reason.PREEMPTING, Reason.RESERVED)
     assert "p on a" in first["s"].decision.explain.message
-    later = serve_all(
+    later = admit_all(
         inventory,
         Holders((), tuple(on)),
-        PendingInstance(whole("p", 2), 50, preempt=True, pushing=True),
+        PendingInstance(whole("p", 2), 50, preempt=True, preempting=True),
         PendingInstance(whole("s", 1), 20),
     )
-    assert (later["p"].leave, reason(later["p"])) == ((), Reason.PREEMPTING)
+    assert (later["p"].victims, reason(later["p"])) == ((), Reason.PREEMPTING)
     assert reason(later["s"]) == Reason.RESERVED
 
 
-def test_no_second_victim_while_the_first_leaves_and_none_where_room_is_coming_anyway() -> None:
+def test_no_second_victim_while_the_first_ends_and_none_where_capacity_is_being_freed() -> None:
     inventory = Fleet().add("a", [G80]).add("b", [G80]).inventory()
     on = running(inventory, (whole("x", 1, on="a"), 10, 0), (whole("y", 1, on="b"), 10, 0))
-    coming = serve_all(inventory, Holders((on[1],), (on[0],)), PendingInstance(whole("p", 1), 50, preempt=True))
-    assert (coming["p"].leave, reason(coming["p"])) == ((), None)
-    pushing = serve_all(
-        inventory, Holders((on[0], on[1])), PendingInstance(whole("p", 1), 50, preempt=True, pushing=True)
+    coming = admit_all(inventory, Holders((on[1],), (on[0],)), PendingInstance(whole("p", 1), 50, preempt=True))
+    assert (coming["p"].victims, reason(coming["p"])) == ((), None)
+    preempting = admit_all(
+        inventory, Holders((on[0], on[1])), PendingInstance(whole("p", 1), 50, preempt=True, preempting=True)
     )
-    assert pushing["p"].leave == ()
+    assert preempting["p"].victims == ()
 
 
-def test_two_who_push_do_not_count_on_the_same_room() -> None:
+def test_two_preemptors_do_not_count_on_the_same_victim() -> None:
     inventory = Fleet().add("a", [G80]).add("b", [G80]).inventory()
     on = running(inventory, (whole("x", 1, on="a"), 10, 0), (whole("y", 1, on="b"), 10, 0))
-    served = serve_all(
+    admitted = admit_all(
         inventory,
         Holders(tuple(on)),
         PendingInstance(whole("p", 1), 50, preempt=True),
         PendingInstance(whole("q", 1), 50, preempt=True),
         PendingInstance(whole("r", 1), 50, preempt=True),
     )
-    assert sorted(o.instance for s in served.values() for o in s.leave) == ["x", "y"]
-    assert served["r"].leave == ()
+    assert sorted(o.instance for s in admitted.values() for o in s.victims) == ["x", "y"]
+    assert admitted["r"].victims == ()
 
 
-def test_equals_and_higher_ones_are_never_pushed_out() -> None:
+def test_equal_and_higher_priorities_are_never_preempted() -> None:
     inventory = Fleet().add("a", [G80]).inventory()
     on = running(inventory, (whole("x", 1), 50, 0))
-    assert serve_all(inventory, Holders(tuple(on)), PendingInstance(whole("p", 1), 50, preempt=True))["p"].leave == ()
+    assert admit_all(inventory, Holders(tuple(on)), PendingInstance(whole("p", 1), 50, preempt=True))["p"].victims == ()
 
 
-def test_what_a_lower_one_may_not_push_out_a_higher_one_may() -> None:
+def test_a_higher_priority_may_preempt_what_a_lower_one_may_not() -> None:
     inventory = Fleet().add("a", [G80]).inventory()
     on = running(inventory, (whole("x", 1), 20, 0))
     low, high = PendingInstance(whole("low", 1), 10, preempt=True), PendingInstance(whole("high", 1), 30, preempt=True)
-    served = serve_all(inventory, Holders(tuple(on)), low, high)  # as where a copy comes first
-    assert (served["low"].leave, [o.instance for o in served["high"].leave]) == ((), ["x"])
+    admitted = admit_all(inventory, Holders(tuple(on)), low, high)  # as for a replacement, which comes first
+    assert (admitted["low"].victims, [o.instance for o in admitted["high"].victims]) == ((), ["x"])
 
 
-def test_room_that_is_kept_for_another_keeps_nobody_from_pushing_out_elsewhere() -> None:
+def test_a_reservation_for_another_does_not_prevent_preemption_elsewhere() -> None:
     inventory = Fleet().add("a", [G80] * 2).add("b", [G80]).inventory()
     on = running(inventory, (whole("x", 1, on="a"), 100, 0), (whole("y", 1, on="b"), 10, 0))
     waiting = PendingInstance(whole("big", 2), 100, waited_s=90), PendingInstance(whole("p", 1), 50, preempt=True)
-    served = serve_all(inventory, Holders(tuple(on)), *waiting)
-    assert [o.instance for o in served["p"].leave] == ["y"]
-    later = serve_all(inventory, Holders(tuple(on[:1]), tuple(on[1:])), waiting[0], replace(waiting[1], pushing=True))
-    assert (later["p"].leave, reason(later["p"])) == ((), Reason.PREEMPTING)
-    nobody = serve_all(inventory, Holders(tuple(on[:1])), *waiting)
-    assert reason(nobody["p"]) == Reason.RESERVED
+    admitted = admit_all(inventory, Holders(tuple(on)), *waiting)
+    assert [o.instance for o in admitted["p"].victims] == ["y"]
+    later = admit_all(
+        inventory, Holders(tuple(on[:1]), tuple(on[1:])), waiting[0], replace(waiting[1], preempting=True)
+    )
+    assert (later["p"].victims, reason(later["p"])) == ((), Reason.PREEMPTING)
+    none = admit_all(inventory, Holders(tuple(on[:1])), *waiting)
+    assert reason(none["p"]) == Reason.RESERVED
 
 
-def test_a_small_one_passes_a_big_one_until_that_has_waited_long() -> None:
+def test_a_small_one_is_backfilled_until_the_large_one_has_been_pending_long() -> None:
     inventory = Fleet().add("a", [G80] * 4).add("b", [G80] * 4).inventory()
     on = running(
         inventory, (whole("x", 3, on="a"), 10, 0), (whole("y", 2, on="b"), 10, 0), (whole("z", 1, on="b"), 10, 0)
     )
     for waited_s, fits in ((59.0, True), (60.0, False)):
-        served = serve_all(
+        admitted = admit_all(
             inventory,
             Holders(tuple(on)),
             PendingInstance(whole("big", 4), 10, waited_s=waited_s),
             PendingInstance(whole("s", 1), 10),
             PendingInstance(whole("t", 1), 10),
         )
-        assert isinstance(served["s"].decision, Placed)
-        assert isinstance(served["t"].decision, Placed) == fits
-        assert served["big"].leave == ()
-    # Kept is the worker on which one has to end, not the one on which two have to.
-    assert isinstance(served["s"].decision, Placed)
-    assert served["s"].decision.worker_id == "id-b"
-    assert reason(served["t"]) == Reason.RESERVED
+        assert isinstance(admitted["s"].decision, Placed)
+        assert isinstance(admitted["t"].decision, Placed) == fits
+        assert admitted["big"].victims == ()
+    # Reserved is the worker on which one has to end, not the one on which two have to.
+    assert isinstance(admitted["s"].decision, Placed)
+    assert admitted["s"].decision.worker_id == "id-b"
+    assert reason(admitted["t"]) == Reason.RESERVED
 
 
-def test_room_is_kept_for_one_at_a_time_and_for_none_that_could_never_fit() -> None:
+def test_one_reservation_at_a_time_and_none_for_what_could_never_fit() -> None:
     inventory = Fleet().add("a", [G80] * 2).add("b", [G80] * 2).inventory()
     on = running(inventory, (whole("x", 1, on="a"), 10, 0), (whole("y", 1, on="b"), 10, 0))
-    served = serve_all(
+    admitted = admit_all(
         inventory,
         Holders(tuple(on)),
         PendingInstance(whole("huge", 3), 10, waited_s=900),
@@ -187,14 +190,14 @@ def test_room_is_kept_for_one_at_a_time_and_for_none_that_could_never_fit() -> N
         PendingInstance(whole("s", 1), 10),
         PendingInstance(whole("t", 1), 10),
     )
-    assert isinstance(served["s"].decision, Placed)
-    assert reason(served["t"]) == Reason.RESERVED
-    assert "first on a" in served["t"].decision.explain.message
+    assert isinstance(admitted["s"].decision, Placed)
+    assert reason(admitted["t"]) == Reason.RESERVED
+    assert "first on a" in admitted["t"].decision.explain.message
 
 
-def test_equal_asks_that_do_not_fit_are_told_the_same_and_others_are_served_between_them() -> None:
+def test_equal_asks_get_one_explanation_and_others_are_placed_between_them() -> None:
     inventory = Fleet().add("a", [G80] * 2).inventory()
-    served = serve_all(
+    admitted = admit_all(
         inventory,
         Holders(),
         PendingInstance(whole("big", 3)),
@@ -202,45 +205,45 @@ def test_equal_asks_that_do_not_fit_are_told_the_same_and_others_are_served_betw
         PendingInstance(whole("as-big", 3)),
         PendingInstance(whole("pair", 2)),
     )
-    first, second = served["big"].decision, served["as-big"].decision
+    first, second = admitted["big"].decision, admitted["as-big"].decision
     assert isinstance(first, Unplaced)
     assert isinstance(second, Unplaced)
     assert first.explain == second.explain
-    assert isinstance(served["small"].decision, Placed)
-    assert isinstance(served["pair"].decision, Unplaced)
+    assert isinstance(admitted["small"].decision, Placed)
+    assert isinstance(admitted["pair"].decision, Unplaced)
 
 
-def test_who_does_not_ask_for_all_leaves_no_room_kept() -> None:
+def test_closing_early_leaves_no_reservation() -> None:
     inventory = Fleet().add("a", [G80] * 2).inventory()
     on = running(inventory, (whole("x", 1), 10, 0))
-    answers = serve(
+    answers = admit(
         inventory,
         [PendingInstance(whole("p", 2), 50, preempt=True), PendingInstance(whole("s", 1), 20)],
         Holders(tuple(on)),
         reserve_after_s=60,
     )
-    assert [o.instance for o in next(answers).leave] == ["x"]
+    assert [o.instance for o in next(answers).victims] == ["x"]
     assert find(inventory, whole("s", 1)) is None
     answers.close()
     assert find(inventory, whole("s", 1)) is not None
 
 
-def test_a_pass_ends_after_so_many_pushes_and_the_next_goes_on() -> None:
+def test_a_pass_ends_after_max_preemptions_and_the_next_goes_on() -> None:
     inventory = Fleet().add("a", [G80] * 4).inventory()
     on = running(inventory, *((whole(f"x{n}", 1), 10, 0) for n in range(4)))
     waiting = [PendingInstance(whole(f"p{n}", 1), 50, preempt=True) for n in range(3)]
-    first = list(serve(inventory, waiting, Holders(tuple(on)), reserve_after_s=60, most_pushes=2))
+    first = list(admit(inventory, waiting, Holders(tuple(on)), reserve_after_s=60, max_preemptions=2))
     inventory.rollback()
-    assert [len(s.leave) for s in first] == [1, 1]
-    leaving = {o for s in first for o in s.leave}
-    waiting[:2] = [PendingInstance(w.ask, 50, preempt=True, pushing=True) for w in waiting[:2]]
+    assert [len(s.victims) for s in first] == [1, 1]
+    leaving = {o for s in first for o in s.victims}
+    waiting[:2] = [PendingInstance(w.ask, 50, preempt=True, preempting=True) for w in waiting[:2]]
     staying = tuple(o for o in on if o not in leaving)
-    second = list(serve(inventory, waiting, Holders(staying, tuple(leaving)), reserve_after_s=60, most_pushes=2))
-    assert [len(s.leave) for s in second] == [0, 0, 1]
+    second = list(admit(inventory, waiting, Holders(staying, tuple(leaving)), reserve_after_s=60, max_preemptions=2))
+    assert [len(s.victims) for s in second] == [0, 0, 1]
 
 
-def test_many_that_may_push_are_answered_in_a_moment() -> None:
-    """Whoever finds nobody to push out finds so once for all of its like, and by what the priorities say of GPUs."""
+def test_many_preemptors_are_decided_quickly() -> None:
+    """That nothing can be preempted is found once per shape, from the priorities of the claims on each GPU."""
     fleet = Fleet()
     for n in range(200):
         fleet.add(f"w{n:03}", [G80] * 8)
@@ -248,19 +251,21 @@ def test_many_that_may_push_are_answered_in_a_moment() -> None:
     on = running(inventory, *((whole(f"x{n}", 1), n % 40, n) for n in range(1600)))
     waiting = [PendingInstance(whole(f"p{n}", 9), 90, preempt=True, waited_s=90) for n in range(2_000)]
     began = time.process_time()
-    served = list(serve(inventory, waiting, Holders(tuple(on)), reserve_after_s=60))
+    admitted = list(admit(inventory, waiting, Holders(tuple(on)), reserve_after_s=60))
     assert time.process_time() - began < 3
-    assert not any(s.leave for s in served)
+    assert not any(s.victims for s in admitted)
 
 
-def test_nobody_leaves_for_one_whose_room_another_takes_who_comes_before_it() -> None:
+def test_nothing_is_preempted_where_another_ahead_would_take_the_capacity() -> None:
     inventory = Fleet().add("a", [G80] * 2).inventory()
     on = running(inventory, (whole("x", 1), 10, 0), (whole("y", 1), 10, 1))
     mid, high = PendingInstance(whole("mid", 1), 50), PendingInstance(whole("hi", 1), 30, preempt=True)
-    served = serve_all(inventory, Holders(tuple(on)), mid, high)
-    assert served["hi"].leave == ()
-    assert served["hi"].decision.explain.note == "pushes nobody out, since mid comes before it and would take the room"
-    first = serve_all(inventory, Holders(tuple(on)), PendingInstance(whole("huge", 3), 50), high)
-    assert [o.instance for o in first["hi"].leave] == ["y"], "who comes before would not fit there either"
-    higher = serve_all(inventory, Holders(tuple(on)), PendingInstance(whole("hi", 1), 60, preempt=True), mid)
-    assert [o.instance for o in higher["hi"].leave] == ["y"]
+    admitted = admit_all(inventory, Holders(tuple(on)), mid, high)
+    assert admitted["hi"].victims == ()
+    assert admitted["hi"].decision.explain.note == (
+        "preempts nothing: mid is ahead in the queue and would take the freed capacity"
+    )
+    first = admit_all(inventory, Holders(tuple(on)), PendingInstance(whole("huge", 3), 50), high)
+    assert [o.instance for o in first["hi"].victims] == ["y"], "the one ahead would not fit there either"
+    higher = admit_all(inventory, Holders(tuple(on)), PendingInstance(whole("hi", 1), 60, preempt=True), mid)
+    assert [o.instance for o in higher["hi"].victims] == ["y"]

@@ -1,4 +1,4 @@
-"""Advice: what is said to help does help, and the inventory is as it was."""
+"""Advice: each advised change makes the ask fit, and the inventory is the same afterwards."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from controller.domain.holdings import Holder
 from controller.domain.placement import Ask, Layout, Need, Placed, PlannedClaim, Share, Unplaced
 from controller.engines.registry import engine_for
 from controller.scheduling.estimate import asks_for
-from controller.scheduling.explain.advice import Unfit, advise
-from controller.scheduling.inventory.holders import Holder
+from controller.scheduling.explain.advice import AdviceRequest, advise
 from controller.scheduling.search.place import place
 from schemas.manifest.deployment import DeploymentSpec
 from support.engine_asks import LLAMA
@@ -24,14 +24,14 @@ def spec_of(**fields: Any) -> DeploymentSpec:
 
 
 def advice(fleet: Fleet, need: Need, *, holders: Sequence[Holder] = (), **fields: Any) -> list[str]:
-    """What is said of an ask that does not fit; the same ask gets the same answer before and after."""
+    """The advice for an ask that does not fit. The same ask gets the same decision before and after."""
     inventory, spec = fleet.inventory(), spec_of(**fields)
     ask = asks_for(spec, need, engine_for(spec), instance="i", deployment_uid="d")
     (decision,) = place(inventory, [ask])
     assert isinstance(decision, Unplaced)
-    said = advise(inventory, Unfit(spec, need, engine_for(spec), "d", decision.explain, holders))
+    lines = advise(inventory, AdviceRequest(spec, need, engine_for(spec), "d", decision.explain, holders))
     assert place(inventory, [ask]) == [decision]
-    return said
+    return lines
 
 
 def test_less_gpu_memory() -> None:
@@ -43,13 +43,13 @@ def test_less_gpu_memory() -> None:
 
 
 @pytest.mark.parametrize(("gib", "said"), [(19, []), (23, ["fits with gpu_memory <= 23GiB on 1 GPU"])])
-def test_never_less_than_all_but_the_cache_and_one_sequence(gib: int, said: list[str]) -> None:
+def test_never_less_memory_than_all_but_the_cache_and_one_sequence(gib: int, said: list[str]) -> None:
     parts = {"weights": 16 * GIB, "activations": 2 * GIB, "cache": 32 * GIB}
     need = Need(None, shares=(Share(1, 1, 1, 50 * GIB, parts),), sequences=16)
     assert advice(Fleet().add("a", [gib * GIB]), need) == said
 
 
-def served(engine: str, **fields: Any) -> tuple[DeploymentSpec, Need]:
+def measured(engine: str, **fields: Any) -> tuple[DeploymentSpec, Need]:
     """A model of 40 GiB of weights, as that engine measures it."""
     facts = replace(LLAMA, weight_bytes=40 * 2**30, dtypes={"BF16": 40 * 2**30}, parameters=20 * 2**30)
     facts = facts if engine != "llama-cpp" else replace(facts, format="gguf")
@@ -66,13 +66,13 @@ def served(engine: str, **fields: Any) -> tuple[DeploymentSpec, Need]:
         ("transformers", {}, None),
     ],
 )
-def test_what_an_engine_has_measured_is_enough_to_tell(engine: str, fields: dict[str, Any], said: str | None) -> None:
+def test_advice_follows_from_the_measured_shares(engine: str, fields: dict[str, Any], said: str | None) -> None:
     fleet = Fleet().add("a", [20 * GIB] * 2).add("b", [20 * GIB] * 2)
-    spec, need = served(engine, **fields)
+    spec, need = measured(engine, **fields)
     inventory, facts = fleet.inventory(), engine_for(spec)
     (decision,) = place(inventory, [asks_for(spec, need, facts, instance="i", deployment_uid="d")])
     assert isinstance(decision, Unplaced)
-    lines = advise(inventory, Unfit(spec, need, facts, "d", decision.explain))
+    lines = advise(inventory, AdviceRequest(spec, need, facts, "d", decision.explain))
     assert [line for line in lines if "max_workers" in line or "tp:" in line] == [said] * (said is not None)
 
 
@@ -88,12 +88,12 @@ def test_degrees_that_divide() -> None:
     assert said[0] == "fits with tp: 2, pp: 1, dp: 1"
 
 
-def test_a_cordoned_worker_and_one_that_is_away() -> None:
+def test_a_cordoned_worker_and_one_that_is_not_ready() -> None:
     need, resources = Need(20 * GIB, parts={"weights": 20 * GIB}), {"resources": {"gpus": 1}}
     fleet = Fleet().add("a", [24 * GIB], schedulable=False).add("b", [8 * GIB])
     assert advice(fleet, need, **resources) == ["fits after: gpuward uncordon a"]
     fleet = Fleet().add("a", [24 * GIB], ready=False).add("b", [8 * GIB])
-    assert advice(fleet, need, **resources) == ["fits as soon as a is ready"]
+    assert advice(fleet, need, **resources) == ["fits once a is ready"]
 
 
 def test_each_worker_of_a_gang_is_named() -> None:
@@ -101,7 +101,7 @@ def test_each_worker_of_a_gang_is_named() -> None:
     fleet = Fleet().add("a", [24 * GIB], schedulable=False).add("b", [24 * GIB], schedulable=False)
     assert advice(fleet, need, **resources) == ["fits after: gpuward uncordon a; gpuward uncordon b"]
     fleet = Fleet().add("a", [24 * GIB], ready=False).add("b", [24 * GIB], ready=False)
-    assert advice(fleet, need, **resources) == ["fits as soon as a, b are ready"]
+    assert advice(fleet, need, **resources) == ["fits once a, b are ready"]
 
 
 def test_a_free_choice() -> None:
@@ -131,7 +131,7 @@ def test_never_less_host_memory_than_the_engine_needs() -> None:
     ]
 
 
-def test_a_host_that_is_reserved_beyond_its_memory_has_none_and_no_less_is_advised() -> None:
+def test_a_host_reserved_beyond_its_memory_has_none_and_gets_no_advice() -> None:
     fleet = Fleet().add("a", [24 * GIB], host_memory=64 * GIB).set("host-a", reserved_mib=100 * GIB)
     assert advice(fleet, Need(GIB), resources={"host_memory": "1GiB"}) == []
     wanted = Ask("i", "d", (Layout(0, 0, exclusive=False),), host_memory_mib=GIB)
@@ -142,11 +142,11 @@ def test_a_host_that_is_reserved_beyond_its_memory_has_none_and_no_less_is_advis
 
 
 @pytest.mark.parametrize("fill", [lambda f: f.claim("a/0"), lambda f: f.set("a/0", healthy=False)])
-def test_nothing_is_said_where_nothing_helps(fill: Callable[[Fleet], Fleet]) -> None:
+def test_no_advice_where_nothing_helps(fill: Callable[[Fleet], Fleet]) -> None:
     assert advice(fill(Fleet().add("a", [24 * GIB])), Need(GIB), resources={"gpus": 1}) == []
 
 
-def test_whose_leaving_would_do() -> None:
+def test_which_instance_has_to_end() -> None:
     fleet = Fleet().add("a", [24 * GIB] * 2).claim("a/0", 20 * GIB).claim("a/1", 20 * GIB)
     held = {"one": [("a/0", 20)]}
     holders = [
@@ -154,4 +154,4 @@ def test_whose_leaving_would_do() -> None:
         for name, claims in held.items()
     ]
     said = advice(fleet, Need(20 * GIB, parts={"weights": 20 * GIB}), holders=holders, resources={"gpus": 1})
-    assert said == ["fits when a is free of one"]
+    assert said == ["fits once one has ended on a"]

@@ -1,4 +1,4 @@
-"""Consolidation: which instances move so that others fit, and that nothing is ever claimed twice on the way."""
+"""Consolidation: which instances relocate so that others fit, and that nothing is ever claimed twice on the way."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from controller.domain.holdings import Holder
 from controller.domain.placement import Ask, Layout, PlannedClaim
 from controller.scheduling.admission import consolidate as consolidating
 from controller.scheduling.admission.consolidate import Consolidation, Movable, consolidate
-from controller.scheduling.admission.preempt import Holder
-from controller.scheduling.inventory.inventory import Inventory
+from controller.scheduling.inventory.capacity import Inventory
 from controller.scheduling.search.place import find
 from support.fleet import GIB, Fleet, gpus_of
 
@@ -23,7 +23,7 @@ def ask(name: str, gpus: int, gib: int, *, workers: int = 1, exclusive: bool = F
 
 
 def running(fleet: Fleet, name: str, gib: int, *gpus: str, **more: object) -> Movable:
-    """Has something run there, which asks for as much wherever it goes."""
+    """A running instance; its replacement asks for as much anywhere."""
     for gpu in gpus:
         fleet.claim(gpu, gib * GIB)
     claims = tuple(PlannedClaim(gpu, gib * GIB, 0, False, n) for n, gpu in enumerate(gpus))
@@ -31,7 +31,7 @@ def running(fleet: Fleet, name: str, gib: int, *gpus: str, **more: object) -> Mo
     return Movable(name, workers, claims, ask(name, len(gpus), gib, **more))
 
 
-def worked_out(fleet: Fleet, demands: Sequence[Ask], movable: Sequence[Movable], **more: Any) -> Consolidation:
+def planned(fleet: Fleet, demands: Sequence[Ask], movable: Sequence[Movable], **more: Any) -> Consolidation:
     inventory = fleet.inventory()
     before = _picture(inventory)
     plan = consolidate(inventory, demands, movable, **more)
@@ -41,83 +41,83 @@ def worked_out(fleet: Fleet, demands: Sequence[Ask], movable: Sequence[Movable],
 
 def _picture(inventory: Inventory) -> list[list[int]]:
     gpus, workers = inventory.gpus, inventory.workers
-    return [gpus.claimed.tolist(), gpus.claims.tolist(), gpus.room.tolist(), workers.memory_claimed.tolist()]
+    return [gpus.claimed.tolist(), gpus.claims.tolist(), gpus.free.tolist(), workers.memory_claimed.tolist()]
 
 
-def moves(plan: Consolidation) -> dict[str, list[str]]:
-    return {move.instance: gpus_of(move.to) for move in plan.moves}
+def relocated(plan: Consolidation) -> dict[str, list[str]]:
+    return {one.instance: gpus_of(one.to) for one in plan.relocations}
 
 
-def test_nothing_moves_where_it_fits() -> None:
+def test_nothing_is_relocated_for_what_fits() -> None:
     fleet = Fleet().add("a", [80 * GIB] * 2)
     small = running(fleet, "small", 10, "a/0")
-    plan = worked_out(fleet, [ask("big", 1, 80)], [small])
-    assert (moves(plan), plan.left, gpus_of(plan.fits[0])) == ({}, [], ["a/1"])
+    plan = planned(fleet, [ask("big", 1, 80)], [small])
+    assert (relocated(plan), plan.unplaced, gpus_of(plan.placed[0])) == ({}, [], ["a/1"])
 
 
-def test_nothing_moves_where_somebody_ends_anyway() -> None:
+def test_nothing_is_relocated_where_a_leaving_holder_frees_enough() -> None:
     fleet = Fleet().add("a", [80 * GIB]).add("b", [80 * GIB])
     small, ending = running(fleet, "small", 10, "a/0"), running(fleet, "ending", 20, "b/0")
     leaving = [Holder(ending.instance, 0, 0.0, frozenset(ending.workers), ending.claims)]
-    plan = worked_out(fleet, [ask("big", 1, 80), ask("more", 1, 80)], [small], leaving=leaving)
-    assert (moves(plan), [gpus_of(one) for one in plan.fits], plan.left) == ({}, [["b/0"]], ["more"])
+    plan = planned(fleet, [ask("big", 1, 80), ask("more", 1, 80)], [small], leaving=leaving)
+    assert (relocated(plan), [gpus_of(one) for one in plan.placed], plan.unplaced) == ({}, [["b/0"]], ["more"])
 
 
-def test_who_asks_like_one_that_is_left_is_not_worked_out_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_equal_demands_that_do_not_fit_are_planned_once(monkeypatch: pytest.MonkeyPatch) -> None:
     fleet, asked = Fleet().add("a", [80 * GIB]), []
     small = running(fleet, "small", 10, "a/0")
-    monkeypatch.setattr(consolidating, "find_preemption", lambda *given: asked.append(given))
-    plan = worked_out(fleet, [ask(f"big-{n}", 1, 80) for n in range(1000)], [small])
-    assert (len(plan.left), len(asked)) == (1000, 2)  # large ones staying, and small ones
+    monkeypatch.setattr(consolidating, "find_victims", lambda *given: asked.append(given))
+    plan = planned(fleet, [ask(f"big-{n}", 1, 80) for n in range(1000)], [small])
+    assert (len(plan.unplaced), len(asked)) == (1000, 2)  # large ones staying, and small ones
 
 
-def test_the_fewest_move_and_of_them_the_smallest() -> None:
+def test_the_fewest_are_relocated_and_of_as_many_the_smallest() -> None:
     fleet = Fleet().add("a", [80 * GIB]).add("b", [80 * GIB]).add("c", [80 * GIB])
     movable = [running(fleet, "two-1", 10, "a/0"), running(fleet, "two-2", 10, "a/0")]
     movable += [running(fleet, "large", 40, "b/0"), running(fleet, "small", 30, "c/0")]
-    plan = worked_out(fleet, [ask("big", 1, 80)], movable)
-    assert moves(plan) == {"small": ["b/0"]}
-    assert gpus_of(plan.fits[0]) == ["c/0"]
+    plan = planned(fleet, [ask("big", 1, 80)], movable)
+    assert relocated(plan) == {"small": ["b/0"]}
+    assert gpus_of(plan.placed[0]) == ["c/0"]
 
 
-def test_one_large_one_moves_rather_than_two_small_ones() -> None:
+def test_one_large_one_is_relocated_rather_than_two_small_ones() -> None:
     fleet = Fleet().add("a", [24 * GIB] * 2).add("b", [20 * GIB])
     movable = [running(fleet, "large", 20, "a/0"), *(running(fleet, f"small-{n}", 10, "a/1") for n in "12")]
-    assert moves(worked_out(fleet, [ask("big", 1, 24)], movable)) == {"large": ["b/0"]}
+    assert relocated(planned(fleet, [ask("big", 1, 24)], movable)) == {"large": ["b/0"]}
 
 
-def test_who_may_not_be_moved_stays() -> None:
+def test_what_is_not_movable_stays() -> None:
     fleet = Fleet().add("a", [80 * GIB]).add("b", [80 * GIB])
     small, large = running(fleet, "small", 10, "a/0"), running(fleet, "large", 40, "b/0")
-    assert moves(worked_out(fleet, [ask("big", 1, 80)], [small, large])) == {"small": ["b/0"]}
-    assert moves(worked_out(fleet, [ask("big", 1, 80)], [large])) == {"large": ["a/0"]}
-    plan = worked_out(fleet, [ask("big", 1, 80)], [])
-    assert (plan.moves, plan.left) == ([], ["big"])
+    assert relocated(planned(fleet, [ask("big", 1, 80)], [small, large])) == {"small": ["b/0"]}
+    assert relocated(planned(fleet, [ask("big", 1, 80)], [large])) == {"large": ["a/0"]}
+    plan = planned(fleet, [ask("big", 1, 80)], [])
+    assert (plan.relocations, plan.unplaced) == ([], ["big"])
 
 
-def test_who_has_nowhere_to_go_stays() -> None:
+def test_what_fits_nowhere_else_stays() -> None:
     fleet = Fleet().add("a", [80 * GIB], labels={"zone": "a"}).add("b", [80 * GIB])
     bound = running(fleet, "bound", 10, "a/0", labels={"zone": "a"})
     other = running(fleet, "other", 40, "b/0")
-    assert moves(worked_out(fleet, [ask("big", 1, 80)], [bound, other])) == {"other": ["a/0"]}
+    assert relocated(planned(fleet, [ask("big", 1, 80)], [bound, other])) == {"other": ["a/0"]}
 
 
-def test_room_for_a_gang_and_for_whole_gpus() -> None:
+def test_capacity_for_a_gang_and_for_whole_gpus() -> None:
     fleet = Fleet().add("a", [80 * GIB] * 2).add("b", [80 * GIB] * 2).add("c", [80 * GIB] * 2)
     movable = [running(fleet, f"m{n}", 10, f"{n}/0") for n in "abc"]
-    plan = worked_out(fleet, [ask("gang", 4, 80, workers=2, exclusive=True)], movable)
-    assert len(plan.moves) == 2
-    assert len(plan.fits) == 1
-    assert len(plan.fits[0].workers) == 2
+    plan = planned(fleet, [ask("gang", 4, 80, workers=2, exclusive=True)], movable)
+    assert len(plan.relocations) == 2
+    assert len(plan.placed) == 1
+    assert len(plan.placed[0].workers) == 2
 
 
-def test_several_demands_in_their_order_and_no_more_moves_than_allowed() -> None:
+def test_several_demands_in_order_and_at_most_max_relocations() -> None:
     fleet = Fleet().add("a", [80 * GIB]).add("b", [80 * GIB]).add("c", [80 * GIB])
     movable = [running(fleet, f"m{n}", 10, f"{n}/0") for n in "abc"]
-    plan = worked_out(fleet, [ask("one", 1, 80), ask("two", 1, 80), ask("three", 1, 80)], movable)
-    assert [p.instance for p in plan.fits] == ["one", "two"]
-    assert (len(plan.moves), plan.left) == (2, ["three"])
-    assert worked_out(fleet, [ask("one", 1, 80), ask("two", 1, 80)], movable, max_moves=1).left == ["two"]
+    plan = planned(fleet, [ask("one", 1, 80), ask("two", 1, 80), ask("three", 1, 80)], movable)
+    assert [p.instance for p in plan.placed] == ["one", "two"]
+    assert (len(plan.relocations), plan.unplaced) == (2, ["three"])
+    assert planned(fleet, [ask("one", 1, 80), ask("two", 1, 80)], movable, max_relocations=1).unplaced == ["two"]
 
 
 HELD = st.tuples(st.integers(0, 3), st.integers(0, 1), st.integers(1, 60), st.booleans())
@@ -125,7 +125,7 @@ HELD = st.tuples(st.integers(0, 3), st.integers(0, 1), st.integers(1, 60), st.bo
 
 @settings(max_examples=60, deadline=None)
 @given(held=st.lists(HELD, max_size=8), wanted=st.lists(st.tuples(st.integers(1, 2), st.integers(1, 80)), max_size=3))
-def test_copies_fit_beside_all_that_runs_and_moves_are_needed(
+def test_replacements_fit_beside_all_that_runs_and_every_relocation_is_needed(
     held: list[tuple[int, int, int, bool]], wanted: list[tuple[int, int]]
 ) -> None:
     fleet, movable = Fleet(), []
@@ -138,21 +138,21 @@ def test_copies_fit_beside_all_that_runs_and_moves_are_needed(
         one = running(fleet, f"m{number}", gib, uuid)
         movable += [one] if may_move else []
     demands = [ask(f"d{n}", gpus, gib) for n, (gpus, gib) in enumerate(wanted)]
-    plan = worked_out(fleet, demands, movable)
+    plan = planned(fleet, demands, movable)
     taken = Counter({uuid: device.claimed_mib for uuid, device in fleet.devices.items()})
-    for move in plan.moves:
-        taken.update({claim.device: claim.memory_mib for claim in move.to.claims})
-    assert all(taken[uuid] <= device.memory_mib for uuid, device in fleet.devices.items()), "while copies come up"
-    moved = {move.instance for move in plan.moves}
+    for one in plan.relocations:
+        taken.update({claim.device: claim.memory_mib for claim in one.to.claims})
+    assert all(taken[uuid] <= device.memory_mib for uuid, device in fleet.devices.items()), "while replacements start"
+    relocating = {one.instance for one in plan.relocations}
     for one in movable:
-        if one.instance in moved:
+        if one.instance in relocating:
             taken.subtract({claim.device: claim.memory_mib for claim in one.claims})
-    for placed in plan.fits:
+    for placed in plan.placed:
         taken.update({claim.device: claim.memory_mib for claim in placed.claims})
     assert all(taken[uuid] <= device.memory_mib for uuid, device in fleet.devices.items()), "once all is done"
-    assert {p.instance for p in plan.fits} | set(plan.left) == {d.instance for d in demands}
-    if plan.moves:
+    assert {p.instance for p in plan.placed} | set(plan.unplaced) == {d.instance for d in demands}
+    if plan.relocations:
         inventory = fleet.inventory()
         inventory.begin_pass()
         together = [find(inventory, d) for d in demands[:1]]
-        assert len(demands) > 1 or together == [None], "what fits anyway moves nobody"
+        assert len(demands) > 1 or together == [None], "nothing is relocated for what fits anyway"

@@ -1,4 +1,4 @@
-"""From resources and a need to layouts."""
+"""Estimate: from resources and a need to layouts."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import pytest
 from controller.domain.placement import Ask, Layout, Need, Share
 from controller.engines.registry import engine_for
 from controller.engines.simulated import SimulatedEngine
-from controller.scheduling.estimate import asks_for, for_instance, input_hash
+from controller.scheduling.estimate import asks_for, input_hash
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.reasons import Reason
 
@@ -101,7 +101,7 @@ def test_gangs_come_after_single_workers_and_small_ones_first() -> None:
     assert {layout.workers for layout in ask(Need(96), resources={"max_workers": 64}).layouts} == big
 
 
-def test_gpus_named_by_hand_may_stand_unevenly() -> None:
+def test_gpus_named_by_hand_may_be_uneven() -> None:
     named = {"gpus": ["a:0", "a:1", "b:0", "c:0"]}
     asked = ask(Need(96, heads=12), parallel={"pp": 4}, resources={"max_workers": 3}, placement=named)
     assert [(one.gpus, one.workers, one.pp) for one in asked.layouts] == [(4, 1, 4), (4, 2, 4), (4, 3, 4)]
@@ -109,7 +109,7 @@ def test_gpus_named_by_hand_may_stand_unevenly() -> None:
     assert [(one.workers, one.tp, one.pp) for one in asked.layouts] == [(1, 4, 1), (2, 2, 2), (3, 1, 4)]
 
 
-def test_where_the_engine_measured_each_split_the_rest_is_left_out() -> None:
+def test_only_measured_splits_are_tried_where_there_are_shares() -> None:
     need = Need(None, heads=8, shares=(Share(1, 1, 1, 50), Share(4, 1, 1, 20)))
     assert [(one.gpus, one.memory_mib, one.exclusive) for one in ask(need).layouts] == [(1, 50, False), (4, 20, False)]
     assert [one.exclusive for one in ask(need, resources={"gpu_memory": "all"}).layouts] == [True, True]
@@ -120,7 +120,7 @@ def test_all_splits_are_tried_for_many_requests_before_any_for_few() -> None:
     assert [(one.gpus, one.memory_mib) for one in ask(need).layouts] == [(1, 50), (2, 30), (1, 20), (2, 15)]
 
 
-def test_what_no_host_could_run_has_no_layout() -> None:
+def test_a_refused_need_has_no_layout() -> None:
     asked = ask(Need(10, refused=(Reason.ENGINE_UNSUPPORTED,)))
     assert (asked.layouts, asked.refused) == ((), (Reason.ENGINE_UNSUPPORTED,))
 
@@ -131,7 +131,7 @@ def test_the_weights_may_demand_more_of_a_gpu_than_the_engine() -> None:
     assert asked.compatibility.min_compute_capability == (7, 0)
 
 
-def test_the_next_best_engine_is_asked_for_where_the_best_fits_nowhere() -> None:
+def test_the_next_best_engine_follows_where_the_best_fits_nowhere() -> None:
     class Choice(SimulatedEngine):
         def chosen(self, name: str) -> Any:
             return (
@@ -146,10 +146,10 @@ def test_the_next_best_engine_is_asked_for_where_the_best_fits_nowhere() -> None
     assert second is not None
     assert (second.engine, second.instance, second.layouts[0].memory_mib) == ("transformers", "i", 30)
     assert (second.avoid_workers, second.otherwise) == (frozenset({"w"}), None)
-    again = for_instance(asked, "j")
+    again = asked.for_instance("j")
     assert again.otherwise is not None
     assert (again.instance, again.otherwise.instance, again.avoid_workers) == ("j", "j", frozenset())
-    assert for_instance(again, "i", frozenset({"w"})) == asked
+    assert again.for_instance("i", frozenset({"w"})) == asked
 
 
 def test_the_rest_is_passed_on() -> None:

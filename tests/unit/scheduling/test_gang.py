@@ -1,4 +1,4 @@
-"""Instances over several workers: equal counts, GPUs that go together, the leader first; all or nothing."""
+"""Instances over several workers: equal counts, matching GPUs, the leader first; all or nothing."""
 
 from dataclasses import replace
 
@@ -72,16 +72,16 @@ def test_c21_slightly_unequal_gpus_still_pair_up() -> None:
     assert placed(fleet, gang(2, 2, 20 * GIB)) == {"w24a": ["w24a/0"], "w24b": ["w24b/0"]}
 
 
-def test_gpus_of_other_sizes_do_not_go_together() -> None:
+def test_gpus_of_other_sizes_do_not_match() -> None:
     fleet = Fleet().add("a", [W24A]).add("b", [H80]).set("b/0", model="large")
     found = refused(fleet, gang(2, 2))
     assert found.rejected == {"mixed_accelerators": 2}
     assert found.nearest is not None
     assert found.nearest.code == "mixed_accelerators"
-    assert found.nearest.message.startswith("need 2 that go together, best 1")
+    assert found.nearest.message.startswith("need 2 of matching models, best 1")
 
 
-def test_one_kind_is_better_than_nearly_one() -> None:
+def test_one_kind_is_preferred_to_matching_kinds() -> None:
     fleet = Fleet().add("a", [W24A]).add("b", [W24B]).add("c", [W24B])
     fleet.set("b/0", model="other").set("c/0", model="other")
     assert list(placed(fleet, gang(2, 2))) == ["b", "c"]
@@ -103,7 +103,7 @@ def test_c22_named_by_hand() -> None:
     assert refused(fleet, gang(2, 1, gpus=("w24a:0", "w24b:0"))).rejected == {"count_mismatch": 2}
 
 
-def test_c24_counts_that_differ_are_for_those_who_name_them() -> None:
+def test_c24_unequal_counts_only_where_gpus_are_named() -> None:
     fleet = hosts("a80_1", "a80_2", "a80_3", gpus=2)
     named = gang(4, 3, gpus=("a80_3:0", "a80_1:0", "a80_2:0", "a80_1:1"))
     assert placed(fleet, named) == {"a80_1": ["a80_1/0", "a80_1/1"], "a80_2": ["a80_2/0"], "a80_3": ["a80_3/0"]}
@@ -112,14 +112,14 @@ def test_c24_counts_that_differ_are_for_those_who_name_them() -> None:
     assert refused(fleet.claim("a80_2/0"), named).rejected == {"count_mismatch": 2, "gpu_in_use": 1}
 
 
-def test_a_gang_is_whole_or_not_at_all() -> None:
+def test_a_gang_is_placed_whole_or_not_at_all() -> None:
     fleet = hosts("a", "b", "c", gpus=2).claim("b/0").claim("c/0")
     inventory = fleet.inventory()
     found = place(inventory, [gang(4, 2)])[0]
     assert isinstance(found, Unplaced)
     assert found.explain.rejected == {"gpu_in_use": 2, "count_mismatch": 1}
     assert found.explain.nearest is not None
-    assert found.explain.nearest.message == "need 2 such workers, there are 1"
+    assert found.explain.nearest.message == "need 2 such workers, found 1"
     assert inventory.gpus.claims[:-1].tolist() == [0, 0, 1, 0, 1, 0]
 
 
@@ -137,7 +137,7 @@ def test_the_hosts_of_all_ranks_must_do() -> None:
     assert refused(fleet, gang(3, 3)).rejected == {"count_mismatch": 2, "host_memory": 1}
 
 
-def test_a_place_for_one_worker_comes_before_a_gang_where_it_is_preferred() -> None:
+def test_a_layout_on_one_worker_comes_before_a_gang() -> None:
     one, two = Layout(2, 40 * GIB, exclusive=False), Layout(4, 20 * GIB, exclusive=False, workers=2)
     fleet = hosts("a", "b", gpus=2)
     asks = [Ask(f"i{n}", "d", (one, two)) for n in range(5)]

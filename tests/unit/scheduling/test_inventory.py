@@ -1,10 +1,10 @@
-"""The inventory as a cache: what is read in counts, what a pass reserves stands until it is read or taken back."""
+"""The inventory as a cache: rows count as read, and a reservation stands until its row is read or it is taken back."""
 
 from dataclasses import replace
 
+from controller.domain.holdings import InstanceLoad
 from controller.domain.placement import Ask, Layout, Placed, Unplaced
-from controller.scheduling.inventory.inventory import Inventory
-from controller.scheduling.inventory.load import InstanceLoad
+from controller.scheduling.inventory.capacity import Inventory
 from controller.scheduling.search.place import place
 from support.fleet import GIB, Fleet, gpus_of
 
@@ -23,7 +23,7 @@ def full(inventory: Inventory) -> bool:
     return isinstance(decision, Unplaced)
 
 
-def test_rollback_takes_the_whole_pass_back_and_nothing_before_it() -> None:
+def test_rollback_takes_back_the_whole_pass_and_nothing_before_it() -> None:
     inventory = Fleet().add("w", [GIB] * 3).inventory()
     take(inventory, "kept")
     decisions = place(inventory, [Ask("x", "d", WHOLE), Ask("y", "d", WHOLE)])
@@ -95,7 +95,7 @@ def test_a_gpu_keeps_its_identity_when_it_is_renumbered_or_moves() -> None:
     assert inventory.gpus.uuid == ["a/0"]
 
 
-def test_loads_count_once_however_often_they_are_told() -> None:
+def test_loads_count_once_however_often_they_are_read() -> None:
     inventory = Fleet().add("w", [GIB] * 2).inventory()
     load = InstanceLoad("1", "d", ("id-w",), ("w/0",))
     for _ in range(3):

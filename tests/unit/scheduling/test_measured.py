@@ -1,4 +1,4 @@
-"""What is free of a GPU: the ledger's word, less what is reserved, less what is used and nobody claims."""
+"""The free memory of a GPU: the ledger's figure, less what is reserved, less foreign use without a claim."""
 
 import pytest
 
@@ -17,13 +17,13 @@ def decide(fleet: Fleet, layout: Layout, **fields: object) -> list[str] | dict[s
 
 
 @pytest.mark.parametrize("gpus", [(), ("w16x2:0",)])
-def test_c32_what_others_use_is_not_free(gpus: tuple[str, ...]) -> None:
+def test_c32_foreign_use_is_not_free(gpus: tuple[str, ...]) -> None:
     fleet = Fleet().add("w16x2", [SIZE] * 2).set("w16x2/0", foreign_mib=16_000).set("w16x2/1", foreign_mib=16_000)
     assert decide(fleet, SHARED, gpus=gpus) == {"gpu_in_use": 1}
     assert decide(fleet, WHOLE, gpus=gpus) == {"gpu_in_use": 1}
 
 
-def test_a_little_foreign_use_leaves_room_for_shares_and_none_for_the_whole() -> None:
+def test_a_little_foreign_use_leaves_capacity_for_shares_but_not_for_a_whole_claim() -> None:
     fleet = Fleet().add("w", [SIZE]).set("w/0", foreign_mib=2 * GIB)
     assert decide(fleet, SHARED) == ["w/0"]
     assert decide(fleet, WHOLE) == {"gpu_in_use": 1}
@@ -33,7 +33,7 @@ def test_a_little_foreign_use_leaves_room_for_shares_and_none_for_the_whole() ->
     assert decide(fleet, SHARED) == {"need_gt_free": 1}  # too little by the ledger already
 
 
-def test_what_is_reserved_only_a_whole_claim_gets() -> None:
+def test_only_a_whole_claim_gets_the_reserved_memory() -> None:
     fleet = Fleet().add("w", [SIZE], host_memory=8 * GIB).set("w/0", reserved_mib=GIB).set("host-w", reserved_mib=GIB)
     assert decide(fleet, Layout(1, 15 * GIB, exclusive=False)) == ["w/0"]
     assert decide(fleet, Layout(1, 15 * GIB + 1, exclusive=False)) == {"need_gt_capacity": 1}
@@ -43,7 +43,7 @@ def test_what_is_reserved_only_a_whole_claim_gets() -> None:
     assert decide(fleet, SHARED, host_memory_mib=7 * GIB + 1) == {"host_memory": 1}
 
 
-def test_the_nearest_miss_says_what_is_really_free() -> None:
+def test_the_nearest_miss_reports_what_is_really_free() -> None:
     fleet = Fleet().add("w", [SIZE]).set("w/0", foreign_mib=2 * GIB, reserved_mib=GIB).claim("w/0", 10 * GIB)
     decision = place(fleet.inventory(), [Ask("i", "d", (Layout(1, 6 * GIB, exclusive=False),))])[0]
     assert isinstance(decision, Unplaced)
@@ -55,10 +55,10 @@ def test_the_nearest_miss_says_what_is_really_free() -> None:
     ("layout", "message"),
     [
         (Layout(1, 12 * GIB, exclusive=False), "need 12.00 GiB, best free 11.00 on w"),
-        (WHOLE, "need 1 GPU that nobody else uses, best 0 on w"),
+        (WHOLE, "need 1 unused GPU, best 0 on w"),
     ],
 )
-def test_what_others_use_is_told_as_memory_where_a_part_would_do(layout: Layout, message: str) -> None:
+def test_foreign_use_is_reported_as_memory_where_a_share_would_do(layout: Layout, message: str) -> None:
     fleet = Fleet().add("w", [SIZE]).set("w/0", foreign_mib=5 * GIB)
     decision = place(fleet.inventory(), [Ask("i", "d", (layout,))])[0]
     assert isinstance(decision, Unplaced)
@@ -67,7 +67,7 @@ def test_what_others_use_is_told_as_memory_where_a_part_would_do(layout: Layout,
 
 
 @pytest.mark.parametrize("gpus", [(), ("w:0",)])
-def test_an_engine_runs_on_the_vendors_that_it_knows(gpus: tuple[str, ...]) -> None:
+def test_an_engine_runs_on_its_vendors_only(gpus: tuple[str, ...]) -> None:
     fleet = Fleet().add("w", [SIZE, SIZE]).set("w/0", vendor="amd", model="a").set("w/1", vendor="amd", model="b")
     nvidia = Compatibility(vendors=frozenset({"nvidia"}))
     assert decide(fleet, SHARED, compatibility=nvidia, gpus=gpus) == {"engine_unsupported": 1}
@@ -76,7 +76,7 @@ def test_an_engine_runs_on_the_vendors_that_it_knows(gpus: tuple[str, ...]) -> N
     assert decide(fleet, Layout(0, 0, exclusive=False), compatibility=nvidia) == []
 
 
-def test_layouts_that_the_model_rules_out_are_told_only_where_they_would_help() -> None:
+def test_layouts_that_the_model_rules_out_are_reported_only_where_they_would_help() -> None:
     three = ((Layout(3, 10 * GIB, exclusive=False), Reason.HEADS_INDIVISIBLE),)
     one = Layout(1, 30 * GIB, exclusive=False)
     wanted = Ask("i", "d", (one,), refused=(Reason.HEADS_INDIVISIBLE,), tried=three)

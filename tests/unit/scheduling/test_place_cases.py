@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
+from controller.domain.holdings import InstanceLoad
 from controller.domain.placement import Ask, Compatibility, Decision, Layout, Need, Placed, Unplaced
 from controller.engines.registry import engine_for
 from controller.scheduling.estimate import asks_for
-from controller.scheduling.explain.explain import headline
-from controller.scheduling.inventory.inventory import Inventory
-from controller.scheduling.inventory.load import InstanceLoad
+from controller.scheduling.explain.unplaced import headline
+from controller.scheduling.inventory.capacity import Inventory
 from controller.scheduling.search.place import place
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.reasons import Reason
@@ -100,7 +100,7 @@ def test_c09_heads_and_vocabulary_rule_out_splits() -> None:
     assert len(placed(fleet, ask(Need(NEED["s40h28"], heads=28, vocab=152064)))) == 4
 
 
-def test_c13_a_whole_gpu_can_be_had_whole() -> None:
+def test_c13_whole_gpus() -> None:
     decision = one(Fleet().add("w16x2", [W16] * 2), ask("s20g", {"gpu_memory": "all"}))
     assert isinstance(decision, Placed)
     assert [(c.device, c.memory_mib, c.exclusive) for c in decision.claims[:-1]] == [
@@ -125,7 +125,7 @@ def test_c28_the_named_gpus_must_be_as_many_as_asked() -> None:
     assert refused(fleet, ask(Need(NEED["q8b"], heads=28), {"gpus": 3})) == {"heads_indivisible": 2}
 
 
-def test_where_the_model_rules_out_every_layout_a_smaller_worker_falls_to_what_it_lacks() -> None:
+def test_where_the_model_rules_out_every_layout_smaller_workers_keep_their_own_reason() -> None:
     fleet = Fleet().add("two", [W16] * 2).add("four", [W16] * 4).add("small", [GIB] * 4)
     decision = one(fleet, ask(Need(NEED["q8b"], heads=28), {"gpus": 3}))
     assert isinstance(decision, Unplaced)
@@ -135,7 +135,7 @@ def test_where_the_model_rules_out_every_layout_a_smaller_worker_falls_to_what_i
     assert decision.explain.nearest.message == "such as four"
 
 
-def test_c29_labels_cordon_and_silence() -> None:
+def test_c29_labels_cordon_and_readiness() -> None:
     fleet = Fleet().add("w24a", [W24A]).add("w16x2", [W16] * 2)
     assert refused(fleet, ask("q06b", placement={"labels": {"os": "Windows"}})) == {"label_mismatch": 2}
     fleet = Fleet().add("w24a", [W24A], schedulable=False).add("w16x2", [W16] * 2)
@@ -144,7 +144,7 @@ def test_c29_labels_cordon_and_silence() -> None:
     assert placed(fleet, ask("s14g")) == ["a80_2/0"]
 
 
-def test_labels_choose() -> None:
+def test_labels_select() -> None:
     fleet = Fleet().add("a", [W24A], labels={"zone": "a"}).add("b", [W24A], labels={"zone": "b", "rack": "7"})
     assert placed(fleet, ask("q06b", placement={"labels": {"zone": "b", "rack": "7"}})) == ["b/0"]
     assert refused(fleet, ask("q06b", placement={"labels": {"zone": "a", "rack": "7"}})) == {"label_mismatch": 2}
@@ -187,7 +187,7 @@ def test_c40_spread_over_the_gpus_of_one_host() -> None:
 
 
 @pytest.mark.parametrize("placement", [{}, {"workers": ["mac"]}, {"gpus": ["mac:0"]}, {"gpus": ["mac/0"]}])
-def test_c41_the_same_reasons_by_every_road(placement: dict[str, Any]) -> None:
+def test_c41_the_same_reasons_by_every_selection(placement: dict[str, Any]) -> None:
     fleet = Fleet().add("mac", [187 * GIB], os="darwin", arch="arm64", driver=None)
     fleet.add("lin", [A80] * 2, ready=False)
     wanted = spec(placement=placement)
@@ -294,7 +294,7 @@ def test_the_reason_of_a_gpu(changes: dict[str, Any], wanted: Layout, reason: Re
         ({}, {"compute_capability": (6, 1)}, "need 1 GPU of compute capability 7.0 or more, best 0 on w"),
     ],
 )
-def test_how_old_it_may_be_is_told(facts: dict[str, Any], changes: dict[str, Any], message: str) -> None:
+def test_the_required_version_is_reported(facts: dict[str, Any], changes: dict[str, Any], message: str) -> None:
     fleet = Fleet().add("w", [W16], **facts).set("w/0", **changes)
     decision = one(fleet, Ask("i", "d", (Layout(1, GIB, False),), compatibility=VLLM_LIKE))
     assert isinstance(decision, Unplaced)
@@ -324,7 +324,7 @@ def test_the_reason_of_a_platform(facts: dict[str, Any], reason: str | None) -> 
     assert isinstance(one(fleet, cpu_only), Placed) == (reason != "os_arch")  # a driver matters to GPUs only
 
 
-def test_who_needs_no_gpu_leaves_free_gpus_the_hosts_that_they_need() -> None:
+def test_an_ask_without_gpus_goes_where_no_free_gpu_needs_the_host() -> None:
     fleet = Fleet().add("a", [W16], host_memory=8 * GIB).add("b", [W16], host_memory=64 * GIB).claim("b/0")
     decision = one(fleet, Ask("i", "d", (Layout(0, 0, False),), host_memory_mib=6 * GIB))
     assert isinstance(decision, Placed)
@@ -344,7 +344,7 @@ def test_without_gpus_only_the_host_is_claimed() -> None:
     assert second.worker_id == "id-b"
 
 
-def test_who_claims_nothing_goes_where_the_fewest_run() -> None:
+def test_an_ask_that_claims_nothing_goes_where_the_fewest_run() -> None:
     inventory = Fleet().add("a").add("b").inventory()
     nothing = (Layout(0, 0, False),)
     decisions = place(inventory, [Ask(str(n), "d", nothing) for n in range(4)])

@@ -1,8 +1,8 @@
-"""What can be claimed and what is claimed, as arrays: a cache of the ledger, never the ledger itself.
+"""The inventory: capacity and claims as arrays. A cache of the ledger, never the ledger itself.
 
-Rows come in as the ledger is read and are updated in place; only a change of structure (another worker, another GPU,
-other labels) lays the arrays out anew. What a pass reserves stands upon a device's row until that row is read again.
-Every change of a row is noted in a log, so that a search that comes again looks at what changed since, and at no more.
+Rows are updated in place as the ledger is read. Only a structural change (a new worker, a new GPU, other labels)
+rebuilds the arrays. What a pass reserves counts on a device's row until that row is read again. Every change of a row
+is noted in a log, so that a repeated search looks only at what changed since.
 """
 
 from collections import OrderedDict, defaultdict
@@ -12,74 +12,75 @@ from typing import Any
 
 import numpy as np
 
+from controller.domain.holdings import InstanceLoad
 from controller.domain.placement import DeviceState, Placed, PlannedClaim, WorkerFacts
-from controller.scheduling.inventory.demand import DemandSeen
+from controller.scheduling.inventory.arrays import Bools
+from controller.scheduling.inventory.demand import ObservedDemand
 from controller.scheduling.inventory.groups import GroupTable, TouchLog, build_groups
-from controller.scheduling.inventory.load import InstanceLoad, Loads
-from controller.scheduling.inventory.segments import Bools
+from controller.scheduling.inventory.load import Loads
 from controller.scheduling.inventory.tables import GpuTable, WorkerTable, build_tables
 
 
 class Inventory:
-    """Workers, devices and loads. Not for several threads."""
+    """Workers, devices and loads. Not thread-safe."""
 
     def __init__(self) -> None:
         self._facts: dict[str, WorkerFacts] = {}
         self._devices: dict[str, DeviceState] = {}
         self._of_worker: defaultdict[str, set[str]] = defaultdict(set)
         self._loads = Loads()
-        self._passed: dict[str, Placed] = {}  # by instance, what rollback takes back
+        self._pass: dict[str, Placed] = {}  # reserved in this pass, by instance
         self._reserved: defaultdict[str, dict[str, PlannedClaim]] = defaultdict(dict)  # by device and instance
         self._stale = True
         self.log = TouchLog()
-        # What searches keep, by what they looked for; forgotten when anything but claims, use and loads changes.
+        # Kept searches, by their key. Cleared when anything but claims, use and loads changes.
         self.searches: OrderedDict[Hashable, Any] = OrderedDict()
-        self.demand = DemandSeen()
-        self._lay_out()
+        self.demand = ObservedDemand()
+        self._rebuild()
 
     @property
     def groups(self) -> GroupTable:
         """One row per kind of GPUs of each worker."""
         if self._stale:
-            self._lay_out()
+            self._rebuild()
         return self._groups
 
     @property
     def workers(self) -> WorkerTable:
         """One row per worker, by name."""
         if self._stale:
-            self._lay_out()
+            self._rebuild()
         return self._workers
 
     @property
     def gpus(self) -> GpuTable:
         """One row per GPU, by worker and index."""
         if self._stale:
-            self._lay_out()
+            self._rebuild()
         return self._gpus
 
     @property
     def row_of_name(self) -> Mapping[str, int]:
         """The worker's row by its name."""
         if self._stale:
-            self._lay_out()
+            self._rebuild()
         return self._row_of_name
 
     def worker(self, worker_id: str) -> WorkerFacts:
-        """The facts of a worker that is known."""
+        """The facts of a known worker."""
         return self._facts[worker_id]
 
     def gpu_row(self, uuid: str) -> int | None:
-        """The row of this GPU, None where no known worker has it."""
+        """The row of this GPU; None if no known worker has it."""
         if self._stale:
-            self._lay_out()
+            self._rebuild()
         device = self._devices.get(uuid)
         return self._row.get(uuid) if device is not None and device.kind == "gpu" else None
 
-    # What the ledger says
+    # From the ledger
 
     def upsert_workers(self, workers: Iterable[WorkerFacts]) -> None:
-        """Takes over workers; a change of readiness alone is cheap."""
+        """Adds or updates workers. A change of readiness alone is cheap."""
         for new in workers:
             old = self._facts.get(new.id)
             self._facts[new.id] = new
@@ -93,20 +94,20 @@ class Inventory:
                     self.searches.clear()
 
     def remove_workers(self, ids: Iterable[str]) -> None:
-        """Forgets workers and their devices."""
+        """Removes workers and their devices."""
         for worker_id in ids:
             if self._facts.pop(worker_id, None) is not None:
                 self._stale = True
             self.remove_devices(self._of_worker.pop(worker_id, ()))
 
     def upsert_devices(self, devices: Iterable[DeviceState]) -> None:
-        """Takes over devices with what is claimed of them; drops what was reserved of them before."""
+        """Adds or updates devices with their claims, and drops reservations on them."""
         for new in devices:
             old = self._devices.get(new.uuid)
             self._devices[new.uuid] = new
-            self._forget_reserved(new.uuid)
+            self._drop_reservations(new.uuid)
             row = None if self._stale else self._row.get(new.uuid)
-            if old is not None and _place_of(old) == _place_of(new):
+            if old is not None and _row_key(old) == _row_key(new):
                 if row is not None:
                     self._write(row, new)
             else:
@@ -123,29 +124,29 @@ class Inventory:
         self._touch(row, gpu=device.kind == "gpu")
 
     def remove_devices(self, uuids: Iterable[str]) -> None:
-        """Forgets devices."""
+        """Removes devices. Unknown ones are ignored."""
         for uuid in tuple(uuids):
             old = self._devices.pop(uuid, None)
-            self._forget_reserved(uuid)
+            self._drop_reservations(uuid)
             if old is not None:
                 self._of_worker[old.worker_id].discard(uuid)
                 self._stale = True
 
-    def _forget_reserved(self, uuid: str) -> None:
-        """The row tells now what is claimed, so whose reservation it does not confirm runs nowhere."""
+    def _drop_reservations(self, uuid: str) -> None:
+        """Drops the reservations on a device that is read again, with their loads: now the ledger has the claims."""
         for instance in self._reserved.pop(uuid, ()):
             load = self._loads.get(instance)
             if load is not None and load.demand is None:
                 self.remove_load([instance])
 
     def set_load(self, loads: Iterable[InstanceLoad]) -> None:
-        """Replaces what is known of who runs where by exactly these."""
+        """Replaces all loads by these."""
         fresh = {load.instance: load for load in loads}
         self.remove_load([load.instance for load in self._loads if load.instance not in fresh])
         self.upsert_load(fresh.values())
 
     def upsert_load(self, loads: Iterable[InstanceLoad]) -> None:
-        """Takes over where these instances run."""
+        """Adds or updates where these instances run."""
         for load in loads:
             old = self._loads.get(load.instance)
             if old == load:
@@ -153,65 +154,65 @@ class Inventory:
             if old is not None:
                 self.remove_load([load.instance])
             self._loads.add(load)
-            self._count(load, 1)
+            self._count_load(load, 1)
             if load.demand is not None:
                 self.demand.add(load.demand)
 
     def remove_load(self, instances: Iterable[str]) -> None:
-        """Forgets these instances; those that are not known are passed over."""
+        """Removes these instances. Unknown ones are ignored."""
         for instance in instances:
             load = self._loads.get(instance)
             if load is not None:
                 self._loads.remove(load)
-                self._count(load, -1)
+                self._count_load(load, -1)
                 if load.demand is not None:
                     self.demand.remove(load.demand)
 
-    # What a pass does
+    # Within a pass
 
     def reserve(self, placed: Placed, deployment_uid: str) -> None:
-        """Marks the claims of a decision as taken, so that the next decision sees them."""
+        """Counts the claims of a decision, so that the next decision sees them."""
         for claim in placed.claims:
             self._reserved[claim.device][placed.instance] = claim
-            self._take(claim, 1)
+            self._count_claim(claim, 1)
         gpus = tuple(c.device for c in placed.claims if self._devices[c.device].kind == "gpu")
         self.upsert_load([InstanceLoad(placed.instance, deployment_uid, placed.workers, gpus)])
-        self._passed[placed.instance] = placed
+        self._pass[placed.instance] = placed
 
-    def lift(self, claims: Iterable[PlannedClaim]) -> None:
-        """Thinks claims of the ledger away, until they are put back."""
+    def exclude(self, claims: Iterable[PlannedClaim]) -> None:
+        """Treats these claims as free until they are restored."""
         for claim in claims:
-            self._take(claim, -1)
+            self._count_claim(claim, -1)
 
-    def put_back(self, claims: Iterable[PlannedClaim]) -> None:
-        """Takes back what `lift` did with these."""
+    def restore(self, claims: Iterable[PlannedClaim]) -> None:
+        """Reverses `exclude` for these claims."""
         for claim in claims:
-            self._take(claim, 1)
+            self._count_claim(claim, 1)
 
     def begin_pass(self) -> None:
-        """Starts a pass: `rollback` takes back what is reserved from here on."""
-        self._passed.clear()
+        """Starts a pass: `rollback` takes back what is reserved after this call."""
+        self._pass.clear()
         self.demand.settle()
 
     def rollback(self) -> None:
-        """Takes back the whole pass, last decision first: after a plan, or a commit that failed."""
-        for placed in reversed(tuple(self._passed.values())):
+        """Takes back the whole pass, last decision first: after a plan or a failed commit."""
+        for placed in reversed(tuple(self._pass.values())):
             self.unreserve(placed)
 
     def unreserve(self, placed: Placed) -> None:
-        """Takes back one decision of the pass (its commit lost a race), but for devices read again since."""
-        del self._passed[placed.instance]
+        """Takes back one decision whose commit lost a race, except on devices that were read again since."""
+        del self._pass[placed.instance]
         for claim in placed.claims:
             if self._reserved.get(claim.device, {}).pop(placed.instance, None) is not None:
-                self._take(claim, -1)
+                self._count_claim(claim, -1)
         self.remove_load([placed.instance])
 
     def deployment_on(self, deployment_uid: str) -> tuple[Mapping[str, int], Mapping[str, int]]:
-        """Instances of the deployment by worker id, and by GPU UUID."""
+        """Number of the deployment's instances by worker id, and by GPU UUID."""
         return self._loads.on_workers(deployment_uid), self._loads.on_gpus(deployment_uid)
 
     def label_mask(self, key: str, value: str) -> Bools:
-        """The workers that carry this label; kept until the layout changes."""
+        """By worker: whether it has this label. Kept until the arrays are rebuilt."""
         facts = self.workers.facts
         found = self._label_masks.get((key, value))
         if found is None:
@@ -221,7 +222,7 @@ class Inventory:
 
     # The arrays
 
-    def _lay_out(self) -> None:
+    def _rebuild(self) -> None:
         self._workers, self._gpus, self._row = build_tables(self._facts.values(), self._devices)
         self._groups = build_groups(self._workers, self._gpus)
         self.searches.clear()
@@ -231,33 +232,33 @@ class Inventory:
         self._stale = False
         for claims in self._reserved.values():
             for claim in claims.values():
-                self._take(claim, 1)
+                self._count_claim(claim, 1)
         for load in self._loads:
-            self._count(load, 1)
+            self._count_load(load, 1)
 
-    def _take(self, claim: PlannedClaim, sign: int) -> None:
-        """Adds a reservation to the arrays, or takes it off them."""
+    def _count_claim(self, claim: PlannedClaim, sign: int) -> None:
+        """Adds a claim to the arrays, or removes it with sign -1."""
         row = None if self._stale else self._row.get(claim.device)
         if row is None:
             return
         gpu = self._devices[claim.device].kind == "gpu"
         if gpu:
-            self._gpus.take(row, sign * claim.memory_mib, sign, sign * claim.exclusive)
+            self._gpus.add_claims(row, sign * claim.memory_mib, sign, sign * claim.exclusive)
         else:
             self._workers.memory_claimed[row] += sign * claim.memory_mib
             self._workers.cpu_claimed[row] += sign * claim.cpu_milli
         self._touch(row, gpu=gpu)
 
     def _touch(self, row: int, *, gpu: bool) -> None:
-        """Notes the GPU's group, or all of the worker's."""
+        """Notes in the log that the GPU's group changed, or for a host all groups of its worker."""
         if gpu:
             self.log.add(int(self._groups.of_gpu[row]))
         else:
             for group in range(int(self._groups.first[row]), int(self._groups.first[row + 1])):
                 self.log.add(group)
 
-    def _count(self, load: InstanceLoad, sign: int) -> None:
-        """Adds an instance to the arrays, or takes it off them; a stale layout counts all anew anyway."""
+    def _count_load(self, load: InstanceLoad, sign: int) -> None:
+        """Adds an instance to the arrays, or removes it with sign -1. A rebuild counts all loads itself."""
         if self._stale:
             return
         for worker_id in load.workers:
@@ -270,6 +271,6 @@ class Inventory:
                 self._touch(gpu, gpu=True)
 
 
-def _place_of(device: DeviceState) -> tuple[object, ...]:
-    """What decides the row of a device."""
+def _row_key(device: DeviceState) -> tuple[object, ...]:
+    """The facts that decide a device's row."""
     return device.worker_id, device.kind, device.index, device.vendor, device.model

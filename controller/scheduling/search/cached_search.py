@@ -1,35 +1,36 @@
-"""One search: an ask's layouts in order of preference over one inventory, kept for the next ask of the same shape."""
+"""A search for asks of one shape over one inventory, kept for the next ask of that shape."""
 
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
 
 from controller.domain.placement import Ask, Layout
-from controller.scheduling.inventory.inventory import Inventory
-from controller.scheduling.inventory.segments import Bools
+from controller.scheduling.inventory.arrays import Bools
+from controller.scheduling.inventory.capacity import Inventory
 from controller.scheduling.search.candidates import Candidates, Choice
 from controller.scheduling.search.feasible import Request, resolve
 from controller.scheduling.search.fragmentation import Fragments, LeastFragmentation
 from controller.scheduling.search.gang import Shortage, find_gang
+from controller.scheduling.search.group_misses import GroupMisses
 from controller.scheduling.search.rank import Pack, Ranking, Spread
-from controller.scheduling.search.standing import Standing
 
-# Searches that are kept: a row of arrays for each group, some 100 bytes, and one for each GPU.
+# Limit of kept searches, in rows: one row of about 100 bytes per group, and one per GPU.
 _KEPT_ROWS: Final = 8_000_000
 _KEPT_AT_LEAST: Final = 8
 
 
 class Search:
-    """What is known of one shape of asks."""
+    """Candidates and misses of each layout, kept current from the inventory's log."""
 
     def __init__(self, inventory: Inventory, ask: Ask) -> None:
         self.request: Request = resolve(inventory, ask)
         self._inventory = inventory
         self._candidates: dict[int, Candidates] = {}
-        self._standings: dict[Layout, Standing] = {}
+        self._misses: dict[Layout, GroupMisses] = {}
 
     def candidates(self, number: int) -> Candidates:
-        """Those of one layout, up to date."""
+        """The candidates of one layout, current."""
         found = self._candidates.get(number)
         if found is None:
             found = self._candidates[number] = Candidates(self.request, self.request.ask.layouts[number], _ranking)
@@ -37,17 +38,17 @@ class Search:
             found.refresh()
         return found
 
-    def standing(self, layout: Layout) -> Standing:
-        """How far a layout comes where, up to date."""
-        found = self._standings.get(layout)
+    def misses(self, layout: Layout) -> GroupMisses:
+        """By group, the check at which a layout fails; current."""
+        found = self._misses.get(layout)
         if found is None:
-            found = self._standings[layout] = Standing(self.request, layout)
+            found = self._misses[layout] = GroupMisses(self.request, layout)
         else:
             found.refresh()
         return found
 
     def best(self, avoid: frozenset[str] = frozenset()) -> tuple[Layout, Choice] | None:
-        """The first layout that fits anywhere, and the best place for it; workers to be avoided come last of all."""
+        """The first layout that fits anywhere, and its best place. Workers to avoid come last, after all layouts."""
         rounds: tuple[Bools | None, ...] = (None,)
         if avoid:
             ids = [worker.id in avoid for worker in self._inventory.workers.facts]
@@ -61,8 +62,16 @@ class Search:
         return None
 
 
+def engine_chain(ask: Ask) -> Iterator[Ask]:
+    """The ask by each of its engines, best first."""
+    by: Ask | None = ask
+    while by is not None:
+        yield by
+        by = by.otherwise
+
+
 def search_for(inventory: Inventory, ask: Ask) -> Search:
-    """The search for asks of this shape: the one that is kept, or a new one."""
+    """The kept search for asks of this shape, or a new one."""
     groups, searches = inventory.groups, inventory.searches
     key = (ask.shape(), inventory.demand.version if ask.strategy == "least_fragmentation" else 0)
     found: Search | None = searches.get(key)
@@ -85,7 +94,7 @@ def _ranking(inventory: Inventory, ask: Ask, layout: Layout) -> Ranking:
 
 
 def _fragments(inventory: Inventory) -> Fragments:
-    """One for all searches, kept with them."""
+    """The fragments that all searches share, kept with them."""
     key = (Fragments, inventory.demand.version)
     found: Fragments | None = inventory.searches.get(key)
     if found is None:

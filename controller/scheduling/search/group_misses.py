@@ -1,20 +1,20 @@
-"""How far one layout comes on every group of GPUs: what an explanation is made of, kept up to date like a search."""
+"""By group: the check at which one layout fails. Explanations are made of it; it is kept current like a search."""
 
 import numpy as np
 
 from controller.domain.placement import Layout
-from controller.scheduling.inventory.segments import Bools, Ints
+from controller.scheduling.inventory.arrays import Bools, Ints
 from controller.scheduling.search.feasible import FITS, STAGE, Request, Stages, gpu_checks, host_checks
 
 
-class Standing:
-    """By group.
+class GroupMisses:
+    """By group of GPUs: the stage reached and its figures.
 
     Attributes:
-        reached: stage of the first check at which too few GPUs are left or that its worker fails, else FITS.
-        left: how many GPUs were left at that stage.
-        suitable: how many pass all checks.
-        free: free memory (MiB) of the last GPU that the layout would get there, the best ones first; 0: too few.
+        reached: stage of the first check that leaves too few GPUs or that the worker fails, else FITS.
+        left: number of GPUs that pass up to that check.
+        suitable: number of GPUs that pass all checks.
+        free: free memory (MiB) of the last GPU that the layout would get, best ones first; 0: too few GPUs.
     """
 
     def __init__(self, request: Request, layout: Layout) -> None:
@@ -27,23 +27,23 @@ class Standing:
         self.left: Ints = np.zeros(size, dtype=np.int64)
         self.suitable: Ints = np.zeros(size, dtype=np.int64)
         self.free: Ints = np.zeros(size, dtype=np.int64)
-        self._known_to = request.inventory.log.position
-        self._look_at(np.arange(size))
+        self._log_position = request.inventory.log.position
+        self._update(np.arange(size))
 
     def refresh(self) -> None:
-        """Takes over what changed since."""
+        """Updates the groups that changed since the last call."""
         log = self._request.inventory.log
         position = log.position
-        if position == self._known_to:
+        if position == self._log_position:
             return
-        rows = log.since(self._known_to)
-        self._known_to = position
-        self._look_at(np.arange(len(self.reached)) if rows is None else rows)
+        rows = log.since(self._log_position)
+        self._log_position = position
+        self._update(np.arange(len(self.reached)) if rows is None else rows)
 
-    def _look_at(self, rows: Ints) -> None:
+    def _update(self, rows: Ints) -> None:
         request, groups = self._request, self._request.inventory.groups
         workers, slots = groups.worker[rows], groups.gpus[rows]
-        reached, left = request.fell_at[workers], np.zeros(len(rows), dtype=np.int64)
+        reached, left = request.failed_at[workers], np.zeros(len(rows), dtype=np.int64)
         alive: Bools = np.ones(slots.shape, dtype=np.bool_)
         if self.layout.gpus or request.named is not None:
             wanted = np.maximum(self.wanted[rows], 1)

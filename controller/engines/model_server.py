@@ -1,6 +1,6 @@
-"""What vLLM and SGLang have in common: models from safetensors, measured for each split, on NVIDIA GPUs under Linux.
+"""Common part of vLLM and SGLang: models from safetensors, estimated per split, on NVIDIA GPUs under Linux.
 
-They differ in data (`ServerTable`) and in their command lines, which are the subclasses' own.
+The servers differ in data (`ServerTable`) and in their command lines, which the subclasses build.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,46 +28,46 @@ from controller.engines.source import model_analysis, refuse_other_models
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.reasons import Reason
 
-GPU_COUNTS: Final = (1, 2, 3, 4, 5, 6, 7, 8, 16)  # of one worker; which of them divide the model is for it to say
-# What nobody stated: enough for a few people at once, and long enough for a conversation. Where that fits nowhere, one
-# such sequence at a time is better than no model.
+GPU_COUNTS: Final = (1, 2, 3, 4, 5, 6, 7, 8, 16)  # of one worker; the model decides which of them divide it
+# Defaults where the spec states nothing: enough for a few users at once, and long enough for a conversation. Where that
+# fits nowhere, one such sequence at a time is better than no model.
 DEFAULT_CONTEXT: Final = 8192
 DEFAULT_SEQUENCES: Final = (16, 1)
 
-# Beside what the server accounts for itself, MiB per GPU. A CUDA context of PyTorch takes about 400 since modules are
+# MiB per GPU beside what the server accounts for itself. A CUDA context of PyTorch takes about 400 since modules are
 # loaded lazily (https://github.com/pytorch/pytorch/issues/109888); libraries' workspaces come on top.
 CONTEXT_MIB: Final = 576
-# Captured graphs were 130 for a 0.6B model (https://github.com/generative-computing/mellea/pull/416); they grow with
-# the number of layers, so four times as much for large ones.
+# Captured graphs took 130 for a 0.6B model (https://github.com/generative-computing/mellea/pull/416). They grow with
+# the number of layers, so four times as much allows for large models.
 GRAPHS_MIB: Final = 512
 # Buffers of NCCL and of the custom all-reduce, per rank: vLLM logged 0.33 GiB with tp 2
-# (https://github.com/vllm-project/vllm/issues/14452), and 2.1 GiB is known of tp 8 on A100.
+# (https://github.com/vllm-project/vllm/issues/14452), and 2.1 GiB is reported for tp 8 on A100.
 COLLECTIVES_MIB: Final = 256
 _MOST_RANKS: Final = 8  # that share a worker's buffers
-# What passes through a vision tower when the largest image that a model takes is profiled. Allowed for, not derived:
-# towers differ widely. 16 GiB were too few for Qwen2.5-VL-7B in 4 bits (https://github.com/QwenLM/Qwen3-VL/issues/1224).
+# Activations of a vision tower while the largest image of a model is profiled. An allowance, not derived: towers differ
+# widely. 16 GiB were too few for Qwen2.5-VL-7B in 4 bits (https://github.com/QwenLM/Qwen3-VL/issues/1224).
 IMAGES_MIB: Final = 3072
-# Server, scheduler and one process per GPU, each with PyTorch. Guessed at 1 GiB each for the usual few of them.
+# Server, scheduler and one process per GPU, each with PyTorch. A guess: 1 GiB for each of the usual few.
 HOST_RUNTIME_MIB: Final = 4096
 _FP8_CACHE: Final = 1.0
 _READ: Final = ("dtype", "quantization", "kv-cache-dtype", "mm-encoder-tp-mode", "mm-enable-dp-encoder")
-# Flags that engines of other kinds have too.
-_ANYBODYS: Final = frozenset({"host", "port", "model", "revision", "device", "config"})
-_VOCABULARY_PAD: Final = 64  # both pad the vocabulary to a multiple of it before they divide it
+# Flags that other engines have too.
+_COMMON_FLAGS: Final = frozenset({"host", "port", "model", "revision", "device", "config"})
+_VOCABULARY_PAD: Final = 64  # both pad the vocabulary to a multiple of this before they divide it
 
 
 @dataclass(frozen=True, slots=True)
 class ServerTable:
-    """A server as data. Flags without dashes, the server's own name of each first.
+    """A server as data. Flags without dashes, the server's own spelling of each first.
 
     Attributes:
         capabilities: least compute capability by quantisation method, `fp8-weights`, `fp8-cache` and `bfloat16`.
-        unsupported: architectures that it is known not to run, with what is known of it.
-        reserved: flags that are not the user's, with what to do instead.
-        repeated: flags that are written once for each value; all others take several.
+        unsupported: architectures that it cannot run, with the reason.
+        reserved: flags that the user may not set, with what to do instead.
+        repeated: flags repeated for each value; all others take several values.
         negated: whether a switch has a `--no-` form.
-        windows: whether its cache keeps of layers with a sliding window no more than that.
-        no_windows: the switch after which it does not.
+        windows: whether its cache is bounded by the window in layers with a sliding window.
+        no_windows: the switch that turns this off.
     """
 
     compatibility: Compatibility
@@ -87,22 +87,22 @@ class ServerTable:
 
     @property
     def figures(self) -> frozenset[str]:
-        """Those of the workload, which no two servers call alike."""
+        """The flags of the workload. Every server has its own names for them."""
         return frozenset({*self.context, *self.sequences, *self.batch_tokens})
 
     @property
     def own_flags(self) -> frozenset[str]:
-        """Those by which a user shows that he means this server, even where he may not set them."""
-        return frozenset({*self.figures, *self.adapters, *self.reserved}) - _ANYBODYS
+        """The flags that show that this server is meant, also those that the user may not set."""
+        return frozenset({*self.figures, *self.adapters, *self.reserved}) - _COMMON_FLAGS
 
     def flags(self, spec: DeploymentSpec) -> list[str]:
-        """The spec's args as this server reads them; raises SpecError naming the arg."""
+        """The spec's args as flags of this server. Raises SpecError that names the arg."""
         read = {*self.figures, *self.adapters, *_READ}
         return flags(spec, self.reserved, read, self.figures, self.repeated, negated=self.negated)
 
 
 class ModelServer(SingleEngine):
-    """One of the two."""
+    """A server with a `ServerTable`."""
 
     name: str
     table: ServerTable
@@ -113,7 +113,7 @@ class ModelServer(SingleEngine):
         self.table.flags(spec)
         dtype = text(spec, "dtype")
         if dtype not in (None, "auto", *DTYPE_BYTES):
-            raise SpecError(f"args.dtype: {dtype} is none that {self.name} knows; use one of {', '.join(DTYPE_BYTES)}")
+            raise SpecError(f"args.dtype: must be auto or one of {', '.join(DTYPE_BYTES)}, got {dtype}")
         if spec.resources.gpus == 0:
             raise SpecError(
                 f"resources.gpus: is 0, but {self.name} needs a GPU; leave it out, or use engine:"
@@ -121,34 +121,34 @@ class ModelServer(SingleEngine):
             )
         self._adapters(spec)
 
-    def compatibility(self, spec: DeploymentSpec) -> Compatibility:  # noqa: ARG002 - what the model adds is in its need
+    def compatibility(self, spec: DeploymentSpec) -> Compatibility:  # noqa: ARG002 - the model's own demands are in its need
         """The server's own table."""
         return self.table.compatibility
 
     def gpu_counts(self, spec: DeploymentSpec) -> tuple[int, ...]:  # noqa: ARG002 - the model decides, not the spec
-        """As many of one worker as could divide a model."""
+        """All counts on one worker that may divide a model."""
         return GPU_COUNTS
 
     def analysis(self, spec: DeploymentSpec) -> Analysis | None:
-        """Reads the model's facts, unless the user said how much memory of each GPU to take."""
+        """Reads the model's facts, unless the spec states the memory of each GPU."""
         if isinstance(spec.resources.gpu_memory, int):
             return None
         return model_analysis(spec, self._adapters(spec))
 
     def need(self, spec: DeploymentSpec, result: Any) -> Need:
-        """The need of each split that is worth a try, from the model's facts."""
+        """The need of each split to try, from the model's facts."""
         context, sequences = figure(spec, *self.table.context), figure(spec, *self.table.sequences)
         if result is None:
-            given = ("memory as given by the user",)
-            return Need(None, host_memory_mib=HOST_RUNTIME_MIB, notes=given, context=context, sequences=sequences)
+            notes = ("memory as stated in the spec",)
+            return Need(None, host_memory_mib=HOST_RUNTIME_MIB, notes=notes, context=context, sequences=sequences)
         facts = facts_from_json(result)
         if refusal := self._refusal(facts):
             return Need(None, refused=(Reason.ENGINE_UNSUPPORTED,), notes=(refusal,))
-        reckoned = context or min(facts.context_length or DEFAULT_CONTEXT, DEFAULT_CONTEXT)
-        turns = DEFAULT_SEQUENCES if sequences is None and context is None else (sequences or DEFAULT_SEQUENCES[0],)
+        length = context or min(facts.context_length or DEFAULT_CONTEXT, DEFAULT_CONTEXT)
+        rounds = DEFAULT_SEQUENCES if sequences is None and context is None else (sequences or DEFAULT_SEQUENCES[0],)
         if facts.encoder:
-            turns = turns[:1]
-        shares = tuple(share for n in turns for share in self._shares(spec, facts, reckoned, n))
+            rounds = rounds[:1]
+        shares = tuple(share for n in rounds for share in self._shares(spec, facts, length, n))
         vocab = facts.vocab
         return Need(
             memory_mib=shares[0].memory_mib * shares[0].gpus,
@@ -158,20 +158,20 @@ class ModelServer(SingleEngine):
             kv_heads=None if facts.kv_lora_rank is not None else facts.kv_heads,
             vocab=None if vocab is None else -(-vocab // _VOCABULARY_PAD) * _VOCABULARY_PAD,
             vision_heads=None if _tower_on_each(spec) else facts.vision_heads,
-            notes=_notes(facts, reckoned, turns),
+            notes=_notes(facts, length, rounds),
             shares=shares,
             compute_capability=demanded_capability(spec, facts, self.table.capabilities),
-            # An encoder's need does not depend on them, and it may take less than its config says: its tokenizer's and
-            # pooling's own files bound it too, and vLLM refuses to be told more.
-            context=None if facts.encoder else reckoned,
-            sequences=None if facts.encoder else turns[0],
+            # An encoder's need does not depend on them. Its tokenizer's and pooling's files may bound it below its
+            # config, and vLLM refuses a larger length.
+            context=None if facts.encoder else length,
+            sequences=None if facts.encoder else rounds[0],
         )
 
     def _refusal(self, facts: ModelFacts) -> str | None:
         if facts.format == "gguf":
-            return f"{self.name} loads no GGUF files; use engine: llama-cpp"
+            return f"{self.name} does not load GGUF files; use engine: llama-cpp"
         known = next((one for one in facts.architectures if one in self.table.unsupported), None)
-        return None if known is None else f"{self.name} does not run {known}: {self.table.unsupported[known]}"
+        return None if known is None else f"{self.name} does not support {known}: {self.table.unsupported[known]}"
 
     def _shares(self, spec: DeploymentSpec, facts: ModelFacts, context: int, sequences: int) -> Iterator[Share]:
         dtype_bytes = _working_bytes(spec, facts)
@@ -182,7 +182,7 @@ class ModelServer(SingleEngine):
             cache_bytes=_FP8_CACHE if (text(spec, "kv-cache-dtype") or "").startswith("fp8") else dtype_bytes,
             batch_tokens=tokens,
             batch_sequences=max(sequences, self.table.batch_sequences_default),
-            # Of one sequence, or shared by several: SlidingWindowSpec and group_size in vLLM's sources (v1/kv_cache_*).
+            # One window per sequence, allocated in groups: SlidingWindowSpec and group_size in vLLM (v1/kv_cache_*).
             beyond_windows=tokens,
             window_groups=True,
         )
@@ -205,10 +205,10 @@ class ModelServer(SingleEngine):
             yield Share(*split.degrees, sum(parts.values()), parts, sequences=None if facts.encoder else sequences)
 
     def _adapters(self, spec: DeploymentSpec) -> tuple[str, ...]:
-        """Where the adapters that the args name are.
+        """The places of the adapters in the args.
 
         Raises:
-            SpecError: an entry is not of the form that the servers take.
+            SpecError: an entry does not have the form name=place.
         """
         value = stated(spec, self.table.adapters)
         found = []
@@ -221,31 +221,29 @@ class ModelServer(SingleEngine):
 
 
 def outside_parts(split: Split) -> dict[str, int]:
-    """MiB of each GPU that these servers take beside what they are told that they may take."""
+    """MiB of each GPU that these servers take outside their configured fraction."""
     ranks = split.tp * split.pp
     collectives = COLLECTIVES_MIB * min(ranks, _MOST_RANKS) if ranks > 1 else 0
     return {"context": CONTEXT_MIB, "graphs": GRAPHS_MIB, "collectives": collectives}
 
 
 def _tower_on_each(spec: DeploymentSpec) -> bool:
-    """Whether the args have each GPU keep the whole vision tower: of vLLM, of SGLang."""
+    """Whether the args keep the whole vision tower on each GPU, by vLLM's or SGLang's flag."""
     return text(spec, "mm-encoder-tp-mode") == "data" or stated(spec, ("mm-enable-dp-encoder",)) is True
 
 
 def _working_bytes(spec: DeploymentSpec, facts: ModelFacts) -> int:
-    """Bytes of an element as both servers choose the type: as stated, else the config's, but half of 32 bits."""
+    """Bytes of an element in the servers' working type: the stated one, else the config's, with 32 bits as 16."""
     dtype = text(spec, "dtype")
     if dtype in DTYPE_BYTES:
         return DTYPE_BYTES[dtype]
     return min(DTYPE_BYTES.get(facts.dtype or "", 2), 2)
 
 
-def _notes(facts: ModelFacts, context: int, turns: Sequence[int]) -> tuple[str, ...]:
+def _notes(facts: ModelFacts, context: int, rounds: Sequence[int]) -> tuple[str, ...]:
     if facts.encoder:
         return ("an encoder keeps no key-value cache",)
     if cache_bytes_per_token(facts, 1) is None:
-        return (
-            "the model's files do not say how large its key-value cache is: a fifth of the weights is taken for it",
-        )
-    by_default = "" if len(turns) == 1 else f", by default, or for {turns[-1]} where that fits nowhere"
-    return (f"key-value cache for {turns[0]} sequences of {context} tokens{by_default}",)
+        return ("the model's files do not give the size of its key-value cache: estimated as a fifth of the weights",)
+    by_default = "" if len(rounds) == 1 else f", by default, or for {rounds[-1]} where that fits nowhere"
+    return (f"key-value cache for {rounds[0]} sequences of {context} tokens{by_default}",)

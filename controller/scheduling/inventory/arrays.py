@@ -1,4 +1,4 @@
-"""Order statistics over the GPUs of groups, a row each; and the types of the arrays."""
+"""The array types, and order statistics over arrays with a row per group and a column per GPU."""
 
 from typing import Final
 
@@ -8,11 +8,11 @@ from numpy.typing import NDArray
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
-NEVER: Final = np.iinfo(np.int64).max  # sorts behind every real value
+NEVER: Final = np.iinfo(np.int64).max  # sorts after every real value
 
 
 def nth_smallest(values: Ints, n: int) -> Ints:
-    """The n-th smallest value (from 1) of each row; NEVER where a row is shorter."""
+    """The n-th smallest value of each row, counted from 1; NEVER where a row is shorter."""
     if n > values.shape[1]:
         return np.full(len(values), NEVER, dtype=np.int64)
     if n == 1:

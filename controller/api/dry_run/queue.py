@@ -1,0 +1,53 @@
+"""The admission queue as a dry run sees it: the pending instances that are ahead of what is planned."""
+
+from collections.abc import Collection, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from controller.domain.pending import PendingInstance, PendingRow
+from controller.domain.placement import Ask
+from controller.domain.restarts import RestartSettings
+from controller.engines.registry import engine_for
+from controller.scheduling.estimate import asks_for
+from controller.store.placement.pending import RevisionKey, read_pending, read_planned_copies, read_revisions
+from controller.store.views.paging import Reader
+
+_MAX_QUEUED: Final = 1_000  # where more are pending, little of what is planned will fit
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """Pending instances in order, and the asks that have capacity reserved before them."""
+
+    waiting: tuple[PendingInstance, ...] = ()
+    reserved: tuple[Ask, ...] = ()
+
+
+async def read_queue(connection: Reader, *, without: Collection[str] = ()) -> Queue:
+    """The queue ahead of what is planned, without the deployments `without` (uids), which are planned anew."""
+    failures = RestartSettings().failures_per_worker
+    waiting = (await read_pending(connection, _MAX_QUEUED, failures_per_worker=failures)).instances
+    reserved = await read_planned_copies(connection)
+    asks = await _asks_of(connection, [*waiting, *reserved])
+
+    known = [
+        (one, ask)
+        for one in (*reserved, *waiting)
+        if (ask := asks.get((one.deployment_uid, one.revision))) is not None and one.deployment_uid not in without
+    ]
+    return Queue(
+        waiting=tuple(one.pending_by(ask) for one, ask in known if one.destination is None),
+        reserved=tuple(one.ask_by(ask) for one, ask in known if one.destination is not None),
+    )
+
+
+async def _asks_of(connection: Reader, some: Iterable[PendingRow]) -> dict[RevisionKey, Ask]:
+    """The ask of each revision. A revision that this version cannot run is missing."""
+    found: dict[RevisionKey, Ask] = {}
+    revisions = await read_revisions(connection, sorted({(one.deployment_uid, one.revision) for one in some}))
+    for key, row in revisions.items():
+        with suppress(ValueError):
+            spec, need = row.parse()
+            found[key] = asks_for(spec, need, engine_for(spec), instance="", deployment_uid=key[0])
+    return found

@@ -1,0 +1,86 @@
+"""A pending instance: as it is stored, and as admission sees it."""
+
+from dataclasses import dataclass, replace
+
+from controller.domain.placement import Ask
+
+
+@dataclass(frozen=True, slots=True)
+class PendingInstance:
+    """An instance in the admission queue.
+
+    Attributes:
+        ask: what it asks for.
+        priority: of its deployment.
+        preempt: may preempt lower-priority instances.
+        waited_s: seconds since it became pending.
+        pushing: its preemption victims have not ended yet.
+        promised: the ask for the one place that relocations free for it.
+    """
+
+    ask: Ask
+    priority: int = 0
+    preempt: bool = False
+    waited_s: float = 0.0
+    preempting: bool = False
+    relocation_target: Ask | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """A place chosen beforehand: workers by name, GPUs by UUID."""
+
+    workers: tuple[str, ...]
+    gpus: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PendingRow:
+    """An instance that can be placed as soon as it fits somewhere."""
+
+    id: str
+    deployment_uid: str
+    deployment: str
+    revision: int
+    phase: str
+    epoch: int
+    waited_s: float
+    message: str
+    avoid_worker: str | None = None  # on which it failed too often in a row
+    priority: int = 0
+    preempt: bool = False
+    preempting: bool = False  # its preemption victims have not ended yet
+    destination: Destination | None = None  # of a relocation's replacement, which goes there and nowhere else
+    relocation_target: Destination | None = None  # that relocations free for it
+
+    def ask_by(self, ask: Ask) -> Ask:
+        """Its own ask, from the ask that all instances of its revision share."""
+        avoid = frozenset({self.avoid_worker}) if self.avoid_worker else frozenset[str]()
+        own = ask.for_instance(self.id, avoid)
+        return own if self.destination is None else _bound_for(own, self.destination)
+
+    def pending_by(self, ask: Ask) -> PendingInstance:
+        """Its place in the queue, from the ask that all instances of its revision share."""
+        own = self.ask_by(ask)
+        relocation_target = _bound_for(own, self.relocation_target) if self.relocation_target is not None else None
+        return PendingInstance(own, self.priority, self.preempt, self.waited_s, self.preempting, relocation_target)
+
+
+def new_instance(id_: str, deployment_uid: str, deployment: str, revision: int) -> PendingRow:
+    """An instance that is about to be created and needs only a place."""
+    return PendingRow(
+        id=id_,
+        deployment_uid=deployment_uid,
+        deployment=deployment,
+        revision=revision,
+        phase="pending",
+        epoch=0,
+        waited_s=0.0,
+        message="",
+    )
+
+
+def _bound_for(ask: Ask, to: Destination) -> Ask:
+    """The ask with a manual selection of that place: the same checks, and no other place."""
+    otherwise = _bound_for(ask.otherwise, to) if ask.otherwise is not None else None
+    return replace(ask, workers=() if to.gpus else to.workers, gpus=to.gpus, otherwise=otherwise)

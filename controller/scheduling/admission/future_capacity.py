@@ -1,0 +1,100 @@
+"""Where an ask would fit later: once holders have ended, were preempted or were relocated."""
+
+from functools import cached_property
+
+from controller.domain.holdings import Holders
+from controller.domain.pending import PendingInstance
+from controller.domain.placement import Ask, Placed
+from controller.scheduling.admission.reservation import Reservation
+from controller.scheduling.admission.victims import choose_victims, earliest_capacity
+from controller.scheduling.inventory.capacity import Inventory
+from controller.scheduling.inventory.holders import HolderTable, without
+from controller.scheduling.search.place import find
+
+
+class FutureCapacity:
+    """The holders during one pass, with results kept by the shape of asks.
+
+    A pass only takes capacity. So an ask for which nothing was found needs no second search, nor does an equal ask of
+    the same or a lower priority.
+    """
+
+    def __init__(self, inventory: Inventory, holders: Holders) -> None:
+        self._inventory = inventory
+        self._staying = holders.staying
+        self._leaving = list(holders.leaving)
+        self._relocating = list(holders.relocating)
+        # By shape: the highest priority for which preemption was ruled out, and the message that says why.
+        self._no_preemption: dict[object, tuple[int, str]] = {}
+        self._never: set[object] = set()  # shapes that would not fit if all holders ended
+        self._queue: list[PendingInstance] = []  # remain pending, in order, without a reservation
+
+    @cached_property
+    def _table(self) -> HolderTable:
+        return HolderTable(self._inventory, self._staying)
+
+    def enqueue(self, pending: PendingInstance) -> None:
+        """Notes an instance that remains pending. In the next pass it comes before all of no higher priority."""
+        self._queue.append(pending)
+
+    def after_leaving(self, ask: Ask) -> Placed | None:
+        """Where the ask fits once the leaving holders have ended."""
+        with without(self._inventory, self._leaving):
+            return find(self._inventory, ask)
+
+    def relocation_target(self, target: Ask) -> Placed | None:
+        """The place that this ask names, if it is free once leaving and relocating holders have ended."""
+        with without(self._inventory, [*self._leaving, *self._relocating]):
+            return find(self._inventory, target)
+
+    def preempt(self, pending: PendingInstance) -> Reservation | str:
+        """The place that preemption frees; its victims then count as leaving. Else a message, which may be empty."""
+        shape = pending.ask.shape()
+        upto, message = self._no_preemption.get(shape, (-1, ""))
+        if pending.priority <= upto:
+            return message
+        with without(self._inventory, self._leaving):
+            reservation = choose_victims(self._inventory, pending.ask, self._table, below=pending.priority)
+            taker = self._taken_by(pending, reservation) if reservation is not None else None
+        if reservation is None or taker is not None:
+            message = (
+                f"preempts nothing: {taker} is ahead in the queue and would take the freed capacity" if taker else ""
+            )
+            self._no_preemption[shape] = (pending.priority, message)
+            return message
+        self._table.remove(reservation.victims)
+        self._leaving += reservation.victims
+        self._relocating = [one for one in self._relocating if one not in reservation.victims]
+        return reservation
+
+    def _taken_by(self, pending: PendingInstance, reservation: Reservation) -> str | None:
+        """The instance ahead in the queue that would take the freed capacity, so that preemption would be in vain."""
+        taken: list[Placed] = []
+        unplaceable: set[object] = set()
+        with without(self._inventory, reservation.victims):
+            try:
+                for ask in (one.ask for one in self._queue if one.priority >= pending.priority):
+                    shape = ask.shape()
+                    placed = None if shape in unplaceable else find(self._inventory, ask)
+                    if placed is None:
+                        unplaceable.add(shape)
+                        continue
+                    self._inventory.reserve(placed, ask.deployment_uid)
+                    taken.append(placed)
+                    if find(self._inventory, pending.ask) is None:
+                        return ask.instance
+            finally:
+                for placed in reversed(taken):
+                    self._inventory.unreserve(placed)
+        return None
+
+    def earliest(self, ask: Ask) -> Placed | None:
+        """The place for which the fewest holders have to end."""
+        shape = ask.shape()
+        if shape in self._never:
+            return None
+        with without(self._inventory, self._leaving):
+            placed = find(self._inventory, ask) or earliest_capacity(self._inventory, ask, self._table)
+        if placed is None:
+            self._never.add(shape)
+        return placed

@@ -1,0 +1,98 @@
+"""By worker: the check at which an ask fails, for the layout that passes the most checks there."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from controller.domain.placement import Ask, Layout
+from controller.scheduling.inventory.arrays import Bools, Ints
+from controller.scheduling.search.cached_search import Search
+from controller.scheduling.search.feasible import FITS, STAGE, Stages
+from controller.scheduling.search.gang import Shortage, find_gang
+from controller.scheduling.search.group_misses import GroupMisses
+from schemas.reasons import Reason
+
+_MIXED: Final = STAGE[Reason.MIXED_ACCELERATORS]
+_TOO_SMALL: Final = STAGE[Reason.NEED_GT_CAPACITY]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerMisses:
+    """By worker: the stage reached and its figures.
+
+    Attributes:
+        reached: stage of the failed check; FITS where all pass, and there are too few such workers for the gang.
+        layout: number of the layout.
+        wanted: GPUs that the layout needs on the worker; at FITS the number of workers that it needs.
+        left: GPUs that passed the checks before; at FITS the number of workers that pass all checks.
+        free: free memory (MiB) of the deciding GPU: the last of those that the layout would get.
+    """
+
+    reached: Stages
+    layout: Ints
+    wanted: Ints
+    left: Ints
+    free: Ints
+
+
+def worker_misses(search: Search) -> WorkerMisses:
+    """Takes the layout that passes the most checks on each worker; of equal ones the later, which has more GPUs."""
+    layouts = layouts_shown(search.request.ask)
+    if not layouts:  # the model cannot be split, and each GPU is too small by itself
+        reached = np.minimum(search.request.failed_at, _TOO_SMALL).astype(np.int8)
+        nothing = np.zeros(len(reached), dtype=np.int64)
+        return WorkerMisses(reached, nothing, nothing, nothing, nothing)
+    best = _of_layout(search, layouts, 0)
+    for number in range(1, len(layouts)):
+        other = _of_layout(search, layouts, number)
+        further = other.reached >= best.reached
+        best = WorkerMisses(
+            np.maximum(best.reached, other.reached),
+            np.where(further, other.layout, best.layout),
+            np.where(further, other.wanted, best.wanted),
+            np.where(further, other.left, best.left),
+            np.where(further, other.free, best.free),
+        )
+    return best
+
+
+def layouts_shown(ask: Ask) -> tuple[Layout, ...]:
+    """The layouts that explain an ask: its own, or those that the model rules out where it has no other."""
+    return ask.layouts or tuple(layout for layout, _ in ask.tried)
+
+
+def _of_layout(search: Search, layouts: Sequence[Layout], number: int) -> WorkerMisses:
+    layout = layouts[number]
+    misses = search.misses(layout)
+    groups, workers = search.request.inventory.groups, len(search.request.failed_at)
+    if len(groups.worker) == workers:
+        rows: Ints = np.arange(workers)
+        reached = misses.reached.copy()
+    else:
+        order = np.lexsort((misses.left, misses.reached, groups.worker))
+        rows = order[np.searchsorted(groups.worker[order], np.arange(workers), side="right") - 1]
+        reached = misses.reached[rows]
+        reached[_enough_if_mixed(misses, groups.worker, reached)] = _MIXED
+    wanted, left = misses.wanted[rows], misses.left[rows]
+    if not search.request.ask.layouts:  # a worker with enough GPUs is too small for the layouts that the model allows
+        reached = np.minimum(reached, _TOO_SMALL).astype(np.int8)
+    fits = reached == FITS
+    if fits.any() and layout.workers > 1:
+        short = find_gang(search.candidates(number))
+        if isinstance(short, Shortage):
+            if short.mixed:
+                reached[fits] = _MIXED
+            wanted, left = np.where(fits, layout.workers, wanted), np.where(fits, short.workers, left)
+    return WorkerMisses(reached, np.full(workers, number, dtype=np.int64), wanted, left, misses.free[rows])
+
+
+def _enough_if_mixed(misses: GroupMisses, owner: Ints, reached: Stages) -> Bools:
+    """By worker: it would have enough suitable GPUs if they were all of one kind."""
+    together = np.bincount(owner, weights=misses.suitable, minlength=len(reached))
+    wanted = np.zeros(len(reached), dtype=np.int64)
+    wanted[owner] = misses.wanted
+    lacks_gpus = (reached >= STAGE[Reason.COUNT_MISMATCH]) & (reached < _MIXED)
+    enough: Bools = lacks_gpus & (together >= wanted) & (wanted > 1)
+    return enough
