@@ -43,11 +43,17 @@ class AgentUnderTest:
         await asyncio.gather(self.task, return_exceptions=True)
 
 
+def write_hosts(folder: Path, host: dict[str, Any]) -> Path:
+    """A file of simulated hosts with this one; an existing one is kept."""
+    file = folder / "hosts.yaml"
+    if not file.exists():
+        file.write_text(yaml.safe_dump({"workers": [host]}))
+    return file
+
+
 def simulated_settings(url: str, folder: Path, token: str, host: dict[str, Any], **fields: Any) -> AgentSettings:
-    """Settings of an agent that simulates this host and keeps its files in the folder. A hosts.yaml there is used."""
-    hosts = folder / "hosts.yaml"
-    if not hosts.exists():
-        hosts.write_text(yaml.safe_dump({"workers": [host]}))
+    """Settings of an agent that simulates this host and keeps its files in the folder."""
+    hosts = write_hosts(folder, host)
     given = {"name": host["name"], "simulate": hosts, "data_dir": folder / "data", "proxy_host": "127.0.0.1"}
     return AgentSettings(controller_url=url, **{"join_token": token, **given, **fields})
 
