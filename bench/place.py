@@ -23,18 +23,20 @@ import structlog
 import uvloop
 from prometheus_client import CollectorRegistry
 
+from controller.engines.registry import engine_for
 from controller.leading import Leading
 from controller.runtime.clock import SystemClock
 from controller.runtime.feed import ChangeFeed
-from controller.runtime.garbage import collect_seldom
+from controller.runtime.gc_tuning import tune_gc
 from controller.runtime.lease import Lease
 from controller.runtime.metrics import Metrics
+from controller.scheduling.estimate import input_hash
 from controller.settings import ControllerSettings
 from controller.store.core.audit import audit
 from controller.store.core.database import Database
 from controller.store.core.migrate import migrate
 from controller.store.core.notify import CHANNEL
-from controller.store.deployments import writes as deployments
+from controller.store.deployments import apply as deployments
 from controller.store.embedded import EmbeddedPostgres
 from schemas.manifest.deployment import DeploymentSpec
 
@@ -65,7 +67,7 @@ async def leader(database: Database) -> AsyncIterator[None]:
     leading = Leading(database, clock, Metrics(CollectorRegistry()), settings, lambda: 0.0)
     feed = ChangeFeed(database.listen_connection, leading.hint, clock)
     lease = Lease(database.listen_connection, "bench", clock)
-    tasks = [asyncio.create_task(feed.run()), asyncio.create_task(lease.run(leading.leader_term))]
+    tasks = [asyncio.create_task(feed.run()), asyncio.create_task(lease.run(leading.lead))]
     try:
         async with asyncio.timeout(LIMIT_S):
             while lease.term is None or feed.connected_at is None:
@@ -126,12 +128,13 @@ async def burst(database: Database, name: str, instances: int, each: int) -> flo
     """Applies `instances / each` deployments of `each` replicas at once; returns placements per second, to the last."""
     before = await claimed(database)
     spec = DeploymentSpec.model_validate({**SPEC, "replicas": each})
+    hash_ = input_hash(spec, engine_for(spec))
     began = time.perf_counter()
     gate = asyncio.Semaphore(8)
 
     async def apply(n: int) -> None:
         async with gate:
-            await deployments.apply(database, f"{name}-{n}", spec)
+            await deployments.apply(database, f"{name}-{n}", spec, input_hash=hash_)
 
     async with asyncio.timeout(LIMIT_S):
         await asyncio.gather(*(apply(n) for n in range(instances // each)))
@@ -167,6 +170,7 @@ async def reference(database: Database) -> tuple[float, float]:
 async def singles(database: Database) -> list[float]:
     """Seconds from an apply's commit to its claims' commit, one at a time on the idle cluster."""
     spec = DeploymentSpec.model_validate(SPEC)
+    hash_ = input_hash(spec, engine_for(spec))
     committed = asyncio.Event()
     connection = await database.listen_connection()
     took: list[float] = []
@@ -179,7 +183,7 @@ async def singles(database: Database) -> list[float]:
         await connection.add_listener(CHANNEL, heard)
         for n in range(SINGLES):
             committed.clear()
-            await deployments.apply(database, f"single-{n}", spec)
+            await deployments.apply(database, f"single-{n}", spec, input_hash=hash_)
             began = time.perf_counter()
             async with asyncio.timeout(LIMIT_S):
                 await committed.wait()
@@ -212,7 +216,7 @@ async def run(options: argparse.Namespace, workers: int, folder: Path) -> None:
         await make_workers(database, workers)
         print(f"{workers:,} workers x {GPUS_PER_WORKER} GPUs, {options.instances:,} instances of one GPU")
         async with leader(database):
-            collect_seldom()  # as the daemon does once it serves
+            tune_gc()  # as the daemon does once it serves
             await burst(database, "bwarm", 8, 8)
             size = options.instances // options.blocks
             for each in options.replicas:

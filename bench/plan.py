@@ -10,7 +10,7 @@ import statistics
 import time
 from typing import Any, Final
 
-from controller.runtime.garbage import collect_seldom
+from controller.runtime.gc_tuning import tune_gc
 from controller.store.core.database import Database
 from support.migrated import migrated_database, migrated_template
 from support.postgres import running_server
@@ -72,7 +72,7 @@ async def measure(database: Database, workers: int, count: int, rounds: int) -> 
     ]  # fmt: skip
     await fill(database, workers)
     async with served(database) as api:
-        collect_seldom()  # as the daemon does once it serves
+        tune_gc()  # as the daemon does once it serves
         await report("empty", api, manifests, workers, rounds)
         async with database.transaction() as connection:
             await connection.execute(_FULL, GPU_MIB - 1024)

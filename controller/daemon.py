@@ -30,8 +30,8 @@ from controller.leading import Leading
 from controller.runtime.clock import SystemClock
 from controller.runtime.database import DATABASE_ERRORS
 from controller.runtime.feed import ChangeFeed
-from controller.runtime.garbage import collect_seldom
-from controller.runtime.lease import Lease
+from controller.runtime.gc_tuning import tune_gc
+from controller.runtime.lease import Lease, expire_lease
 from controller.runtime.metrics import Metrics
 from controller.settings import ControllerSettings
 from controller.store.access.keys import create_first_key
@@ -39,7 +39,8 @@ from controller.store.access.secrets import resolve_secrets
 from controller.store.core.database import Database, DatabaseUrlError, describe_dsn, normalise_dsn
 from controller.store.core.migrate import SchemaTooNewError, migrate
 from controller.store.embedded import EmbeddedPostgres, EmbeddedPostgresError
-from controller.store.telemetry.partitions import Keep
+from controller.store.telemetry.partitions import SampleRetention
+from controller.store.views.leader import read_holder
 from schemas.version import __version__
 
 log = structlog.get_logger(__name__)
@@ -68,7 +69,7 @@ def main(settings: ControllerSettings) -> int:
         return await run_controller(settings, stop=stop, on_ready=serving)
 
     def serving(url: str) -> None:
-        collect_seldom()
+        tune_gc()
         log.info("serving", url=url)
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -110,7 +111,7 @@ async def _database(settings: ControllerSettings) -> AsyncIterator[Database]:
         if settings.database_url is None:
             # The data folder's lock proves that whoever led before is gone: nobody need wait for its lease to run out.
             async with database.transaction() as connection:
-                await connection.execute("update lease set renewed_at = '-infinity'")
+                await expire_lease(connection)
         yield database
 
 
@@ -149,7 +150,7 @@ class _Controller:
             instance_id=holder,
             secrets=lambda names: resolve_secrets(database, names),
             sample_s=settings.sample_every_s,
-            keep=Keep(settings.keep_samples_h, settings.keep_history_days),
+            keep=SampleRetention(settings.keep_samples_h, settings.keep_history_days),
         )
         self._leading = Leading(database, clock, Metrics(registry), settings, self._hub.healthy_for_s)
         self._feed = ChangeFeed(database.listen_connection, self._hint, clock)
@@ -181,7 +182,7 @@ class _Controller:
                     group.create_task(self._lag.run(), name="loop-lag"),
                     group.create_task(self._feed.run(), name="change-feed"),
                     group.create_task(self._hub.run(), name="hub"),
-                    group.create_task(self._lease.run(self._leading.leader_term), name="lease"),
+                    group.create_task(self._lease.run(self._leading.lead), name="lease"),
                 ]
                 key = await create_first_key(self._database)
                 write_client_env(self._settings.data_dir, url, key.key if key else None)
@@ -217,11 +218,9 @@ class _Controller:
 
     async def _leader(self) -> str:
         async with self._database.connection() as connection:
-            holder, leads = await connection.fetchrow(
-                "select holder, renewed_at + make_interval(secs => ttl_s) > clock_timestamp() from lease"
-            )
-        if not leads:
-            raise OSError("nobody leads; the lease is free and will be taken within seconds")
+            holder = await read_holder(connection)
+        if holder is None:
+            raise OSError("no leader: the lease is free, and a controller will acquire it within seconds")
         return f"term held by {holder}"
 
 

@@ -9,7 +9,7 @@ from controller.runtime.clock import Clock
 from controller.runtime.database import DATABASE_ERRORS
 from controller.runtime.feed import ChangeFeed
 from controller.store.core.database import Database
-from controller.store.core.migrate import head_revision
+from controller.store.core.migrate import head_revision, read_revision
 
 _TICK_S: Final = 0.25
 _REMEMBER_S: Final = 10.0
@@ -62,13 +62,12 @@ class Readiness:
         }
 
     async def _answers(self) -> str:
-        async with self._database.connection() as connection:
-            await connection.fetchval("select 1")
+        await self._database.ping()
         return ""
 
     async def _migrated(self) -> str:
         async with self._database.connection() as connection:
-            found = await connection.fetchval("select version_num from alembic_version")
+            found = await read_revision(connection)
         if found != head_revision():
             raise OSError(f"the schema is at {found}, this version needs {head_revision()}")
         return str(found)

@@ -24,7 +24,7 @@ from controller.runtime.metrics import Metrics
 from controller.runtime.reconciler import LoopSettings, Reconciler
 from controller.settings import ControllerSettings
 from controller.store.core.database import Database
-from controller.store.deployments.quarantine import record_quarantine
+from controller.store.deployments.failures import record_failure, record_quarantine
 
 log = structlog.get_logger(__name__)
 
@@ -73,7 +73,7 @@ class Leading:
         if self._reign is not None:
             self._reign.hint(kind, id_)
 
-    async def leader_term(self, term: int) -> None:
+    async def lead(self, term: int) -> None:
         """Runs everything that only a leader does, until cancelled."""
         log.info("leading", term=term)
         leader_term = _Reign(self._database, term, self._clock, self._metrics, self._settings, self._healthy_for_s)
@@ -206,6 +206,6 @@ class _Reign:
 
     def _failed(self, kind: str) -> Callable[[str, str], Awaitable[None]]:
         async def record(key: str, error: str) -> None:
-            await record_quarantine(self._database, kind, key, error, 1)
+            await record_failure(self._database, kind, key, error)
 
         return record

@@ -16,7 +16,7 @@ from controller.api.parameters import expected_generation, new_name
 from controller.api.read_routes import ReadPage, list_route
 from controller.api.responses import json_response
 from controller.api.route import Access, Route
-from controller.store.views.paging import Reader
+from controller.store.core.database import Reader
 from schemas.api.deployments import DeploymentView
 from schemas.api.policies import PolicyView
 

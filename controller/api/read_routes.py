@@ -10,7 +10,7 @@ from controller.api.context import CONTEXT
 from controller.api.parameters import known_parameters, page_limit
 from controller.api.responses import json_response
 from controller.api.route import PAGING, Access, Query, Route
-from controller.store.views.paging import Reader
+from controller.store.core.database import Reader
 from schemas.api.envelopes import Page
 
 ReadPage: TypeAlias = Callable[..., Awaitable[Page[Any]]]  # (connection, *, limit, cursor, one keyword per filter)

@@ -6,61 +6,10 @@ where nothing can be running on it there.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import replace
 
+from controller.domain.devices import MEMORY_SHRUNK, MISSING, UNREADABLE, DevicePlan, DeviceRow, KnownDevice, host_uuid
 from schemas.wire import DeviceFacts, HostFacts, Inventory
-
-MISSING = "missing"
-UNREADABLE = "unreadable"
-MEMORY_SHRUNK = "memory_shrunk"
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceRow:
-    """A device as it is stored, without the claims' counters. Sizes in MiB, CPU in thousandths of a core."""
-
-    uuid: str
-    kind: Literal["gpu", "host"]
-    index: int
-    model: str
-    compute_capability: str | None
-    memory_mib: int
-    reported_mib: int
-    cpu_milli: int
-    health: Literal["ok", "unhealthy", "unknown"]
-    health_reason: str
-    mig_mode: bool
-    present: bool
-    vendor: str = "nvidia"
-    reserved_mib: int = 0  # kept back from placement by the host's operator
-
-
-@dataclass(frozen=True, slots=True)
-class KnownDevice:
-    """A stored device with its owner and with what is claimed of it."""
-
-    row: DeviceRow
-    worker_id: str
-    owner_holds_it: bool  # the owner is ready, so what it says of the device counts
-    claims: int
-    exclusive_claims: int
-    claimed_cpu_milli: int
-
-
-@dataclass(frozen=True, slots=True)
-class DevicePlan:
-    """What is to be written. Rows that stay as they are are not among them."""
-
-    rows: tuple[DeviceRow, ...]
-    refused: tuple[KnownDevice, ...]  # reported, but held by another worker
-    missing: tuple[str, ...]  # UUIDs that are newly gone
-    gpus_known: bool
-
-
-def host_uuid(worker_id: str) -> str:
-    """The name of the device that stands for the host itself."""
-    return f"host-{worker_id}"
 
 
 def plan_inventory(worker_id: str, inventory: Inventory, known: Iterable[KnownDevice]) -> DevicePlan:

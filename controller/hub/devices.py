@@ -1,18 +1,20 @@
 """Changes of a worker's devices after its hello: written at once, fenced by the session, told as events."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from typing import Final
 
-from controller.decide.inventory_report import MISSING, DevicePlan
+from controller.decide.inventory_report import plan_gpus, plan_inventory
+from controller.domain.devices import MISSING, DevicePlan, host_uuid
 from controller.domain.events import NewEvent
 from controller.hub.session import Session
-from controller.store.core.database import Database
+from controller.store.core.database import Connection, Database
 from controller.store.core.events import write_events
 from controller.store.core.notify import notify
 from controller.store.deployments import processes
-from controller.store.workers import devices, workers
+from controller.store.workers import sessions
+from controller.store.workers.devices import lock_devices, write_devices
 from schemas.wire import DeviceFacts, Inventory
 
 WRITE_LIMIT_S: Final = 20.0
@@ -40,20 +42,36 @@ async def write_device_change(
     """
     worker = session.worker_id
     async with asyncio.timeout(WRITE_LIMIT_S), database.transaction() as connection:
-        if not await processes.hold_sessions(connection, [(worker, session.number)]):
+        if not await processes.lock_sessions(connection, [(worker, session.number)]):
             return False
         if isinstance(report, Inventory):
-            plan = await devices.write_inventory(connection, worker, report)
-            await workers.write_host(connection, worker, report.host, gpus_known=plan.gpus_known)
+            plan = await write_inventory(connection, worker, report)
+            await sessions.write_host(connection, worker, report.host, gpus_known=plan.gpus_known)
         else:
-            plan = await devices.write_gpus(connection, worker, report)
-            await workers.write_gpus_known(connection, worker, gpus_known=plan.gpus_known)
+            plan = await write_gpus(connection, worker, report)
+            await sessions.write_gpus_known(connection, worker, gpus_known=plan.gpus_known)
         events = inventory_events(worker, session.name, plan, told=session.held_elsewhere)
         await write_events(connection, events)
         await notify(connection, "worker", [worker])
     session.gpus = report.gpus if isinstance(report, Inventory) else report
     session.held_elsewhere = frozenset(device.row.uuid for device in plan.refused)
     return True
+
+
+async def write_inventory(connection: Connection, worker_id: str, inventory: Inventory) -> DevicePlan:
+    """Brings a worker's device rows in line with its inventory; returns what changed."""
+    known = await lock_devices(connection, worker_id, (host_uuid(worker_id), *(g.uuid for g in inventory.gpus or ())))
+    plan = plan_inventory(worker_id, inventory, known)
+    await write_devices(connection, worker_id, plan.rows, known)
+    return plan
+
+
+async def write_gpus(connection: Connection, worker_id: str, gpus: Sequence[DeviceFacts] | None) -> DevicePlan:
+    """Brings a worker's GPU rows in line with a heartbeat (None: unreadable); returns what changed."""
+    known = await lock_devices(connection, worker_id, [g.uuid for g in gpus or ()])
+    plan = plan_gpus(worker_id, gpus, {device.row.uuid: device for device in known})
+    await write_devices(connection, worker_id, plan.rows, known)
+    return plan
 
 
 def inventory_events(

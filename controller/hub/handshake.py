@@ -12,7 +12,7 @@ import structlog
 from aiohttp import WSMsgType, web
 
 from controller.domain.events import NewEvent
-from controller.hub.devices import inventory_events
+from controller.hub.devices import inventory_events, write_inventory
 from controller.hub.heartbeats import foreign_events
 from controller.hub.reports import stray_event, truncated
 from controller.hub.session import SEND_LIMIT_S, close_socket
@@ -22,9 +22,9 @@ from controller.store.core.database import Database
 from controller.store.core.events import write_events
 from controller.store.core.notify import notify
 from controller.store.deployments import processes
-from controller.store.workers import devices, workers
+from controller.store.workers import sessions
 from controller.store.workers.heartbeats import Reading, write_readings
-from controller.store.workers.workers import Identity, NewSession
+from controller.store.workers.sessions import Identity, NewSession
 from schemas.wire import Hello, Rejected
 
 log = structlog.get_logger(__name__)
@@ -63,7 +63,7 @@ async def identify(database: Database, credential: str) -> Identity | None:
     """The worker to which the credential belongs, deleted or not."""
     digest = hashlib.sha256(credential.encode("utf-8", "surrogateescape")).digest()
     async with asyncio.timeout(WRITE_LIMIT_S), database.connection() as connection:
-        return await workers.find_by_credential(connection, digest)
+        return await sessions.find_by_credential(connection, digest)
 
 
 async def receive_hello(socket: web.WebSocketResponse) -> Hello:
@@ -96,12 +96,12 @@ async def accept(database: Database, identity: Identity, hello: Hello, peer: str
     address = proxy_address(hello, peer)
     worker = identity.id
     async with asyncio.timeout(WRITE_LIMIT_S), database.transaction() as connection:
-        new = await workers.begin_session(connection, worker, hello, address)
+        new = await sessions.begin_session(connection, worker, hello, address)
         reports = [processes.SessionReport(worker, new.session, truncated(report)) for report in hello.processes]
         written = await processes.write_reports(connection, reports)
         gone = await processes.end_missing(connection, worker, new.session, hello.processes, hello.report_seq)
-        plan = await devices.write_inventory(connection, worker, hello.inventory)
-        await workers.write_host(connection, worker, hello.inventory.host, gpus_known=plan.gpus_known)
+        plan = await write_inventory(connection, worker, hello.inventory)
+        await sessions.write_host(connection, worker, hello.inventory.host, gpus_known=plan.gpus_known)
         # Before anything can be placed here: what processes of others use already.
         foreign = await write_readings(
             connection, [Reading(worker, g.uuid, g.used_mib, g.utilization, 0.0) for g in hello.inventory.gpus or ()]

@@ -16,7 +16,7 @@ from controller.store.core.database import Database
 from controller.store.core.events import write_events
 from controller.store.core.notify import notify
 from controller.store.workers.devices import settle_devices
-from controller.store.workers.heartbeats import ForeignUse, Reading, Seen, write_readings, write_seen
+from controller.store.workers.heartbeats import ConnectionState, ForeignUse, Reading, write_liveness, write_readings
 from schemas.wire import DeviceFacts
 
 log = structlog.get_logger(__name__)
@@ -165,9 +165,10 @@ class Liveness:
         newest = _newest(batch)
         async with self._database.transaction() as connection:
             seen = [
-                Seen(s.worker_id, s.number, h.connected, s.clean, max(0.0, now - h.last)) for s, h in newest.items()
+                ConnectionState(s.worker_id, s.number, h.connected, s.clean, max(0.0, now - h.last))
+                for s, h in newest.items()
             ]
-            written = await write_seen(connection, seen)
+            written = await write_liveness(connection, seen)
             current = {session for session in newest if session.worker_id in written}
             foreign = await write_readings(connection, [r for s in current for r in _readings(s, newest[s], now)])
             await write_events(connection, foreign_events(foreign))

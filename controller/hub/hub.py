@@ -15,7 +15,6 @@ from controller.hub.handshake import HandshakeRefusedError, HandshakeResult, ref
 from controller.hub.heartbeats import Liveness
 from controller.hub.join import JoinHandler, refusal
 from controller.hub.messages import NO_DATABASE, MessageHandler
-from controller.hub.partitions import PartitionUpkeep
 from controller.hub.reports import ReportWriter
 from controller.hub.samples import SampleWriter
 from controller.hub.session import CLOSE_LIMIT_S, Session
@@ -23,8 +22,9 @@ from controller.hub.validate import MalformedMessageError
 from controller.runtime.clock import Clock
 from controller.runtime.database import DATABASE_ERRORS
 from controller.store.core.database import Database
-from controller.store.telemetry.partitions import Keep
-from controller.store.workers.workers import Identity, WorkerGoneError
+from controller.store.telemetry.partition_maintenance import PartitionMaintenance
+from controller.store.telemetry.partitions import SampleRetention
+from controller.store.workers.sessions import Identity, WorkerGoneError
 from schemas.wire import CONNECT_PATH, JOIN_PATH, MAX_MESSAGE_BYTES, Hello, ReportAck, Welcome
 
 log = structlog.get_logger(__name__)
@@ -50,7 +50,14 @@ class Hub:
     """
 
     def __init__(
-        self, database: Database, clock: Clock, *, instance_id: str, secrets: Secrets, sample_s: float, keep: Keep
+        self,
+        database: Database,
+        clock: Clock,
+        *,
+        instance_id: str,
+        secrets: Secrets,
+        sample_s: float,
+        keep: SampleRetention,
     ) -> None:
         self._database = database
         self._clock = clock
@@ -58,7 +65,7 @@ class Hub:
         self._join = JoinHandler(database, clock)
         self._dispatcher = CommandDispatcher(database, clock, self._sessions, secrets)
         self._reports = ReportWriter(database, clock, self._dispatcher.wake)
-        self._partitions = PartitionUpkeep(database, keep)
+        self._partitions = PartitionMaintenance(database, keep)
         self._samples = SampleWriter(database, clock, self._partitions)
         self._sample_s = sample_s
         self._liveness = Liveness(database, clock, superseded=self._superseded, cut_all=self._cut_all)

@@ -13,6 +13,7 @@ from controller.hub.session import Session
 from controller.hub.validate import MAX_PROCESSES, MAX_TEXT
 from controller.runtime.clock import Clock
 from controller.runtime.database import DATABASE_ERRORS
+from controller.runtime.lease import read_term
 from controller.store.core.database import Database
 from controller.store.core.events import write_events
 from controller.store.core.notify import notify
@@ -127,13 +128,13 @@ class ReportWriter:
 
     async def _write(self, batch: list[_Pending]) -> None:
         async with self._database.transaction() as connection:
-            held = await processes.hold_sessions(connection, [(p.session.worker_id, p.session.number) for p in batch])
+            held = await processes.lock_sessions(connection, [(p.session.worker_id, p.session.number) for p in batch])
             current = [p for p in batch if (p.session.worker_id, p.session.number) in held]
             # In this order: whoever removes an instance holds its row and waits for its orders, never the other way.
             written = await processes.write_reports(connection, _reports(current))
             answered = await commands.write_answers(connection, _answers(current))
             await write_events(connection, _stray_events(current, written.strays))
-            term = await connection.fetchval("select term from lease where id = 1")
+            term = await read_term(connection)
             await notify(connection, "process", answered | written.deployments)
         self._after(batch, held, written.strays, term)
 

@@ -7,11 +7,11 @@ from typing import Final
 
 import structlog
 
-from controller.hub.partitions import PartitionUpkeep
 from controller.hub.session import Session
 from controller.runtime.clock import Clock
 from controller.runtime.database import DATABASE_ERRORS
 from controller.store.core.database import Database
+from controller.store.telemetry.partition_maintenance import PartitionMaintenance
 from controller.store.telemetry.samples import NoPartitionError, SamplesWritten, SessionSamples, write_samples
 from schemas.wire import SamplePeriod, Samples, SamplesAck
 
@@ -45,13 +45,13 @@ class SampleWriter:
     Args:
         database: where to write.
         clock: time.
-        upkeep: makes room.
+        partitions: creates missing ones.
     """
 
-    def __init__(self, database: Database, clock: Clock, upkeep: PartitionUpkeep) -> None:
+    def __init__(self, database: Database, clock: Clock, partitions: PartitionMaintenance) -> None:
         self._database = database
         self._clock = clock
-        self._upkeep = upkeep
+        self._partitions = partitions
         self._waiting: dict[Session, _Waiting] = {}
         self._more = asyncio.Event()
 
@@ -73,7 +73,7 @@ class SampleWriter:
 
     async def run(self) -> None:
         """Writes until cancelled."""
-        await self._upkeep.ready.wait()
+        await self._partitions.ready.wait()
         failures = 0
         while True:
             await self._more.wait()
@@ -86,7 +86,7 @@ class SampleWriter:
                 failures = 0
             except _PUT_OFF as error:
                 if isinstance(error, NoPartitionError):
-                    self._upkeep.wake()
+                    self._partitions.wake()
                 self._put_back(batch)
                 wait_s = RETRY_S[min(failures, len(RETRY_S) - 1)]
                 failures += 1

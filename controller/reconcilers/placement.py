@@ -11,14 +11,15 @@ from controller.domain.restarts import RestartSettings
 from controller.leader.placement_turn import PlacementTurn, UnplacedRow
 from controller.runtime.lease import check_term
 from controller.runtime.outcome import Done, Outcome, Requeue, StaleError
-from controller.runtime.pace import Pace
-from controller.runtime.tasks import OneBehind
+from controller.runtime.tasks import OneInFlight
+from controller.runtime.time_slice import TimeSlice
+from controller.scheduling.explain.unplaced import headline
 from controller.store.core.database import Database
 from controller.store.core.errors import LostGuardError
 from controller.store.core.locks import lock_rows
 from controller.store.placement.commit import PlacedStart, commit_placements, store_explanations
-from controller.store.placement.holders import Preemption, preempt_victims, read_holders
 from controller.store.placement.pending import PendingSnapshot, read_pending, read_planned_copies
+from controller.store.placement.preemption import Preemption, preempt_victims, read_holders
 
 EVERYTHING: Final = "all"  # the one key: whoever waits is looked at together, in order
 _MAX_WAITING: Final = 20_000  # looked at in one pass; those behind them wait for the next
@@ -107,7 +108,7 @@ class PlacementReconciler:
 
         Some are committed while others are decided; but none before all are, where room may be kept for one or made.
         """
-        async with OneBehind[list[PlacedStart]]() as commits:
+        async with OneInFlight[list[PlacedStart]]() as commits:
             if not self._placement_turn.needs_holders(waiting):
                 decided = await self._decide(waiting, reserved, commits=commits)
             else:
@@ -116,7 +117,7 @@ class PlacementReconciler:
                     holders = await self._holders([*waiting, *reserved])
                     decided = await self._decide(waiting, reserved, holders)
             for some in _pieces(decided.starts, _MAX_COMMITTED):
-                await commits.begin(self._commit(some))
+                await commits.start(self._commit(some))
         lost = [start for some in commits.results for start in some]
         behind = list(decided.behind.values())
         placed = len(waiting) - len(decided.unplaced_rows) - len(behind) - len(lost)
@@ -127,18 +128,18 @@ class PlacementReconciler:
         waiting: Sequence[PendingRow],
         reserved: Sequence[PendingRow],
         holders: Holders | None = None,
-        commits: OneBehind[list[PlacedStart]] | None = None,
+        commits: OneInFlight[list[PlacedStart]] | None = None,
     ) -> _Decided:
         """Decides all, and lets others have their turn meanwhile. Commits what comes together, where it may."""
         decided = _Decided({one.id: one for one in waiting})
-        pace = Pace()
+        time_slice = TimeSlice()
         with closing(self._placement_turn.decide(waiting, holders, reserved)) as answers:
             for answer in answers:
                 decided.take(answer)
                 if commits is not None and len(decided.starts) == _MAX_COMMITTED:
-                    await commits.begin(self._commit(decided.starts))
+                    await commits.start(self._commit(decided.starts))
                     decided.starts = []
-                await pace.rest()
+                await time_slice.yield_if_over()
         return decided
 
     async def _observe(self) -> tuple[PendingSnapshot, list[PendingRow]]:
@@ -186,7 +187,11 @@ class PlacementReconciler:
                 leaving = await preempt_victims(connection, pushes) if pushes else leaving
             except LostGuardError as lost:
                 raise StaleError(str(lost)) from lost
-            await store_explanations(connection, [(one.waiting, one.decision) for one in unplaced_rows], leaving)
+            explained = [
+                (one.waiting, str(one.decision.reason or headline(one.decision.explain)), one.decision.explain)
+                for one in unplaced_rows
+            ]
+            await store_explanations(connection, explained, leaving)
         self._concerned.update(leaving, (one.waiting.deployment_uid for one in unplaced_rows))
 
 

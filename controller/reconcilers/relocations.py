@@ -6,7 +6,7 @@ from typing import Final
 from controller.runtime.lease import check_term
 from controller.runtime.outcome import Done, Outcome, Requeue
 from controller.store.core.database import Database
-from controller.store.deployments.relocations import begin_next
+from controller.store.deployments.relocations import begin_relocations
 
 ALL: Final = "all"
 _LOOK_AGAIN_S: Final = 10.0  # an instance that is gone before its move began tells nobody here
@@ -30,6 +30,6 @@ class RelocationsReconciler:
         """Begins what may begin."""
         async with self._database.transaction() as connection:
             await check_term(connection, self._term)
-            left = await begin_next(connection, at_once=self._at_once)
+            left = await begin_relocations(connection, at_once=self._at_once)
         outcome: Outcome = Requeue(_LOOK_AGAIN_S) if left else Done()
         return dict.fromkeys(keys, outcome)

@@ -9,14 +9,14 @@ from controller.decide.worker_phases import decide
 from controller.domain.events import NewEvent
 from controller.domain.phases import WorkerPhase
 from controller.domain.workers import WorkerChange, WorkerSettings, WorkersPlan
-from controller.runtime.clock import LeapWatch
+from controller.runtime.clock import ClockJumpWatch
 from controller.runtime.lease import check_term
 from controller.runtime.outcome import Done, Outcome, Requeue, StaleError
 from controller.store.core.database import Database
 from controller.store.core.errors import LostGuardError
 from controller.store.core.events import write_events
 from controller.store.core.notify import notify
-from controller.store.workers import workers
+from controller.store.workers import phases
 
 ALL: Final = "all"
 _MAX_HEALTHY_S: Final = 86_400.0  # beyond any limit on silence, and far inside what a date can hold
@@ -45,7 +45,7 @@ class WorkersReconciler:
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._database = database
-        self._leaps = LeapWatch(monotonic)
+        self._leaps = ClockJumpWatch(monotonic)
         self._term = term
         self._healthy_for_s = healthy_for_s
         self._settings = settings or WorkerSettings()
@@ -65,7 +65,7 @@ class WorkersReconciler:
             return dict.fromkeys(keys, Done())
         healthy_s = self._healthy_for_s()
         async with self._database.snapshot() as connection:
-            snapshot = await workers.read_workers(connection)
+            snapshot = await phases.read_workers(connection)
         if snapshot.term != term:
             raise StaleError(f"term {term} is over, term {snapshot.term} leads")
         # After a leap of the clock everybody's last word seems hours old, or still to come: silence counts from now.
@@ -81,12 +81,12 @@ class WorkersReconciler:
         async with self._database.transaction() as connection:
             await check_term(connection, term)
             try:
-                await workers.write_phases(connection, plan.changes)
+                await phases.write_phases(connection, plan.changes)
             except LostGuardError as lost:
                 raise StaleError(str(lost)) from lost
             await write_events(connection, _events(plan))
             await notify(connection, "worker", [change.id for change in plan.changes])
-            await notify(connection, "deployment", await workers.deployments_on(connection, moved))
+            await notify(connection, "deployment", await phases.deployments_on(connection, moved))
 
 
 def _events(plan: WorkersPlan) -> Iterable[NewEvent]:

@@ -1,10 +1,10 @@
-"""The killable child's own side: limits first, then one function, one answer, exit.
+"""The killable child's own side: set limits, call one function, write one answer, exit.
 
-Started as a file by an interpreter without `site` (see child.py), so it may import nothing of ours and nothing slow:
-the standard library's json costs a tenth of what importing a faster one does.
+An interpreter without `site` starts this file (see child.py), so it imports no module of ours and none that is slow:
+the standard library's json takes a tenth of the import time of a faster one.
 
 Usage: child_main.py EXPECTED_PARENT_PID MEMORY_BYTES MAX_RESULT_BYTES
-Reads {"target", "payload", "path"} from stdin up to its end; writes {"ok": ...} or {"error": {...}} to stdout.
+Reads {"target", "payload", "path"} from stdin until its end; writes {"ok": ...} or {"error": {...}} to stdout.
 """
 
 import ctypes
@@ -16,14 +16,14 @@ import signal
 import sys
 
 _PR_SET_PDEATHSIG = 1
-# Work that may take minutes stands back behind what has to answer in milliseconds: the controller and its database.
+# Work that may take minutes yields to processes that answer in milliseconds: the controller and its database.
 _NICENESS = 10
-# What Python code would start another process with. The kill of the group catches those that get around this, too.
+# How Python code would start another process. The kill of the group also ends those that bypass this.
 _FORBIDDEN_EVENTS = frozenset({"os.fork", "os.forkpty", "os.exec", "os.posix_spawn", "os.system", "subprocess.Popen"})
 
 
 def _die_with_parent(expected_parent_pid: int) -> None:
-    """Have the kernel kill this process when the thread that started it ends; exit now if that has happened already."""
+    """Have the kernel kill this process when the thread that started it ends; exit now if it has ended already."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
@@ -31,36 +31,36 @@ def _die_with_parent(expected_parent_pid: int) -> None:
         os._exit(1)
 
 
-def _stand_back() -> None:
-    """Let the others go first.
+def _lower_priority() -> None:
+    """Lower this process's scheduling priority.
 
-    Where the kernel groups processes by session for scheduling, niceness counts within the group only, and this process
-    is alone in its own: then the whole group has to be nice. Refused to the unprivileged where it is asked too often.
+    Where the kernel groups processes by session for scheduling (autogroup), niceness counts within the group only, and
+    this process is alone in its group: then the group itself is made nice. The kernel refuses frequent requests.
     """
     os.nice(_NICENESS)
     try:
         group = os.open("/proc/self/autogroup", os.O_WRONLY)
         os.write(group, str(_NICENESS).encode())
         os.close(group)
-    except OSError:  # no such groups here, or asked too often
+    except OSError:  # no autogroups here, or too many requests
         return
 
 
 def _lower_limit(which: int, wanted: int) -> None:
-    """Set a resource limit, soft and hard, never above the hard limit that was inherited."""
+    """Set a resource limit, soft and hard, at most to the inherited hard limit."""
     hard = resource.getrlimit(which)[1]
     limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     resource.setrlimit(which, (limit, limit))
 
 
 def _refuse_processes(event: str, _args: tuple[object, ...]) -> None:
-    # PermissionError, because libraries that merely probe for a program take an OSError for "not there".
+    # PermissionError, because libraries that only probe for a program treat an OSError as "not installed".
     if event in _FORBIDDEN_EVENTS:
         raise PermissionError(f"{event}: a computation's child starts no processes")
 
 
 def _take_channels() -> tuple[int, int]:
-    """Keep the pipes for ourselves: what the target prints goes to stderr, what it reads is empty."""
+    """Keep the pipes private: the target prints to stderr and reads an empty stdin."""
     request, answer = os.dup(0), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
@@ -75,9 +75,9 @@ def _compute(request: dict[str, object]) -> bytes:
         module, _, function = str(request["target"]).partition(":")
         result = getattr(importlib.import_module(module), function)(request["payload"])
         return json.dumps({"ok": result}, allow_nan=False).encode()
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the target raises is its answer
-        # A target says whether repeating helps by an attribute `retryable` on its error; a peer that is silent or gone
-        # is worth a retry in any case.
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - any exception of the target is its answer
+        # A target's exception may have an attribute `retryable`. Without one, connection errors and timeouts are
+        # retryable.
         retryable = getattr(error, "retryable", isinstance(error, ConnectionError | TimeoutError))
         return _error_frame(type(error).__name__, str(error), retryable=bool(retryable))
 
@@ -87,10 +87,10 @@ def _error_frame(type_name: str, message: str, *, retryable: bool) -> bytes:
 
 
 def main(argv: list[str]) -> None:
-    """Serve the one request and exit without clean-up: whatever the target left running ends with the process."""
+    """Serve the one request and exit without clean-up: threads of the target end with the process."""
     parent_pid, memory_bytes, max_result_bytes = (int(arg) for arg in argv[1:4])
     _die_with_parent(parent_pid)
-    _stand_back()
+    _lower_priority()
     _lower_limit(resource.RLIMIT_CORE, 0)
     _lower_limit(resource.RLIMIT_AS, memory_bytes)
     request_fd, answer_fd = _take_channels()
@@ -100,7 +100,7 @@ def main(argv: list[str]) -> None:
     sys.addaudithook(_refuse_processes)
     answer = _compute(request)
     if len(answer) > max_result_bytes:
-        message = f"the result has {len(answer)} bytes, at most {max_result_bytes} are taken: return less"
+        message = f"the result has {len(answer)} bytes, at most {max_result_bytes} are accepted: return less"
         answer = _error_frame("ResultTooLarge", message, retryable=False)
     sys.stdout.flush()
     with os.fdopen(answer_fd, "wb") as pipe:

@@ -1,7 +1,7 @@
-"""The three pipes to a child, read and written as the loop finds them ready. Bounded; knows nothing of processes.
+"""The three pipes to a child, read and written when the loop finds them ready. Bounded; does not handle the process.
 
-Not asyncio's subprocess streams: those need a child watcher whose start-up can be cancelled half-way, and differ
-between event loops, while readiness callbacks on a file descriptor are the same everywhere and take effect at once.
+asyncio's subprocess streams are not used: they need a child watcher whose start-up can be cancelled half-way, and they
+differ between event loops. Readiness callbacks on a file descriptor are the same everywhere and take effect at once.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ _CHUNK_BYTES = 256 * 1024
 
 
 class ChildPipes:
-    """Sends `request` to the child and collects its answer and the end of its stderr.
+    """Sends `request` to the child; collects its answer and the end of its stderr.
 
     Args:
         process: started with three pipes, unbuffered.
@@ -27,12 +27,12 @@ class ChildPipes:
         self, process: subprocess.Popen[bytes], request: bytes, *, max_answer_bytes: int, stderr_tail_bytes: int
     ) -> None:
         if process.stdin is None or process.stdout is None or process.stderr is None:
-            raise ValueError("the process must be started with stdin, stdout and stderr as pipes")
+            raise ValueError("process: must be started with stdin, stdout and stderr as pipes")
         self._loop = asyncio.get_running_loop()
         self._stdin, self._stdout, self._stderr = process.stdin, process.stdout, process.stderr
         self._unsent = memoryview(request)
         self._chunks: list[bytes] = []
-        self._room = max_answer_bytes
+        self._bytes_left = max_answer_bytes
         self._tail = bytearray()
         self._tail_bytes = stderr_tail_bytes
         self._complete: asyncio.Future[bytes] = self._loop.create_future()
@@ -43,7 +43,7 @@ class ChildPipes:
         self._loop.add_reader(self._stderr.fileno(), self._listen)
 
     async def answer(self) -> bytes:
-        """Wait until the child has closed its stdout and return what it wrote there; the caller sets the deadline."""
+        """Wait until the child has closed its stdout; return what it wrote there. The caller sets the deadline."""
         return await self._complete
 
     @property
@@ -52,7 +52,7 @@ class ChildPipes:
         return self._tail.decode(errors="replace")
 
     def close(self) -> None:
-        """Close the pipes, after a last look at stderr; doing it twice does no harm."""
+        """Close the pipes after a last read of stderr; may be called twice."""
         if not self._stderr.closed:
             self._listen()
         self._close_stdin()
@@ -65,7 +65,7 @@ class ChildPipes:
             sent = os.write(self._stdin.fileno(), self._unsent[:_CHUNK_BYTES])
         except BlockingIOError:
             return
-        except OSError:  # the child is gone; stdout's end tells so
+        except OSError:  # the child is gone, and its stdout ends
             self._close_stdin()
             return
         self._unsent = self._unsent[sent:]
@@ -77,12 +77,12 @@ class ChildPipes:
         if chunk is None:
             return
         self._chunks.append(chunk)
-        self._room -= len(chunk)
-        if chunk and self._room >= 0:
+        self._bytes_left -= len(chunk)
+        if chunk and self._bytes_left >= 0:
             return
         self._close_reader(self._stdout)
         if not self._complete.done():
-            self._complete.set_result(b"".join(self._chunks) if self._room >= 0 else b"")
+            self._complete.set_result(b"".join(self._chunks) if self._bytes_left >= 0 else b"")
 
     def _listen(self) -> None:
         chunk = self._read(self._stderr)

@@ -1,4 +1,4 @@
-"""Time as an argument: what the runtime asks instead of reading a clock by itself. Decides nothing."""
+"""Time as an argument: the runtime asks a `Clock` and reads no other."""
 
 import asyncio
 import math
@@ -6,24 +6,24 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final, Protocol
 
-LEAP_S: Final = 2.0  # more than reading two clocks one after the other takes
+JUMP_S: Final = 2.0  # more than reading two clocks one after the other takes
 
 
 class Clock(Protocol):
-    """The three questions about time that the runtime asks."""
+    """What the runtime asks of time."""
 
     def monotonic(self) -> float:
-        """Return seconds that never go backwards, from an arbitrary start."""
+        """Return seconds that never go backwards, from an arbitrary origin."""
 
     def now(self) -> datetime:
-        """Return the wall-clock time, aware, in UTC: for timestamps, never for measuring a duration of our own."""
+        """Return the wall-clock time, aware, in UTC: for timestamps, never for measuring durations."""
 
     async def sleep(self, seconds: float) -> None:
         """Wait for `seconds`."""
 
 
 class SystemClock:
-    """The real clock; its monotonic side is the running loop's, so that timers and measurements never disagree."""
+    """The real clock; its monotonic time is the running loop's, so that timers and measurements agree."""
 
     def monotonic(self) -> float:
         """Return the running loop's time in seconds.
@@ -42,8 +42,10 @@ class SystemClock:
         await asyncio.sleep(seconds)
 
 
-class LeapWatch:
-    """Compares somebody else's wall clock with our own counting one. After a leap its older stamps tell no durations.
+class ClockJumpWatch:
+    """Detects jumps of another machine's wall clock, against our monotonic one.
+
+    After a jump, older timestamps of that clock must not be used for durations.
 
     Args:
         monotonic: seconds that never go backwards.
@@ -52,14 +54,14 @@ class LeapWatch:
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
         self._last: tuple[float, datetime] | None = None
-        self._leapt_at = -math.inf
+        self._jumped_at = -math.inf
 
     def steady_for_s(self, theirs: datetime) -> float:
-        """Seconds since the other clock, which shows `theirs` now, was first seen to have leapt; infinite if never."""
+        """Seconds since the last detected jump of the other clock, which shows `theirs` now; infinite if none."""
         ours = self._monotonic()
         if self._last is not None:
             drift_s = (theirs - self._last[1]).total_seconds() - (ours - self._last[0])
-            if abs(drift_s) > LEAP_S:
-                self._leapt_at = ours
+            if abs(drift_s) > JUMP_S:
+                self._jumped_at = ours
         self._last = (ours, theirs)
-        return ours - self._leapt_at
+        return ours - self._jumped_at

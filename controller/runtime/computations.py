@@ -1,6 +1,6 @@
-"""Cancellable long work: shared between those who ask for the same, run in killable children, fair to the quick ones.
+"""Cancellable long work: shared between owners of equal input, run in killable children, fair to quick computations.
 
-Knows neither what is computed nor for what; who asked, and whether the result still counts, is the caller's to know.
+It does not know what is computed or why. The caller checks whether a result still counts.
 """
 
 import asyncio
@@ -16,15 +16,15 @@ import structlog
 from controller.runtime.child import run_child
 from controller.runtime.clock import Clock
 from controller.runtime.outcome import RetryableError
-from controller.runtime.slots import Computation, Lane, Slots, Work
+from controller.runtime.slot_queue import SlotQueue
+from controller.runtime.slots import Computation, SlotKind, Slots, Work
 from controller.runtime.tasks import end_tasks
-from controller.runtime.waiting_line import WaitingLine
 
 log = structlog.get_logger(__name__)
 
-EXPRESS_SLICE_S = 0.75
-# Cancels come in bursts, and those next in line are likely to be cancelled next: in a storm of deletes, a new child
-# for each of them at once cost the loop more than all the rest.
+LIFO_SLICE_S = 0.75
+# Cancels come in bursts, and the next computations in the queue are likely to be cancelled next. In a burst of
+# deletes, starting a new child for each of them at once cost the loop more than all other work.
 REFILL_PAUSE_S = 0.1
 _CLOSE_LIMIT_S = 15.0
 
@@ -34,7 +34,7 @@ Runner: TypeAlias = Callable[..., Coroutine[Any, Any, Any]]
 
 
 class ComputationMetrics(Protocol):
-    """What is counted; at rest started equals completed + cancelled + failed."""
+    """Counters; at rest started equals completed + cancelled + failed."""
 
     def in_flight(self, n: int) -> None:
         """`n` children exist now."""
@@ -43,27 +43,27 @@ class ComputationMetrics(Protocol):
         """One computation was admitted (started) or has ended."""
 
     def cancel_seconds(self, seconds: float) -> None:
-        """A cancelled computation was gone `seconds` after the commit that made it needless."""
+        """A cancelled computation was gone `seconds` after the commit that made it obsolete."""
 
 
 class Computations:
     """Runs computations for owners, each in a child, at most `pool_size` at once.
 
-    Slots but one go by order of arrival. The remaining one is the express lane: it takes the newest that was never
-    tried and gives it a slice of time; one that needs longer while others were not tried yet is killed and goes back to
-    its own place in the order. So one quick computation behind a hundred slow ones is done within seconds.
+    All slots but one are FIFO. The remaining one is LIFO: it takes the newest fresh computation and gives it a time
+    slice. If the computation needs longer while other fresh ones wait, its child is killed and it is requeued at its
+    place by arrival. So one quick computation behind a hundred slow ones is done within seconds.
 
     All methods are called from the loop's thread.
 
     Args:
-        on_done: `(owner, input_hash, result or exception)`, called once for every owner that still waits. An exception
-            has `retryable`, as ChildFailure has. It must not raise, nor start or cancel anything itself.
+        on_done: `(owner, input_hash, result or exception)`, called once for every owner that has not cancelled. An
+            exception has `retryable`, as ChildFailure has. It must not raise, nor start or cancel anything itself.
         clock: for measuring cancels.
-        metrics: what is counted.
-        pool_size: children at once; by default twice the cores that we may use.
-        max_waiting: bound on those that wait for a slot; beyond it `on_done` gets a RetryableError at once.
-        slice_s: the express lane's slice, in seconds.
-        refill_pause_s: how long the slots of cancelled ones stay empty, in seconds.
+        metrics: counters.
+        pool_size: children at once; by default twice the cores that this process may use.
+        max_waiting: bound on the queue for slots; beyond it `on_done` gets a RetryableError at once.
+        slice_s: the LIFO slot's time slice, in seconds.
+        refill_pause_s: how long the slots of cancelled computations stay empty, in seconds.
         runner: runs one computation until it is done or cancelled; called as `run_child` is.
     """
 
@@ -75,7 +75,7 @@ class Computations:
         metrics: ComputationMetrics,
         pool_size: int | None = None,
         max_waiting: int = 100_000,
-        slice_s: float = EXPRESS_SLICE_S,
+        slice_s: float = LIFO_SLICE_S,
         refill_pause_s: float = REFILL_PAUSE_S,
         runner: Runner = run_child,
     ) -> None:
@@ -92,26 +92,26 @@ class Computations:
         self._runner = runner
         self._arrivals = count()
         self._slots = Slots(size)
-        self._line: WaitingLine[Computation] = WaitingLine()
+        self._queue: SlotQueue[Computation] = SlotQueue()
         self._by_hash: dict[str, Computation] = {}
         self._by_owner: dict[Hashable, Computation] = {}
         self._closed = False
 
     @property
     def in_flight(self) -> int:
-        """How many children exist, those being killed included."""
-        return len(self._slots.held)
+        """The number of children, including those being killed."""
+        return len(self._slots.running)
 
     @property
     def waiting(self) -> int:
-        """How many computations wait for a slot."""
-        return len(self._line)
+        """The number of computations in the queue for a slot."""
+        return len(self._queue)
 
     def start(self, owner: Hashable, work: Work) -> None:
-        """Have `work` computed for `owner`; nothing happens if that is so already.
+        """Have `work` computed for `owner`; does nothing if it is being computed already.
 
         An owner has one computation: another one of its own is cancelled. `on_done` is called within this call, with a
-        RetryableError, if too many wait already or `aclose` was called.
+        RetryableError, if the queue is full or `aclose` was called.
         """
         current = self._by_owner.get(owner)
         if current is not None:
@@ -126,18 +126,18 @@ class Computations:
                 return
             computation = Computation(work, next(self._arrivals), owners={})
             self._by_hash[work.input_hash] = computation
-            self._line.join(computation.arrival, computation)
+            self._queue.append(computation.arrival, computation)
             self._metrics.count(work.purpose, "started")
         computation.owners[owner] = None
         self._by_owner[owner] = computation
         self._fill()
 
     def cancel(self, owner: Hashable, *, committed_at: datetime | None = None) -> None:
-        """Drop `owner`'s wish; the last owner's cancel kills the child. Nothing happens if it has no computation.
+        """Remove `owner` from its computation, if any; the last owner's cancel kills the child.
 
         Args:
             owner: as given to `start`.
-            committed_at: when the change that made it needless was committed, for the metric.
+            committed_at: when the change that made it obsolete was committed, for the metric.
         """
         computation = self._by_owner.pop(owner, None)
         if computation is None:
@@ -145,11 +145,11 @@ class Computations:
         del computation.owners[owner]
         if computation.owners:
             return
-        # From here on the same hash is a new computation: this one must not be joined any more.
+        # From here on the same hash is a new computation: no owner may be added to this one.
         del self._by_hash[computation.work.input_hash]
         computation.committed_at = committed_at
         if computation.task is None:
-            self._line.leave(computation.arrival)
+            self._queue.remove(computation.arrival)
             self._count_cancelled(computation)
         else:
             computation.task.cancel()
@@ -159,8 +159,8 @@ class Computations:
         self._closed = True
         for owner in list(self._by_owner):
             self.cancel(owner)
-        await end_tasks([held.task for held in self._slots.held if held.task is not None], limit_s=_CLOSE_LIMIT_S)
-        # The tasks' callbacks, which count, run one turn of the loop after the tasks themselves.
+        await end_tasks([one.task for one in self._slots.running if one.task is not None], limit_s=_CLOSE_LIMIT_S)
+        # The tasks' callbacks, which count, run one iteration of the loop after the tasks.
         await asyncio.sleep(0)
         if self._pause is not None:
             self._pause.cancel()
@@ -168,54 +168,54 @@ class Computations:
     def _refusal(self) -> RetryableError | None:
         if self._closed:
             return RetryableError("computations are closed: the controller is stopping")
-        if len(self._line) >= self._max_waiting:
-            return RetryableError(f"{self._max_waiting} computations wait already, which is the most that are taken")
+        if len(self._queue) >= self._max_waiting:
+            return RetryableError(f"{self._max_waiting} computations are queued already, which is the limit")
         return None
 
     def _fill(self) -> None:
-        """Give free slots to those who wait, and make room in the express lane if its holder has had its slice."""
+        """Fill free slots from the queue, and free the LIFO slot if its computation has used up its time slice."""
         if self._pause is not None:
             return
-        while len(self._line) and (lane := self._slots.free_lane()) is not None:
-            oldest = self._line.oldest()
-            express = self._slots.express
-            if lane is Lane.ORDINARY:
-                if express is not None and not express.put_back and oldest is not None and express.arrival < oldest:
-                    # It would be next anyway: it keeps its child, and the express lane becomes free instead.
-                    self._leave_express(express)
+        while len(self._queue) and (slot := self._slots.free_slot()) is not None:
+            oldest = self._queue.oldest()
+            lifo = self._slots.lifo
+            if slot is SlotKind.FIFO:
+                if lifo is not None and not lifo.requeued and oldest is not None and lifo.arrival < oldest:
+                    # It is next in order anyway: it keeps its child in a FIFO slot, and the LIFO slot becomes free.
+                    self._make_fifo(lifo)
                     continue
                 arrival = oldest
             else:
-                newest = self._line.newest_untried()
+                newest = self._queue.newest_fresh()
                 arrival = oldest if newest is None else newest
             if arrival is not None:
-                self._launch(self._line[arrival], lane)
-        express = self._slots.express
-        if express is not None and express.slice_over and self._line.untried and not express.put_back:
-            express.put_back = True
-            if express.task is not None:
-                express.task.cancel()
+                self._launch(self._queue[arrival], slot)
+        lifo = self._slots.lifo
+        if lifo is not None and lifo.slice_over and self._queue.fresh and not lifo.requeued:
+            lifo.requeued = True
+            if lifo.task is not None:
+                lifo.task.cancel()
 
-    def _launch(self, computation: Computation, lane: Lane) -> None:
-        self._line.leave(computation.arrival)
+    def _launch(self, computation: Computation, slot: SlotKind) -> None:
+        self._queue.remove(computation.arrival)
         work = computation.work
-        computation.lane = lane
-        computation.put_back = computation.slice_over = False
+        computation.slot = slot
+        computation.requeued = computation.slice_over = False
         computation.task = asyncio.create_task(
             self._runner(work.target, work.payload, deadline_s=work.deadline_s, memory_bytes=work.memory_bytes),
             name=f"computation-{work.purpose}-{work.input_hash}",
         )
-        if lane is Lane.EXPRESS:
+        if slot is SlotKind.LIFO:
             loop = asyncio.get_running_loop()
             computation.slice_timer = loop.call_later(self._slice_s, self._end_slice, computation)
-        self._slots.held.add(computation)
-        self._slots.express_turn = lane is Lane.ORDINARY
-        # A callback, because a task that is cancelled before its first step never runs a line of its own.
+        self._slots.running.add(computation)
+        self._slots.lifo_next = slot is SlotKind.FIFO
+        # A callback, because a task that is cancelled before its first step never runs its own code.
         computation.task.add_done_callback(partial(self._ended, computation))
-        self._metrics.in_flight(len(self._slots.held))
+        self._metrics.in_flight(len(self._slots.running))
 
     def _pause_refill(self) -> None:
-        if self._pause is None and len(self._line):
+        if self._pause is None and len(self._queue):
             self._pause = asyncio.get_running_loop().call_later(self._refill_pause_s, self._end_pause)
 
     def _end_pause(self) -> None:
@@ -227,35 +227,35 @@ class Computations:
         self._fill()
 
     @staticmethod
-    def _leave_express(computation: Computation) -> None:
-        computation.lane = Lane.ORDINARY
+    def _make_fifo(computation: Computation) -> None:
+        computation.slot = SlotKind.FIFO
         if computation.slice_timer is not None:
             computation.slice_timer.cancel()
             computation.slice_timer = None
 
     def _ended(self, computation: Computation, task: asyncio.Task[Any]) -> None:
-        """A child is gone: give its slot away and tell those who wait what came of it."""
-        self._leave_express(computation)
+        """A child is gone: free its slot and report its result to the owners."""
+        self._make_fifo(computation)
         computation.task = None
-        self._slots.held.discard(computation)
-        self._metrics.in_flight(len(self._slots.held))
+        self._slots.running.discard(computation)
+        self._metrics.in_flight(len(self._slots.running))
         owners = list(computation.owners)
         if not owners:
             self._count_cancelled(computation)
             self._pause_refill()
-        elif task.cancelled() and computation.put_back and not self._closed:
-            self._line.put_back(computation.arrival, computation)
+        elif task.cancelled() and computation.requeued and not self._closed:
+            self._queue.requeue(computation.arrival, computation)
             owners = []
         else:
             self._forget(computation)
-            if task.cancelled():  # by somebody else: the loop itself is being shut down, there is nobody to tell
+            if task.cancelled():  # not by us: the loop is being shut down, so nothing is reported
                 self._count_cancelled(computation)
                 owners = []
         self._fill()
         if owners:
-            self._tell(computation.work, owners, task)
+            self._report(computation.work, owners, task)
 
-    def _tell(self, work: Work, owners: list[Hashable], task: asyncio.Task[Any]) -> None:
+    def _report(self, work: Work, owners: list[Hashable], task: asyncio.Task[Any]) -> None:
         error = task.exception()
         self._metrics.count(work.purpose, "completed" if error is None else "failed")
         if error is not None:

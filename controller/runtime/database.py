@@ -1,12 +1,12 @@
-"""What the runtime takes from the database driver: how a connection is got, and which errors mean that it failed."""
+"""What the runtime needs of the database driver: how to connect, and which errors mean a failure."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
 import asyncpg
 
-# Opens a dedicated connection, never one of a pool: a pool would make a lease or a listener wait behind ordinary work.
-# Any, because the driver brings no types.
+# Opens a dedicated connection, never one of a pool: a lease or a listener must not wait behind ordinary work.
+# Any, because the driver has no types.
 Connect: TypeAlias = Callable[[], Awaitable[Any]]
 
 DATABASE_ERRORS: tuple[type[Exception], ...] = (
@@ -17,9 +17,8 @@ DATABASE_ERRORS: tuple[type[Exception], ...] = (
     asyncpg.InternalClientError,
 )
 
-# Those that pass by themselves: the way there, a restart or a fail-over, too much at once, a deadlock, somebody else's
-# lock; and what the driver says of itself when a connection was cut under its hands. The rest of its errors (a wrong
-# column, a violated check) are our own mistakes.
+# Errors that may pass by themselves: network, restart or fail-over, overload, deadlock, lock timeouts, and the driver's
+# own errors when a connection is cut in mid-use. The others (an unknown column, a violated check) are bugs.
 TRANSIENT_ERRORS: tuple[type[Exception], ...] = (
     OSError,
     TimeoutError,

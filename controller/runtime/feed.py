@@ -1,4 +1,4 @@
-"""The change feed: the database's notifications as hints. A hint is a wake-up and never truth; reads no rows."""
+"""The change feed: the database's notifications as hints. A hint is a wake-up, never truth; the feed reads no rows."""
 
 import asyncio
 import random
@@ -20,7 +20,7 @@ _CLOSE_LIMIT_S = 1.0
 
 
 class FeedLostError(Exception):
-    """The listening connection ended or no longer answers."""
+    """The listening connection closed or does not answer."""
 
 
 _LOST: tuple[type[Exception], ...] = (*DATABASE_ERRORS, FeedLostError)
@@ -44,18 +44,18 @@ def parse_hint(payload: str) -> list[tuple[str, str | None]] | None:
 class ChangeFeed:
     """Listens on a connection of its own and hands every change to `on_hint`.
 
-    At each connect, also the first, `on_hint("*", None)` says: everything may have changed. The connection is probed,
-    because a silent one and a dead one look the same otherwise.
+    At each connect, the first included, it calls `on_hint("*", None)`: anything may have changed. It probes the
+    connection, because an idle one and a dead one look the same otherwise.
 
     Args:
         connect: opens the connection.
         on_hint: `(kind, id)`; kind "*" is all kinds, id None all of the kind. Must not raise.
         clock: time.
-        rng: chance, for the jitter of reconnects.
-        channel: of LISTEN.
+        rng: for the jitter of reconnects.
+        channel: to LISTEN on.
         probe_s: seconds between probes.
         probe_timeout_s: seconds that connecting, LISTEN or a probe may take.
-        backoff: waits between attempts to connect.
+        backoff: delays between attempts to connect.
     """
 
     def __init__(
@@ -85,16 +85,16 @@ class ChangeFeed:
 
     @property
     def connected_at(self) -> float | None:
-        """Since when, on the clock's monotonic side, this connection listens; None while there is none."""
+        """Monotonic time since which the connection listens; None without a connection."""
         return self._connected_at
 
     @property
     def last_probe_age_s(self) -> float | None:
-        """Seconds since the connection was last seen alive; None while there is none."""
+        """Seconds since the last successful probe; None without a connection."""
         return None if self._probed_at is None else self._clock.monotonic() - self._probed_at
 
     async def run(self) -> None:
-        """Listen until cancelled, reconnecting for ever."""
+        """Listen until cancelled; reconnect after every failure."""
         while True:
             try:
                 await self._listen()
@@ -115,7 +115,7 @@ class ChangeFeed:
             self._connected_at = self._probed_at = self._clock.monotonic()
             self._failures = 0
             log.info("change feed connected", channel=self._channel)
-            # After LISTEN: what was committed before is read now, what is committed later will be notified.
+            # After LISTEN: earlier commits are read now, later ones are notified.
             self._on_hint(EVERYTHING, None)
             while True:
                 with suppress(TimeoutError):
@@ -133,14 +133,14 @@ class ChangeFeed:
     def _notified(self, _connection: Any, _pid: int, _channel: str, payload: str) -> None:
         hints = parse_hint(payload)
         if hints is None:
-            log.warning("malformed hint: everything is looked at", payload=payload[:200])
+            log.warning("malformed hint, resyncing everything", payload=payload[:200])
             hints = [(EVERYTHING, None)]
         for kind, id_ in hints:
             self._on_hint(kind, id_)
 
 
 async def _close(connection: Any) -> None:
-    """Say goodbye if the server still listens, else just drop the socket."""
+    """Close cleanly if the server answers, else drop the socket."""
     try:
         await connection.close(timeout=_CLOSE_LIMIT_S)
     except DATABASE_ERRORS:

@@ -1,17 +1,18 @@
-"""What the controller counts while it works, under the contract's names. Figures that rows hold are not kept here."""
+"""The controller's own counters, under the contract's names. Figures that are read from rows are not kept here."""
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+_OUTCOME_LABELS = {"requeue": "again"}  # the label is older than the outcome's name, and dashboards match on it
 _STEP_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _CANCEL_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 _PLACEMENT_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
 
 
 class Metrics:
-    """Counters and histograms of one controller; satisfies what loops, computations and placement count by.
+    """Counters and histograms of one controller, for its loops, computations and placement.
 
     Args:
-        registry: where they are registered; one for each controller, so that several can live in one process.
+        registry: one for each controller, so that several controllers can run in one process.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -26,7 +27,7 @@ class Metrics:
             "gpuward_queue_depth", "Keys that are ready and wait for a worker.", ["kind"], registry=registry
         )
         self._in_flight = Gauge(
-            "gpuward_computations_in_flight", "Child processes that compute now.", registry=registry
+            "gpuward_computations_in_flight", "Child processes of computations that are running.", registry=registry
         )
         self._computations = Counter(
             "gpuward_computations_total",
@@ -36,12 +37,12 @@ class Metrics:
         )
         self._cancel_seconds = Histogram(
             "gpuward_computation_cancel_seconds",
-            "From the commit that made a computation needless until it was gone.",
+            "From the commit that made a computation obsolete until it was gone.",
             registry=registry,
             buckets=_CANCEL_BUCKETS,
         )
         self._placements = Counter(
-            "gpuward_placements_total", "Answers to instances that waited to be placed.", ["outcome"], registry=registry
+            "gpuward_placements_total", "Placement decisions on pending instances.", ["outcome"], registry=registry
         )
         self._placement_seconds = Histogram(
             "gpuward_placement_seconds",
@@ -60,11 +61,11 @@ class Metrics:
             self._evaluations.labels(verdict)
 
     def observed(self, kind: str, outcome: str, seconds: float) -> None:
-        """One key of `kind` was answered `outcome` by a step that took `seconds`."""
-        self._reconcile_seconds.labels(kind, outcome).observe(seconds)
+        """One key of `kind` got `outcome` from a step that took `seconds`."""
+        self._reconcile_seconds.labels(kind, _OUTCOME_LABELS.get(outcome, outcome)).observe(seconds)
 
     def depth(self, kind: str, n: int) -> None:
-        """`n` keys of `kind` are ready and wait."""
+        """`n` keys of `kind` are ready and wait for a worker."""
         self._queue_depth.labels(kind).set(n)
 
     def in_flight(self, n: int) -> None:
@@ -76,7 +77,7 @@ class Metrics:
         self._computations.labels(purpose, outcome).inc()
 
     def cancel_seconds(self, seconds: float) -> None:
-        """A cancelled computation was gone `seconds` after the commit that made it needless."""
+        """A cancelled computation was gone `seconds` after the commit that made it obsolete."""
         self._cancel_seconds.observe(max(seconds, 0.0))
 
     def placed(self, outcome: str, n: int) -> None:
@@ -85,7 +86,7 @@ class Metrics:
             self._placements.labels(outcome).inc(n)
 
     def placement_seconds(self, seconds: float) -> None:
-        """An instance had its claims committed `seconds` after it began to wait."""
+        """An instance's claims were committed `seconds` after it became pending."""
         self._placement_seconds.observe(max(seconds, 0.0))
 
     def judged(self, verdict: str) -> None:

@@ -1,4 +1,4 @@
-"""What a reconcile step answers, as data, and the errors by which the code below it says the same. Does nothing."""
+"""Outcomes of a reconcile step as data, and the errors that stand for the same outcomes below it."""
 
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -6,19 +6,19 @@ from typing import TypeAlias
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Nothing is left to do until somebody hints at the key again."""
+    """Nothing is left to do until the next hint for the key."""
 
 
 @dataclass(frozen=True, slots=True)
 class Requeue:
-    """Look again in `after_s` seconds; no failure."""
+    """Run the key again in `after_s` seconds; not a failure."""
 
     after_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """It failed in a way that may pass; the loop waits ever longer between attempts.
+    """The step failed in a way that may pass; the loop retries with a growing backoff.
 
     Attributes:
         error: one sentence for people.
@@ -31,7 +31,7 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class Terminal:
-    """It failed in a way that only a change of the object cures; the loop waits for a new hint."""
+    """The step failed in a way that only a change of the object cures; the loop waits for a new hint."""
 
     error: str
 
@@ -46,10 +46,10 @@ class RetryableError(Exception):
 
 
 class TerminalError(Exception):
-    """A failure that repeating cannot cure: what is asked for is wrong or gone."""
+    """A failure that repeating cannot cure: the request is invalid, or its object is gone."""
 
     retryable = False
 
 
 class StaleError(Exception):
-    """A guarded write found the world changed since it was read. No failure: read again and decide anew."""
+    """A guarded write found rows changed since they were read. Not a failure: read again and decide again."""

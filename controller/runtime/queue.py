@@ -1,4 +1,4 @@
-"""The keyed queue: which keys are due, never two holders of one key, nothing lost. Runs nothing itself."""
+"""The keyed queue: which keys are due. A key has at most one holder, and none is lost. Runs nothing itself."""
 
 import asyncio
 import heapq
@@ -10,26 +10,26 @@ from typing import Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 
-# Stale heap entries (their key was added earlier meanwhile) are swept once they outnumber the live ones by this much.
-_SWEEP_SLACK = 64
+# Stale heap entries, whose key was since added earlier, are dropped once they outnumber the live ones by this much.
+_STALE_SLACK = 64
 
 
 class QueueClosedError(Exception):
-    """The queue was closed; nothing will be handed out any more."""
+    """The queue was closed; it hands out no more keys."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Wish:
-    """When a key wants to run, in loop time, and whether it goes before the others."""
+class _Due:
+    """When a key is due, in loop time, and whether it goes before the others."""
 
-    due: float
+    at: float
     urgent: bool
 
-    def merged(self, other: "_Wish | None") -> "_Wish":
-        """Return the wish that satisfies both: the earlier time, urgent if either is."""
+    def merged(self, other: "_Due | None") -> "_Due":
+        """Return the earlier time of both, urgent if either is."""
         if other is None:
             return self
-        return _Wish(min(self.due, other.due), self.urgent or other.urgent)
+        return _Due(min(self.at, other.at), self.urgent or other.urgent)
 
 
 class KeyedQueue(Generic[K]):
@@ -40,8 +40,8 @@ class KeyedQueue(Generic[K]):
     otherwise the order is first come, first served.
 
     Args:
-        max_keys: bound on distinct keys in all three places. What comes beyond it sets `overflow` instead of growing
-            the queue; whoever owns the queue then adds everything again once there is room.
+        max_keys: bound on distinct keys in all three places. A key beyond it sets `overflow` and is dropped;
+            the queue's owner then adds every key again once there is capacity.
     """
 
     def __init__(self, *, max_keys: int = 1_000_000) -> None:
@@ -51,35 +51,35 @@ class KeyedQueue(Generic[K]):
         self.overflow = False
         self._urgent: OrderedDict[K, None] = OrderedDict()
         self._ready: OrderedDict[K, None] = OrderedDict()
-        self._delayed: dict[K, _Wish] = {}
+        self._delayed: dict[K, _Due] = {}
         self._heap: list[tuple[float, int, K]] = []
         self._order = count()
-        self._held: dict[K, _Wish | None] = {}
+        self._held: dict[K, _Due | None] = {}
         self._takers: deque[asyncio.Future[None]] = deque()
-        # Not read from the handle: for a time that is past uvloop returns one that does not know it.
+        # Not read from the handle: for a time in the past uvloop returns a handle without it.
         self._timer: asyncio.Handle | None = None
         self._timer_due = 0.0
         self._closed = False
 
     @property
     def depth(self) -> int:
-        """How many keys are ready to be taken now."""
+        """The number of keys that are ready to be taken."""
         return len(self._urgent) + len(self._ready)
 
     def __len__(self) -> int:
-        """How many distinct keys the queue knows: ready, delayed and handed out."""
+        """The number of distinct keys: ready, delayed and handed out."""
         return self.depth + len(self._delayed) + len(self._held)
 
     def add(self, key: K, *, after_s: float = 0.0, urgent: bool = False) -> None:
-        """Ask that `key` be handed out, `after_s` seconds from now or sooner if it was asked for sooner.
+        """Make `key` due in `after_s` seconds, or earlier if it was already due earlier.
 
-        Call it from the loop's thread. Never raises for a full or closed queue: full sets `overflow`, closed forgets.
+        Call it from the loop's thread. Never raises: a full queue sets `overflow`, a closed queue drops the key.
         """
         if self._closed:
             return
-        wish = _Wish(asyncio.get_running_loop().time() + max(0.0, after_s), urgent)
+        due = _Due(asyncio.get_running_loop().time() + max(0.0, after_s), urgent)
         if key in self._held:
-            self._held[key] = wish.merged(self._held[key])
+            self._held[key] = due.merged(self._held[key])
         elif key in self._urgent:
             return
         elif key in self._ready:
@@ -87,16 +87,16 @@ class KeyedQueue(Generic[K]):
                 del self._ready[key]
                 self._urgent[key] = None
         elif key in self._delayed:
-            self._place(key, wish.merged(self._delayed[key]))
+            self._place(key, due.merged(self._delayed[key]))
         elif len(self) >= self.max_keys:
             self.overflow = True
         else:
-            self._place(key, wish)
+            self._place(key, due)
 
     async def take(self, limit: int = 1) -> list[K]:
         """Wait until a key is ready, then hand out up to `limit` of them; each must be given back with `done`.
 
-        Waits without a limit, as long as there is nothing to do.
+        Waits without a limit.
 
         Raises:
             QueueClosedError: the queue was closed.
@@ -107,7 +107,7 @@ class KeyedQueue(Generic[K]):
             try:
                 await taker
             except asyncio.CancelledError:
-                # Either still in line, or woken and cancelled in the same breath: then somebody else must be woken.
+                # Either still waiting, or woken and cancelled at once: then another taker must be woken.
                 if taker in self._takers:
                     self._takers.remove(taker)
                 elif self.depth:
@@ -116,25 +116,25 @@ class KeyedQueue(Generic[K]):
         if self._closed:
             raise QueueClosedError
         taken: list[K] = []
-        for line in (self._urgent, self._ready):
-            while line and len(taken) < limit:
-                taken.append(line.popitem(last=False)[0])
+        for keys in (self._urgent, self._ready):
+            while keys and len(taken) < limit:
+                taken.append(keys.popitem(last=False)[0])
         self._held.update(dict.fromkeys(taken))
         self._wake(self.depth)
         return taken
 
     def done(self, key: K) -> None:
-        """Give `key` back; it becomes due again if it was added meanwhile.
+        """Give `key` back; it becomes due again if it was added in the meantime.
 
         Raises:
             KeyError: the key is not handed out.
         """
-        wish = self._held.pop(key)
-        if wish is not None and not self._closed:
-            self._place(key, wish)
+        due = self._held.pop(key)
+        if due is not None and not self._closed:
+            self._place(key, due)
 
     def close(self) -> None:
-        """Forget everything and let whoever waits in `take` go with QueueClosedError."""
+        """Drop all keys; takers get QueueClosedError."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -143,24 +143,24 @@ class KeyedQueue(Generic[K]):
             place.clear()
         self._wake(len(self._takers))
 
-    def _place(self, key: K, wish: _Wish) -> None:
-        """Put a key that is neither ready nor handed out where its wish says."""
-        if wish.due <= asyncio.get_running_loop().time():
+    def _place(self, key: K, due: _Due) -> None:
+        """Make a key ready or delayed; it is neither ready nor handed out."""
+        if due.at <= asyncio.get_running_loop().time():
             self._delayed.pop(key, None)
-            (self._urgent if wish.urgent else self._ready)[key] = None
+            (self._urgent if due.urgent else self._ready)[key] = None
             self._wake(1)
             return
         known = self._delayed.get(key)
-        self._delayed[key] = wish
-        if known is None or known.due != wish.due:
-            heapq.heappush(self._heap, (wish.due, next(self._order), key))
-            self._sweep()
+        self._delayed[key] = due
+        if known is None or known.at != due.at:
+            heapq.heappush(self._heap, (due.at, next(self._order), key))
+            self._drop_stale()
             self._set_timer()
 
-    def _sweep(self) -> None:
-        """Drop heap entries that no longer speak for their key, once they are many; else the heap has no bound."""
-        if len(self._heap) > 2 * len(self._delayed) + _SWEEP_SLACK:
-            self._heap = [(wish.due, next(self._order), key) for key, wish in self._delayed.items()]
+    def _drop_stale(self) -> None:
+        """Drop stale heap entries once they are many; else the heap would have no bound."""
+        if len(self._heap) > 2 * len(self._delayed) + _STALE_SLACK:
+            self._heap = [(due.at, next(self._order), key) for key, due in self._delayed.items()]
             heapq.heapify(self._heap)
 
     def _set_timer(self) -> None:
@@ -171,19 +171,19 @@ class KeyedQueue(Generic[K]):
         self._timer = None
         if self._heap:
             self._timer_due = self._heap[0][0]
-            self._timer = asyncio.get_running_loop().call_at(self._timer_due, self._ripen)
+            self._timer = asyncio.get_running_loop().call_at(self._timer_due, self._promote_due)
 
-    def _ripen(self) -> None:
+    def _promote_due(self) -> None:
         """Move what has become due from delayed to ready."""
-        # The loop runs a timer up to one clock tick early: what the timer was set for is due, whatever time() says.
+        # The loop runs a timer up to one clock tick early: the keys of that timer are due, whatever time() says.
         now = max(asyncio.get_running_loop().time(), self._timer_due)
         self._timer = None
         while self._heap and self._heap[0][0] <= now:
-            due, _, key = heapq.heappop(self._heap)
-            wish = self._delayed.get(key)
-            if wish is not None and wish.due == due:
+            at, _, key = heapq.heappop(self._heap)
+            due = self._delayed.get(key)
+            if due is not None and due.at == at:
                 del self._delayed[key]
-                (self._urgent if wish.urgent else self._ready)[key] = None
+                (self._urgent if due.urgent else self._ready)[key] = None
         self._set_timer()
         self._wake(self.depth)
 

@@ -1,4 +1,4 @@
-"""What the reconcile loop needs to be given: a reconciler, limits, and where to count."""
+"""What a reconcile loop is given: a reconciler, limits and counters."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,21 +15,21 @@ class Reconciler(Protocol[K]):
     kind: str
 
     async def step(self, keys: Sequence[K]) -> Mapping[K, Outcome]:
-        """Bring `keys` one step closer to what is wanted; answer for every one of them.
+        """Bring `keys` one step closer to the wanted state; return an outcome for each of them.
 
-        Usually one key, under load many, so that reads and writes can be set-based. What it raises counts for all keys
-        of the call; the loop then calls again key by key.
+        Usually one key, under load many, so that reads and writes are set-based. An exception counts for all keys of
+        the call; the loop then calls again key by key.
         """
 
     async def list_keys(self) -> Collection[K]:
-        """Return every key that exists, for the resync."""
+        """Return every existing key, for the resync."""
 
 
 class LoopMetrics(Protocol):
-    """What the loop counts."""
+    """Counters of the loop."""
 
     def observed(self, kind: str, outcome: str, seconds: float) -> None:
-        """One key was answered `outcome` by a step that took `seconds`."""
+        """One key got `outcome` from a step that took `seconds`."""
 
     def depth(self, kind: str, n: int) -> None:
         """`n` keys of `kind` are ready and wait for a worker."""
@@ -40,14 +40,14 @@ class LoopSettings:
     """The loop's limits; times in seconds.
 
     Attributes:
-        workers: steps at once.
-        batch_size: keys per step at most.
-        step_timeout_s: deadline of a step, of the list for a resync and of writing a condition.
-        resync_s: everything is enqueued about this often (jittered by a tenth).
-        backoff: waits after retryable failures.
-        quarantine_after: failures in a row after which a key is tried only every `quarantine_s`.
-        quarantine_s: wait of a quarantined key; a hint ends it at once.
-        stale_at_once: stale answers in a row that are repeated without a wait.
+        workers: concurrent steps.
+        batch_size: most keys per step.
+        step_timeout_s: deadline of a step, of listing keys for a resync, and of writing a condition.
+        resync_s: every key is enqueued about this often (jittered by a tenth).
+        backoff: delays after retryable failures.
+        quarantine_after: failures in a row after which a key is retried only every `quarantine_s`.
+        quarantine_s: delay of a quarantined key; a hint ends it at once.
+        stale_at_once: stale outcomes in a row that are retried without a delay.
         max_keys: bound on distinct keys in the queue.
     """
 

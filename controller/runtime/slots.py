@@ -1,4 +1,4 @@
-"""One computation as it is kept while it waits or runs, and who holds the slots. Starts and ends nothing."""
+"""A computation from admission to its end, and the slots that limit how many run. Pure bookkeeping."""
 
 import asyncio
 from collections.abc import Hashable
@@ -14,7 +14,7 @@ class Work:
 
     Attributes:
         purpose: a short fixed word for metrics.
-        input_hash: names the input wholly: equal hashes are computed once.
+        input_hash: identifies the input completely: equal hashes are computed once.
         target: "module:function", run in a child.
         payload: JSON value, its argument.
         deadline_s: seconds from the child's start.
@@ -29,11 +29,11 @@ class Work:
     memory_bytes: int
 
 
-class Lane(Enum):
-    """By order of arrival, or the newest first."""
+class SlotKind(Enum):
+    """The order in which a slot takes computations: oldest first, or newest first with a time slice."""
 
-    ORDINARY = "ordinary"
-    EXPRESS = "express"
+    FIFO = "fifo"
+    LIFO = "lifo"
 
 
 @dataclass(slots=True, eq=False)
@@ -43,33 +43,33 @@ class Computation:
     work: Work
     arrival: int
     owners: dict[Hashable, None]
-    lane: Lane = Lane.ORDINARY
+    slot: SlotKind = SlotKind.FIFO
     task: asyncio.Task[Any] | None = None
     slice_timer: asyncio.TimerHandle | None = None
     slice_over: bool = False
-    put_back: bool = False
+    requeued: bool = False  # its child is killed, and it goes back to the queue
     committed_at: datetime | None = None
 
 
 @dataclass(slots=True)
 class Slots:
-    """Who holds the slots: at most `size` children, of which at most one in the express lane."""
+    """At most `size` running computations, of which at most one in the LIFO slot."""
 
     size: int
-    held: set[Computation] = field(default_factory=set)
-    # With one slot there is no lane to keep free, so the lanes take turns.
-    express_turn: bool = False
+    running: set[Computation] = field(default_factory=set)
+    # A single slot cannot be kept free for the newest, so it alternates between the two kinds.
+    lifo_next: bool = False
 
     @property
-    def express(self) -> Computation | None:
-        """Who is in the express lane."""
-        return next((held for held in self.held if held.lane is Lane.EXPRESS), None)
+    def lifo(self) -> Computation | None:
+        """The computation in the LIFO slot."""
+        return next((one for one in self.running if one.slot is SlotKind.LIFO), None)
 
-    def free_lane(self) -> Lane | None:
-        """Return the lane in which a slot is free, the ordinary one first; None if there is none."""
-        if len(self.held) >= self.size:
+    def free_slot(self) -> SlotKind | None:
+        """Return the kind of a free slot, FIFO first; None if all are taken."""
+        if len(self.running) >= self.size:
             return None
         if self.size == 1:
-            return Lane.EXPRESS if self.express_turn else Lane.ORDINARY
-        ordinary = len(self.held) - (self.express is not None)
-        return Lane.ORDINARY if ordinary < self.size - 1 else Lane.EXPRESS
+            return SlotKind.LIFO if self.lifo_next else SlotKind.FIFO
+        fifo = len(self.running) - (self.lifo is not None)
+        return SlotKind.FIFO if fifo < self.size - 1 else SlotKind.LIFO

@@ -1,4 +1,4 @@
-"""Tasks with an owner: ended for good, or one at a time beside it. Nothing is left behind."""
+"""Tasks with an owner: cancelled and awaited, or run one at a time beside it. None outlives its owner."""
 
 import asyncio
 from collections.abc import Coroutine, Iterable
@@ -12,14 +12,14 @@ T = TypeVar("T")
 async def end_tasks(tasks: Iterable[asyncio.Task[Any]], *, limit_s: float) -> bool:
     """Cancel `tasks` and wait until they have ended, at most `limit_s` seconds.
 
-    A cancel of the caller does not cut this short, because a task left behind would go on with work that the caller has
-    given up; it is raised when the tasks are gone or the limit has passed.
+    A cancel of the caller does not cut this short, because a task left running would continue work that the caller has
+    given up. It is raised once the tasks have ended or the limit has passed.
 
     Returns:
         Whether all have ended.
 
     Raises:
-        asyncio.CancelledError: the caller was cancelled meanwhile.
+        asyncio.CancelledError: the caller was cancelled in the meantime.
     """
     left = {task for task in tasks if not task.done()}
     for task in left:
@@ -38,24 +38,24 @@ async def end_tasks(tasks: Iterable[asyncio.Task[Any]], *, limit_s: float) -> bo
     return not left
 
 
-class OneBehind(Generic[T]):
-    """Work that goes on while its owner prepares the next piece of it: one piece at a time, in order.
+class OneInFlight(Generic[T]):
+    """At most one piece of work in flight while its owner prepares the next one; pieces run in order.
 
-    As a context manager it waits for the last piece; if the owner fails, the piece that runs is cancelled.
+    As a context manager it waits for the last piece. If the owner fails, the running piece is cancelled.
 
     Attributes:
-        results: of the pieces that are done, in order.
+        results: of the finished pieces, in order.
     """
 
     def __init__(self) -> None:
         self.results: list[T] = []
         self._running: asyncio.Task[T] | None = None
 
-    async def begin(self, piece: Coroutine[Any, Any, T]) -> None:
-        """Waits for the piece before, and begins this one.
+    async def start(self, piece: Coroutine[Any, Any, T]) -> None:
+        """Waits for the previous piece, then starts this one.
 
         Raises:
-            Exception: what the piece before raised; this one is not begun then.
+            Exception: what the previous piece raised; this one is not started then.
         """
         try:
             await self._wait()
@@ -74,14 +74,14 @@ class OneBehind(Generic[T]):
             await end_tasks([running], limit_s=_END_S)
 
     async def __aenter__(self) -> Self:
-        """Nothing runs yet."""
+        """No piece runs yet."""
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Waits for the last piece, and raises what it raised; or cancels it, where the owner has failed."""
+        """Waits for the last piece and raises what it raised; cancels it if the owner has failed."""
         if kind is None:
             await self._wait()
         elif self._running is not None:
             await end_tasks([self._running], limit_s=_END_S)
             if self._running.done() and not self._running.cancelled():
-                self._running.exception()  # what the owner raised goes before
+                self._running.exception()  # the owner's exception takes precedence

@@ -17,7 +17,7 @@ from controller.reconcilers.relocations import RelocationsReconciler
 from controller.reconcilers.workers import ALL, WorkersReconciler
 from controller.runtime.database import DATABASE_ERRORS
 from controller.runtime.lease import Lease
-from controller.store.workers.workers import Identity
+from controller.store.workers.sessions import Identity
 from machine.faults import StruckDatabase
 from machine.hosts import Host, Link
 from schemas.wire import CommandResult, Hello, ProcessReport, ReportAck, Welcome

@@ -5,7 +5,8 @@ from contextlib import suppress
 from typing import Any
 
 from controller.store.core.refusals import InUseError
-from controller.store.deployments.relocations import NewRelocation, ask_for
+from controller.store.deployments import relocations
+from controller.store.deployments.relocations import NewRelocation
 from machine.world import World
 
 _RUNNING = """
@@ -27,7 +28,7 @@ async def request_relocations(world: World, pick: int, *, also: bool) -> None:
     chosen = [running[(pick + n) % len(running)] for n in range(min(1 + also, len(running)))]
     moves = [_move(one, gpus, pick + n) for n, one in enumerate(chosen) if one["gpus"] <= len(gpus)]
     with suppress(InUseError):
-        await ask_for(world.database, moves)
+        await relocations.request_relocations(world.database, moves)
         world.tally["relocations requested"] += len(moves)
 
 

@@ -14,14 +14,15 @@ import asyncpg
 from controller.hub import handshake
 from controller.hub.devices import write_device_change
 from controller.store.core.refusals import RefusedError
-from controller.store.deployments import writes as deployments
-from controller.store.workers import flags as worker_flags
-from controller.store.workers.workers import WorkerGoneError
+from controller.store.deployments import apply as deployments
+from controller.store.workers import maintenance
+from controller.store.workers.sessions import WorkerGoneError
 from machine.controllers import Controller, HandClock, Term
 from machine.faults import Outcome, Strike, StruckDatabase, finish, launch
 from machine.hosts import GPU_MIB, Host, Link
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.wire import Command, Hello
+from support.apply import apply_spec
 
 Action = Callable[[], Awaitable[Any]]
 GPUS_PER_HOST: Final = 2
@@ -133,7 +134,7 @@ class World:
     # Users and operators
 
     async def apply(self, name: str, spec: DeploymentSpec) -> None:
-        await deployments.apply(self.database, name, spec)
+        await apply_spec(self.database, name, spec)
 
     async def user(self, verb: str, name: str, replicas: int) -> None:
         with suppress(RefusedError):
@@ -149,12 +150,12 @@ class World:
 
     async def operator(self, verb: Any, host: Host) -> None:
         with suppress(RefusedError):
-            await worker_flags.set_flags(self.database, host.name, verb)
+            await maintenance.set_maintenance(self.database, host.name, verb)
 
     async def delete_worker(self, host: Host, *, confirm_dead: bool) -> None:
         assert not (confirm_dead and host.powered), "an operator confirms the death of dead hosts only"
         with suppress(RefusedError):
-            await worker_flags.delete_worker(self.database, host.name, confirm_dead=confirm_dead)
+            await maintenance.delete_worker(self.database, host.name, confirm_dead=confirm_dead)
             self.tally["workers deleted"] += 1
 
     # Terms

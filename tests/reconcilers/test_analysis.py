@@ -6,9 +6,9 @@ from pathlib import Path
 
 from controller.domain.restarts import RestartSettings
 from controller.store.core.database import Database
-from controller.store.deployments import writes as deployments
 from controller.store.views.deployments import deployment_by_name
 from schemas.manifest.deployment import DeploymentSpec
+from support.apply import apply_spec
 from support.leader_term import Reign
 from support.ledger import rows
 from support.model_files import model_folder
@@ -19,7 +19,7 @@ LIMIT_S = 30.0
 async def test_a_model_that_cannot_be_read_is_told_in_words_for_users(db: Database) -> None:
     leader_term = await Reign.begin(db, settings=RestartSettings())
     spec = DeploymentSpec.model_validate({"engine": "transformers", "model": "path:/no/such/folder"})
-    uid = (await deployments.apply(db, "d", spec)).view.uid
+    uid = (await apply_spec(db, "d", spec)).view.uid
     async with asyncio.timeout(LIMIT_S):
         while True:
             await leader_term.instances.step([uid])
@@ -29,7 +29,7 @@ async def test_a_model_that_cannot_be_read_is_told_in_words_for_users(db: Databa
                 break
             await asyncio.sleep(0.05)
     await leader_term.aclose()
-    assert status.message.startswith("/no/such/folder is not a folder that the controller can read")
+    assert status.message.startswith("/no/such/folder: the controller cannot read this folder")
 
 
 async def test_a_second_deployment_of_a_model_needs_no_second_reading(db: Database, tmp_path: Path) -> None:
@@ -37,7 +37,7 @@ async def test_a_second_deployment_of_a_model_needs_no_second_reading(db: Databa
     folder = model_folder(tmp_path / "m", {"a": ("F16", [2**20], 2**21)})
     for name in ("first", "second"):
         model = {"engine": "transformers", "model": f"path:{folder}", "args": {"seed": len(name)}}
-        uid = (await deployments.apply(db, name, DeploymentSpec.model_validate(model))).view.uid
+        uid = (await apply_spec(db, name, DeploymentSpec.model_validate(model))).view.uid
         async with asyncio.timeout(LIMIT_S):
             while not await rows(db, "select 1 from revisions where deployment_uid = $1 and need is not null", uid):
                 await leader_term.instances.step([uid])

@@ -14,8 +14,9 @@ from controller.runtime.feed import ChangeFeed
 from controller.runtime.metrics import Metrics
 from controller.settings import ControllerSettings
 from controller.store.core.database import Database
-from controller.store.deployments import writes as deployments
+from controller.store.deployments import apply as deployments
 from schemas.manifest.deployment import DeploymentSpec
+from support.apply import apply_spec
 from support.leader_term import Reign
 
 LIMIT_S = 20.0
@@ -38,7 +39,7 @@ async def until(seen: Callable[[], bool], limit_s: float = LIMIT_S) -> None:
 
 async def begun(db: Database, leader_term: Reign) -> str:
     """The uid of a deployment whose analysis runs."""
-    uid = (await deployments.apply(db, "d", spec())).view.uid
+    uid = (await apply_spec(db, "d", spec())).view.uid
     await leader_term.instances.step([uid])
     assert leader_term.analyses.running(uid)
     return uid
@@ -60,7 +61,7 @@ async def test_cancels_what_was_deleted_or_has_another_input(
     if change is None:
         await deployments.delete(db, "d")
     else:
-        await deployments.apply(db, "d", spec(**change))
+        await apply_spec(db, "d", spec(**change))
     cancelling = CancellingReconciler(db, leader_term.analyses)
     assert list(await cancelling.list_keys()) == [uid]
     await cancelling.step([uid])
@@ -84,7 +85,7 @@ async def leading(db: Database, metrics: Metrics) -> AsyncIterator[None]:
         term = await c.fetchval("update lease set term = term + 1, holder = 'test' returning term")
     leader = Leading(db, SystemClock(), metrics, ControllerSettings(), lambda: 0.0)
     feed = ChangeFeed(db.listen_connection, leader.hint, SystemClock())
-    tasks = [asyncio.create_task(feed.run()), asyncio.create_task(leader.leader_term(term))]
+    tasks = [asyncio.create_task(feed.run()), asyncio.create_task(leader.lead(term))]
     try:
         yield
     finally:
@@ -101,13 +102,13 @@ async def test_a_cancel_waits_for_no_step(db: Database) -> None:
         return registry.get_sample_value("gpuward_computations_in_flight")
 
     async with leading(db, Metrics(registry)):
-        await deployments.apply(db, "slow", spec())
+        await apply_spec(db, "slow", spec())
         await until(lambda: in_flight() == 1)
         async with db.connection() as blocker, blocker.transaction():
             # A takeover's lock: every step that writes waits for it.
             await blocker.execute("select 1 from lease where id = 1 for update")
             for n in range(4):
-                await deployments.apply(db, f"other-{n}", spec(args={}))
+                await apply_spec(db, f"other-{n}", spec(args={}))
                 await asyncio.sleep(0.1)
             waiting = "select count(*) from pg_locks where not granted"
             async with db.connection() as looker:

@@ -7,20 +7,20 @@ import asyncpg
 import pytest
 
 from controller.leader import analyses as analysis
-from controller.leader import housekeeping, placement_turn
+from controller.leader import housekeeping, inventory_cache, placement_turn
 from controller.reconcilers import cancelling, instances, placement, workers
 from controller.runtime import lease
 from controller.runtime.outcome import StaleError
-from controller.store.core import audit, events, guarded, locks, notify
+from controller.store.core import audit, events, guards, locks, notify
 from controller.store.core.database import Database
+from controller.store.deployments import analysis_inputs, restarts
 from controller.store.deployments import effects as instance_writes
-from controller.store.deployments import inputs, starts
 from controller.store.deployments import observe as instance_reads
 from controller.store.placement import commit as placement_store
-from controller.store.placement import holders, inventory
+from controller.store.placement import inventory, preemption
 from controller.store.placement import pending as waiting_store
 from controller.store.telemetry import retention
-from controller.store.workers import workers as worker_store
+from controller.store.workers import phases
 from support.awaits import Awaits
 from support.failpoints import FailingDatabase, Failpoints, Kind
 from support.ledger import add_deployment, rows
@@ -29,10 +29,9 @@ from support.shift import Shift
 
 AWAITS = Awaits(
     (
-        instances, placement, placement_turn, workers, housekeeping, analysis, cancelling, inputs,
-        instance_reads, instance_writes, starts, guarded, placement_store, waiting_store, holders, inventory,
-        worker_store,
-        locks, events, notify, audit, retention, lease,
+        instances, placement, placement_turn, workers, housekeeping, analysis, cancelling, analysis_inputs,
+        instance_reads, instance_writes, restarts, guards, placement_store, waiting_store, preemption, inventory,
+        inventory_cache, phases, locks, events, notify, audit, retention, lease,
     )
 )  # fmt: skip
 # No reconciler's step passes these.
@@ -51,18 +50,15 @@ ELSEWHERE = {
     "leader.placement_turn.PlacementTurn.turn[0]": "as above",
     "leader.placement_turn.PlacementTurn.whole_pass[0]": "as above",
     "leader.placement_turn.PlacementTurn.at_once": "as above",
-    "placement.inventory.read_inventory": "the API's, for plans: it writes nothing",
+    "leader.inventory_cache.read_inventory": "the API's, for plans: it writes nothing",
+    "placement.inventory.read_devices_without": "as above",
     "runtime.lease.Lease": "the campaign for the lease, which has tests of its own",
-    "workers.workers.find_by_credential": "the hub's",
-    "workers.workers.begin_session": "the hub's",
-    "workers.workers.write_host": "the hub's",
-    "workers.workers.write_gpus_known": "the hub's",
 }
 REACHED = tuple(n for n in AWAITS.names if not n.startswith(tuple(ELSEWHERE)))
 HOUSE = tuple(n for n in REACHED if n.startswith(("leader.housekeeping.", "core.audit.", "telemetry.retention.")))
 # Awaits passed only where somebody pushes others out.
 PUSHING = tuple(
-    n for n in REACHED if n.startswith(("placement.holders.", "reconcilers.placement.PlacementReconciler._holders"))
+    n for n in REACHED if n.startswith(("placement.preemption.", "reconcilers.placement.PlacementReconciler._holders"))
     or n == "reconcilers.placement.PlacementReconciler._tell_some[3]"
 )  # fmt: skip
 NAMES = tuple(n for n in REACHED if n not in HOUSE + PUSHING)
@@ -168,7 +164,7 @@ async def test_a_fault_while_one_is_pushed_out(db: Database, admin: "asyncpg.Poo
     plain = await Shift.begin(await World.make(db), db, Failpoints(AWAITS))
     await play_road(plain, PREEMPTED)
     left, wants = each_once(
-        n for n in (*NAMES, *PUSHING) if n.startswith(("reconcilers.placement.", "placement.holders.", *PUSHING))
+        n for n in (*NAMES, *PUSHING) if n.startswith(("reconcilers.placement.", "placement.preemption.", *PUSHING))
     )
     points = Failpoints(AWAITS, kind, wants)
     shift = await Shift.begin(await World.make(db), FailingDatabase(db, points, admin), points)

@@ -3,7 +3,7 @@
 from typing import Any
 
 from controller.store.core.database import Database
-from controller.store.deployments.relocations import NewRelocation, ask_for, begin_next
+from controller.store.deployments.relocations import NewRelocation, begin_relocations, request_relocations
 from support.leader_term import Reign
 from support.ledger import Host, add_deployment, add_host, report, rows
 
@@ -28,7 +28,7 @@ async def phases(db: Database, name: str) -> list[dict[str, Any]]:
 
 async def begin(db: Database) -> None:
     async with db.transaction() as connection:
-        await begin_next(connection, at_once=1)
+        await begin_relocations(connection, at_once=1)
 
 
 async def test_newcomers_take_neither_the_room_nor_the_places_of_the_copies(db: Database, leader_term: Reign) -> None:
@@ -46,7 +46,7 @@ async def test_newcomers_take_neither_the_room_nor_the_places_of_the_copies(db: 
     async with db.connection() as connection:
         await connection.execute("update deployments set deleted_at = now() where name = 'filler'")
     await leader_term.settle()
-    await ask_for(
+    await request_relocations(
         db,
         [
             NewRelocation(olds[1], uids["b"], 1, ("w3",), (third.gpus[1],), "big", rooms),

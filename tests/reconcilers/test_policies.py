@@ -8,9 +8,10 @@ import pytest
 from controller.api.resources.metrics import figures_text
 from controller.runtime.outcome import StaleError
 from controller.store.core.database import Database
-from controller.store.deployments import writes as deployments
+from controller.store.deployments import apply as deployments
 from controller.store.views.metrics import INLINE, Figures, read_figures
 from schemas.manifest.deployment import DeploymentSpec
+from support.apply import apply_spec
 from support.leader_term import Reign
 from support.ledger import GIB, add_deployment, add_host, claim, report, rows
 from support.policed import DEVICE_GIB, STOP_IDLE, Policed, settle
@@ -84,9 +85,9 @@ async def test_an_unchanged_apply_clears_nothing_a_changed_one_does(world: Polic
     await settle(leader)
     (row,) = await rows(world.db, "select spec from deployments where uid = $1", uid)
     spec = DeploymentSpec.model_validate(row["spec"])
-    await deployments.apply(world.db, "d", spec)
+    await apply_spec(world.db, "d", spec)
     assert await world.intents() == [("policy", 0, [])]
-    await deployments.apply(world.db, "d", spec.model_copy(update={"priority": 7}))
+    await apply_spec(world.db, "d", spec.model_copy(update={"priority": 7}))
     assert await world.intents() == []
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from controller.reconcilers import policies
 from controller.runtime import lease
-from controller.store.core import events, guarded, locks, notify
+from controller.store.core import events, guards, locks, notify
 from controller.store.core.database import Database
 from controller.store.policies import effective as effective_policy
 from controller.store.policies import effects as policy_writes
@@ -21,7 +21,7 @@ from support.policed import STOP_IDLE, Policed, settle
 from support.shift import PASSING
 
 AWAITS = Awaits(
-    (policies, policy_watch, policy_writes, effective_policy, sample_reads, events, guarded, locks, notify, lease)
+    (policies, policy_watch, policy_writes, effective_policy, sample_reads, events, guards, locks, notify, lease)
 )
 STEP_LIMIT_S = 30.0
 

@@ -7,7 +7,7 @@ import pytest
 
 from controller.runtime.outcome import StaleError
 from controller.store.core.database import Database
-from controller.store.workers.flags import set_flags
+from controller.store.workers.maintenance import set_maintenance
 from support.agent_by_hand import seat
 from support.awaits import Awaits
 from support.failpoints import Failpoints
@@ -95,12 +95,12 @@ async def test_room_of_a_lost_race_can_be_given_again(db: Database) -> None:
     await crew.step_instances()
     async with moments(db.dsn, 1) as past:
         await past.remember()
-        await set_flags(db, "w", "cordon")
+        await set_maintenance(db, "w", "cordon")
         crew.placement._database = PastDatabase(db, past[0])
         await crew.step_placement()
     assert await rows(db, "select 1 from claims") == []
     crew.placement._database = db
-    await set_flags(db, "w", "uncordon")
+    await set_maintenance(db, "w", "uncordon")
     await crew.step_placement()
     assert await crew.phases() == ["scheduled"]
     await crew.aclose()

@@ -1,4 +1,4 @@
-"""What the tests of computations look at: counts, who was told what, and which children there are."""
+"""Records computations for tests: counts, results by owner, and children."""
 
 from collections import Counter
 from collections.abc import Hashable
@@ -20,7 +20,7 @@ class Witness:
         self.cancels: list[float] = []
         self.children = 0
         self.most_children = 0
-        self.told: list[tuple[Hashable, str, Any]] = []
+        self.reported: list[tuple[Hashable, str, Any]] = []
 
     def in_flight(self, n: int) -> None:
         self.children = n
@@ -34,11 +34,11 @@ class Witness:
         self.cancels.append(seconds)
 
     def on_done(self, owner: Hashable, input_hash: str, result: Any) -> None:
-        self.told.append((owner, input_hash, result))
+        self.reported.append((owner, input_hash, result))
 
     @property
     def owners_told(self) -> list[Hashable]:
-        return [owner for owner, _, _ in self.told]
+        return [owner for owner, _, _ in self.reported]
 
     def balanced(self) -> bool:
         """Whether all that was started has ended somehow."""
@@ -52,7 +52,7 @@ def sleeping(name: str, seconds: float, deadline_s: float = 60.0) -> Work:
 
 
 def children() -> list[int]:
-    """The computations' children of this process, whoever started them."""
+    """All children of computations of this process."""
     found = []
     for process in psutil.Process().children(recursive=True):
         try:

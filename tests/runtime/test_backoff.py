@@ -1,4 +1,4 @@
-"""Waits after failures: they double, have a top, and chance takes its part of them."""
+"""Delays after failures: they double up to a maximum, with full jitter."""
 
 import random
 
@@ -25,6 +25,6 @@ def test_the_jitter_is_full() -> None:
 
 
 @pytest.mark.parametrize(("base_s", "max_s"), [(0.0, 1.0), (2.0, 1.0), (-1.0, 1.0)])
-def test_nonsense_is_refused(base_s: float, max_s: float) -> None:
+def test_invalid_arguments_are_refused(base_s: float, max_s: float) -> None:
     with pytest.raises(ValueError, match="base_s"):
         Backoff(base_s=base_s, max_s=max_s)

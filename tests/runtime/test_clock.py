@@ -1,9 +1,9 @@
-"""Leaps of somebody else's clock, seen by ours."""
+"""Jumps of another clock, detected by ours."""
 
 import math
 from datetime import UTC, datetime, timedelta
 
-from controller.runtime.clock import LEAP_S, LeapWatch
+from controller.runtime.clock import JUMP_S, ClockJumpWatch
 
 START = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 
@@ -12,7 +12,7 @@ class _Clocks:
     def __init__(self) -> None:
         self.ours = 1000.0
         self.theirs = START
-        self.watch = LeapWatch(lambda: self.ours)
+        self.watch = ClockJumpWatch(lambda: self.ours)
 
     def after(self, ours_s: float, theirs_s: float) -> float:
         self.ours += ours_s
@@ -20,15 +20,15 @@ class _Clocks:
         return self.watch.steady_for_s(self.theirs)
 
 
-def test_a_clock_that_goes_evenly_never_leapt() -> None:
+def test_a_steady_clock_never_jumped() -> None:
     clocks = _Clocks()
     assert clocks.after(0, 0) == math.inf
-    assert clocks.after(20, 20 + LEAP_S - 0.01) == math.inf
-    assert clocks.after(20, 20 - LEAP_S + 0.01) == math.inf
+    assert clocks.after(20, 20 + JUMP_S - 0.01) == math.inf
+    assert clocks.after(20, 20 - JUMP_S + 0.01) == math.inf
     assert clocks.after(86_400, 86_400) == math.inf
 
 
-def test_from_a_leap_on_it_is_steady_again() -> None:
+def test_after_a_jump_it_is_steady_again() -> None:
     for hour in (3600.0, -3600.0):
         clocks = _Clocks()
         clocks.after(0, 0)

@@ -1,4 +1,4 @@
-"""The keyed queue: one holder per key, nothing lost, the earlier wish wins, all bounded."""
+"""The keyed queue: one holder per key, no key lost, the earlier time wins, bounded."""
 
 import asyncio
 import random
@@ -131,7 +131,7 @@ async def test_beyond_the_bound_the_queue_says_so_instead_of_growing() -> None:
     assert len(queue) == 3
 
 
-async def test_wishes_that_were_overtaken_do_not_pile_up() -> None:
+async def test_stale_entries_do_not_accumulate() -> None:
     queue: KeyedQueue[int] = KeyedQueue()
     for n in range(10_000):
         queue.add(n % 3, after_s=20_000 - n)
@@ -139,7 +139,7 @@ async def test_wishes_that_were_overtaken_do_not_pile_up() -> None:
     assert len(queue._heap) < 200
 
 
-async def test_closing_sends_takers_home() -> None:
+async def test_closing_ends_the_takers() -> None:
     queue: KeyedQueue[str] = KeyedQueue()
     taker = asyncio.create_task(queue.take())
     queue.add("later", after_s=5)

@@ -1,10 +1,10 @@
-"""Pieces of work one behind the other: in order, one at a time, and none outlives its owner."""
+"""One piece of work in flight: in order, one at a time, and none outlives its owner."""
 
 import asyncio
 
 import pytest
 
-from controller.runtime.tasks import OneBehind
+from controller.runtime.tasks import OneInFlight
 
 
 async def test_one_runs_at_a_time_while_the_owner_goes_on() -> None:
@@ -16,15 +16,15 @@ async def test_one_runs_at_a_time_while_the_owner_goes_on() -> None:
         seen.append(f"{name} ends")
         return name
 
-    async with OneBehind[str]() as behind:
-        await behind.begin(piece("a"))
+    async with OneInFlight[str]() as in_flight:
+        await in_flight.start(piece("a"))
         seen.append("owner")
-        await behind.begin(piece("b"))
+        await in_flight.start(piece("b"))
     assert seen == ["owner", "a begins", "a ends", "b begins", "b ends"]
-    assert behind.results == ["a", "b"]
+    assert in_flight.results == ["a", "b"]
 
 
-async def test_what_a_piece_raises_comes_at_the_next_which_is_not_begun() -> None:
+async def test_a_pieces_error_is_raised_at_the_next_one_which_is_not_started() -> None:
     begun: list[str] = []
 
     async def piece(name: str) -> None:
@@ -32,9 +32,9 @@ async def test_what_a_piece_raises_comes_at_the_next_which_is_not_begun() -> Non
         raise ValueError(name)
 
     async def own() -> None:
-        async with OneBehind[None]() as behind:
-            await behind.begin(piece("a"))
-            await behind.begin(piece("b"))
+        async with OneInFlight[None]() as in_flight:
+            await in_flight.start(piece("a"))
+            await in_flight.start(piece("b"))
 
     with pytest.raises(ValueError, match="a"):
         await own()
@@ -46,8 +46,8 @@ async def test_what_the_last_piece_raises_comes_at_the_end() -> None:
         raise ValueError("last")
 
     async def own() -> None:
-        async with OneBehind[None]() as behind:
-            await behind.begin(piece())
+        async with OneInFlight[None]() as in_flight:
+            await in_flight.start(piece())
 
     with pytest.raises(ValueError, match="last"):
         await own()
@@ -64,12 +64,12 @@ async def test_a_piece_does_not_outlive_its_owner(how: str) -> None:
             ended.set()
 
     async def own() -> None:
-        async with OneBehind[None]() as behind:
-            await behind.begin(piece())
+        async with OneInFlight[None]() as in_flight:
+            await in_flight.start(piece())
             await asyncio.sleep(0)
             if how == "fails":
                 raise KeyError
-            await behind.begin(piece())
+            await in_flight.start(piece())
 
     owner = asyncio.create_task(own())
     await asyncio.sleep(0.01)

@@ -1,4 +1,4 @@
-"""Applies, deletes, stops and starts: what each writes, tells and clears."""
+"""Apply, delete, stop and start: what each writes, notifies and clears."""
 
 import asyncio
 from typing import Any
@@ -9,10 +9,11 @@ import pytest
 from controller.store.core.database import Database
 from controller.store.core.notify import CHANNEL
 from controller.store.core.refusals import GenerationConflictError, NotFoundError
-from controller.store.deployments import writes as store
+from controller.store.deployments import apply as store
 from controller.store.views.deployments import deployment_by_name
 from schemas.api.deployments import DeploymentView
 from schemas.manifest.deployment import DeploymentSpec
+from support.apply import apply_spec
 from support.ledger import rows
 
 
@@ -36,9 +37,9 @@ async def reasons(db: Database) -> list[str]:
 
 
 async def test_an_apply_creates_and_repeating_it_changes_nothing(migrated: Database) -> None:
-    first = await store.apply(migrated, "a", spec(replicas=2))
+    first = await apply_spec(migrated, "a", spec(replicas=2))
     before = await rows(migrated, "select * from deployments")
-    second = await store.apply(migrated, "a", spec(replicas=2))
+    second = await apply_spec(migrated, "a", spec(replicas=2))
     assert (first.outcome, second.outcome) == ("created", "unchanged")
     assert first.view.uid == second.view.uid
     assert second.view.generation == 1
@@ -60,8 +61,8 @@ async def test_an_apply_creates_and_repeating_it_changes_nothing(migrated: Datab
 async def test_only_what_running_instances_feel_makes_a_revision(
     migrated: Database, changed: dict[str, Any], outcome: str, revision: int
 ) -> None:
-    await store.apply(migrated, "a", spec())
-    applied = await store.apply(migrated, "a", spec(**changed))
+    await apply_spec(migrated, "a", spec())
+    applied = await apply_spec(migrated, "a", spec(**changed))
     assert applied.outcome == outcome
     assert applied.view.generation == 2
     assert applied.view.status.revision == revision
@@ -74,20 +75,20 @@ async def test_only_what_running_instances_feel_makes_a_revision(
 async def test_an_unchanged_apply_clears_no_limit_and_a_changed_one_clears_all_but_the_autoscalers(
     migrated: Database,
 ) -> None:
-    uid = (await store.apply(migrated, "a", spec(replicas=4))).view.uid
+    uid = (await apply_spec(migrated, "a", spec(replicas=4))).view.uid
     await store.stop(migrated, "a")
     await limit(migrated, uid, "policy")
     await limit(migrated, uid, "autoscaler", 3)
-    unchanged = await store.apply(migrated, "a", spec(replicas=4))
+    unchanged = await apply_spec(migrated, "a", spec(replicas=4))
     assert {intent.source for intent in unchanged.view.status.intents} == {"user", "policy", "autoscaler"}
     assert unchanged.view.status.wanted == 0
-    changed = await store.apply(migrated, "a", spec(replicas=5))
+    changed = await apply_spec(migrated, "a", spec(replicas=5))
     assert {intent.source for intent in changed.view.status.intents} == {"autoscaler"}
     assert changed.view.status.wanted == 3
 
 
-async def test_stop_and_start_are_told_once(migrated: Database) -> None:
-    await store.apply(migrated, "a", spec(replicas=2))
+async def test_stop_and_start_write_one_event_each(migrated: Database) -> None:
+    await apply_spec(migrated, "a", spec(replicas=2))
     for _ in range(2):
         assert (await store.stop(migrated, "a")).status.wanted == 0
     await limit(migrated, (await read(migrated)).uid, "policy")
@@ -97,7 +98,7 @@ async def test_stop_and_start_are_told_once(migrated: Database) -> None:
 
 
 async def test_scaling_is_a_change_in_place(migrated: Database) -> None:
-    await store.apply(migrated, "a", spec(replicas=2))
+    await apply_spec(migrated, "a", spec(replicas=2))
     view = await store.scale(migrated, "a", 5)
     assert (view.spec.replicas, view.generation, view.status.revision) == (5, 2, 1)
     assert (await store.scale(migrated, "a", 5)).generation == 2
@@ -105,19 +106,19 @@ async def test_scaling_is_a_change_in_place(migrated: Database) -> None:
 
 
 async def test_a_deleted_name_is_free_at_once(migrated: Database) -> None:
-    old = (await store.apply(migrated, "a", spec())).view.uid
+    old = (await apply_spec(migrated, "a", spec())).view.uid
     gone = await store.delete(migrated, "a")
     assert gone.deleted_at is not None
     assert gone.status.phase == "deleting"
     assert (await store.delete(migrated, "a")).deleted_at == gone.deleted_at
-    new = await store.apply(migrated, "a", spec())
+    new = await apply_spec(migrated, "a", spec())
     assert new.outcome == "created"
     assert new.view.uid != old
     assert (await read(migrated)).uid == new.view.uid
     assert await reasons(migrated) == ["applied", "deleted", "applied"]
 
 
-async def test_what_is_not_there_is_refused_with_the_way_to_look(migrated: Database) -> None:
+async def test_unknown_names_are_refused_with_the_command_that_lists_them(migrated: Database) -> None:
     for act in (store.stop, store.start, store.delete):
         with pytest.raises(NotFoundError, match="no deployment is named 'x'"):
             await act(migrated, "x")
@@ -127,11 +128,11 @@ async def test_what_is_not_there_is_refused_with_the_way_to_look(migrated: Datab
 
 async def test_a_lost_update_is_refused(migrated: Database) -> None:
     with pytest.raises(GenerationConflictError, match="does not exist"):
-        await store.apply(migrated, "a", spec(), if_match=1)
-    await store.apply(migrated, "a", spec())
-    await store.apply(migrated, "a", spec(replicas=2), if_match=1)
+        await apply_spec(migrated, "a", spec(), if_match=1)
+    await apply_spec(migrated, "a", spec())
+    await apply_spec(migrated, "a", spec(replicas=2), if_match=1)
     with pytest.raises(GenerationConflictError, match="at generation 2, not 1"):
-        await store.apply(migrated, "a", spec(replicas=3), if_match=1)
+        await apply_spec(migrated, "a", spec(replicas=3), if_match=1)
     with pytest.raises(GenerationConflictError):
         await store.scale(migrated, "a", 3, if_match=1)
     assert (await read(migrated)).spec.replicas == 2
@@ -141,8 +142,8 @@ async def test_a_lost_update_is_refused(migrated: Database) -> None:
     assert (await store.delete(migrated, "a", if_match=2)).deleted_at is not None
 
 
-async def test_two_that_create_one_name_both_succeed_in_order(migrated: Database) -> None:
-    applied = await asyncio.gather(*(store.apply(migrated, "a", spec(replicas=n)) for n in range(1, 7)))
+async def test_concurrent_creations_of_one_name_both_succeed(migrated: Database) -> None:
+    applied = await asyncio.gather(*(apply_spec(migrated, "a", spec(replicas=n)) for n in range(1, 7)))
     assert sorted(one.outcome for one in applied) == ["created"] + ["updated"] * 5
     assert len({one.view.uid for one in applied}) == 1
     assert sorted(one.view.generation for one in applied) == [1, 2, 3, 4, 5, 6]
@@ -159,8 +160,8 @@ async def test_every_change_wakes_with_its_commit(migrated: Database) -> None:
     listening: asyncpg.Connection[Any] = await migrated.listen_connection()
     try:
         await listening.add_listener(CHANNEL, hear)
-        uid = (await store.apply(migrated, "a", spec())).view.uid
-        await store.apply(migrated, "a", spec())  # unchanged: silent
+        uid = (await apply_spec(migrated, "a", spec())).view.uid
+        await apply_spec(migrated, "a", spec())  # unchanged: silent
         await store.stop(migrated, "a")
         await store.start(migrated, "a")
         await store.scale(migrated, "a", 3)

@@ -10,7 +10,7 @@ import orjson
 from controller.store.core.database import Database
 from controller.store.core.notify import notify
 from controller.store.deployments.commands import Answer, DueCommand, Target, take_due, write_answers
-from controller.store.deployments.processes import SessionReport, hold_sessions, write_reports
+from controller.store.deployments.processes import SessionReport, lock_sessions, write_reports
 from schemas.wire import ProcessReport
 from support.ledger import rows
 
@@ -98,7 +98,7 @@ class Hosts:
     async def _tell(self, answers: Iterable[Answer], reports: Iterable[SessionReport]) -> None:
         reports = list(reports)
         async with self.db.transaction() as connection:
-            held = await hold_sessions(connection, [(r.worker_id, r.session) for r in reports])
+            held = await lock_sessions(connection, [(r.worker_id, r.session) for r in reports])
             concerned = await write_answers(connection, list(answers))
             for report in reports:  # one by one: each is a report, and the last one stays
                 if (report.worker_id, report.session) in held:

@@ -7,7 +7,7 @@ from typing import Any
 
 from controller.store.core.database import Database
 from controller.store.telemetry.minutes import PORTION, roll_up
-from controller.store.telemetry.partitions import Keep, make_partitions
+from controller.store.telemetry.partitions import SampleRetention, make_partitions
 from support.ledger import Host
 
 T0 = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(hours=6)
@@ -19,7 +19,7 @@ def at(seconds: float) -> datetime:
 
 async def partitions(db: Database) -> None:
     async with db.transaction() as c:
-        await make_partitions(c, Keep(samples_h=25, history_days=14))
+        await make_partitions(c, SampleRetention(samples_h=25, history_days=14))
 
 
 async def sample(

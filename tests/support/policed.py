@@ -7,7 +7,7 @@ from typing import Any
 
 from controller.reconcilers.policies import PoliciesReconciler
 from controller.store.core.database import Database
-from controller.store.telemetry.partitions import Keep, make_partitions
+from controller.store.telemetry.partitions import SampleRetention, make_partitions
 from support.ledger import GIB, Host, add_deployment, add_host, add_instance, claim, report, rows
 
 DEVICE_GIB = 40
@@ -38,7 +38,7 @@ class Policed:
     @classmethod
     async def make(cls, db: Database) -> "Policed":
         async with db.transaction() as c:
-            await make_partitions(c, Keep(samples_h=25, history_days=14))
+            await make_partitions(c, SampleRetention(samples_h=25, history_days=14))
             now = await c.fetchval("select extract(epoch from clock_timestamp())::float8")
         return cls(db, await add_host(db, "gpu-1", gpus=8, gib=DEVICE_GIB), now)
 

@@ -17,10 +17,11 @@ from controller.reconcilers.workers import ALL, WorkersReconciler
 from controller.runtime.clock import SystemClock
 from controller.store.core.audit import audit
 from controller.store.core.database import Database
-from controller.store.deployments import writes as deployments
-from controller.store.workers import flags as worker_flags
+from controller.store.deployments import apply as deployments
+from controller.store.workers import maintenance
 from schemas.manifest.deployment import DeploymentSpec
 from support.agent_by_hand import Hosts, as_text, seat
+from support.apply import apply_spec
 from support.leader_term import Reign
 from support.ledger import Host, add_host, rows
 
@@ -127,7 +128,7 @@ class World:
 
     async def apply(self, name: str, **fields: Any) -> None:
         spec = DeploymentSpec.model_validate({"engine": "simulated", **fields})
-        await deployments.apply(self.db, name, spec)
+        await apply_spec(self.db, name, spec)
 
     async def instances(self, name: str, phase: str = "running") -> list[str]:
         """The ids of a deployment's instances in a phase, oldest first."""
@@ -236,11 +237,11 @@ async def _change(world: World) -> None:
 
 
 async def _drain(world: World) -> None:
-    await worker_flags.set_flags(world.db, "w1", "drain")
+    await maintenance.set_maintenance(world.db, "w1", "drain")
 
 
 async def _uncordon(world: World) -> None:
-    await worker_flags.set_flags(world.db, "w1", "uncordon")
+    await maintenance.set_maintenance(world.db, "w1", "uncordon")
 
 
 async def _fall_silent(world: World) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from controller.store.core.database import Database
-from controller.store.telemetry.partitions import Keep, make_partitions
+from controller.store.telemetry.partitions import SampleRetention, make_partitions
 from schemas.wire import GpuSample, ProcessSample, Readings, SamplePeriod, Samples
 
 ROWS = """
@@ -33,7 +33,7 @@ def samples(sent_s: float, *periods: SamplePeriod) -> Samples:
 async def add_partitions(db: Database, *, samples_h: float = 8, history_days: int = 1) -> None:
     """Makes partitions, where no hub has made them."""
     async with db.transaction() as connection:
-        await make_partitions(connection, Keep(samples_h, history_days))
+        await make_partitions(connection, SampleRetention(samples_h, history_days))
 
 
 async def sample_rows(db: Database) -> list[dict[str, Any]]:

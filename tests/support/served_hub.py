@@ -13,7 +13,7 @@ from aiohttp import web
 from controller.hub.hub import Hub
 from controller.runtime.clock import SystemClock
 from controller.store.core.database import Database
-from controller.store.telemetry.partitions import Keep
+from controller.store.telemetry.partitions import SampleRetention
 from schemas.wire import CONNECT_PATH, Hello, Welcome
 from support.agent_double import LIMIT_S, Connection, hello
 from support.loopback import listening
@@ -127,7 +127,7 @@ async def serving(database: Database) -> AsyncIterator[HubUnderTest]:
         instance_id="test",
         secrets=secrets,
         sample_s=2.5,
-        keep=Keep(samples_h=8, history_days=1),
+        keep=SampleRetention(samples_h=8, history_days=1),
     )
     app = web.Application()
     app.add_routes(hub.routes())

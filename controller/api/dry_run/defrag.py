@@ -20,15 +20,15 @@ from controller.leader.inventory_cache import read_inventory
 from controller.scheduling.admission.consolidate import Consolidation, Movable, consolidate
 from controller.scheduling.estimate import asks_for
 from controller.scheduling.inventory.capacity import Inventory
-from controller.store.deployments.relocations import NewRelocation, ask_for, check_none_under_way
-from controller.store.placement.holders import read_holders
-from controller.store.placement.movable import (
+from controller.store.deployments.relocations import NewRelocation, check_none_in_progress, request_relocations
+from controller.store.placement.defrag_reads import (
     DemandRow,
     MovableRow,
     read_demands,
     read_movable,
     read_relocations,
 )
+from controller.store.placement.preemption import read_holders
 from schemas.api.defrag import MAX_DEMANDS, DefragBody, DefragView, MoveView, RelocationsView, RelocationView
 from schemas.manifest.deployment import DeploymentManifest
 from schemas.manifest.parse import parse_manifest_objects
@@ -55,14 +55,14 @@ async def post(request: web.Request) -> web.Response:
         async with request.app[ANALYSES_AT_ONCE]:
             effects = await effects_of(context, manifests)
     async with context.database.snapshot() as connection:
-        await check_none_under_way(connection)
+        await check_none_in_progress(connection)
         seen = await read_inventory(connection)
         movable, demands = await read_movable(connection), await read_demands(connection, MAX_DEMANDS)
         leaving = (await read_holders(connection, seen.holdings)).leaving
     outcome = await asyncio.to_thread(_consolidate, seen.inventory, effects, demands, movable, leaving)
     view = _view(outcome, effects)
     if body.apply and outcome.plan.relocations:
-        await ask_for(context.database, _relocations(outcome))
+        await request_relocations(context.database, _relocations(outcome))
         view = view.model_copy(update={"applied": True})
     return json_response(view)
 

@@ -14,7 +14,7 @@ from controller.engines.base import SpecError
 from controller.engines.registry import engine_for, validate
 from controller.runtime.child import ChildError, ChildFailure
 from controller.scheduling.estimate import input_hash
-from controller.store.deployments.writes import change_between
+from controller.store.deployments.apply import change_between
 from controller.store.placement.plan_reads import known_needs, placed_counts
 from controller.store.views.deployments import live_by_name
 from schemas.api.deployments import DeploymentView

@@ -16,7 +16,7 @@ from controller.api.responses import json_response
 from controller.api.route import Access, Route
 from controller.leader.inventory_cache import read_inventory
 from controller.scheduling.admission.admit import may_reserve
-from controller.store.placement.holders import read_holders
+from controller.store.placement.preemption import read_holders
 from schemas.api.plan import PlanView
 from schemas.api.requests import PlanBody
 from schemas.manifest.deployment import DeploymentManifest

@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from controller.store.core.database import Reader
 from controller.store.policies.checks import (
     named_policy,
     problem_of_second_default,
     problems_of_deployments,
     problems_of_policies,
 )
-from controller.store.views.paging import Reader
 from controller.store.views.policies import named_and_default
 from schemas.api.policies import PlannedPolicy
 from schemas.manifest.deployment import DeploymentManifest, DeploymentSpec

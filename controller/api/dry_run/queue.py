@@ -10,8 +10,8 @@ from controller.domain.placement import Ask
 from controller.domain.restarts import RestartSettings
 from controller.engines.registry import engine_for
 from controller.scheduling.estimate import asks_for
+from controller.store.core.database import Reader
 from controller.store.placement.pending import RevisionKey, read_pending, read_planned_copies, read_revisions
-from controller.store.views.paging import Reader
 
 _MAX_QUEUED: Final = 1_000  # where more are pending, little of what is planned will fit
 

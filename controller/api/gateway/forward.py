@@ -16,11 +16,11 @@ from yarl import URL
 from controller.api.agent_proxies import AGENT_PROXIES
 from controller.api.body import read_body
 from controller.api.errors import ApiError
+from controller.api.gateway.endpoints import Endpoint
 from controller.api.gateway.live_routes import LIVE_ROUTES
 from controller.api.middlewares import REQUEST_ID
 from controller.api.route import Access, Route
 from controller.api.streams import SlowClientError, cut
-from controller.store.deployments.serving import Endpoint
 from schemas.base import View
 from schemas.wire import PROXY_ENGINE_PREFIX, PROXY_REFUSAL_HEADER
 

@@ -9,10 +9,10 @@ from aiohttp import web
 
 from controller.api.change_fanout import ChangeFanout
 from controller.api.context import CONTEXT
+from controller.api.gateway.endpoints import read_endpoints
 from controller.api.gateway.pick_instance import RoutingTable
 from controller.runtime.database import DATABASE_ERRORS
 from controller.store.core.database import Database
-from controller.store.deployments.serving import read_serving
 
 log = structlog.get_logger(__name__)
 
@@ -65,7 +65,7 @@ class LiveRoutes:
         self._reads += 1
         self._last_read = asyncio.get_running_loop().time()
         async with self._database.snapshot() as connection:
-            names, endpoints = await read_serving(connection)
+            names, endpoints = await read_endpoints(connection)
         self.table.update(names, endpoints)
 
     async def _keep_fresh(self, changes: ChangeFanout) -> None:

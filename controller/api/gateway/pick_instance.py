@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from controller.store.deployments.serving import Endpoint
+from controller.api.gateway.endpoints import Endpoint
 
 Names = frozenset[str]
 _NEVER: Final = 0

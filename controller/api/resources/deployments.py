@@ -13,7 +13,7 @@ from controller.api.responses import json_response
 from controller.api.route import Access, Handler, Route
 from controller.engines.registry import validate
 from controller.store.core.database import Database
-from controller.store.deployments import writes as store
+from controller.store.deployments import apply as store
 from controller.store.views.deployments import deployment_by_name, list_deployments
 from schemas.api.deployments import DeploymentView
 from schemas.api.envelopes import Page

@@ -17,8 +17,15 @@ from controller.decide.policies.replay import freed_gpu_s
 from controller.domain.policies import EffectivePolicy
 from controller.store.core.database import Database
 from controller.store.policies.effective import effective_policies
-from controller.store.telemetry.idle_report import Spent, Sums, add_spoken, days, read_claimed, rolled_up_to
-from controller.store.telemetry.past import read_pasts
+from controller.store.telemetry.claim_history import read_pasts
+from controller.store.telemetry.idle_report import (
+    DeploymentUsage,
+    Sums,
+    add_usage,
+    days,
+    read_claimed,
+    rolled_up_to,
+)
 from schemas.api.history import IdleFigures, IdleItem, IdleReport, PolicyItem, ReplayedPolicy
 from schemas.manifest.policy import MAX_WINDOW_S, MIN_WINDOW_S, UtilizationPolicy
 from schemas.manifest.problems import FieldProblem
@@ -67,7 +74,7 @@ async def _report(database: Database, since_s: float, replayed: UtilizationPolic
     minimums = {uid: policy.spec.min_gpu_utilization for uid, policy in policies.items()}
     for begin, end in days(since, until):
         async with database.snapshot() as connection:
-            await add_spoken(connection, sums, begin, end, minimums, WASTED_BELOW)
+            await add_usage(connection, sums, begin, end, minimums, WASTED_BELOW)
     would = await _would_free(database, since, until, replayed) if replayed else None
     items = [_item(uid, spent, policies.get(uid), would) for uid, spent in sums.spent.items()]
     items.sort(key=lambda item: (-item.gpu_hours.wasted, item.deployment, item.uid))
@@ -100,7 +107,9 @@ async def _would_free(
     return freed
 
 
-def _item(uid: str, spent: Spent, policy: EffectivePolicy | None, would: Mapping[str, float] | None) -> IdleItem:
+def _item(
+    uid: str, spent: DeploymentUsage, policy: EffectivePolicy | None, would: Mapping[str, float] | None
+) -> IdleItem:
     return IdleItem(
         deployment=spent.deployment,
         uid=uid,
@@ -111,7 +120,7 @@ def _item(uid: str, spent: Spent, policy: EffectivePolicy | None, would: Mapping
     )
 
 
-def _figures(spent: Spent, would_s: float | None) -> IdleFigures:
+def _figures(spent: DeploymentUsage, would_s: float | None) -> IdleFigures:
     return IdleFigures(
         claimed=spent.claimed_s / _HOUR_S,
         used=spent.used_s / _HOUR_S,
@@ -122,8 +131,8 @@ def _figures(spent: Spent, would_s: float | None) -> IdleFigures:
     )
 
 
-def _total(sums: Sums) -> Spent:
-    total = Spent()
+def _total(sums: Sums) -> DeploymentUsage:
+    total = DeploymentUsage()
     for spent in sums.spent.values():
         total.claimed_s += spent.claimed_s
         total.known_s += spent.known_s

@@ -3,7 +3,7 @@
 from typing import Final
 
 from controller.api.manifest_routes import ManifestResource
-from controller.store.policies.writes import apply_policy, delete_policy
+from controller.store.policies.apply import apply_policy, delete_policy
 from controller.store.views.policies import list_policies, policy_by_name
 from schemas.api.envelopes import Page
 from schemas.api.policies import PolicyView

@@ -10,6 +10,7 @@ from controller.api.errors import invalid
 from controller.api.parameters import duration_s, known_parameters
 from controller.api.responses import json_response
 from controller.api.route import Access, Query, Route
+from controller.store.core.database import Reader
 from controller.store.policies.effective import effective_policies
 from controller.store.telemetry.utilization import (
     MAX_TRACKS,
@@ -20,7 +21,6 @@ from controller.store.telemetry.utilization import (
     tracks_of_instance,
     tracks_of_worker,
 )
-from controller.store.views.paging import Reader
 from schemas.api.history import UtilizationView, WatchView
 from schemas.manifest.problems import FieldProblem
 

@@ -10,7 +10,7 @@ from controller.api.read_routes import list_route, read_route
 from controller.api.responses import json_response
 from controller.api.route import Access, Handler, Query, Route
 from controller.store.views.workers import list_workers, worker_by_name
-from controller.store.workers.flags import WorkerVerb, delete_worker, set_flags
+from controller.store.workers.maintenance import WorkerVerb, delete_worker, set_maintenance
 from schemas.api.envelopes import Page
 from schemas.api.workers import WorkerView
 
@@ -26,7 +26,7 @@ async def delete(request: web.Request) -> web.Response:
 
 def _verb(verb: WorkerVerb) -> Handler:
     async def handler(request: web.Request) -> web.Response:
-        return json_response(await set_flags(request.app[CONTEXT].database, request.match_info["name"], verb))
+        return json_response(await set_maintenance(request.app[CONTEXT].database, request.match_info["name"], verb))
 
     return handler
 

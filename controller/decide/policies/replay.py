@@ -6,45 +6,15 @@ that it held without a gap would have been free, restarts in place included.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 from controller.decide.policies.idle_verdict import judge
+from controller.domain.history import MINUTE_S, Minute, PastClaim, Track
 from controller.domain.series import Series
 from controller.domain.utilization import GpuUse, InstanceUse
 from schemas.manifest.policy import UtilizationPolicy
 
-MINUTE_S: Final = 60.0
 _GAP_S: Final = 1.0  # claims closer than this follow one another
-
-
-class Track(NamedTuple):
-    """A GPU; `own`: the figures are of the instance's processes alone, as it shares the GPU."""
-
-    device: str
-    own: bool
-
-
-class Minute(NamedTuple):
-    """One minute of a track. `at`: its end in seconds; utilization in percent."""
-
-    at: float
-    mean: float
-    high: float
-    covered_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class PastClaim:
-    """A claim on a GPU. Times in seconds. `running_since` None: that epoch never ran, as far as is known."""
-
-    track: Track
-    worker: str
-    epoch: int
-    share: float  # of the GPU
-    began: float
-    ended: float
-    running_since: float | None
 
 
 def freed_gpu_s(

@@ -1,4 +1,4 @@
-"""API keys: made at random, kept as hashes, checked through a small cache that forgets soon enough for a revocation."""
+"""API keys: random, stored as hashes, checked through a small cache whose lifetime bounds that of revoked keys."""
 
 import hashlib
 import secrets
@@ -12,21 +12,21 @@ from typing import Final
 from sqlalchemy import func, text
 from sqlmodel import col, select
 
+from controller.store.access.tables import KeyRow
 from controller.store.core.database import Database
 from controller.store.core.refusals import NotFoundError
-from controller.store.core.tables import KeyRow
 from schemas.api.access import KeyCreated, KeyView, Role
 
 KEY_PREFIX: Final = "gpw_"
 CACHE_TTL_S: Final = 3.0
 CACHE_SIZE: Final = 4096
 _MAX_KEY_CHARS: Final = 256
-_FIRST_KEY_LOCK: Final = 7_309_446_272  # any constant; it names this lock in the whole database
+_FIRST_KEY_LOCK: Final = 7_309_446_272  # an arbitrary constant: names this lock in the whole database
 
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who asks, as far as the key tells."""
+    """The caller, as its key identifies it."""
 
     key_id: str
     name: str
@@ -34,12 +34,12 @@ class Principal:
 
 
 def hash_secret(secret: str) -> bytes:
-    """What is stored in place of a random secret; it is too long to be guessed, so no salt and no slow hash."""
+    """The stored hash of a random secret, which is too long to be guessed: no salt and no slow hash are needed."""
     return hashlib.sha256(secret.encode()).digest()
 
 
 async def create_key(database: Database, role: Role, *, name: str = "") -> KeyCreated:
-    """Makes a key; the answer is the only place where it is ever shown."""
+    """Creates a key. Only the answer shows it."""
     key = KEY_PREFIX + secrets.token_urlsafe(32)
     row = KeyRow(id=uuid.uuid4(), name=name or role, role=role, hash=hash_secret(key))
     async with database.session() as session:
@@ -50,7 +50,7 @@ async def create_key(database: Database, role: Role, *, name: str = "") -> KeyCr
 
 
 async def create_first_key(database: Database) -> KeyCreated | None:
-    """Makes the first administrator's key; None where any key was ever made. Safe for two controllers at once."""
+    """Creates the first administrator's key; None if a key was ever created. Safe for two controllers at once."""
     key = KEY_PREFIX + secrets.token_urlsafe(32)
     async with database.session() as session:
         await session.execute(text("select pg_advisory_xact_lock(:key)"), {"key": _FIRST_KEY_LOCK})
@@ -64,17 +64,17 @@ async def create_first_key(database: Database) -> KeyCreated | None:
 
 
 async def list_keys(database: Database) -> list[KeyView]:
-    """All keys, revoked ones too, oldest first."""
+    """All keys, including revoked ones, oldest first."""
     async with database.session() as session:
         rows = (await session.execute(select(KeyRow).order_by(col(KeyRow.created_at), col(KeyRow.id)))).scalars()
         return [_view(row) for row in rows]
 
 
 async def revoke_key(database: Database, key_id: str) -> KeyView:
-    """Ends a key; repeating it changes nothing.
+    """Revokes a key; repeating it changes nothing.
 
     Raises:
-        NotFoundError: if there is no such key.
+        NotFoundError: no key has this id.
     """
     async with database.session() as session:
         row = await session.get(KeyRow, as_uuid(key_id), with_for_update=True)
@@ -86,12 +86,12 @@ async def revoke_key(database: Database, key_id: str) -> KeyView:
 
 
 class KeyRing:
-    """Checks keys. Remembers good ones for `ttl_s` seconds, so that a revoked one ends within that time.
+    """Checks keys. Caches valid ones for `ttl_s` seconds, so a revocation takes effect within that time.
 
     Args:
         database: where the keys are.
-        ttl_s: how long a good key is remembered.
-        monotonic: seconds that never go back.
+        ttl_s: how long a valid key is cached.
+        monotonic: seconds that never go backwards.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class KeyRing:
         self._known: OrderedDict[bytes, tuple[Principal, float]] = OrderedDict()
 
     async def authenticate(self, key: str) -> Principal | None:
-        """Whose key this is; None where it is nobody's or revoked."""
+        """The owner of the key; None if it is unknown or revoked."""
         if not key.startswith(KEY_PREFIX) or len(key) > _MAX_KEY_CHARS:
             return None
         digest = hash_secret(key)
@@ -125,7 +125,7 @@ class KeyRing:
 
 
 def as_uuid(text_id: str) -> uuid.UUID:
-    """An id as a user wrote it; what is no UUID becomes one that nothing has."""
+    """An id as a user wrote it; an invalid UUID becomes one that no object has."""
     try:
         return uuid.UUID(text_id)
     except ValueError:

@@ -1,17 +1,17 @@
-"""Secrets: written by users, resolved when a command is delivered, never shown."""
+"""Secrets: written by users, resolved when a command is dispatched, never returned by the API."""
 
 from collections.abc import Iterable
 
 from sqlalchemy import func
 from sqlalchemy.dialects.postgresql import insert
 
+from controller.store.access.tables import SecretRow
 from controller.store.core.database import Database
 from controller.store.core.refusals import NotFoundError
-from controller.store.core.tables import SecretRow
 
 
 async def put_secret(database: Database, name: str, value: str) -> None:
-    """Stores a secret, in place of an older one of that name."""
+    """Stores a secret; replaces an older one of that name."""
     fresh = insert(SecretRow).values(name=name, value=value)
     changed = fresh.on_conflict_do_update(
         index_elements=["name"], set_={"value": fresh.excluded.value, "updated_at": func.now()}
@@ -21,10 +21,10 @@ async def put_secret(database: Database, name: str, value: str) -> None:
 
 
 async def delete_secret(database: Database, name: str) -> None:
-    """Removes a secret; what runs keeps what it was given.
+    """Removes a secret; running processes keep the value that they were started with.
 
     Raises:
-        NotFoundError: if there is no such secret.
+        NotFoundError: no secret has this name.
     """
     async with database.session() as session:
         row = await session.get(SecretRow, name)
@@ -34,7 +34,7 @@ async def delete_secret(database: Database, name: str) -> None:
 
 
 async def resolve_secrets(database: Database, names: Iterable[str]) -> dict[str, str]:
-    """The values of these secrets; those that do not exist are missing from the answer."""
+    """The values of these secrets; unknown names are missing from the answer."""
     async with database.connection() as connection:
         rows = await connection.fetch("select name, value from secrets where name = any($1)", sorted(set(names)))
     return {row["name"]: row["value"] for row in rows}

@@ -11,21 +11,21 @@ from sqlmodel import col, select
 
 from controller.domain.events import NewEvent
 from controller.store.access.keys import as_uuid, hash_secret
+from controller.store.access.tables import TokenRow
 from controller.store.core.database import Database
 from controller.store.core.events import write_events
 from controller.store.core.notify import notify
 from controller.store.core.refusals import NotFoundError, TokenRefusedError, WorkerNameTakenError
-from controller.store.core.tables import TokenRow
 from schemas.api.access import TokenCreated, TokenView
 from schemas.wire import JoinResponse
 
-TOKEN_PREFIX: Final = "gpj_"  # noqa: S105 - what every token begins with is no secret
+TOKEN_PREFIX: Final = "gpj_"  # noqa: S105 - the common prefix, not a secret
 DEFAULT_TTL_S: Final = 3600.0
 MAX_TTL_S: Final = 30 * 86400.0
 
 
 async def create_token(database: Database, *, ttl_s: float = DEFAULT_TTL_S) -> TokenCreated:
-    """Makes a token that is good once within `ttl_s` seconds of the database's clock."""
+    """Creates a token that is valid once, for `ttl_s` seconds of the database's clock."""
     token = TOKEN_PREFIX + secrets.token_urlsafe(32)
     async with database.session() as session:
         now = (await session.execute(select(func.now()))).scalar_one()
@@ -37,17 +37,17 @@ async def create_token(database: Database, *, ttl_s: float = DEFAULT_TTL_S) -> T
 
 
 async def list_tokens(database: Database) -> list[TokenView]:
-    """All tokens, used and revoked ones too, oldest first."""
+    """All tokens, including used and revoked ones, oldest first."""
     async with database.session() as session:
         rows = (await session.execute(select(TokenRow).order_by(col(TokenRow.created_at), col(TokenRow.id)))).scalars()
         return [_view(row) for row in rows]
 
 
 async def revoke_token(database: Database, token_id: str) -> TokenView:
-    """Ends a token; repeating it changes nothing.
+    """Revokes a token; repeating it changes nothing.
 
     Raises:
-        NotFoundError: if there is no such token.
+        NotFoundError: no token has this id.
     """
     async with database.session() as session:
         row = await session.get(TokenRow, as_uuid(token_id), with_for_update=True)
@@ -59,11 +59,11 @@ async def revoke_token(database: Database, token_id: str) -> TokenView:
 
 
 async def redeem(database: Database, token: str, name: str) -> JoinResponse:
-    """Exchanges a token for the credential of a new worker; used once, whoever else tries at the same time.
+    """Exchanges a token for the credential of a new worker; works once, also under concurrent attempts.
 
     Raises:
-        TokenRefusedError: if the token is unknown, used, revoked or expired.
-        WorkerNameTakenError: if a live worker has that name; the token stays good then.
+        TokenRefusedError: the token is unknown, used, revoked or expired.
+        WorkerNameTakenError: a live worker has that name; the token stays valid.
     """
     credential = "gpc_" + secrets.token_urlsafe(32)
     worker = uuid.uuid4()
@@ -92,8 +92,8 @@ async def redeem(database: Database, token: str, name: str) -> JoinResponse:
             await notify(connection, "worker", [str(worker)])
     except asyncpg.UniqueViolationError as error:
         raise WorkerNameTakenError(
-            f"a worker named {name!r} exists; start its agent with the data folder it had, give this one another "
-            f"name with --name, or remove the old one first: gpuward delete worker {name}"
+            f"a worker named {name!r} exists; start its agent with its own data folder, choose another name "
+            f"with --name, or delete the old worker first: gpuward delete worker {name}"
         ) from error
     return JoinResponse(worker=name, worker_uid=str(worker), credential=credential)
 

@@ -1,7 +1,7 @@
-"""Brings the schema up to date at start, under a lock, so that two controllers never migrate at once."""
+"""Migrates the schema at start, under a lock, so that two controllers never migrate at once."""
 
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from alembic import command
 from alembic.config import Config
@@ -11,12 +11,12 @@ from sqlalchemy import Connection, text
 
 from controller.store.core.database import Database
 
-_LOCK_KEY: Final = 7_309_446_271  # any constant; it names this lock in the whole database
+_LOCK_KEY: Final = 7_309_446_271  # an arbitrary constant: names this lock in the whole database
 _FOLDER: Final = Path(__file__).parents[1] / "migrations"
 
 
 class SchemaTooNewError(RuntimeError):
-    """The database was migrated by a newer version; this one would not understand it."""
+    """A newer version has migrated the database; this version does not understand its schema."""
 
 
 def _config() -> Config:
@@ -29,15 +29,21 @@ def head_revision() -> str:
     """The newest schema revision that this version knows."""
     head = ScriptDirectory.from_config(_config()).get_current_head()
     if head is None:
-        raise RuntimeError("the package holds no migrations; install it again")
+        raise RuntimeError("the package contains no migrations; reinstall it")
     return head
 
 
+async def read_revision(connection: Any) -> str | None:
+    """The schema revision of the database."""
+    revision: str | None = await connection.fetchval("select version_num from alembic_version")
+    return revision
+
+
 async def migrate(database: Database) -> None:
-    """Applies what is missing; does nothing where the schema is up to date.
+    """Applies missing migrations; does nothing if the schema is up to date.
 
     Raises:
-        SchemaTooNewError: if the database knows a revision that this version does not.
+        SchemaTooNewError: the database has a revision that this version does not know.
     """
     async with database.session() as session:
         await session.execute(text("set local statement_timeout = 0"))

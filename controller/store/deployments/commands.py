@@ -1,18 +1,16 @@
-"""The hub's side of commands: what is due for delivery, and what agents answered."""
+"""The hub's side of commands: which are due for dispatch, and the agents' answers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal
 
-from asyncpg.pool import PoolConnectionProxy
-
-Connection: TypeAlias = "PoolConnectionProxy[Any]"
+from controller.store.core.database import Connection
 
 RESEND_AFTER_S: Final = 5.0
 
-# sent_at is set before anything is sent: an order that might have gone out counts as gone out. A start whose process
-# has ended already, or whose claims have left, must never go out (again): it would run on devices that others hold.
+# sent_at is set before sending: a command that may have been sent counts as sent. A start whose process has exited, or
+# whose claims are released, must never be sent (again): it would run on devices that other instances hold.
 _TAKE: Final = """
     with due as (
         select c.id, c.sent_at as sent_before, c.verb = 'start' and (
@@ -33,11 +31,11 @@ _TAKE: Final = """
        set sent_at = case when over then sent_at else clock_timestamp() end,
            state = case when over then 'refused' else state end,
            code = case when over then 'old_epoch' else code end,
-           message = case when over then 'its process has ended or its claims have left' else message end,
+           message = case when over then 'its process has exited or its claims are released' else message end,
            answered_at = case when over then clock_timestamp() end
       from due where u.id = due.id
     returning u.*, due.sent_before, due.over"""
-# An order refused for its term stays open: it was stamped just before a takeover, and is sent again with the new term.
+# A command refused for its term stays open: it was stamped just before a takeover, and is sent again with the new term.
 _ANSWER: Final = """
     update commands c
        set state = r.outcome, code = r.code, message = r.message, answered_at = clock_timestamp()
@@ -54,7 +52,7 @@ _DEPLOYMENTS: Final = "select distinct deployment_uid from instances where id = 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A connection that can take orders: those sent before `since` went out on an older one."""
+    """A connection that can take commands; those sent before `since` went out on an older connection."""
 
     worker_id: str
     session: int
@@ -63,7 +61,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class DueCommand:
-    """An open order, to be sent now."""
+    """An open command, to be sent now."""
 
     id: int
     worker_id: str
@@ -77,7 +75,7 @@ class DueCommand:
 
 @dataclass(frozen=True, slots=True)
 class DueCommands:
-    """Open orders in id order, with the term to stamp on them."""
+    """Open commands in id order, with the term to stamp on them."""
 
     term: int
     commands: tuple[DueCommand, ...]
@@ -85,7 +83,7 @@ class DueCommands:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An agent's answer to an order."""
+    """An agent's answer to a command."""
 
     id: int
     worker_id: str
@@ -95,10 +93,10 @@ class Answer:
 
 
 async def take_due(connection: Connection, targets: Sequence[Target], limit: int) -> DueCommands:
-    """Marks what is due as sent and returns it, at most `limit` orders for each worker.
+    """Marks due commands as sent and returns them, at most `limit` for each worker.
 
-    The transaction must end before anything is sent. It holds the term row, so that no other leader takes over between
-    the reading of the term and the mark.
+    The transaction must end before any of them is sent. It locks the term row, so that no other leader takes over
+    between the read of the term and the mark.
     """
     term = await connection.fetchval("select term from lease where id = 1 for key share")
     rows = await connection.fetch(
@@ -127,7 +125,7 @@ async def take_due(connection: Connection, targets: Sequence[Target], limit: int
 
 
 async def write_answers(connection: Connection, answers: Sequence[Answer]) -> set[str]:
-    """Writes answers to open orders; an order that is answered already keeps its answer.
+    """Writes answers to open commands; an answered command keeps its answer.
 
     Returns:
         The deployments concerned.
@@ -146,7 +144,7 @@ async def write_answers(connection: Connection, answers: Sequence[Answer]) -> se
 
 
 async def refuse_unsent(connection: Connection, command_id: int, message: str) -> set[str]:
-    """Refuses, in the agent's stead, an order that cannot be sent at all. Returns the deployments concerned."""
+    """Refuses a command that cannot be sent, in place of the agent. Returns the deployments concerned."""
     rows = await connection.fetch(_REFUSE_UNSENT, command_id, message)
     return await _deployments(connection, [row["instance_id"] for row in rows])
 

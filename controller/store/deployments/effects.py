@@ -1,6 +1,6 @@
-"""Carries out plans for many deployments in one transaction: set-based statements, each guarded by what was read.
+"""Applies the effects of many deployments' steps in one transaction: set-based statements, guarded by what was read.
 
-The caller has checked its term in the same transaction. A lost guard raises and undoes all of it.
+The caller has checked its term in the same transaction. A lost guard raises, and the transaction rolls back.
 """
 
 import secrets
@@ -13,30 +13,30 @@ from controller.domain.effects import ANALYZING_MESSAGE
 from controller.domain.events import NewEvent
 from controller.domain.need_json import need_error_to_json, need_to_json
 from controller.store.core.events import write_events
-from controller.store.core.guarded import DeploymentStep, expect_rows, worker_of
+from controller.store.core.guards import DeploymentStep, expect_rows, worker_of
 from controller.store.core.locks import lock_rows
 from controller.store.core.notify import Hints
-from controller.store.deployments.relocations import note_relocations
-from controller.store.deployments.starts import restart_in_place
+from controller.store.deployments.relocations import record_relocations
+from controller.store.deployments.restarts import restart_in_place
 
-_ID_ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"  # no vowels: no words; no look-alikes
+_ID_ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"  # without vowels (no words) and look-alikes
 
 
 def new_instance_id(deployment: str) -> str:
-    """A name for an instance: the deployment's, shortened where needed, and a random tail."""
+    """A name for an instance: the deployment's, shortened if needed, and a random suffix."""
     return f"{deployment[:50]}-{''.join(secrets.choice(_ID_ALPHABET) for _ in range(8))}"
 
 
 async def carry_out(connection: Any, steps: Sequence[DeploymentStep]) -> Hints:
-    """Applies all plans or none.
+    """Applies the effects of all steps or of none.
 
     Returns:
-        Who is to be notified of it, with the transaction's one notification.
+        The hints for the transaction's one notification.
 
     Raises:
-        LostGuardError: if a row is no longer as it was read.
+        LostGuardError: a row has changed since it was read.
     """
-    if len(steps) > 1:  # one alone is locked by its own update
+    if len(steps) > 1:  # a single one is locked by its own update
         await lock_rows(connection, deployments={s.facts.uid for s in steps})
     await _write_deployments(connection, steps)
     await _lock(connection, steps)
@@ -45,8 +45,8 @@ async def carry_out(connection: Any, steps: Sequence[DeploymentStep]) -> Hints:
     await _release(connection, steps)
     await restart_in_place(connection, steps)
     await _create(connection, steps)
-    await note_relocations(connection, steps)
-    await _order_stops(connection, steps)
+    await record_relocations(connection, steps)
+    await _command_stops(connection, steps)
     await _remove(connection, steps)
     await _finish(connection, steps)
     await write_events(connection, _events(steps))
@@ -58,7 +58,7 @@ async def carry_out(connection: Any, steps: Sequence[DeploymentStep]) -> Hints:
 
 async def _lock(connection: Any, steps: Sequence[DeploymentStep]) -> None:
     touched: set[str] = set()
-    losing: set[str] = set()  # instances whose claims go or are renewed
+    losing: set[str] = set()  # instances whose claims are released or renewed
     for step in steps:
         effects = step.effects
         losing |= {r.instance for r in effects.releases} | {r.instance for r in effects.restarts}
@@ -73,10 +73,10 @@ async def _lock(connection: Any, steps: Sequence[DeploymentStep]) -> None:
 
 
 async def _write_deployments(connection: Any, steps: Sequence[DeploymentStep]) -> None:
-    """Derived state, and the version: a deployment's steps follow one another, each on what the one before has left.
+    """Writes derived state and the version, so that each step of a deployment builds on the one before.
 
-    None creates once it is deleted. Phases and epochs guard each instance; the version guards what hangs on no single
-    row: how many there shall be, derived state, forgotten failures, and the events, which would be told twice.
+    A deleted deployment gets no new instances. Phase and epoch guard each instance. The version guards what belongs to
+    no single row: the number of instances, derived state, reset failures, and events, which would be written twice.
     """
     updates = [s.effects.status for s in steps]
     await expect_rows(
@@ -166,7 +166,7 @@ async def _release(connection: Any, steps: Sequence[DeploymentStep]) -> None:
 
 
 async def _create(connection: Any, steps: Sequence[DeploymentStep]) -> None:
-    """New instances, and in the same round trip the needs that became known."""
+    """Writes new instances, and in the same round trip the needs that became known."""
     rows = [
         {
             "id": name,
@@ -208,7 +208,7 @@ async def _create(connection: Any, steps: Sequence[DeploymentStep]) -> None:
         )
 
 
-async def _order_stops(connection: Any, steps: Sequence[DeploymentStep]) -> None:
+async def _command_stops(connection: Any, steps: Sequence[DeploymentStep]) -> None:
     stops = [o for s in steps for o in s.effects.stops]
     if stops:
         await connection.execute(

@@ -1,11 +1,10 @@
-"""One consistent read of deployments with their instances and all that hangs on them."""
+"""One consistent read of deployments with their instances, claims, processes and commands."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-import asyncpg
 import orjson
 
 from controller.domain.instances import (
@@ -22,6 +21,7 @@ from controller.domain.instances import (
 from controller.domain.need_json import need_error_from_json, need_from_json
 from controller.domain.phases import InstancePhase
 from controller.domain.placement import Layout
+from controller.store.core.database import Reader
 from schemas.manifest.deployment import DeploymentSpec
 
 _DEPLOYMENTS: Final = """
@@ -56,13 +56,6 @@ _HOSTS: Final = """
 Row = Mapping[str, Any]
 
 
-class Reader(Protocol):
-    """What the reads need of a connection."""
-
-    async def fetch(self, query: str, *args: Any) -> "list[asyncpg.Record]":
-        """Runs a query."""
-
-
 @lru_cache(maxsize=1024)  # a parsed spec takes some 14 KiB; parsing one anew, some 50 µs
 def _parse_spec(raw: bytes) -> DeploymentSpec:
     return DeploymentSpec.model_validate(orjson.loads(raw))
@@ -74,14 +67,14 @@ def spec_from_json(value: Any) -> DeploymentSpec:
 
 
 async def list_uids(connection: Reader) -> list[str]:
-    """The uids of all deployments, deleted ones that are not finished included."""
+    """The uids of all deployments, including deleted ones that are not finished."""
     return [str(row["uid"]) for row in await connection.fetch("select uid from deployments order by created_at")]
 
 
 async def observe(connection: Reader, uids: Sequence[str]) -> dict[str, DeploymentFacts]:
-    """Reads deployments as they are now; those that are gone are missing from the answer.
+    """Reads deployments as they are now; finished ones are missing from the answer.
 
-    The connection must be in one REPEATABLE READ transaction, so that all of it is of one moment.
+    The connection must be in one REPEATABLE READ transaction, so that all rows are of one moment.
     """
     deployments = await connection.fetch(_DEPLOYMENTS, list(uids))
     found = [row["uid"] for row in deployments]
@@ -187,7 +180,7 @@ def _instance(row: Row, claims: Sequence[Row], processes: Sequence[Row], command
 
 
 def _layout(chosen: Mapping[str, int] | None) -> Layout | None:
-    """What was chosen of a layout; its memory stands in the claims."""
+    """The chosen layout; its memory is in the claims."""
     return None if chosen is None else Layout(memory_mib=0, exclusive=False, **chosen)
 
 

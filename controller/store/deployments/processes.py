@@ -1,24 +1,21 @@
-"""What agents report of their processes. An exit is final for its epoch; a process that nobody owns is named as stray.
+"""Agents' reports of their processes. An exit is final for its epoch; a live process without a claim is a stray.
 
-Locks are taken in one order: workers by id, instances by id, then processes, so that batches never wait in a circle.
+Locks are taken in one order, so that batches never deadlock: workers by id, instances by id, then processes.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
-from asyncpg.pool import PoolConnectionProxy
-
+from controller.store.core.database import Connection
 from schemas.wire import ProcessReport
-
-Connection: TypeAlias = "PoolConnectionProxy[Any]"
 
 _FENCE: Final = """
     select w.id, w.session from workers w join unnest($1::uuid[], $2::bigint[]) as s(id, session) on s.id = w.id
      where w.session = s.session and w.deleted_at is null
      order by w.id for share of w"""
-_HOLD_INSTANCES: Final = "select id from instances where id = any($1) order by id for key share"
-_STANDING: Final = """
+_LOCK_INSTANCES: Final = "select id from instances where id = any($1) order by id for key share"
+_LEDGER: Final = """
     select r.n, i.deployment_uid, p.state, p.session, p.seq,
            p.worker_id = r.worker_id as recorded,
            exists (select 1 from claims c join devices d on d.uuid = c.device
@@ -46,10 +43,10 @@ _UPSERT: Final = """
        and (excluded.session, excluded.seq) > (processes.session, processes.seq)
        and (processes.state <> 'exited' or excluded.state = 'exited')
     returning instance_id"""
-_GONE: Final = """
+_MISSING: Final = """
     update processes p
        set state = 'exited', reason = 'gone', exit_code = null, session = $2, reported_at = clock_timestamp(),
-           message = 'the agent knows of no such process any more'
+           message = 'the agent no longer has this process'
      where p.worker_id = $1 and p.state <> 'exited'
        and (p.instance_id, p.epoch, p.rank) not in (
            select * from unnest($3::text[], $4::integer[], $5::integer[]))
@@ -60,7 +57,7 @@ _GONE: Final = """
 
 @dataclass(frozen=True, slots=True)
 class SessionReport:
-    """A report with the connection on which it came."""
+    """A report, with the connection that it came on."""
 
     worker_id: str
     session: int
@@ -69,7 +66,7 @@ class SessionReport:
 
 @dataclass(frozen=True, slots=True)
 class Stray:
-    """A live process that holds no claim: nothing in the ledger knows of it, so it must go."""
+    """A live process without a claim: the ledger does not know it, so it must be stopped."""
 
     worker_id: str
     instance: str
@@ -79,44 +76,45 @@ class Stray:
 
 @dataclass(slots=True)
 class Written:
-    """What became of a batch."""
+    """The result of writing a batch."""
 
     deployments: set[str] = field(default_factory=set)
     strays: list[Stray] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
-class _Standing:
-    """What the ledger knows of a reported process."""
+class _Reported:
+    """A report, with what the ledger knows of its process."""
 
     report: SessionReport
-    deployment: str | None  # None: there is no such instance
+    deployment: str | None  # None: the instance does not exist
     claimed: bool
     recorded: bool
     ordered: bool
-    ended_before: bool  # it had ended, as was reported before this
+    ended_before: bool  # an earlier report said that it exited
 
     @property
     def alive(self) -> bool:
-        """Whether the report speaks of something that runs."""
+        """Whether the report is of a running process."""
         return self.report.report.state != "exited"
 
     @property
     def stray(self) -> bool:
-        """Whether it runs although nothing is claimed for it (any more)."""
+        """Whether it runs without a claim, or after its exit was reported."""
         return self.alive and (not self.claimed or self.ended_before)
 
     @property
     def writable(self) -> bool:
-        """Whether the report belongs into the ledger."""
+        """Whether the report is written to the ledger."""
         known = self.claimed or self.recorded or (self.ordered and not self.alive)
         return self.deployment is not None and known and not self.stray
 
 
-async def hold_sessions(connection: Connection, sessions: Iterable[tuple[str, int]]) -> set[tuple[str, int]]:
-    """Fences a transaction: locks the workers whose newest session is the given one; returns (worker, session) of each.
+async def lock_sessions(connection: Connection, sessions: Iterable[tuple[str, int]]) -> set[tuple[str, int]]:
+    """Locks the workers whose newest session is the given one; returns (worker, session) of each.
 
-    For the others a newer hello has come, or they are deleted: nothing of the older connection may be written.
+    This fences the transaction. The other workers have a newer hello or are deleted: nothing of the older connection
+    may be written.
     """
     pairs = sorted(set(sessions))
     rows = await connection.fetch(_FENCE, [worker for worker, _ in pairs], [session for _, session in pairs])
@@ -124,18 +122,18 @@ async def hold_sessions(connection: Connection, sessions: Iterable[tuple[str, in
 
 
 async def write_reports(connection: Connection, reports: Sequence[SessionReport]) -> Written:
-    """Writes reports whose sessions are held; a report that is not newer than what is stored changes nothing."""
+    """Writes reports whose sessions are locked; a report that is not newer than the stored one changes nothing."""
     written = Written()
     if not reports:
         return written
-    await connection.execute(_HOLD_INSTANCES, sorted({r.report.instance for r in reports}))
-    standings = await _look_up(connection, reports)
+    await connection.execute(_LOCK_INSTANCES, sorted({r.report.instance for r in reports}))
+    reported = await _look_up(connection, reports)
     written.strays = [
         Stray(s.report.worker_id, s.report.report.instance, s.report.report.epoch, s.report.report.rank)
-        for s in standings
+        for s in reported
         if s.stray
     ]
-    rows = _newest_of_each([s for s in standings if s.writable])
+    rows = _newest_of_each([s for s in reported if s.writable])
     changed = {row["instance_id"] for row in await connection.fetch(_UPSERT, *_columns(rows))} if rows else set()
     written.deployments = {s.deployment for s in rows if s.deployment and s.report.report.instance in changed}
     return written
@@ -144,41 +142,41 @@ async def write_reports(connection: Connection, reports: Sequence[SessionReport]
 async def end_missing(
     connection: Connection, worker_id: str, session: int, held: Iterable[ProcessReport], report_seq: int | None = None
 ) -> list[tuple[str, str, int, int]]:
-    """Ends in the ledger what the worker does not hold any more.
+    """Marks processes as exited that the worker does not report any more.
 
     Args:
         connection: in the transaction of its hello.
-        worker_id: whose hello it is.
-        session: that hello's.
-        held: everything that it reports.
-        report_seq: its newest report's number when it said hello. A hello may be written late, after its sender gave
-            up and said another: what was reported since is not missing from it.
+        worker_id: the sender of the hello.
+        session: of that hello.
+        held: all processes that it reports.
+        report_seq: number of its newest report at the hello. A hello may be written late, after its sender gave up and
+            sent another: processes reported since then are not missing from it.
 
     Returns:
         (deployment, instance, epoch, rank) of each.
     """
     keys = [(r.instance, r.epoch, r.rank) for r in held]
     rows = await connection.fetch(
-        _GONE, worker_id, session, [k[0] for k in keys], [k[1] for k in keys], [k[2] for k in keys], report_seq
+        _MISSING, worker_id, session, [k[0] for k in keys], [k[1] for k in keys], [k[2] for k in keys], report_seq
     )
     return [(str(row["deployment_uid"]), row["instance_id"], row["epoch"], row["rank"]) for row in rows]
 
 
-async def _look_up(connection: Connection, reports: Sequence[SessionReport]) -> list[_Standing]:
+async def _look_up(connection: Connection, reports: Sequence[SessionReport]) -> list[_Reported]:
     rows = await connection.fetch(
-        _STANDING,
+        _LEDGER,
         list(range(len(reports))),
         [r.worker_id for r in reports],
         [r.report.instance for r in reports],
         [r.report.epoch for r in reports],
         [r.report.rank for r in reports],
     )
-    return [_standing(reports[row["n"]], row) for row in rows]
+    return [_reported(reports[row["n"]], row) for row in rows]
 
 
-def _standing(report: SessionReport, row: Any) -> _Standing:
+def _reported(report: SessionReport, row: Any) -> _Reported:
     newer = row["session"] is None or (report.session, report.report.seq) > (row["session"], row["seq"])
-    return _Standing(
+    return _Reported(
         report=report,
         deployment=str(row["deployment_uid"]) if row["deployment_uid"] is not None else None,
         claimed=row["claimed"],
@@ -188,21 +186,21 @@ def _standing(report: SessionReport, row: Any) -> _Standing:
     )
 
 
-def _newest_of_each(standings: Iterable[_Standing]) -> list[_Standing]:
-    """One report for each process, for one statement cannot write a row twice. The claim's worker speaks for it."""
-    newest: dict[tuple[str, int, int], _Standing] = {}
-    for s in sorted(standings, key=lambda s: (s.claimed, s.report.session, s.report.report.seq)):
+def _newest_of_each(reported: Iterable[_Reported]) -> list[_Reported]:
+    """One report for each process: a statement cannot write a row twice. The report of the claim's worker wins."""
+    newest: dict[tuple[str, int, int], _Reported] = {}
+    for s in sorted(reported, key=lambda s: (s.claimed, s.report.session, s.report.report.seq)):
         newest[s.report.report.instance, s.report.report.epoch, s.report.report.rank] = s
     return list(newest.values())
 
 
-def _columns(standings: Sequence[_Standing]) -> tuple[list[Any], ...]:
-    reports = [s.report.report for s in standings]
+def _columns(reported: Sequence[_Reported]) -> tuple[list[Any], ...]:
+    reports = [s.report.report for s in reported]
     return (
         [r.instance for r in reports],
         [r.epoch for r in reports],
         [r.rank for r in reports],
-        [s.report.worker_id for s in standings],
+        [s.report.worker_id for s in reported],
         [r.state for r in reports],
         [r.reason for r in reports],
         [r.exit_code for r in reports],
@@ -210,5 +208,5 @@ def _columns(standings: Sequence[_Standing]) -> tuple[list[Any], ...]:
         [r.pid for r in reports],
         [r.ready for r in reports],
         [r.seq for r in reports],
-        [s.report.session for s in standings],
+        [s.report.session for s in reported],
     )

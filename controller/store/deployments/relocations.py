@@ -1,4 +1,4 @@
-"""Moves of running instances as rows: asked for by the API, begun a few at a time, ended by the instances' steps."""
+"""Relocations as rows: requested by the API, begun a few at a time, ended by the instances' steps."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,16 +8,16 @@ from controller.domain.events import NewEvent
 from controller.store.core.database import Database
 from controller.store.core.errors import LostGuardError
 from controller.store.core.events import write_events
-from controller.store.core.guarded import DeploymentStep
+from controller.store.core.guards import DeploymentStep
 from controller.store.core.notify import notify, notify_all
 from controller.store.core.refusals import InUseError
 
-# A plan is of its moment: what has not begun by then would rest on another state of things.
+# A plan is of its moment: a relocation that has not begun by then would rest on an outdated state.
 _BEGINS_WITHIN_S: Final = 600.0
 _EXPIRE: Final = """
     update relocations r set state = 'abandoned', ended_at = clock_timestamp(), message = x.why
-      from (select r.id, case when i.id is null then 'it no longer runs as it did when its move was planned'
-                              else 'its turn did not come in time' end as why
+      from (select r.id, case when i.id is null then 'it no longer runs as it did when its relocation was planned'
+                              else 'it did not begin in time' end as why
               from relocations r
               left join instances i
                 on i.id = r.instance_id and i.epoch = r.epoch and i.phase in ('running', 'unhealthy')
@@ -33,9 +33,9 @@ _BEGIN: Final = """
 
 @dataclass(frozen=True, slots=True)
 class NewRelocation:
-    """A move to be made: of an instance at an epoch, to GPUs, or where it is on none to workers (names).
+    """A requested relocation: of an instance at an epoch, to GPUs, or if it has none to workers (names).
 
-    `rooms`: where room is made by all moves of the plan, for instances that wait: names of workers, UUIDs of GPUs.
+    `freed_places`: by pending instance, the place that the plan frees for it: names of workers, UUIDs of GPUs.
     """
 
     instance: str
@@ -44,54 +44,54 @@ class NewRelocation:
     workers: tuple[str, ...]
     gpus: tuple[str, ...]
     demand: str
-    rooms: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = field(default_factory=dict)
+    freed_places: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = field(default_factory=dict)
 
 
-async def check_none_under_way(connection: Any) -> None:
-    """Refuses whoever would plan moves beside those that are planned already.
+async def check_none_in_progress(connection: Any) -> None:
+    """Refuses a plan while relocations are in progress.
 
     Raises:
-        InUseError: if moves of an earlier call are under way; plans made beside each other would not fit together.
+        InUseError: relocations of an earlier call are in progress; two plans would not fit together.
     """
     if await connection.fetchval("select exists (select 1 from relocations where state in ('waiting', 'moving'))"):
-        raise InUseError("moves are under way; wait until `gpuward defrag` tells of their end, then plan anew")
+        raise InUseError("relocations are in progress; wait until `gpuward defrag` shows none, then plan again")
 
 
-async def ask_for(database: Database, moves: Sequence[NewRelocation]) -> None:
-    """Writes moves that shall be made, but for those of deleted deployments, and wakes the leader.
+async def request_relocations(database: Database, moves: Sequence[NewRelocation]) -> None:
+    """Writes the requested relocations, without those of deleted deployments, and wakes the leader.
 
     Raises:
-        InUseError: if moves of an earlier call are under way.
+        InUseError: relocations of an earlier call are in progress.
     """
     async with database.transaction() as connection:
         await connection.execute("select pg_advisory_xact_lock(hashtext('relocations'))")  # one such call at a time
-        await check_none_under_way(connection)
+        await check_none_in_progress(connection)
         await connection.executemany(
             """insert into relocations (deployment_uid, instance_id, epoch, workers, gpus, demand, rooms)
                select uid, $2, $3, $4, $5, $6, $7 from deployments where uid = $1 and deleted_at is null""",
             [
-                (m.deployment_uid, m.instance, m.epoch, list(m.workers), list(m.gpus), m.demand, dict(m.rooms))
+                (m.deployment_uid, m.instance, m.epoch, list(m.workers), list(m.gpus), m.demand, dict(m.freed_places))
                 for m in moves
             ],
         )
-        await write_events(connection, [_asked(move) for move in moves])
+        await write_events(connection, [_event(move) for move in moves])
         await notify(connection, "relocation", ["all"])
 
 
-def _asked(move: NewRelocation) -> NewEvent:
+def _event(move: NewRelocation) -> NewEvent:
     objects = (f"deployment:{move.deployment_uid}", f"instance:{move.instance}")
     to = ", ".join(move.workers)
-    message = f"{move.instance} shall move to {to}, so that {move.demand} fits"
+    message = f"{move.instance} will be relocated to {to}, so that {move.demand} fits"
     return NewEvent("relocation_planned", message, objects, {"to": to, "gpus": list(move.gpus), "for": move.demand})
 
 
-async def begin_next(connection: Any, *, at_once: int) -> int:
-    """Begins as many of those that wait as may be under way together; gives up what can no longer be made.
+async def begin_relocations(connection: Any, *, at_once: int) -> int:
+    """Begins waiting relocations, up to `at_once` in progress; abandons those that can no longer be carried out.
 
     The caller has checked its term.
 
     Returns:
-        How many are waiting or under way.
+        The number of relocations that wait or are in progress.
     """
     expired = await connection.fetch(_EXPIRE, _BEGINS_WITHIN_S)
     await write_events(
@@ -99,7 +99,7 @@ async def begin_next(connection: Any, *, at_once: int) -> int:
         [
             NewEvent(
                 "relocation_abandoned",
-                f"{row['instance_id']} is not moved: {row['message']}",
+                f"{row['instance_id']} is not relocated: {row['message']}",
                 (f"deployment:{row['deployment_uid']}", f"instance:{row['instance_id']}"),
             )
             for row in expired
@@ -111,11 +111,11 @@ async def begin_next(connection: Any, *, at_once: int) -> int:
     return open_now
 
 
-async def note_relocations(connection: Any, steps: Sequence[DeploymentStep]) -> None:
-    """Writes which copies come up, and which relocations are over.
+async def record_relocations(connection: Any, steps: Sequence[DeploymentStep]) -> None:
+    """Records the replacements that were created, and the relocations that are over.
 
     Raises:
-        LostGuardError: if one of them is no longer under way.
+        LostGuardError: one of them is no longer in progress.
     """
     copies = [
         {"id": c.relocation, "copy": name, "state": "moving", "message": ""}

@@ -1,29 +1,43 @@
-"""Where models are served: every running instance that has a port, with its worker's proxy, in one read."""
+"""Running instances with their workers' proxies, as the gateway needs them, in one read."""
 
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from controller.engines.base import EngineProcess, Launch
-from controller.engines.registry import engine_for
+from controller.store.core.database import Reader
 from controller.store.deployments.observe import spec_from_json
-from controller.store.views.paging import Reader
+from schemas.manifest.deployment import DeploymentSpec
 
-_Key = tuple[Any, int, str]  # deployment, generation, and the engine that placement chose
+RevisionKey = tuple[Any, int]  # deployment's uid, generation
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
-    """A running instance as the gateway reaches it."""
+class RunningInstance:
+    """A running instance whose worker has a proxy."""
 
-    model: str  # the deployment's name
+    deployment: str  # its name
     instance: str
     address: str  # HOST:PORT of the worker's proxy
     secret: str
-    request_model: str | None = None  # what its server wants to read as `model`; None: any name
+    revision: RevisionKey
+    engine: str  # chosen by placement; empty: the spec leaves no choice
 
 
-async def read_serving(connection: Reader) -> tuple[frozenset[str], list[Endpoint]]:
-    """The names of all live deployments, and the endpoints of those instances of theirs that run."""
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """The names of all live deployments, the running instances, and their specs.
+
+    A spec that this version cannot read, as after a downgrade, is missing.
+    """
+
+    names: frozenset[str]
+    instances: list[RunningInstance]
+    specs: Mapping[RevisionKey, DeploymentSpec]
+
+
+async def read_serving(connection: Reader) -> Serving:
+    """Reads them. The connection must be in one REPEATABLE READ transaction."""
     names = await connection.fetch("select name from deployments where deleted_at is null")
     running = await connection.fetch(
         """select d.name, i.id, i.deployment_uid, i.revision, coalesce(i.engine, '') as engine,
@@ -34,40 +48,33 @@ async def read_serving(connection: Reader) -> tuple[frozenset[str], list[Endpoin
              join workers w on w.id = p.worker_id and w.proxy_address <> '' and w.deleted_at is null
             where i.phase = 'running' order by d.name, i.id"""
     )
-    revisions = {(row["deployment_uid"], row["revision"], row["engine"]) for row in running}
-    processes = await _processes(connection, revisions) if revisions else {}
-    endpoints = [
-        Endpoint(
-            model=row["name"],
+    instances = [
+        RunningInstance(
+            deployment=row["name"],
             instance=row["id"],
             address=row["proxy_address"],
             secret=row["proxy_secret"],
-            request_model=process.request_model,
+            revision=(row["deployment_uid"], row["revision"]),
+            engine=row["engine"],
         )
         for row in running
-        if (process := processes.get((row["deployment_uid"], row["revision"], row["engine"]))) is not None
-        and process.needs_port
     ]
-    return frozenset(row["name"] for row in names), endpoints
+    revisions = {one.revision for one in instances}
+    specs = await _specs(connection, revisions) if revisions else {}
+    return Serving(frozenset(row["name"] for row in names), instances, specs)
 
 
-async def _processes(connection: Reader, revisions: set[_Key]) -> dict[_Key, EngineProcess]:
-    """What these revisions run: whether it serves at all, and what it wants to read as `model`."""
+async def _specs(connection: Reader, revisions: set[RevisionKey]) -> dict[RevisionKey, DeploymentSpec]:
     rows = await connection.fetch(
-        """select r.deployment_uid, r.generation, r.spec, x.engine
+        """select r.deployment_uid, r.generation, r.spec
              from revisions r
-             join unnest($1::uuid[], $2::bigint[], $3::text[]) as x (uid, generation, engine)
+             join unnest($1::uuid[], $2::bigint[]) as x (uid, generation)
                on x.uid = r.deployment_uid and x.generation = r.generation""",
-        [uid for uid, _, _ in revisions],
-        [generation for _, generation, _ in revisions],
-        [engine for _, _, engine in revisions],
+        [uid for uid, _ in revisions],
+        [generation for _, generation in revisions],
     )
-    found: dict[_Key, EngineProcess] = {}
+    found: dict[RevisionKey, DeploymentSpec] = {}
     for row in rows:
-        try:
-            spec = spec_from_json(row["spec"])
-            process = engine_for(spec).chosen(row["engine"]).process(spec, Launch())
-        except ValueError:  # of another version, as after a downgrade: it must not take the others' way away
-            continue
-        found[row["deployment_uid"], row["generation"], row["engine"]] = process
+        with suppress(ValueError):  # one that cannot be read must not stop the others from being served
+            found[row["deployment_uid"], row["generation"]] = spec_from_json(row["spec"])
     return found

@@ -1,4 +1,4 @@
-"""Alembic's environment: runs on the connection that `store.migrate` hands in."""
+"""Alembic's environment: runs on the connection that `store.core.migrate` passes in."""
 
 from alembic import context
 

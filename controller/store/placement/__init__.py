@@ -1,1 +1,1 @@
-"""The ledger of claims: what placement reads, and the transaction that commits it."""
+"""The ledger of claims: the reads of placement, and the transaction that commits it."""

@@ -1,17 +1,17 @@
-"""The one transaction that gives places: checked row by row under lock, verified by the ledger."""
+"""The transaction that commits claims: checked row by row under lock, verified by the database's triggers."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from controller.domain.pending import PendingRow
-from controller.domain.placement import Placed, PlannedClaim, Unplaced
-from controller.scheduling.explain.unplaced import headline
+from controller.domain.placement import Placed, PlannedClaim
 from controller.store.core.notify import CHANNEL, Hints, notify, notify_all, payloads
+from schemas.api.explain import Explain
 
-# Two statements, since each costs a round trip, and one at a time those are most of what a placement takes. This one
-# locks and reads. A count is known only when all of its rows are locked, so each waits for the one before: instances,
-# workers, devices, each by its key.
+# Two statements, since each is a round trip, which is most of the time of a single placement. This one locks and reads.
+# A count is known only once all of its rows are locked, so each lock waits for the previous one: instances, workers,
+# devices, each by its key.
 _LOCK: Final = """
     with i as materialized (
         select id from instances where id = any($1) order by id for no key update),
@@ -26,7 +26,7 @@ _LOCK: Final = """
       from devices
      where uuid = any($3) and (select count(*) from w) is not null
      order by uuid for no key update"""
-# Only those that still wait and whose deployment still lives become `scheduled`; the rest hangs on them.
+# Only instances that are still pending, of a live deployment, become `scheduled`. Everything else depends on them.
 _WRITE: Final = """
     with taken as (
         update instances i
@@ -42,12 +42,12 @@ _WRITE: Final = """
           from jsonb_to_recordset($2) as x (device text, instance_id text, epoch int, rank int, memory_mib bigint,
                                             cpu_milli bigint, exclusive boolean, position int)
          where instance_id in (select id from taken)),
-    ordered as (
+    commanded as (
         insert into commands (worker_id, instance_id, epoch, rank, verb, payload)
         select worker_id, instance_id, epoch, rank, 'start', payload
           from jsonb_to_recordset($3) as x (worker_id uuid, instance_id text, epoch int, rank int, payload jsonb)
          where instance_id in (select id from taken)),
-    told as (
+    noted as (
         insert into events (reason, message, evidence, objects)
         select 'scheduled', message, evidence, objects
           from jsonb_to_recordset($4) as x (instance_id text, message text, evidence jsonb, objects text[])
@@ -59,7 +59,7 @@ _WRITE: Final = """
 
 @dataclass(frozen=True, slots=True)
 class PlacedStart:
-    """A decision to commit: the claims, and for each rank the order that starts it."""
+    """A decision to commit: the claims, and the payload of each rank's start command."""
 
     waiting: PendingRow
     placed: Placed
@@ -67,48 +67,48 @@ class PlacedStart:
 
     @property
     def epoch(self) -> int:
-        """The one that begins with it."""
+        """The epoch of the claims: the next one."""
         return self.waiting.epoch + 1
 
 
 async def commit_placements(
     connection: Any, starts: Sequence[PlacedStart], hints: Hints | None = None
 ) -> list[PlacedStart]:
-    """Commits what still holds: claims, phase, start orders, events. What lost a race is left out of the answer.
+    """Commits the starts that still fit: claims, phase, start commands, events. Starts that lost a race are left out.
 
-    All ranks of an instance or none. Workers are share-locked and checked once more, devices are locked in uuid order
-    and checked once more; the triggers on claims verify the sums. The caller holds the transaction and has checked its
-    term; `hints` are what else it has to tell.
+    All ranks of an instance or none. Workers are share-locked and checked again, devices are locked in uuid order and
+    checked again; the triggers on claims verify the sums. The caller holds the transaction and has checked its term;
+    `hints` are its own notifications, sent along.
 
     Returns:
         The starts that were written.
     """
     devices = await _lock(connection, starts) if starts else {}
     kept = [s for s in starts if _fits(s, devices)]
-    told = {kind: set(ids) for kind, ids in (hints or {}).items()}
+    notified = {kind: set(ids) for kind, ids in (hints or {}).items()}
     if not kept:
-        await notify_all(connection, told)
+        await notify_all(connection, notified)
         return []
-    told.setdefault("command", set()).update(worker for s in kept for worker in s.placed.workers)
-    told.setdefault("status", set()).update(s.waiting.deployment_uid for s in kept)
+    notified.setdefault("command", set()).update(worker for s in kept for worker in s.placed.workers)
+    notified.setdefault("status", set()).update(s.waiting.deployment_uid for s in kept)
     rows = await connection.fetch(
         _WRITE,
         [_instance(s) for s in kept],
         [claim for s in kept for claim in _claims(s)],
-        [order for s in kept for order in _orders(s)],
+        [command for s in kept for command in _commands(s)],
         [_event(s) for s in kept],
         CHANNEL,
-        payloads(told),
+        payloads(notified),
     )
     taken = {row["id"] for row in rows}
     return [s for s in kept if s.waiting.id in taken]
 
 
 @dataclass(slots=True)
-class _Room:
-    """What is left on a locked device, by the measure of the search: nobody shares what is reserved or in use."""
+class _Capacity:
+    """Free capacity of a locked device, computed as the search does: shared claims get no reserved or used memory."""
 
-    whole_mib: int  # without regard to what is reserved, which goes to who takes a GPU whole
+    whole_mib: int  # free memory, reserved memory included: an exclusive claim takes it too
     reserved_mib: int
     foreign_mib: int
     cpu_milli: int
@@ -116,7 +116,7 @@ class _Room:
     exclusive: bool
 
     def has(self, claim: PlannedClaim) -> bool:
-        """Whether the claim fits. What is not asked for may be lacking."""
+        """Whether the claim fits. A resource that it does not ask for may be exhausted."""
         if self.exclusive or (claim.cpu_milli and claim.cpu_milli > self.cpu_milli):
             return False
         if claim.exclusive:
@@ -125,15 +125,15 @@ class _Room:
         return not claim.memory_mib or claim.memory_mib <= shared_mib
 
     def take(self, claim: PlannedClaim) -> None:
-        """Takes it off."""
+        """Subtracts the claim."""
         self.whole_mib -= claim.memory_mib
         self.cpu_milli -= claim.cpu_milli
         self.claims += 1
         self.exclusive = self.exclusive or claim.exclusive
 
 
-async def _lock(connection: Any, starts: Sequence[PlacedStart]) -> dict[str, _Room]:
-    """Locks all rows that the starts concern; returns what is left on the devices that may be used."""
+async def _lock(connection: Any, starts: Sequence[PlacedStart]) -> dict[str, _Capacity]:
+    """Locks all rows of the starts; returns the free capacity of the usable devices."""
     rows = await connection.fetch(
         _LOCK,
         [s.waiting.id for s in starts],
@@ -141,7 +141,7 @@ async def _lock(connection: Any, starts: Sequence[PlacedStart]) -> dict[str, _Ro
         list({c.device for s in starts for c in s.placed.claims}),
     )
     return {
-        row["uuid"]: _Room(
+        row["uuid"]: _Capacity(
             whole_mib=row["whole_mib"],
             reserved_mib=row["reserved_mib"],
             foreign_mib=row["foreign_mib"],
@@ -154,13 +154,13 @@ async def _lock(connection: Any, starts: Sequence[PlacedStart]) -> dict[str, _Ro
     }
 
 
-def _fits(start: PlacedStart, devices: dict[str, _Room]) -> bool:
-    """Whether all its claims hold on the locked rows; if so, they are taken off the room that is left."""
-    rooms = [(room, claim) for claim in start.placed.claims if (room := devices.get(claim.device)) is not None]
-    if len(rooms) < len(start.placed.claims) or not all(room.has(claim) for room, claim in rooms):
+def _fits(start: PlacedStart, devices: dict[str, _Capacity]) -> bool:
+    """Whether all its claims fit on the locked devices; if so, subtracts them."""
+    pairs = [(free, claim) for claim in start.placed.claims if (free := devices.get(claim.device)) is not None]
+    if len(pairs) < len(start.placed.claims) or not all(free.has(claim) for free, claim in pairs):
         return False
-    for room, claim in rooms:
-        room.take(claim)
+    for free, claim in pairs:
+        free.take(claim)
     return True
 
 
@@ -186,7 +186,7 @@ def _claims(start: PlacedStart) -> list[dict[str, Any]]:
     ]
 
 
-def _orders(start: PlacedStart) -> list[dict[str, Any]]:
+def _commands(start: PlacedStart) -> list[dict[str, Any]]:
     return [
         {"worker_id": worker, "instance_id": start.waiting.id, "epoch": start.epoch, "rank": rank, "payload": payload}
         for rank, (worker, payload) in enumerate(zip(start.placed.workers, start.payloads, strict=True))
@@ -211,11 +211,12 @@ def _event(start: PlacedStart) -> dict[str, Any]:
 
 
 async def store_explanations(
-    connection: Any, unplaced: Sequence[tuple[PendingRow, Unplaced]], also: Collection[str] = ()
+    connection: Any, unplaced: Sequence[tuple[PendingRow, str, Explain]], also: Collection[str] = ()
 ) -> None:
-    """Writes why they wait. The caller leaves out those whose explanation has not changed, and has locked the others.
+    """Writes why instances stay pending: reason and explanation of each.
 
-    `also`: other deployments of which watchers are told.
+    The caller has locked the instances, and leaves out those whose explanation has not changed. `also`: uids of other
+    deployments whose watchers are notified.
     """
     await connection.execute(
         """update instances i
@@ -224,10 +225,10 @@ async def store_explanations(
              from unnest($1::text[], $2::int[], $3::text[], $4::text[], $5::jsonb[])
                   as x (id, epoch, reason, message, explain)
             where i.id = x.id and i.epoch = x.epoch and i.phase in ('pending', 'analyzing')""",
-        [w.id for w, _ in unplaced],
-        [w.epoch for w, _ in unplaced],
-        [str(u.reason or headline(u.explain)) for _, u in unplaced],
-        [u.explain.message for _, u in unplaced],
-        [u.explain.model_dump(mode="json") for _, u in unplaced],
+        [row.id for row, _, _ in unplaced],
+        [row.epoch for row, _, _ in unplaced],
+        [reason for _, reason, _ in unplaced],
+        [explain.message for _, _, explain in unplaced],
+        [explain.model_dump(mode="json") for _, _, explain in unplaced],
     )
-    await notify(connection, "status", {w.deployment_uid for w, _ in unplaced}.union(also))
+    await notify(connection, "status", {row.deployment_uid for row, _, _ in unplaced}.union(also))

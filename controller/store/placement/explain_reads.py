@@ -1,19 +1,19 @@
-"""What has to be known of an instance to explain why it waits."""
+"""What `explain` reads of a pending instance."""
 
 from dataclasses import dataclass
 
 from controller.domain.need_json import need_from_json
 from controller.domain.placement import Need
+from controller.store.core.database import Reader
 from controller.store.core.refusals import NotFoundError
 from controller.store.deployments.observe import spec_from_json
-from controller.store.views.paging import Reader
 from schemas.api.explain import Explain
 from schemas.manifest.deployment import DeploymentSpec
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """An instance with what it asks by, and what was last found to stand against it."""
+    """An instance with its spec and need, and its last explanation."""
 
     instance: str
     deployment_uid: str
@@ -28,7 +28,7 @@ async def standing_of(connection: Reader, instance: str) -> Standing:
     """Reads it.
 
     Raises:
-        NotFoundError: if there is none of that id.
+        NotFoundError: no instance has this id.
     """
     rows = await connection.fetch(
         """select i.id, i.deployment_uid, i.phase, i.message, i.explain, r.spec, r.need
@@ -37,7 +37,7 @@ async def standing_of(connection: Reader, instance: str) -> Standing:
         instance,
     )
     if not rows:
-        raise NotFoundError(f"no instance is named {instance!r}; `gpuward ps` lists those there are")
+        raise NotFoundError(f"no instance is named {instance!r}; `gpuward ps` lists them")
     row = rows[0]
     return Standing(
         instance=row["id"],

@@ -1,4 +1,4 @@
-"""Who waits for a place, in the order in which they are served, and what their revisions ask."""
+"""Pending instances in admission order, and the specs and needs of their revisions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,14 +14,14 @@ MOST_OF_DEPLOYMENT: Final = 2_000
 _NEXT_DUE: Final = """
     select extract(epoch from min(not_before) - clock_timestamp())::float8
       from instances where phase = 'pending' and not_before > clock_timestamp()"""
-# Due ones only: whoever backs off waits, and is looked at again when its time has come. Of a gang the worker counts
-# whose process failed; the others were stopped for its sake. Whom it pushed out of a worker that is lost may never
-# leave, so it waits for the others alone. Room that moves make is promised until the last of those that they move has
-# gone. Where more wait than a pass looks at, one deployment's do not take up all of it, or thousands that fit nowhere
-# would keep all others from being looked at.
+# Only due ones: an instance in backoff comes again when its time is up. `last_worker`: of a gang, the worker whose
+# process failed; the other processes were stopped because of it. `preempting`: victims on a lost worker do not count,
+# as they may never end. `relocation_target`: a place that relocations free is reserved until the last relocated
+# instance has ended. If more are pending than one pass reads, each deployment is limited: else thousands that fit
+# nowhere would keep all others from being considered.
 _WAITING: Final = """
     with rooms as (
-        select distinct on (key) key as instance_id, value as promised
+        select distinct on (key) key as instance_id, value as relocation_target
           from relocations r cross join jsonb_each(r.rooms)
          where r.state in ('waiting', 'moving')
             or (r.state = 'moved' and exists (select 1 from instances o where o.id = r.instance_id)))
@@ -31,10 +31,10 @@ _WAITING: Final = """
                     where v.pushed_out_for = i.id
                       and not exists (select 1 from claims c join devices g on g.uuid = c.device
                                         join workers w on w.id = g.worker_id
-                                       where c.instance_id = v.id and w.phase = 'lost')) as pushing,
+                                       where c.instance_id = v.id and w.phase = 'lost')) as preempting,
            (select jsonb_build_array(m.workers, m.gpus) from relocations m
              where m.copy_id = i.id and m.state = 'moving') as destination,
-           (select promised from rooms where rooms.instance_id = i.id) as promised,
+           (select relocation_target from rooms where rooms.instance_id = i.id) as relocation_target,
            clock_timestamp() as read_at,
            (select p.worker_id from processes p where p.instance_id = i.id and p.epoch = i.epoch
              order by coalesce(p.reason, '') = 'stopped' or coalesce(p.exit_code, 1) = 0, p.rank limit 1)
@@ -52,7 +52,7 @@ _WAITING: Final = """
      order by not exists (select 1 from relocations m where m.copy_id = i.id and m.state = 'moving'),
               (d.spec ->> 'priority')::int desc, i.created_at, i.id
      limit $1"""
-# What is to be moved next, as if its copy waited already.
+# The next relocations, as if their replacements were pending already.
 _TO_MOVE: Final = """
     select i.id, i.deployment_uid, i.revision, d.name, m.workers, m.gpus
       from relocations m
@@ -72,7 +72,7 @@ RevisionKey = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class RevisionRow:
-    """A revision as stored. Parsing may fail where another version wrote it, and must then fail for it alone."""
+    """A revision as stored. If another version wrote it, parsing may fail, and must then fail for it alone."""
 
     spec: Any
     need: Any
@@ -81,14 +81,14 @@ class RevisionRow:
         """The spec and the need.
 
         Raises:
-            ValueError: if this version does not understand the spec.
+            ValueError: this version cannot read the spec.
         """
         return spec_from_json(self.spec), need_from_json(self.need)
 
 
 @dataclass(frozen=True, slots=True)
 class PendingSnapshot:
-    """Who waits, whether there are more, and in how many seconds the next one ends its back-off."""
+    """Pending instances, whether there are more, and in how many seconds the next backoff ends."""
 
     instances: list[PendingRow]
     more: bool
@@ -98,9 +98,9 @@ class PendingSnapshot:
 async def read_pending(
     connection: Any, limit: int, *, failures_per_worker: int, of_deployment: int = MOST_OF_DEPLOYMENT
 ) -> PendingSnapshot:
-    """Reads as many as `limit`; where more wait, no more than `of_deployment` of each.
+    """Reads up to `limit` instances; if more are pending, at most `of_deployment` of each deployment.
 
-    Copies of those that move come first, since what they take was set aside for them. Then it goes by priority and age.
+    Replacements of relocations come first, since their places are reserved for them; then by priority and age.
     """
     rows = await connection.fetch(_WAITING, limit, of_deployment)
     next_due_s: float | None = rows[0]["next_due_s"] if rows else await connection.fetchval(_NEXT_DUE)
@@ -119,9 +119,9 @@ async def read_pending(
             else None,
             priority=row["priority"],
             preempt=row["preempt"],
-            preempting=row["pushing"],
+            preempting=row["preempting"],
             destination=_destination(row["destination"]),
-            relocation_target=_destination(row["promised"]),
+            relocation_target=_destination(row["relocation_target"]),
         )
         for row in rows
     ]
@@ -133,10 +133,10 @@ def _destination(stored: Any) -> Destination | None:
 
 
 async def read_planned_copies(connection: Any) -> list[PendingRow]:
-    """The copies of instances that are to be moved as soon as moves before theirs are over. Each has its place."""
+    """The replacements of relocations that have not begun, each with its destination."""
     return [
         replace(
-            new_instance(f"a copy of {row['id']}", str(row["deployment_uid"]), row["name"], row["revision"]),
+            new_instance(f"a replacement of {row['id']}", str(row["deployment_uid"]), row["name"], row["revision"]),
             destination=Destination(tuple(row["workers"]), tuple(row["gpus"])),
         )
         for row in await connection.fetch(_TO_MOVE)
@@ -144,6 +144,6 @@ async def read_planned_copies(connection: Any) -> list[PendingRow]:
 
 
 async def read_revisions(connection: Any, keys: Sequence[RevisionKey]) -> dict[RevisionKey, RevisionRow]:
-    """Specs and needs of revisions, not parsed yet; immutable once they are there, so they may be kept."""
+    """Specs and needs of revisions, not parsed. Once its need is known a revision never changes: cache it."""
     rows = await connection.fetch(_REVISIONS, [k[0] for k in keys], [k[1] for k in keys])
     return {(str(row["deployment_uid"]), row["generation"]): RevisionRow(row["spec"], row["need"]) for row in rows}

@@ -1,14 +1,14 @@
-"""What planning reads beside the inventory: how many instances are placed, and needs that are known."""
+"""What `plan` reads beside the inventory: the number of placed instances, and known needs."""
 
 from collections.abc import Iterable
 
 from controller.domain.need_json import need_from_json
 from controller.domain.placement import Need
-from controller.store.views.paging import Reader
+from controller.store.core.database import Reader
 
 
 async def placed_counts(connection: Reader, uids: Iterable[str]) -> dict[str, int]:
-    """How many instances of these deployments hold claims and are not on their way out."""
+    """The number of each deployment's instances that hold claims and are not stopping."""
     rows = await connection.fetch(
         """select i.deployment_uid, count(*) as n from instances i
             where i.deployment_uid = any($1::uuid[]) and i.phase not in ('stopping', 'replaced')
@@ -20,7 +20,7 @@ async def placed_counts(connection: Reader, uids: Iterable[str]) -> dict[str, in
 
 
 async def known_needs(connection: Reader, input_hashes: Iterable[str]) -> dict[str, Need]:
-    """The needs that an analysis of equal input has found."""
+    """Needs by input hash, from earlier analyses."""
     rows = await connection.fetch(
         """select distinct on (input_hash) input_hash, need from revisions
             where input_hash = any($1) and need is not null order by input_hash, created_at desc""",

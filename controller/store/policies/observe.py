@@ -1,4 +1,4 @@
-"""One consistent read of deployments as their utilization policies look at them."""
+"""One consistent read of deployments for the evaluation of their utilization policies."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,7 +9,7 @@ from controller.domain.instances import IntentFacts
 from controller.domain.policies import GpuClaim, PolicyFacts, StoredVerdict, WatchedInstance
 from controller.store.policies.effective import effective_policies
 
-# Those that a policy may concern, and those of whom something is left that has to be ended.
+# All deployments, and finished ones with open actions or verdicts.
 _UIDS: Final = """
     select uid from deployments
     union select deployment_uid from policy_actions where ended_at is null
@@ -42,12 +42,12 @@ Row = Mapping[str, Any]
 
 
 async def list_watched(connection: Any) -> list[str]:
-    """The uids of all deployments that a policy may have to do with."""
+    """The uids of all deployments that a policy may apply to, or whose actions or verdicts are left over."""
     return [str(row["uid"]) for row in await connection.fetch(_UIDS)]
 
 
 async def list_unended(connection: Any, uids: Sequence[str]) -> list[str]:
-    """Those of these deployments of which actions have not ended."""
+    """Those of these deployments that have open actions."""
     rows = await connection.fetch(_UNENDED, list(uids)) if uids else []
     return [str(row["deployment_uid"]) for row in rows]
 
@@ -58,9 +58,9 @@ async def read_clock(connection: Any) -> float:
 
 
 async def observe_policies(connection: Any, uids: Sequence[str]) -> dict[str, PolicyFacts]:
-    """Reads deployments as they are now; those that are gone are missing from the answer.
+    """Reads deployments as they are now; finished ones are missing from the answer.
 
-    The connection must be in one REPEATABLE READ transaction, so that all of it is of one moment.
+    The connection must be in one REPEATABLE READ transaction, so that all rows are of one moment.
     """
     deployments = await connection.fetch(_DEPLOYMENTS, list(uids))
     found = [row["uid"] for row in deployments]

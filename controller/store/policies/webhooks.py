@@ -1,4 +1,4 @@
-"""Webhooks' messages on their way: what is due, and what became of each try. A message keeps its id over all tries."""
+"""Webhook deliveries: which are due, and the result of each attempt. A message keeps its id over all attempts."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ _DUE: Final = """
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """One message. `key` None: the secret that signs it is not stored."""
+    """One message. `key` None: its signing secret is not stored."""
 
     id: str
     url: str
@@ -30,7 +30,7 @@ class Delivery:
 
 
 async def read_due(connection: Any, *, but: Collection[str], limit: int) -> list[Delivery]:
-    """Messages whose next try is due, longest due first, without those of `but`."""
+    """Messages whose next attempt is due, longest due first, without those of `but`."""
     rows = await connection.fetch(_DUE, list(but), limit)
     return [
         Delivery(
@@ -47,7 +47,7 @@ async def read_due(connection: Any, *, but: Collection[str], limit: int) -> list
 
 
 async def record_delivered(connection: Any, delivery: Delivery) -> None:
-    """The receiver has taken it."""
+    """Records that the receiver has accepted it."""
     await connection.execute(
         """update webhook_deliveries
               set attempts = attempts + 1, delivered = true, finished_at = clock_timestamp(), error = ''
@@ -56,8 +56,8 @@ async def record_delivered(connection: Any, delivery: Delivery) -> None:
     )
 
 
-async def record_failed(connection: Any, delivery: Delivery, error: str, again_after_s: float | None) -> None:
-    """A try failed. `again_after_s` None: it was the last one, and an event tells."""
+async def record_failed(connection: Any, delivery: Delivery, error: str, retry_after_s: float | None) -> None:
+    """Records a failed attempt. `retry_after_s` None: it was the last one, and an event is written."""
     status = await connection.execute(
         """update webhook_deliveries
               set attempts = attempts + 1, error = $2,
@@ -66,11 +66,11 @@ async def record_failed(connection: Any, delivery: Delivery, error: str, again_a
             where id = $1 and finished_at is null""",
         delivery.id,
         error,
-        again_after_s,
+        retry_after_s,
     )
-    if again_after_s is None and status != "UPDATE 0":
-        tries = delivery.attempts + 1
-        message = f"the webhook {delivery.url} was given up after {tries} tries: {error}"
-        evidence = {"url": delivery.url, "attempts": tries, "error": error, "id": delivery.id}
+    if retry_after_s is None and status != "UPDATE 0":
+        attempts = delivery.attempts + 1
+        message = f"the webhook {delivery.url} failed for good after {attempts} attempts: {error}"
+        evidence = {"url": delivery.url, "attempts": attempts, "error": error, "id": delivery.id}
         event = NewEvent("webhook_failed", message, (f"deployment:{delivery.deployment_uid}",), evidence)
         await write_events(connection, [event])

@@ -1,10 +1,18 @@
-"""Who leads, read from the lease row."""
+"""The leader, read from the lease row."""
 
-from controller.store.views.paging import Reader
+from controller.store.core.database import Reader
 from schemas.api.leader import LeaderView
 
 
 async def read_leader(connection: Reader, *, leading: bool) -> LeaderView:
-    """The lease as it stands; `leading`: the controller that asks leads."""
+    """The lease as stored; `leading`: the controller that asks is the leader."""
     rows = await connection.fetch("select term, holder, nullif(renewed_at, '-infinity') as renewed_at from lease")
     return LeaderView(leading=leading, **dict(rows[0]))
+
+
+async def read_holder(connection: Reader) -> str | None:
+    """The holder of the lease; None if it has expired."""
+    rows = await connection.fetch(
+        "select holder from lease where renewed_at + make_interval(secs => ttl_s) > clock_timestamp()"
+    )
+    return rows[0]["holder"] if rows else None

@@ -1,22 +1,10 @@
-"""Devices as agents report them: the hub's columns. The claims' counters beside them belong to the database's guard."""
+"""Devices as agents report them: the hub's columns. The triggers on claims maintain the counters beside them."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
-from asyncpg.pool import PoolConnectionProxy
-
-from controller.decide.inventory_report import (
-    MEMORY_SHRUNK,
-    DevicePlan,
-    DeviceRow,
-    KnownDevice,
-    host_uuid,
-    plan_gpus,
-    plan_inventory,
-)
-from schemas.wire import DeviceFacts, Inventory
-
-Connection: TypeAlias = "PoolConnectionProxy[Any]"
+from controller.domain.devices import MEMORY_SHRUNK, DeviceRow, KnownDevice
+from controller.store.core.database import Connection
 
 # In uuid order, as the claims' guard locks them.
 _KNOWN: Final = """
@@ -36,7 +24,7 @@ _UPDATE: Final = f"""
            health_reason = r.health_reason, mig_mode = r.mig_mode, present = r.present, vendor = r.vendor,
            reserved_mib = r.reserved_mib
       from {_ROWS} where d.uuid = r.uuid"""  # noqa: S608 - put together from constants
-# Two workers that report the same new GPU at once: the first keeps it, the other is refused at its next report.
+# Of two workers that report the same new GPU at once, the first gets it; the other is refused at its next report.
 _INSERT: Final = f"""
     insert into devices (worker_id, uuid, kind, index, model, compute_capability, memory_mib, reported_mib, cpu_milli,
                          health, health_reason, mig_mode, present, vendor, reserved_mib)
@@ -53,32 +41,17 @@ _SETTLE: Final = """
     returning worker_id"""
 
 
-async def write_inventory(connection: Connection, worker_id: str, inventory: Inventory) -> DevicePlan:
-    """Brings a worker's device rows in line with its inventory; returns what was done."""
-    known = await _known(connection, worker_id, (host_uuid(worker_id), *(g.uuid for g in inventory.gpus or ())))
-    plan = plan_inventory(worker_id, inventory, known)
-    await _write(connection, worker_id, plan.rows, {device.row.uuid for device in known})
-    return plan
-
-
-async def write_gpus(connection: Connection, worker_id: str, gpus: Sequence[DeviceFacts] | None) -> DevicePlan:
-    """Brings a worker's GPU rows in line with a heartbeat (None: unreadable); returns what was done."""
-    known = await _known(connection, worker_id, [g.uuid for g in gpus or ()])
-    plan = plan_gpus(worker_id, gpus, {device.row.uuid: device for device in known})
-    await _write(connection, worker_id, plan.rows, {device.row.uuid for device in known})
-    return plan
-
-
 async def settle_devices(connection: Connection) -> set[str]:
-    """Gives devices whose memory changed under claims their reported size, once those claims are gone.
+    """Sets the reported size of devices whose memory changed under claims, once those claims are released.
 
     Returns:
-        The workers concerned.
+        The workers of those devices.
     """
     return {str(row["worker_id"]) for row in await connection.fetch(_SETTLE, MEMORY_SHRUNK)}
 
 
-async def _known(connection: Connection, worker_id: str, uuids: Iterable[str]) -> list[KnownDevice]:
+async def lock_devices(connection: Connection, worker_id: str, uuids: Iterable[str]) -> list[KnownDevice]:
+    """Locks and reads the worker's devices, and those of other workers that have one of the `uuids`."""
     return [
         KnownDevice(
             row=DeviceRow(
@@ -107,10 +80,14 @@ async def _known(connection: Connection, worker_id: str, uuids: Iterable[str]) -
     ]
 
 
-async def _write(connection: Connection, worker_id: str, rows: Sequence[DeviceRow], known: set[str]) -> None:
+async def write_devices(
+    connection: Connection, worker_id: str, rows: Sequence[DeviceRow], known: Iterable[KnownDevice]
+) -> None:
+    """Writes changed rows as the worker's own; `known` are the devices that `lock_devices` returned."""
+    known_uuids = {device.row.uuid for device in known}
     for statement, some in (
-        (_UPDATE, [row for row in rows if row.uuid in known]),
-        (_INSERT, [row for row in rows if row.uuid not in known]),
+        (_UPDATE, [row for row in rows if row.uuid in known_uuids]),
+        (_INSERT, [row for row in rows if row.uuid not in known_uuids]),
     ):
         if some:
             await connection.execute(statement, worker_id, *_columns(some))

@@ -73,7 +73,7 @@ async def test_without_its_database_the_hub_lets_agents_go_and_holds_nothing_aga
     async def fails(*_: Any) -> set[str]:
         raise OSError("no route to the database")
 
-    write = liveness.write_seen
+    write = liveness.write_liveness
     monkeypatch.setattr(liveness, "write_seen", fails)
     monkeypatch.setattr(liveness, "CUT_AFTER_S", 0.5)
     said = await agent.end()

@@ -12,7 +12,7 @@ import pytest
 from controller.api import streams
 from controller.api.resources import watch
 from controller.store.core.database import Database
-from controller.store.deployments import writes as store
+from controller.store.deployments import apply as store
 from schemas.manifest.deployment import DeploymentSpec
 from support.ledger import add_deployment, add_host, add_instance
 from support.served import ServedApi, served

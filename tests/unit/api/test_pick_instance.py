@@ -2,8 +2,8 @@
 
 from contextlib import ExitStack
 
+from controller.api.gateway.endpoints import Endpoint
 from controller.api.gateway.pick_instance import RoutingTable
-from controller.store.deployments.serving import Endpoint
 
 
 def endpoints(model: str, *instances: str) -> list[Endpoint]:

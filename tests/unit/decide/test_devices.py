@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from controller.decide.inventory_report import DevicePlan, DeviceRow, KnownDevice, plan_inventory
+from controller.decide.inventory_report import plan_inventory
+from controller.domain.devices import DevicePlan, DeviceRow, KnownDevice
 from schemas.wire import DeviceFacts, HostFacts, Inventory
 
 HOST = HostFacts(os="linux", arch="x86_64", hostname="h", memory_mib=1000, cpu_milli=8000)

@@ -1,24 +1,11 @@
-"""The ledger: deployments to claims, with gangs, epochs and sessions from the start.
+"""The ledger: deployments, instances, workers, devices and claims, with gangs, epochs and sessions."""
 
-Revision ID: 0001
-"""
-
-from pathlib import Path
-
-from alembic import op
+from controller.store.migrations.sql import run_sql
 
 revision = "0001"
 down_revision = None
-branch_labels = None
-depends_on = None
 
 
 def upgrade() -> None:
-    """Creates everything."""
-    for statement in Path(__file__).with_suffix(".sql").read_text(encoding="utf-8").split("\n--;;\n"):
-        op.execute(statement)
-
-
-def downgrade() -> None:
-    """There is nothing before the first revision; drop the database instead."""
-    raise RuntimeError("revision 0001 cannot be undone; drop the database instead")
+    """Runs the file beside this one. A downgrade is not supported: restore a backup instead."""
+    run_sql(__file__)

@@ -1,0 +1,37 @@
+"""Paths of the API, and its JSON objects as typed views. No I/O."""
+
+from typing import Any, Final, TypeVar
+from urllib.parse import quote
+
+from pydantic import ValidationError
+
+from cli.errors import CliError
+from schemas.base import View
+from schemas.version import __version__
+
+API: Final = "/api/v1"
+
+Json = dict[str, Any]
+V = TypeVar("V", bound=View)
+
+
+def path_of(*parts: str) -> str:
+    """The API path made of these parts; each is quoted."""
+    return API + "".join("/" + quote(part, safe="") for part in parts)
+
+
+def parse(model: type[V], raw: Json) -> V:
+    """The typed view of a JSON object of the API.
+
+    Raises:
+        CliError: the object does not match the view, because client and server have different versions.
+    """
+    try:
+        return model.model_validate(raw)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise CliError(
+            f"cannot read the {model.__name__} of the server ({where}: {first['msg']}); "
+            f"use the gpuward version of the server (this is {__version__})"
+        ) from error

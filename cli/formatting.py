@@ -1,0 +1,95 @@
+"""Ages, durations, sizes and names of GPUs as text. Pure."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Final
+
+_MINUTE: Final = 60
+_HOUR: Final = 3600
+_DAY: Final = 86400
+_GPU_PREFIX: Final = "GPU-"
+DASH: Final = "-"
+
+
+def age(since: datetime | None, now: datetime) -> str:
+    """How long ago, in one unit: `45s`, `12m`, `5h`, `3d`; `-` if unknown."""
+    if since is None:
+        return DASH
+    seconds = max(0, int((now - since).total_seconds()))
+    if seconds < 2 * _MINUTE:
+        return f"{seconds}s"
+    if seconds < 2 * _HOUR:
+        return f"{seconds // _MINUTE}m"
+    if seconds < 2 * _DAY:
+        return f"{seconds // _HOUR}h"
+    return f"{seconds // _DAY}d"
+
+
+def span(seconds: float) -> str:
+    """A duration in its largest whole unit: `90s`, `10m`, `7d`."""
+    for unit_s, unit in ((_DAY, "d"), (_HOUR, "h"), (_MINUTE, "m")):
+        if seconds >= unit_s and seconds % unit_s == 0:
+            return f"{seconds / unit_s:g}{unit}"
+    return f"{seconds:g}s"
+
+
+def duration(seconds: float) -> str:
+    """A duration in its two largest units: `50s`, `4m10s`, `2h05m`, `3d04h`."""
+    whole = max(0, int(seconds))
+    for unit_s, unit, part_s, part in ((_DAY, "d", _HOUR, "h"), (_HOUR, "h", _MINUTE, "m"), (_MINUTE, "m", 1, "s")):
+        if whole >= unit_s:
+            return f"{whole // unit_s}{unit}{whole % unit_s // part_s:02}{part}"
+    return f"{whole}s"
+
+
+def when(moment: datetime | None, now: datetime) -> str:
+    """A time and its distance from now; `-` if unknown."""
+    if moment is None:
+        return DASH
+    text = moment.isoformat(sep=" ", timespec="seconds")
+    return f"{text} (in {age(now, moment)})" if moment > now else f"{text} ({age(moment, now)} ago)"
+
+
+def gib(mib: int | None) -> str:
+    """MiB as GiB, with at most one decimal; `-` if unknown, which is not zero."""
+    if mib is None:
+        return DASH
+    return f"{mib / 1024:.1f}".removesuffix(".0") + "GiB"
+
+
+def percent(value: float | None) -> str:
+    """A percentage; `-` if unknown, which is not zero."""
+    return DASH if value is None else f"{value:.0f}%"
+
+
+def hours(value: float | None) -> str:
+    """GPU hours: two decimals below 100, none above; `-` if unknown."""
+    if value is None:
+        return DASH
+    return f"{value:.2f}" if value < 100 else f"{value:,.0f}"  # noqa: PLR2004 - fits a column
+
+
+def short_gpu(uuid: str) -> str:
+    """The first block of a GPU's UUID."""
+    return uuid.removeprefix(_GPU_PREFIX).split("-")[0]
+
+
+def short_gpus(uuids: Sequence[str]) -> str:
+    """The first two GPUs, and the number of the others."""
+    shown = ",".join(short_gpu(uuid) for uuid in uuids[:2])
+    return (shown or DASH) + (f" +{len(uuids) - 2}" if len(uuids) > 2 else "")  # noqa: PLR2004 - the two shown
+
+
+def some(names: Sequence[str], most: int) -> str:
+    """The first names, and the number of the others."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def or_dash(text: str | None) -> str:
+    """The text, or `-`."""
+    return text or DASH
+
+
+def printable(text: str) -> str:
+    """One line without control characters, since text of the server must not control the terminal."""
+    return "".join(c if c.isprintable() else " " for c in text)

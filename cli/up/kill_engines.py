@@ -1,0 +1,37 @@
+"""Last resort at the end of `up`: kills engines that their agents could not stop in time. Linux only (/proc)."""
+
+import contextlib
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Final
+
+_MARK: Final = b"GPUWARD_AGENT_DIR="  # in the environment of every process of an engine
+# A process has no readable environment during its exec call, so one scan is not sufficient.
+_SCANS: Final = 3
+_BETWEEN_SCANS_S: Final = 0.02
+
+
+def kill_engines(agents_dir: Path) -> int:
+    """Sends SIGKILL to all engine processes of the agents in `agents_dir`; returns their number."""
+    wanted = _MARK + os.fsencode(agents_dir) + b"/"
+    killed = _kill_marked(wanted)
+    for _ in range(_SCANS - 1):
+        time.sleep(_BETWEEN_SCANS_S)
+        killed |= _kill_marked(wanted)
+    return len(killed)
+
+
+def _kill_marked(wanted: bytes) -> set[int]:
+    killed = set()
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended, or belongs to another user
+            handle = os.pidfd_open(int(entry.name))  # opened first, so that the pid cannot be reused meanwhile
+            try:
+                if any(part.startswith(wanted) for part in (entry / "environ").read_bytes().split(b"\0")):
+                    signal.pidfd_send_signal(handle, signal.SIGKILL)
+                    killed.add(int(entry.name))
+            finally:
+                os.close(handle)
+    return killed

@@ -1,0 +1,69 @@
+"""What `up` prints when it is ready: where its files are, and three commands to try. Pure."""
+
+import json
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cli.formatting import some
+from cli.up.example import EXAMPLE_MANIFEST, EXAMPLE_NAME
+
+
+@dataclass(frozen=True, slots=True)
+class UpInfo:
+    """The URL, folders and workers of a running `up`. `program` is how this program was called."""
+
+    url: str
+    data_dir: Path
+    logs: Path
+    client_env: Path
+    workers: Sequence[str]
+    program: Sequence[str]
+
+
+def ready_text(info: UpInfo, *, example: bool) -> str:
+    """The text to print when everything runs."""
+    lines = [
+        "",
+        f"Gpuward is ready at {info.url} with {_workers(info.workers)}.",
+        "",
+        f"  data      {info.data_dir}",
+        f"  logs      {info.logs}",
+        f"  key       {info.client_env} (of an administrator; keep it secret)",
+        "",
+        "Try in another terminal, from this folder:",
+        "",
+        *(f"  {command}" for command in first_commands(info, example=example)),
+        "",
+        "Ctrl-C stops everything. Your deployments run again at the next start.",
+    ]
+    return "\n".join(lines)
+
+
+def first_commands(info: UpInfo, *, example: bool) -> list[str]:
+    """Three command lines for a POSIX shell. Each works alone, since it reads the key from its file."""
+    file = shlex.quote(str(info.client_env))
+    gpuward = f"env $(cat {file}) {shlex.join(info.program)}"
+    body = json.dumps({"model": EXAMPLE_NAME, "messages": [{"role": "user", "content": "Hello!"}]})
+    curl = (
+        f". {file}; curl -s {info.url}/v1/chat/completions "
+        '-H "Authorization: Bearer $GPUWARD_API_KEY" -H "Content-Type: application/json" '
+        f"-d {shlex.quote(body)}"
+    )
+    if example:
+        return [f"{gpuward} ps", curl, f"{gpuward} describe deployment {EXAMPLE_NAME}"]
+    apply = f"echo {shlex.quote(json.dumps(EXAMPLE_MANIFEST))} | {gpuward} apply --wait -f -"
+    return [apply, f"{gpuward} ps", curl]
+
+
+def program_called(argv0: str, interpreter: str) -> list[str]:
+    """How to call this program again: as it was called, or with the interpreter if it is not a command."""
+    if argv0.endswith(".py") or not argv0:
+        return [interpreter, "-P", "-m", "cli"]
+    return [argv0]
+
+
+def _workers(names: Sequence[str]) -> str:
+    shown = some(names, 4)
+    return f"worker {shown}" if len(names) == 1 else f"{len(names)} workers ({shown})"

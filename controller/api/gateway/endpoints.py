@@ -1,0 +1,50 @@
+"""The endpoints of models: every running instance that has a port."""
+
+from dataclasses import dataclass
+
+from controller.engines.base import EngineProcess, Launch
+from controller.engines.registry import engine_for
+from controller.store.core.database import Reader
+from controller.store.deployments.serving import RevisionKey, Serving, read_serving
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A running instance as the gateway reaches it."""
+
+    model: str  # the deployment's name
+    instance: str
+    address: str  # HOST:PORT of the worker's proxy
+    secret: str
+    request_model: str | None = None  # what its server expects as `model`; None: any name
+
+
+async def read_endpoints(connection: Reader) -> tuple[frozenset[str], list[Endpoint]]:
+    """The names of all live deployments, and the endpoints of their running instances."""
+    serving = await read_serving(connection)
+    processes = _processes(serving)
+    return serving.names, [
+        Endpoint(
+            model=one.deployment,
+            instance=one.instance,
+            address=one.address,
+            secret=one.secret,
+            request_model=process.request_model,
+        )
+        for one in serving.instances
+        if (process := processes.get((one.revision, one.engine))) is not None and process.needs_port
+    ]
+
+
+def _processes(serving: Serving) -> dict[tuple[RevisionKey, str], EngineProcess]:
+    """What each revision runs by the engine that placement chose."""
+    found: dict[tuple[RevisionKey, str], EngineProcess] = {}
+    for revision, engine in {(one.revision, one.engine) for one in serving.instances}:
+        spec = serving.specs.get(revision)
+        if spec is None:
+            continue
+        try:
+            found[revision, engine] = engine_for(spec).chosen(engine).process(spec, Launch())
+        except ValueError:  # written by another version, as before a downgrade; the others are served all the same
+            continue
+    return found

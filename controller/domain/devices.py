@@ -1,0 +1,56 @@
+"""A worker's devices as stored, and what a report of the worker changes."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+# Reasons of a device's health.
+MISSING = "missing"
+UNREADABLE = "unreadable"
+MEMORY_SHRUNK = "memory_shrunk"
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRow:
+    """A device as stored, without the counters of its claims. Sizes in MiB, CPU in thousandths of a core."""
+
+    uuid: str
+    kind: Literal["gpu", "host"]
+    index: int
+    model: str
+    compute_capability: str | None
+    memory_mib: int
+    reported_mib: int
+    cpu_milli: int
+    health: Literal["ok", "unhealthy", "unknown"]
+    health_reason: str
+    mig_mode: bool
+    present: bool
+    vendor: str = "nvidia"
+    reserved_mib: int = 0  # that the host's operator keeps back from placement
+
+
+@dataclass(frozen=True, slots=True)
+class KnownDevice:
+    """A stored device with its owner and its claims' counters."""
+
+    row: DeviceRow
+    worker_id: str
+    owner_holds_it: bool  # the owner is ready, so its report of the device counts
+    claims: int
+    exclusive_claims: int
+    claimed_cpu_milli: int
+
+
+@dataclass(frozen=True, slots=True)
+class DevicePlan:
+    """The rows to write, without unchanged ones, and what to report."""
+
+    rows: tuple[DeviceRow, ...]
+    refused: tuple[KnownDevice, ...]  # reported, but held by another worker
+    missing: tuple[str, ...]  # UUIDs that are newly gone
+    gpus_known: bool
+
+
+def host_uuid(worker_id: str) -> str:
+    """The name of the device for the host itself."""
+    return f"host-{worker_id}"

@@ -1,0 +1,260 @@
+"""What users request: apply, delete, stop, start, scale. Each is one transaction with its event and notification.
+
+It writes only the API's columns; the reconciler derives the rest.
+"""
+
+import uuid
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import asyncpg
+from tenacity import retry, retry_if_exception_type, stop_after_attempt
+
+from controller.domain.events import NewEvent
+from controller.store.core.database import Database
+from controller.store.core.events import write_events
+from controller.store.core.notify import CHANNEL, notify
+from controller.store.core.refusals import GenerationConflictError, NotFoundError
+from controller.store.policies.apply import changed_fields, lock_policy
+from controller.store.policies.checks import named_policy, problems_of_deployments
+from controller.store.views.deployments import deployment_by_uid, views_of
+from schemas.api.deployments import DeploymentView
+from schemas.manifest.deployment import IN_PLACE_FIELDS, DeploymentSpec
+from schemas.manifest.policy import MAX_WINDOW_S
+from schemas.manifest.problems import ManifestError
+
+ApplyOutcome = Literal["created", "unchanged", "updated", "replaced"]
+Change = Literal["unchanged", "updated", "replaced"]
+_LIVE: Final = "select * from deployments where name = $1 and deleted_at is null for no key update"
+# One statement, so one round trip: the commit follows the written time closely. The delay until the deployment's
+# computations have ended is measured from that time.
+_DELETE: Final = """
+    with gone as (
+        update deployments set deleted_at = clock_timestamp()
+         where name = $1 and deleted_at is null and generation = coalesce($4, generation) returning *),
+    noted as (
+        insert into events (reason, message, objects)
+        select 'deleted', $2, array['deployment:' || uid] from gone)
+    select gone.*, pg_notify($3, 'deployment ' || uid) from gone"""
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What an apply did. `replaced`: a new revision, so instances are replaced; `updated`: changed in place."""
+
+    view: DeploymentView
+    outcome: ApplyOutcome
+
+
+def change_between(old: DeploymentSpec, new: DeploymentSpec) -> Change:
+    """What a change from `old` to `new` does to the instances."""
+    before, after = old.model_dump(mode="json"), new.model_dump(mode="json")
+    changed = {field for field in after if after[field] != before[field]}
+    if not changed:
+        return "unchanged"
+    return "updated" if changed <= IN_PLACE_FIELDS else "replaced"
+
+
+# Of two concurrent creations of one name, the second waits for the first, fails on the name, and finds it there.
+@retry(retry=retry_if_exception_type(asyncpg.UniqueViolationError), stop=stop_after_attempt(3), reraise=True)
+async def apply(
+    database: Database,
+    name: str,
+    spec: DeploymentSpec,
+    *,
+    input_hash: str,
+    if_match: int | None = None,
+    longest_window_s: float = MAX_WINDOW_S,
+) -> Applied:
+    """Applies `spec` under `name`; a deleted name gets a new uid at once.
+
+    Args:
+        database: where.
+        name: of the deployment.
+        spec: the engine's checks have passed.
+        input_hash: of what the spec's analysis reads, stored with a new revision.
+        if_match: the present generation must be this one.
+        longest_window_s: how long samples are kept, which bounds a policy's window.
+
+    Raises:
+        GenerationConflictError: the deployment is at another generation.
+        ManifestError: its policy does not exist, or has a window longer than samples are kept.
+    """
+    async with database.transaction() as connection:
+        outcome: ApplyOutcome
+        await _check_policy(connection, spec, longest_window_s)
+        row = await connection.fetchrow(_LIVE, name)
+        if if_match is not None and (row is None or row["generation"] != if_match):
+            raise GenerationConflictError(name, wanted=if_match, found=row["generation"] if row else None)
+        if row is None:
+            uid = await _create(connection, name, spec, input_hash)
+            outcome = "created"
+        else:
+            uid = row["uid"]
+            outcome = await _change(connection, row, spec, "applied", input_hash)
+        return Applied(await deployment_by_uid(connection, str(uid)), outcome)
+
+
+async def scale(database: Database, name: str, replicas: int, *, if_match: int | None = None) -> DeploymentView:
+    """Changes the number of replicas, in place.
+
+    Raises:
+        NotFoundError: no live deployment has this name.
+        GenerationConflictError: it is not at generation `if_match`.
+    """
+    async with database.transaction() as connection:
+        row = await _live(connection, name)
+        if if_match is not None and row["generation"] != if_match:
+            raise GenerationConflictError(name, wanted=if_match, found=row["generation"])
+        spec = DeploymentSpec.model_validate({**row["spec"], "replicas": replicas})
+        await _change(connection, row, spec, "scaled", input_hash="")  # in place: no new revision
+        return await deployment_by_uid(connection, str(row["uid"]))
+
+
+async def stop(database: Database, name: str) -> DeploymentView:
+    """Limits the deployment to zero replicas until it is started or its spec changes.
+
+    Raises:
+        NotFoundError: no live deployment has this name.
+    """
+    async with database.transaction() as connection:
+        row = await _live(connection, name)
+        status = await connection.execute(
+            """insert into intents (deployment_uid, source, max_replicas, reason) values ($1, 'user', 0, 'stopped')
+               on conflict (deployment_uid, source) do update set max_replicas = 0, created_at = now()
+               where intents.max_replicas <> 0""",
+            row["uid"],
+        )
+        if status != "INSERT 0 0":
+            await _record(connection, row["uid"], "stopped", f"deployment {name} was stopped by its user")
+        return await deployment_by_uid(connection, str(row["uid"]))
+
+
+async def start(database: Database, name: str) -> DeploymentView:
+    """Removes the limits of `stop` and of policies.
+
+    Raises:
+        NotFoundError: no live deployment has this name.
+    """
+    async with database.transaction() as connection:
+        row = await _live(connection, name)
+        if await _clear_intents(connection, row["uid"]):
+            await _record(connection, row["uid"], "started", f"deployment {name} was started by its user")
+        return await deployment_by_uid(connection, str(row["uid"]))
+
+
+async def delete(database: Database, name: str, *, if_match: int | None = None) -> DeploymentView:
+    """Sets the tombstone; the row is removed once all its processes are confirmed dead. Repeating it changes nothing.
+
+    Raises:
+        NotFoundError: no deployment has this name.
+        GenerationConflictError: it is not at generation `if_match`.
+    """
+    message = f"deployment {name} was deleted by its user"
+    async with database.connection() as connection:
+        row = await connection.fetchrow(_DELETE, name, message, CHANNEL, if_match)
+        if row is None:
+            query = (
+                "select * from deployments where name = $1 order by deleted_at desc limit 1"  # a live one comes first
+            )
+            row = await connection.fetchrow(query, name)
+        if row is None:
+            raise _missing(name)
+        if if_match is not None and row["generation"] != if_match:
+            raise GenerationConflictError(name, wanted=if_match, found=row["generation"])
+        # From the row as it was: a deployment that never started may be finished by now.
+        return (await views_of(connection, [row]))[0]
+
+
+async def _check_policy(connection: Any, spec: DeploymentSpec, longest_window_s: float) -> None:
+    named = named_policy(spec)
+    if named is not None:
+        await lock_policy(connection, named)
+    problems = await problems_of_deployments(connection, {"": spec}, longest_window_s=longest_window_s)
+    if problems:
+        raise ManifestError(problems)
+
+
+async def _create(connection: Any, name: str, spec: DeploymentSpec, input_hash: str) -> uuid.UUID:
+    uid = uuid.uuid4()
+    await connection.execute(
+        "insert into deployments (uid, name, generation, revision, spec) values ($1, $2, 1, 1, $3)",
+        uid,
+        name,
+        spec.model_dump(mode="json"),
+    )
+    await _write_revision(connection, uid, 1, spec, input_hash)
+    await _record(connection, uid, "applied", f"deployment {name} was created", old=None, new=1)
+    return uid
+
+
+async def _change(connection: Any, row: Any, spec: DeploymentSpec, reason: str, input_hash: str) -> Change:
+    """Writes `spec` to the locked `row`, and removes the limits of the old one."""
+    before = DeploymentSpec.model_validate(row["spec"])
+    change = change_between(before, spec)
+    if change == "unchanged":
+        return change
+    uid, old = row["uid"], row["generation"]
+    new = old + 1
+    if change == "replaced":
+        await _write_revision(connection, uid, new, spec, input_hash)
+    await connection.execute(
+        "update deployments set generation = $2, revision = $3, spec = $4 where uid = $1",
+        uid,
+        new,
+        new if change == "replaced" else row["revision"],
+        spec.model_dump(mode="json"),
+    )
+    await _clear_intents(connection, uid)
+    await _record(connection, uid, reason, f"deployment {row['name']} was {change}", old=old, new=new)
+    if before.utilization_policy != spec.utilization_policy:
+        await _record_policy_change(connection, row, before, spec)
+    return change
+
+
+async def _record_policy_change(connection: Any, row: Any, old: DeploymentSpec, new: DeploymentSpec) -> None:
+    """Writes the event of a changed policy: both values, and the differing fields of two inline ones."""
+    before, after = (spec.model_dump(mode="json")["utilization_policy"] for spec in (old, new))
+    evidence: dict[str, Any] = {"old_spec": before, "new_spec": after, "old": before, "new": after}
+    if isinstance(before, dict) and isinstance(after, dict):
+        evidence["old"], evidence["new"] = changed_fields(before, after)
+    message = f"deployment {row['name']} changed its utilization policy: {evidence['old']} -> {evidence['new']}"
+    await write_events(connection, [NewEvent("policy_changed", message, (f"deployment:{row['uid']}",), evidence)])
+
+
+async def _write_revision(
+    connection: Any, uid: uuid.UUID, generation: int, spec: DeploymentSpec, input_hash: str
+) -> None:
+    await connection.execute(
+        "insert into revisions (deployment_uid, generation, spec, input_hash) values ($1, $2, $3, $4)",
+        uid,
+        generation,
+        spec.model_dump(mode="json"),
+        input_hash,
+    )
+
+
+async def _clear_intents(connection: Any, uid: uuid.UUID) -> bool:
+    query = "delete from intents where deployment_uid = $1 and source in ('user', 'policy')"
+    status: str = await connection.execute(query, uid)
+    return status != "DELETE 0"
+
+
+async def _live(connection: Any, name: str) -> Any:
+    row = await connection.fetchrow(_LIVE, name)
+    if row is None:
+        raise _missing(name)
+    return row
+
+
+def _missing(name: str) -> NotFoundError:
+    return NotFoundError(f"no deployment is named {name!r}; `gpuward get deployments` lists them")
+
+
+async def _record(
+    connection: Any, uid: uuid.UUID, reason: str, message: str, *, old: int | None = None, new: int | None = None
+) -> None:
+    """Writes the event and the notification of one change."""
+    evidence = {} if new is None else {"old_generation": old, "generation": new}
+    await write_events(connection, [NewEvent(reason, message, (f"deployment:{uid}",), evidence)])
+    await notify(connection, "deployment", [str(uid)])
