@@ -37,17 +37,17 @@ class Witness:
         self.reported.append((owner, input_hash, result))
 
     @property
-    def owners_told(self) -> list[Hashable]:
+    def owners(self) -> list[Hashable]:
         return [owner for owner, _, _ in self.reported]
 
     def balanced(self) -> bool:
-        """Whether all that was started has ended somehow."""
+        """Whether all started computations have ended."""
         counts = self.counts
         return counts["started"] == counts["completed"] + counts["cancelled"] + counts["failed"]
 
 
 def sleeping(name: str, seconds: float, deadline_s: float = 60.0) -> Work:
-    """A computation that sleeps, in a real child or a made-up one."""
+    """A computation that sleeps, in a real or a simulated child."""
     return Work("analysis", name, "runtime.child_targets:sleep", seconds, deadline_s, MEMORY)
 
 

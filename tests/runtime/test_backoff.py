@@ -18,7 +18,7 @@ def test_the_steps_double_up_to_the_maximum() -> None:
 
 
 def test_the_jitter_is_full() -> None:
-    rng = random.Random(1)  # noqa: S311 - a test that can be repeated
+    rng = random.Random(1)  # noqa: S311 - reproducible
     delays = [Backoff(base_s=8.0, max_s=8.0).delay_s(1, rng) for _ in range(500)]
     assert min(delays) < 0.5
     assert max(delays) > 7.5

@@ -255,7 +255,7 @@ def test_the_child_dies_with_a_killed_parent(tmp_path: Path) -> None:
 
 
 def test_a_child_whose_parent_has_ended_does_not_start() -> None:
-    from controller.runtime import child_main  # noqa: PLC0415 - only its path is wanted, here alone
+    from controller.runtime import child_main  # noqa: PLC0415 - only its path is needed
 
     other_parent = "1" if os.getpid() != 1 else "2"
     run = subprocess.run(

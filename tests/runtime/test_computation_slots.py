@@ -18,7 +18,7 @@ Make = Callable[..., Computations]
 
 
 class Children:
-    """Stands in for real ones: takes as long as its payload says, and a while to die."""
+    """Simulated children: each takes as long as its payload says, and a while to end."""
 
     def __init__(self) -> None:
         self.started: list[float] = []
@@ -150,7 +150,7 @@ async def test_the_same_input_wanted_again_while_its_child_dies_is_a_new_computa
     computations.cancel("a")
     computations.start("b", sleeping("h", 1))
     await asyncio.sleep(5)
-    assert witness.owners_told == ["b"]
+    assert witness.owners == ["b"]
     assert len(children.started) == 2
     assert witness.counts == {"started": 2, "cancelled": 1, "completed": 1}
 
@@ -198,7 +198,7 @@ async def test_a_quick_one_behind_slow_ones_waits_at_most_a_slice(make: Make, wi
         computations.start(n, sleeping(f"slow-{n}", 2))
     computations.start("quick", sleeping("quick", 0.05))
     await asyncio.sleep(0.9)
-    assert witness.owners_told == ["quick"]
+    assert witness.owners == ["quick"]
     await asyncio.sleep(200)
     assert len(witness.reported) == 101
     assert witness.most_children == 4
@@ -223,9 +223,9 @@ async def test_a_requeued_one_keeps_its_place(make: Make, witness: Witness) -> N
         computations.start(n, sleeping(str(n), 3))
     await asyncio.sleep(100)
     # Requeued ones are done in order of arrival, whichever the LIFO slot tried first.
-    assert witness.owners_told[0] == "first"
-    assert sorted(witness.owners_told[1:], key=str) == [0, 1, 2, 3, 4]
-    assert witness.owners_told.index(0) < witness.owners_told.index(2)
+    assert witness.owners[0] == "first"
+    assert sorted(witness.owners[1:], key=str) == [0, 1, 2, 3, 4]
+    assert witness.owners.index(0) < witness.owners.index(2)
     assert witness.counts == {"started": 6, "completed": 6}
 
 
@@ -240,7 +240,7 @@ async def test_one_that_becomes_oldest_in_the_lifo_slot_keeps_its_child(
     # When a ends, b is the oldest: it keeps its child in a FIFO slot, and c gets the LIFO slot.
     assert children.started == [0.5, 5, 5]
     assert children.kills == 0
-    assert witness.owners_told == ["a", "b", "c"]
+    assert witness.owners == ["a", "b", "c"]
 
 
 async def test_a_single_slot_alternates_between_fifo_and_lifo(make: Make, witness: Witness) -> None:
@@ -248,7 +248,7 @@ async def test_a_single_slot_alternates_between_fifo_and_lifo(make: Make, witnes
     for n in range(6):
         computations.start(n, sleeping(str(n), 0.5))
     await asyncio.sleep(10)
-    assert witness.owners_told == [0, 5, 1, 4, 2, 3]
+    assert witness.owners == [0, 5, 1, 4, 2, 3]
     assert witness.most_children == 1
 
 
@@ -258,14 +258,14 @@ async def test_with_one_slot_slow_ones_do_not_block_a_quick_one_for_ever(make: M
         computations.start(n, sleeping(str(n), 2))
     computations.start("quick", sleeping("quick", 0.05))
     await asyncio.sleep(2.2)
-    assert witness.owners_told == [0, "quick"]
+    assert witness.owners == [0, "quick"]
 
 
 async def test_a_cancel_of_one_being_requeued_ends_it(make: Make, witness: Witness, children: Children) -> None:
     computations = make(2)
     for name in ("a", "b", "c"):
         computations.start(name, sleeping(name, 10))
-    await asyncio.sleep(0.755)  # b's slice is over and its child is dying
+    await asyncio.sleep(0.755)  # b's slice is over and its child is ending
     assert children.kills == 1
     computations.cancel("b")
     await asyncio.sleep(1)
@@ -277,7 +277,7 @@ async def test_beyond_the_bound_a_retryable_error_is_reported(make: Make, witnes
     computations = make(1, max_waiting=2)
     for n in range(5):
         computations.start(n, sleeping(str(n), 1))
-    assert witness.owners_told == [3, 4]
+    assert witness.owners == [3, 4]
     assert all(isinstance(error, RetryableError) for _, _, error in witness.reported)
     assert witness.counts["started"] == 3
 
@@ -297,7 +297,7 @@ async def test_closing_ends_everything_without_a_report(make: Make, witness: Wit
 
 @pytest.mark.parametrize("pool_size", [1, 2, 5])
 async def test_every_owner_gets_one_result_or_has_cancelled(make: Make, witness: Witness, pool_size: int) -> None:
-    rng = random.Random(pool_size)  # noqa: S311 - a test that can be repeated
+    rng = random.Random(pool_size)  # noqa: S311 - reproducible
     computations = make(pool_size)
     wanted: dict[int, str] = {}
     expected = 0

@@ -45,7 +45,7 @@ class Hints:
         self._came.set()
 
     async def number(self, n: int) -> list[tuple[str, str | None]]:
-        """The first `n` hints, as soon as they are there."""
+        """Waits for the first `n` hints."""
         async with asyncio.timeout(20):
             while len(self.all) < n:
                 self._came.clear()

@@ -25,14 +25,14 @@ class LeaderLog:
     def __init__(self) -> None:
         self.log: list[tuple[str, int]] = []
         self.changed = asyncio.Event()
-        self.tidy_up_s = 0.0
+        self.cleanup_s = 0.0
 
     async def __call__(self, term: int) -> None:
         self._note("began", term)
         try:
             await asyncio.Event().wait()
         finally:
-            await asyncio.sleep(self.tidy_up_s)
+            await asyncio.sleep(self.cleanup_s)
             self._note("ended", term)
 
     def _note(self, what: str, term: int) -> None:
@@ -51,8 +51,8 @@ def lease_of(connect: Connect, holder: str, **more: Any) -> Lease:
 
 
 @asynccontextmanager
-async def campaigning(lease: Lease, leader_term: Callable[[int], Any]) -> AsyncIterator[asyncio.Task[None]]:
-    task = asyncio.create_task(lease.run(leader_term))
+async def campaigning(lease: Lease, lead: Callable[[int], Any]) -> AsyncIterator[asyncio.Task[None]]:
+    task = asyncio.create_task(lease.run(lead))
     try:
         yield task
     finally:
@@ -112,7 +112,7 @@ async def test_of_many_campaigners_only_one_leads(connect: Connect) -> None:
     most = 0
     terms: list[int] = []
 
-    async def leader_term(term: int) -> None:
+    async def lead(term: int) -> None:
         nonlocal most
         leading.add(term)
         terms.append(term)
@@ -123,7 +123,7 @@ async def test_of_many_campaigners_only_one_leads(connect: Connect) -> None:
             leading.discard(term)
 
     async with asyncio.timeout(30):
-        await asyncio.gather(*(lease_of(connect, f"h{n}").run(leader_term) for n in range(6)))
+        await asyncio.gather(*(lease_of(connect, f"h{n}").run(lead) for n in range(6)))
     assert most == 1
     assert terms == [1, 2, 3, 4, 5, 6]
 
@@ -190,7 +190,7 @@ async def test_the_term_ends_by_our_own_clock_before_any_other_code_runs(connect
 
 async def test_the_lease_is_renewed_while_the_leader_task_cleans_up(connect: Connect) -> None:
     one, two = LeaderLog(), LeaderLog()
-    one.tidy_up_s = 3.0  # longer than the lease lasts
+    one.cleanup_s = 3.0  # longer than the lease lasts
     async with campaigning(lease_of(connect, "one"), one) as leading:
         await one.until(("began", 1))
         async with campaigning(lease_of(connect, "two"), two):

@@ -46,7 +46,7 @@ class Metrics:
 
 
 class Things:
-    """A reconciler whose every step is written down as (time, keys)."""
+    """A reconciler that records each step as (time, keys)."""
 
     kind = "thing"
 
@@ -83,11 +83,11 @@ class Running:
     def __init__(self, things: Things, settings: LoopSettings) -> None:
         self.metrics = Metrics()
         self.reported: list[tuple[object, ...]] = []
-        self.telling_fails = False
+        self.report_fails = False
         self.loop: ReconcileLoop[str] = ReconcileLoop(
             things,
             clock=SystemClock(),
-            rng=random.Random(7),  # noqa: S311 - a test that can be repeated
+            rng=random.Random(7),  # noqa: S311 - reproducible
             metrics=self.metrics,
             on_quarantine=self._quarantined,
             on_terminal=self._terminal,
@@ -95,7 +95,7 @@ class Running:
         )
 
     async def _quarantined(self, key: str, error: str, attempts: int) -> None:
-        if self.telling_fails:
+        if self.report_fails:
             raise ConnectionError("the database is away")
         self.reported.append(("quarantine", key, error, attempts))
 
@@ -169,11 +169,11 @@ async def test_a_quarantine_whose_report_failed_is_reported_at_the_next_attempt(
     things = Things(lambda _: Retry("no"))
     settings = LoopSettings(resync_s=1e6, backoff=Backoff(base_s=1, max_s=1), quarantine_after=2, quarantine_s=100)
     async with running(things, settings) as subject:
-        subject.telling_fails = True
+        subject.report_fails = True
         subject.loop.add("a")
         await asyncio.sleep(50)
         assert len(things.times("a")) == 2
-        subject.telling_fails = False
+        subject.report_fails = False
         await asyncio.sleep(100)
     assert subject.reported == [("quarantine", "a", "no", 3)]
 
@@ -264,7 +264,7 @@ async def test_a_timeout_inside_a_step_differs_from_the_steps_deadline() -> None
 
 async def test_a_forgotten_key_is_retried() -> None:
     things = Things(lambda _: Done())
-    things.step = lambda _: asyncio.sleep(0, {})  # type: ignore[method-assign,assignment] # a reconciler with a mistake
+    things.step = lambda _: asyncio.sleep(0, {})  # type: ignore[method-assign,assignment] # a reconciler with a bug
     settings = LoopSettings(resync_s=1e6, quarantine_after=1)
     async with running(things, settings) as subject:
         subject.loop.add("a")

@@ -159,7 +159,7 @@ async def test_a_bound_below_one_is_refused() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 async def test_under_random_load_no_key_has_two_holders_and_every_add_is_followed_by_a_run(seed: int) -> None:
-    rng = random.Random(seed)  # noqa: S311 - a test that can be repeated
+    rng = random.Random(seed)  # noqa: S311 - reproducible
     queue: KeyedQueue[int] = KeyedQueue()
     held: Counter[int] = Counter()
     added_at: dict[int, float] = {}
@@ -192,7 +192,7 @@ async def test_under_random_load_no_key_has_two_holders_and_every_add_is_followe
 
 
 def test_delays_down_to_nothing_come_due_under_uvloop() -> None:
-    """That loop rounds times to milliseconds and treats a timer in the past differently."""
+    """uvloop rounds times to milliseconds and treats a timer in the past differently."""
 
     async def scenario() -> None:
         queue: KeyedQueue[int] = KeyedQueue()

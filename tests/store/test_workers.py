@@ -19,7 +19,7 @@ from support.served_hub import eventually
 
 async def reconciler(db: Database, *, healthy_s: float = math.inf, term: int | None = 1) -> WorkersReconciler:
     await execute(db, "update lease set term = 1, acquired_at = now() - interval '1 day'")
-    return WorkersReconciler(db, term=lambda: term, healthy_for_s=lambda: healthy_s)
+    return WorkersReconciler(db, term, healthy_for_s=lambda: healthy_s)
 
 
 async def execute(db: Database, query: str, *args: Any) -> None:

@@ -144,23 +144,23 @@ class Database:
     @asynccontextmanager
     async def connection(self) -> "AsyncIterator[asyncpg.pool.PoolConnectionProxy[Any]]":
         """A pooled raw connection; waits for one at most `ACQUIRE_TIMEOUT_S`."""
-        async with self._acquired(lambda _: nullcontext()) as connection:
+        async with self._held(lambda _: nullcontext()) as connection:
             yield connection
 
     @asynccontextmanager
     async def transaction(self) -> "AsyncIterator[asyncpg.pool.PoolConnectionProxy[Any]]":
         """A raw connection inside a READ COMMITTED transaction."""
-        async with self._acquired(lambda connection: connection.transaction()) as connection:
+        async with self._held(lambda connection: connection.transaction()) as connection:
             yield connection
 
     @asynccontextmanager
     async def snapshot(self) -> "AsyncIterator[asyncpg.pool.PoolConnectionProxy[Any]]":
         """A raw connection inside a read-only REPEATABLE READ transaction: several reads of one moment."""
-        async with self._acquired(lambda c: c.transaction(isolation="repeatable_read", readonly=True)) as connection:
+        async with self._held(lambda c: c.transaction(isolation="repeatable_read", readonly=True)) as connection:
             yield connection
 
     @asynccontextmanager
-    async def _acquired(
+    async def _held(
         self, transaction: "Callable[[asyncpg.Connection[Any]], AbstractAsyncContextManager[Any]]"
     ) -> "AsyncIterator[asyncpg.pool.PoolConnectionProxy[Any]]":
         """A pooled connection inside the given transaction.

@@ -71,11 +71,6 @@ class EmbeddedPostgres:
         return self._layout.url("postgresql")
 
     @property
-    def sqlalchemy_url(self) -> str:
-        """The address for SQLAlchemy's asynchronous engine."""
-        return self._layout.url("postgresql+asyncpg")
-
-    @property
     def running(self) -> bool:
         """Whether the server is up and has answered since its latest start."""
         return self._ready_since is not None and self._process is not None and self._process.returncode is None

@@ -1,12 +1,13 @@
 """One consistent read of deployments for the evaluation of their utilization policies."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any, Final
 
 from controller.domain.instances import IntentFacts
 from controller.domain.policies import GpuClaim, PolicyFacts, StoredVerdict, WatchedInstance
+from controller.store.core.rows import Row, row_mapper
 from controller.store.policies.effective import effective_policies
 
 # All deployments, and finished ones with open actions or verdicts.
@@ -31,14 +32,15 @@ _INSTANCES: Final = """
       from instances i left join policy_verdicts v on v.instance_id = i.id
      where i.deployment_uid = any($1::uuid[]) order by i.id"""
 _CLAIMS: Final = """
-    select c.instance_id, c.device, c.exclusive, c.memory_mib, d.memory_mib as device_mib, d.worker_id, w.name as worker
+    select c.instance_id, c.device, c.exclusive, c.memory_mib, d.memory_mib as device_mib,
+           d.worker_id::text as worker_id, w.name as worker
       from claims c
       join instances i on i.id = c.instance_id and i.epoch = c.epoch
       join devices d on d.uuid = c.device and d.kind = 'gpu'
       join workers w on w.id = d.worker_id
      where i.deployment_uid = any($1::uuid[]) order by c.rank, c.position, c.device"""
 
-Row = Mapping[str, Any]
+_claim = row_mapper(GpuClaim)
 
 
 async def list_watched(connection: Any) -> list[str]:
@@ -107,17 +109,6 @@ def _instance(row: Row, claims: Sequence[Row]) -> WatchedInstance:
         running_since=_seconds(row["running_since"]),
         claims=tuple(_claim(c) for c in claims),
         stored=_verdict(row) if row["verdict"] is not None else None,
-    )
-
-
-def _claim(row: Row) -> GpuClaim:
-    return GpuClaim(
-        device=row["device"],
-        worker_id=str(row["worker_id"]),
-        worker=row["worker"],
-        exclusive=row["exclusive"],
-        memory_mib=row["memory_mib"],
-        device_mib=row["device_mib"],
     )
 
 

@@ -6,9 +6,11 @@ from typing import Any, Final
 
 from controller.domain.events import NewEvent
 from controller.store.core.events import write_events
+from controller.store.core.rows import row_mapper
 
 _DUE: Final = """
-    select w.id, w.url, w.secret, w.payload, w.attempts, a.deployment_uid, s.value as key
+    select w.id::text as id, w.url, w.secret, w.payload, w.attempts, coalesce(a.deployment_uid::text, '')
+               as deployment_uid, s.value as key
       from webhook_deliveries w
       left join policy_actions a on a.id = w.action_id
       left join secrets s on s.name = w.secret
@@ -29,21 +31,13 @@ class Delivery:
     key: str | None
 
 
+_delivery = row_mapper(Delivery)
+
+
 async def read_due(connection: Any, *, but: Collection[str], limit: int) -> list[Delivery]:
     """Messages whose next attempt is due, longest due first, without those of `but`."""
     rows = await connection.fetch(_DUE, list(but), limit)
-    return [
-        Delivery(
-            id=str(row["id"]),
-            url=row["url"],
-            secret=row["secret"],
-            payload=row["payload"],
-            attempts=row["attempts"],
-            deployment_uid=str(row["deployment_uid"]),
-            key=row["key"],
-        )
-        for row in rows
-    ]
+    return [_delivery(row) for row in rows]
 
 
 async def record_delivered(connection: Any, delivery: Delivery) -> None:

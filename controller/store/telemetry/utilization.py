@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from controller.store.core.database import Reader
 from controller.store.core.refusals import NotFoundError
+from controller.store.core.rows import row_mapper
 from schemas.api.history import SeriesView, UtilizationView, WatchView
 
 MAX_TRACKS: Final = 512
@@ -70,6 +71,9 @@ class Track:
     worker: str
     instance_id: str  # empty: all processes on the GPU
     since: datetime  # nothing earlier is shown
+
+
+_track = row_mapper(Track)
 
 
 async def tracks_of_gpus(connection: Reader, uuids: Sequence[str]) -> list[Track]:
@@ -145,4 +149,4 @@ async def _must_exist(connection: Reader, query: str, kind: str, name: str) -> A
 
 
 def _tracks(rows: Sequence[Any]) -> list[Track]:
-    return [Track(row["device"], row["worker"], row["instance_id"], row["since"]) for row in rows]
+    return list(map(_track, rows))

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from controller.store.core.database import Reader
 from controller.store.core.refusals import NotFoundError
+from controller.store.core.rows import columns_of
 from controller.store.deployments.observe import spec_from_json
 from controller.store.views.paging import open_cursor, page_of
 from controller.store.views.verdicts import Watched, watched_of
@@ -75,15 +76,7 @@ async def views_of(connection: Reader, rows: Sequence[Any]) -> list[DeploymentVi
     uids = [row["uid"] for row in rows]
     intents: dict[Any, list[IntentView]] = defaultdict(list)
     for row in await connection.fetch(_INTENTS, uids) if uids else ():
-        intents[row["deployment_uid"]].append(
-            IntentView(
-                source=row["source"],
-                max_replicas=row["max_replicas"],
-                reason=row["reason"],
-                message=row["message"],
-                created_at=row["created_at"],
-            )
-        )
+        intents[row["deployment_uid"]].append(IntentView(**columns_of(IntentView, row)))
     watched = await watched_of(connection, [row["uid"] for row in rows if row["deleted_at"] is None])
     return [_view(row, intents[row["uid"]], watched.get(row["uid"])) for row in rows]
 

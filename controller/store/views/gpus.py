@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from controller.store.core.database import Reader
 from controller.store.core.refusals import NotFoundError
+from controller.store.core.rows import columns_of
 from controller.store.views.paging import open_cursor, page_of
 from schemas.api.envelopes import Page
 from schemas.api.gpus import GpuClaimView, GpuStatus, GpuView
@@ -76,22 +77,5 @@ def _view(row: Any, claims: list[GpuClaimView]) -> GpuView:
         name=row["uuid"],
         uid=row["uuid"],
         created_at=row["since"],
-        status=GpuStatus(
-            worker=row["worker"],
-            index=row["index"],
-            model=row["model"],
-            memory_mib=row["memory_mib"],
-            free_mib=row["free_mib"],
-            claimed_mib=row["claimed_mib"],
-            reserved_mib=row["reserved_mib"],
-            foreign_mib=row["foreign_mib"],
-            health=row["health"],
-            health_reason=row["health_reason"],
-            compute_capability=row["compute_capability"],
-            mig_mode=row["mig_mode"],
-            present=row["present"],
-            used_mib=row["used_mib"],
-            utilization=row["utilization"],
-            claims=claims,
-        ),
+        status=GpuStatus(**(columns_of(GpuStatus, row) | {"claims": claims})),
     )

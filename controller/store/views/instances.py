@@ -10,6 +10,7 @@ from controller.domain.need_view import need_view
 from controller.domain.placement import Layout, Need
 from controller.store.core.database import Reader
 from controller.store.core.refusals import NotFoundError
+from controller.store.core.rows import columns_of
 from controller.store.deployments.observe import spec_from_json
 from controller.store.views.paging import open_cursor, page_of
 from controller.store.views.verdicts import verdicts_of
@@ -116,17 +117,7 @@ async def _with_claims(connection: Reader, rows: Sequence[Any]) -> list[Instance
     ids = [row["id"] for row in rows]
     claims: dict[str, list[ClaimView]] = defaultdict(list)
     for row in await connection.fetch(_CLAIMS, ids) if ids else ():
-        claims[row["instance_id"]].append(
-            ClaimView(
-                device=row["device"],
-                worker=row["worker"],
-                memory_mib=row["memory_mib"],
-                exclusive=row["exclusive"],
-                epoch=row["epoch"],
-                rank=row["rank"],
-                kind=row["kind"],
-            )
-        )
+        claims[row["instance_id"]].append(ClaimView(**columns_of(ClaimView, row)))
     verdicts = await verdicts_of(connection, ids)
     needs: dict[tuple[Any, int], Need] = {}  # many replicas share a revision
     for row in rows:

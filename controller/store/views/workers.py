@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from controller.store.core.database import Reader
 from controller.store.core.refusals import NotFoundError
+from controller.store.core.rows import columns_of
 from controller.store.views.gpus import FREE_MIB
 from controller.store.views.paging import open_cursor, page_of
 from schemas.api.envelopes import Page
@@ -89,29 +90,6 @@ def _view(row: Any) -> WorkerView:
         deleted_at=row["deleted_at"],
         spec=WorkerSpecView(cordoned=row["cordoned"], draining=row["draining"]),
         status=WorkerStatus(
-            phase=row["phase"],
-            state=_state(row),
-            reason=row["reason"],
-            connected=bool(row["connected"]),
-            last_seen=row["last_seen"],
-            os=row["os"],
-            arch=row["arch"],
-            driver=row["driver"],
-            hostname=row["hostname"],
-            agent_version=row["agent_version"],
-            simulated=row["simulated"],
-            labels=row["labels"],
-            gpus=row["gpus"],
-            gpus_known=row["gpus_known"],
-            memory_mib=row["memory_mib"],
-            claimed_mib=row["claimed_mib"],
-            free_mib=row["free_mib"],
-            host_memory_mib=row["host_memory_mib"],
-            free_host_memory_mib=row["free_host_memory_mib"],
-            cpu_milli=row["cpu_milli"],
-            free_cpu_milli=row["free_cpu_milli"],
-            instances=row["instances"],
-            proxy_address=row["proxy_address"],
-            fence_until=row["fence_until"],
+            **(columns_of(WorkerStatus, row) | {"state": _state(row), "connected": bool(row["connected"])}),
         ),
     )

@@ -1,4 +1,4 @@
-"""The routes of history: their answers and refusals."""
+"""Idle report and utilization: their figures, and their refusals."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ A = "GPU-w-0"
 
 @pytest.fixture
 async def spent(db: Database) -> str:
-    """An hour of a whole GPU, busy for half of it; rolled up to now."""
+    """An hour of a whole GPU, half of it busy; rolled up to now."""
     await partitions(db)
     await add_host(db, "w", gpus=1)
     policy = {"min_gpu_utilization": 30, "time_window": "10m"}
@@ -60,7 +60,7 @@ async def test_utilization_of_an_instance_names_its_effective_policy(api: Served
         ("utilization?gpus=a&window=5s", 400, "window"),
         ("utilization?gpus=a&window=soon", 400, "window"),
         ("utilization?gpus=" + "a,b," * 257, 400, "gpus"),
-        ("utilization?instance=unknown-1", 404, "unknown-1"),
+        ("utilization?instance=unknown", 404, "unknown"),
         ("reports/idle?since=1s", 400, "since"),
         ("reports/idle?min_gpu_utilization=10", 400, "time_window"),
         ("reports/idle?time_window=5m", 400, "min_gpu_utilization"),
@@ -69,7 +69,7 @@ async def test_utilization_of_an_instance_names_its_effective_policy(api: Served
         ("reports/idle?sinc=7d", 400, "sinc"),
     ],
 )
-async def test_an_invalid_query_is_refused_by_its_field(api: ServedApi, path: str, status: int, field: str) -> None:
+async def test_an_invalid_parameter_is_refused_by_its_name(api: ServedApi, path: str, status: int, field: str) -> None:
     found, body = await api.call("GET", f"/api/v1/{path}", role="viewer")
     assert found == status
     assert field in body["error"]["message"]
