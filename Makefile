@@ -80,7 +80,7 @@ docs: $(DOCS)/.ready
 # Tests and linters add theirs and compile all, since some tests have short limits.
 $(VENV)/.ready: requirements.lock pyproject.toml
 	@$(call check_python)
-	@echo "Installing $$(grep -c '^[a-z]' requirements.lock) packages into $(VENV): about a minute ..."
+	@echo "Installing $$(grep -c '^[a-z]' requirements.lock) packages into $(VENV): up to a minute ..."
 	@$(PYTHON) -m venv --clear $(VENV)
 	@$(BIN)/python $(LOCKED) requirements.lock --no-compile
 	@$(BIN)/python $(PIP_INSTALL) --no-deps --no-build-isolation --editable .

@@ -1,6 +1,6 @@
 """Writes docs/estimates.md: what well-known models need, with the code that places them.
 
-make estimates                 writes the page anew
+make estimates                 writes the page
 make estimates ARGS=--check    only says whether it is up to date
 """
 

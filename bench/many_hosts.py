@@ -28,12 +28,11 @@ import aiohttp
 import orjson
 import structlog
 import uvloop
-import yaml
 
 from agent.daemon import run_agent
-from agent.settings import AgentSettings
 from schemas.wire import CONNECT_PATH, HEARTBEAT_S, JOIN_PATH, DeviceFacts
 from support.agent_double import hello, inventory
+from support.agents import simulated_settings
 from support.cluster import Cluster
 
 GPUS = 8
@@ -65,7 +64,7 @@ class ManyHosts:
         pipe = asyncio.subprocess.PIPE
         return cls(await asyncio.create_subprocess_exec(*argv, stdin=pipe, stdout=pipe))
 
-    async def tell(self, **order: Any) -> float:
+    async def send(self, **order: Any) -> float:
         """Sends one order; returns the seconds that it took."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -79,7 +78,7 @@ class ManyHosts:
         while len(tokens) < count:
             made = [cluster.post("/tokens", {}) for _ in range(min(_TOKENS_AT_ONCE, count - len(tokens)))]
             tokens += [token["token"] for token in await asyncio.gather(*made)]
-        return await self.tell(tokens=tokens)
+        return await self.send(tokens=tokens)
 
     async def aclose(self) -> None:
         """Kills it."""
@@ -220,24 +219,16 @@ async def _each(period_s: float, number: int) -> AsyncIterator[None]:
 
 
 def agents(url: str, folder: Path, group: asyncio.TaskGroup) -> Start:
-    """Starts real agents, each with a data folder of its own."""
+    """Starts real agents, each with its own data folder."""
     stop = asyncio.Event()
 
     async def start(number: int, token: str) -> None:
-        name = f"host-{number}"
-        hosts = folder / f"{name}.yaml"
-        gpu = {"model": MODEL, "memory": "80GiB", "count": GPUS}
-        hosts.write_text(yaml.safe_dump({"workers": [{"name": name, "gpus": [gpu]}]}))
-        settings = AgentSettings(
-            controller_url=url,
-            join_token=token,
-            name=name,
-            simulate=hosts,
-            data_dir=folder / name,
-            proxy_host="127.0.0.1",
-        )
+        host = {"name": f"host-{number}", "gpus": [{"model": MODEL, "memory": "80GiB", "count": GPUS}]}
+        home = folder / host["name"]
+        home.mkdir()
+        settings = simulated_settings(url, home, token, host)
         ready = asyncio.Event()
-        group.create_task(run_agent(settings, stop=stop, on_ready=ready.set), name=name)
+        group.create_task(run_agent(settings, stop=stop, on_ready=ready.set), name=settings.name)
         await ready.wait()
 
     return start

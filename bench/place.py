@@ -1,8 +1,8 @@
 """Placement through the real reconcilers and store, durable, on simulated workers without agents.
 
-Bursts alternate with a reference in the same database, so that what is quoted are ratios: round trips (`SELECT 1`) and
-commits of one claim each. Then single applies on the idle cluster: from the apply's commit to the claims' commit,
-heard by a listener of the bench's own. Asserts that the database is durable; ends with the audit.
+Bursts alternate with a reference in the same database, so the results are ratios: to round trips (`SELECT 1`) and to
+commits of one claim. Then follow single applies on the idle cluster, from the apply's commit to the claims' commit,
+as a listener hears them. The bench asserts that the database is durable, and ends with the audit.
 
     make bench-place            (or: python bench/place.py --workers 1000 5000 --instances 4000 --blocks 8)
 """
@@ -80,7 +80,7 @@ async def leader(database: Database) -> AsyncIterator[None]:
 
 
 async def make_workers(database: Database, count: int) -> None:
-    """`count` ready workers with eight GPUs each, written as the hub would."""
+    """Writes `count` ready workers with eight GPUs each, as the hub would."""
     ids = [uuid.uuid4() for _ in range(count)]
     async with database.transaction() as c:
         await c.execute("set local statement_timeout = 0")
@@ -110,7 +110,7 @@ async def make_workers(database: Database, count: int) -> None:
 
 
 async def assert_durable(database: Database) -> None:
-    """Neither fsync nor synchronous_commit is off: what is counted has reached the disk."""
+    """Asserts that fsync and synchronous_commit are on, so that counted commits are on disk."""
     async with database.connection() as c:
         for name in ("fsync", "synchronous_commit", "full_page_writes"):
             value = await c.fetchval(f"show {name}")
@@ -208,7 +208,7 @@ def report(title: str, blocks: list[Block]) -> None:
 
 
 async def run(options: argparse.Namespace, workers: int, folder: Path) -> None:
-    """The whole bench of one size of fleet, in one durable database."""
+    """Runs the bench for one number of workers, in one durable database."""
     async with EmbeddedPostgres(folder) as server:
         database = await Database.open(server.dsn)
         await migrate(database)
@@ -239,7 +239,7 @@ async def run(options: argparse.Namespace, workers: int, folder: Path) -> None:
 
 
 async def clear(database: Database) -> None:
-    """Empties the cluster between rounds: deletes everything; nothing was ever sent, so all of it goes at once."""
+    """Deletes everything between rounds; no command was ever sent, so all goes at once."""
     async with database.connection() as c:
         names = [row["name"] for row in await c.fetch("select name from deployments where deleted_at is null")]
         for name in names:

@@ -36,14 +36,14 @@ SETTLE_S = 20.0
 AIM = 0.25  # of one core
 APPLIES_AT_ONCE = 20
 LIMIT_S = 600.0
-# GPUs of an instance, and how many instances of each hundred have so many: 100 of them hold 160 GPUs.
+# GPUs of an instance, and how many of 100 instances have as many: together they hold 160 GPUs.
 SHAPES = ((1, 60), (2, 30), (4, 10))
 POLICY = {"default": True, "min_gpu_utilization": 50, "time_window": WINDOW_S, "dry_run": True}
 
 
 @dataclass(frozen=True)
 class Stretch:
-    """What a minute of one stretch costs (CPU seconds), writes (rows of samples each second) and holds (MiB)."""
+    """A minute of one stretch: CPU seconds, rows of samples written per second, memory in MiB."""
 
     controller: float
     postgres: float
@@ -62,7 +62,7 @@ class Bench:
         self.meter = Meter(psutil.Process(cluster.processes["controller"].pid), psutil.Process(hosts.pid))
 
     async def rows(self, query: str, *args: Any) -> list[Any]:
-        """Asks the controller's database."""
+        """Queries the controller's database."""
         connection = await asyncpg.connect(Layout(self.cluster.data_dir).url("postgresql"), command_timeout=LIMIT_S)
         try:
             return list(await connection.fetch(query, *args))
@@ -70,11 +70,11 @@ class Bench:
             await connection.close()
 
     async def count(self, query: str) -> int:
-        """Asks it for one number."""
+        """The one number that a query returns."""
         return int((await self.rows(query))[0][0])
 
     async def until(self, query: str, wanted: int, what: str) -> float:
-        """Waits until so many are there; returns the seconds it took."""
+        """Waits until the count is reached; returns the seconds."""
         began = time.monotonic()
         while (found := await self.count(query)) < wanted:
             if time.monotonic() - began > LIMIT_S:
@@ -83,7 +83,7 @@ class Bench:
         return time.monotonic() - began
 
     async def fill(self) -> None:
-        """Hosts join, and instances take all their GPUs."""
+        """Lets hosts join, and fills their GPUs with instances."""
         await self.hosts.add(self.cluster, self.options.hosts)
         await self.until("select count(*) from workers where phase = 'ready'", self.options.hosts, "hosts")
         limit = asyncio.Semaphore(APPLIES_AT_ONCE)
@@ -93,7 +93,7 @@ class Bench:
                 await self.cluster.apply(name, replicas=self.options.replicas, resources={"gpus": gpus})
 
         began, total = time.monotonic(), 0
-        for gpus, share in reversed(SHAPES):  # many GPUs first, so that none is left without a host that has as many
+        for gpus, share in reversed(SHAPES):  # the largest first, so that each finds a host with enough GPUs
             count = self.options.instances * share // 100 // self.options.replicas
             await asyncio.gather(*(apply(f"d{gpus}-{n}", gpus) for n in range(count)))
             total += count * self.options.replicas
@@ -106,7 +106,7 @@ class Bench:
         )
 
     async def write_past(self) -> None:
-        """Samples of a whole window and more, as if they had long been there; and instances that have run for long."""
+        """Writes samples of more than a window, and dates the instances back."""
         await self.rows(_PAST, int(PERIOD_S), WINDOW_S + 120, LOW + 1, BUSY + 5)
         await self.rows("update instances set running_since = now() - interval '2 h' where running_since is not null")
         await self.rows("vacuum analyze")
@@ -129,7 +129,7 @@ class Bench:
         return Stretch(controller, postgres, written, rss, pss)
 
     async def judge_all(self, instances: int) -> None:
-        """The policy comes, and everybody is judged for the first time."""
+        """Adds the policy and waits for the first verdict on every instance."""
         before, began = self.meter.cpu_s(), time.monotonic()
         status, answer = await self.cluster.call("PUT", "/policies/stop-idle", POLICY)
         assert status in (200, 201), answer
@@ -144,13 +144,13 @@ class Bench:
         )
 
     async def run(self) -> bool:
-        """The whole; whether the aim was kept."""
+        """Runs the bench; whether the aim is met."""
         await self.fill()
-        await self.rows("vacuum analyze")  # or the baseline would pay for what the filling left behind
+        await self.rows("vacuum analyze")  # else the baseline would include the work that filling left behind
         instances = await self.count(_RUNNING)
         baseline = await self.stretch("baseline, no samples")
-        await self.hosts.tell(sampling=True)
-        intake = await self.stretch("samples, no policy")
+        await self.hosts.send(sampling=True)
+        ingest = await self.stretch("samples, no policy")
         await self.write_past()
         await self.judge_all(instances)
         policies = await self.stretch("samples and policy")
@@ -158,14 +158,14 @@ class Bench:
             "select verdict, count(*) from policy_verdicts group by verdict order by verdict",
         )
         print(f"verdicts: {', '.join(f'{row[0]} {row[1]}' for row in evaluated)}")
-        return tell_cost(baseline, intake, policies)
+        return print_cost(baseline, ingest, policies)
 
 
 _RUNNING = "select count(*) from instances where phase = 'running' and running_since is not null"
 _SAMPLES = "select count(*) from samples"
 _IDLE_WANTED = """
     select count(distinct c.instance_id) from claims c join samples s on s.device = c.device where s.max <= {low}"""
-# Rows of an old transaction are no news to anybody: they are found by who reads the past.
+# Rows dated back send no hint: only a reader of the past finds them.
 _PAST = """
     insert into samples (at, device, worker_id, seq, period_s, mean, max, used_mib, processes, tx)
     select s.at - n * $1::int * interval '1 second', s.device, s.worker_id, s.seq - n * 1000, s.period_s, s.mean, s.max,
@@ -174,9 +174,9 @@ _PAST = """
            generate_series(1, $2::int / $1) n"""
 
 
-def tell_cost(baseline: Stretch, intake: Stretch, policies: Stretch) -> bool:
-    """Prints the differences; whether they keep to the aim."""
-    steps = (("intake and history", baseline, intake), ("evaluation", intake, policies), ("in all", baseline, policies))
+def print_cost(baseline: Stretch, ingest: Stretch, policies: Stretch) -> bool:
+    """Prints the differences; whether they meet the aim."""
+    steps = (("ingest and history", baseline, ingest), ("evaluation", ingest, policies), ("in all", baseline, policies))
     for what, before, after in steps:
         controller, postgres = after.controller - before.controller, after.postgres - before.postgres
         print(
@@ -187,7 +187,7 @@ def tell_cost(baseline: Stretch, intake: Stretch, policies: Stretch) -> bool:
     kept = share <= AIM
     print(
         "rings of samples, and what else is kept of what is watched: "
-        f"{policies.controller_mib - intake.controller_mib:.0f} MiB"
+        f"{policies.controller_mib - ingest.controller_mib:.0f} MiB"
     )
     print(f"{'PASS' if kept else 'FAIL'}: {share:.1%} of one core in all; the aim is at most {AIM:.0%}")
     return kept

@@ -1,9 +1,9 @@
 """A storm of applies and deletes against a real controller with its durable database and two simulated hosts.
 
-Each storm applies and deletes many deployments with distinct inputs, whose analyses take two seconds, twice over. Then
-one is applied, which must not notice. A process of its own looks into /proc each ten milliseconds meanwhile. Afterwards
-many slow analyses stay alive while a quick deployment is applied, and ten more storms show what memory is kept. Each
-check is printed with its figure; exits with 1 where one fails.
+Each storm applies and deletes many deployments with distinct inputs, whose analyses take two seconds, twice. Then one
+more is applied, which must not be affected. Another process reads /proc every ten milliseconds meanwhile. Then a quick
+deployment is applied during many slow analyses, and ten more storms measure retained memory. Each check is printed with
+its figure. The bench exits with 1 where one fails.
 
     make bench-storm            (or: PYTHONPATH=tests python bench/storm.py --size 300 --storms 10 --slow 100)
 """
@@ -23,8 +23,8 @@ from support.cluster import Cluster
 from support.proc_watch import ProcWatch
 from support.storm import Storm, controller_rss_mib, left_rows, nothing_left, pool_size, read_counted
 
-HOLD_S = 2.5  # from a storm's applies to its deletes: the first analyses are done, and their engines start
-QUIET_S = 0.3  # between a storm's last DELETE and what is applied next: all processes are gone for most of it
+HOLD_S = 2.5  # from a storm's applies to its deletes, in which the first engines start
+QUIET_S = 0.3  # between a storm's last DELETE and the next apply; all processes end early in it
 REST_S = 5.0  # before memory is read
 GONE_LIMIT_S = 120.0
 
@@ -36,19 +36,19 @@ MEMORY_RATIO = 1.10
 
 
 class Verdict:
-    """Prints checks as they come; remembers whether all passed."""
+    """Prints checks; records whether all passed."""
 
     def __init__(self) -> None:
         self.passed = True
 
     def check(self, what: str, figure: str, *, ok: bool) -> None:
-        """One line."""
+        """Prints one check."""
         self.passed = self.passed and ok
         print(f"{'pass' if ok else 'FAIL'}  {what}: {figure}", flush=True)
 
 
 async def one_storm(cluster: Cluster, storm: Storm, verdict: Verdict) -> None:
-    """A storm watched from outside, then one deployment more."""
+    """A storm under watch, then one more deployment."""
     file = cluster.folder / "sightings"
     async with ProcWatch(cluster.processes["controller"].pid, file) as watch:
         began = time.monotonic()
@@ -89,7 +89,7 @@ async def one_storm(cluster: Cluster, storm: Storm, verdict: Verdict) -> None:
 
 
 async def nothing_is_left(cluster: Cluster, verdict: Verdict) -> None:
-    """Rows, claims and processes go."""
+    """Checks that rows, claims and processes are gone."""
     took = await cluster.until(lambda: nothing_left(cluster), "nothing is left", GONE_LIMIT_S)
     rows = await left_rows(cluster)
     figure = f"gone {took:.1f} s later; rows {rows or 'none'}, engines {len(cluster.engines())}"
@@ -99,7 +99,7 @@ async def nothing_is_left(cluster: Cluster, verdict: Verdict) -> None:
 
 
 async def quick_behind_slow(cluster: Cluster, storm: Storm, count: int, verdict: Verdict) -> None:
-    """A quick deployment while `count` slow analyses stay alive."""
+    """A quick deployment during `count` slow analyses."""
     slow = [f"slow-{n}" for n in range(count)]
     await storm.apply_slow(slow, seconds=600)
     await asyncio.sleep(1)
@@ -115,7 +115,7 @@ async def quick_behind_slow(cluster: Cluster, storm: Storm, count: int, verdict:
 
 
 async def memory_over(cluster: Cluster, storm: Storm, storms: int, verdict: Verdict) -> None:
-    """Resident memory of the controller at rest, before and after so many storms."""
+    """The controller's resident memory at rest, before and after so many storms."""
     await asyncio.sleep(REST_S)
     before = controller_rss_mib(cluster)
     for n in range(storms):
@@ -132,7 +132,7 @@ async def memory_over(cluster: Cluster, storm: Storm, storms: int, verdict: Verd
 
 
 async def run(options: argparse.Namespace, folder: Path) -> bool:
-    """The whole bench; whether all checks passed."""
+    """Runs the bench; whether all checks passed."""
     cluster, verdict = Cluster(folder), Verdict()
     try:
         await cluster.start_controller()

@@ -1,4 +1,4 @@
-"""A real model server through the whole road: manifest, placement, agent, gateway, the official client.
+"""A real model server end to end: manifest, placement, agent, gateway, the official client.
 
 `transformers` must be on the search path; its own interpreter, beside it, makes the model.
 """
@@ -17,7 +17,7 @@ from openai import BadRequestError, NotFoundError, OpenAI
 from support.up_process import Up, clean_env
 
 MODEL_MAKER = Path(__file__).parents[1] / "support" / "tiny_llama.py"
-START_LIMIT = "150s"  # importing torch alone takes many seconds on a busy machine
+START_LIMIT = "150s"  # importing torch takes many seconds on a busy machine
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -60,7 +60,7 @@ def gpuward(up: Up, *words: str, manifest: dict[str, Any] | None = None) -> str:
 
 
 def apply(up: Up, manifest: dict[str, Any]) -> dict[str, Any]:
-    """Applies, waits until it runs, and returns the one instance's status."""
+    """Applies it and waits until it runs; returns its instance's status."""
     gpuward(up, "apply", "--wait", "--timeout", START_LIMIT, "-f", "-", manifest=manifest)
     (instance,) = json.loads(gpuward(up, "get", "instances", "-o", "json"))["items"]
     status: dict[str, Any] = instance["status"]
@@ -98,8 +98,8 @@ def test_a_tiny_llama_on_cpu_answers_the_official_client(up: Up, tiny_llama: Pat
         assert "".join(c.choices[0].delta.content or "" for c in chunks if c.choices) == text
         assert client.completions.create(model="tiny", prompt="Once", max_tokens=4).choices[0].text
         with pytest.raises(NotFoundError):
-            client.chat.completions.create(model="nobody", messages=messages)
-        with pytest.raises(BadRequestError):  # the engine's own refusal comes through
+            client.chat.completions.create(model="unknown", messages=messages)
+        with pytest.raises(BadRequestError):  # the engine's own refusal is passed on
             client.completions.create(model="tiny", prompt=[1, 2], max_tokens=4)
         gpuward(up, "delete", "--wait", "tiny")
         assert not engine.is_running()

@@ -40,7 +40,7 @@ def _move(one: Any, gpus: Sequence[Any], first: int) -> NewRelocation:
         epoch=one["epoch"],
         workers=tuple(dict.fromkeys(gpu["name"] for gpu in to)),
         gpus=tuple(gpu["uuid"] for gpu in to),
-        demand="somebody",
+        demand="another",
     )
 
 

@@ -24,7 +24,7 @@ from controller.store.workers import phases
 from support.awaits import Awaits
 from support.failpoints import FailingDatabase, Failpoints, Kind
 from support.ledger import add_deployment, rows
-from support.road import ACTS, ANALYSED, PUSHED, Act, Crew, World, differences
+from support.road import ACTS, ANALYSED, PREEMPTED, Act, Crew, World, differences
 from support.shift import Shift
 
 AWAITS = Awaits(
@@ -166,7 +166,7 @@ async def test_a_fault_around_an_analysis(db: Database, admin: "asyncpg.Pool[asy
 async def test_a_fault_while_one_is_pushed_out(db: Database, admin: "asyncpg.Pool[asyncpg.Record]", kind: Kind) -> None:
     """One leaves and no second one, whatever fails meanwhile, and it gets its place back."""
     plain = await Shift.begin(await World.make(db), db, Failpoints(AWAITS))
-    await play_road(plain, PUSHED)
+    await play_road(plain, PREEMPTED)
     left, wants = each_once(
         n
         for n in (*NAMES, *PREEMPTING)
@@ -174,7 +174,7 @@ async def test_a_fault_while_one_is_pushed_out(db: Database, admin: "asyncpg.Poo
     )
     points = Failpoints(AWAITS, kind, wants)
     shift = await Shift.begin(await World.make(db), FailingDatabase(db, points, admin), points)
-    await play_road(shift, PUSHED)
+    await play_road(shift, PREEMPTED)
     assert not left.intersection(PREEMPTING)
     assert differences(shift.pictures, plain.pictures) == []
 

@@ -6,15 +6,19 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from agent.daemon import run_agent
 from agent.gpus.simulated import gpu_uuid
 from agent.settings import AgentSettings
 from support.controller_double import TOKEN, WAIT_S, ControllerDouble
 
-HOSTS = """
-workers:
-  - {name: sim-1, host_memory: 64GiB, labels: {zone: a}, gpus: [{model: H100, memory: 8GiB, count: 2}]}
-"""
+HOST = {
+    "name": "sim-1",
+    "host_memory": "64GiB",
+    "labels": {"zone": "a"},
+    "gpus": [{"model": "H100", "memory": "8GiB", "count": 2}],
+}
 GPU0, GPU1 = gpu_uuid("sim-1", 0), gpu_uuid("sim-1", 1)
 
 
@@ -39,13 +43,24 @@ class AgentUnderTest:
         await asyncio.gather(self.task, return_exceptions=True)
 
 
+def write_hosts(folder: Path, host: dict[str, Any]) -> Path:
+    """A file of simulated hosts with this one; an existing one is kept."""
+    file = folder / "hosts.yaml"
+    if not file.exists():
+        file.write_text(yaml.safe_dump({"workers": [host]}))
+    return file
+
+
+def simulated_settings(url: str, folder: Path, token: str, host: dict[str, Any], **fields: Any) -> AgentSettings:
+    """Settings of an agent that simulates this host and keeps its files in the folder."""
+    hosts = write_hosts(folder, host)
+    given = {"name": host["name"], "simulate": hosts, "data_dir": folder / "data", "proxy_host": "127.0.0.1"}
+    return AgentSettings(controller_url=url, **{"join_token": token, **given, **fields})
+
+
 def settings_for(controller: ControllerDouble, folder: Path, **fields: Any) -> AgentSettings:
-    """Settings of a simulated agent that can join."""
-    hosts = folder / "hosts.yaml"
-    if not hosts.exists():
-        hosts.write_text(HOSTS)
-    given = {"join_token": TOKEN, "simulate": hosts, "data_dir": folder / "data", "proxy_host": "127.0.0.1"}
-    return AgentSettings(controller_url=controller.url, **{**given, **fields})
+    """Settings of an agent that can join this controller."""
+    return simulated_settings(controller.url, folder, TOKEN, HOST, **{"name": None, **fields})
 
 
 @asynccontextmanager

@@ -108,8 +108,8 @@ class ControllerDouble:
 
     def latest(self, instance: str, *, epoch: int = 1, rank: int = 0) -> ProcessReport | None:
         """The newest report of a process, those of hellos included."""
-        told = [*(process for hello in self.hellos for process in hello.processes), *self.reports]
-        mine = [r for r in told if (r.instance, r.epoch, r.rank) == (instance, epoch, rank)]
+        reported = [*(process for hello in self.hellos for process in hello.processes), *self.reports]
+        mine = [r for r in reported if (r.instance, r.epoch, r.rank) == (instance, epoch, rank)]
         return max(mine, key=lambda report: report.seq, default=None)
 
     async def state(self, instance: str, *states: str, epoch: int = 1) -> ProcessReport:

@@ -10,7 +10,7 @@ from support.cluster import READY_S, Cluster, Json
 
 _LIMIT_S = 30.0
 # Written by a leader's reconcilers and by the API; only reconcilers insert commands.
-REIGN = ("deployments", "revisions", "instances", "claims", "lease", "commands")
+LEADER = ("deployments", "revisions", "instances", "claims", "lease", "commands")
 # Written by a hub about its connected agents.
 HUB = ("worker_liveness", "processes", "workers")
 _RECORD = """
@@ -110,7 +110,7 @@ class Controllers(Cluster):
         connection = await asyncpg.connect(self._dsn, timeout=_LIMIT_S, command_timeout=_LIMIT_S)
         try:
             await connection.execute(_RECORD)
-            for table in (*REIGN, *HUB):
+            for table in (*LEADER, *HUB):
                 events = "insert" if table == "commands" else "insert or update or delete"
                 await connection.execute(
                     f"create trigger test_note after {events} on {table} for each row execute function test_note()"
@@ -118,7 +118,7 @@ class Controllers(Cluster):
         finally:
             await connection.close(timeout=_LIMIT_S)
 
-    async def written_by(self, name: str, *, since_term: int, places: tuple[str, ...] = REIGN) -> list[str]:
+    async def written_by(self, name: str, *, since_term: int, places: tuple[str, ...] = LEADER) -> list[str]:
         """The rows that this one wrote in that term or a later one."""
         query = """select term || ': ' || what || ' ' || place as noted from test_writes
                     where who = $1 and term >= $2 and place = any($3) order by id"""

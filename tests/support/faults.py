@@ -164,7 +164,7 @@ class Faults:
         return psutil.Process(int(file.read_text().splitlines()[0]))
 
     @asynccontextmanager
-    async def stranger(self) -> AsyncIterator["asyncpg.Connection[Any]"]:
+    async def own_connection(self) -> AsyncIterator["asyncpg.Connection[Any]"]:
         """A connection of the test's own to the controller's database."""
         connection = await asyncpg.connect(self.dsn, timeout=_STATEMENT_S, command_timeout=_STATEMENT_S)
         try:
@@ -174,7 +174,7 @@ class Faults:
 
     async def backends(self, which: str) -> list[int]:
         """Pids of the controller's connections for which the condition on pg_stat_activity holds."""
-        async with self.stranger() as connection:
+        async with self.own_connection() as connection:
             query = f"select pid from pg_stat_activity where application_name = 'gpuward' and ({which})"  # noqa: S608 - the test's own
             return [row["pid"] for row in await connection.fetch(query)]
 

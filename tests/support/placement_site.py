@@ -3,27 +3,13 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from agent.daemon import run_agent
 from agent.gpus.simulated import gpu_uuid
-from agent.settings import AgentSettings
+from support.agents import AgentUnderTest, simulated_settings
 from support.cluster import Cluster, Json
 from support.placement_tables import host_of
-
-_LIMIT_S = 30.0
-
-
-@dataclass
-class Agent:
-    """A real agent in the test's own loop."""
-
-    task: asyncio.Task[int]
-    stop: asyncio.Event
 
 
 class Site:
@@ -31,7 +17,7 @@ class Site:
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
-        self._agents: dict[str, Agent] = {}
+        self._agents: dict[str, AgentUnderTest] = {}
         self._joined = 0
 
     async def host(self, name: str, **more: Any) -> None:
@@ -40,25 +26,15 @@ class Site:
         self._joined += 1
         folder = self.cluster.folder / f"agent-{self._joined}"
         folder.mkdir()
-        file = folder / "hosts.yaml"
-        file.write_text(yaml.safe_dump({"workers": [host]}))
-        stop = asyncio.Event()
-        settings = AgentSettings(
-            controller_url=self.cluster.url,
-            join_token=(await self.cluster.post("/tokens", {}))["token"],
-            name=name,
-            simulate=file,
-            data_dir=folder / "data",
-            proxy_host="127.0.0.1",
-        )
-        task = asyncio.create_task(run_agent(settings, stop=stop), name=name)
-        self._agents[name] = Agent(task, stop)
+        token = (await self.cluster.post("/tokens", {}))["token"]
+        agent = AgentUnderTest(simulated_settings(self.cluster.url, folder, token, host))
+        self._agents[name] = agent
 
         async def settled() -> bool:
-            return task.done() or await self.cluster.worker_is(name, "ready")
+            return agent.task.done() or await self.cluster.worker_is(name, "ready")
 
         await self.cluster.until(settled, f"{name} is ready")
-        assert not task.done(), "the agent ended; its log says why"
+        assert not agent.task.done(), "the agent ended; its log says why"
 
     async def hosts(self, *names: str) -> None:
         """Lets several hosts join at once."""
@@ -68,28 +44,23 @@ class Site:
 
     async def silence(self, name: str) -> None:
         """Ends the host's agent cleanly; the controller counts the worker as not ready."""
-        await self._end(name)
+        await self._agents.pop(name).stop()
         await self.cluster.until(lambda: self._not_ready(name), f"{name} is not ready")
 
     async def _not_ready(self, name: str) -> bool:
         return not await self.cluster.worker_is(name, "ready")
-
-    async def _end(self, name: str) -> None:
-        agent = self._agents.pop(name)
-        agent.stop.set()
-        async with asyncio.timeout(_LIMIT_S):
-            await agent.task
 
     async def clear(self) -> None:
         """Deletes deployments and hosts, with their engines."""
         for one in (await self.cluster.get("/deployments"))["items"]:
             await self.cluster.delete(one["name"])
         await self.cluster.until(lambda: self._is_empty("/deployments", "/instances"), "nothing runs any more")
-        await asyncio.gather(*(self._end(name) for name in list(self._agents)))
+        agents, self._agents = self._agents, {}
+        await asyncio.gather(*(agent.stop() for agent in agents.values()))
         for worker in (await self.cluster.get("/workers"))["items"]:
             status, answer = await self.cluster.call("DELETE", f"/workers/{worker['name']}")
             assert status in (200, 202, 204), answer
-        await self.cluster.until(lambda: self._is_empty("/workers"), "nobody is left")
+        await self.cluster.until(lambda: self._is_empty("/workers"), "all are gone")
 
     async def _is_empty(self, *paths: str) -> bool:
         return not any([(await self.cluster.get(path))["items"] for path in paths])

@@ -81,13 +81,13 @@ class Policed:
         epoch: int = 1,
     ) -> None:
         """Writes samples of the instance's GPU by age, in one transaction. `own`: of its processes only."""
-        told = [[instance, epoch, 0, own, own, requests]]
+        reported = [[instance, epoch, 0, own, own, requests]]
         async with self.db.transaction() as c:
             await c.executemany(
                 """insert into samples (at, device, worker_id, seq, period_s, mean, max, processes)
                    values (to_timestamp($1), $2, $3, 1, $4, $5, $5, $6)""",
                 [
-                    (self.now - age, self.gpus[instance], uuid.UUID(self.host.id), PERIOD_S, value, told)
+                    (self.now - age, self.gpus[instance], uuid.UUID(self.host.id), PERIOD_S, value, reported)
                     for age, value in values.items()
                 ],
             )

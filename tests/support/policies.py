@@ -138,7 +138,7 @@ class PolicyWatch:
         found = (await self.cluster.get(f"/events?object=deployment/{name}&reason={reason}&limit=100"))["items"]
         return [{**event, "at": datetime.fromisoformat(event["at"])} for event in reversed(found)]
 
-    async def told(self, reason: str, name: str, limit_s: float = 40.0) -> Json:
+    async def only_event(self, reason: str, name: str, limit_s: float = 40.0) -> Json:
         """Waits for the only event of this reason."""
         found: list[Json] = []
 
@@ -181,7 +181,7 @@ class PolicyWatch:
         return row["at"]  # type: ignore[no-any-return]
 
     def check_evidence(self, event: Json, served: Iterable[Serving], worker: str = "") -> None:
-        """The event holds what somebody needs who doubts it."""
+        """Checks that the event's evidence suffices to verify it."""
         served = list(served)
         evidence = event["evidence"]
         assert {gpu["uuid"] for gpu in evidence["gpus"]} == {uuid for one in served for uuid in one.gpus}

@@ -62,7 +62,7 @@ class Subjects:
         heard = not_before or self.served[self.idle].since
         for name in (self.idle, self.falls):
             served = self.served[name]
-            event = await self.watch.told("policy_stop", name, limit_s)
+            event = await self.watch.only_event("policy_stop", name, limit_s)
             await self.watch.check_not_early(event, [served])
             assert event["at"] >= heard, event
             full = served.full_at()

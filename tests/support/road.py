@@ -282,8 +282,8 @@ ANALYSED: Sequence[Act] = (
     Act("delete_slow", lambda w: deployments.delete(w.db, "slow")),
 )
 # Nine GPUs are claimed; a preempted instance gets its GPU back in the end.
-PUSHED: Sequence[Act] = (
+PREEMPTED: Sequence[Act] = (
     Act("fill", lambda w: w.apply("low", replicas=9, resources={"gpus": 1})),
-    Act("push_out", lambda w: w.apply("high", priority=900, preempt=True, resources={"gpus": 1})),
-    Act("make_way", lambda w: deployments.delete(w.db, "high")),
+    Act("preempt", lambda w: w.apply("high", priority=900, preempt=True, resources={"gpus": 1})),
+    Act("end_preemptor", lambda w: deployments.delete(w.db, "high")),
 )

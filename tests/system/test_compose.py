@@ -1,4 +1,4 @@
-"""What docker-compose.yml relies on, without Docker: its hosts, its token script, and what it grants to whom."""
+"""What docker-compose.yml relies on, without Docker: its hosts, its token script, and its services' rights."""
 
 import asyncio
 import sys
@@ -40,7 +40,7 @@ async def _make_tokens(cluster: Cluster, folder: Path, client_env: Path) -> tupl
     return process.returncode or 0, output.decode()
 
 
-async def test_the_script_gives_tokens_to_those_alone_that_have_not_joined(cluster: Cluster, tmp_path: Path) -> None:
+async def test_the_script_makes_tokens_only_for_hosts_that_have_not_joined(cluster: Cluster, tmp_path: Path) -> None:
     await cluster.start_controller()
     client_env = cluster.data_dir / "client.env"
     assert await _make_tokens(cluster, tmp_path, client_env) == (0, "gpu-1 may join\ngpu-2 may join\n")

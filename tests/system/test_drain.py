@@ -1,4 +1,4 @@
-"""A drained host is emptied without anybody waiting for a timer, and what was on it runs elsewhere."""
+"""A drained host is emptied without waiting for a timer, and its instances run elsewhere."""
 
 from support.cluster import Cluster
 

@@ -1,4 +1,4 @@
-"""Servers of models as hosts have them installed: which is chosen, what it is started with, and who answers."""
+"""Model servers as hosts have them installed: which is chosen, its arguments, and its answers."""
 
 import json
 import os
@@ -16,12 +16,12 @@ CONFIG = {
     "hidden_size": 1024, "intermediate_size": 3072, "num_attention_heads": 16, "num_key_value_heads": 8,
     "head_dim": 128, "vocab_size": 151936, "max_position_embeddings": 40960,
 }  # fmt: skip
-# Stands in for a server: notes what it was started with, and serves as the simulated engine does.
+# Stands in for a server: records its arguments, and serves as the simulated engine does.
 PROGRAM = """#!{python}
 import json, os, sys
 with open({log!r}, "a") as log:
-    told = {{name: os.environ.get(name) for name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")}}
-    log.write(json.dumps([os.path.basename(sys.argv[0]), sys.argv[1:], told]) + "\\n")
+    env = {{name: os.environ.get(name) for name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")}}
+    log.write(json.dumps([os.path.basename(sys.argv[0]), sys.argv[1:], env]) + "\\n")
 if "--headless" in sys.argv:
     os.execvp("sleep", ["sleep", "600"])
 port = sys.argv[sys.argv.index("--port") + 1]
@@ -40,7 +40,7 @@ def model(folder: Path) -> Path:
 
 
 def install(folder: Path, log: Path, *names: str) -> str:
-    """A search path with these programs in front."""
+    """A search path that begins with these programs."""
     folder.mkdir()
     for name in names:
         program = folder / name
@@ -74,14 +74,14 @@ async def test_the_best_engine_that_a_host_has_serves_the_model(cluster: Cluster
     assert (instance["status"]["worker"], instance["status"]["engine"]) == ("good", "vllm")
     assert gpu["memory_mib"] == 1434 + 14336 + 537 + 576 + 512  # as on the page of estimates
     fraction = (gpu["memory_mib"] - 576 - 512) / (80 * 1024)
-    ((program, argv, told),) = started()
+    ((program, argv, env),) = started()
     port = argv[argv.index("--port") + 1]
     assert (program, argv) == (
         "vllm",
         ["serve", str(folder), "--host", "127.0.0.1", "--port", port, "--gpu-memory-utilization", f"{fraction:.4f}",
          "--max-model-len", "8192", "--max-num-seqs", "256"],
     )  # fmt: skip
-    assert told == {"CUDA_VISIBLE_DEVICES": "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    assert env == {"CUDA_VISIBLE_DEVICES": "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     assert await ask(cluster, "chat") == 200
 
     cluster.engines()[instance["name"]].kill()
@@ -134,8 +134,8 @@ async def test_a_model_too_big_for_one_host_is_served_by_two(cluster: Cluster, t
         "workers": 2, "tp": 1, "pp": 2, "dp": 1,
     }  # fmt: skip
     ranks = {}
-    for _, argv, told in (json.loads(line) for line in log.read_text().splitlines()):
-        assert told["CUDA_VISIBLE_DEVICES"] == "0"
+    for _, argv, env in (json.loads(line) for line in log.read_text().splitlines()):
+        assert env["CUDA_VISIBLE_DEVICES"] == "0"
         flags = dict(pairwise(argv))
         ranks[int(flags["--node-rank"])] = ("--headless" in argv, flags)
     (leads, one), (follows, other) = ranks[0], ranks[1]

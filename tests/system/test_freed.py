@@ -1,4 +1,4 @@
-"""Room is free when its process is proven gone and not before, and then those who wait have it within a second."""
+"""Capacity is free once its process is proven gone, not before, and pending instances get it within a second."""
 
 from datetime import datetime
 
@@ -9,8 +9,8 @@ from support.cluster import Cluster
 SLOW_S = 8
 
 
-async def test_a_slow_death_keeps_its_gpus_and_the_next_in_line_follows_at_once(cluster: Cluster) -> None:
-    """N3: nothing else is placed there before the agent says it is gone. N4: then by priority and age, at once."""
+async def test_a_slow_stop_keeps_its_gpus_and_the_next_in_the_queue_follows_at_once(cluster: Cluster) -> None:
+    """N3: nothing is placed there before the agent reports the end. N4: then by priority and age, at once."""
     await cluster.start_controller()
     await cluster.start_agent("w", gpus=2)
     await cluster.apply("slow", resources={"gpus": 2}, args={"ignore_sigterm": True}, drain_time=f"{SLOW_S}s")
@@ -29,7 +29,7 @@ async def test_a_slow_death_keeps_its_gpus_and_the_next_in_line_follows_at_once(
     looked = 0
     while lives(process):
         held = [i["spec"]["deployment"] for i in await cluster.instances() if i["status"]["claims"]]
-        if lives(process):  # so it lived when they were read
+        if lives(process):  # so it ran when they were read
             assert held == ["slow"]
             looked += 1
     assert looked > SLOW_S

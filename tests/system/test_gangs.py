@@ -10,7 +10,7 @@ GANG = {"gpus": 2, "gpu_memory": "30GiB", "max_workers": 2}
 
 
 def ranks(cluster: Cluster) -> dict[tuple[str, int], psutil.Process]:
-    """Living engine processes by instance and rank."""
+    """Running engine processes by instance and rank."""
     found = {}
     for process in psutil.process_iter():
         try:
@@ -23,7 +23,7 @@ def ranks(cluster: Cluster) -> dict[tuple[str, int], psutil.Process]:
 
 
 async def test_a_gang_serves_and_is_replaced_as_a_whole_when_a_worker_is_lost(cluster: Cluster) -> None:
-    """N8: the second worker is lost; the first one's process is reaped, and its GPU is free for the substitute."""
+    """N8: the second worker is lost; the first one's process is stopped, and its GPU is free for the replacement."""
     await cluster.start_controller(**{**SHORT, "GPUWARD_LOST_AFTER_S": "8"})
     for name in ("g1", "g2"):
         await cluster.start_agent(name, gpus=1)
@@ -40,7 +40,7 @@ async def test_a_gang_serves_and_is_replaced_as_a_whole_when_a_worker_is_lost(cl
 
     leader, second = status["workers"]
     await cluster.start_agent("g3", gpus=1)
-    await cluster.start_agent("g4", gpus=1)  # so that one silent worker of four is no breaker's case
+    await cluster.start_agent("g4", gpus=1)  # so that one silent worker of four does not open the breaker
     await cluster.post("/workers/g4/cordon")
     first_pid = ranks(cluster)[gang["name"], 0].pid
     cluster.kill(second)
@@ -82,11 +82,11 @@ async def test_one_rank_that_ends_ends_the_gang_and_it_starts_again_together(clu
     before = {key: process.pid for key, process in ranks(cluster).items()}
     ranks(cluster)[gang["name"], 1].kill()
 
-    async def anew() -> bool:
+    async def restarted() -> bool:
         (one,) = await cluster.instances("d")
         return bool(one["status"]["phase"] == "running" and one["status"]["epoch"] > gang["status"]["epoch"])
 
-    await cluster.until(anew, "it runs again in a later epoch", 30)
+    await cluster.until(restarted, "it runs again in a later epoch", 30)
     after = {key: process.pid for key, process in ranks(cluster).items()}
     assert set(after) == set(before)
     assert not set(after.values()) & set(before.values())

@@ -1,4 +1,4 @@
-"""Gone means gone: what is deleted stops computing at once, leaves nothing, and its name is free at once."""
+"""A deleted deployment stops computing at once, leaves nothing, and its name is free at once."""
 
 import asyncio
 import os
@@ -11,7 +11,7 @@ from support.cluster import Cluster
 
 
 def children(pid: int) -> list[psutil.Process]:
-    """Computation processes of the controller, by what their command line says."""
+    """Computation processes of the controller, by their command line."""
     found = []
     for process in psutil.Process(pid).children(recursive=True):
         try:
@@ -23,7 +23,7 @@ def children(pid: int) -> list[psutil.Process]:
 
 
 def alive(pid: int) -> bool:
-    """From outside, in /proc; a zombie no longer computes but counts until it is reaped."""
+    """Whether it is in /proc; a zombie does not compute, but counts until it is reaped."""
     return Path(f"/proc/{pid}").exists()
 
 

@@ -1,4 +1,4 @@
-"""The past of real processes: graphs, the idle report and `top`, across a crash of the controller and a deletion."""
+"""The history of real processes: graphs, idle report and `top`, across a controller's crash and a deletion."""
 
 import asyncio
 import csv
@@ -31,7 +31,7 @@ async def gpuward(cluster: Cluster, *words: str) -> str:
     return out.decode()
 
 
-async def test_what_was_used_and_wasted_is_known_across_a_crash(cluster: Cluster) -> None:
+async def test_usage_and_waste_are_known_across_a_crash(cluster: Cluster) -> None:
     await cluster.start_controller(**OFTEN)
     await cluster.start_agent("host", gpus=2, memory="40GiB")
     await cluster.apply("works", resources={"gpus": 1}, args={"utilization": 90})
@@ -45,8 +45,8 @@ async def test_what_was_used_and_wasted_is_known_across_a_crash(cluster: Cluster
 
         return seen
 
-    await cluster.until(at_least("works", "used", 1), "minutes tell of the one")
-    await cluster.until(at_least("sleeps", "wasted", 0.25), "minutes tell of the other")
+    await cluster.until(at_least("works", "used", 1), "minutes hold the one")
+    await cluster.until(at_least("sleeps", "wasted", 0.25), "minutes hold the other")
     cluster.kill("controller")
     await cluster.start_controller(**OFTEN)
     before = (await hours_of(cluster))["works"]["used"]

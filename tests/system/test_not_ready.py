@@ -1,4 +1,4 @@
-"""A host that is not ready is never used, whoever chose it; once it is back, those who waited start by themselves."""
+"""A host that is not ready is never used, even if a user chose it. Once it is back, pending instances start."""
 
 import signal
 

@@ -4,7 +4,7 @@ from support.cluster import Cluster
 from support.policies import IDLE_POLICY, SAMPLING, PolicyWatch
 
 
-async def test_what_is_idle_for_a_window_is_stopped_and_what_is_busy_is_not(cluster: Cluster) -> None:
+async def test_an_idle_deployment_is_stopped_and_a_busy_one_is_not(cluster: Cluster) -> None:
     watch = PolicyWatch(cluster)
     await cluster.start_controller(**SAMPLING)
     await cluster.start_agent("host", gpus=2)
@@ -14,7 +14,7 @@ async def test_what_is_idle_for_a_window_is_stopped_and_what_is_busy_is_not(clus
     (unused,) = await watch.serving("unused")
     (busy,) = await watch.serving("busy")
 
-    event = await watch.told("policy_stop", "unused", 60)
+    event = await watch.only_event("policy_stop", "unused", 60)
     await watch.check_not_early(event, [unused])
     watch.check_evidence(event, [unused], "host")
     await cluster.until(lambda: cluster.phase_is("unused", "stopped"), "unused is stopped")

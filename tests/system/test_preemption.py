@@ -1,9 +1,9 @@
-"""Preemption as a user sees it: the lower one stops gracefully, the higher one runs there, and what waits says why."""
+"""Preemption on real processes: the victim drains, the preemptor runs there, and the pending one has a reason."""
 
 from support.cluster import Cluster
 
 
-async def test_the_higher_one_runs_where_the_lower_one_ran_and_that_waits_its_turn(cluster: Cluster) -> None:
+async def test_the_preemptor_runs_where_the_victim_ran_and_the_victim_is_requeued(cluster: Cluster) -> None:
     await cluster.start_controller()
     await cluster.start_agent("w", gpus=2)
     await cluster.apply("low", priority=10, replicas=2, resources={"gpus": 1})

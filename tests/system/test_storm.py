@@ -10,7 +10,7 @@ from support.proc_watch import ProcWatch
 from support.storm import Storm, controller_rss_mib, left_rows, nothing_left, pool_size, read_counted
 
 SIZE = 60
-# Generous: other tests may have the cores meanwhile. The bench holds the product to its promises.
+# Generous: other tests may use the cores meanwhile. The bench checks the real limits.
 GONE_S = 1.5
 RUNS_S = 15.0
 CANCEL_P99_S = 1.0

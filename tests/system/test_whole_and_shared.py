@@ -1,4 +1,4 @@
-"""The ledger knows every kind of request: whole GPUs and shared memory never meet on one GPU, across a crash too."""
+"""Whole GPUs and shared memory never meet on one GPU, across a crash too."""
 
 from support.cluster import Cluster
 
@@ -36,7 +36,7 @@ async def test_two_whole_two_by_memory_a_crash_and_four_whole(cluster: Cluster) 
         (only,) = await cluster.instances("ninth") or [{"status": {"reason": ""}}]
         return only["status"]["reason"] in ("exclusive_conflict", "need_gt_free")
 
-    await cluster.until(waits_with_a_reason, "the ninth waits with a reason")
+    await cluster.until(waits_with_a_reason, "the ninth is pending with a reason")
     (waiting,) = await cluster.instances("ninth")
     assert waiting["status"]["phase"] == "pending"
     assert waiting["status"]["explain"]["workers"] == 1

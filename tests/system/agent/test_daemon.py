@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from support.agents import GPU0, HOSTS
+from support.agents import GPU0, HOST, write_hosts
 from support.controller_double import TOKEN, WAIT_S, ControllerDouble, simulated_order
 
 MAIN = "import sys; from agent.daemon import main; from agent.settings import AgentSettings; "
@@ -19,12 +19,10 @@ SERVE = MAIN + "sys.exit(main(AgentSettings()))"
 
 @asynccontextmanager
 async def daemon(controller: ControllerDouble, folder: Path, **env: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    hosts = folder / "hosts.yaml"
-    hosts.write_text(HOSTS)
     given = {
         "GPUWARD_AGENT_CONTROLLER_URL": controller.url,
         "GPUWARD_JOIN_TOKEN": TOKEN,
-        "GPUWARD_AGENT_SIMULATE": str(hosts),
+        "GPUWARD_AGENT_SIMULATE": str(write_hosts(folder, HOST)),
         "GPUWARD_AGENT_DATA_DIR": str(folder / "data"),
         "GPUWARD_AGENT_PROXY_HOST": "127.0.0.1",
     }

@@ -1,4 +1,4 @@
-"""A full disk under the agent and under PostgreSQL: what runs runs on, and once there is room all is as wanted."""
+"""A full disk under the agent and under PostgreSQL: engines run on, and once space is free all is as specified."""
 
 import asyncio
 from collections.abc import Callable
@@ -19,7 +19,7 @@ LOG_MIB = 64  # a segment has 16
 
 @pytest.fixture
 def agents(make_faults: Callable[[str], Faults]):
-    """A cluster whose agent has a small disk of its own."""
+    """A cluster whose agent has its own small disk."""
     faults = make_faults("a")
     with small_disk(faults.cluster.folder / f"agent-{HOST}", 8) as disk:
         yield faults, disk
@@ -46,13 +46,13 @@ async def _agents(faults: Faults, disk: SmallDisk) -> None:
     await cluster.until(lambda: faults.watch.log_of(moment.loading), "it has written its first line")
     disk.fill()
     await asyncio.sleep(FULL_S)
-    # A successor finds its way in the same room.
+    # The next agent manages with the same space.
     cluster.kill(HOST)
     await cluster.start_agent(HOST, ready=False)
     await faults.settled([STEADY, moment.loading])
     assert cluster.processes[HOST].poll() is None
     disk.free()
-    # What was to start meanwhile could not write its log, and was tried again.
+    # The engine that should start meanwhile could not write its log, and was retried.
     await faults.recovered(moment, kept=False)
     assert faults.watch.pid(STEADY) == moment.steady_pid
     assert faults.watch.epochs(moment.loading) == {1}
@@ -64,8 +64,8 @@ async def _databases(faults: Faults, disk: SmallDisk) -> None:
     moment = await faults.catch()
     server = faults.postmaster
     disk.fill()
-    async with faults.stranger() as outside:
-        # Soon the next segment of the log does not fit: the server gives up, and cannot come back either.
+    async with faults.own_connection() as outside:
+        # Soon the next WAL segment does not fit: the server stops and cannot start again.
         with suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
             for _ in range(LOG_MIB):
                 await outside.execute("select pg_logical_emit_message(true, 'test', repeat('x', 1048576))")

@@ -11,11 +11,11 @@ from support.faults import HOST, SHORT, STEADY, Faults, all_of, frozen
 pytestmark = pytest.mark.cases
 
 PAST_LEASE_S = float(SHORT["GPUWARD_LEASE_TTL_S"]) + 1
-PAST_EVERYTHING_S = 45.0  # no statement, no step and no end of a reign waits for so long
+PAST_EVERYTHING_S = 45.0  # no statement, no step and no end of a term waits so long
 
 
 async def test_frozen_and_resumed(make_faults: Callable[[str], Faults]) -> None:
-    """Whoever stood still finds its place again; the engines that stood behind it have not moved."""
+    """A resumed process recovers its part; the engines have not changed."""
     await all_of(_controller_and_database(make_faults("a")), _agent(make_faults("b")), _engines(make_faults("c")))
 
 
@@ -39,7 +39,7 @@ async def _controller_and_database(faults: Faults) -> None:
         processes = [psutil.Process(faults.cluster.processes["controller"].pid)]
         if who == "database":
             processes = [faults.postmaster, *faults.postmaster.children(recursive=True)]
-        async with faults.stranger() as outside, frozen(*processes):
+        async with faults.own_connection() as outside, frozen(*processes):
             if who == "controller":
                 await faults.until_lease_ended(outside)
             else:

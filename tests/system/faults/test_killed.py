@@ -1,4 +1,4 @@
-"""SIGKILL of everything that can be killed, while deployments are analyzed, load and run."""
+"""SIGKILL of every process while deployments are analyzed, load and run."""
 
 import signal
 from collections.abc import Callable
@@ -15,7 +15,7 @@ async def test_killed(make_faults: Callable[[str], Faults]) -> None:
 
 
 async def _controller_and_agent(faults: Faults) -> None:
-    """The controller (with its database, which dies with it), the agent, and both: engines never notice."""
+    """The controller with its database, the agent, and both at once: engines are not affected."""
     cluster = faults.cluster
     await faults.begin()
 
@@ -38,7 +38,7 @@ async def _controller_and_agent(faults: Faults) -> None:
 
 
 async def _engines(faults: Faults) -> None:
-    """They start again, once."""
+    """Each starts again, once."""
     await faults.begin()
     moment = await faults.catch()
     kill(moment.steady_pid)
@@ -50,7 +50,7 @@ async def _engines(faults: Faults) -> None:
 
 
 async def _database(faults: Faults) -> None:
-    """PostgreSQL, whole and in part, and in the middle of a transaction of ours."""
+    """PostgreSQL: the server, one backend, and in the middle of a transaction."""
     await faults.begin()
 
     moment = await faults.catch()
@@ -62,9 +62,9 @@ async def _database(faults: Faults) -> None:
     await faults.recovered(moment)
 
     moment = await faults.catch()
-    async with faults.stranger() as connection:
+    async with faults.own_connection() as connection:
         await connection.execute("begin; lock table claims in access exclusive mode")
-        # Placing or reading: a transaction of the leader's waits in its middle.
-        await faults.until_backends("wait_event_type = 'Lock'", "a transaction of ours waits")
+        # A transaction of the leader, placing or reading, blocks in its middle.
+        await faults.until_backends("wait_event_type = 'Lock'", "a transaction of ours is blocked")
         faults.postmaster.send_signal(signal.SIGQUIT)
     await faults.recovered(moment)

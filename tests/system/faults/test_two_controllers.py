@@ -1,4 +1,4 @@
-"""Two controllers on one external database, agents connected to either: one leads, and at no moment do both act."""
+"""Two controllers on one external database, with agents on either: one leads, and they never both act."""
 
 import asyncio
 import time
@@ -11,18 +11,18 @@ import asyncpg
 import psutil
 import pytest
 
-from support.controllers import HUB, REIGN, Controllers
+from support.controllers import HUB, LEADER, Controllers
 from support.engine_watch import EngineWatch
 from support.faults import RECOVERY_S, SHORT, STEADY, Faults, all_of, frozen
 from support.front_door import FrontDoor
 from support.postgres import PostgresServer, create_database, drop_database
 
 TTL_S = float(SHORT["GPUWARD_LEASE_TTL_S"])
-NOTICED_S = 4.0  # a follower looks once a second; the rest is for a busy machine
+NOTICED_S = 4.0  # a follower checks once a second; the rest is for a busy machine
 
 
 class Pair:
-    """Controllers a and b, of which a leads; agents on-a and on-b, each behind a door of its own."""
+    """Controllers a and b, of which a leads; agents on-a and on-b, each behind its own load balancer."""
 
     def __init__(self, cluster: Controllers, faults: Faults, dsn: str) -> None:
         self.cluster = cluster
@@ -65,7 +65,7 @@ MakePair = Callable[[str], Awaitable[Pair]]
 
 @pytest.fixture
 async def make_pair(data_dir: Path, postgres: PostgresServer) -> AsyncIterator[MakePair]:
-    """Makes pairs by name, each on a database of its own."""
+    """Makes pairs by name, each on its own database."""
     async with AsyncExitStack() as stack:
 
         async def make(name: str) -> Pair:
@@ -83,14 +83,14 @@ async def make_pair(data_dir: Path, postgres: PostgresServer) -> AsyncIterator[M
 
 
 async def test_one_leads_and_the_other_takes_over(make_pair: MakePair) -> None:
-    await all_of(_killed(await make_pair("a")), _deposed_without_knowing(await make_pair("b")))
+    await all_of(_killed(await make_pair("a")), _lost_without_knowing(await make_pair("b")))
 
 
 async def _killed(pair: Pair) -> None:
-    """Either serves, and when the leader dies the other one leads within the lease."""
+    """Both serve; when the leader is killed, the other one leads within the lease."""
     cluster, faults = pair.cluster, pair.faults
     await pair.begin()
-    # Any of them takes orders, for agents of its own and of the other's.
+    # Either takes requests, for its own agents and the other's.
     cluster.through("b")
     await pair.place("one", "on-a")
     await pair.place("two", "on-b")
@@ -118,7 +118,7 @@ async def _killed(pair: Pair) -> None:
 
 @pytest.mark.cases
 async def test_frozen_in_mid_transaction_and_resumed(make_pair: MakePair) -> None:
-    """The leader stands still with the term row held: the other leads all the same, and the first one is too late."""
+    """The leader is suspended while it holds the term row: the other leads nevertheless, and the first is too late."""
     pair = await make_pair("a")
     cluster, faults = pair.cluster, pair.faults
     await pair.begin()
@@ -132,7 +132,7 @@ async def test_frozen_in_mid_transaction_and_resumed(make_pair: MakePair) -> Non
     try:
         await outside.execute("begin; lock table claims in access exclusive mode")
         await pair.place("late", "on-b")  # a's reconcilers wait for the table
-        await cluster.until(lambda: _waits_with_the_term(outside), "a transaction of the leader's waits")
+        await cluster.until(lambda: _waits_with_the_term(outside), "a transaction of the leader is blocked")
         async with frozen(psutil.Process(cluster.pid_of("a"))):
             since = time.monotonic()
             pair.doors["a"].target = cluster.port_of("b")
@@ -150,8 +150,8 @@ async def test_frozen_in_mid_transaction_and_resumed(make_pair: MakePair) -> Non
         outside.terminate()
 
     await cluster.until(lambda: _follows(cluster, "a"), "a follows", RECOVERY_S)
-    await asyncio.sleep(TTL_S)  # time enough to do what it must not do: act, or tell what its former agent said last
-    assert await cluster.written_by("a", since_term=term + 1, places=(*REIGN, *HUB)) == []
+    await asyncio.sleep(TTL_S)  # time for what it must not do: act, or write its former agent's last report
+    assert await cluster.written_by("a", since_term=term + 1, places=(*LEADER, *HUB)) == []
     assert await cluster.written_by("b", since_term=term + 1) != []
     assert await pair.term() == term + 1
     cluster.through("a")
@@ -161,10 +161,10 @@ async def test_frozen_in_mid_transaction_and_resumed(make_pair: MakePair) -> Non
     faults.watch.check()
 
 
-async def _deposed_without_knowing(pair: Pair) -> None:
-    """The lease passes on while its holder lives and believes in it, as when the database's clock leaps."""
+async def _lost_without_knowing(pair: Pair) -> None:
+    """The lease passes on while its holder still believes in it, as when the database's clock jumps."""
     cluster, faults = pair.cluster, pair.faults
-    await pair.begin(GPUWARD_LEASE_TTL_S="20")  # renewed every 6 s: until then a knows of nothing
+    await pair.begin(GPUWARD_LEASE_TTL_S="20")  # renewed every 6 s: until then a does not know
     await cluster.record_writes()
     await pair.place("before", "on-a")
     await faults.settled(["before"])

@@ -1,4 +1,4 @@
-"""Wall clocks an hour off, and set while everything runs: of controller and database, and of agent and engines."""
+"""Wall clocks an hour off, and set at run time: of controller and database, and of agent and engines."""
 
 import asyncio
 import time
@@ -19,7 +19,7 @@ LONG_S = float(SHORT["GPUWARD_UNREACHABLE_AFTER_S"]) + 2
 async def test_an_hour_off(faults: Faults, data_dir: Path) -> None:
     cluster = faults.cluster
     with wrong_clock(data_dir / "controllers") as controllers, wrong_clock(data_dir / "agents") as agents:
-        agents.set(-HOUR_S)  # from its first day on
+        agents.set(-HOUR_S)  # from the start
         env = {**SHORT, **controllers.env, "GPUWARD_RESTART_BACKOFF_S": "3"}
         await cluster.start_controller(**env)
         began = time.monotonic()
@@ -28,18 +28,18 @@ async def test_an_hour_off(faults: Faults, data_dir: Path) -> None:
         agents.set(HOUR_S)
         await faults.recovered(moment)
 
-        # So long that a worker's last word of an hour ago would count as silence, were it taken for that.
+        # Long enough that a heartbeat dated an hour ago would count as silence.
         await asyncio.sleep(max(0.0, began + LONG_S - time.monotonic()))
         moment = await faults.catch()
         controllers.set(HOUR_S)
-        await _nobody_is_silent(faults)
+        await _all_are_heard(faults)
         await faults.recovered(moment)
 
         moment = await faults.catch()
-        kill(moment.loading_pid)  # its back-off, too, was reckoned by the clock that is set back now
-        await cluster.until(lambda: faults.phase_is(moment.loading, "backoff"), "it waits")
+        kill(moment.loading_pid)  # its backoff was computed by the clock that is set back now, too
+        await cluster.until(lambda: faults.phase_is(moment.loading, "backoff"), "it is in backoff")
         controllers.set(0)
-        await _nobody_is_silent(faults)
+        await _all_are_heard(faults)
         await faults.recovered(moment, kept=False)
         assert faults.watch.pid(STEADY) == moment.steady_pid
 
@@ -49,9 +49,9 @@ async def test_an_hour_off(faults: Faults, data_dir: Path) -> None:
         await cluster.audit()
 
 
-async def _nobody_is_silent(faults: Faults) -> None:
-    """Workers are looked at again and again before the next heartbeat comes, and after."""
-    async with faults.stranger() as outside:
+async def _all_are_heard(faults: Faults) -> None:
+    """Workers are reconciled repeatedly, before the next heartbeat and after it."""
+    async with faults.own_connection() as outside:
         for _ in range(HINTS):
             await outside.execute("select pg_notify('gpuward', 'worker *')")
             await asyncio.sleep(0.05)

@@ -17,6 +17,6 @@ async def long_lived() -> AsyncIterator[Site]:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def site(long_lived: Site) -> AsyncIterator[Site]:
-    """Without hosts and deployments, before and after."""
+    """Without hosts and deployments before and after."""
     yield long_lived
     await long_lived.clear()

@@ -1,9 +1,9 @@
-"""The placement cases: hosts and models of real sizes in, GPUs or reasons out, by the path of a user's request.
+"""The placement cases: hosts and models of real sizes in, GPUs or reasons out, through the API.
 
-Each is planned, planned again with the choice made by hand, and applied: three times the same answer. What is not here:
+Each is planned, planned again with manual selection, and applied, with the same result. Other cases:
 
 C05, C15            `test_folders.py`, whose models are folders
-C29, C32, C36, C40  `test_states.py`, where something runs or a host is not as it should be
+C29, C32, C36, C40  `test_states.py`, with running instances or hosts that are not ready
 C41                 `test_platforms.py`
 N1, N2, N3, N4, N6, N7, N8, N9  named where they are tested: `grep -rn 'N[1-9]:' tests`
 """
@@ -23,7 +23,7 @@ H80 = ("h80-1", "h80-2", "h80-3", "h80-4")
 
 @dataclass(frozen=True)
 class Case:
-    """A case: `where` it goes by host and index, or why it does not (`refused`)."""
+    """A case: `where` it is placed, by host and index, or why not (`refused`)."""
 
     hosts: tuple[str, ...]
     model: str
@@ -111,7 +111,7 @@ async def test_case(site: Site, id_: str) -> None:
 
 
 def agrees(case: Case, item: Json) -> None:
-    """The plan says what the case expects."""
+    """Checks that the plan is the one that the case expects."""
     if case.where:
         assert item["fits"], item["explain"]
         assert sorted(item["gpus"]) == sorted(gpus_of(case.where))
@@ -139,7 +139,7 @@ async def test_c02_nearest_miss_in_figures(site: Site) -> None:
     assert (nearest["worker"], nearest["free_gib"], nearest["need_gib"]) == ("w24a", 24.23, 75.23)
 
 
-async def test_c09_says_what_was_tried(site: Site) -> None:
+async def test_c09_lists_what_was_tried(site: Site) -> None:
     await site.hosts("w16x4")
     (item,) = await site.plan(CASES["C09-heads"].manifest())
     tried = {one["tp"]: one["reason"] for one in item["explain"]["tried"]}

@@ -1,4 +1,4 @@
-"""Making room: a copy runs before the old one goes, requests are answered throughout, and then the big one fits."""
+"""Relocation: the replacement runs before the original stops, and requests are answered throughout."""
 
 import asyncio
 import sys
@@ -13,7 +13,7 @@ MIB_OF_A80 = 85899345920 // 2**20
 
 
 def small(name: str, **more: object) -> Json:
-    """Something of 10 GiB that goes where the fewest are."""
+    """An instance of 10 GiB, spread over the hosts."""
     return {
         "name": name, "args": {"memory": "10GiB"}, "resources": {"gpus": 1}, "placement": {"strategy": "spread"}, **more
     }  # fmt: skip
@@ -23,7 +23,7 @@ BIG = {"name": "big", "args": {"memory": f"{2 * MIB_OF_A80}MiB"}, "resources": {
 
 
 async def scattered(site: Site, of_first: Json | None = None, **of_second: object) -> None:
-    """Two hosts of two 80 GiB GPUs, and something small on each, so that nothing takes a whole host."""
+    """Two hosts of two 80 GiB GPUs with a small instance on each, so that nothing gets a whole host."""
     await site.hosts("a80-1")
     await site.cluster.apply(**small("first", **(of_first or {})))
     await site.cluster.running("first")
@@ -34,7 +34,7 @@ async def scattered(site: Site, of_first: Json | None = None, **of_second: objec
     assert workers == {"a80-1", "a80-2"}
 
 
-async def test_room_is_made_for_one_that_waits(site: Site) -> None:
+async def test_relocation_frees_capacity_for_a_pending_instance(site: Site) -> None:
     await scattered(site)
     assert (await site.applied(BIG))["status"]["explain"] is not None
     planned = await site.cluster.post("/defrag", {})
@@ -55,13 +55,13 @@ async def test_room_is_made_for_one_that_waits(site: Site) -> None:
     (moved,) = await site.cluster.instances(move["deployment"])
     assert (done["state"], done["copy_name"]) == ("moved", moved["name"])
     assert (moved["status"]["phase"], moved["status"]["gpus"]) == ("running", move["to_gpus"])
-    told = [e["reason"] for e in (await site.cluster.get(f"/events?object=instance:{move['instance']}"))["items"]]
-    assert {"relocation_planned", "relocating", "relocated", "stopping"} <= set(told)
+    reasons = [e["reason"] for e in (await site.cluster.get(f"/events?object=instance:{move['instance']}"))["items"]]
+    assert {"relocation_planned", "relocating", "relocated", "stopping"} <= set(reasons)
     await site.cluster.audit()
 
 
 async def ask_throughout(site: Site, deployment: str, answers: list[int]) -> None:
-    """Asks the model again and again, and notes how it went."""
+    """Sends requests continuously and records the results."""
     body = {"model": deployment, "messages": [{"role": "user", "content": "hello"}]}
     while True:
         async with site.cluster.session.post("/v1/chat/completions", json=body) as response:
@@ -70,7 +70,7 @@ async def ask_throughout(site: Site, deployment: str, answers: list[int]) -> Non
         await asyncio.sleep(0.05)
 
 
-async def test_room_for_a_stated_demand_and_for_none_that_may_not_be_moved(site: Site) -> None:
+async def test_a_stated_demand_and_instances_that_may_not_move(site: Site) -> None:
     await scattered(site, movable=False)
     stated = {"manifests": [{"kind": "Deployment", "engine": "simulated", **BIG}]}
     planned = await site.cluster.post("/defrag", stated)
@@ -80,7 +80,7 @@ async def test_room_for_a_stated_demand_and_for_none_that_may_not_be_moved(site:
     assert (planned["moves"], planned["left"]) == ([], ["big#0"])
 
 
-async def test_a_copy_that_does_not_come_up_leaves_the_old_one_alone(site: Site) -> None:
+async def test_a_replacement_that_does_not_start_leaves_the_original(site: Site) -> None:
     broken = site.cluster.folder / "broken"
     serve = f"if [ -e {broken} ]; then exit 1; fi; exec {sys.executable} -m http.server --bind 127.0.0.1 $0"
     await scattered(site, movable=False)
@@ -113,7 +113,7 @@ async def test_a_copy_that_does_not_come_up_leaves_the_old_one_alone(site: Site)
     await site.cluster.audit()
 
 
-async def test_a_move_goes_on_under_the_next_controller(site: Site) -> None:
+async def test_a_relocation_continues_under_the_next_controller(site: Site) -> None:
     await scattered(site, {"args": {"memory": "10GiB", "load_seconds": 2}}, movable=False)
     assert (await site.applied(BIG))["status"]["explain"] is not None
     (move,) = (await site.cluster.post("/defrag", {"apply": True}))["moves"]

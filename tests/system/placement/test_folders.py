@@ -1,4 +1,4 @@
-"""Cases of models that are folders: what is counted of them."""
+"""Cases of models that are folders: which files count."""
 
 import json
 from pathlib import Path
@@ -24,7 +24,7 @@ QWEN = {
 
 
 def folder_of(site: Site, name: str, config: Json, size: int) -> Path:
-    """A model's folder, whose weights take no room on the disk."""
+    """A model's folder with sparse weights."""
     folder = site.cluster.folder / name
     folder.mkdir()
     folder.chmod(0o755)
@@ -65,11 +65,11 @@ async def test_a_broken_model_that_was_mended_is_read_again_after_a_stop_and_a_s
     (folder / "config.json").write_text("{")
     await site.cluster.apply("mended", engine="vllm", model=f"path:{folder}")
 
-    async def told(phase: str, words: str) -> bool:
+    async def is_in_phase(phase: str, words: str) -> bool:
         found = [one["status"] for one in await site.cluster.instances("mended")]
         return [s["phase"] for s in found] == [phase] and words in found[0]["message"]
 
-    await site.cluster.until(lambda: told("failed", "then stop and start the deployment"), "it cannot be read")
+    await site.cluster.until(lambda: is_in_phase("failed", "then stop and start the deployment"), "it cannot be read")
     (folder / "config.json").write_text(json.dumps(BERT))
     await site.cluster.post("/deployments/mended/stop")
 

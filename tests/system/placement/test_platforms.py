@@ -1,18 +1,18 @@
-"""Cases of hosts that an engine does not run on."""
+"""Cases of hosts that do not support an engine."""
 
 import pytest
 
 from support.placement_site import Site
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
-# Memory as stated, so that nothing has to be read of a model that is not there.
+# With stated memory, so that the model, which does not exist, is not read.
 WANTED = {"name": "case", "engine": "vllm", "model": "hf:Qwen/Qwen3-32B", "resources": {"gpu_memory": "40GiB"}}
 
 
 @pytest.mark.parametrize(
     "placement", [{}, {"workers": ["mac"]}, {"gpus": ["mac:0"]}], ids=["automatic", "worker", "gpu"]
 )
-async def test_c41_wrong_platform_is_the_same_reason_by_every_road(site: Site, placement: dict[str, list[str]]) -> None:
+async def test_c41_wrong_platform_is_the_same_reason_on_every_path(site: Site, placement: dict[str, list[str]]) -> None:
     await site.hosts("mac", "lin")
     await site.silence("lin")
     wanted = {**WANTED, "placement": placement}

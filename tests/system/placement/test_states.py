@@ -1,4 +1,4 @@
-"""Cases in which a host is not as it should be, or something runs already."""
+"""Cases with hosts that are not ready, or with running instances."""
 
 import pytest
 
@@ -15,7 +15,7 @@ def manifest(name: str, model: str, **fields: object) -> Json:
 
 
 async def rejected(site: Site, wanted: Json) -> Json:
-    """What speaks against it, by a plan and after the apply alike."""
+    """The reasons, equal in a plan and after the apply."""
     (item,) = await site.plan(wanted)
     assert not item["fits"]
     applied = await site.applied(wanted)
@@ -24,7 +24,7 @@ async def rejected(site: Site, wanted: Json) -> Json:
 
 
 async def goes_to(site: Site, wanted: Json) -> str:
-    """Its GPU, by a plan and after the apply alike."""
+    """Its GPU, equal in a plan and after the apply."""
     (item,) = await site.plan(wanted)
     (gpu,) = (await site.applied(wanted))["status"]["gpus"]
     assert item["gpus"] == [gpu]
@@ -38,13 +38,13 @@ async def runs_on(site: Site, name: str, model: str, gpu: str, *, replicas: int 
     await site.cluster.running(name)
 
 
-async def test_c29_a_label_that_nobody_has(site: Site) -> None:
+async def test_c29_a_label_that_no_host_has(site: Site) -> None:
     await site.hosts("w24a", "w16x2")
     wanted = manifest("case", "q06b", placement={"labels": {"os": "Windows"}})
     assert await rejected(site, wanted) == {"label_mismatch": 2}
 
 
-async def test_c29_a_cordoned_host_takes_nothing(site: Site) -> None:
+async def test_c29_a_cordoned_host_gets_nothing(site: Site) -> None:
     await site.hosts("w24a", "w16x2")
     await site.cluster.post("/workers/w24a/cordon")
     wanted = manifest("case", "q06b")
@@ -53,7 +53,7 @@ async def test_c29_a_cordoned_host_takes_nothing(site: Site) -> None:
     assert await rejected(site, by_hand) == {"cordoned": 1, "not_selected": 1}
 
 
-async def test_c29_a_host_that_is_away_takes_nothing(site: Site) -> None:
+async def test_c29_a_host_that_is_not_ready_gets_nothing(site: Site) -> None:
     await site.hosts(*A80)
     await site.silence("a80-1")
     first = await goes_to(site, manifest("case", "s14g"))
@@ -63,12 +63,12 @@ async def test_c29_a_host_that_is_away_takes_nothing(site: Site) -> None:
     assert await goes_to(site, manifest("case", "s14g")) == first, "ties are broken the same way each time"
 
 
-async def test_c32_memory_that_others_hold_is_taken(site: Site) -> None:
+async def test_c32_memory_that_others_hold_is_not_free(site: Site) -> None:
     await site.host("w16x2", foreign_memory="16048MiB")  # 98 %
 
     async def believed() -> bool:  # one reading proves little; the second comes with a heartbeat
-        told = (await site.cluster.get("/events?limit=50"))["items"]
-        return sum(event["reason"] == "gpu_memory_unclaimed" for event in told) == 2
+        events = (await site.cluster.get("/events?limit=50"))["items"]
+        return sum(event["reason"] == "gpu_memory_unclaimed" for event in events) == 2
 
     await site.cluster.until(believed, "the memory that no claim explains is noticed")
     assert await rejected(site, manifest("case", "s1g")) == {"gpu_in_use": 1}

@@ -1,4 +1,4 @@
-"""Everything that a policy must and must not do, at once on real processes: only what is idle is stopped."""
+"""All cases of policies at once on real processes: only idle instances are stopped."""
 
 import asyncio
 import logging
@@ -25,7 +25,7 @@ KEY = "a key of the test's own"
 # Busy for so long after its start that a second replica, started later, is busy when this one has become idle.
 FALLS_IDLE = [[10, 95], [3600, 0]]
 SECOND_AFTER_S = 15
-# It saves its work when it is told to stop, and says so once that is done.
+# On SIGTERM it saves its work and reports that in a file.
 SAVING = f"""
 import signal, sys, time
 def save(*_):
@@ -45,7 +45,7 @@ async def test_only_what_is_idle_is_stopped(cluster: Cluster, watch: PolicyWatch
             served = {name: (await watch.serving(name))[0] for name in EARLY}
             await _change_in_mid_window(watch, served)
             await _idle_ones_are_stopped(watch, served)
-            await _told_only(watch, served, receiver)
+            await _notified_only(watch, served, receiver)
             await _others_say_why(watch, served)
             await _stays_stopped_until_started(watch)
             await _default_changed_and_deleted(watch, served)
@@ -55,7 +55,7 @@ async def test_only_what_is_idle_is_stopped(cluster: Cluster, watch: PolicyWatch
 
 
 EARLY = (
-    "unused", "busy", "unheard", "asked", "pair", "shrink", "told", "rehearsed", "saves", "changed", "middling",
+    "unused", "busy", "unheard", "asked", "pair", "shrink", "notified", "rehearsed", "saves", "changed", "middling",
     "quiet", "loud",
 )  # fmt: skip
 RUN_ON = ("busy", "loading", "unheard", "asked", "pair", "late", "loud")
@@ -78,7 +78,7 @@ async def _begin(watch: PolicyWatch, receiver: Receiver) -> None:
     await watch.idle("asked", args={"token_seconds": 1})
     await watch.idle("pair", FALLS_IDLE, utilization_policy="by-name")
     await watch.idle("shrink", FALLS_IDLE, utilization_policy={**IDLE_POLICY, "action": "scale_down"})
-    await watch.idle("told", utilization_policy={**IDLE_POLICY, "action": "notify", "webhook": receiver.url})
+    await watch.idle("notified", utilization_policy={**IDLE_POLICY, "action": "notify", "webhook": receiver.url})
     await watch.idle("rehearsed", utilization_policy={**IDLE_POLICY, "dry_run": True})
     await watch.idle("changed", utilization_policy={**IDLE_POLICY, "time_window": 3600})
     await watch.idle("middling", 60)
@@ -90,12 +90,12 @@ async def _begin(watch: PolicyWatch, receiver: Receiver) -> None:
 
 
 async def _change_in_mid_window(watch: PolicyWatch, served: dict[str, Serving]) -> None:
-    """Another window in place (U42), a second replica for some, and a latecomer."""
+    """Another window in place (U42), a second replica for some, and a late deployment."""
     await watch.pass_until(served["pair"].since + seconds(SECOND_AFTER_S))
     for name in ("pair", "shrink"):
         await watch.cluster.post(f"/deployments/{name}/scale", {"replicas": 2})
     await watch.idle("changed", utilization_policy=IDLE_POLICY)
-    event = await watch.told("policy_changed", "changed")
+    event = await watch.only_event("policy_changed", "changed")
     assert event["evidence"]["old"]["time_window"] == 3600, event
     assert event["evidence"]["new"]["time_window"] == WINDOW_S, event
     assert await watch.now() < served["changed"].full_at()
@@ -104,7 +104,7 @@ async def _change_in_mid_window(watch: PolicyWatch, served: dict[str, Serving]) 
 
 async def _idle_ones_are_stopped(watch: PolicyWatch, served: dict[str, Serving]) -> None:
     for name in ("unused", "changed", "saves", "quiet"):
-        event = await watch.told("policy_stop", name)
+        event = await watch.only_event("policy_stop", name)
         await watch.check_not_early(event, [served[name]])
         watch.check_evidence(event, [served[name]], "host")
         late_s = (event["at"] - served[name].full_at()).total_seconds()
@@ -113,10 +113,10 @@ async def _idle_ones_are_stopped(watch: PolicyWatch, served: dict[str, Serving])
         assert (event["evidence"]["policy"] == "stop-idle") == (name != "changed")
 
 
-async def _told_only(watch: PolicyWatch, served: dict[str, Serving], receiver: Receiver) -> None:
-    event = await watch.told("policy_notify", "told")
-    await watch.check_not_early(event, [served["told"]])
-    event = await watch.told("policy_would_stop", "rehearsed")
+async def _notified_only(watch: PolicyWatch, served: dict[str, Serving], receiver: Receiver) -> None:
+    event = await watch.only_event("policy_notify", "notified")
+    await watch.check_not_early(event, [served["notified"]])
+    event = await watch.only_event("policy_would_stop", "rehearsed")
     await watch.check_not_early(event, [served["rehearsed"]])
     await watch.cluster.until(lambda: len(receiver.received) >= 2, "the webhook is sent again")
     first, again = receiver.received
@@ -145,7 +145,7 @@ async def _others_say_why(watch: PolicyWatch, served: dict[str, Serving]) -> Non
 
 
 async def _stays_stopped_until_started(watch: PolicyWatch) -> None:
-    """Neither `restart: always` nor an unchanged apply starts what a policy stopped; a user's start does (U33)."""
+    """Neither `restart: always` nor an unchanged apply starts what a policy stopped; `start` does (U33)."""
     cluster = watch.cluster
     await cluster.until(lambda: cluster.phase_is("unused", "stopped"), "unused is stopped")
     await watch.idle("unused")
@@ -158,9 +158,9 @@ async def _stays_stopped_until_started(watch: PolicyWatch) -> None:
 
 
 async def _default_changed_and_deleted(watch: PolicyWatch, served: dict[str, Serving]) -> None:
-    """A change applies to what runs, and so does the end (U43)."""
+    """A change applies to running instances, and so does the policy's deletion (U43)."""
     await watch.put("stop-idle", default=True, **{**IDLE_POLICY, "min_gpu_utilization": 80})
-    event = await watch.told("policy_stop", "middling")
+    event = await watch.only_event("policy_stop", "middling")
     assert event["evidence"]["min_gpu_utilization"] == 80
     await watch.check_not_early(event, [served["middling"]])
     assert len(await watch.verdicts("late")) == 1
@@ -169,11 +169,11 @@ async def _default_changed_and_deleted(watch: PolicyWatch, served: dict[str, Ser
     async def judged_no_more() -> bool:
         return not any([await watch.verdicts(name) or await watch.condition(name) for name in ("late", "busy")])
 
-    await watch.cluster.until(judged_no_more, "nobody judges them", 5)
+    await watch.cluster.until(judged_no_more, "no policy applies to them", 5)
 
 
 async def _one_of_two(watch: PolicyWatch, served: dict[str, Serving]) -> None:
-    """The idle replica alone goes with `scale_down`, and none with `stop` (U32)."""
+    """`scale_down` stops only the idle replica, `stop` none (U32)."""
     first, second = await watch.serving("pair", 2)
 
     async def one_is_idle() -> bool:
@@ -185,7 +185,7 @@ async def _one_of_two(watch: PolicyWatch, served: dict[str, Serving]) -> None:
     assert condition["status"] == "false", condition
     assert condition["message"], condition
 
-    event = await watch.told("policy_scale_down", "shrink", 10)
+    event = await watch.only_event("policy_scale_down", "shrink", 10)
     victim = served["shrink"]
     assert event["evidence"]["instances"] == [victim.name]
     await watch.check_not_early(event, [victim])
@@ -200,7 +200,7 @@ def _saved(watch: PolicyWatch) -> Path:
 
 
 async def _saved_before_it_ended(watch: PolicyWatch) -> None:
-    """What a policy stops has its drain time (U35)."""
+    """A policy's stop honours the drain time (U35)."""
     await watch.cluster.until(lambda: watch.cluster.phase_is("saves", "stopped"), "it has saved and ended", SAVES_S + 5)
     assert _saved(watch).read_text() == "saved"
     (event,) = await watch.events("policy_stop", "saves")
@@ -208,23 +208,25 @@ async def _saved_before_it_ended(watch: PolicyWatch) -> None:
 
 
 async def _ran_on(watch: PolicyWatch, served: dict[str, Serving], receiver: Receiver) -> None:
-    """To the end nothing else was done, and what was done was done once."""
+    """Nothing else was done, and each action was done once."""
     await watch.cluster.running("loading", LOADS_S)
     (late,) = await watch.serving("late")
     await watch.pass_until(late.full_at() + seconds(PROMISED_S + 1))
     await watch.untouched(RUN_ON)
-    now = {name: (await watch.serving(name))[0] for name in ("busy", "unheard", "asked", "loud", "told", "rehearsed")}
+    now = {
+        name: (await watch.serving(name))[0] for name in ("busy", "unheard", "asked", "loud", "notified", "rehearsed")
+    }
     assert now == {name: served[name] for name in now}
-    for reason, name in (("policy_notify", "told"), ("policy_would_stop", "rehearsed")):
+    for reason, name in (("policy_notify", "notified"), ("policy_would_stop", "rehearsed")):
         assert len(await watch.events(reason, name)) == 1
     assert len(receiver.received) == 2
-    assert (await watch.condition("told"))["status"] == "true"
+    assert (await watch.condition("notified"))["status"] == "true"
     await watch.cluster.audit()
 
 
 @asynccontextmanager
 async def _asked_for_long(cluster: Cluster, name: str) -> AsyncIterator[None]:
-    """A streamed request, a token each second, for as long as the context lasts."""
+    """A streamed request, one token a second, while the context lasts."""
     await cluster.running(name)
     body = {"model": name, "prompt": "on and on", "max_tokens": 600, "stream": True}
     begun = asyncio.Event()

@@ -1,4 +1,4 @@
-"""Policies while their controller, its database, its leader, an agent, a clock or the network fails in mid-window."""
+"""Policies during faults in mid-window: of controller, database, leader, agent, clock and network."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -25,7 +25,7 @@ MakeFaults = Callable[[str], Faults]
 
 
 async def test_in_mid_window(make_faults: MakeFaults, make_pair: "MakePair", data_dir: Path) -> None:
-    """All of them at once, each well before the window is full."""
+    """All at once, each well before the window is full."""
     await all_of(
         _database_then_controller(make_faults("a")),
         _leader(make_pair("b")),
@@ -35,7 +35,7 @@ async def test_in_mid_window(make_faults: MakeFaults, make_pair: "MakePair", dat
 
 @pytest.mark.nightly
 async def test_for_longer_than_a_window(make_faults: MakeFaults, data_dir: Path) -> None:
-    """The network cut for a minute; the controller and its database away for as long."""
+    """The network is cut for a minute; controller and database are away as long."""
     await all_of(
         _agents(make_faults("a").cluster, data_dir, 60.0),
         _controller_away(make_faults("b"), 45.0),
@@ -43,7 +43,7 @@ async def test_for_longer_than_a_window(make_faults: MakeFaults, data_dir: Path)
 
 
 async def _database_then_controller(faults: Faults) -> None:
-    """PostgreSQL killed, and then the controller; each is back soon."""
+    """PostgreSQL is killed, then the controller; each is soon back."""
     cluster, watch = faults.cluster, PolicyWatch(faults.cluster)
     await faults.begin("host", **ENV)
     (subjects,) = await subjects_on(watch, "host")
@@ -72,7 +72,7 @@ async def _controller_away(faults: Faults, away_s: float) -> None:
 
 
 async def _agents(cluster: Cluster, data_dir: Path, cut_s: float) -> None:
-    """One agent is killed and adopts its engines, one host's clock is an hour slow and then fast, one is cut off."""
+    """One agent is killed and adopts its engines; one host's clock is an hour slow, then fast; one agent is cut off."""
     watch = PolicyWatch(cluster)
     with wrong_clock(data_dir / "clock") as clock:
         clock.set(-HOUR_S)
@@ -99,7 +99,7 @@ async def _agents(cluster: Cluster, data_dir: Path, cut_s: float) -> None:
 
 
 async def _mended(far: Subjects, door: FrontDoor, cut_s: float) -> None:
-    """Nothing is done to those of whom nothing is heard; then all that was not heard is."""
+    """Nothing is done to instances without samples; after the cut the samples arrive."""
     await asyncio.sleep(cut_s)
     assert await far.watch.now() > far.served[far.idle].full_at()
     for name in (far.idle, far.falls, far.busy):
@@ -113,7 +113,7 @@ async def _mended(far: Subjects, door: FrontDoor, cut_s: float) -> None:
 
 
 class Pair:
-    """Controllers a and b on one database, of which a leads; an agent behind a door of its own for each."""
+    """Controllers a and b on one database, of which a leads; an agent behind its own load balancer for each."""
 
     def __init__(self, cluster: Controllers) -> None:
         self.cluster = cluster
@@ -153,7 +153,7 @@ async def make_pair(data_dir: Path, postgres: PostgresServer) -> AsyncIterator[M
 
 
 async def _leader(made: tuple[Pair, PolicyWatch]) -> None:
-    """The leader is killed; its agent goes to the other, which leads from then on."""
+    """The leader is killed; its agent connects to the other, which leads from then on."""
     pair, watch = made
     await pair.begin()
     here, there = await subjects_on(watch, "on-a", "on-b")
