@@ -1,4 +1,4 @@
-"""Many simulated agents with default periods, all in one process, against one controller process at rest.
+"""What agents at rest cost the controller: many simulated agents in one process against one controller process.
 
 The agents are real: journal, inventory, proxy, WebSocket, and a heartbeat with the readings of eight GPUs every five
 seconds. For each number of agents, after all have joined, the bench measures a steady stretch: the cost of controller
@@ -35,17 +35,17 @@ MORE = 5_000
 
 @dataclass
 class Samples:
-    """What was seen over a steady stretch; seconds."""
+    """Measurements over a steady period, in seconds."""
 
-    write_lags: list[float] = field(default_factory=list)  # from hearing an agent to the database saying so
-    ages: list[float] = field(default_factory=list)  # of what the database knows, heartbeat's period included
+    write_lags: list[float] = field(default_factory=list)  # from a heartbeat's arrival to its row
+    ages: list[float] = field(default_factory=list)  # of the rows, the heartbeat's period included
     answers: list[float] = field(default_factory=list)  # of /healthz
     loop_lags: list[float] = field(default_factory=list)  # each the worst of ten seconds
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one size."""
+    """CPU at one size, in % of one core."""
 
     agents: int
     controller: float
@@ -54,7 +54,7 @@ class Cost:
 
 
 def quantile(values: Iterable[float], share: float) -> float:
-    """The value below which `share` of them lie."""
+    """The value below which `share` of the values lie."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else float("nan")
 
@@ -77,7 +77,7 @@ async def join(cluster: Cluster, hosts: ManyHosts, meter: Meter, count: int) -> 
 
 
 async def watch_rows(connection: "asyncpg.Connection[asyncpg.Record]", samples: Samples) -> None:
-    """How old the rows of liveness are, and when a flush makes them new."""
+    """Samples the age of the liveness rows, and the lag of each new write."""
     newest = await connection.fetchval("select max(last_seen) from worker_liveness")
     while True:
         began = time.monotonic()
@@ -94,7 +94,7 @@ async def watch_rows(connection: "asyncpg.Connection[asyncpg.Record]", samples: 
 
 
 async def watch_health(cluster: Cluster, samples: Samples) -> None:
-    """How quickly the controller answers what needs nothing but its loop, and what it says of the loop."""
+    """Samples the time of /healthz, which needs nothing but the event loop, and the lag that it returns."""
     while True:
         began = time.monotonic()
         async with cluster.session.get("/healthz") as response:
@@ -105,7 +105,7 @@ async def watch_health(cluster: Cluster, samples: Samples) -> None:
 
 
 async def observe(cluster: Cluster, meter: Meter, agents: int, seconds: float) -> Cost:
-    """Measures the steady state and prints it."""
+    """Measures a steady period and prints it."""
     samples = Samples()
     connection = await asyncpg.connect(Layout(cluster.data_dir).url("postgresql"))
     watchers = [
@@ -124,24 +124,24 @@ async def observe(cluster: Cluster, meter: Meter, agents: int, seconds: float) -
         " from worker_liveness"
     )
     await connection.close()
-    assert tuple(known) == (agents, agents), f"of {agents} agents, {tuple(known)} are connected and heard"
+    assert tuple(known) == (agents, agents), f"of {agents} agents, {tuple(known)} are connected and recently seen"
     controller, postgres, theirs = ((b - a) / took * 100 for a, b in zip(before, after, strict=True))
     rss, pss = meter.memory_mib()
     print(
         f"{agents} agents over {took:.0f} s, % of one core: controller {controller:.1f}, PostgreSQL {postgres:.1f},"
         f" the agents' process {theirs:.1f}\n"
         f"    memory: controller {rss:.0f} MiB, PostgreSQL {pss:.0f} MiB\n"
-        f"    heard to seen in the database: {spread(samples.write_lags)};"
-        f" age of what it knows: {spread(samples.ages)}\n"
+        f"    heartbeat to its row: {spread(samples.write_lags)};"
+        f" age of the rows: {spread(samples.ages)}\n"
         f"    /healthz answers: {spread(samples.answers)};"
-        f" worst loop lag within ten seconds: {spread(samples.loop_lags)}",
+        f" worst loop lag in ten seconds: {spread(samples.loop_lags)}",
         flush=True,
     )
     return Cost(agents, controller, postgres, theirs)
 
 
 def extrapolate(costs: list[Cost]) -> None:
-    """What each further agent costs, and so many of them."""
+    """Prints what each further agent costs, and `MORE` of them."""
     if len(costs) < 2:
         return
     low, high = costs[0], costs[-1]
@@ -157,7 +157,7 @@ def extrapolate(costs: list[Cost]) -> None:
 
 
 async def run(options: argparse.Namespace, folder: Path) -> None:
-    """The whole bench, each size on top of the one before."""
+    """The whole benchmark; each size adds agents to the one before."""
     cluster = Cluster(folder)
     hosts: ManyHosts | None = None
     try:
@@ -167,10 +167,10 @@ async def run(options: argparse.Namespace, folder: Path) -> None:
         hosts = await ManyHosts.start(cluster.url, "agents", str(homes))
         meter = Meter(psutil.Process(cluster.processes["controller"].pid), psutil.Process(hosts.pid))
         costs: list[Cost] = []
-        there = 0
+        started = 0
         for size in sorted(options.sizes):
-            await join(cluster, hosts, meter, size - there)
-            there = size
+            await join(cluster, hosts, meter, size - started)
+            started = size
             await asyncio.sleep(SETTLE_S)
             costs.append(await observe(cluster, meter, size, options.seconds))
         extrapolate(costs)
@@ -184,7 +184,7 @@ def main() -> None:
     """Parses the options and runs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", type=int, nargs="+", default=[250, 500, 1000], help="numbers of agents")
-    parser.add_argument("--seconds", type=float, default=60.0, help="length of each steady stretch")
+    parser.add_argument("--seconds", type=float, default=60.0, help="length of each steady period")
     options = parser.parse_args()
     print(f"$ {shlex.join(sys.argv)}   ({psutil.cpu_count()} cores, {len(os.sched_getaffinity(0))} usable)", flush=True)
     with tempfile.TemporaryDirectory(prefix="gpuward-bench-") as folder:

@@ -1,7 +1,7 @@
 """How long `plan` takes: many manifests on many workers, through the API over a real database, empty and full.
 
-Usage: python bench/plan.py [--workers 1000] [--manifests 100] [--rounds 5]. Tests' support has to be on the path.
-Prints the median and the longest of the rounds; the first, which reads everything for the first time, is among them.
+Usage: PYTHONPATH=tests python bench/plan.py [--workers 1000] [--manifests 100] [--rounds 5]
+Prints the median and the longest round, including the first, whose reads are cold.
 """
 
 import argparse
@@ -43,28 +43,28 @@ _FULL: Final = """
 
 
 async def fill(database: Database, workers: int) -> None:
-    """Workers of eight free GPUs each."""
+    """Adds workers with eight free GPUs each."""
     async with database.transaction() as connection:
         await connection.execute(_WORKERS, workers)
         await connection.execute(_HOSTS)
         await connection.execute(_GPUS, GPU_MIB, GPUS)
 
 
-async def seconds_of(api: ServedApi, manifests: list[dict[str, Any]], rounds: int) -> tuple[list[float], int]:
-    """The time of each round, and how many instances fit."""
+async def round_seconds(api: ServedApi, manifests: list[dict[str, Any]], rounds: int) -> tuple[list[float], int]:
+    """The seconds of each round, and how many instances fit."""
     times, fits = [], 0
     for _ in range(rounds):
         began = time.monotonic()
         status, answer = await api.call("POST", "/api/v1/plan", json={"manifests": manifests})
         times.append(time.monotonic() - began)
         if status != 200:
-            raise SystemExit(f"the plan was refused: {answer}")
+            raise SystemExit(f"POST /plan returned {status}: {answer}")
         fits = sum(item["fits"] for item in answer["items"])
     return times, fits
 
 
 async def measure(database: Database, workers: int, count: int, rounds: int) -> None:
-    """Measures and prints."""
+    """Measures an empty and a full cluster."""
     manifests = [
         {"kind": "Deployment", "name": f"m{n}", "engine": "simulated", "priority": n,
          "args": {"memory": f"{10 + 7 * n}GiB", "heads": 32}}
@@ -72,16 +72,16 @@ async def measure(database: Database, workers: int, count: int, rounds: int) -> 
     ]  # fmt: skip
     await fill(database, workers)
     async with served(database) as api:
-        tune_gc()  # as the daemon does once it serves
-        await tell("empty", api, manifests, workers, rounds)
+        tune_gc()  # as the daemon does
+        await print_state("empty", api, manifests, workers, rounds)
         async with database.transaction() as connection:
             await connection.execute(_FULL, GPU_MIB - 1024)
-        await tell("full", api, manifests, workers, rounds)
+        await print_state("full", api, manifests, workers, rounds)
 
 
-async def tell(state: str, api: ServedApi, manifests: list[dict[str, Any]], workers: int, rounds: int) -> None:
-    """Measures one state of the cluster and prints what it took."""
-    times, fits = await seconds_of(api, manifests, rounds)
+async def print_state(state: str, api: ServedApi, manifests: list[dict[str, Any]], workers: int, rounds: int) -> None:
+    """Measures one state of the cluster and prints its times."""
+    times, fits = await round_seconds(api, manifests, rounds)
     print(
         f"{state}: {len(manifests)} manifests on {workers} workers of {GPUS} GPUs: median "
         f"{statistics.median(times):.3f} s, longest {max(times):.3f} s (aim {AIM_S:g} s); {fits} fit"
@@ -89,7 +89,7 @@ async def tell(state: str, api: ServedApi, manifests: list[dict[str, Any]], work
 
 
 def main() -> None:
-    """Runs it on a database of its own."""
+    """Measures on a temporary database."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--workers", type=int, default=1000)
     parser.add_argument("--manifests", type=int, default=100)

@@ -1,4 +1,4 @@
-"""`client.env`: where the controller is and the first administrator's key, for clients on the same machine."""
+"""`client.env`: the controller's URL and the first administrator's key, for clients on the same machine."""
 
 import os
 from pathlib import Path
@@ -7,13 +7,13 @@ FILE_NAME = "client.env"
 
 
 def write_client_env(data_dir: Path, url: str, key: str | None) -> None:
-    """Writes the file (mode 0600, whole or not at all); without a new key the one that stands there is kept.
+    """Writes the file atomically with mode 0600; without a new key it keeps the one in the existing file.
 
     Raises:
         OSError: if the folder cannot be written.
     """
     path = data_dir / FILE_NAME
-    kept = key or _standing_key(path)
+    kept = key or _existing_key(path)
     lines = [f"GPUWARD_URL={url}\n"]
     if kept is not None:
         lines.append(f"GPUWARD_API_KEY={kept}\n")
@@ -27,7 +27,7 @@ def write_client_env(data_dir: Path, url: str, key: str | None) -> None:
     draft.replace(path)
 
 
-def _standing_key(path: Path) -> str | None:
+def _existing_key(path: Path) -> str | None:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:

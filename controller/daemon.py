@@ -47,9 +47,9 @@ log = structlog.get_logger(__name__)
 
 _DATABASE_WAIT_S: Final = 60.0
 _HTTP_CLOSE_S: Final = 2.0
-# Of the pool's connections. A flood of requests leaves the others to what the controller lives by; and since no more
-# of them run at once, each one's statements follow one another closely, and the event loop comes round quickly: in a
-# storm of requests 6, 4 and 3 answered as many a second, and with 3 a cancel was through in half the time of 6.
+# Of the pool's connections, so that a flood of requests leaves the others to the controller's own work. With fewer
+# requests at once each one's statements follow closely, and the event loop comes round sooner. In a storm of requests
+# 6, 4 and 3 gave the same rate, and with 3 a cancel took half as long as with 6.
 _API_CONNECTIONS: Final = 4
 
 
@@ -82,7 +82,7 @@ async def run_controller(settings: ControllerSettings, *, stop: asyncio.Event, o
     Args:
         settings: validated settings.
         stop: set it for a clean end.
-        on_ready: called once with the base URL, when it serves.
+        on_ready: called once with the base URL, as soon as it serves.
 
     Returns:
         0 after a clean end; 1 where it cannot run (logged with what to do).
@@ -98,7 +98,7 @@ async def run_controller(settings: ControllerSettings, *, stop: asyncio.Event, o
 
 @contextlib.asynccontextmanager
 async def _database(settings: ControllerSettings) -> AsyncIterator[Database]:
-    """The database, migrated: the embedded server for as long as the context lasts, or an external one."""
+    """The migrated database: the embedded server, running as long as the context, or an external one."""
     async with contextlib.AsyncExitStack() as stack:
         if settings.database_url is None:
             embedded = await stack.enter_async_context(EmbeddedPostgres(settings.data_dir))
@@ -109,7 +109,7 @@ async def _database(settings: ControllerSettings) -> AsyncIterator[Database]:
         stack.push_async_callback(database.close)
         await migrate(database)
         if settings.database_url is None:
-            # The data folder's lock proves that whoever led before is gone: nobody need wait for its lease to run out.
+            # The data folder's lock proves that the former leader is gone, so its lease need not expire first.
             async with database.transaction() as connection:
                 await expire_lease(connection)
         yield database
@@ -126,13 +126,13 @@ async def _connect(dsn: str) -> Database:
         return await retrying(Database.open, dsn)
     except DATABASE_ERRORS as error:
         raise ControllerError(
-            f"the database at {describe_dsn(dsn)} cannot be reached: {str(error) or type(error).__name__}; "
+            f"cannot reach the database at {describe_dsn(dsn)}: {str(error) or type(error).__name__}; "
             "check GPUWARD_DATABASE_URL and that the server runs"
         ) from error
 
 
 class _Controller:
-    """One controller's parts, put together."""
+    """The parts of one controller."""
 
     def __init__(self, settings: ControllerSettings, database: Database) -> None:
         self._settings = settings
@@ -140,7 +140,7 @@ class _Controller:
         clock = SystemClock()
         registry = CollectorRegistry()
         self._changes = ChangeFanout()
-        # Unique per process: a lease never passes to a successor by the name alone.
+        # Unique per process, so that a successor never counts as the holder.
         holder = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         ttl_s = settings.lease_ttl_s
         self._lease = Lease(database.listen_connection, holder, clock, ttl_s=ttl_s, renew_s=ttl_s * 0.3)
@@ -172,7 +172,7 @@ class _Controller:
         )
 
     async def run(self, stop: asyncio.Event, on_ready: Callable[[str], None]) -> None:
-        """Serves until told to stop, then ends everything in order: no new work, the lease given back, connections."""
+        """Serves until `stop` is set; then refuses new work, releases the lease and closes the connections."""
         runner = web.AppRunner(self._app, handler_cancellation=True, access_log=None, shutdown_timeout=_HTTP_CLOSE_S)
         await runner.setup()
         try:
@@ -202,9 +202,8 @@ class _Controller:
         try:
             await site.start()
         except OSError as error:
-            raise ControllerError(
-                f"cannot listen on {settings.host}:{settings.port}: {error.strerror or error}; choose another by --port"
-            ) from error
+            where, why = f"{settings.host}:{settings.port}", error.strerror or error
+            raise ControllerError(f"cannot listen on {where}: {why}; choose another port with --port") from error
         host, port = runner.addresses[0][:2]
         shown = "127.0.0.1" if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host  # noqa: S104
         return f"http://{shown}:{port}"
@@ -225,7 +224,7 @@ class _Controller:
 
 
 def configure_logs(settings: ControllerSettings) -> None:
-    """Structured lines on stderr; JSON where asked for."""
+    """Structured log lines on stderr, as JSON if the settings say so."""
     json = settings.log_format == "json"
     structlog.configure(
         processors=[

@@ -1,4 +1,4 @@
-"""How well this controller is: the event loop's lag, and the checks behind /readyz."""
+"""The controller's health: the event loop's lag, and the checks behind /readyz."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -18,7 +18,7 @@ _OLDEST_PROBE_S: Final = 10.0
 
 
 class LoopLag:
-    """Measures by how much the event loop is late; remembers the worst of the last ten seconds."""
+    """Measures how late the event loop is; keeps the worst lag of the last ten seconds."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -38,14 +38,14 @@ class LoopLag:
         self._worst.append((now, lag_s))
 
     def seconds(self) -> float:
-        """The worst lag of late, a tick that is overdue right now included."""
+        """The worst recent lag, including a tick that is overdue now."""
         now = self._clock.monotonic()
         recent = [lag for at, lag in self._worst if now - at < _REMEMBER_S]
         return max([0.0, now - self._due, *recent])
 
 
 class Readiness:
-    """The checks behind /readyz: database, migrations, listener and its age, leadership known."""
+    """The checks behind /readyz: database, migrations, change feed, and a known leader."""
 
     def __init__(self, database: Database, feed: ChangeFeed, leader_known: Callable[[], Awaitable[str]]) -> None:
         self._database = database
@@ -76,7 +76,7 @@ class Readiness:
         age = self._feed.last_probe_age_s
         if age is None:
             return Check(ok=False, message="the change feed is not connected")
-        return Check(ok=age < _OLDEST_PROBE_S, message=f"last seen alive {age:.1f} s ago")
+        return Check(ok=age < _OLDEST_PROBE_S, message=f"last probe answered {age:.1f} s ago")
 
 
 async def _checked(question: Awaitable[str]) -> Check:

@@ -14,7 +14,7 @@ DEFAULT_PORT = 8420
 
 
 def default_data_dir() -> Path:
-    """`/var/lib/gpuward` for root, else the user's own data folder."""
+    """`/var/lib/gpuward` for root, else the user's data folder."""
     if os.geteuid() == 0:
         return Path("/var/lib/gpuward")
     base = os.environ.get("XDG_DATA_HOME")
@@ -25,7 +25,7 @@ Positive = Annotated[float, Field(gt=0, le=86_400)]
 
 
 class ControllerSettings(BaseSettings):
-    """What a controller is started with. Times in seconds."""
+    """The settings of one controller. Times in seconds."""
 
     model_config = SettingsConfigDict(env_prefix="GPUWARD_", frozen=True, extra="ignore")
 
@@ -39,18 +39,18 @@ class ControllerSettings(BaseSettings):
     restart_backoff_s: Positive = 10.0  # after the first failure; doubles with each further one
     unreachable_after_s: Positive = 15.0
     lost_after_s: Positive = 60.0
-    reserve_after_s: Positive = 60.0  # who has waited so long has room kept for it
-    relocations_at_once: Annotated[int, Field(ge=1, le=100)] = 2  # instances that are moved to make room
+    reserve_after_s: Positive = 60.0  # capacity is reserved for an instance that has been pending so long
+    relocations_at_once: Annotated[int, Field(ge=1, le=100)] = 2  # instances relocated at the same time
     audit_every_s: Positive = 60.0
     keep_events_days: Annotated[int, Field(ge=1, le=3650)] = 30
     sample_every_s: Annotated[float, Field(ge=1, le=60)] = 10.0  # agents' sampling period
-    keep_samples_h: Annotated[float, Field(ge=1, le=24 * 14)] = 25.0  # no policy's window may be longer
-    rollup_every_s: Positive = 60.0  # how far the history lies behind
+    keep_samples_h: Annotated[float, Field(ge=1, le=24 * 14)] = 25.0  # the longest window of a policy
+    rollup_every_s: Positive = 60.0  # the delay of the history
     keep_history_days: Annotated[int, Field(ge=1, le=400)] = 14  # one-minute rollups, spans of claims
 
     @property
     def restarts(self) -> RestartSettings:
-        """Back-off and retries."""
+        """Backoff and retries."""
         return RestartSettings(base_s=self.restart_backoff_s, cap_s=max(300.0, self.restart_backoff_s))
 
     @property

@@ -1,1 +1,1 @@
-"""Snapshot and now in, plan out; one file per kind. Pure."""
+"""Decisions: a snapshot of the facts and the time go in, effects come out. Pure; one module or folder per kind."""

@@ -1,37 +1,47 @@
-"""What a report of a worker's inventory makes of its device rows. Pure.
+"""How a worker's inventory report changes its device rows. Pure.
 
-A report is never refused for what it says of the worker's own devices: less memory makes a device unhealthy and waits
-for its claims to go, since the ledger must not hold less than is claimed. A GPU that another worker holds is moved only
-where nothing can be running on it there.
+A report about the worker's own devices is never refused. Less memory makes a device unhealthy until its claims are
+released, since the ledger must not hold less than is claimed. A GPU of another worker changes hands only if nothing can
+run on it there.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from controller.domain.devices import MEMORY_SHRUNK, MISSING, UNREADABLE, DevicePlan, DeviceRow, KnownDevice, host_uuid
+from controller.domain.devices import (
+    MEMORY_SHRUNK,
+    MISSING,
+    UNREADABLE,
+    DeviceChanges,
+    DeviceRow,
+    KnownDevice,
+    host_uuid,
+)
 from schemas.wire import DeviceFacts, HostFacts, Inventory
 
 
-def plan_inventory(worker_id: str, inventory: Inventory, known: Iterable[KnownDevice]) -> DevicePlan:
-    """Compares an inventory with the stored rows.
+def compare_inventory(worker_id: str, inventory: Inventory, known: Iterable[KnownDevice]) -> DeviceChanges:
+    """The changes between an inventory and the stored rows.
 
     Args:
-        worker_id: who reports.
-        inventory: what it reports.
-        known: the worker's own rows, and the rows of others that carry a reported UUID.
+        worker_id: the reporting worker.
+        inventory: its report.
+        known: the worker's own rows, and other workers' rows with a reported UUID.
     """
     by_uuid = {device.row.uuid: device for device in known}
     host = _host_row(worker_id, inventory.host, by_uuid.get(host_uuid(worker_id)))
-    gpus = plan_gpus(worker_id, inventory.gpus, by_uuid)
+    gpus = compare_gpus(worker_id, inventory.gpus, by_uuid)
     return replace(gpus, rows=(*_changed([host], by_uuid, worker_id), *gpus.rows))
 
 
-def plan_gpus(worker_id: str, reported: Iterable[DeviceFacts] | None, by_uuid: Mapping[str, KnownDevice]) -> DevicePlan:
-    """Compares the reported GPUs (None: unreadable) with the stored ones; leaves the host alone."""
+def compare_gpus(
+    worker_id: str, reported: Iterable[DeviceFacts] | None, by_uuid: Mapping[str, KnownDevice]
+) -> DeviceChanges:
+    """The changes between the reported GPUs (None: unreadable) and the stored ones, without the host."""
     own = [d for d in by_uuid.values() if d.worker_id == worker_id and d.row.kind == "gpu"]
     if reported is None:
         unknown = [replace(d.row, health="unknown", health_reason=UNREADABLE) for d in own if d.row.present]
-        return DevicePlan(_changed(unknown, by_uuid, worker_id), (), (), gpus_known=False)
+        return DeviceChanges(_changed(unknown, by_uuid, worker_id), (), (), gpus_known=False)
     rows: list[DeviceRow] = []
     refused: list[KnownDevice] = []
     seen: set[str] = set()
@@ -45,11 +55,11 @@ def plan_gpus(worker_id: str, reported: Iterable[DeviceFacts] | None, by_uuid: M
     gone = [d.row for d in own if d.row.uuid not in seen]
     rows += [replace(row, present=False, health="unhealthy", health_reason=MISSING) for row in gone]
     missing = tuple(row.uuid for row in gone if row.present)
-    return DevicePlan(_changed(rows, by_uuid, worker_id), tuple(refused), missing, gpus_known=True)
+    return DeviceChanges(_changed(rows, by_uuid, worker_id), tuple(refused), missing, gpus_known=True)
 
 
 def _changed(rows: Iterable[DeviceRow], by_uuid: Mapping[str, KnownDevice], worker_id: str) -> tuple[DeviceRow, ...]:
-    """Rows that differ from what is stored, in uuid order: the order in which devices are locked."""
+    """The rows that differ from the stored ones, by uuid: the order in which devices are locked."""
     stored = {d.row.uuid: d.row for d in by_uuid.values() if d.worker_id == worker_id}
     return tuple(sorted((row for row in rows if stored.get(row.uuid) != row), key=lambda row: row.uuid))
 
@@ -88,7 +98,7 @@ def _host_row(worker_id: str, facts: HostFacts, device: KnownDevice | None) -> D
         compute_capability=None,
         memory_mib=memory_mib,
         reported_mib=facts.memory_mib,
-        # CPU is shared by its nature: with less of it than is claimed everything is slower, but nothing breaks.
+        # CPU can be overcommitted: with less CPU than is claimed everything is slower, but nothing breaks.
         cpu_milli=max(facts.cpu_milli, claimed_cpu),
         health="unhealthy" if shrunk else "ok",
         health_reason=MEMORY_SHRUNK if shrunk else "",
@@ -99,14 +109,14 @@ def _host_row(worker_id: str, facts: HostFacts, device: KnownDevice | None) -> D
 
 
 def _memory(reported_mib: int, device: KnownDevice | None) -> tuple[int, bool]:
-    """What can be claimed from now on, and whether the device has less than it had."""
+    """The claimable memory in MiB, and whether the device has less than before."""
     if device is None:
         return reported_mib, False
     stored = device.row
     if reported_mib < stored.memory_mib:
         return (stored.memory_mib if device.claims else reported_mib), True
     if device.exclusive_claims:
-        return stored.memory_mib, False  # an exclusive claim records the whole memory, which must not move under it
-    # A device that shrank stays marked until `settle` finds it without claims, lest its health flap with each report.
+        return stored.memory_mib, False  # an exclusive claim records the whole memory, which must not change meanwhile
+    # A device that shrank stays marked until `settle` finds it without claims; else its health would flap.
     unsettled = stored.health_reason == MEMORY_SHRUNK and reported_mib == stored.reported_mib
     return reported_mib, unsettled

@@ -1,4 +1,4 @@
-"""The start order for one process, from the spec and the claims. Pure."""
+"""The start command of one process, from its spec and its claims. Pure."""
 
 import zlib
 from collections.abc import Iterable, Sequence
@@ -10,15 +10,15 @@ from controller.engines.registry import engine_for
 from schemas.manifest.deployment import DeploymentSpec, SecretRef
 from schemas.wire import ClaimOrder, StartOrder
 
-# Where a gang's processes find each other, on the leader's host: below the ports that agents choose from (18000 and up)
-# and above those of well-known servers. Which of them follows from instance and epoch, so every rank knows it
-# beforehand, and a port that happened to be taken is not tried again by the next epoch.
+# The ports on the leader's host where the processes of a gang meet: below those that agents choose from (18000 and up)
+# and above those of well-known servers. The port follows from instance and epoch: every rank knows it beforehand, and
+# the next epoch tries another one if this one was taken.
 RENDEZVOUS_PORTS: Final = range(10_000, 18_000)
-_ALONE: Final = Layout(gpus=0, memory_mib=0, exclusive=False)
+_NO_LAYOUT: Final = Layout(gpus=0, memory_mib=0, exclusive=False)
 
 
-class ClaimLike(Protocol):
-    """A claim as far as an order must know it."""
+class ClaimedGpu(Protocol):
+    """A claim as far as a start command needs it."""
 
     @property
     def device(self) -> str:
@@ -38,7 +38,7 @@ def start_payload(
     *,
     deployment: str,
     deployment_uid: str,
-    gpus: Sequence[ClaimLike],
+    gpus: Sequence[ClaimedGpu],
     engine: str = "",
     layout: Layout | None = None,
     gpu_mib: int = 0,
@@ -48,40 +48,40 @@ def start_payload(
     leader: str = "",
     need: Need | None = None,
 ) -> dict[str, Any]:
-    """A start order as JSON, with `env_secrets` beside it: secrets are filled in at delivery, never stored.
+    """A start command as JSON, with `env_secrets` beside it: secrets are filled in on dispatch and never stored.
 
     Args:
         spec: the revision's spec.
         deployment: its name.
         deployment_uid: its uid.
-        gpus: this rank's claims on GPUs in the order in which the process shall see them.
-        engine: the one that placement chose; empty: the spec leaves no choice.
-        layout: the one that placement chose.
-        gpu_mib: memory of the largest of the GPUs, MiB; 0: not known.
-        others_mib: most that others have claimed of one of them.
-        gang: instance and epoch, the same for all ranks and no other gang.
-        rank: of this process in its gang.
-        leader: host name or address of the leader's worker, where there are several workers.
-        need: the revision's, so that it is started for what its memory was reckoned for.
+        gpus: this rank's claims on GPUs, in the order in which the process sees them.
+        engine: chosen by placement; empty: the spec leaves no choice.
+        layout: chosen by placement.
+        gpu_mib: memory of the largest GPU, MiB; 0: unknown.
+        others_mib: the most that other instances have claimed of one GPU, MiB.
+        gang: instance and epoch; equal for all ranks, and different from other gangs.
+        rank: this process's rank in its gang.
+        leader: host name or address of the leader's worker, if the gang spans several.
+        need: the revision's; the process starts with the context and sequences that its memory was estimated for.
     """
-    spread = layout or _ALONE
-    reckoned = None if need is None else next((one for name, one in need.by_engine if name == engine), need)
+    layout = layout or _NO_LAYOUT
+    own_need = None if need is None else next((one for name, one in need.by_engine if name == engine), need)
     launch = Launch(
         gpu_count=len(gpus),
         memory_mib=min((claim.memory_mib for claim in gpus), default=0),
         gpu_mib=gpu_mib,
         others_mib=others_mib,
         exclusive=any(claim.exclusive for claim in gpus),
-        need_mib=spread.memory_mib,
-        tp=spread.tp,
-        pp=spread.pp,
-        dp=spread.dp,
-        workers=spread.workers,
+        need_mib=layout.memory_mib,
+        tp=layout.tp,
+        pp=layout.pp,
+        dp=layout.dp,
+        workers=layout.workers,
         rank=rank,
         leader=leader,
         rendezvous_port=rendezvous_port(gang),
-        context=None if reckoned is None else reckoned.context,
-        sequences=None if reckoned is None else reckoned.sequences_of(spread),
+        context=None if own_need is None else own_need.context,
+        sequences=None if own_need is None else own_need.sequences_of(layout),
     )
     process = engine_for(spec).chosen(engine).process(spec, launch)
     plain = {name: value for name, value in spec.env.items() if not isinstance(value, SecretRef)}
@@ -106,9 +106,9 @@ def start_payload(
 
 
 def rendezvous_port(gang: str) -> int:
-    """The port of `RENDEZVOUS_PORTS` at which the processes of a gang find each other."""
+    """The port in `RENDEZVOUS_PORTS` at which the processes of a gang meet."""
     return RENDEZVOUS_PORTS[zlib.crc32(gang.encode()) % len(RENDEZVOUS_PORTS)]
 
 
-def _claims(gpus: Iterable[ClaimLike]) -> Iterable[ClaimOrder]:
+def _claims(gpus: Iterable[ClaimedGpu]) -> Iterable[ClaimOrder]:
     return (ClaimOrder(device=c.device, memory_mib=c.memory_mib, exclusive=c.exclusive) for c in gpus)

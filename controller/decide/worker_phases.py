@@ -1,7 +1,8 @@
-"""Which workers can be relied upon: joining, ready, unreachable, lost. Pure.
+"""Decides that a worker is ready, unreachable or lost, from its silence. Pure.
 
-Silence is counted from the latest of last message, start of the reign and return of our own writes, because our outage
-is not their death. Many silent at once are taken for our fault, too: the breaker keeps them from being given up.
+Silence counts from the latest of: last message, start of the leader's term, return of the controller's own writes. An
+outage of the controller is not the workers' death. Many workers silent at once are also taken for the controller's
+fault: the breaker opens, and none of them becomes lost.
 """
 
 import math
@@ -17,8 +18,8 @@ from controller.domain.workers import (
     SILENT,
     TERM_AHEAD,
     WorkerChange,
+    WorkerEffects,
     WorkerSettings,
-    WorkersPlan,
     WorkersSnapshot,
     WorkerState,
 )
@@ -27,13 +28,13 @@ W = WorkerPhase
 
 
 @dataclass(frozen=True, slots=True)
-class _Hearing:
-    """How well a worker is heard."""
+class _Contact:
+    """A worker with its silence."""
 
     worker: WorkerState
     silence_s: float
-    limit_s: float  # of silence, then it is unreachable
-    fresh: bool  # connected, with new words of its own: no benefit of the doubt
+    limit_s: float  # of silence; then it is unreachable
+    fresh: bool  # connected, with a recent message of its own
 
     @property
     def silent(self) -> bool:
@@ -41,31 +42,31 @@ class _Hearing:
         return self.silence_s >= self.limit_s
 
 
-def decide(snapshot: WorkersSnapshot, db_healthy_since: datetime, settings: WorkerSettings) -> WorkersPlan:
-    """Works out every worker's next phase.
+def decide(snapshot: WorkersSnapshot, db_healthy_since: datetime, settings: WorkerSettings) -> WorkerEffects:
+    """Decides every worker's next phase.
 
     Args:
-        snapshot: all undeleted workers at one moment.
-        db_healthy_since: since when what the hub hears has reached the database without a gap.
-        settings: limits.
+        snapshot: all undeleted workers, read at one moment.
+        db_healthy_since: since when the hub's heartbeats have reached the database without a gap.
+        settings: limits of silence, and the breaker.
     """
-    # Stamps that are still to come were made before the database's clock was set back: they tell nothing.
-    floor = max([db_healthy_since, *([snapshot.leader_since] if snapshot.leader_since <= snapshot.now else [])])
-    heard = [_hear(worker, snapshot.now, floor, settings) for worker in snapshot.workers]
+    # Timestamps in the future were written before the database's clock was set back: they count for nothing.
+    floor = max([db_healthy_since, *([snapshot.leads_since] if snapshot.leads_since <= snapshot.now else [])])
+    contacts = [_contact(worker, snapshot.now, floor, settings) for worker in snapshot.workers]
     was_open = any(worker.reason == BREAKER_OPEN for worker in snapshot.workers)
-    is_open = _breaker(heard, was_open, settings)
+    is_open = _breaker(contacts, was_open, settings)
     changes: list[WorkerChange] = []
-    waits: list[float] = []
-    for hearing in heard:
-        new, reason = _next(hearing, snapshot.term, is_open, settings)
-        change = _change(hearing, new, reason, snapshot.now, settings)
+    deadlines: list[float] = []
+    for contact in contacts:
+        new, reason = _next(contact, snapshot.term, is_open, settings)
+        change = _change(contact, new, reason, snapshot.now, settings)
         if change is not None:
             changes.append(change)
-        waits += _waits(hearing, new, is_open, settings)
-    return WorkersPlan(tuple(changes), is_open, was_open, min(waits, default=None))
+        deadlines += _deadlines(contact, new, is_open, settings)
+    return WorkerEffects(tuple(changes), is_open, was_open, min(deadlines, default=None))
 
 
-def _hear(worker: WorkerState, now: datetime, floor: datetime, settings: WorkerSettings) -> _Hearing:
+def _contact(worker: WorkerState, now: datetime, floor: datetime, settings: WorkerSettings) -> _Contact:
     last_seen = worker.last_seen if worker.last_seen is not None and worker.last_seen <= now else None
     since = floor if last_seen is None else max(last_seen, floor)
     if worker.connected:
@@ -73,7 +74,7 @@ def _hear(worker: WorkerState, now: datetime, floor: datetime, settings: WorkerS
     else:
         limit_s = 0.0 if worker.clean else settings.disconnected_after_s
     age_s = math.inf if last_seen is None else (now - last_seen).total_seconds()
-    return _Hearing(
+    return _Contact(
         worker,
         silence_s=max(0.0, (now - since).total_seconds()),
         limit_s=limit_s,
@@ -81,15 +82,15 @@ def _hear(worker: WorkerState, now: datetime, floor: datetime, settings: WorkerS
     )
 
 
-def _breaker(heard: list[_Hearing], was_open: bool, settings: WorkerSettings) -> bool:
-    """Whether too many fell silent at once: opens above the share, closes only below it.
+def _breaker(contacts: list[_Contact], was_open: bool, settings: WorkerSettings) -> bool:
+    """Whether too many workers fell silent at once. It opens above the share and closes only below it.
 
-    Those lost already count as workers but not as silent: they did not fall silent now. Those that said goodbye or that
-    the operator declared dead are no riddle.
+    Lost workers count as workers but not as silent: they did not fall silent now. Workers that shut down cleanly or
+    were confirmed dead do not count as silent either.
     """
-    live = sum(1 for h in heard if h.worker.phase is not W.JOINING)
+    live = sum(1 for c in contacts if c.worker.phase is not W.JOINING)
     silent = sum(
-        1 for h in heard if h.worker.phase in (W.READY, W.UNREACHABLE) and h.silent and not _known_gone(h.worker)
+        1 for c in contacts if c.worker.phase in (W.READY, W.UNREACHABLE) and c.silent and not _known_gone(c.worker)
     )
     if silent < settings.breaker_least:
         return False
@@ -101,27 +102,27 @@ def _known_gone(worker: WorkerState) -> bool:
     return worker.confirmed_dead or (worker.clean and not worker.connected)
 
 
-def _next(hearing: _Hearing, term: int, breaker_open: bool, settings: WorkerSettings) -> tuple[WorkerPhase, str]:
+def _next(contact: _Contact, term: int, breaker_open: bool, settings: WorkerSettings) -> tuple[WorkerPhase, str]:
     """The phase and its reason."""
-    worker = hearing.worker
+    worker = contact.worker
     if worker.phase is W.JOINING and not worker.reported:
         return W.JOINING, worker.reason
-    if hearing.fresh:
-        # An agent that has obeyed a later term than ours, as after a restore from a backup, would refuse all orders.
+    if contact.fresh:
+        # An agent that has seen a later term, as after a restore from a backup, would refuse all commands.
         return (_held_back(worker.phase), TERM_AHEAD) if worker.highest_term > term else (W.READY, "")
     if worker.phase is W.LOST:
         return W.LOST, worker.reason
-    if not hearing.silent and not worker.confirmed_dead:
+    if not contact.silent and not worker.confirmed_dead:
         return worker.phase, worker.reason
-    given_up = worker.confirmed_dead or (hearing.silence_s >= settings.lost_after_s and not breaker_open)
-    if worker.phase is W.UNREACHABLE and given_up:
+    lost = worker.confirmed_dead or (contact.silence_s >= settings.lost_after_s and not breaker_open)
+    if worker.phase is W.UNREACHABLE and lost:
         return W.LOST, _why_silent(worker)
     held_back = breaker_open and not _known_gone(worker)
     return W.UNREACHABLE, BREAKER_OPEN if held_back else _why_silent(worker)
 
 
 def _held_back(phase: WorkerPhase) -> WorkerPhase:
-    """The phase of a worker that is heard but cannot be used."""
+    """The phase of a worker that is connected but cannot be used."""
     return W.UNREACHABLE if phase is W.READY else phase
 
 
@@ -134,14 +135,14 @@ def _why_silent(worker: WorkerState) -> str:
 
 
 def _change(
-    hearing: _Hearing, new: WorkerPhase, reason: str, now: datetime, settings: WorkerSettings
+    contact: _Contact, new: WorkerPhase, reason: str, now: datetime, settings: WorkerSettings
 ) -> WorkerChange | None:
-    worker = hearing.worker
+    worker = contact.worker
     if (new, reason) == (worker.phase, worker.reason):
         return None
     if new is not worker.phase:
         check_worker_edge(worker.name, worker.phase, new)
-    fence_until = _fence(hearing, now, settings) if new is W.LOST and not hearing.fresh else None
+    fence_until = _fence(contact, now, settings) if new is W.LOST and not contact.fresh else None
     return WorkerChange(
         worker.id,
         worker.name,
@@ -150,28 +151,28 @@ def _change(
         new,
         reason,
         fence_until,
-        {"silence_s": round(hearing.silence_s, 1), "connected": worker.connected, "session": worker.session},
+        {"silence_s": round(contact.silence_s, 1), "connected": worker.connected, "session": worker.session},
         last_seen=worker.last_seen,
     )
 
 
-def _fence(hearing: _Hearing, now: datetime, settings: WorkerSettings) -> datetime | None:
-    """After it nothing of the worker runs; None: its processes do not end by themselves, so it must return first."""
-    if hearing.worker.confirmed_dead:
+def _fence(contact: _Contact, now: datetime, settings: WorkerSettings) -> datetime | None:
+    """When nothing on the worker can run any more; None: its processes do not end by themselves, so it must return."""
+    if contact.worker.confirmed_dead:
         return now
-    if hearing.worker.stops_within_s is None:
+    if contact.worker.stops_within_s is None:
         return None
-    ends_in_s = hearing.worker.stops_within_s + settings.fence_margin_s - hearing.silence_s
+    ends_in_s = contact.worker.stops_within_s + settings.fence_margin_s - contact.silence_s
     return now + timedelta(seconds=ends_in_s)
 
 
-def _waits(hearing: _Hearing, new: WorkerPhase, breaker_open: bool, settings: WorkerSettings) -> list[float]:
-    """Seconds until mere time changes something about this worker."""
-    worker = hearing.worker
+def _deadlines(contact: _Contact, new: WorkerPhase, breaker_open: bool, settings: WorkerSettings) -> list[float]:
+    """Seconds until time alone changes this worker's phase."""
+    worker = contact.worker
     if new is W.LOST or (new is W.JOINING and not worker.reported):
         return []
-    if worker.confirmed_dead and not hearing.fresh:
+    if worker.confirmed_dead and not contact.fresh:
         return [0.0]
-    if new is W.UNREACHABLE and hearing.silent:
-        return [] if breaker_open else [max(0.0, settings.lost_after_s - hearing.silence_s)]
-    return [max(0.0, hearing.limit_s - hearing.silence_s)]
+    if new is W.UNREACHABLE and contact.silent:
+        return [] if breaker_open else [max(0.0, settings.lost_after_s - contact.silence_s)]
+    return [max(0.0, contact.limit_s - contact.silence_s)]

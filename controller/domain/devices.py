@@ -42,7 +42,7 @@ class KnownDevice:
 
 
 @dataclass(frozen=True, slots=True)
-class DevicePlan:
+class DeviceChanges:
     """The rows to write, without unchanged ones, and what to report."""
 
     rows: tuple[DeviceRow, ...]

@@ -1,6 +1,6 @@
-"""What a model's files say of it: the one thing that every estimate starts from. Nothing of it was computed.
+"""The facts in a model's files, from which every estimate starts. Nothing here is computed.
 
-None means that the files do not say, which is never zero.
+None means that the files do not state it; that is never zero.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 @dataclass(frozen=True, slots=True)
 class Quantization:
-    """How weights were made smaller: `awq`, `gptq`, `fp8`, `compressed-tensors`, ...; GGUF's own types are dtypes."""
+    """How the weights are quantized: `awq`, `gptq`, `fp8`, `compressed-tensors`, ...; GGUF's own types are dtypes."""
 
     method: str
     bits: int | None = None  # per weight
@@ -21,20 +21,20 @@ class ModelFacts:
     """One model.
 
     Attributes:
-        weight_bytes: bytes of the tensors of one format as stored; never of two formats that hold the same weights.
-        dtypes: bytes as stored by dtype (`BF16`, `F8_E4M3`, `I32`; of a GGUF file `Q4_K`, `F32`).
-        parameters: elements of all tensors; packed quantised weights count as they are stored.
-        dtype: what the config says that weights are loaded as, such as `bfloat16`.
+        weight_bytes: stored bytes of the tensors of one format; never of two formats with the same weights.
+        dtypes: stored bytes by dtype (`BF16`, `F8_E4M3`, `I32`; of a GGUF file `Q4_K`, `F32`).
+        parameters: elements of all tensors; packed quantized weights count as stored.
+        dtype: the dtype in the config that weights are loaded as, such as `bfloat16`.
         heads, kv_heads, head_dim: of the language part. `v_head_dim` where values are of another size than keys.
-        full_layers: layers whose cache grows with the whole context. `uncached_layers` keep a state of a fixed size
-            instead (linear attention, Mamba), and all that are neither look through the sliding window.
+        full_layers: layers whose cache grows with the whole context. `uncached_layers` keep a state of fixed size
+            instead (linear attention, Mamba). All others use the sliding window.
         kv_lora_rank, qk_rope_head_dim: multi-head latent attention keeps these per token and layer instead of heads.
-        index_head_dim: sparse attention keeps a key of this size besides, by which it finds what to look at.
+        index_head_dim: sparse attention also keeps an index key of this size.
         vision: it has a vision tower.
         vision_heads: attention heads of the vision tower, which tensor parallelism must divide too; None also where
-            servers divide it however many they are.
-        encoder: it gives no tokens, so it keeps no cache (embedding models and rerankers).
-        adapter_bytes: bytes of the adapters' tensors (LoRA) that are loaded beside it.
+            servers can divide any number.
+        encoder: it generates no tokens, so it keeps no cache (embedding models and rerankers).
+        adapter_bytes: bytes of the tensors of adapters (LoRA) loaded beside it.
         revision: of a hub's model, the commit that was read.
     """
 

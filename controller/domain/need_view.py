@@ -1,4 +1,4 @@
-"""A need as the API shows it: the figure of the layout that was chosen, and what it is made of."""
+"""A need as the API shows it: the figure of the chosen layout with its parts."""
 
 from controller.domain.placement import Layout, Need, Share
 from schemas.api.needs import NeedView
@@ -6,9 +6,9 @@ from schemas.manifest.deployment import Resources
 
 
 def need_view(need: Need, resources: Resources, engine: str | None = None, layout: Layout | None = None) -> NeedView:
-    """What is needed of each GPU of that layout; in all, where none is chosen or the engine has not measured it.
+    """The need per GPU of that layout; in total, where none is chosen or the engine did not measure it.
 
-    Where it is not known, what the user asks of each GPU.
+    Where the need is unknown, the memory per GPU that the user states.
     """
     own = dict(need.by_engine).get(engine or "", need)
     share = own.share_of(layout) if layout is not None else None

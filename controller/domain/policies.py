@@ -1,4 +1,4 @@
-"""A deployment with its policy, its instances and how they were judged, and what its policy does next. Frozen.
+"""A deployment with its policy and its judged instances, and what the policy does next. Frozen.
 
 Times are seconds of the database's clock.
 """
@@ -16,7 +16,7 @@ PolicyAction: TypeAlias = Literal["stop", "scale_down", "notify"]
 
 @dataclass(frozen=True, slots=True)
 class EffectivePolicy:
-    """The policy that applies. Inline: no name and no uid, and the generation is the deployment's."""
+    """The effective policy of a deployment. Inline: no name and no uid; its generation is the deployment's."""
 
     name: str
     uid: str | None
@@ -25,13 +25,13 @@ class EffectivePolicy:
 
     @property
     def label(self) -> str:
-        """What messages call it."""
+        """Its name in messages."""
         return f"policy {self.name}" if self.name else "its inline policy"
 
 
 @dataclass(frozen=True, slots=True)
 class GpuClaim:
-    """A claim on a GPU by an instance's present epoch."""
+    """A claim on a GPU by an instance's current epoch."""
 
     device: str
     worker_id: str
@@ -42,13 +42,13 @@ class GpuClaim:
 
     @property
     def share(self) -> float:
-        """How much of a GPU it holds: 1 for a whole one."""
+        """The share of the GPU that it holds; 1: the whole GPU."""
         return 1.0 if self.exclusive or not self.device_mib else self.memory_mib / self.device_mib
 
 
 @dataclass(frozen=True, slots=True)
 class StoredVerdict:
-    """The verdict on an instance as its row has it."""
+    """The verdict on an instance, as stored."""
 
     epoch: int
     policy: str
@@ -61,12 +61,12 @@ class StoredVerdict:
     message: str
     low_since: float | None
     due_at: float | None
-    acted: str  # what was done in this episode of idleness: the action, or `dry_run:` and what would have been
+    acted: str  # the action of this idle episode; `dry_run:` before it: only reported
 
 
 @dataclass(frozen=True, slots=True)
 class WatchedInstance:
-    """One replica, as far as a policy looks at it."""
+    """One replica, reduced to what a policy needs."""
 
     id: str
     epoch: int
@@ -78,7 +78,7 @@ class WatchedInstance:
 
 @dataclass(frozen=True, slots=True)
 class PolicyFacts:
-    """A deployment as read at one moment. `open_actions`: that took something away and have not ended."""
+    """A deployment, read at one moment. `open_actions`: an action that stopped replicas has not ended."""
 
     uid: str
     name: str
@@ -94,13 +94,13 @@ class PolicyFacts:
 
     @property
     def wanted(self) -> int:
-        """Replicas of the spec, limited by the intents."""
+        """The spec's replicas, limited by the intents."""
         return 0 if self.deleted else min([self.replicas, *(i.max_replicas for i in self.intents)])
 
 
 @dataclass(frozen=True, slots=True)
 class VerdictWrite:
-    """A verdict to be stored, in place of the one before."""
+    """A verdict to be stored in place of the previous one."""
 
     instance: str
     epoch: int
@@ -112,15 +112,15 @@ class VerdictWrite:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """The policy's intent: at most so many replicas, and who shall go."""
+    """The policy's intent: a cap on replicas, and the instances that stop first."""
 
     max_replicas: int
     victims: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class ActionPlan:
-    """Something to be done and told. `gpus`: GPUs that it frees, a share for a share."""
+class NewAction:
+    """An action to take, with its event. `gpus`: number of GPUs that it frees, shares included."""
 
     action: PolicyAction
     policy: EffectivePolicy
@@ -129,7 +129,7 @@ class ActionPlan:
     gpus: float
     message: str
     evidence: Mapping[str, Any]
-    limit: Limit | None = None  # None: only told
+    limit: Limit | None = None  # None: only reported
 
     @property
     def reason(self) -> str:
@@ -138,21 +138,21 @@ class ActionPlan:
 
     @property
     def webhook(self) -> Webhook | None:
-        """Where it is told."""
+        """The webhook that reports it."""
         return self.policy.spec.webhook
 
 
 @dataclass(frozen=True, slots=True)
-class PolicyPlan:
+class PolicyEffects:
     """Everything that one step does for one deployment."""
 
-    judged: tuple[Judgement, ...] = ()  # of each instance
+    judged: tuple[Judgement, ...] = ()  # one per instance
     verdicts: tuple[VerdictWrite, ...] = ()
-    forget: tuple[str, ...] = ()  # instances that no policy judges any more
-    actions: tuple[ActionPlan, ...] = ()
-    end_actions: bool = False  # what earlier actions took is wanted again, or nobody's
+    forget: tuple[str, ...] = ()  # instances that are no longer judged
+    actions: tuple[NewAction, ...] = ()
+    end_actions: bool = False  # its limit no longer applies, or the deployment is gone
 
     @property
     def writes(self) -> bool:
-        """Whether there is anything for the database."""
+        """Whether the database must be written."""
         return bool(self.verdicts or self.forget or self.actions or self.end_actions)

@@ -1,7 +1,7 @@
-"""Samples of one GPU, or of one instance on it, in order of time. Memory only: no clock, no judgement.
+"""Samples of one GPU, or of one instance on it, in order of time. In memory; no clock, no verdicts.
 
-Whatever order samples come in, and however often, the series is the same. It grows by half when it is full, and what
-was trimmed is forgotten then, so it holds at most about half as much again as its samples take (20 bytes each).
+The order and the repetition of arriving samples make no difference. A full series grows by half and drops trimmed
+samples, so it takes at most about 1.5 times the size of its samples (20 bytes each).
 """
 
 from collections.abc import Iterable
@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 Times: TypeAlias = NDArray[np.float64]
 Values: TypeAlias = NDArray[np.float32]
 
-_ROOM: Final = 16
+_SPARE: Final = 16
 
 
 class Series:
     """Samples sorted by time (seconds of the database's clock); unknown values are NaN.
 
-    Its columns are views: they hold until the next `put`, `extend` or `trim`.
+    Its columns are views, valid until the next `put`, `extend` or `trim`.
     """
 
     __slots__ = ("_at", "_end", "_first", "_high", "_mean", "_period")
@@ -33,7 +33,7 @@ class Series:
 
     @property
     def at(self) -> Times:
-        """When each sampling period ended."""
+        """The end of each sampling period."""
         return self._at[self._first : self._end]
 
     @property
@@ -52,9 +52,9 @@ class Series:
         return self._high[self._first : self._end]
 
     def put(self, at: float, period_s: float, mean: float, high: float) -> None:
-        """Adds one sample. Of two of the same time the higher values count, so that neither hides what was in use."""
+        """Adds one sample. Of two at the same time the higher values count, so that neither hides use."""
         if self._end == len(self._at):
-            self._make_room()
+            self._grow()
         n = self._end
         if n > self._first and at <= self._at[n - 1]:
             k = self._first + int(np.searchsorted(self.at, at))
@@ -86,17 +86,17 @@ class Series:
         self._period[: self._end], self._mean[: self._end], self._high[: self._end] = merged[:, 1:].T
 
     def trim(self, before: float) -> None:
-        """Forgets samples older than that."""
+        """Drops samples older than that."""
         if len(self) and self._at[self._first] < before:
             self._first += int(np.searchsorted(self.at, before))
 
-    def _make_room(self) -> None:
+    def _grow(self) -> None:
         n, (at, period, mean, high) = len(self), (self.at, self.period, self.mean, self.high)
         self._allocate(n)
         self._at[:n], self._period[:n], self._mean[:n], self._high[:n] = at, period, mean, high
         self._first, self._end = 0, n
 
     def _allocate(self, live: int) -> None:
-        size = live + live // 2 + _ROOM
+        size = live + live // 2 + _SPARE
         self._at = np.empty(size, np.float64)
         self._period, self._mean, self._high = (np.empty(size, np.float32) for _ in range(3))

@@ -1,6 +1,6 @@
-"""The ways to spread a model over GPUs that are worth a try, best first.
+"""The ways to split a model over GPUs that are worth trying, best first.
 
-The scheduler asks for these, and engines measure them and those that advice asks for; both take them from here.
+The scheduler places by these splits. Engines measure them, and those that advice considers.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,13 +11,13 @@ from controller.domain.placement import Need
 from schemas.manifest.deployment import DeploymentSpec, Parallel
 from schemas.reasons import Reason
 
-MORE_WORKERS: Final = (2, 4)  # over which an instance that fits nowhere is advised to go
+MORE_WORKERS: Final = (2, 4)  # numbers of workers that advice considers for an instance that fits nowhere
 _EVERY_GANG_UP_TO: Final = 8  # larger gangs are tried in powers of two, and at the bound itself
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """tp x pp x dp GPUs on so many workers."""
+    """tp x pp x dp GPUs on a number of workers."""
 
     tp: int
     pp: int
@@ -26,34 +26,33 @@ class Split:
 
     @property
     def gpus(self) -> int:
-        """GPUs in all."""
+        """Total number of GPUs."""
         return self.tp * self.pp * self.dp
 
     @property
     def degrees(self) -> tuple[int, int, int]:
-        """What an engine's memory depends on; how many workers it is spread over does not count."""
+        """What an engine's memory depends on; the number of workers does not matter."""
         return self.tp, self.pp, self.dp
 
 
 def splits(spec: DeploymentSpec, counts: Sequence[int]) -> tuple[Split, ...]:
     """The splits to try: fewer workers first, then fewer GPUs.
 
-    Every worker gives equally many GPUs, unless the GPUs are named by hand: then it is the user who says how many.
-    Degrees that the user states are kept. Else tensor parallelism stays within a worker, where GPUs are closest to each
-    other, and the pipeline runs from worker to worker.
+    Every worker gives equally many GPUs, unless the user names the GPUs. Stated degrees are kept. Otherwise tensor
+    parallelism stays within a worker, where GPUs are closest to each other, and the pipeline runs across workers.
 
     Args:
-        spec: parallel degrees, GPUs and workers as the user states them.
-        counts: how many GPUs of one worker to try where nothing is stated, best first; (0,): none are wanted.
+        spec: parallel degrees, GPUs and workers, as stated.
+        counts: numbers of GPUs of one worker to try where none is stated, best first; (0,): none are wanted.
 
     Returns:
-        Nothing where no GPUs are wanted.
+        Nothing if no GPUs are wanted.
     """
     parallel, resources, named = spec.parallel, spec.resources, len(spec.placement.gpus)
     if parallel.world is not None:
         tp, pp, dp = (1 if degree == "auto" else degree for degree in (parallel.tp, parallel.pp, parallel.dp))
         gangs = _gangs(resources.max_workers, parallel.world, named)
-        # Of several copies each stays on one worker: what servers split copies over workers for is only more of them.
+        # Each data-parallel copy stays on one worker: servers spread copies over workers only to run more of them.
         return tuple(Split(tp, pp, dp, n) for n in gangs if dp == 1 or dp % n == 0)
     total = resources.gpus if resources.gpus != "auto" else named or None
     if total == 0 or (total is None and not any(counts)):
@@ -64,14 +63,14 @@ def splits(spec: DeploymentSpec, counts: Sequence[int]) -> tuple[Split, ...]:
         Split(count, n, 1, n)
         for n in _gang_sizes(resources.max_workers)
         for count in counts
-        if n == 1 or count.bit_count() == 1  # whoever needs several workers can do without odd counts
+        if n == 1 or count.bit_count() == 1  # over several workers odd counts are not worth trying
     )
 
 
 def splits_to_measure(spec: DeploymentSpec, counts: Sequence[int]) -> tuple[Split, ...]:
-    """One split of each degrees: those to try, then those by which it might fit if the user asked otherwise.
+    """One split per degrees: those to try, then those that might fit if the user asked differently.
 
-    Whether other degrees or more workers would help can be told only where an engine said what each GPU then holds.
+    Advice about other degrees or more workers needs the engine's measure of each GPU's memory in them.
     """
     asked = [spec, spec.model_copy(update={"parallel": Parallel()})]
     for workers in MORE_WORKERS:
@@ -87,7 +86,7 @@ def _of_total(total: int, workers: int) -> Split:
 
 
 def _gangs(max_workers: int, total: int, named: int) -> Iterator[int]:
-    """Over how many workers a stated number of GPUs may be spread."""
+    """The numbers of workers that a stated number of GPUs may be spread over."""
     return (n for n in range(1, min(max_workers, total) + 1) if named or total % n == 0)
 
 
@@ -102,12 +101,12 @@ def _gang_sizes(max_workers: int) -> Iterator[int]:
 
 
 def indivisible(need: Need, tp: int) -> Reason | None:
-    """Why tensor parallelism of this degree cannot split a model; None where it can, or nothing is known of it."""
+    """Why tensor parallelism of this degree cannot split a model; None: it can, or that is unknown."""
     if tp <= 1:
         return None
     if need.heads is not None and need.heads % tp:
         return Reason.HEADS_INDIVISIBLE
-    # Fewer heads of keys and values than GPUs are kept on several of them, which must come out even too.
+    # Fewer key and value heads than GPUs are repeated on several GPUs, which must divide evenly too.
     if need.kv_heads is not None and need.kv_heads % tp and tp % need.kv_heads:
         return Reason.HEADS_INDIVISIBLE
     if need.vocab is not None and need.vocab % tp:

@@ -1,4 +1,4 @@
-"""What is known of how an instance uses its GPUs, and what is made of it. Times are seconds of the database's clock."""
+"""How an instance uses its GPUs, and the verdict on it. Times are seconds of the database's clock."""
 
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
@@ -10,7 +10,7 @@ Judgement: TypeAlias = Literal["idle", "busy", "unknown"]
 
 @dataclass(frozen=True, slots=True)
 class GpuUse:
-    """One GPU that an instance claims. `own`: the samples are of the instance's processes alone, as it is shared."""
+    """One claimed GPU. `own`: it is shared, so the samples are of the instance's own processes."""
 
     uuid: str
     worker: str  # its name
@@ -20,7 +20,7 @@ class GpuUse:
 
 @dataclass(frozen=True, slots=True)
 class RequestsSeen:
-    """Most requests that one rank had at once in its newest sampling period; None is unknown."""
+    """The most requests that one rank had at once in its newest sampling period; None: unknown."""
 
     at: float
     period_s: float
@@ -29,7 +29,7 @@ class RequestsSeen:
 
 @dataclass(frozen=True, slots=True)
 class InstanceUse:
-    """How one epoch of an instance uses its GPUs. `running_since` None: it does not run yet."""
+    """How one epoch of an instance uses its GPUs. `running_since` None: it is not running yet."""
 
     phase: str
     running_since: float | None
@@ -39,7 +39,12 @@ class InstanceUse:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether an instance is idle, why, since when all known samples are low, and when it is idle if it goes on so."""
+    """Idle, busy or unknown, with its reason.
+
+    Attributes:
+        low_since: since when all known samples are low.
+        due_at: when it will be idle if its samples stay low.
+    """
 
     verdict: Judgement
     reason: str

@@ -1,4 +1,4 @@
-"""The workers as read at one moment, and what is to become of them. Frozen; times are the database's."""
+"""The workers, read at one moment, and the changes of their phases. Frozen; times are the database's."""
 
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -22,13 +22,13 @@ class WorkerState:
     Attributes:
         session: number of its newest hello.
         reported: it has sent a full report at least once.
-        connected: its newest session is open, as far as the hub has written.
-        clean: it said goodbye before it went.
-        last_seen: when its newest message came; None if never.
-        confirmed_dead: the operator says so.
-        highest_term: that its agent has seen; above ours it refuses our orders.
-        stops_within_s: seconds after the loss of its controller by which all that holds claims there has ended by
-            itself; None where something would run on.
+        connected: its newest session is open, by the hub's last write.
+        clean: its agent shut down cleanly.
+        last_seen: time of its newest message; None: none yet.
+        confirmed_dead: by the operator.
+        highest_term: that its agent has seen; an agent refuses commands of lower terms.
+        stops_within_s: seconds after it loses the controller until everything with claims there has ended by itself;
+            None: something would run on.
     """
 
     id: str
@@ -47,11 +47,11 @@ class WorkerState:
 
 @dataclass(frozen=True, slots=True)
 class WorkersSnapshot:
-    """All undeleted workers at one moment, and whose reign it is."""
+    """All undeleted workers at one moment, and the current term."""
 
     now: datetime
     term: int
-    leader_since: datetime
+    leads_since: datetime
     workers: tuple[WorkerState, ...]
 
 
@@ -63,10 +63,11 @@ class WorkerSettings:
         unreachable_after_s: silence of a connected worker.
         disconnected_after_s: silence of one whose connection has dropped.
         lost_after_s: silence after which its instances are replaced.
-        fence_margin_s: added to the time in which its processes end by themselves: the agent may have heard us later
-            than we wrote that we heard it (the hub cuts what it cannot write for 20 s), and a kill takes its time.
-        breaker_one_in: more than one in so many workers silent at once is taken for our own fault ...
-        breaker_least: ... if they are at least so many.
+        fence_margin_s: added to the time in which its processes end by themselves. The agent may have received a
+            message after the hub's last write of its heartbeat (the hub closes connections after 20 s without
+            writes), and a kill takes time.
+        breaker_one_in: the breaker opens when more than one in so many workers is silent ...
+        breaker_least: ... and at least so many are.
     """
 
     unreachable_after_s: float = 15.0
@@ -79,7 +80,7 @@ class WorkerSettings:
 
 @dataclass(frozen=True, slots=True)
 class WorkerChange:
-    """A worker's next phase. `old`, `session` and `last_seen` are what the write expects to find."""
+    """A worker's next phase. The write expects to find `old`, `session` and `last_seen`."""
 
     id: str
     name: str
@@ -93,10 +94,10 @@ class WorkerChange:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkersPlan:
-    """What to write, and in how many seconds to look again; None: only when something happens."""
+class WorkerEffects:
+    """The changes to write. `requeue_after_s`: until the next step; None: on the next hint."""
 
     changes: tuple[WorkerChange, ...]
     breaker_open: bool
     breaker_was_open: bool
-    again_s: float | None
+    requeue_after_s: float | None

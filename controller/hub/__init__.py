@@ -1,1 +1,1 @@
-"""The hub: agents' connections, command delivery, report intake."""
+"""The hub: agents' connections, the dispatch of commands, and the writes of what agents report."""

@@ -1,4 +1,4 @@
-"""Brings open orders to connected agents: in order, marked as sent before they are, and again until answered."""
+"""Dispatches open commands to connected agents: in order, marked as sent beforehand, repeated until answered."""
 
 import asyncio
 from collections import Counter
@@ -25,25 +25,25 @@ log = structlog.get_logger(__name__)
 
 Secrets: TypeAlias = Callable[[Iterable[str]], Awaitable[dict[str, str]]]
 
-LIMIT: Final = 256  # orders for one worker at a time
+LIMIT: Final = 256  # commands for one worker at a time
 TICK_S: Final = 1.0
-POLL_S: Final = 15.0  # hints can be lost: everything is looked at this often
+POLL_S: Final = 15.0  # hints can be lost, so all workers are checked this often
 ROUND_LIMIT_S: Final = 20.0
 RETRY_S: Final = 1.0
 
 
 class CommandNotSendableError(Exception):
-    """The order cannot be sent as it stands; the text says why."""
+    """The command cannot be sent; the text says why."""
 
 
 class CommandDispatcher:
-    """One sender for all connections.
+    """Dispatches for all connections.
 
     Args:
-        database: where orders stand.
+        database: holds the commands.
         clock: time.
         sessions: the open connections by worker.
-        secrets: names to values; names that are unknown are missing from the answer.
+        secrets: the values of secrets by name; unknown names are absent.
     """
 
     def __init__(self, database: Database, clock: Clock, sessions: Mapping[str, Session], secrets: Secrets) -> None:
@@ -55,7 +55,7 @@ class CommandDispatcher:
         self._more = asyncio.Event()
 
     def wake(self, worker_id: str | None) -> None:
-        """Orders may wait for this worker; None: for any."""
+        """Open commands may exist for this worker; None: for any."""
         if worker_id is None:
             self._woken.update(self._sessions)
         elif worker_id in self._sessions:
@@ -63,7 +63,7 @@ class CommandDispatcher:
         self._more.set()
 
     async def run(self) -> None:
-        """Delivers until cancelled."""
+        """Dispatches until cancelled."""
         next_poll = self._clock.monotonic() + POLL_S
         while True:
             with suppress(TimeoutError):
@@ -80,24 +80,24 @@ class CommandDispatcher:
                 continue
             try:
                 async with asyncio.timeout(ROUND_LIMIT_S):
-                    await self._deliver(sessions)
+                    await self._dispatch(sessions)
             except DATABASE_ERRORS as error:
-                log.warning("orders not delivered", workers=len(sessions), error=str(error), retry_s=RETRY_S)
+                log.warning("commands not dispatched", workers=len(sessions), error=str(error), retry_s=RETRY_S)
                 self._woken |= woken
                 await self._clock.sleep(RETRY_S)
 
     def _wake_unanswered(self) -> None:
-        """Connections with something to be said again."""
+        """Wakes connections with something to repeat."""
         now = self._clock.monotonic()
         for worker_id, session in self._sessions.items():
             if not session.unanswered and not session.strays:
                 continue
-            waiting_s = now - min(session.unanswered.values(), default=now)
+            unanswered_s = now - min(session.unanswered.values(), default=now)
             strays_s = now - min(session.strays.values(), default=now)
-            if waiting_s >= commands.RESEND_AFTER_S or strays_s >= STRAY_RESEND_S:
+            if unanswered_s >= commands.RESEND_AFTER_S or strays_s >= STRAY_RESEND_S:
                 self._woken.add(worker_id)
 
-    async def _deliver(self, sessions: list[Session]) -> None:
+    async def _dispatch(self, sessions: list[Session]) -> None:
         targets = [Target(s.worker_id, s.number, s.since) for s in sessions]
         async with self._database.transaction() as connection:
             due = await commands.take_due(connection, targets, LIMIT)
@@ -106,31 +106,31 @@ class CommandDispatcher:
             self._forget_old(session)
             self._repeat_strays(session, due.term)
         for command in due.commands:
-            # Before anything can fail: what is not sent now is due again like what was not answered.
+            # Before anything can fail: an unsent command becomes due again like an unanswered one.
             by_worker[command.worker_id].unanswered[command.id] = self._clock.monotonic()
         secrets = await self._resolve(due.commands)
         for command in due.commands:
             session = by_worker[command.worker_id]
             try:
-                order = compose(command, due.term, secrets)
+                message = compose(command, due.term, secrets)
             except CommandNotSendableError as error:
-                await self._cannot_send(session, command, str(error))
+                await self._refuse(session, command, str(error))
             else:
-                session.send(order)
+                session.send(message)
         for worker_id, n in Counter(command.worker_id for command in due.commands).items():
             if n == LIMIT:
                 self.wake(worker_id)
 
     def _forget_old(self, session: Session) -> None:
-        """What was due again is among the orders just taken, or is answered or withdrawn."""
+        """Drops overdue ids: each is among the commands just taken, or is answered or withdrawn."""
         limit = self._clock.monotonic() - commands.RESEND_AFTER_S
         for command_id in [id_ for id_, sent in session.unanswered.items() if sent <= limit]:
             del session.unanswered[command_id]
 
     def _repeat_strays(self, session: Session, term: int) -> None:
         now = self._clock.monotonic()
-        for key, told in list(session.strays.items()):
-            if now - told >= STRAY_RESEND_S:
+        for key, sent_s in list(session.strays.items()):
+            if now - sent_s >= STRAY_RESEND_S:
                 session.strays[key] = now
                 session.send(stop_stray_command(*key, term))
 
@@ -138,11 +138,11 @@ class CommandDispatcher:
         names = {name for command in due for name in _secret_names(command).values()}
         return await self._secrets(sorted(names)) if names else {}
 
-    async def _cannot_send(self, session: Session, command: DueCommand, why: str) -> None:
-        """Refuses an order in the agent's stead.
+    async def _refuse(self, session: Session, command: DueCommand, why: str) -> None:
+        """Refuses a command in the agent's stead.
 
-        One that was sent before may be running there: to call it refused would free what it holds. It stays open, and
-        is tried again.
+        A command that was sent before may have started its process, and a refusal would free its claims. Such a command
+        stays open and is tried again.
         """
         async with self._database.transaction() as connection:
             if command.sent_before:
@@ -156,28 +156,27 @@ class CommandDispatcher:
 
 
 def _secret_names(command: DueCommand) -> dict[str, str]:
-    """Variables that take their value from a secret, with the secret's name."""
+    """The names of secrets, by environment variable."""
     names = command.payload.get("env_secrets", {}) if command.verb == "start" else {}
     return names if isinstance(names, dict) else {}
 
 
 def compose(command: DueCommand, term: int, secrets: Mapping[str, str]) -> Command:
-    """The message for an order.
+    """The message for a command.
 
     Args:
-        command: the order.
-        term: who leads.
+        command: the open command.
+        term: the leader's term.
         secrets: values by name.
 
     Raises:
-        OrderError: a secret is missing, or the stored payload is no order.
+        OrderError: a secret is missing, or the stored payload is invalid.
     """
     names = _secret_names(command)
     missing = sorted({name for name in names.values() if name not in secrets})
     if missing:
-        raise CommandNotSendableError(
-            f"secret {missing[0]!r} does not exist; set it with: gpuward secret set {missing[0]}"
-        )
+        name = missing[0]
+        raise CommandNotSendableError(f"secret {name!r} does not exist; set it with: gpuward secret set {name}")
     try:
         start, stop = None, None
         if command.verb == "start":
@@ -189,7 +188,7 @@ def compose(command: DueCommand, term: int, secrets: Mapping[str, str]) -> Comma
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         field = ".".join(str(part) for part in first["loc"])
-        raise CommandNotSendableError(f"the stored order is not valid: {field}: {first['msg']}") from error
+        raise CommandNotSendableError(f"the stored command is invalid: {field}: {first['msg']}") from error
     return Command(
         command_id=command.id,
         term=term,

@@ -1,12 +1,12 @@
-"""Changes of a worker's devices after its hello: written at once, fenced by the session, told as events."""
+"""Changes of a worker's devices after its hello: written at once, fenced by the session, recorded as events."""
 
 import asyncio
 from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from typing import Final
 
-from controller.decide.inventory_report import plan_gpus, plan_inventory
-from controller.domain.devices import MISSING, DevicePlan, host_uuid
+from controller.decide.inventory_report import compare_gpus, compare_inventory
+from controller.domain.devices import MISSING, DeviceChanges, host_uuid
 from controller.domain.events import NewEvent
 from controller.hub.session import Session
 from controller.store.core.database import Connection, Database
@@ -19,12 +19,12 @@ from schemas.wire import DeviceFacts, Inventory
 
 WRITE_LIMIT_S: Final = 20.0
 _READINGS: Final = frozenset({"used_mib", "utilization"})
-# Runs for each GPU of each heartbeat: comparing copies without the readings was an eighth of all the controller's work.
+# Runs for each GPU of each heartbeat. To compare copies without the readings took an eighth of the controller's time.
 _standing_of: Final = attrgetter(*(field for field in DeviceFacts.model_fields if field not in _READINGS))
 
 
 def facts_differ(known: tuple[DeviceFacts, ...] | None, reported: tuple[DeviceFacts, ...] | None) -> bool:
-    """Whether GPUs are reported that are not as last written; mere readings make no difference."""
+    """Whether the reported GPUs differ from those last written, apart from readings."""
     return _standing(known) != _standing(reported)
 
 
@@ -35,10 +35,10 @@ def _standing(gpus: tuple[DeviceFacts, ...] | None) -> frozenset[tuple[object, .
 async def write_device_change(
     database: Database, session: Session, report: Inventory | tuple[DeviceFacts, ...] | None
 ) -> bool:
-    """Writes a changed inventory, or GPUs that changed (None: they cannot be read any more).
+    """Writes a changed inventory, or changed GPUs (None: they can no longer be read).
 
     Returns:
-        False where the session is no longer the newest; nothing was written then.
+        False if the session is no longer the newest; then nothing is written.
     """
     worker = session.worker_id
     async with asyncio.timeout(WRITE_LIMIT_S), database.transaction() as connection:
@@ -50,7 +50,7 @@ async def write_device_change(
         else:
             plan = await write_gpus(connection, worker, report)
             await sessions.write_gpus_known(connection, worker, gpus_known=plan.gpus_known)
-        events = inventory_events(worker, session.name, plan, told=session.held_elsewhere)
+        events = inventory_events(worker, session.name, plan, known_elsewhere=session.held_elsewhere)
         await write_events(connection, events)
         await notify(connection, "worker", [worker])
     session.gpus = report.gpus if isinstance(report, Inventory) else report
@@ -58,36 +58,36 @@ async def write_device_change(
     return True
 
 
-async def write_inventory(connection: Connection, worker_id: str, inventory: Inventory) -> DevicePlan:
+async def write_inventory(connection: Connection, worker_id: str, inventory: Inventory) -> DeviceChanges:
     """Brings a worker's device rows in line with its inventory; returns what changed."""
     known = await lock_devices(connection, worker_id, (host_uuid(worker_id), *(g.uuid for g in inventory.gpus or ())))
-    plan = plan_inventory(worker_id, inventory, known)
+    plan = compare_inventory(worker_id, inventory, known)
     await write_devices(connection, worker_id, plan.rows, known)
     return plan
 
 
-async def write_gpus(connection: Connection, worker_id: str, gpus: Sequence[DeviceFacts] | None) -> DevicePlan:
+async def write_gpus(connection: Connection, worker_id: str, gpus: Sequence[DeviceFacts] | None) -> DeviceChanges:
     """Brings a worker's GPU rows in line with a heartbeat (None: unreadable); returns what changed."""
     known = await lock_devices(connection, worker_id, [g.uuid for g in gpus or ()])
-    plan = plan_gpus(worker_id, gpus, {device.row.uuid: device for device in known})
+    plan = compare_gpus(worker_id, gpus, {device.row.uuid: device for device in known})
     await write_devices(connection, worker_id, plan.rows, known)
     return plan
 
 
 def inventory_events(
-    worker_id: str, name: str, plan: DevicePlan, told: frozenset[str] = frozenset()
+    worker_id: str, name: str, plan: DeviceChanges, known_elsewhere: frozenset[str] = frozenset()
 ) -> Iterable[NewEvent]:
-    """What an operator should hear of; `told`: GPUs of which it was said already that another worker holds them."""
+    """The events of an inventory. `known_elsewhere`: GPUs already reported as belonging to another worker."""
     for uuid in plan.missing:
         yield NewEvent("gpu_missing", f"{uuid} is no longer reported by {name}", (f"gpu:{uuid}", f"worker:{worker_id}"))
     for device in plan.refused:
         uuid = device.row.uuid
-        if uuid in told:
+        if uuid in known_elsewhere:
             continue
         yield NewEvent(
             "gpu_held_elsewhere",
-            f"{name} reports {uuid}, which another worker holds; it is not used here until that worker is deleted or "
-            "lets go of it",
+            f"{name} reports {uuid}, which belongs to another worker; it is not used here until that worker is deleted "
+            "or no longer has it",
             (f"gpu:{uuid}", f"worker:{worker_id}", f"worker:{device.worker_id}"),
         )
     for row in plan.rows:

@@ -1,4 +1,4 @@
-"""A connection's first moments: whose credential, a hello, and one transaction that makes it the newest session."""
+"""The handshake: credential, hello, and one transaction that makes the connection the worker's newest session."""
 
 import asyncio
 import hashlib
@@ -36,17 +36,17 @@ _LISTED: Final = 50  # processes named in an event's evidence
 
 @dataclass(frozen=True, slots=True)
 class HandshakeResult:
-    """What a hello has led to."""
+    """The result of an accepted hello."""
 
     session: int
     term: int
     at: datetime
     strays: tuple[processes.Stray, ...]
-    held_elsewhere: frozenset[str]  # GPUs that it reports and another worker holds
+    held_elsewhere: frozenset[str]  # reported GPUs that belong to another worker
 
 
 class HandshakeRefusedError(Exception):
-    """The agent is not served; the text tells it why. `final`: it shall not dial again with its credential."""
+    """The handshake is refused; the text says why. `final`: the agent must not connect again with its credential."""
 
     def __init__(self, why: str, *, final: bool = False) -> None:
         super().__init__(why)
@@ -54,13 +54,13 @@ class HandshakeRefusedError(Exception):
 
 
 def bearer(request: web.Request) -> str | None:
-    """The credential in the request's header; None where there is none."""
+    """The credential in the request's header; None without one."""
     scheme, _, credential = request.headers.get("Authorization", "").partition(" ")
     return credential.strip() or None if scheme.lower() == "bearer" else None
 
 
 async def identify(database: Database, credential: str) -> Identity | None:
-    """The worker to which the credential belongs, deleted or not."""
+    """The worker of the credential, deleted or not; None for an unknown credential."""
     digest = hashlib.sha256(credential.encode("utf-8", "surrogateescape")).digest()
     async with asyncio.timeout(WRITE_LIMIT_S), database.connection() as connection:
         return await sessions.find_by_credential(connection, digest)
@@ -70,27 +70,27 @@ async def receive_hello(socket: web.WebSocketResponse) -> Hello:
     """Waits for the first message.
 
     Raises:
-        MalformedMessageError: it is no hello.
-        TurnedAwayError: none came in time.
+        MalformedMessageError: the message is not a hello.
+        HandshakeRefusedError: no message arrived in time, or the connection ended.
     """
     try:
         async with asyncio.timeout(HELLO_LIMIT_S):
             message = await socket.receive()
     except TimeoutError as error:
-        raise HandshakeRefusedError(f"no hello came within {HELLO_LIMIT_S:g} s") from error
+        raise HandshakeRefusedError(f"no hello arrived within {HELLO_LIMIT_S:g} s") from error
     if message.type is not WSMsgType.TEXT:
-        raise HandshakeRefusedError("the connection ended, or brought something that is not text, before a hello came")
+        raise HandshakeRefusedError("the connection ended or sent binary data before a hello")
     hello = parse_message(message.data)
     if not isinstance(hello, Hello):
-        raise MalformedMessageError(f"hello: must come first, before {hello.type!r}")
+        raise MalformedMessageError(f"hello: must be the first message, got {hello.type!r}")
     return hello
 
 
 async def accept(database: Database, identity: Identity, hello: Hello, peer: str | None) -> HandshakeResult:
-    """Writes the whole picture that a hello brings, as the worker's newest session.
+    """Writes all facts of a hello, as the worker's newest session.
 
     Raises:
-        MalformedMessageError: the address of the agent's proxy makes no sense.
+        MalformedMessageError: the address of the agent's proxy is invalid.
         WorkerGoneError: the worker was deleted meanwhile.
     """
     address = proxy_address(hello, peer)
@@ -102,7 +102,7 @@ async def accept(database: Database, identity: Identity, hello: Hello, peer: str
         gone = await processes.end_missing(connection, worker, new.session, hello.processes, hello.report_seq)
         plan = await write_inventory(connection, worker, hello.inventory)
         await sessions.write_host(connection, worker, hello.inventory.host, gpus_known=plan.gpus_known)
-        # Before anything can be placed here: what processes of others use already.
+        # Before anything can be placed here: the memory that unclaimed processes use.
         foreign = await write_readings(
             connection, [Reading(worker, g.uuid, g.used_mib, g.utilization, 0.0) for g in hello.inventory.gpus or ()]
         )
@@ -120,9 +120,9 @@ async def accept(database: Database, identity: Identity, hello: Hello, peer: str
 
 
 async def refuse(request: web.Request, socket: web.WebSocketResponse, why: str, *, final: bool = False) -> None:
-    """Tells an agent why it is not served, and closes."""
-    log.info("agent turned away", peer=request.remote, why=why)
-    # What goes wrong here means that it has gone by itself.
+    """Sends the reason to the agent and closes the connection."""
+    log.info("handshake refused", peer=request.remote, reason=why)
+    # An error here means that the agent has disconnected.
     with suppress(TimeoutError, ConnectionError, RuntimeError):
         async with asyncio.timeout(SEND_LIMIT_S):
             await socket.send_str(Rejected(message=why, final=final).model_dump_json())
@@ -130,8 +130,10 @@ async def refuse(request: web.Request, socket: web.WebSocketResponse, why: str, 
 
 
 async def record_malformed(database: Database, worker_id: str, name: str, error: MalformedMessageError) -> None:
-    """Records what an agent sent amiss. Best effort: its connection is closed either way."""
-    event = NewEvent("agent_message_malformed", f"the agent of {name} sent: {error}", (f"worker:{worker_id}",))
+    """Records an agent's malformed message. Best effort: the connection is closed in any case."""
+    event = NewEvent(
+        "agent_message_malformed", f"the agent of {name} sent an invalid message: {error}", (f"worker:{worker_id}",)
+    )
     try:
         async with asyncio.timeout(SEND_LIMIT_S), database.transaction() as connection:
             await write_events(connection, [event])
@@ -142,13 +144,13 @@ async def record_malformed(database: Database, worker_id: str, name: str, error:
 def _hello_events(identity: Identity, hello: Hello, new: NewSession) -> Iterable[NewEvent]:
     objects = (f"worker:{identity.id}",)
     if new.rebooted:
-        yield NewEvent("worker_rebooted", f"worker {identity.name} has rebooted", objects, {"boot_id": hello.boot_id})
+        yield NewEvent("worker_rebooted", f"worker {identity.name} rebooted", objects, {"boot_id": hello.boot_id})
     if new.term_ahead:
         yield NewEvent(
             "term_ahead",
-            f"the agent of {identity.name} has obeyed term {hello.highest_term}, but term {new.term} leads: was the "
-            "database restored from a backup? It obeys again once the controller has been restarted often enough to "
-            "lead in a later term, or once the worker is deleted and joins anew with an empty data folder",
+            f"the agent of {identity.name} has seen term {hello.highest_term}, but the leader's term is {new.term}; "
+            "was the database restored from a backup? Restart the controller until its term is higher, or delete the "
+            "worker and let it join again with an empty data folder",
             objects,
             {"agent": hello.highest_term, "leader": new.term},
         )
@@ -159,7 +161,7 @@ def _gone_events(identity: Identity, gone: list[tuple[str, str, int, int]]) -> I
         listed = gone[:_LISTED]
         yield NewEvent(
             "processes_gone",
-            f"the agent of {identity.name} knows nothing of {len(gone)} processes that ran there",
+            f"the agent of {identity.name} no longer has {len(gone)} processes that ran there",
             (f"worker:{identity.id}", *sorted({f"instance:{instance}" for _, instance, _, _ in listed})),
             {"processes": [{"instance": i, "epoch": epoch, "rank": rank} for _, i, epoch, rank in listed]},
         )

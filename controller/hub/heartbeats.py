@@ -1,4 +1,4 @@
-"""Who was heard when, in memory, and the once-a-second write of it. Never a write for each heartbeat."""
+"""Heartbeats and GPU readings: kept in memory, written for all connections once a second."""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -24,14 +24,14 @@ log = structlog.get_logger(__name__)
 FLUSH_S: Final = 1.0
 FLUSH_LIMIT_S: Final = 8.0
 SETTLE_S: Final = 10.0
-RETURNED_AFTER_S: Final = 10.0  # a worker heard again after so long may have been counted as silent
+RETURNED_AFTER_S: Final = 10.0  # silence after which a worker may have been marked unreachable
 UNHEALTHY_AFTER_S: Final = 5.0  # without a successful write
 CUT_AFTER_S: Final = 20.0  # without a successful write; a fence's margin covers it
 
 
 @dataclass(slots=True)
-class _Heard:
-    """What is known of one connection and not written yet."""
+class _Unwritten:
+    """What one connection has sent and is not written yet."""
 
     last: float
     connected: bool = True
@@ -44,10 +44,10 @@ class Liveness:
     """Keeps and writes liveness of all connections.
 
     Args:
-        database: where to write.
+        database: to write to.
         clock: time.
-        lost_fence: called with a session that is no longer its worker's newest, or whose worker is deleted.
-        cut_all: called when nothing could be written for so long that agents must not take us for their controller.
+        superseded: called with a session that is no longer its worker's newest, or whose worker is deleted.
+        cut_all: called when writes have failed for so long that agents must connect to another controller.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Liveness:
         self._superseded = superseded
         self._cut_all = cut_all
         self._last: dict[Session, float] = {}
-        self._dirty: dict[Session, _Heard] = {}
+        self._unwritten: dict[Session, _Unwritten] = {}
         self._now = asyncio.Event()
         self._last_write: float | None = None
         self._healthy_since: float | None = None
@@ -76,38 +76,38 @@ class Liveness:
         return now - self._healthy_since
 
     def opened(self, session: Session) -> None:
-        """A hello was written."""
+        """Notes a written hello."""
         self._last[session] = self._clock.monotonic()
 
     def heard(self, session: Session) -> None:
-        """Any message came."""
+        """Notes the arrival of any message."""
         now = self._clock.monotonic()
         returned = now - self._last.get(session, now) >= RETURNED_AFTER_S
         self._last[session] = now
-        heard = self._of(session)
-        heard.last = now
-        heard.notify = heard.notify or returned
+        unwritten = self._of(session)
+        unwritten.last = now
+        unwritten.notify = unwritten.notify or returned
 
     def read(self, session: Session, gpus: tuple[DeviceFacts, ...] | None) -> None:
-        """A heartbeat brought readings; None: the GPUs could not be read."""
-        heard = self._of(session)
+        """Notes the readings of a heartbeat; None: the GPUs could not be read."""
+        unwritten = self._of(session)
         if gpus is None:
-            heard.unread = heard.unread or tuple(gpu.uuid for gpu in session.gpus or ())
-        heard.gpus = gpus
+            unwritten.unread = unwritten.unread or tuple(gpu.uuid for gpu in session.gpus or ())
+        unwritten.gpus = gpus
 
     def recheck(self, session: Session) -> None:
-        """Has the next write check that the session is still the newest."""
+        """Makes the next write check that the session is still the newest."""
         self._of(session)
 
     def closed(self, session: Session) -> None:
-        """The connection ended. Written at once, unless we ended it for our own sake: it says nothing of the agent."""
+        """Notes the end of a connection. It is written at once, unless the controller ended it for its own reasons."""
         last = self._last.pop(session, self._clock.monotonic())
         if session.ours:
-            self._dirty.pop(session, None)
+            self._unwritten.pop(session, None)
             return
-        heard = self._dirty.setdefault(session, _Heard(last))
-        heard.connected = False
-        heard.notify = True
+        unwritten = self._unwritten.setdefault(session, _Unwritten(last))
+        unwritten.connected = False
+        unwritten.notify = True
         self._now.set()
 
     async def run(self) -> None:
@@ -127,15 +127,15 @@ class Liveness:
                 log.warning("liveness not written", error=str(error) or type(error).__name__)
                 self._healthy_since = None
                 if self._clock.monotonic() - (self._last_write or started) >= CUT_AFTER_S:
-                    self._cut_all("this controller cannot reach its database")
+                    self._cut_all("the controller cannot reach its database")
                 await self._clock.sleep(FLUSH_S)
                 continue
             self._wrote()
             if settle:
                 next_settle = self._clock.monotonic() + SETTLE_S
 
-    def _of(self, session: Session) -> _Heard:
-        return self._dirty.setdefault(session, _Heard(self._last.get(session, self._clock.monotonic())))
+    def _of(self, session: Session) -> _Unwritten:
+        return self._unwritten.setdefault(session, _Unwritten(self._last.get(session, self._clock.monotonic())))
 
     def _wrote(self) -> None:
         now = self._clock.monotonic()
@@ -144,23 +144,23 @@ class Liveness:
         self._last_write = now
 
     async def _flush(self, *, settle: bool) -> None:
-        """One transaction for all; what could not be written stays for the next one."""
-        batch, self._dirty = self._dirty, {}
+        """Writes all in one transaction; a failed write stays for the next one."""
+        batch, self._unwritten = self._unwritten, {}
         try:
             current = await self._write(batch, settle=settle)
         except BaseException:
-            for session, heard in batch.items():
-                newer = self._dirty.get(session)
+            for session, older in batch.items():
+                newer = self._unwritten.get(session)
                 if newer is None:
-                    self._dirty[session] = heard
+                    self._unwritten[session] = older
                 else:
-                    newer.notify = newer.notify or heard.notify
+                    newer.notify = newer.notify or older.notify
             raise
         for session in batch:
             if session not in current:
                 self._superseded(session)
 
-    async def _write(self, batch: dict[Session, _Heard], *, settle: bool) -> set[Session]:
+    async def _write(self, batch: dict[Session, _Unwritten], *, settle: bool) -> set[Session]:
         now = self._clock.monotonic()
         newest = _newest(batch)
         async with self._database.transaction() as connection:
@@ -181,19 +181,19 @@ class Liveness:
 
 
 def foreign_events(uses: Iterable[ForeignUse]) -> Iterable[NewEvent]:
-    """That memory which nobody claimed came into use, and that it is free again; not each of its movements."""
+    """Events for the begin and the end of unclaimed memory use; changes in between make none."""
     for use in uses:
         objects = (f"gpu:{use.device}", f"worker:{use.worker_id}")
         if not use.before_mib:
-            message = f"{use.foreign_mib} MiB of {use.device} are in use and no claim explains them; nobody gets them"
+            message = f"{use.foreign_mib} MiB of {use.device} are in use without a claim and cannot be placed on"
             yield NewEvent("gpu_memory_unclaimed", message, objects, {"foreign_mib": use.foreign_mib})
         elif not use.foreign_mib:
-            message = f"what was in use of {use.device} without a claim is free again"
+            message = f"the memory of {use.device} that was in use without a claim is free again"
             yield NewEvent("gpu_memory_explained", message, objects, {"before_mib": use.before_mib})
 
 
-def _newest(batch: dict[Session, _Heard]) -> dict[Session, _Heard]:
-    """One connection for each worker: the newest."""
+def _newest(batch: dict[Session, _Unwritten]) -> dict[Session, _Unwritten]:
+    """Each worker's newest connection."""
     newest: dict[str, Session] = {}
     for session in batch:
         known = newest.get(session.worker_id)
@@ -202,10 +202,10 @@ def _newest(batch: dict[Session, _Heard]) -> dict[Session, _Heard]:
     return {session: batch[session] for session in newest.values()}
 
 
-def _readings(session: Session, heard: _Heard, now: float) -> Iterable[Reading]:
-    age_s = max(0.0, now - heard.last)
-    for gpu in heard.gpus or ():
+def _readings(session: Session, unwritten: _Unwritten, now: float) -> Iterable[Reading]:
+    age_s = max(0.0, now - unwritten.last)
+    for gpu in unwritten.gpus or ():
         yield Reading(session.worker_id, gpu.uuid, gpu.used_mib, gpu.utilization, age_s)
-    if heard.gpus is None:
-        for uuid in heard.unread:
+    if unwritten.gpus is None:
+        for uuid in unwritten.unread:
             yield Reading(session.worker_id, uuid, None, None, age_s)

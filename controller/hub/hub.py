@@ -1,6 +1,6 @@
-"""The hub: the registry of agents' connections, and the conversation on each of them.
+"""The hub: the registry of agents' connections, each from its handshake to its end.
 
-It writes what agents report and delivers what reconcilers have ordered; it decides nothing about either.
+It writes what agents report and dispatches the reconcilers' commands. It decides nothing.
 """
 
 import asyncio
@@ -31,20 +31,20 @@ log = structlog.get_logger(__name__)
 
 PING_S: Final = 10.0
 CLOSE_ALL_LIMIT_S: Final = 3.0
-MAX_HANDSHAKES: Final = 512  # connections whose hello is awaited or being written
-_SHUTDOWN: Final = "this controller is shutting down"
+MAX_HANDSHAKES: Final = 512  # at once: hellos awaited or being written
+_SHUTDOWN: Final = "the controller is shutting down"
 _TAKEN_OVER: Final = "a newer connection of this worker has taken over"
-_DELETED: Final = "this worker was deleted, or this is another controller; join again with a new token"
+_DELETED: Final = "the worker is deleted, or unknown to this controller; join again with a new token"
 
 
 class Hub:
     """Agents' connections.
 
     Args:
-        database: where rows meet.
+        database: to read and write.
         clock: time.
         instance_id: names this controller process in logs.
-        secrets: names to values; names that are unknown are missing from the answer.
+        secrets: the values of secrets by name; unknown names are absent.
         sample_s: the agents' sampling period, in seconds.
         keep: how long samples are kept.
     """
@@ -84,15 +84,15 @@ class Hub:
         self._closing = False
 
     def routes(self) -> list[web.RouteDef]:
-        """The two routes of the agents' protocol; both authenticate by themselves."""
+        """The two routes of the agents' protocol. Their handlers authenticate."""
         return [
             web.post(JOIN_PATH, self._join.handle),
-            # A HEAD of a WebSocket makes no sense, so aiohttp shall not add one.
+            # Otherwise aiohttp adds HEAD, which is useless for a WebSocket.
             web.get(CONNECT_PATH, self._connect, allow_head=False),
         ]
 
     def wake(self, kind: str, id_: str | None) -> None:
-        """A hint: `command` says that orders wait for a worker (None: any), `worker` that a worker's row changed."""
+        """A hint: `command` means open commands for a worker (None: for any), `worker` a changed worker row."""
         match kind:
             case "command" | "*":
                 self._dispatcher.wake(id_)
@@ -102,15 +102,15 @@ class Hub:
                 return
 
     def connected(self) -> int:
-        """How many agents are connected here."""
+        """The number of connected agents."""
         return len(self._sessions)
 
     def healthy_for_s(self) -> float:
-        """Seconds for which what is heard has reached the database without a gap; 0 while it does not."""
+        """Seconds for which heartbeats have been written without a gap; 0 while they are not."""
         return self._liveness.healthy_for_s()
 
     async def run(self) -> None:
-        """Serves until cancelled; then all connections are closed."""
+        """Serves until cancelled, then closes all connections."""
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._liveness.run(), name="hub-liveness")
@@ -122,13 +122,13 @@ class Hub:
             await self.close()
 
     async def close(self) -> None:
-        """Ends all connections and takes no more; nothing is held against the agents. Repeating it changes nothing.
+        """Ends all connections and accepts no more; no worker counts as disconnected for it. Idempotent.
 
-        To be called before the server's own shutdown, which would wait for the connections otherwise.
+        Call it before the server's own shutdown, which would wait for the connections.
         """
         self._closing = True
         self._cut_all(_SHUTDOWN)
-        # Connections are owned by their handlers, which end once their socket is closed.
+        # Each connection is owned by its handler, which ends once the socket is closed.
         try:
             async with asyncio.timeout(CLOSE_ALL_LIMIT_S):
                 while self._open:
@@ -144,15 +144,15 @@ class Hub:
             session.cut(why, ours=True)
 
     def _superseded(self, session: Session) -> None:
-        session.cut(f"{_TAKEN_OVER}, or the worker was deleted")
+        session.cut(f"{_TAKEN_OVER}, or the worker is deleted")
 
     async def _connect(self, request: web.Request) -> web.StreamResponse:
-        """Greets and serves one agent, from the upgrade to the end of its connection."""
+        """Serves one agent, from the upgrade to the end of its connection."""
         credential = handshake.bearer(request)
         if credential is None:
             return refusal(401, "unauthenticated", "send the worker's credential: Authorization: Bearer CREDENTIAL")
         if self._closing or self._handshakes >= MAX_HANDSHAKES:
-            return refusal(503, "busy", "too many agents connect at once; dial again", retry_after_s=1.0)
+            return refusal(503, "busy", "too many agents connect at once; connect again", retry_after_s=1.0)
         socket = web.WebSocketResponse(
             heartbeat=PING_S, timeout=CLOSE_LIMIT_S, max_msg_size=MAX_MESSAGE_BYTES, compress=False
         )
@@ -165,7 +165,7 @@ class Hub:
         except HandshakeRefusedError as error:
             await refuse(request, socket, str(error), final=error.final)
         except DATABASE_ERRORS as error:
-            self._log.warning("agent not served", error=str(error) or type(error).__name__)
+            self._log.warning("agent refused without a database", error=str(error) or type(error).__name__)
             if not socket.prepared:
                 return refusal(503, "database_unavailable", NO_DATABASE, retry_after_s=1.0)
             await refuse(request, socket, NO_DATABASE)
@@ -178,10 +178,10 @@ class Hub:
     async def _handshake(
         self, request: web.Request, socket: web.WebSocketResponse, identity: Identity | None
     ) -> Session:
-        """From the open socket to a registered session.
+        """Turns an open socket into a registered session.
 
         Raises:
-            TurnedAwayError: the agent is not served; it says why.
+            HandshakeRefusedError: says why.
         """
         if identity is None or identity.deleted:
             raise HandshakeRefusedError(_DELETED, final=True)
@@ -213,7 +213,7 @@ class Hub:
         return session
 
     def _welcome(self, session: Session, identity: Identity, hello: Hello, accepted: HandshakeResult) -> None:
-        """Queues the first words to an agent: who it is here, what of its picture is kept, then its orders."""
+        """Queues the first messages: welcome, acknowledgement of reports, stops of strays; then come commands."""
         session.send(
             Welcome(
                 worker=identity.name,
@@ -230,7 +230,7 @@ class Hub:
         self._dispatcher.wake(identity.id)
 
     def _register(self, session: Session) -> bool:
-        """Makes the session its worker's; False where a newer one is there already."""
+        """Makes this the worker's session; False where a newer one is registered."""
         older = self._sessions.get(session.worker_id)
         if self._closing or (older is not None and older.number > session.number):
             return False
@@ -260,7 +260,7 @@ class Hub:
                 finally:
                     session.finish()
         except asyncio.CancelledError:
-            # The server cancels us because the agent has gone, or because it is shutting down: that is not its fault.
+            # The agent has disconnected, or the server shuts down, which must not count against the agent.
             session.ours = session.ours or session.open
             raise
         finally:

@@ -1,4 +1,4 @@
-"""`POST /api/v1/join`: a one-time token for a worker's own credential; who fails too often must wait."""
+"""`POST /api/v1/join`: exchanges a one-time token for a worker's credential. Repeated failures must wait."""
 
 import asyncio
 from collections import OrderedDict, deque
@@ -28,14 +28,14 @@ MAX_PEERS: Final = 4_096
 
 
 class FailureLimit:
-    """Counts failed attempts by peer address within a sliding window; remembers a bounded number of peers."""
+    """Counts failed attempts by peer address in a sliding window, for a bounded number of peers."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._failures: OrderedDict[str, deque[float]] = OrderedDict()
 
     def wait_s(self, peer: str) -> float:
-        """Seconds until this peer may try again; 0 for at once."""
+        """Seconds until this peer may try again."""
         times = self._failures.get(peer)
         if times is None or len(times) < FAILURES:
             return 0.0
@@ -51,7 +51,7 @@ class FailureLimit:
 
 
 class JoinHandler:
-    """The handler."""
+    """The handler and its limit of failures."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
@@ -80,7 +80,9 @@ class JoinHandler:
             return refusal(_status(error), error.code, str(error))
         except DATABASE_ERRORS as error:
             log.warning("join failed", worker=wanted.name, error=str(error))
-            return refusal(503, "database_unavailable", "the database cannot be reached; try again", retry_after_s=1.0)
+            return refusal(
+                503, "database_unavailable", "the database is unavailable; try again in a moment", retry_after_s=1.0
+            )
         log.info("worker joined", worker=answer.worker, peer=peer)
         return web.json_response(text=answer.model_dump_json())
 
@@ -96,7 +98,7 @@ def _status(error: RefusedError) -> int:
 
 
 async def _body(request: web.Request) -> bytes:
-    """The body, within its bounds in bytes and seconds."""
+    """The body, limited in bytes and seconds."""
     body = bytearray()
     async with asyncio.timeout(BODY_LIMIT_S):
         async for chunk in request.content.iter_chunked(4096):
@@ -107,7 +109,7 @@ async def _body(request: web.Request) -> bytes:
 
 
 def refusal(status: int, code: str, message: str, *, retry_after_s: float | None = None) -> web.Response:
-    """An error in the shape that every error of the API has."""
+    """An error in the form that all errors of the API share."""
     body = ErrorView(error=ErrorBody(code=code, message=message))
     headers = {} if retry_after_s is None else {"Retry-After": str(max(1, round(retry_after_s)))}
     return web.json_response(

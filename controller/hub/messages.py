@@ -1,4 +1,4 @@
-"""What is done with each message of an agent, from its welcome to the end of its connection."""
+"""Handles each message of an agent, from the welcome to the end of the connection."""
 
 from collections.abc import Callable
 from typing import Final
@@ -28,20 +28,20 @@ from schemas.wire import (
 
 log = structlog.get_logger(__name__)
 
-NO_DATABASE: Final = "the controller cannot reach its database; dial again"
-HELD_ELSEWHERE_AGAIN_S: Final = 60.0
+NO_DATABASE: Final = "the controller cannot reach its database; connect again"
+HELD_ELSEWHERE_RECHECK_S: Final = 60.0
 
 
 class MessageHandler:
-    """Reads agents' messages and hands them on.
+    """Reads agents' messages and passes them to their writers.
 
     Args:
-        database: where changes of inventory are written.
+        database: for changes of the inventory.
         clock: time.
-        reports: takes process reports and answers.
-        samples: takes samples.
-        liveness: takes what was heard and read.
-        lost_fence: called with a session that is no longer its worker's newest.
+        reports: for process reports and answers to commands.
+        samples: for samples.
+        liveness: for heartbeats and readings.
+        superseded: called with a session that is no longer its worker's newest.
     """
 
     def __init__(
@@ -62,14 +62,14 @@ class MessageHandler:
         self._superseded = superseded
 
     async def read_all(self, session: Session) -> None:
-        """Takes in messages until the connection ends."""
+        """Handles messages until the connection ends."""
         while True:
             try:
                 message = await session.receive()
                 if message is None:
                     return
                 self._liveness.heard(session)
-                await self._take_in(session, message)
+                await self._handle(session, message)
             except MalformedMessageError as error:
                 await handshake.record_malformed(self._database, session.worker_id, session.name, error)
                 session.cut(str(error))
@@ -79,7 +79,7 @@ class MessageHandler:
                 session.cut(NO_DATABASE, ours=True)
                 return
 
-    async def _take_in(self, session: Session, message: AgentMessage) -> None:
+    async def _handle(self, session: Session, message: AgentMessage) -> None:
         match message:
             case ProcessReport():
                 self._reports.report(session, message)
@@ -98,9 +98,9 @@ class MessageHandler:
             case Goodbye():
                 session.clean = True
             case Hello():
-                raise MalformedMessageError("hello: came twice on one connection")
+                raise MalformedMessageError("hello: sent twice on one connection")
 
     async def _write_change(self, session: Session, report: Inventory | tuple[DeviceFacts, ...] | None) -> None:
         if not await devices.write_device_change(self._database, session, report):
             self._superseded(session)
-        session.recheck_at = self._clock.monotonic() + HELD_ELSEWHERE_AGAIN_S
+        session.recheck_at = self._clock.monotonic() + HELD_ELSEWHERE_RECHECK_S

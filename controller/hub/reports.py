@@ -1,18 +1,15 @@
-"""Takes agents' process reports and answers, and writes what has come together in one transaction."""
+"""Writes agents' process reports and answers to commands, batched over all connections."""
 
-import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-import structlog
-
 from controller.domain.events import NewEvent
 from controller.hub.session import Session
 from controller.hub.validate import MAX_PROCESSES, MAX_TEXT
+from controller.hub.write_queue import WriteQueue
 from controller.runtime.clock import Clock
-from controller.runtime.database import DATABASE_ERRORS
 from controller.runtime.lease import read_term
 from controller.store.core.database import Database
 from controller.store.core.events import write_events
@@ -20,11 +17,7 @@ from controller.store.core.notify import notify
 from controller.store.deployments import commands, processes
 from schemas.wire import Command, CommandResult, ProcessReport, ReportAck, StopOrder
 
-log = structlog.get_logger(__name__)
-
 BATCH: Final = 1_000
-WRITE_LIMIT_S: Final = 20.0
-RETRY_S: Final = (0.2, 0.5, 1.0, 2.0, 5.0)
 STRAY_DRAIN_S: Final = 10.0
 STRAY_RESEND_S: Final = 5.0
 
@@ -32,8 +25,8 @@ _Key = tuple[str, int, int]
 
 
 @dataclass(slots=True)
-class _Pending:
-    """What one connection has sent and is not written yet. Of one process the newest report is enough."""
+class _Unwritten:
+    """What one connection has sent and is not written yet: for each process only its newest report."""
 
     session: Session
     reports: dict[_Key, ProcessReport] = field(default_factory=dict)
@@ -43,94 +36,62 @@ class _Pending:
         return len(self.reports) + len(self.results)
 
 
+def _merge(older: _Unwritten, newer: _Unwritten) -> None:
+    older.reports.update(newer.reports)
+    older.results.update(newer.results)
+
+
 class ReportWriter:
     """One writer for all connections.
 
+    Attributes:
+        queue: the unwritten reports and answers.
+
     Args:
-        database: where to write.
+        database: to write to.
         clock: time.
-        woken: called with the worker whose answers made room for more orders.
+        answered: called with a worker whose answers allow further commands.
     """
 
-    def __init__(self, database: Database, clock: Clock, woken: Callable[[str], None]) -> None:
+    def __init__(self, database: Database, clock: Clock, answered: Callable[[str], None]) -> None:
         self._database = database
         self._clock = clock
-        self._woken = woken
-        self._pending: dict[Session, _Pending] = {}
-        self._more = asyncio.Event()
+        self._answered = answered
+        self.queue = WriteQueue(clock, _Unwritten, _merge, keep_ended=True)
 
     def report(self, session: Session, report: ProcessReport) -> None:
-        """Takes a report; it is acknowledged to the agent once it is durable."""
-        pending = self._of(session)
+        """Queues a report; it is acknowledged once it is durable."""
+        unwritten = self.queue.entry(session)
         key = (report.instance, report.epoch, report.rank)
-        known = pending.reports.get(key)
+        known = unwritten.reports.get(key)
         if known is None or report.seq > known.seq:
-            pending.reports[key] = report
-        self._added(pending)
+            unwritten.reports[key] = report
+        self._added(unwritten)
 
     def result(self, session: Session, result: CommandResult) -> None:
-        """Takes an answer to an order."""
+        """Queues an answer to a command."""
         session.unanswered.pop(result.command_id, None)
-        if result.command_id > 0:  # 0 is the stop of a stray, which stands in no row
-            pending = self._of(session)
-            pending.results[result.command_id] = result
-            self._added(pending)
+        if result.command_id > 0:  # 0 is the stop of a stray, which has no row
+            unwritten = self.queue.entry(session)
+            unwritten.results[result.command_id] = result
+            self._added(unwritten)
 
     async def run(self) -> None:
         """Writes until cancelled."""
-        failures = 0
-        while True:
-            await self._more.wait()
-            # After a failure one connection at a time: if one of them is at fault, the others are not held up by it.
-            batch = self._take(1 if failures else BATCH)
-            try:
-                async with asyncio.timeout(WRITE_LIMIT_S):
-                    await self._write(batch)
-                failures = 0
-            except DATABASE_ERRORS as error:
-                self._put_back(batch)
-                wait_s = RETRY_S[min(failures, len(RETRY_S) - 1)]
-                failures += 1
-                log.warning("agents' reports not written", error=str(error), attempt=failures, retry_s=wait_s)
-                await self._clock.sleep(wait_s)
+        await self.queue.run("reports", self._write, batch_size=BATCH)
 
-    def _of(self, session: Session) -> _Pending:
-        return self._pending.setdefault(session, _Pending(session))
+    def _added(self, unwritten: _Unwritten) -> None:
+        if len(unwritten) > MAX_PROCESSES:
+            # Dropped: the next hello reports all processes.
+            self.queue.drop(unwritten.session)
+            unwritten.session.cut("too many unwritten reports; connect again")
+        self.queue.added()
 
-    def _added(self, pending: _Pending) -> None:
-        if len(pending) > MAX_PROCESSES:
-            # Dropped, not kept: a new hello brings the whole picture.
-            del self._pending[pending.session]
-            pending.session.cut("more reports are waiting than can be kept; report afresh")
-        self._more.set()
-
-    def _take(self, limit: int) -> list[_Pending]:
-        """Whole connections' worth of what waits, about `limit` items."""
-        batch: list[_Pending] = []
-        size = 0
-        while self._pending and size < limit:
-            session = next(iter(self._pending))
-            batch.append(self._pending.pop(session))
-            size += len(batch[-1])
-        if not self._pending:
-            self._more.clear()
-        return batch
-
-    def _put_back(self, batch: Iterable[_Pending]) -> None:
-        """Keeps what was not written, under what has come since."""
-        for old in batch:
-            newer = self._pending.get(old.session)
-            if newer is not None:
-                old.reports.update(newer.reports)
-                old.results.update(newer.results)
-            self._pending[old.session] = old
-        self._more.set()
-
-    async def _write(self, batch: list[_Pending]) -> None:
+    async def _write(self, batch: list[_Unwritten]) -> None:
         async with self._database.transaction() as connection:
             held = await processes.lock_sessions(connection, [(p.session.worker_id, p.session.number) for p in batch])
             current = [p for p in batch if (p.session.worker_id, p.session.number) in held]
-            # In this order: whoever removes an instance holds its row and waits for its orders, never the other way.
+            # Reports first: a removal of an instance locks its row, then its commands, never the other way round.
             written = await processes.write_reports(connection, _reports(current))
             answered = await commands.write_answers(connection, _answers(current))
             await write_events(connection, _stray_events(current, written.strays))
@@ -139,28 +100,28 @@ class ReportWriter:
         self._after(batch, held, written.strays, term)
 
     def _after(
-        self, batch: list[_Pending], held: set[tuple[str, int]], strays: list[processes.Stray], term: int
+        self, batch: list[_Unwritten], held: set[tuple[str, int]], strays: list[processes.Stray], term: int
     ) -> None:
-        """What the commit allows: acknowledgements, stops of strays, more orders."""
+        """After the commit: sends acknowledgements and stops of strays, and allows further commands."""
         strays_of = defaultdict(list)
         for stray in strays:
             strays_of[stray.worker_id].append(stray)
-        for pending in batch:
-            session = pending.session
+        for unwritten in batch:
+            session = unwritten.session
             if (session.worker_id, session.number) not in held:
                 session.cut("a newer connection of this worker has taken over")
                 continue
-            for key, report in pending.reports.items():
+            for key, report in unwritten.reports.items():
                 if report.state == "exited":
                     session.strays.pop(key, None)
             self.stop_strays(session, strays_of[session.worker_id], term)
-            if pending.reports:
-                session.send(ReportAck(seq=max(report.seq for report in pending.reports.values())))
-            if pending.results:
-                self._woken(session.worker_id)
+            if unwritten.reports:
+                session.send(ReportAck(seq=max(report.seq for report in unwritten.reports.values())))
+            if unwritten.results:
+                self._answered(session.worker_id)
 
     def stop_strays(self, session: Session, strays: Iterable[processes.Stray], term: int) -> None:
-        """Has the agent stop what nobody owns, and remembers to say so again until it is gone."""
+        """Sends stops for processes without claims, to be repeated until they are gone."""
         now = self._clock.monotonic()
         for stray in strays:
             key = (stray.instance, stray.epoch, stray.rank)
@@ -170,28 +131,28 @@ class ReportWriter:
 
 
 def stop_stray_command(instance: str, epoch: int, rank: int, term: int) -> Command:
-    """An order that stands in no row: its id is 0, and its answer is not kept."""
-    stop = StopOrder(drain_time_s=STRAY_DRAIN_S, reason="nothing is claimed for it")
+    """The command that stops a stray. It has no row: its id is 0, and its answer is dropped."""
+    stop = StopOrder(drain_time_s=STRAY_DRAIN_S, reason="it has no claims")
     return Command(command_id=0, term=term, instance=instance, epoch=epoch, rank=rank, verb="stop", stop=stop)
 
 
 def stray_event(worker_id: str, stray: processes.Stray) -> NewEvent:
-    """The fact that something ran unowned."""
+    """The event for a process without claims."""
     return NewEvent(
         "stray_process",
-        f"a process of {stray.instance} runs at epoch {stray.epoch}, for which nothing is claimed; it is stopped",
+        f"a process of {stray.instance} runs at epoch {stray.epoch} without claims; it is stopped",
         (f"worker:{worker_id}", f"instance:{stray.instance}"),
         {"epoch": stray.epoch, "rank": stray.rank},
     )
 
 
-def _stray_events(batch: Iterable[_Pending], strays: Iterable[processes.Stray]) -> list[NewEvent]:
-    """One for each stray that the connection does not know of yet."""
+def _stray_events(batch: Iterable[_Unwritten], strays: Iterable[processes.Stray]) -> list[NewEvent]:
+    """One for each stray that is new on its connection."""
     known = {(p.session.worker_id, *key) for p in batch for key in p.session.strays}
     return [stray_event(s.worker_id, s) for s in strays if (s.worker_id, s.instance, s.epoch, s.rank) not in known]
 
 
-def _reports(batch: Iterable[_Pending]) -> list[processes.SessionReport]:
+def _reports(batch: Iterable[_Unwritten]) -> list[processes.SessionReport]:
     return [
         processes.SessionReport(p.session.worker_id, p.session.number, truncated(report))
         for p in batch
@@ -200,13 +161,13 @@ def _reports(batch: Iterable[_Pending]) -> list[processes.SessionReport]:
 
 
 def truncated(report: ProcessReport) -> ProcessReport:
-    """The report with no more of its message than is kept: the end, where errors stand."""
+    """The report with its message cut to the end, where errors stand."""
     if len(report.message) <= MAX_TEXT:
         return report
     return report.model_copy(update={"message": "..." + report.message[-MAX_TEXT:]})
 
 
-def _answers(batch: Iterable[_Pending]) -> list[commands.Answer]:
+def _answers(batch: Iterable[_Unwritten]) -> list[commands.Answer]:
     return [
         commands.Answer(r.command_id, p.session.worker_id, r.outcome, r.code, r.message[:MAX_TEXT])
         for p in batch

@@ -1,4 +1,4 @@
-"""One agent's connection: what goes out, in order and within bounds, and how it ends. Knows nothing of rows."""
+"""One agent's connection: its outgoing messages, in order and bounded, and its end. Reads and writes no rows."""
 
 import asyncio
 from collections import deque
@@ -15,9 +15,9 @@ log = structlog.get_logger(__name__)
 
 MAX_OUTGOING: Final = 4_096
 SEND_LIMIT_S: Final = 10.0
-SILENCE_LIMIT_S: Final = 20.0  # an agent that answers pings but has not spoken for so long is hung
+SILENCE_LIMIT_S: Final = 20.0  # an agent that answers pings but sends nothing for so long hangs
 CLOSE_LIMIT_S: Final = 2.0
-_DRIFT: Final = 2e-4  # seconds per second: two clocks that nobody sets drift apart by less
+_DRIFT: Final = 2e-4  # seconds per second: two monotonic clocks drift apart by less
 
 Outgoing = Welcome | Command | ReportAck | SamplesAck | Rejected
 
@@ -26,18 +26,18 @@ class Session:
     """An open connection after its hello.
 
     Attributes:
-        worker_id: whose it is.
+        worker_id: of its worker.
         name: the worker's name, for logs.
         number: the session number; every write of this connection is fenced by it.
-        since: the database's time of the hello; orders sent before went out on an older connection.
-        boot_id: of the host, as the hello said.
-        offset_s: what makes a time on the agent's clock one on ours (monotonic); None while nothing told it.
-        clean: the agent said goodbye.
-        ours: we ended it for our own sake, so its end says nothing about the agent.
-        unanswered: ids of orders sent here and not answered, with the time of sending (monotonic).
-        strays: processes that were told to stop because nobody owns them, with the time of telling.
-        gpus: GPUs as last written, so that a heartbeat that says the same costs nothing; None: unreadable.
-        held_elsewhere: GPUs that it reports and another worker holds; looked at again from `recheck_at` on.
+        since: the database's time of the hello; commands sent before it went over an older connection.
+        boot_id: of the host, from the hello.
+        offset_s: to add to a time on the agent's clock for the time on ours (monotonic); None while unknown.
+        clean: the agent sent a goodbye.
+        ours: the controller ended it for its own reasons, so its end says nothing about the agent.
+        unanswered: ids of commands sent here and not answered, with the time of sending (monotonic).
+        strays: processes without claims that were sent a stop, with the time of sending (monotonic).
+        gpus: GPUs as last written, so that an equal heartbeat costs no write; None: unreadable.
+        held_elsewhere: reported GPUs that belong to another worker; rechecked from `recheck_at` on.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Session:
 
     @property
     def open(self) -> bool:
-        """Whether the connection still stands, as far as this side knows."""
+        """Whether the connection is open, as far as this side knows."""
         return self._transport is not None and not self._transport.is_closing()
 
     @property
@@ -84,10 +84,10 @@ class Session:
         return self._over or self._ending is not None
 
     def compare_clocks(self, received_s: float, sent_s: float | None) -> None:
-        """Takes the times of one message, ours and the agent's. The least delayed of all has the offset right.
+        """Takes the times of one message, ours and the agent's. The least delayed message gives the best offset.
 
-        A connection may live for weeks: what was right once is trusted the less the longer ago it was, or an agent's
-        clock that runs slow would have its samples dated ever further back.
+        A connection may live for weeks, so an offset loses weight with its age. Otherwise samples of an agent with a
+        slow clock would be dated further and further back.
         """
         if sent_s is None:
             return
@@ -98,28 +98,28 @@ class Session:
         self.offset_s, self._compared_s = offset_s, received_s
 
     def send(self, message: Outgoing) -> bool:
-        """Queues a message; False where the connection is ending. A full queue ends it: the agent is too slow."""
+        """Queues a message; False while the connection is ending. A full queue ends it: the agent is too slow."""
         if self.over:
             return False
         if len(self._outgoing) >= MAX_OUTGOING:
-            self.cut("the agent does not take its messages; it is cut so that it reports afresh")
+            self.cut("the agent reads its messages too slowly; connect again")
             return False
         self._outgoing.append(message)
         self._more.set()
         return True
 
-    def cut(self, why: str, *, final: bool = False, ours: bool = False) -> None:
-        """Ends the connection, telling the agent why; `final`: it shall not come back."""
+    def cut(self, reason: str, *, final: bool = False, ours: bool = False) -> None:
+        """Ends the connection and sends the reason. `final`: the agent must not connect again."""
         if self.over:
             return
-        log.info("agent connection cut", worker=self.name, session=self.number, why=why)
+        log.info("agent connection cut", worker=self.name, session=self.number, reason=reason)
         self.ours = ours
-        self._ending = Rejected(message=why, final=final)
+        self._ending = Rejected(message=reason, final=final)
         self._outgoing.clear()
         self._more.set()
 
     def abort(self) -> None:
-        """Drops the connection without another word."""
+        """Drops the connection without a message."""
         if isinstance(self._transport, asyncio.WriteTransport):
             self._transport.abort()
 
@@ -127,22 +127,22 @@ class Session:
         """The next message; None at the end of the connection.
 
         Raises:
-            MalformedMessageError: what came is not of the protocol.
+            MalformedMessageError: the message violates the protocol.
         """
         try:
             async with asyncio.timeout(SILENCE_LIMIT_S):
                 message = await self._socket.receive()
         except TimeoutError:
-            self.cut(f"nothing was heard for {SILENCE_LIMIT_S:g} s")
+            self.cut(f"no message arrived for {SILENCE_LIMIT_S:g} s")
             return None
         if message.type is WSMsgType.TEXT:
             return parse_message(message.data)
         if message.type is WSMsgType.BINARY:
-            raise MalformedMessageError("message: binary; the protocol is JSON text")
+            raise MalformedMessageError("message: must be JSON text, got binary data")
         return None
 
     def finish(self) -> None:
-        """Nothing more is read: has `write_all` end once it has said what is to be said."""
+        """Reading has ended: `write_all` ends after its last message."""
         self._over = True
         self._more.set()
 
@@ -157,7 +157,7 @@ class Session:
             if self._ending is not None:
                 await self._write(self._ending)
         except (TimeoutError, ConnectionError, ClientConnectionResetError, RuntimeError) as error:
-            # RuntimeError is aiohttp's word for a socket that is closing under our hands.
+            # aiohttp raises RuntimeError for a socket that is closing.
             log.info("agent connection lost while writing", worker=self.name, session=self.number, error=str(error))
         finally:
             self._over = True
@@ -169,11 +169,11 @@ class Session:
 
 
 async def close_socket(socket: web.WebSocketResponse, transport: asyncio.BaseTransport | None) -> None:
-    """Closes a socket within a bound, whatever the peer does."""
+    """Closes a socket within a time limit, whatever the peer does."""
     try:
         async with asyncio.timeout(CLOSE_LIMIT_S):
             await socket.close()
     except (TimeoutError, ConnectionError, ClientConnectionResetError, RuntimeError):
-        # A peer that takes nothing would keep a closed connection's unsent bytes, and so the connection, for ever.
+        # A peer that reads nothing would keep the unsent bytes, and so the connection, for ever.
         if isinstance(transport, asyncio.WriteTransport):
             transport.abort()

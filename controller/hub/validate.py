@@ -1,8 +1,8 @@
-"""Reads what an agent sends, and refuses what the database could not hold. Pure; one message at a time."""
+"""Parses agents' messages and refuses values that the database could not hold. Pure; one message at a time."""
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Sized
 from typing import Any, Final
 
 import orjson
@@ -34,7 +34,7 @@ MAX_PERIODS: Final = 10_000
 _MAX_SECONDS: Final = 1e10
 _MIN_PERIOD_S: Final = 0.5
 _MAX_PERIOD_S: Final = 120.0
-_AHEAD_S: Final = 1.0  # a period's end may be told a moment before the clock has come to it
+_AHEAD_S: Final = 1.0  # a period may end a moment after the message's own time
 _MAX_INT: Final = 2**31 - 1
 _MAX_BIGINT: Final = 2**62
 _MAX_MIB: Final = 2**40
@@ -47,17 +47,17 @@ AgentMessage = Hello | Heartbeat | InventoryChanged | ProcessReport | Samples | 
 
 
 class MalformedMessageError(ValueError):
-    """The message is not of the protocol; its text says which field and why."""
+    """The message violates the protocol; the text names the field and says why."""
 
 
 def parse_message(raw: str) -> AgentMessage:
-    """Reads one message.
+    """Parses one message.
 
     Raises:
-        MalformedMessageError: it is no message of the protocol, or holds figures out of all bounds.
+        MalformedMessageError: it violates the protocol, or a value is out of bounds.
     """
     try:
-        # PostgreSQL's text cannot hold NUL, but the last words of an engine can.
+        # PostgreSQL's text cannot hold NUL, but an engine's output can.
         if "\\u0000" in raw:
             message = agent_message.validate_python(_without_nul(orjson.loads(raw)), strict=False)
         else:
@@ -73,21 +73,21 @@ def parse_message(raw: str) -> AgentMessage:
 
 
 def proxy_address(hello: Hello, peer: str | None) -> str:
-    """HOST:PORT at which the agent's proxy is reached: as advertised, else where it dials from.
+    """HOST:PORT of the agent's proxy: as advertised, else the address that the agent connects from.
 
     Raises:
-        MalformedMessageError: neither makes an address.
+        MalformedMessageError: the address is unknown or invalid.
     """
     if hello.advertise is not None:
         address = hello.advertise
     elif peer is None:
-        raise MalformedMessageError("advertise: the address that the agent dials from is not known; set --advertise")
+        raise MalformedMessageError("advertise: is required, since the agent's own address is unknown; set --advertise")
     else:
         address = f"[{peer}]:{hello.proxy_port}" if ":" in peer else f"{peer}:{hello.proxy_port}"
     match = _ADDRESS.fullmatch(address)
     if match is None or not 0 < int(match["port"]) < 2**16:
         field = "advertise" if hello.advertise is not None else "proxy_port"
-        raise MalformedMessageError(f"{field}: {address!r} is no HOST:PORT; write one such as gpu-1.example:7070")
+        raise MalformedMessageError(f"{field}: must be HOST:PORT, such as gpu-1.example:7070, got {address!r}")
     return address
 
 
@@ -106,8 +106,8 @@ def _check(message: AgentMessage) -> None:
         case Hello():
             if message.protocol != PROTOCOL:
                 raise MalformedMessageError(
-                    f"protocol: the agent speaks {message.protocol}, this controller {PROTOCOL}; "
-                    "run the same version of gpuward on both"
+                    f"protocol: must be {PROTOCOL}, got {message.protocol}; "
+                    "run the same version of gpuward on agent and controller"
                 )
             _text("boot_id", message.boot_id, MAX_NAME)
             _text("agent_version", message.agent_version, MAX_NAME)
@@ -156,7 +156,7 @@ def _gpus(gpus: tuple[DeviceFacts, ...] | None) -> None:
         return
     _bounded("gpus", gpus, MAX_GPUS)
     if len({gpu.uuid for gpu in gpus}) != len(gpus):
-        raise MalformedMessageError("gpus: one UUID stands there twice")
+        raise MalformedMessageError("gpus: the same UUID appears twice")
     for gpu in gpus:
         _uuid("gpus.uuid", gpu.uuid)
         _text("gpus.model", gpu.model, MAX_NAME)
@@ -201,7 +201,7 @@ def _samples(samples: Samples) -> None:
 def _period_gpus(period: SamplePeriod) -> None:
     _bounded("periods.gpus", period.gpus, MAX_GPUS)
     if len({gpu.uuid for gpu in period.gpus}) != len(period.gpus):
-        raise MalformedMessageError("periods.gpus: one UUID stands there twice")
+        raise MalformedMessageError("periods.gpus: the same UUID appears twice")
     for gpu in period.gpus:
         _uuid("periods.gpus.uuid", gpu.uuid)
         _readings("periods.gpus", gpu)
@@ -227,24 +227,24 @@ def _readings(field: str, readings: Readings) -> None:
 
 def _uuid(field: str, uuid: str) -> None:
     if not _GPU_UUID.fullmatch(uuid):
-        raise MalformedMessageError(f"{field}: {uuid[:80]!r} is no UUID of a GPU, such as GPU-8f2c...")
+        raise MalformedMessageError(f"{field}: must be a GPU's UUID, such as GPU-8f2c..., got {uuid[:80]!r}")
 
 
 def _text(field: str, value: str, limit: int) -> None:
     if len(value) > limit:
-        raise MalformedMessageError(f"{field}: longer than {limit} characters")
+        raise MalformedMessageError(f"{field}: must be at most {limit} characters, got {len(value)}")
 
 
 def _number(field: str, value: int, limit: int) -> None:
     if not 0 <= value <= limit:
-        raise MalformedMessageError(f"{field}: {value} is not between 0 and {limit}")
+        raise MalformedMessageError(f"{field}: must be 0 to {limit}, got {value}")
 
 
 def _between(field: str, value: float, low: float, high: float) -> None:
     if not (math.isfinite(value) and low <= value <= high):
-        raise MalformedMessageError(f"{field}: {value} is not between {low:g} and {high:g}")
+        raise MalformedMessageError(f"{field}: must be {low:g} to {high:g}, got {value}")
 
 
-def _bounded(field: str, values: Iterable[Any], limit: int) -> None:
-    if sum(1 for _ in values) > limit:
-        raise MalformedMessageError(f"{field}: more than {limit}")
+def _bounded(field: str, values: Sized, limit: int) -> None:
+    if len(values) > limit:
+        raise MalformedMessageError(f"{field}: must have at most {limit} entries, got {len(values)}")

@@ -1,4 +1,4 @@
-"""Working out what a revision needs: at once where the engine can tell, else as a cancellable computation."""
+"""Analyses of revisions' needs: at once where the engine needs no files, else as cancellable computations."""
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
@@ -29,15 +29,15 @@ class _Running:
 
 
 class Analyses:
-    """One reign's analyses: at most one per deployment; results wait here for the next step.
+    """One term's analyses: at most one per deployment; results are kept here for the next step.
 
-    Deployments of one model share its analysis while it runs, and for a while what it found, whatever else they want.
+    Deployments of one model share its running analysis and, for a while, its result, whatever else their specs say.
 
     Args:
         clock: time.
         metrics: what is counted.
         hint: called with the uid of a deployment whose analysis has ended.
-        on_start: called with the uid of a deployment for which one begins: what it began from may be old by then.
+        on_start: called with the uid of a deployment whose analysis begins; its input may be outdated by then.
     """
 
     def __init__(
@@ -56,24 +56,24 @@ class Analyses:
         self._finished: dict[str, Finished] = {}
 
     def running(self, uid: str) -> bool:
-        """Whether something is being worked out for this deployment."""
+        """Whether an analysis is running for this deployment."""
         return uid in self._running
 
     def under_way(self, uid: str) -> RevisionFacts | None:
-        """The revision whose need is being worked out for this deployment."""
+        """The revision that is being analyzed for this deployment."""
         running = self._running.get(uid)
         return None if running is None else running.revision
 
     def uids(self) -> list[str]:
-        """All deployments for which something is being worked out."""
+        """All deployments with a running analysis."""
         return list(self._running)
 
     def finished(self, uid: str) -> Finished | None:
-        """What ended since it was last kept; stays until `forget` or another start."""
+        """The result of the last analysis; kept until `forget` or the next start."""
         return self._finished.get(uid)
 
     def start(self, uid: str, revision: RevisionFacts) -> None:
-        """Has the revision's need worked out; nothing happens where that is under way."""
+        """Starts the analysis of the revision unless it is running already."""
         analysis = engine_for(revision.spec).analysis(revision.spec)
         if analysis is None:
             return
@@ -100,17 +100,17 @@ class Analyses:
         self._on_start(uid)
 
     def cancel(self, uid: str, *, committed_at: datetime | None) -> None:
-        """Ends what is under way for this deployment, its child process included, and drops any result."""
+        """Cancels this deployment's analysis, its child process included, and drops any result."""
         self._finished.pop(uid, None)
         if self._running.pop(uid, None) is not None:
             self._computations.cancel(uid, committed_at=committed_at)
 
     def forget(self, uid: str) -> None:
-        """The result was kept."""
+        """Drops the result, which is stored now."""
         self._finished.pop(uid, None)
 
     async def aclose(self) -> None:
-        """Ends everything."""
+        """Cancels all analyses."""
         await self._computations.aclose()
 
     def _done(self, owner: Hashable, source: str, result: Any) -> None:
@@ -127,18 +127,18 @@ class Analyses:
 def _finish(revision: RevisionFacts, result: Any) -> Finished:
     if isinstance(result, BaseException):
         retryable = bool(getattr(result, "retryable", isinstance(result, RetryableError)))
-        told = result.message if isinstance(result, ChildError) else str(result)  # for users, without the class's name
-        told = told or type(result).__name__
-        told = told if retryable else f"{told}; then stop and start the deployment"  # which has it read again
-        return Finished(revision.input_hash, error=told, retryable=retryable)
+        text = result.message if isinstance(result, ChildError) else str(result)  # for users, without the class name
+        text = text or type(result).__name__
+        text = text if retryable else f"{text}; then stop and start the deployment"  # a start reads the files again
+        return Finished(revision.input_hash, error=text, retryable=retryable)
     return Finished(revision.input_hash, need=engine_for(revision.spec).need(revision.spec, result))
 
 
 async def analyse_now(known: ModelCache, spec: DeploymentSpec) -> Need:
-    """Works a need out for a caller who waits, as for a plan; cancelling it kills the child.
+    """The need of a spec, for a waiting caller such as a plan; cancelling it kills the child.
 
     Raises:
-        ChildFailure: with `retryable`, where it cannot be worked out.
+        ChildFailure: the analysis failed; `retryable` tells whether a later one may succeed.
     """
     engine = engine_for(spec)
     analysis = engine.analysis(spec)
@@ -154,7 +154,7 @@ async def analyse_now(known: ModelCache, spec: DeploymentSpec) -> Need:
 
 
 def known_need(revision: RevisionFacts) -> tuple[Need | None, Finished | None]:
-    """The need where it can be told at once, or the terminal error of an engine that this version lacks."""
+    """The need if it is known without an analysis, or the terminal error of an engine that this version lacks."""
     if revision.need is not None:
         return None, None
     try:

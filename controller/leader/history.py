@@ -1,4 +1,4 @@
-"""The leader's history: samples become one-minute figures, and spans of claims that are too old go."""
+"""The leader's history: rolls samples up into one-minute figures and deletes old claim spans."""
 
 from typing import Final
 
@@ -13,7 +13,7 @@ from controller.store.telemetry.minutes import forget_spans, roll_up
 
 log = structlog.get_logger(__name__)
 
-_PUT_OFF: Final[tuple[type[Exception], ...]] = (*DATABASE_ERRORS, StaleError)
+_RETRYABLE: Final[tuple[type[Exception], ...]] = (*DATABASE_ERRORS, StaleError)
 
 
 class History:
@@ -27,16 +27,16 @@ class History:
         self._keep_days = keep_days
 
     async def run(self) -> None:
-        """Runs until cancelled; a round that the database failed is left to the next."""
+        """Runs until cancelled; after a database error the next round does the work."""
         while True:
             try:
                 await self.round()
-            except _PUT_OFF as error:
-                log.warning("history put off", error=str(error) or type(error).__name__)
+            except _RETRYABLE as error:
+                log.warning("history round failed, retried in the next", error=str(error) or type(error).__name__)
             await self._clock.sleep(self._every_s)
 
     async def round(self) -> None:
-        """Takes up every sample that is committed by now, a portion a transaction."""
+        """Rolls up all samples committed by now, a batch per transaction."""
         all_done = False
         while not all_done:
             async with self._database.transaction() as connection:

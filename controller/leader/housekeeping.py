@@ -1,4 +1,4 @@
-"""The leader's slow rounds: the audit of the invariants, and the forgetting of what is old."""
+"""The leader's periodic audit of the invariants, and the deletion of old rows."""
 
 from typing import Final
 
@@ -16,12 +16,12 @@ from controller.store.telemetry.retention import prune
 
 log = structlog.get_logger(__name__)
 
-_PUT_OFF: Final[tuple[type[Exception], ...]] = (*DATABASE_ERRORS, StaleError)
+_RETRYABLE: Final[tuple[type[Exception], ...]] = (*DATABASE_ERRORS, StaleError)
 _MAX_REPORTED: Final = 20
 
 
 class Housekeeping:
-    """Runs one round every `audit_every_s` seconds. A violation is logged, and an event the first time it is seen."""
+    """Runs every `audit_every_s` seconds. A violation is logged each time, and written as an event once."""
 
     def __init__(
         self,
@@ -42,16 +42,16 @@ class Housekeeping:
         self._seen: frozenset[str] = frozenset()
 
     async def run(self) -> None:
-        """Runs until cancelled; a round that the database failed is left to the next."""
+        """Runs until cancelled; after a database error the next round does the work."""
         while True:
             await self._clock.sleep(self._audit_every_s)
             try:
                 await self.round()
-            except _PUT_OFF as error:
-                log.warning("house-keeping put off", error=str(error) or type(error).__name__)
+            except _RETRYABLE as error:
+                log.warning("housekeeping round failed, retried in the next", error=str(error) or type(error).__name__)
 
     async def round(self) -> None:
-        """One audit and one portion of forgetting."""
+        """One audit, and one batch of deletions."""
         async with self._database.snapshot() as connection:
             result = await audit(connection)
         found = {f"{v.invariant}: {v.message}": v for v in result.violations}

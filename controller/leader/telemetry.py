@@ -1,6 +1,6 @@
-"""The samples that policies look at, in memory: the database has them all, and from it they are read again when needed.
+"""The samples that policies judge, in memory. The database holds all samples, and missing ones are read from it.
 
-Only what some deployment with a policy claims is kept, and only for as long as that policy's window reaches back.
+Samples are kept only for GPUs that a deployment with a policy claims, and only as far back as that policy's window.
 """
 
 from collections import defaultdict
@@ -15,39 +15,39 @@ from controller.domain.series import Series
 from controller.domain.utilization import GpuUse, InstanceUse, RequestsSeen
 from controller.store.telemetry.sample_reads import ProcessReading, Sample
 
-_MARGIN_S: Final = 300.0  # beyond the window: what the oldest sample in it speaks for, and how late a look may come
+_MARGIN_S: Final = 300.0  # beyond the window: the time covered by its oldest sample, and the delay of a look
 
 Hold: TypeAlias = tuple[str, int, str]  # instance, epoch, GPU
 Watched: TypeAlias = tuple[str, str]  # deployment's uid, instance
 
 
 class Telemetry:
-    """Series of GPUs, of instances on shared GPUs, and the newest word of requests. For one loop, without a lock."""
+    """Series of GPUs and of instances on shared GPUs, and the latest reports of requests. Not thread-safe."""
 
     def __init__(self) -> None:
         self._gpus: dict[str, Series] = {}
         self._own: dict[Hold, Series] = {}
         self._requests: dict[tuple[str, int], dict[int, RequestsSeen]] = {}
-        self._holds: dict[str, dict[Hold, float]] = {}  # by deployment; seconds that each must reach back
+        self._holds: dict[str, dict[Hold, float]] = {}  # by deployment; seconds of history that each needs
         self._watchers: defaultdict[str, dict[Hold, str]] = defaultdict(
             dict
-        )  # by GPU: who holds it, of which deployment
-        self._loaded: dict[Hold, float] = {}  # seconds back for which the past was read
+        )  # by GPU: its holds with their deployments
+        self._loaded: dict[Hold, float] = {}  # seconds of history that were read
 
     @property
     def samples(self) -> int:
-        """How many are held."""
+        """Number of samples in memory."""
         return sum(len(s) for s in (*self._gpus.values(), *self._own.values()))
 
     def watch(self, facts: PolicyFacts) -> None:
-        """From now on keeps what this deployment's policy needs. The past is `missing` until it is `put_past`."""
+        """Keeps the samples that this deployment's policy needs. The past is `missing` until `put_past`."""
         keep_s = facts.policy.spec.time_window + _MARGIN_S if facts.policy is not None and not facts.deleted else None
         holds = {} if keep_s is None else {h: keep_s for i in facts.instances if is_judged(i) for h in _holds_of(i)}
         for hold in self._holds.get(facts.uid, {}).keys() - holds.keys():
-            self._let_go(hold)
+            self._drop(hold)
         self._holds[facts.uid] = holds
         for hold, seconds in holds.items():
-            # No more than is kept from now on: a window that becomes shorter and longer again lacks what was trimmed.
+            # No more than is kept: a window that shrinks and grows again lacks the trimmed samples.
             self._loaded[hold] = min(self._loaded.get(hold, 0.0), seconds)
             self._watchers[hold[2]][hold] = facts.uid
             self._gpus.setdefault(hold[2], Series())
@@ -57,11 +57,11 @@ class Telemetry:
             del self._holds[facts.uid]
 
     def forget(self, uid: str) -> None:
-        """The deployment is gone."""
+        """Drops all samples of a deployment."""
         for hold in self._holds.pop(uid, {}):
-            self._let_go(hold)
+            self._drop(hold)
 
-    def _let_go(self, hold: Hold) -> None:
+    def _drop(self, hold: Hold) -> None:
         instance, epoch, gpu = hold
         self._own.pop(hold, None)
         self._loaded.pop(hold, None)
@@ -72,12 +72,12 @@ class Telemetry:
             del self._gpus[gpu]
 
     def missing(self, uid: str) -> dict[str, float]:
-        """GPUs of which the past must be read, and how many seconds back."""
+        """GPUs whose past must be read, with the seconds of history that they need."""
         holds = self._holds.get(uid, {})
         return {hold[2]: keep_s for hold, keep_s in holds.items() if self._loaded[hold] < keep_s}
 
     def put_past(self, gpus: Collection[str], reach_s: float, samples: Iterable[Sample]) -> None:
-        """Takes in the past of these GPUs, by GPU and time, which was read for so many seconds back."""
+        """Adds past samples of these GPUs, sorted by GPU and time, which reach `reach_s` seconds back."""
         for gpu, found in groupby(samples, key=lambda s: s.device):
             rows = list(found)
             if gpu in self._gpus:
@@ -89,7 +89,7 @@ class Telemetry:
                 self._loaded[hold] = max(min(reach_s, self._holds[uid][hold]), self._loaded[hold])
 
     def put(self, samples: Iterable[Sample]) -> set[Watched]:
-        """Takes in what has come; the instances that it concerns."""
+        """Adds new samples; returns the instances that they concern."""
         concerned: set[Watched] = set()
         for sample in samples:
             series = self._gpus.get(sample.device)
@@ -121,13 +121,13 @@ class Telemetry:
             ranks[process.rank] = RequestsSeen(sample.at, sample.period_s, process.requests)
 
     def use_of(self, instance: WatchedInstance) -> InstanceUse:
-        """All that is known of how this epoch uses its GPUs."""
+        """How this epoch uses its GPUs, by all samples in memory."""
         gpus = tuple(self._gpu_use(instance, claim) for claim in instance.claims)
         ranks = self._requests.get((instance.id, instance.epoch), {})
         return InstanceUse(instance.phase, instance.running_since, gpus, tuple(ranks.values()))
 
     def _gpu_use(self, instance: WatchedInstance, claim: GpuClaim) -> GpuUse:
-        """A whole GPU is judged by itself; a shared one, by the instance's own processes on it."""
+        """A whole GPU is judged by the GPU's samples; a shared one by the instance's own processes on it."""
         series = self._gpus[claim.device] if claim.exclusive else self._own[instance.id, instance.epoch, claim.device]
         return GpuUse(claim.device, claim.worker, series, own=not claim.exclusive)
 

@@ -1,7 +1,7 @@
-"""Delivers webhooks, signed by Standard Webhooks, with a bounded number of tries. Lives as long as one term.
+"""Delivers webhooks, signed by Standard Webhooks, with a limited number of attempts. Lives as long as one term.
 
-Each try's end is written to the message's row before the next one, so a new leader goes on where the old one was. A
-message whose answer was lost is sent again under its old id, by which the receiver knows it.
+The result of each attempt is written to the message's row before the next one, so a new leader continues there. A
+message whose answer was lost is sent again with the same id, so the receiver can recognize it.
 """
 
 import asyncio
@@ -27,14 +27,14 @@ log = structlog.get_logger(__name__)
 
 _POLL_S: Final = 1.0
 _AT_ONCE: Final = 32
-_GONE: Final = 410  # the receiver wants no more of it
-_SECRET_PREFIX: Final = "whsec_"  # noqa: S105 - how a secret says that its key is written in base64
-_PUT_OFF: Final[tuple[type[Exception], ...]] = (*DATABASE_ERRORS, StaleError)
+_GONE: Final = 410  # the receiver refuses it for good
+_SECRET_PREFIX: Final = "whsec_"  # noqa: S105 - the prefix of secrets whose key is base64
+_RETRYABLE: Final[tuple[type[Exception], ...]] = (*DATABASE_ERRORS, StaleError)
 
 
 @dataclass(frozen=True, slots=True)
 class WebhookSettings:
-    """Tries of one message at most, their back-off (doubling from `wait_s` to `wait_max_s`) and each one's deadline."""
+    """Attempts per message, their backoff (doubling from `wait_s` to `wait_max_s`) and each one's deadline."""
 
     attempts: int = 8
     wait_s: float = 1.0
@@ -43,7 +43,7 @@ class WebhookSettings:
 
 
 class DeliveryError(Exception):
-    """The receiver has not taken it. `final`: it said that it never will."""
+    """The receiver did not accept the message. `final`: it never will."""
 
     def __init__(self, message: str, *, final: bool = False) -> None:
         super().__init__(message)
@@ -57,7 +57,7 @@ def sign(key: str, id_: str, timestamp: int, payload: str) -> str:
 
 
 def _key_bytes(key: str) -> bytes:
-    """Keys with the standard's prefix are base64; any other text is the key itself."""
+    """The bytes of a key: base64 after the standard's prefix, else the text itself."""
     if key.startswith(_SECRET_PREFIX):
         try:
             return base64.b64decode(key.removeprefix(_SECRET_PREFIX), validate=True)
@@ -67,7 +67,7 @@ def _key_bytes(key: str) -> bytes:
 
 
 class Webhooks:
-    """Looks for due messages each second, and tries several at once."""
+    """Reads due messages once a second and sends several at once."""
 
     def __init__(self, database: Database, term: int, clock: Clock, settings: WebhookSettings | None = None) -> None:
         self._database = database
@@ -77,13 +77,13 @@ class Webhooks:
         self._under_way: set[str] = set()
 
     async def run(self) -> None:
-        """Runs until cancelled; what the database or a receiver refuses is left to a later try."""
+        """Runs until cancelled; a message that failed is sent again by a later attempt."""
         async with aiohttp.ClientSession() as http, asyncio.TaskGroup() as group:
             while True:
                 try:
                     async with self._database.connection() as connection:
-                        room = _AT_ONCE - len(self._under_way)
-                        due = await read_due(connection, but=self._under_way, limit=room) if room else []
+                        free = _AT_ONCE - len(self._under_way)
+                        due = await read_due(connection, but=self._under_way, limit=free) if free else []
                 except DATABASE_ERRORS as error:
                     log.warning("webhooks could not be read", error=str(error) or type(error).__name__)
                     due = []
@@ -95,29 +95,33 @@ class Webhooks:
     async def _deliver(self, http: aiohttp.ClientSession, delivery: Delivery) -> None:
         try:
             await self.attempt(http, delivery)
-        except _PUT_OFF as error:
-            log.warning("a webhook was put off", id=delivery.id, error=str(error) or type(error).__name__)
+        except _RETRYABLE as error:
+            log.warning(
+                "webhook attempt not recorded, retried later", id=delivery.id, error=str(error) or type(error).__name__
+            )
         finally:
             self._under_way.discard(delivery.id)
 
     async def attempt(self, http: aiohttp.ClientSession, delivery: Delivery) -> None:
-        """One try, and its end written down."""
+        """One attempt; records its result."""
         try:
             await self._post(http, delivery)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError, DeliveryError) as error:
             text = str(error) or type(error).__name__
-            again_after_s = self._again_after_s(delivery, error)
-            log.warning("a webhook failed", id=delivery.id, url=delivery.url, error=text, again_after_s=again_after_s)
+            retry_after_s = self._retry_after_s(delivery, error)
+            log.warning(
+                "webhook attempt failed", id=delivery.id, url=delivery.url, error=text, retry_after_s=retry_after_s
+            )
             async with self._database.transaction() as connection:
                 await check_term(connection, self._term)
-                await record_failed(connection, delivery, text, again_after_s)
+                await record_failed(connection, delivery, text, retry_after_s)
             return
         async with self._database.transaction() as connection:
             await check_term(connection, self._term)
             await record_delivered(connection, delivery)
 
-    def _again_after_s(self, delivery: Delivery, error: Exception) -> float | None:
-        """How long to wait before the next try; None: there is none. The waits are tenacity's, kept in the row."""
+    def _retry_after_s(self, delivery: Delivery, error: Exception) -> float | None:
+        """Seconds until the next attempt; None: there is none. Computed by tenacity from the attempts in the row."""
         tried = tenacity.RetryCallState(tenacity.AsyncRetrying(), None, (), {})
         tried.attempt_number = delivery.attempts + 1
         if isinstance(error, DeliveryError) and error.final:
@@ -130,7 +134,9 @@ class Webhooks:
 
     async def _post(self, http: aiohttp.ClientSession, delivery: Delivery) -> None:
         if delivery.key is None:
-            raise DeliveryError(f"no secret is named {delivery.secret!r}; write `gpuward secret set {delivery.secret}`")
+            raise DeliveryError(
+                f"secret {delivery.secret!r} not found; set it with `gpuward secret set {delivery.secret}`"
+            )
         timestamp = int(self._clock.now().timestamp())
         headers = {
             "content-type": "application/json",
@@ -142,5 +148,5 @@ class Webhooks:
             asyncio.timeout(self._settings.try_s),
             http.post(delivery.url, data=delivery.payload.encode(), headers=headers, allow_redirects=False) as answer,
         ):
-            if not answer.ok or answer.status >= 300:  # noqa: PLR2004 - a redirect is not followed: not taken
+            if not answer.ok or answer.status >= 300:  # noqa: PLR2004 - redirects are not followed
                 raise DeliveryError(f"the receiver answered {answer.status}", final=answer.status == _GONE)

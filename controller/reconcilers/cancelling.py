@@ -1,8 +1,8 @@
-"""Ends analyses whose deployment was deleted or changed, on a road of its own: one narrow read, no write.
+"""Cancels analyses whose deployment was deleted or changed: one narrow read, no write.
 
-The instances' step would find it, too, but it looks at hundreds of deployments together, reads all that hangs on them
-and waits for locks, and a computation that nobody needs shall not wait for that. Only what cannot be taken back counts
-here, a tombstone and a newer revision: what was read may be old by the time it is acted on. Stops are that step's.
+The instances' step would cancel them too. But it takes hundreds of deployments together, reads all their rows and waits
+for locks, and an obsolete computation must not wait for that. What was read may be outdated when it is acted on, so
+only a tombstone and a newer revision count here, which cannot be undone. Stops are left to that step.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -16,7 +16,7 @@ from controller.store.deployments.analysis_inputs import CurrentInput, current_i
 
 
 class CancellingReconciler:
-    """Keys are uids of deployments for which something is being worked out."""
+    """Keys are uids of deployments with a running analysis."""
 
     kind = "analysis"
 
@@ -25,11 +25,11 @@ class CancellingReconciler:
         self._analyses = analyses
 
     async def list_keys(self) -> Collection[str]:
-        """All for which something is being worked out."""
+        """All deployments with a running analysis."""
         return self._analyses.uids()
 
     async def step(self, keys: Sequence[str]) -> Mapping[str, Outcome]:
-        """Cancels what is needless among these."""
+        """Cancels the obsolete analyses among these."""
         async with self._database.connection() as connection:
             inputs = await current_inputs(connection, keys)
         for uid in keys:
@@ -39,15 +39,15 @@ class CancellingReconciler:
             current = inputs.get(uid)
             if current is None:
                 self._analyses.cancel(uid, committed_at=None)
-            elif (since := needless_since(running, current)) is not None:
+            elif (since := obsolete_since(running, current)) is not None:
                 self._analyses.cancel(uid, committed_at=since)
         return dict.fromkeys(keys, Done())
 
 
-def needless_since(running: RevisionFacts, current: CurrentInput) -> datetime | None:
-    """Since when nobody waits for the analysis of `running`; None where somebody does.
+def obsolete_since(running: RevisionFacts, current: CurrentInput) -> datetime | None:
+    """Since when the analysis of `running` is obsolete; None: it is needed.
 
-    A newer revision of the same input does: it goes on with the same computation.
+    A newer revision with the same input still needs it: it continues with the same computation.
     """
     if current.deleted_at is not None:
         return current.deleted_at

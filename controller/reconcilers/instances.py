@@ -1,4 +1,4 @@
-"""Deployments' instances: observe → decide → apply, for batches of deployments. Placement is a room of its own."""
+"""Deployments' instances: observe → decide → apply, for batches of deployments. `placement` places pending ones."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
@@ -10,7 +10,7 @@ from controller.domain.instances import DeploymentFacts
 from controller.domain.pending import new_instance
 from controller.domain.restarts import RestartSettings
 from controller.leader.analyses import Analyses, known_need
-from controller.leader.placement_turn import NewInstance, PlacementTurn
+from controller.leader.placement_passes import NewInstance, PlacementPasses
 from controller.runtime.lease import check_term
 from controller.runtime.outcome import Done, Outcome, Requeue, StaleError
 from controller.store.core.database import Database
@@ -32,18 +32,18 @@ class InstancesReconciler:
         term: int,
         analyses: Analyses,
         settings: RestartSettings,
-        placement_turn: PlacementTurn,
+        passes: PlacementPasses,
         wake_placement: Callable[[], None],
     ) -> None:
         self._database = database
         self._term = term
         self._analyses = analyses
         self._settings = settings
-        self._placement_turn = placement_turn
+        self._passes = passes
         self._wake_placement = wake_placement
 
     async def list_keys(self) -> Collection[str]:
-        """All deployments, deleted ones that are not finished included."""
+        """All deployments, including deleted ones whose instances have not ended."""
         async with self._database.connection() as connection:
             return await list_uids(connection)
 
@@ -55,7 +55,7 @@ class InstancesReconciler:
             self._analyses.cancel(uid, committed_at=None)
         steps = [self._decide(facts) for facts in observed.values()]
         for step in steps:
-            self._cancel_needless(step)
+            self._cancel_obsolete(step)
         placed = await self._apply([step for step in steps if step.effects.writes])
         for step in steps:
             self._follow_up(step, placed)
@@ -72,20 +72,20 @@ class InstancesReconciler:
         finished = impossible or self._analyses.finished(facts.uid)
         effects = decide(facts, self._settings, finished, known)
         names = tuple(new_instance_id(facts.name) for _ in effects.creates)
-        return DeploymentStep(facts, effects, _payloads(facts, effects), names)
+        return DeploymentStep(facts, effects, _restart_payloads(facts, effects), names)
 
-    def _cancel_needless(self, step: DeploymentStep) -> None:
-        """Before anything is written: what nobody waits for any more must not compute on."""
+    def _cancel_obsolete(self, step: DeploymentStep) -> None:
+        """Cancels an analysis that the deployment no longer needs, before anything is written."""
         if step.effects.analyse is None and self._analyses.running(step.facts.uid):
             facts = step.facts
             since = facts.deleted_at or facts.revisions[facts.revision].created_at
             self._analyses.cancel(facts.uid, committed_at=since)
 
     async def _apply(self, steps: Sequence[DeploymentStep]) -> set[str]:
-        """Carries all of it out; returns the instances that were created and placed in one."""
+        """Writes all effects in one transaction; returns the instances that it created and placed."""
         if not steps:
             return set()
-        async with self._placement_turn.at_once(self._new_instances(steps)) as starts:
+        async with self._passes.place_new(self._new_instances(steps)) as starts:
             async with self._database.transaction() as connection:
                 await check_term(connection, self._term)
                 try:
@@ -93,21 +93,22 @@ class InstancesReconciler:
                 except LostGuardError as lost:
                     raise StaleError(str(lost)) from lost
                 kept = await commit_placements(connection, starts, hints)
-            self._placement_turn.committed(starts, kept)
+            self._passes.settle(starts, kept)
         return {s.waiting.id for s in kept}
 
     def _new_instances(self, steps: Sequence[DeploymentStep]) -> list[NewInstance]:
-        """Who is created by these steps and could be placed at once, in the order in which they are served."""
+        """The instances that these steps create and that can be placed directly, in order of placement."""
         found: list[NewInstance] = []
         if any(s.effects.releases or s.effects.restarts for s in steps):
-            return found  # they lock devices, and whoever has done that may lock no more workers
+            return found  # these lock devices, after which no workers may be locked
         for step in sorted(steps, key=lambda s: -s.facts.spec.priority):
             facts, stored = step.facts, step.effects.store_need
             revision = facts.revisions[facts.revision]
             need = stored.need if stored is not None else revision.need
             if need is not None:
-                # A copy of one that is to move has its place chosen already, and comes by the ordinary pass.
-                names = (n for n, c in zip(step.names, step.effects.creates, strict=True) if c.relocation is None)
+                # A relocation's replacement has its place already and is placed by the full pass.
+                created = zip(step.names, step.effects.creates, strict=True)
+                names = [name for name, create in created if create.relocation is None]
                 new = (new_instance(name, facts.uid, facts.name, facts.revision) for name in names)
                 found += [NewInstance(one, revision.spec, need) for one in new]
         return found
@@ -120,11 +121,12 @@ class InstancesReconciler:
             self._analyses.start(facts.uid, facts.revisions[effects.analyse])
         if effects.wake_placement:
             if effects.phase_changes or facts.instances or not set(step.names) <= set(placed):
-                self._placement_turn.note_pending()
+                self._passes.mark_backlog()
             self._wake_placement()
 
 
-def _payloads(facts: DeploymentFacts, effects: DeploymentEffects) -> dict[str, dict[str, Any]]:
+def _restart_payloads(facts: DeploymentFacts, effects: DeploymentEffects) -> dict[str, dict[str, Any]]:
+    """The start command of each restart in place, by instance."""
     by_id = {i.id: i for i in facts.instances}
     payloads: dict[str, dict[str, Any]] = {}
     for restart in effects.restarts:

@@ -1,4 +1,4 @@
-"""Moves of instances: a few at a time. What becomes of each is decided with its deployment's other instances."""
+"""Begins relocations, a few at a time. Each one's further steps are decided with its deployment's instances."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
@@ -9,11 +9,11 @@ from controller.store.core.database import Database
 from controller.store.deployments.relocations import begin_relocations
 
 ALL: Final = "all"
-_LOOK_AGAIN_S: Final = 10.0  # an instance that is gone before its move began tells nobody here
+_RETRY_S: Final = 10.0  # an instance that is gone before its relocation began gives no hint here
 
 
 class RelocationsReconciler:
-    """Begins moves that wait. One key, so the bound holds. Lives as long as one term."""
+    """Begins requested relocations. One key, so the limit holds. Lives as long as one term."""
 
     kind = "relocation"
 
@@ -27,9 +27,9 @@ class RelocationsReconciler:
         return [ALL]
 
     async def step(self, keys: Sequence[str]) -> Mapping[str, Outcome]:
-        """Begins what may begin."""
+        """Begins relocations up to the limit."""
         async with self._database.transaction() as connection:
             await check_term(connection, self._term)
             left = await begin_relocations(connection, at_once=self._at_once)
-        outcome: Outcome = Requeue(_LOOK_AGAIN_S) if left else Done()
+        outcome: Outcome = Requeue(_RETRY_S) if left else Done()
         return dict.fromkeys(keys, outcome)

@@ -15,7 +15,7 @@ from tables import code, sentence, table, words
 HEAD: Final = """\
 # Metrics
 
-<!-- Written by `make reference` from controller/runtime/metrics.py and api/resources/metrics.py. Do not edit. -->
+<!-- Written by `make reference` from controller/runtime/metrics.py and controller/api/resources/metrics.py. -->
 
 The controller exports these metrics at `/metrics`, in Prometheus's text format. A key of the role `viewer` is enough:
 

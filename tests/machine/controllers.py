@@ -51,9 +51,7 @@ class Term:
     def __init__(self, database: StruckDatabase, number: int) -> None:
         self.number = number
         self._steps = Reign(database, number)
-        self._workers = WorkersReconciler(
-            database, term=lambda: number, healthy_for_s=lambda: _A_DAY_S, settings=WORKERS
-        )
+        self._workers = WorkersReconciler(database, number, healthy_for_s=lambda: _A_DAY_S, settings=WORKERS)
         self._relocations = RelocationsReconciler(database, number, at_once=RELOCATIONS_AT_ONCE)
 
     async def step_instances(self) -> None:
@@ -62,7 +60,7 @@ class Term:
 
     async def step_placement(self) -> None:
         """Does nothing while another step of this term holds the inventory; the real one would wait."""
-        if self._steps.placement_turn._turn.locked():
+        if self._steps.passes._lock.locked():
             return
         await self._steps.placement.step([EVERYTHING])
 
@@ -109,7 +107,7 @@ class Controller:
             await connection.raw.execute("update lease set renewed_at = '-infinity'")
         lease = Lease(self._database.listen_connection, f"{self.name}-{id(self)}", self._clock)
         try:
-            term = await lease._try_take()
+            term = await lease._try_acquire()
         finally:
             lease._drop()
         return Term(self._database, term) if term is not None else None
@@ -153,21 +151,21 @@ class Controller:
                 self.reports.report(link.session, message)
 
     async def write(self) -> None:
-        """One round of the hub's reports, as its loop makes it."""
-        batch = self.reports._take(BATCH)
+        """One round of the reports, as its own loop would make it."""
+        batch = self.reports.queue.take(BATCH)
         if not batch:
             return
         try:
             await self.reports._write(batch)
         except DATABASE_ERRORS:
-            self.reports._put_back(batch)
+            self.reports.queue.put_back(batch)
             raise
 
     async def deliver(self) -> None:
         """One round of dispatch to all connected agents."""
         open_ = [s for s in self.sessions.values() if s._ending is None]
         if open_:
-            await self.dispatcher._deliver(open_)
+            await self.dispatcher._dispatch(open_)
 
     async def flush(self, heard: Iterable[Session]) -> None:
         """One round of heartbeats; `heard` have just sent one."""

@@ -29,7 +29,7 @@ async def test_a_model_that_cannot_be_read_is_told_in_words_for_users(db: Databa
                 break
             await asyncio.sleep(0.05)
     await leader_term.aclose()
-    assert status.message.startswith("/no/such/folder is not a folder that the controller can read")
+    assert status.message.startswith("/no/such/folder: the controller cannot read this folder")
 
 
 async def test_a_second_deployment_of_a_model_needs_no_second_reading(db: Database, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import asyncpg
 import pytest
 
 from controller.leader import analyses as analysis
-from controller.leader import housekeeping, inventory_cache, placement_turn
+from controller.leader import housekeeping, inventory_cache, placement_passes, revision_asks
 from controller.reconcilers import cancelling, instances, placement, workers
 from controller.runtime import lease
 from controller.runtime.outcome import StaleError
@@ -29,7 +29,8 @@ from support.shift import Shift
 
 AWAITS = Awaits(
     (
-        instances, placement, placement_turn, workers, housekeeping, analysis, cancelling, analysis_inputs,
+        instances, placement, placement_passes, revision_asks, workers, housekeeping, analysis, cancelling,
+        analysis_inputs,
         instance_reads, instance_writes, restarts, guards, placement_store, waiting_store, preemption, inventory,
         inventory_cache, phases, locks, events, notify, audit, retention, lease,
     )
@@ -47,21 +48,24 @@ ELSEWHERE = {
     "reconcilers.placement.PlacementReconciler.step[2]": "decides, and sends nothing: each commit is a task of its own",
     "reconcilers.placement.PlacementReconciler._decide": "as above",
     "reconcilers.placement.PlacementReconciler._place": "as above",
-    "leader.placement_turn.PlacementTurn.turn[0]": "as above",
-    "leader.placement_turn.PlacementTurn.whole_pass[0]": "as above",
-    "leader.placement_turn.PlacementTurn.at_once": "as above",
+    "leader.placement_passes.PlacementPasses.one_pass[0]": "as above",
+    "leader.placement_passes.PlacementPasses.full_pass[0]": "as above",
+    "leader.placement_passes.PlacementPasses.place_new": "as above",
     "leader.inventory_cache.read_inventory": "the API's, for plans: it writes nothing",
     "placement.inventory.read_devices_without": "as above",
+    "runtime.lease.read_term": "the hub's",
+    "runtime.lease.expire_lease": "the daemon's, at its start",
     "runtime.lease.Lease": "the campaign for the lease, which has tests of its own",
 }
 REACHED = tuple(n for n in AWAITS.names if not n.startswith(tuple(ELSEWHERE)))
 HOUSE = tuple(n for n in REACHED if n.startswith(("leader.housekeeping.", "core.audit.", "telemetry.retention.")))
-# Awaits passed only where somebody pushes others out.
-PUSHING = tuple(
-    n for n in REACHED if n.startswith(("placement.preemption.", "reconcilers.placement.PlacementReconciler._holders"))
-    or n == "reconcilers.placement.PlacementReconciler._tell_some[3]"
+# Awaits that only a preemption passes.
+RECONCILER = "reconcilers.placement.PlacementReconciler"
+PREEMPTING = tuple(
+    n for n in REACHED if n.startswith(("placement.preemption.", f"{RECONCILER}._read_holders"))
+    or n == f"{RECONCILER}._explain_batch[3]"
 )  # fmt: skip
-NAMES = tuple(n for n in REACHED if n not in HOUSE + PUSHING)
+NAMES = tuple(n for n in REACHED if n not in HOUSE + PREEMPTING)
 NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 AROUND_ANALYSIS = (
     "reconcilers.instances.InstancesReconciler",
@@ -164,12 +168,14 @@ async def test_a_fault_while_one_is_pushed_out(db: Database, admin: "asyncpg.Poo
     plain = await Shift.begin(await World.make(db), db, Failpoints(AWAITS))
     await play_road(plain, PUSHED)
     left, wants = each_once(
-        n for n in (*NAMES, *PUSHING) if n.startswith(("reconcilers.placement.", "placement.preemption.", *PUSHING))
+        n
+        for n in (*NAMES, *PREEMPTING)
+        if n.startswith(("reconcilers.placement.", "placement.preemption.", *PREEMPTING))
     )
     points = Failpoints(AWAITS, kind, wants)
     shift = await Shift.begin(await World.make(db), FailingDatabase(db, points, admin), points)
     await play_road(shift, PUSHED)
-    assert not left.intersection(PUSHING)
+    assert not left.intersection(PREEMPTING)
     assert differences(shift.pictures, plain.pictures) == []
 
 

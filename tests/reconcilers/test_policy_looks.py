@@ -19,7 +19,7 @@ async def test_a_sample_that_comes_while_a_step_begins_to_watch_its_gpu_counts(
     await world.deployment()
     await world.samples("d-0", dict.fromkeys((1, 11, 21), 0))
     leader = await world.leader()
-    await leader.look()
+    await leader.watch.look()
     observed, go_on = asyncio.Event(), asyncio.Event()
     observe = policies.observe_policies
 
@@ -34,11 +34,11 @@ async def test_a_sample_that_comes_while_a_step_begins_to_watch_its_gpu_counts(
         group.create_task(settle(leader))
         await observed.wait()
         await world.samples("d-0", {0.5: 95})
-        looking = group.create_task(leader.look())
+        looking = group.create_task(leader.watch.look())
         await asyncio.wait({looking}, timeout=_LOOK_S)  # it may wait for the step, or be done: the sample must count
         go_on.set()
     await world.samples("d-0", dict.fromkeys((31, 41, 51, 61, 71), 0))
-    await leader.look()
+    await leader.watch.look()
     await settle(leader)
     assert await world.verdicts() == {"d-0": ("busy", "busy")}
     assert await world.actions() == []

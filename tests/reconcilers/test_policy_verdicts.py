@@ -96,13 +96,13 @@ async def test_samples_that_come_wake_only_where_there_is_something_to_do(world:
     leader = await world.leader()
     await settle(leader)
     await settle(leader)
-    assert await leader.look() == set()
+    assert await leader.watch.look() == set()
     await world.samples("d-0", {1.0: 95})
-    assert await leader.look() == set(), "it goes on as it was"
+    assert await leader.watch.look() == set(), "it goes on as it was"
     await world.samples("d-0", {0.5: 0})
-    assert await leader.look() == {uid}
+    assert await leader.watch.look() == {uid}
     await settle(leader)
-    assert await leader.look() == set()
+    assert await leader.watch.look() == set()
 
 
 async def test_samples_that_a_step_took_in_are_judged_by_the_next_look(world: Policed) -> None:
@@ -113,7 +113,7 @@ async def test_samples_that_a_step_took_in_are_judged_by_the_next_look(world: Po
     await settle(leader)
     await world.samples("second-0", {1.0: 0})
     await leader.step([first])
-    assert await leader.look() == {second}
+    assert await leader.watch.look() == {second}
 
 
 async def test_silence_is_noticed_without_a_sample(world: Policed) -> None:
@@ -122,8 +122,8 @@ async def test_silence_is_noticed_without_a_sample(world: Policed) -> None:
     leader = await world.leader()
     await settle(leader)
     await settle(leader)
-    assert leader._look_at({(uid, "d-0")}, world.now + 5) == set()
-    assert leader._look_at({(uid, "d-0")}, world.now + 300) == {uid}
+    assert leader.watch.judge({(uid, "d-0")}, world.now + 5) == set()
+    assert leader.watch.judge({(uid, "d-0")}, world.now + 300) == {uid}
 
 
 async def test_a_longer_window_reads_the_past_that_it_needs(world: Policed) -> None:
@@ -133,18 +133,18 @@ async def test_a_longer_window_reads_the_past_that_it_needs(world: Policed) -> N
     await world.samples("d-0", steady(0, to=2000))
     leader = await world.leader()
     await settle(leader)
-    held = leader._telemetry.samples
+    held = leader.watch._telemetry.samples
     await world.write("update policies set generation = 2, spec = jsonb_set(spec, '{time_window}', '1800')")
     await settle(leader)
-    assert leader._telemetry.samples > held + 100
+    assert leader.watch._telemetry.samples > held + 100
     await world.write("update policies set spec = jsonb_set(spec, '{time_window}', '30')")
     await settle(leader)
     await world.samples("d-0", {0.5: 0})
     await settle(leader)
-    assert leader._telemetry.samples < held + 100, "what no window needs is forgotten"
+    assert leader.watch._telemetry.samples < held + 100, "what no window needs is forgotten"
     await world.write("update policies set spec = jsonb_set(spec, '{time_window}', '1800')")
     await settle(leader)
-    assert leader._telemetry.samples > held + 100
+    assert leader.watch._telemetry.samples > held + 100
     (row,) = await rows(world.db, "select verdict, policy_generation, policy_uid from policy_verdicts")
     assert (row["verdict"], row["policy_generation"], str(row["policy_uid"])) == ("idle", 2, policy)
 
@@ -159,12 +159,12 @@ async def test_the_past_is_read_in_portions_and_looks_go_on_meanwhile(world: Pol
         await world.write("delete from claims where instance_id = $1", name)
         await claim(world.db, world.gpus[name], name, 1024, epoch=2)
         await world.samples(name, steady(0), own=0.0, epoch=2)
-    leader._max_past_s = 0.0
+    leader.watch._max_past_s = 0.0
     outcomes = await leader.step(uids)
     assert sorted(type(o).__name__ for o in outcomes.values()) == ["Done", "Requeue"]
     assert len(await world.actions()) == 1
     await world.samples("first-0", {0.5: 0}, own=0.0, epoch=2)
     await world.samples("second-0", {0.5: 0}, own=0.0, epoch=2)
-    assert len(await leader.look()) <= 1
+    assert len(await leader.watch.look()) <= 1
     await leader.step([uid for uid, o in outcomes.items() if isinstance(o, Requeue)])
     assert len(await world.actions()) == 2

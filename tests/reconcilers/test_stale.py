@@ -42,7 +42,7 @@ async def test_an_older_snapshot_does_no_harm(db: Database, offset: int) -> None
             nonlocal seen
             await past.remember()
             seen += 1
-            shift.crew.placement_turn.note_pending()  # so placement has something to do
+            shift.crew.passes.mark_backlog()  # so placement has something to do
             lag = LAGS[(seen // EVERY + offset) % len(LAGS)]
             if lag < len(past) and seen % EVERY == 0:
                 before = await shift.world.trace()

@@ -5,7 +5,7 @@ from typing import Any
 
 from controller.domain.restarts import RestartSettings
 from controller.leader.analyses import Analyses
-from controller.leader.placement_turn import PlacementTurn
+from controller.leader.placement_passes import PlacementPasses
 from controller.reconcilers.instances import InstancesReconciler
 from controller.reconcilers.placement import EVERYTHING, PlacementReconciler
 from controller.runtime.clock import SystemClock
@@ -33,9 +33,9 @@ class Reign:
         self.db = db
         settings = settings or RestartSettings(base_s=0.0, cap_s=0.0)
         self.analyses = Analyses(clock=SystemClock(), metrics=NoMetrics(), hint=lambda _uid: None)
-        self.placement_turn = PlacementTurn(clock=SystemClock(), metrics=NoMetrics())
-        self.instances = InstancesReconciler(db, term, self.analyses, settings, self.placement_turn, lambda: None)
-        self.placement = PlacementReconciler(db, term, settings, self.placement_turn, lambda _uid: None)
+        self.passes = PlacementPasses(clock=SystemClock(), metrics=NoMetrics())
+        self.instances = InstancesReconciler(db, term, self.analyses, settings, self.passes, lambda: None)
+        self.placement = PlacementReconciler(db, term, settings, self.passes, lambda _uid: None)
 
     @classmethod
     async def begin(cls, db: Database, **fields: Any) -> "Reign":

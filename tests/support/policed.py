@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from controller.leader.policy_watch import PolicyWatch
 from controller.reconcilers.policies import PoliciesReconciler
 from controller.store.core.database import Database
 from controller.store.telemetry.partitions import SampleRetention, make_partitions
@@ -103,7 +104,8 @@ class Policed:
         """The policies reconciler of the next term."""
         async with self.db.transaction() as c:
             term = await c.fetchval("update lease set term = term + 1, holder = 'test' returning term")
-        return PoliciesReconciler(db or self.db, term, Counted())
+        database, counted = db or self.db, Counted()
+        return PoliciesReconciler(database, term, counted, PolicyWatch(database, counted))
 
     async def verdicts(self) -> dict[str, tuple[str, str]]:
         found = await rows(self.db, "select instance_id, verdict, reason from policy_verdicts order by instance_id")

@@ -68,7 +68,7 @@ class Crew(Reign):
     def __init__(self, db: Database, term: int) -> None:
         super().__init__(db, term, RESTARTS)
         self.term = term
-        self.workers = WorkersReconciler(db, term=lambda: term, healthy_for_s=lambda: 1e9, settings=PATIENT)
+        self.workers = WorkersReconciler(db, term, healthy_for_s=lambda: 1e9, settings=PATIENT)
         self.cancelling = CancellingReconciler(db, self.analyses)
         self.housekeeping = Housekeeping(
             db, term, SystemClock(), audit_every_s=60, keep_events_days=1, keep_actions_days=1

@@ -84,7 +84,7 @@ class _Losses(NoMetrics):
 async def act_on(database: Database, moment: Any, term: int) -> list[str]:
     """Runs reconcilers of this term on an earlier moment; returns those that lost a guard."""
     crew = Crew(PastDatabase(database, moment), term)
-    crew.placement_turn._metrics = losses = _Losses()
+    crew.passes._metrics = losses = _Losses()
     lost: list[str] = []
     try:
         await crew.step_workers()

@@ -68,8 +68,8 @@ def after_exit(
             restarts=instance.restarts + 1,
             not_before=facts.now + timedelta(seconds=delay_s),
         )
-        evidence |= {"failures": failures, "wait_s": delay_s}
-        effects.events.append(NewEvent("backoff", text, objects, evidence))
+        delayed = {**evidence, "failures": failures, "wait_s": delay_s}
+        effects.events.append(NewEvent("backoff", text, objects, delayed))
         effects.requeue(delay_s)
 
 

@@ -1,7 +1,7 @@
-"""What a deployment's utilization policy does next: verdicts to store, and actions, each once per episode. Pure.
+"""What happens when a policy finds instances idle: verdicts to store, and stop, scale_down or notify. Pure.
 
-An instance's episode of idleness begins when it is found idle and ends when it is found busy or a new epoch starts;
-not knowing does not end it. What was done in it is remembered with its verdict.
+Each action happens once per idle episode. An instance's episode begins with an idle verdict and ends with a busy one or
+a new epoch; an unknown verdict does not end it. The action taken in it is stored with the verdict.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,25 +12,25 @@ from controller.decide.policies.evidence import evidence_of
 from controller.decide.policies.idle_verdict import judge
 from controller.domain.phases import FINAL, HOLDS_CLAIMS, InstancePhase
 from controller.domain.policies import (
-    ActionPlan,
     EffectivePolicy,
     Limit,
+    NewAction,
+    PolicyEffects,
     PolicyFacts,
-    PolicyPlan,
     StoredVerdict,
     VerdictWrite,
     WatchedInstance,
 )
 from controller.domain.utilization import InstanceUse, Verdict
 
-_GOING: Final = frozenset({InstancePhase.STOPPING, InstancePhase.REPLACED})
-_JUDGED: Final = HOLDS_CLAIMS - _GOING
+_ENDING: Final = frozenset({InstancePhase.STOPPING, InstancePhase.REPLACED})
+_JUDGED: Final = HOLDS_CLAIMS - _ENDING
 _SOURCE: Final = "policy"
 
 
 @dataclass(frozen=True, slots=True)
 class _Judged:
-    """An instance with its verdict. `acted`: what was done in this episode before."""
+    """An instance with its verdict. `acted`: the action taken earlier in this idle episode."""
 
     instance: WatchedInstance
     use: InstanceUse
@@ -38,17 +38,17 @@ class _Judged:
     acted: str
 
 
-def decide_policy(facts: PolicyFacts, uses: Mapping[str, InstanceUse]) -> PolicyPlan:
+def decide_policy(facts: PolicyFacts, uses: Mapping[str, InstanceUse]) -> PolicyEffects:
     """The next step of one deployment's policy.
 
     Args:
-        facts: the deployment as read at one moment.
-        uses: telemetry of every instance that is judged.
+        facts: the deployment, read at one moment.
+        uses: the telemetry of every judged instance.
     """
     end_actions = facts.open_actions and not any(i.source == _SOURCE for i in facts.intents)
     stored = {i.id for i in facts.instances if i.stored is not None}
     if facts.policy is None or facts.deleted:
-        return PolicyPlan(
+        return PolicyEffects(
             forget=tuple(sorted(stored)), end_actions=facts.open_actions and (facts.deleted or end_actions)
         )
     judged = [_judged(facts.policy, i, uses[i.id], facts.now) for i in facts.instances if is_judged(i)]
@@ -61,22 +61,22 @@ def decide_policy(facts: PolicyFacts, uses: Mapping[str, InstanceUse]) -> Policy
     ]  # fmt: skip
     forget = stored - {j.instance.id for j in judged}
     verdicts = tuple(j.verdict.verdict for j in judged)
-    return PolicyPlan(verdicts, tuple(writes), tuple(sorted(forget)), tuple(actions), end_actions)
+    return PolicyEffects(verdicts, tuple(writes), tuple(sorted(forget)), tuple(actions), end_actions)
 
 
 def look_again(
     policy: EffectivePolicy, instance: WatchedInstance, use: InstanceUse, now: float
 ) -> tuple[Verdict, bool]:
-    """The verdict on one instance, and whether a step has anything to do about it. Cheap: for each arriving sample.
+    """The verdict on one instance, and whether it needs a step. Cheap: called for each arriving sample.
 
-    Whatever a policy does begins with a verdict that differs from the stored one.
+    A step is needed if the verdict differs from the stored one: every action begins with such a difference.
     """
     judged = _judged(policy, instance, use, now)
     return judged.verdict, _row(policy, judged, judged.acted) != instance.stored
 
 
 def is_judged(instance: WatchedInstance) -> bool:
-    """Whether it holds GPUs and shall go on holding them."""
+    """Whether it holds GPUs and is not ending."""
     return instance.phase in _JUDGED
 
 
@@ -89,7 +89,7 @@ def _judged(policy: EffectivePolicy, instance: WatchedInstance, use: InstanceUse
 
 
 def _write(facts: PolicyFacts, policy: EffectivePolicy, judged: _Judged, acted: str) -> VerdictWrite | None:
-    """The verdict's row, where it differs from the stored one."""
+    """The verdict to store, if it differs from the stored one."""
     if _row(policy, judged, acted) == judged.instance.stored:
         return None
     idle = judged.verdict.verdict == "idle"
@@ -119,7 +119,7 @@ def _label(policy: EffectivePolicy) -> str:
     return f"dry_run:{policy.spec.action}" if policy.spec.dry_run else policy.spec.action
 
 
-def _actions(facts: PolicyFacts, policy: EffectivePolicy, judged: Sequence[_Judged]) -> list[ActionPlan]:
+def _actions(facts: PolicyFacts, policy: EffectivePolicy, judged: Sequence[_Judged]) -> list[NewAction]:
     idle = [j for j in judged if j.verdict.verdict == "idle"]
     fresh = [j for j in idle if j.acted != _label(policy)]
     if not fresh:
@@ -140,24 +140,24 @@ def _actions(facts: PolicyFacts, policy: EffectivePolicy, judged: Sequence[_Judg
 
 
 def _all_idle(facts: PolicyFacts, idle: Sequence[_Judged]) -> bool:
-    """Whether every replica that shall be runs and is idle; those that have ended for good need nothing more."""
+    """Whether every wanted replica runs and is idle, or has ended for good."""
     ended = sum(i.phase in FINAL for i in facts.instances)
-    there = sum(i.phase not in FINAL and i.phase not in _GOING for i in facts.instances)
-    return facts.wanted > 0 and there == len(idle) and there + ended >= facts.wanted
+    existing = sum(i.phase not in FINAL and i.phase not in _ENDING for i in facts.instances)
+    return facts.wanted > 0 and existing == len(idle) and existing + ended >= facts.wanted
 
 
 def _victims(facts: PolicyFacts, judged: Sequence[_Judged], idle: Sequence[_Judged]) -> list[_Judged]:
-    """Idle replicas that go, longest idle first. One that runs stays; while others still leave, nobody is added."""
-    there = sum(i.phase not in FINAL and i.phase not in _GOING for i in facts.instances)
+    """The idle replicas to stop, longest idle first. One running replica stays, and earlier victims must have ended."""
+    existing = sum(i.phase not in FINAL and i.phase not in _ENDING for i in facts.instances)
     running = sum(j.instance.phase == InstancePhase.RUNNING for j in judged)
-    if there > facts.wanted:
+    if existing > facts.wanted:
         return []
-    room = min(running, facts.wanted) - 1
+    most = min(running, facts.wanted) - 1
     order = sorted(idle, key=lambda j: (j.verdict.low_since or facts.now, j.instance.id))
-    return order[: max(room, 0)]
+    return order[: max(most, 0)]
 
 
-def _action(facts: PolicyFacts, policy: EffectivePolicy, done: Sequence[_Judged], limit: Limit | None) -> ActionPlan:
+def _action(facts: PolicyFacts, policy: EffectivePolicy, done: Sequence[_Judged], limit: Limit | None) -> NewAction:
     spec = policy.spec
     uses = {j.instance.id: j.use for j in done}
     claims = [c for j in done for c in j.instance.claims]
@@ -166,7 +166,7 @@ def _action(facts: PolicyFacts, policy: EffectivePolicy, done: Sequence[_Judged]
     objects += dict.fromkeys(f"worker:{c.worker_id}" for c in claims)
     if policy.uid is not None:
         objects.append(f"policy:{policy.uid}")
-    return ActionPlan(
+    return NewAction(
         action=spec.action,
         policy=policy,
         instances=tuple((j.instance.id, j.instance.epoch) for j in done),
@@ -179,12 +179,12 @@ def _action(facts: PolicyFacts, policy: EffectivePolicy, done: Sequence[_Judged]
 
 
 def _message(facts: PolicyFacts, policy: EffectivePolicy, done: Sequence[_Judged]) -> str:
-    """Who did what, and why: the first instance's reason, which names worker and GPU."""
+    """The policy, its action, and the first instance's reason, which names worker and GPU."""
     names = ", ".join(j.instance.id for j in done[:3]) + (f" and {len(done) - 3} more" if len(done) > 3 else "")  # noqa: PLR2004
     what = {
         "stop": f"stops {facts.name}",
-        "scale_down": f"takes {names} away from {facts.name}",
+        "scale_down": f"scales {facts.name} down by {names}",
         "notify": f"finds {names} idle",
     }[policy.spec.action]
-    would = "would do, and does not: " if policy.spec.dry_run else ""
-    return f"{would}{policy.label} {what}: {done[0].verdict.message}"
+    dry_run = "dry run: " if policy.spec.dry_run else ""
+    return f"{dry_run}{policy.label} {what}: {done[0].verdict.message}"

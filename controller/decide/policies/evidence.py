@@ -1,4 +1,4 @@
-"""What a verdict rests on, as events, webhooks and `describe` show it. Pure. Plain JSON values."""
+"""The evidence of a verdict, as events, webhooks and `describe` show it. Pure. Plain JSON values."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -11,11 +11,11 @@ from controller.domain.utilization import GpuUse, InstanceUse
 from schemas.manifest.policy import UtilizationPolicy
 
 _SLOTS: Final = 60
-_MAX_GPUS: Final = 64  # so that an event stays small; the rest is counted
+_MAX_GPUS: Final = 64  # keeps an event small; the others are counted
 
 
 def evidence_of(policy: EffectivePolicy, uses: Mapping[str, InstanceUse], now: float) -> dict[str, Any]:
-    """What the verdict of `policy` on these instances rests on; durations in seconds, utilization in percent."""
+    """The evidence of the verdict of `policy` on these instances; durations in seconds, utilization in percent."""
     spec = policy.spec
     gpus = [gpu for use in uses.values() for gpu in use.gpus]
     return {
@@ -36,7 +36,7 @@ def evidence_of(policy: EffectivePolicy, uses: Mapping[str, InstanceUse], now: f
 
 
 def _requests_seen(uses: Any) -> int | None:
-    """Most that any rank had at once in its newest period; None where nothing is known."""
+    """The most requests that any rank had at once in its newest period; None: unknown."""
     known = [r.requests for use in uses for r in use.requests if r.requests is not None]
     return max(known, default=None)
 
@@ -58,7 +58,7 @@ def _of_gpu(policy: UtilizationPolicy, gpu: GpuUse, now: float) -> dict[str, Any
 
 
 def _drawn(since: Any, at: Any, high: Any, start: float, end: float, slots: int) -> Sequence[float | None]:
-    """The highest value of each slot of the window; None where no sample speaks for any of it."""
+    """The highest value in each slot of the window; None where no sample covers any of it."""
     slot_s = (end - start) / slots
     first = np.clip(np.floor((since - start) / slot_s + 1e-6), 0, slots - 1).astype(int)
     last = np.clip(np.ceil((at - start) / slot_s - 1e-6), 1, slots).astype(int)

@@ -1,8 +1,8 @@
-"""What a policy would have freed: the verdict, asked again for each minute of the past. Pure.
+"""What a policy would have freed: the verdict for each minute of the past. Pure.
 
-The history knows a minute's mean and maximum, which go in as a sample of a 60 s period. It knows no requests: none
-count. An instance is followed from when it began to run until it would first have been found idle; from there on all
-that it held without a gap would have been free, restarts in place included.
+The history holds a mean and a maximum per minute, which count as a sample with a period of 60 s. It holds no requests,
+so requests are ignored. An instance is followed from its start until its first idle verdict. From then on, all that it
+held without a gap would have been free, restarts in place included.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,19 +14,19 @@ from controller.domain.series import Series
 from controller.domain.utilization import GpuUse, InstanceUse
 from schemas.manifest.policy import UtilizationPolicy
 
-_GAP_S: Final = 1.0  # claims closer than this follow one another
+_GAP_S: Final = 1.0  # claims with a smaller gap count as continuous
 
 
 def freed_gpu_s(
     claims: Sequence[PastClaim], minutes: Mapping[Track, Sequence[Minute]], policy: UtilizationPolicy, since: float
 ) -> float:
-    """GPU seconds that one instance would have left free from `since` on.
+    """GPU seconds that the policy would have freed of one instance from `since` on.
 
     Args:
-        claims: all of one instance's.
+        claims: all of the instance's claims.
         minutes: of its GPUs, oldest first, from the policy's window before `since` on.
-        policy: what would have applied; its action does not matter.
-        since: nothing is freed before.
+        policy: the policy; its action does not matter.
+        since: nothing counts as freed before.
     """
     freed = 0.0
     policy = policy.model_copy(update={"ignore_requests": True})
@@ -80,7 +80,7 @@ def _idle_in_epoch(
     for k, (minute, n) in enumerate(arrivals):
         uses[n].series.put(minute.at, MINUTE_S, minute.mean, minute.high)
         if policy.gpus == "all" and minute.high >= policy.min_gpu_utilization:
-            not_before = max(not_before, minute.at + policy.time_window)  # busy until then: nobody needs to ask
+            not_before = max(not_before, minute.at + policy.time_window)  # busy until then
         together = k + 1 < len(arrivals) and arrivals[k + 1][0].at == minute.at
         if together or minute.at < not_before:
             continue
@@ -94,5 +94,5 @@ def _idle_in_epoch(
 
 
 def _counts(minute: Minute, policy: UtilizationPolicy) -> bool:
-    """A minute of which too little is known is no evidence of idleness; a peak in it is one of work."""
+    """A poorly covered minute is not evidence of idleness; a peak in it is still evidence of use."""
     return minute.high >= policy.min_gpu_utilization or minute.covered_s >= policy.min_coverage * MINUTE_S

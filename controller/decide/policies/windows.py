@@ -1,7 +1,7 @@
-"""Which samples a window looks at, and for which part of it they speak. Pure. Times in seconds.
+"""Which samples are in a window, and how much of it they cover. Pure. Times in seconds.
 
-A sample speaks for the time since the one before it, up to three sampling periods (30 s at least); the very first one,
-for its own period. Time that no sample speaks for, or only one whose value is unknown, is uncovered.
+A sample covers the time since the previous one, up to three sampling periods (at least 30 s). The very first sample
+covers its own period. Time without a sample, or with a sample of unknown value, is uncovered.
 """
 
 from collections.abc import Sequence
@@ -16,25 +16,25 @@ _PERIODS: Final = 3
 _AT_LEAST_S: Final = 30.0
 
 
-def speaks_s(period_s: float) -> float:
-    """For how long a sample speaks at most, and how old the newest one is at most while telemetry flows."""
+def max_covered_s(period_s: float) -> float:
+    """The longest time that one sample covers; the newest sample is no older while telemetry flows."""
     return max(_PERIODS * period_s, _AT_LEAST_S)
 
 
 def is_fresh(at: float, period_s: float, now: float) -> bool:
-    """Whether telemetry flows whose newest sample is of `at`."""
-    return now - at <= speaks_s(period_s)
+    """Whether telemetry flows, with its newest sample at `at`."""
+    return now - at <= max_covered_s(period_s)
 
 
 def end_of(series: Sequence[Series], now: float) -> float:
-    """Where the window ends: with the newest samples while all of them are fresh, else now. None may be empty."""
+    """The end of the window: the newest samples while all are fresh, else now. No series may be empty."""
     newest = [(float(s.at[-1]), float(s.period[-1])) for s in series]
     return min(at for at, _ in newest) if all(is_fresh(at, p, now) for at, p in newest) else now
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The samples of age [0, window) seen from `end`. `since`: from when on each of them speaks."""
+    """The samples of age [0, window) at `end`. `since`: where the time that each covers begins."""
 
     start: float
     end: float
@@ -45,9 +45,9 @@ class Window:
 
     @property
     def covered_s(self) -> float:
-        """Seconds of the window for which known samples speak."""
-        spoken = self.at - np.maximum(self.since, self.start)
-        return float(spoken[~np.isnan(self.high)].sum())
+        """Seconds of the window that known samples cover."""
+        covered = self.at - np.maximum(self.since, self.start)
+        return float(covered[~np.isnan(self.high)].sum())
 
 
 def window_of(series: Series, end: float, window_s: float) -> Window:
@@ -70,7 +70,7 @@ def _since(series: Series, first: int, last: int) -> Times:
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """The mean of several GPUs as a step function: `value` holds from `since` until `until`, NaN where uncovered."""
+    """The mean of several GPUs as a step function: `value` from `since` until `until`, NaN where uncovered."""
 
     since: Times
     until: Times
@@ -78,12 +78,12 @@ class Steps:
 
     @property
     def covered_s(self) -> float:
-        """Seconds for which all GPUs are covered."""
+        """Seconds in which all GPUs are covered."""
         return float((self.until - self.since)[~np.isnan(self.value)].sum())
 
 
 def mean_steps(series: Sequence[Series], end: float, window_s: float) -> Steps:
-    """The mean over GPUs of their highest values, at each moment of the window."""
+    """The mean of the GPUs' highest values, at each moment of the window."""
     start = end - window_s
     functions = [_function(s, start, end) for s in series]
     edges = np.unique(np.concatenate([(start, end), *(np.concatenate((at, since)) for at, since, _ in functions)]))
@@ -94,14 +94,14 @@ def mean_steps(series: Sequence[Series], end: float, window_s: float) -> Steps:
             total += np.nan
             continue
         n = np.searchsorted(at, edges[1:])
-        speaking = np.minimum(n, len(at) - 1)
-        covered = (n < len(at)) & (edges[:-1] >= since[speaking])
-        total += np.where(covered, high[speaking], np.nan)
+        sample = np.minimum(n, len(at) - 1)
+        covered = (n < len(at)) & (edges[:-1] >= since[sample])
+        total += np.where(covered, high[sample], np.nan)
     return Steps(edges[:-1], edges[1:], total / len(series))
 
 
 def _function(series: Series, start: float, end: float) -> tuple[Times, Times, Values]:
-    """The samples that speak for any of the window; the last of them may have been taken after its end."""
+    """The samples that cover any of the window; the last one may have been taken after its end."""
     first = int(np.searchsorted(series.at, start, side="right"))
     last = min(int(np.searchsorted(series.at, end, side="left")) + 1, len(series))
     return series.at[first:last], _since(series, first, last), series.high[first:last]

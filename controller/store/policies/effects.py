@@ -1,7 +1,7 @@
-"""Carries out policies' plans for many deployments in one transaction, each guarded by what was read.
+"""Applies policies' plans for many deployments in one transaction, guarded by what was read.
 
-The caller has checked its term in the same transaction. A lost guard raises and undoes all of it. Verdicts alone need
-no guard but their epoch: they are derived, and the next look corrects them.
+The caller has checked its term in the same transaction. A lost guard raises, and the transaction rolls back. Verdicts
+have no guard but their epoch: they are derived, and the next evaluation corrects them.
 """
 
 import uuid
@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 
 from controller.domain.events import NewEvent
-from controller.domain.policies import ActionPlan, PolicyFacts, PolicyPlan, VerdictWrite
+from controller.domain.policies import NewAction, PolicyEffects, PolicyFacts, VerdictWrite
 from controller.store.core.errors import LostGuardError
 from controller.store.core.events import write_events
 from controller.store.core.guards import expect_rows
@@ -20,21 +20,21 @@ from controller.store.core.locks import lock_rows
 from controller.store.core.notify import notify_all
 from schemas.manifest.policy import Webhook
 
-Planned = tuple[PolicyFacts, PolicyPlan]
+PolicyStep = tuple[PolicyFacts, PolicyEffects]
 
 
-async def carry_out_policies(connection: Any, planned: Sequence[Planned]) -> None:
-    """Applies all plans or none.
+async def carry_out_policies(connection: Any, steps: Sequence[PolicyStep]) -> None:
+    """Applies all effects or none.
 
     Raises:
-        LostGuardError: if something that an action rests on is no longer as it was read.
+        LostGuardError: a row that an action rests on has changed since it was read.
     """
-    acting = [(facts, action) for facts, plan in planned for action in plan.actions]
-    ending = [facts.uid for facts, plan in planned if plan.end_actions]
+    acting = [(facts, action) for facts, effects in steps for action in effects.actions]
+    ending = [facts.uid for facts, effects in steps if effects.end_actions]
     if acting:
         await _guard(connection, {facts.uid: facts for facts, _ in acting}, [action for _, action in acting])
-    await _write_verdicts(connection, [v for _, plan in planned for v in plan.verdicts])
-    forget = [name for _, plan in planned for name in plan.forget]
+    await _write_verdicts(connection, [v for _, effects in steps for v in effects.verdicts])
+    forget = [name for _, effects in steps for name in effects.forget]
     if forget:
         await connection.execute("delete from policy_verdicts where instance_id = any($1)", forget)
     await end_actions(connection, ending)
@@ -42,11 +42,11 @@ async def carry_out_policies(connection: Any, planned: Sequence[Planned]) -> Non
         await _act(connection, facts, action)
     await write_events(connection, [NewEvent(a.reason, a.message, a.objects, a.evidence) for _, a in acting])
     limited = {facts.uid for facts, action in acting if action.limit is not None}
-    await notify_all(connection, {"deployment": limited, "status": {facts.uid for facts, _ in planned}})
+    await notify_all(connection, {"deployment": limited, "status": {facts.uid for facts, _ in steps}})
 
 
 async def end_actions(connection: Any, uids: Collection[str]) -> None:
-    """What was taken from these deployments is wanted again, or nobody's any more."""
+    """Ends the open actions on these deployments: what they freed is wanted again, or no longer exists."""
     if uids:
         await connection.execute(
             """update policy_actions set ended_at = clock_timestamp()
@@ -55,8 +55,8 @@ async def end_actions(connection: Any, uids: Collection[str]) -> None:
         )
 
 
-async def _guard(connection: Any, facts: Mapping[str, PolicyFacts], actions: Sequence[ActionPlan]) -> None:
-    """Deployments, their intents, policies and instances are still what the decision saw, and stay so until the end."""
+async def _guard(connection: Any, facts: Mapping[str, PolicyFacts], actions: Sequence[NewAction]) -> None:
+    """Checks and locks deployments, intents, policies and instances: they are as the decision saw them."""
     await lock_rows(connection, deployments=list(facts), instances=[i for a in actions for i, _ in a.instances])
     await expect_rows(
         connection,
@@ -132,8 +132,8 @@ async def _write_verdicts(connection: Any, writes: Sequence[VerdictWrite]) -> No
     )
 
 
-async def _act(connection: Any, facts: PolicyFacts, action: ActionPlan) -> None:
-    """One action's row, limit and webhook. Only what takes something away stays open until that is wanted again."""
+async def _act(connection: Any, facts: PolicyFacts, action: NewAction) -> None:
+    """Writes an action, its limit and its webhook. Only an action with a limit stays open, until that is removed."""
     id_ = await connection.fetchval(
         """insert into policy_actions (policy, policy_uid, policy_generation, action, dry_run, deployment_uid,
                                        deployment, instances, gpus, evidence, ended_at)
@@ -163,10 +163,10 @@ async def _act(connection: Any, facts: PolicyFacts, action: ActionPlan) -> None:
             list(action.limit.victims),
         )
     if action.webhook is not None:
-        await _post(connection, facts, action, action.webhook, id_)
+        await _enqueue_webhook(connection, facts, action, action.webhook, id_)
 
 
-async def _post(connection: Any, facts: PolicyFacts, action: ActionPlan, webhook: Webhook, id_: int) -> None:
+async def _enqueue_webhook(connection: Any, facts: PolicyFacts, action: NewAction, webhook: Webhook, id_: int) -> None:
     payload = {
         "type": action.reason,
         "timestamp": datetime.fromtimestamp(facts.now, UTC).isoformat(),

@@ -1,4 +1,4 @@
-"""Orders: delivered once woken, marked before they are sent, again until answered, never once their epoch ended."""
+"""Commands: dispatched once woken, marked before they are sent, repeated until answered, never after their epoch."""
 
 import asyncpg
 
@@ -18,11 +18,11 @@ async def set_up(hub: HubUnderTest, *instances: str) -> tuple[str, Connection]:
     return worker, agent
 
 
-async def order_state(hub: HubUnderTest, id_: int) -> tuple[object, ...]:
+async def command_state(hub: HubUnderTest, id_: int) -> tuple[object, ...]:
     return tuple(await hub.one("select state, code from commands where id = $1", id_))
 
 
-async def test_orders_come_in_order_with_the_term_and_their_answers_are_kept(hub: HubUnderTest) -> None:
+async def test_commands_arrive_in_sequence_with_the_term_and_their_answers_are_kept(hub: HubUnderTest) -> None:
     worker, agent = await set_up(hub, "i", "j")
     await hub.execute("update lease set term = 7")
     ids = [await hub.order(worker, "i"), await hub.order(worker, "j"), await hub.order(worker, "i", "stop")]
@@ -35,25 +35,25 @@ async def test_orders_come_in_order_with_the_term_and_their_answers_are_kept(hub
     await agent.answer(got[0])
     await agent.answer(got[1], "refused", code="claim_conflict", message="held")
     await eventually(lambda: hub.value("select count(*) = 2 from commands where answered_at is not null"), "answers")
-    assert await order_state(hub, ids[0]) == ("accepted", "")
-    assert await order_state(hub, ids[1]) == ("refused", "claim_conflict")
+    assert await command_state(hub, ids[0]) == ("accepted", "")
+    assert await command_state(hub, ids[1]) == ("refused", "claim_conflict")
     # A repeated answer changes nothing.
     await agent.answer(got[1])
     await agent.answer(got[2])
     await eventually(lambda: hub.value("select count(*) = 3 from commands where answered_at is not null"), "answers")
-    assert await order_state(hub, ids[1]) == ("refused", "claim_conflict")
+    assert await command_state(hub, ids[1]) == ("refused", "claim_conflict")
 
 
-async def test_an_order_is_marked_as_sent_before_it_is_sent(hub: HubUnderTest) -> None:
+async def test_a_command_is_marked_as_sent_before_it_is_sent(hub: HubUnderTest) -> None:
     worker, agent = await set_up(hub, "i")
     blocker = await asyncpg.connect(hub.database.dsn)
     transaction = blocker.transaction()
     await transaction.start()
-    # A takeover holds the term: nothing may be stamped or sent meanwhile.
+    # A takeover holds the term: nothing may be sent meanwhile.
     await blocker.execute("select 1 from lease for update")
     id_ = await hub.order(worker, "i")
     waits = "select count(*) > 0 from pg_stat_activity where wait_event_type = 'Lock' and query like '%lease%'"
-    await eventually(lambda: hub.value(waits), "the delivery waits for the term")
+    await eventually(lambda: hub.value(waits), "the dispatch waits for the term")
     assert await hub.value("select sent_at is null from commands where id = $1", id_)
     await blocker.execute("update lease set term = term + 1")
     await transaction.commit()
@@ -62,7 +62,7 @@ async def test_an_order_is_marked_as_sent_before_it_is_sent(hub: HubUnderTest) -
     assert await hub.value("select sent_at is not null from commands where id = $1", id_)
 
 
-async def test_unanswered_orders_come_again_and_at_once_on_a_new_connection(hub: HubUnderTest) -> None:
+async def test_unanswered_commands_are_repeated_and_at_once_on_a_new_connection(hub: HubUnderTest) -> None:
     worker, agent = await set_up(hub, "i")
     id_ = await hub.order(worker, "i")
     first = await agent.command()
@@ -73,14 +73,14 @@ async def test_unanswered_orders_come_again_and_at_once_on_a_new_connection(hub:
     await agent.drop()
     sent_at = await hub.value("select sent_at from commands")
     back = await hub.connect(first=hello([gpu("GPU-a")]))
-    order = await back.command()
-    assert order.command_id == id_
+    command = await back.command()
+    assert command.command_id == id_
     assert await hub.value("select extract(epoch from sent_at - $1) < 4.9 from commands", sent_at)
-    await back.answer(order)
+    await back.answer(command)
     await eventually(lambda: hub.value("select state = 'accepted' from commands"), "the answer")
 
 
-async def test_orders_wait_for_an_agent_that_is_away(hub: HubUnderTest) -> None:
+async def test_commands_wait_for_a_disconnected_agent(hub: HubUnderTest) -> None:
     worker, agent = await set_up(hub, "i")
     await agent.drop()
     id_ = await hub.order(worker, "i")
@@ -88,7 +88,7 @@ async def test_orders_wait_for_an_agent_that_is_away(hub: HubUnderTest) -> None:
     assert (await back.command()).command_id == id_
 
 
-async def test_withdrawn_orders_are_not_sent(hub: HubUnderTest) -> None:
+async def test_withdrawn_commands_are_not_sent(hub: HubUnderTest) -> None:
     worker, agent = await set_up(hub, "i", "j")
     await agent.drop()
     withdrawn = await hub.order(worker, "i")
@@ -96,41 +96,41 @@ async def test_withdrawn_orders_are_not_sent(hub: HubUnderTest) -> None:
     sent = await hub.order(worker, "j")
     back = await hub.connect(first=hello([gpu("GPU-a")]))
     assert (await back.command()).command_id == sent
-    assert await order_state(hub, withdrawn) == ("withdrawn", "")
+    assert await command_state(hub, withdrawn) == ("withdrawn", "")
 
 
-async def test_a_start_whose_process_ended_is_never_delivered_again(hub: HubUnderTest) -> None:
+async def test_a_start_whose_process_ended_is_never_sent_again(hub: HubUnderTest) -> None:
     worker, agent = await set_up(hub, "i")
     id_ = await hub.order(worker, "i")
     await agent.command()
     await agent.send(process("i", "starting", seq=1))
     await agent.ack(1)
     await agent.drop()
-    # The agent has lost its journal: the ledger counts the process as gone, and the claims may go any moment.
+    # The agent has lost its journal: the ledger counts the process as gone, and its claims may be released any moment.
     back = await hub.connect(first=hello([gpu("GPU-a")]))
     assert await hub.value("select state from processes") == "exited"
-    await eventually(lambda: hub.value("select state = 'refused' from commands"), "the order is closed")
-    assert await order_state(hub, id_) == ("refused", "old_epoch")
+    await eventually(lambda: hub.value("select state = 'refused' from commands"), "the command is closed")
+    assert await command_state(hub, id_) == ("refused", "old_epoch")
     stop = await hub.order(worker, "i", "stop")
     assert (await back.command()).command_id == stop
 
 
-async def test_a_start_whose_claims_have_left_is_never_delivered(hub: HubUnderTest) -> None:
+async def test_a_start_with_released_claims_is_never_sent(hub: HubUnderTest) -> None:
     worker, _ = await set_up(hub, "i")
     await hub.execute("delete from claims")
     id_ = await hub.order(worker, "i")
-    await eventually(lambda: hub.value("select state = 'refused' from commands"), "the order is closed")
-    assert await order_state(hub, id_) == ("refused", "old_epoch")
+    await eventually(lambda: hub.value("select state = 'refused' from commands"), "the command is closed")
+    assert await command_state(hub, id_) == ("refused", "old_epoch")
     assert await hub.value("select sent_at is null from commands")
 
 
-async def test_secrets_are_filled_in_at_delivery(hub: HubUnderTest) -> None:
+async def test_secrets_are_filled_in_at_dispatch(hub: HubUnderTest) -> None:
     worker, agent = await set_up(hub, "i", "j")
     hub.secrets["hf"] = "hunter2"
     await hub.order(worker, "i", payload=start_payload(env_secrets={"HF_TOKEN": "hf"}))
-    order = await agent.command()
-    assert order.start is not None
-    assert order.start.env == {"A": "plain", "HF_TOKEN": "hunter2"}
+    command = await agent.command()
+    assert command.start is not None
+    assert command.start.env == {"A": "plain", "HF_TOKEN": "hunter2"}
     assert "hunter2" not in str(await hub.value("select payload::text from commands"))
     missing = await hub.order(worker, "j", payload=start_payload(env_secrets={"HF_TOKEN": "typo"}))
     await eventually(lambda: hub.value("select state = 'refused' from commands where id = $1", missing), "refused")
@@ -139,7 +139,7 @@ async def test_secrets_are_filled_in_at_delivery(hub: HubUnderTest) -> None:
     assert "gpuward secret set typo" in row["message"]
 
 
-async def test_a_secret_that_goes_missing_does_not_free_what_may_run(hub: HubUnderTest) -> None:
+async def test_a_deleted_secret_does_not_free_what_may_run(hub: HubUnderTest) -> None:
     worker, agent = await set_up(hub, "i")
     hub.secrets["hf"] = "hunter2"
     await hub.order(worker, "i", payload=start_payload(env_secrets={"HF_TOKEN": "hf"}))
@@ -147,15 +147,15 @@ async def test_a_secret_that_goes_missing_does_not_free_what_may_run(hub: HubUnd
     del hub.secrets["hf"]
     await agent.drop()
     back = await hub.connect(first=hello([gpu("GPU-a")]))
-    await eventually(lambda: hub.value("select count(*) > 0 from events where reason = 'order_not_sent'"), "it is told")
+    await eventually(lambda: hub.value("select count(*) > 0 from events where reason = 'order_not_sent'"), "the event")
     assert await hub.value("select state from commands") == "open"
     hub.secrets["hf"] = "hunter3"
-    order = await back.command()
-    assert order.start is not None
-    assert order.start.env["HF_TOKEN"] == "hunter3"
+    command = await back.command()
+    assert command.start is not None
+    assert command.start.env["HF_TOKEN"] == "hunter3"
 
 
-async def test_a_stored_order_that_cannot_be_read_is_refused(hub: HubUnderTest) -> None:
+async def test_an_invalid_stored_command_is_refused(hub: HubUnderTest) -> None:
     worker, agent = await set_up(hub, "i", "j")
     bad = await hub.order(worker, "i", payload={"argv": "not a list"})
     good = await hub.order(worker, "j")
@@ -163,7 +163,7 @@ async def test_a_stored_order_that_cannot_be_read_is_refused(hub: HubUnderTest) 
     await eventually(lambda: hub.value("select state = 'refused' from commands where id = $1", bad), "refused")
 
 
-async def test_more_orders_than_go_at_once_all_arrive_in_order(hub: HubUnderTest) -> None:
+async def test_more_commands_than_one_batch_all_arrive_in_sequence(hub: HubUnderTest) -> None:
     names = [f"i-{n:03}" for n in range(300)]
     worker, agent = await set_up(hub)
     uid = await hub.value("select uid::text from deployments")

@@ -1,4 +1,4 @@
-"""Which heartbeats say more than how busy the GPUs are."""
+"""Which reported GPUs count as changed."""
 
 import pytest
 

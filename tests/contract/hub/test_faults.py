@@ -1,4 +1,4 @@
-"""Agents that hang, a database that is away: the hub stays up, waits for none, blames none for its own faults."""
+"""Faults: hanging agents, an unavailable database. The hub keeps serving and blames no agent for its own faults."""
 
 import asyncio
 import uuid
@@ -15,7 +15,7 @@ from support.ledger import add_deployment, add_instance, claim
 from support.served_hub import HubUnderTest, eventually, start_payload
 
 
-async def test_an_agent_that_takes_nothing_is_cut_and_the_others_are_served(
+async def test_an_agent_that_reads_nothing_is_cut_and_others_are_served(
     hub: HubUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(session, "SEND_LIMIT_S", 0.5)
@@ -32,10 +32,10 @@ async def test_an_agent_that_takes_nothing_is_cut_and_the_others_are_served(
     id_ = await hub.order(quick, "q")
     assert (await good.command()).command_id == id_
 
-    async def only_the_quick_one() -> bool:
+    async def one_connected() -> bool:
         return hub.hub.connected() == 1
 
-    await eventually(only_the_quick_one, "the slow agent is cut")
+    await eventually(one_connected, "the slow agent is cut")
     query = "select not connected from worker_liveness where worker_id = $1"
     await eventually(lambda: hub.value(query, uuid.UUID(slow)), "and counts as disconnected")
 
@@ -46,10 +46,10 @@ async def test_a_silent_agent_is_cut(hub: HubUnderTest, monkeypatch: pytest.Monk
     agent = await hub.connect()
     said = await agent.end()
     assert said is not None
-    assert "nothing was heard" in said.message
+    assert "no message arrived" in said.message
 
 
-async def test_no_hello_in_time(hub: HubUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_connection_without_a_hello_is_cut(hub: HubUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("controller.hub.handshake.HELLO_LIMIT_S", 0.2)
     await hub.add_worker()
     agent = await hub.dial()
@@ -59,16 +59,16 @@ async def test_no_hello_in_time(hub: HubUnderTest, monkeypatch: pytest.MonkeyPat
     assert await hub.value("select count(*) from events") == 0
 
 
-async def test_without_its_database_the_hub_lets_agents_go_and_holds_nothing_against_them(
+async def test_without_its_database_the_hub_cuts_agents_and_keeps_them_connected_in_the_rows(
     hub: HubUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await hub.add_worker()
     agent = await hub.connect()
 
-    async def write_health() -> bool:
+    async def healthy() -> bool:
         return hub.hub.healthy_for_s() > 0
 
-    await eventually(write_health, "writes succeed")
+    await eventually(healthy, "writes succeed")
 
     async def fails(*_: Any) -> set[str]:
         raise OSError("no route to the database")
@@ -81,21 +81,21 @@ async def test_without_its_database_the_hub_lets_agents_go_and_holds_nothing_aga
     assert "database" in said.message
     assert hub.hub.healthy_for_s() == 0
     monkeypatch.setattr(liveness, "write_seen", write)
-    await eventually(write_health, "writes succeed again")
-    assert await hub.value("select connected from worker_liveness"), "that was not the agent's doing"
+    await eventually(healthy, "writes succeed again")
+    assert await hub.value("select connected from worker_liveness"), "the agent did not cause it"
     await hub.connect()
 
 
-async def test_an_agent_that_dials_while_the_database_is_away_is_asked_to_come_again(
+async def test_an_agent_that_connects_without_a_database_may_try_again(
     hub: HubUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await hub.add_worker()
     socket = await hub.dial()
 
-    def closed(_: Database) -> Any:
+    def unavailable(_: Database) -> Any:
         raise OSError("no route to the database")
 
-    monkeypatch.setattr(Database, "transaction", closed)
+    monkeypatch.setattr(Database, "transaction", unavailable)
     await socket.send(hello())
     said = await socket.end()
     assert said is not None
@@ -104,17 +104,17 @@ async def test_an_agent_that_dials_while_the_database_is_away_is_asked_to_come_a
     assert await hub.value("select session from workers") == 0
 
 
-async def test_connections_that_come_and_go_leave_nothing_behind(hub: HubUnderTest) -> None:
+async def test_short_connections_leave_nothing_behind(hub: HubUnderTest) -> None:
     await hub.add_worker()
 
-    async def come_and_go(n: int) -> None:
+    async def connect_and_drop(n: int) -> None:
         socket = await hub.dial()
         await socket.send(hello())
         if n % 2:
             await socket.next()
         await socket.drop()
 
-    await asyncio.gather(*(come_and_go(n) for n in range(12)))
+    await asyncio.gather(*(connect_and_drop(n) for n in range(12)))
 
     async def empty() -> bool:
         return hub.hub.connected() == 0 and not hub.hub._open and hub.hub._handshakes == 0
@@ -124,7 +124,7 @@ async def test_connections_that_come_and_go_leave_nothing_behind(hub: HubUnderTe
     await last.beat()
     await eventually(
         lambda: hub.value("select l.connected and l.session = w.session from worker_liveness l, workers w"),
-        "the last one is heard",
+        "the last heartbeat is written",
     )
 
 
@@ -143,7 +143,7 @@ async def test_connections_that_come_and_go_leave_nothing_behind(hub: HubUnderTe
         (None, None, None),
     ],
 )
-def test_where_the_agents_proxy_is(advertise: str | None, peer: str | None, address: str | None) -> None:
+def test_the_address_of_the_agents_proxy(advertise: str | None, peer: str | None, address: str | None) -> None:
     message = hello(advertise=advertise)
     if address is not None:
         assert proxy_address(message, peer) == address

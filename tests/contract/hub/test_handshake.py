@@ -1,4 +1,4 @@
-"""What a hello makes of the rows, and who is turned away."""
+"""The handshake: what a hello writes, and which agents are refused."""
 
 import hashlib
 
@@ -50,16 +50,18 @@ async def test_a_second_connection_supersedes_the_first(hub: HubUnderTest) -> No
     await second.beat()
     assert hub.hub.connected() == 1
     # The end of the old one must not count as the worker's.
-    await eventually(lambda: hub.value("select connected and session = 2 from worker_liveness"), "the second is heard")
+    await eventually(
+        lambda: hub.value("select connected and session = 2 from worker_liveness"), "the second is written"
+    )
 
 
-async def test_strangers_and_the_deleted_are_turned_away_for_good(hub: HubUnderTest) -> None:
+async def test_unknown_and_deleted_workers_are_refused_for_good(hub: HubUnderTest) -> None:
     await hub.add_worker()
     async with hub.session.get(hub.url + CONNECT_PATH) as answer:
         assert answer.status == 401
         assert (await answer.json())["error"]["code"] == "unauthenticated"
-    stranger = await hub.dial("nobody")
-    said = await stranger.end()
+    unknown = await hub.dial("unknown")
+    said = await unknown.end()
     assert said is not None
     assert said.final
     await hub.execute("update workers set deleted_at = now()")
@@ -85,16 +87,16 @@ async def test_a_worker_deleted_while_connected_is_cut(hub: HubUnderTest) -> Non
         ("{", "JSON"),
         ('{"type": "dance"}', "type"),
         ('{"type": "heartbeat", "seq": 1, "gpus": [], "mood": "good"}', "mood"),
-        ('{"type": "heartbeat", "seq": 1, "gpus": null}', "must come first"),
+        ('{"type": "heartbeat", "seq": 1, "gpus": null}', "must be the first message"),
         (hello([gpu("GPU-a"), gpu("GPU-a")]).model_dump_json(), "twice"),
-        (hello([gpu("0")]).model_dump_json(), "no UUID"),
+        (hello([gpu("0")]).model_dump_json(), "must be a GPU's UUID"),
         (hello(advertise="http://gpu-1/").model_dump_json(), "advertise"),
         (hello(proxy_port=70_000).model_dump_json(), "proxy_port"),
         (hello(protocol=99).model_dump_json(), "protocol"),
         (hello(processes=[process("i", epoch=2**40)]).model_dump_json(), "epoch"),
     ],
 )
-async def test_a_malformed_first_message_is_told_and_recorded(hub: HubUnderTest, raw: str, named: str) -> None:
+async def test_a_malformed_first_message_is_answered_and_recorded(hub: HubUnderTest, raw: str, named: str) -> None:
     await hub.add_worker()
     connection = await hub.dial()
     await connection.send(raw)
@@ -119,7 +121,7 @@ async def test_a_malformed_later_message_ends_only_its_connection(hub: HubUnderT
     await good.ack(7)
 
 
-async def test_gpus_that_are_missing_stay_claimed_and_turn_unhealthy(hub: HubUnderTest) -> None:
+async def test_missing_gpus_stay_claimed_and_become_unhealthy(hub: HubUnderTest) -> None:
     await hub.add_worker()
     await hub.connect(first=hello([gpu("GPU-a"), gpu("GPU-b")]))
     uid = await add_deployment(hub.database, "d")
@@ -140,7 +142,7 @@ def numbered(*uuids: str) -> list[DeviceFacts]:
 
 
 async def test_a_renumbered_gpu_is_known_by_its_uuid(hub: HubUnderTest) -> None:
-    """N6: claims stay with the GPU, whatever its number; those of the one that is gone are not moved to another."""
+    """N6: claims stay with the GPU, whatever its index; claims of a missing GPU never move to another."""
     await hub.add_worker()
     await hub.connect(first=hello(numbered("GPU-a", "GPU-b", "GPU-c")))
     uid = await add_deployment(hub.database, "d")
@@ -159,8 +161,8 @@ async def test_a_renumbered_gpu_is_known_by_its_uuid(hub: HubUnderTest) -> None:
     ]
 
 
-async def test_unreadable_gpus_are_unknown_and_not_gone(hub: HubUnderTest) -> None:
-    """N7: no inventory is not an empty one; placement and eviction wait for it."""
+async def test_unreadable_gpus_are_unknown_and_not_missing(hub: HubUnderTest) -> None:
+    """N7: an unreadable inventory is not an empty one; placement and eviction wait for it."""
     await hub.add_worker()
     await hub.connect(first=hello([gpu("GPU-a")]))
     connection = await hub.connect(first=hello(None))
@@ -172,7 +174,7 @@ async def test_unreadable_gpus_are_unknown_and_not_gone(hub: HubUnderTest) -> No
     assert await hub.value("select gpus_known from workers")
 
 
-async def test_less_memory_is_taken_and_never_breaks_the_ledger(hub: HubUnderTest) -> None:
+async def test_less_memory_is_accepted_and_never_breaks_the_ledger(hub: HubUnderTest) -> None:
     await hub.add_worker()
     await hub.connect(first=hello([gpu("GPU-a", 80)]))
     uid = await add_deployment(hub.database, "d")
@@ -184,15 +186,16 @@ async def test_less_memory_is_taken_and_never_breaks_the_ledger(hub: HubUnderTes
     await hub.execute("delete from claims")
     await eventually(
         lambda: hub.value("select memory_mib = $1 and health = 'ok' from devices where uuid = 'GPU-a'", 70 * GIB),
-        "the smaller size is taken once nothing is claimed",
+        "the smaller size applies once nothing is claimed",
     )
     await connection.beat([gpu("GPU-a", 90)])
     await eventually(
-        lambda: hub.value("select memory_mib = $1 from devices where uuid = 'GPU-a'", 90 * GIB), "more is taken"
+        lambda: hub.value("select memory_mib = $1 from devices where uuid = 'GPU-a'", 90 * GIB),
+        "the larger size applies",
     )
 
 
-async def test_a_gpu_moves_only_from_where_nothing_can_run(hub: HubUnderTest) -> None:
+async def test_a_gpu_changes_its_worker_only_where_nothing_can_run_on_it(hub: HubUnderTest) -> None:
     first = await hub.add_worker("gpu-1")
     second = await hub.add_worker("gpu-2")
     one = await hub.connect("gpu-1", hello([gpu("GPU-a")]))
@@ -207,13 +210,13 @@ async def test_a_gpu_moves_only_from_where_nothing_can_run(hub: HubUnderTest) ->
     await add_instance(hub.database, uid, "d-1", phase="unreachable", epoch=1)
     await claim(hub.database, "GPU-a", "d-1", 1024)
     await hub.connect("gpu-2", hello([gpu("GPU-a")]))
-    assert await hub.value(owner) == first, "what is claimed stays where it is"
+    assert await hub.value(owner) == first, "a claimed GPU keeps its worker"
     await hub.execute("delete from claims")
     await hub.connect("gpu-2", hello([gpu("GPU-a")]))
     assert await hub.value(owner) == second
 
 
-async def test_a_reboot_and_a_later_term_are_told(hub: HubUnderTest) -> None:
+async def test_a_reboot_and_a_later_term_make_events(hub: HubUnderTest) -> None:
     await hub.add_worker()
     await hub.connect(first=hello(boot_id="one"))
     await hub.connect(first=hello(boot_id="two", highest_term=9))
@@ -222,17 +225,17 @@ async def test_a_reboot_and_a_later_term_are_told(hub: HubUnderTest) -> None:
     assert await hub.value("select highest_term from workers") == 9
 
 
-async def test_a_clean_goodbye_is_marked(hub: HubUnderTest) -> None:
+async def test_a_goodbye_is_written(hub: HubUnderTest) -> None:
     await hub.add_worker()
     connection = await hub.connect()
     await connection.send('{"type": "goodbye"}')
     await connection.socket.close()
-    await eventually(lambda: hub.value("select clean and not connected from worker_liveness"), "the goodbye is kept")
+    await eventually(lambda: hub.value("select clean and not connected from worker_liveness"), "the goodbye is written")
     await hub.connect()
     assert await hub.value("select connected and not clean from worker_liveness")
 
 
-async def test_a_dropped_connection_is_written_but_our_own_end_is_not(hub: HubUnderTest) -> None:
+async def test_a_dropped_connection_is_written_but_the_hubs_own_end_is_not(hub: HubUnderTest) -> None:
     await hub.add_worker("gpu-1")
     await hub.add_worker("gpu-2")
     one = await hub.connect("gpu-1")
@@ -247,7 +250,7 @@ async def test_a_dropped_connection_is_written_but_our_own_end_is_not(hub: HubUn
     assert "shutting down" in said.message
     before = hub.hub.healthy_for_s()
     await eventually(lambda: _written_again(hub, before), "liveness is written once more")
-    assert await hub.value(connected) == ["gpu-2"], "our end is not theirs"
+    assert await hub.value(connected) == ["gpu-2"], "the hub's end does not count"
     with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
         await hub.dial("gpu-1")
     assert refused.value.status == 503
@@ -261,7 +264,7 @@ async def _equals(hub: HubUnderTest, query: str, wanted: object) -> bool:
     return bool(await hub.value(query) == wanted)
 
 
-async def test_a_join_token_is_exchanged_and_guessing_is_slowed(hub: HubUnderTest) -> None:
+async def test_a_join_token_is_exchanged_and_guesses_are_limited(hub: HubUnderTest) -> None:
     digest = hashlib.sha256(b"good").digest()
     await hub.execute(
         """insert into join_tokens (id, hash, expires_at) values (gen_random_uuid(), $1, now() + interval '1 hour')""",

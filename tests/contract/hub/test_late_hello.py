@@ -1,4 +1,4 @@
-"""A hello that is written after its sender gave up and said another ends nothing that it knew nothing of."""
+"""A hello that is written late, after the agent's next one, ends no process that started in between."""
 
 from controller.hub import handshake
 from support.agent_double import gpu, hello, process
@@ -23,7 +23,7 @@ async def test_a_late_hello_does_not_end_what_started_after_it(hub: HubUnderTest
     assert await hub.value("select state from processes") == "running"
 
 
-async def test_what_a_hello_does_know_of_and_holds_no_more_is_gone(hub: HubUnderTest) -> None:
+async def test_a_process_that_the_agent_has_reported_and_lost_is_gone(hub: HubUnderTest) -> None:
     await hub.add_worker()
     database = hub.database
     connection = await hub.connect(first=hello([gpu("GPU-a")]))

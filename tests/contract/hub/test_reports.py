@@ -1,4 +1,4 @@
-"""Process reports: repeated, late, of an older connection, of nobody: what may be forgotten and what must stop."""
+"""Process reports: repeated, late, of an older connection, without claims; which are dropped, and what must stop."""
 
 import asyncpg
 import pytest
@@ -29,7 +29,7 @@ async def state(hub: HubUnderTest, instance: str = "i") -> tuple[object, ...] | 
     return tuple(row) if row else None
 
 
-async def test_the_newest_report_wins_in_whatever_order_they_come(hub: HubUnderTest) -> None:
+async def test_the_newest_report_wins_in_any_order(hub: HubUnderTest) -> None:
     await set_up(hub, "i")
     agent = await reconnect(hub)
     await agent.send(process("i", "running", seq=3))
@@ -59,7 +59,7 @@ async def test_reports_wake_their_deployment(hub: HubUnderTest) -> None:
     await listener.close()
 
 
-async def test_an_exit_is_final_and_what_lives_on_is_stopped(hub: HubUnderTest) -> None:
+async def test_an_exit_is_final_and_a_process_alive_after_it_is_stopped(hub: HubUnderTest) -> None:
     await set_up(hub, "i")
     agent = await reconnect(hub)
     await agent.send(process("i", "exited", seq=2, reason="exit", exit_code=0))
@@ -68,12 +68,12 @@ async def test_an_exit_is_final_and_what_lives_on_is_stopped(hub: HubUnderTest) 
     await agent.ack(1)
     assert agent.commands == []
     await agent.send(process("i", "running", seq=3))
-    order = await agent.command()
-    assert (order.command_id, order.verb, order.instance, order.epoch) == (0, "stop", "i", 1)
+    stop = await agent.command()
+    assert (stop.command_id, stop.verb, stop.instance, stop.epoch) == (0, "stop", "i", 1)
     assert await state(hub) == ("exited", "exit", 2, 2)
 
 
-async def test_what_the_hello_lacks_is_gone(hub: HubUnderTest) -> None:
+async def test_a_process_missing_from_the_hello_is_gone(hub: HubUnderTest) -> None:
     await set_up(hub, "kept", "dropped")
     await reconnect(hub, process("kept", seq=1), process("dropped", seq=2))
     agent = await reconnect(hub, process("kept", seq=1), boot_id="another")
@@ -88,7 +88,7 @@ async def test_what_the_hello_lacks_is_gone(hub: HubUnderTest) -> None:
 async def test_nothing_of_an_older_connection_is_written(hub: HubUnderTest) -> None:
     await set_up(hub, "i")
     old = await reconnect(hub, process("i", "starting", seq=1))
-    # Another controller has greeted the same agent since.
+    # The same agent has connected to another controller since.
     await hub.execute("update workers set session = session + 1")
     await old.send(process("i", "running", seq=2))
     said = await old.end()
@@ -97,37 +97,37 @@ async def test_nothing_of_an_older_connection_is_written(hub: HubUnderTest) -> N
     assert await state(hub) == ("starting", None, 1, 2)
 
 
-async def test_a_process_of_no_known_instance_is_acknowledged_and_reaped(hub: HubUnderTest) -> None:
+async def test_a_process_of_an_unknown_instance_is_acknowledged_and_stopped(hub: HubUnderTest) -> None:
     await set_up(hub)
     agent = await reconnect(hub)
-    await agent.send(process("stranger", "running", seq=5, epoch=3))
-    order = await agent.command()
-    assert (order.command_id, order.instance, order.epoch, order.verb) == (0, "stranger", 3, "stop")
+    await agent.send(process("unknown", "running", seq=5, epoch=3))
+    stop = await agent.command()
+    assert (stop.command_id, stop.instance, stop.epoch, stop.verb) == (0, "unknown", 3, "stop")
     await agent.ack(5)
-    await agent.answer(order)
-    # Until it is gone it is told again, without a new event each time.
+    await agent.answer(stop)
+    # The stop is repeated until the process is gone, with one event.
     again = await agent.command()
-    assert again.instance == "stranger"
-    await agent.send(process("stranger", "exited", seq=6, epoch=3))
+    assert again.instance == "unknown"
+    await agent.send(process("unknown", "exited", seq=6, epoch=3))
     await agent.ack(6)
     assert await hub.value("select count(*) from events where reason = 'stray_process'") == 1
     assert not any(session.strays for session in hub.hub._sessions.values())
 
 
-async def test_a_process_whose_claims_were_released_is_reaped_at_the_hello(hub: HubUnderTest) -> None:
+async def test_a_process_with_released_claims_is_stopped_at_the_hello(hub: HubUnderTest) -> None:
     await set_up(hub, "i")
     await reconnect(hub, process("i", seq=1))
     await hub.execute("delete from claims")
     await hub.execute("update instances set epoch = 2")
     agent = await reconnect(hub, process("i", seq=1))
-    order = await agent.command()
-    assert (order.command_id, order.instance, order.epoch) == (0, "i", 1)
+    stop = await agent.command()
+    assert (stop.command_id, stop.instance, stop.epoch) == (0, "i", 1)
     await agent.send(process("i", "exited", seq=2, reason="stopped"))
     await agent.ack(2)
     assert await state(hub) == ("exited", "stopped", 2, 3)
 
 
-async def test_a_worker_cannot_speak_for_another(hub: HubUnderTest) -> None:
+async def test_a_worker_cannot_report_for_another(hub: HubUnderTest) -> None:
     await set_up(hub, "i")
     await reconnect(hub, process("i", "running", seq=1))
     await set_up(hub, name="gpu-2")
@@ -137,7 +137,7 @@ async def test_a_worker_cannot_speak_for_another(hub: HubUnderTest) -> None:
     assert await state(hub) == ("running", None, 1, 2)
 
 
-async def test_many_reports_come_in_together(hub: HubUnderTest) -> None:
+async def test_many_reports_are_written_together(hub: HubUnderTest) -> None:
     names = [f"i-{n:03}" for n in range(60)]
     await set_up(hub, *names)
     agent = await reconnect(hub)
@@ -147,10 +147,10 @@ async def test_many_reports_come_in_together(hub: HubUnderTest) -> None:
     assert await hub.value("select count(*) from processes where state = 'running'") == 60
 
 
-async def test_reports_survive_a_database_that_is_away_for_a_moment(hub: HubUnderTest) -> None:
+async def test_reports_survive_a_failed_write(hub: HubUnderTest) -> None:
     await set_up(hub, "i")
     agent = await reconnect(hub)
-    # A lock that is held stands for it: the write fails by its lock timeout or waits, and is tried again.
+    # A held lock makes the write fail by its lock timeout, or wait until its connection is killed.
     blocker = await asyncpg.connect(hub.database.dsn)
     transaction = blocker.transaction()
     await transaction.start()
@@ -169,8 +169,8 @@ async def test_reports_survive_a_database_that_is_away_for_a_moment(hub: HubUnde
     assert await state(hub) == ("unhealthy", None, 2, 2)
 
 
-@pytest.mark.parametrize("text", ["last words: \x00\x00", "x" * 100_000])
-async def test_odd_last_words_are_kept_as_far_as_they_can_be(hub: HubUnderTest, text: str) -> None:
+@pytest.mark.parametrize("text", ["last line: \x00\x00", "x" * 100_000])
+async def test_unusual_exit_messages_are_kept_as_far_as_possible(hub: HubUnderTest, text: str) -> None:
     await set_up(hub, "i")
     agent = await reconnect(hub)
     await agent.send(process("i", "exited", seq=1, reason="exit", exit_code=-9, message=text))

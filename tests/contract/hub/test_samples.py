@@ -1,4 +1,4 @@
-"""Samples: acknowledged once durable, each kept once whatever is repeated or lost, dated by no host's clock."""
+"""Samples: acknowledged once durable, kept once despite repeats and losses, dated without trust in a host's clock."""
 
 import asyncio
 import json
@@ -9,7 +9,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from controller.hub import samples as intake
+from controller.hub import samples as samples_module
 from controller.store.telemetry.samples import write_samples
 from schemas.wire import Heartbeat, Welcome
 from support.agent_double import Connection, gpu, hello
@@ -17,7 +17,7 @@ from support.samples import own, period, sample_rows, samples
 from support.served_hub import HubUnderTest, serving
 
 GPU = "GPU-gpu-1"
-BASE_S = 123_456.0  # the agent's clock began elsewhere
+BASE_S = 123_456.0  # offset of the agent's clock
 
 
 def clock_s() -> float:
@@ -29,7 +29,7 @@ async def connect(hub: HubUnderTest, boot_id: str = "boot-1") -> Connection:
     return await hub.connect("gpu-1", hello([gpu(GPU)], boot_id=boot_id))
 
 
-async def tell(agent: Connection, *periods: Any, sent_s: float | None = None) -> None:
+async def send_samples(agent: Connection, *periods: Any, sent_s: float | None = None) -> None:
     await agent.send(samples(clock_s() if sent_s is None else sent_s, *periods))
 
 
@@ -37,13 +37,15 @@ async def stored(hub: HubUnderTest) -> list[int]:
     return [row["seq"] for row in await sample_rows(hub.database)]
 
 
-async def test_the_welcome_tells_the_period_and_samples_are_acknowledged(hub: HubUnderTest) -> None:
+async def test_the_welcome_has_the_period_and_samples_are_acknowledged(hub: HubUnderTest) -> None:
     await hub.add_worker()
     agent = await connect(hub)
     assert isinstance(agent.welcome, Welcome)
     assert agent.welcome.sample_s == 2.5
     process = own("i-1", {GPU: None}, requests=None)
-    await tell(agent, period(1, clock_s() - 60, {GPU: 30}, process), period(2, clock_s() - 50, {GPU: 31}, process))
+    await send_samples(
+        agent, period(1, clock_s() - 60, {GPU: 30}, process), period(2, clock_s() - 50, {GPU: 31}, process)
+    )
     await agent.samples_ack(2)
     first, second = await sample_rows(hub.database)
     assert (first["device"], first["max"], first["processes"]) == (GPU, 30, [["i-1", 1, 0, None, None, None]])
@@ -51,81 +53,81 @@ async def test_the_welcome_tells_the_period_and_samples_are_acknowledged(hub: Hu
     assert first["age"] - second["age"] == pytest.approx(10, abs=0.01)
 
 
-async def test_samples_wake_nobody(hub: HubUnderTest) -> None:
+async def test_samples_send_no_notifications(hub: HubUnderTest) -> None:
     await hub.add_worker()
     agent = await connect(hub)
     heard: list[str] = []
     listener = await hub.database.listen_connection()
     await listener.add_listener("gpuward", lambda *args: heard.append(args[-1]))
-    await tell(agent, period(1, clock_s(), {GPU: 30}))
+    await send_samples(agent, period(1, clock_s(), {GPU: 30}))
     await agent.samples_ack(1)
     await listener.fetchval("select 1")
     assert [hint for hint in heard if not hint.startswith("worker")] == []
     await listener.close()
 
 
-async def test_after_a_lost_acknowledgement_all_is_sent_again_and_kept_once(hub: HubUnderTest) -> None:
+async def test_samples_sent_again_after_a_lost_acknowledgement_are_kept_once(hub: HubUnderTest) -> None:
     await hub.add_worker()
     agent = await connect(hub)
-    told = [period(seq, clock_s() - 100 + 10 * seq, {GPU: seq}) for seq in range(1, 6)]
-    await tell(agent, *told[:3])
+    periods = [period(seq, clock_s() - 100 + 10 * seq, {GPU: seq}) for seq in range(1, 6)]
+    await send_samples(agent, *periods[:3])
     await agent.samples_ack(3)
     await agent.drop()
     agent = await connect(hub)
-    await tell(agent, *told[:4])
-    await tell(agent, *told[3:])
+    await send_samples(agent, *periods[:4])
+    await send_samples(agent, *periods[3:])
     await agent.samples_ack(5)
-    await tell(agent, told[1], told[0])
-    await tell(agent, *told)
+    await send_samples(agent, periods[1], periods[0])
+    await send_samples(agent, *periods)
     await agent.samples_ack(5)
     assert await stored(hub) == [1, 2, 3, 4, 5]
 
 
-async def test_a_reboot_begins_a_new_count(hub: HubUnderTest) -> None:
+async def test_a_reboot_restarts_the_sequence(hub: HubUnderTest) -> None:
     await hub.add_worker()
     agent = await connect(hub)
-    await tell(agent, period(1_000, clock_s() - 20, {GPU: 1}))
+    await send_samples(agent, period(1_000, clock_s() - 20, {GPU: 1}))
     await agent.samples_ack(1_000)
     agent = await connect(hub, "boot-2")
-    await tell(agent, period(3, clock_s() - 10, {GPU: 2}))
+    await send_samples(agent, period(3, clock_s() - 10, {GPU: 2}))
     await agent.samples_ack(3)
     assert await stored(hub) == [1_000, 3]
 
 
-async def test_the_least_delayed_message_dates_them_all(hub: HubUnderTest) -> None:
+async def test_the_least_delayed_message_dates_all_samples(hub: HubUnderTest) -> None:
     await hub.add_worker()
     agent = await connect(hub)
-    await tell(agent, period(1, clock_s(), {GPU: 1}))
-    # On its way for 40 s: by its own times alone it would pass for 40 s younger than it is.
-    await tell(agent, period(2, clock_s() - 90, {GPU: 2}), sent_s=clock_s() - 40)
+    await send_samples(agent, period(1, clock_s(), {GPU: 1}))
+    # Delayed for 40 s: by its own times alone it would look 40 s younger.
+    await send_samples(agent, period(2, clock_s() - 90, {GPU: 2}), sent_s=clock_s() - 40)
     await agent.samples_ack(2)
     ages = {row["seq"]: row["age"] for row in await sample_rows(hub.database)}
     assert 0 <= ages[1] < 10
     assert 90 <= ages[2] < 100
 
 
-async def test_hello_and_heartbeats_tell_the_clock_too(hub: HubUnderTest) -> None:
-    """The first samples of a connection need not be dated by their own delay."""
+async def test_hello_and_heartbeats_compare_clocks_too(hub: HubUnderTest) -> None:
+    """So the first samples of a connection are not dated by their own delay."""
     await hub.add_worker()
     for seq, (in_hello, in_heartbeat) in enumerate([(True, False), (False, True)], start=1):
         agent = await hub.connect("gpu-1", hello([gpu(GPU)], sent_s=clock_s() if in_hello else None))
         await agent.send(Heartbeat(seq=1, sent_s=clock_s() if in_heartbeat else None, gpus=(gpu(GPU),)))
-        await tell(agent, period(seq, clock_s() - 90, {GPU: 2}), sent_s=clock_s() - 40)
+        await send_samples(agent, period(seq, clock_s() - 90, {GPU: 2}), sent_s=clock_s() - 40)
         await agent.samples_ack(seq)
     ages = {row["seq"]: row["age"] for row in await sample_rows(hub.database)}
     assert all(90 <= age < 105 for age in ages.values()), ages
 
 
-async def test_two_controllers_write_what_one_agent_sends_through_both(hub: HubUnderTest) -> None:
+async def test_samples_of_one_agent_through_two_controllers_are_kept_once(hub: HubUnderTest) -> None:
     await hub.add_worker()
     async with serving(hub.database) as other:
-        told = [period(seq, clock_s() - 100 + 10 * seq, {GPU: seq}) for seq in range(1, 5)]
+        periods = [period(seq, clock_s() - 100 + 10 * seq, {GPU: seq}) for seq in range(1, 5)]
         here = await connect(hub)
-        await tell(here, *told[:2])
+        await send_samples(here, *periods[:2])
         await here.samples_ack(2)
         there = await connect(other)  # the newest session from now on
-        await tell(here, *told)
-        await tell(there, *told[1:])
+        await send_samples(here, *periods)
+        await send_samples(there, *periods[1:])
         await there.samples_ack(4)
         said = await here.end()
         assert said is not None
@@ -134,7 +136,7 @@ async def test_two_controllers_write_what_one_agent_sends_through_both(hub: HubU
         assert await stored(hub) == [1, 2, 3, 4]
 
 
-async def test_while_the_database_is_away_nothing_is_acknowledged_and_nothing_is_doubled(
+async def test_failed_writes_acknowledge_nothing_and_keep_samples_once(
     hub: HubUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     faults = iter(["before", "after", "before"])
@@ -148,11 +150,11 @@ async def test_while_the_database_is_away_nothing_is_acknowledged_and_nothing_is
             raise asyncpg.ConnectionDoesNotExistError("connection was closed in the middle of operation")
         return written
 
-    monkeypatch.setattr(intake, "write_samples", failing)
+    monkeypatch.setattr(samples_module, "write_samples", failing)
     await hub.add_worker()
     agent = await connect(hub)
     for seq in (1, 2, 3):
-        await tell(agent, period(seq, clock_s() - 30 + seq, {GPU: seq}))
+        await send_samples(agent, period(seq, clock_s() - 30 + seq, {GPU: seq}))
         await asyncio.sleep(0.2)
     assert agent.sample_acks == []
     await agent.samples_ack(3)
@@ -160,11 +162,13 @@ async def test_while_the_database_is_away_nothing_is_acknowledged_and_nothing_is
     assert await stored(hub) == [1, 2, 3]
 
 
-async def test_who_sends_more_than_can_be_kept_is_cut(hub: HubUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(intake, "MAX_WAITING", 5)
+async def test_an_agent_with_too_many_unwritten_samples_is_cut(
+    hub: HubUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(samples_module, "MAX_UNWRITTEN", 5)
     await hub.add_worker()
     agent = await connect(hub)
-    await tell(agent, *(period(seq, clock_s(), {GPU: seq}) for seq in (1, 2, 3)))
+    await send_samples(agent, *(period(seq, clock_s(), {GPU: seq}) for seq in (1, 2, 3)))
     said = await agent.end()
     assert said is not None
     assert "samples" in said.message
@@ -185,9 +189,7 @@ async def test_who_sends_more_than_can_be_kept_is_cut(hub: HubUnderTest, monkeyp
         ({"used_mib": 2**60}, "used_mib"),
     ],
 )
-async def test_figures_out_of_all_bounds_end_the_connection(
-    hub: HubUnderTest, change: dict[str, Any], field: str
-) -> None:
+async def test_values_out_of_bounds_end_the_connection(hub: HubUnderTest, change: dict[str, Any], field: str) -> None:
     await hub.add_worker()
     agent = await connect(hub)
     await agent.send(_message(**change))
@@ -198,10 +200,10 @@ async def test_figures_out_of_all_bounds_end_the_connection(
 
 
 def _message(**change: Any) -> str:
-    told = {"uuid": GPU, "mean": 1.0, "max": 1.0, "used_mib": 1, "instance": "i", "epoch": 1, "requests": 0}
-    told |= {"sent_s": 8_000.0, "sampled_s": 7_000.0, "period_s": 10.0, "seq": 1} | change
-    reading = {name: told[name] for name in ("uuid", "mean", "max", "used_mib")}
-    process = {name: told[name] for name in ("instance", "epoch", "requests")}
-    one = {name: told[name] for name in ("seq", "sampled_s", "period_s")}
+    values = {"uuid": GPU, "mean": 1.0, "max": 1.0, "used_mib": 1, "instance": "i", "epoch": 1, "requests": 0}
+    values |= {"sent_s": 8_000.0, "sampled_s": 7_000.0, "period_s": 10.0, "seq": 1} | change
+    reading = {name: values[name] for name in ("uuid", "mean", "max", "used_mib")}
+    process = {name: values[name] for name in ("instance", "epoch", "requests")}
+    one = {name: values[name] for name in ("seq", "sampled_s", "period_s")}
     periods = [{**one, "gpus": [reading], "processes": [process]}]
-    return json.dumps({"type": "samples", "sent_s": told["sent_s"], "periods": periods})  # NaN as Python writes it
+    return json.dumps({"type": "samples", "sent_s": values["sent_s"], "periods": periods})  # NaN as Python writes it

@@ -1,4 +1,4 @@
-"""Who may call what: every route of the built application, without a key and with every role."""
+"""Access: every route of the built application, without a key and with every role."""
 
 import re
 
@@ -24,7 +24,7 @@ def concrete(path: str) -> str:
 
 
 def allowed(route: Route) -> set[str]:
-    """The roles as the contract says them, told from method and path and not from the table."""
+    """The roles that the contract allows, derived from method and path and not from the table."""
     if route.path.startswith("/v1/"):
         return INFER
     if any(part in route.path for part in ("/keys", "/tokens", "/secrets")):
@@ -56,7 +56,7 @@ async def test_every_route_refuses_without_a_key(api: ServedApi) -> None:
 
 
 @pytest.mark.parametrize("role", ROLES)
-async def test_every_route_refuses_too_small_a_role(api: ServedApi, role: str) -> None:
+async def test_every_route_refuses_other_roles(api: ServedApi, role: str) -> None:
     for route in all_routes("x"):
         if (route.method, route.path) in OPEN or (route.stream and route.path.endswith("/watch")):
             continue
@@ -68,24 +68,24 @@ async def test_every_route_refuses_too_small_a_role(api: ServedApi, role: str) -
             assert role in body["error"]["message"]
 
 
-async def test_watching_needs_a_reader(api: ServedApi) -> None:
+async def test_the_inference_role_cannot_watch(api: ServedApi) -> None:
     status, _ = await api.call("GET", "/api/v1/watch", role="inference")
     assert status == 403
 
 
-async def test_agents_routes_are_open_and_no_others_can_come_in(db: Database) -> None:
+async def test_agents_routes_are_open_and_no_others_can_be_added(db: Database) -> None:
     agents = [web.post(JOIN_PATH, hello), web.get(CONNECT_PATH, hello)]
     async with served(db, more_routes=agents) as api:
         for method, path, expected in (("POST", JOIN_PATH, 200), ("GET", CONNECT_PATH, 200), ("GET", JOIN_PATH, 401)):
             async with api.session.request(method, api.url + path) as answer:
                 assert answer.status == expected
-    for stranger in (web.get("/api/v1/backdoor", hello), web.post(CONNECT_PATH, hello)):
+    for other in (web.get("/api/v1/backdoor", hello), web.post(CONNECT_PATH, hello)):
         with pytest.raises(RouteWithoutAccessError):
-            async with served(db, more_routes=[stranger]):
+            async with served(db, more_routes=[other]):
                 pass
 
 
-async def test_unknown_paths_and_methods_tell_strangers_nothing(api: ServedApi) -> None:
+async def test_unknown_paths_and_methods_require_a_key(api: ServedApi) -> None:
     for method, path, status, code in (
         ("GET", "/api/v1/nothing", 404, "not_found"),
         ("PATCH", "/api/v1/deployments/a", 405, "method_not_allowed"),

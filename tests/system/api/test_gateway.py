@@ -1,4 +1,4 @@
-"""The gateway: who is asked, what is passed on untouched, and what happens when an instance or a client goes."""
+"""The gateway: the choice of the instance, unchanged bodies, and the end of an instance or a client."""
 
 import asyncio
 import gzip
@@ -23,7 +23,7 @@ LIMIT_S = 20.0
 
 @dataclass
 class Agent:
-    """Stands where an agent's proxy stands: notes what comes, and answers as it is told."""
+    """A stand-in for an agent's proxy: records requests, and answers as the test sets it."""
 
     answer: Callable[[web.Request], Awaitable[web.StreamResponse]] | None = None
     seen: list[tuple[str, dict[str, str], bytes]] = field(default_factory=list)
@@ -36,13 +36,13 @@ class Agent:
 
 
 class Floor:
-    """Workers with running instances behind agents that are told what to answer."""
+    """Workers with running instances behind stand-ins for their agents."""
 
     def __init__(self, api: ServedApi, db: Database, stack: AsyncExitStack) -> None:
         self.api, self.db, self.stack = api, db, stack
 
     async def worker(self, name: str, agent: Agent | None = None) -> Host:
-        """A worker; without an agent nobody listens at its address."""
+        """A worker; without an agent its address refuses connections."""
         host = await add_host(self.db, name, gpus=1)
         address = "127.0.0.1:9" if agent is None else await self.stack.enter_async_context(proxy(agent.handle))
         async with self.db.transaction() as connection:
@@ -59,7 +59,7 @@ class Floor:
         return await self.api.call("POST", CHAT, role="inference", json={"model": model, "messages": []}, **options)
 
     async def served(self, *models: str) -> None:
-        """Waits until the gateway has seen it."""
+        """Waits until the gateway lists exactly these models."""
         self.api.changes.publish("status", "any")
         async with asyncio.timeout(LIMIT_S):
             while True:
@@ -75,7 +75,7 @@ async def floor(api: ServedApi, db: Database) -> AsyncIterator[Floor]:
         yield Floor(api, db, stack)
 
 
-async def test_bytes_and_headers_pass_untouched(floor: Floor, db: Database) -> None:
+async def test_bodies_and_headers_pass_unchanged(floor: Floor, db: Database) -> None:
     packed = gzip.compress(b'{"object": "chat.completion"}')
 
     async def answer(_request: web.Request) -> web.StreamResponse:
@@ -107,7 +107,7 @@ async def test_bytes_and_headers_pass_untouched(floor: Floor, db: Database) -> N
     assert not {"Cookie", "X-Drop"} & received.keys()
 
 
-async def test_tokens_arrive_as_they_are_made(floor: Floor, db: Database) -> None:
+async def test_tokens_are_streamed(floor: Floor, db: Database) -> None:
     step = asyncio.Event()
 
     async def answer(request: web.Request) -> web.StreamResponse:
@@ -127,7 +127,7 @@ async def test_tokens_arrive_as_they_are_made(floor: Floor, db: Database) -> Non
         assert await got.content.read() == b"data: [DONE]\n\n"
 
 
-async def test_requests_go_where_least_is_under_way(floor: Floor, db: Database) -> None:
+async def test_requests_go_to_the_least_busy_instance(floor: Floor, db: Database) -> None:
     held = asyncio.Event()
     release = asyncio.Event()
 
@@ -152,29 +152,29 @@ async def test_requests_go_where_least_is_under_way(floor: Floor, db: Database) 
         assert sorted(answer["from"] for _, answer in await asyncio.gather(*waiting)) == ["m-1", "m-2"]
 
 
-async def test_who_cannot_be_reached_or_refuses_is_passed_over(floor: Floor, db: Database) -> None:
+async def test_unreachable_and_refusing_agents_are_skipped(floor: Floor, db: Database) -> None:
     async def refuse(_request: web.Request) -> web.StreamResponse:
         return web.json_response({"error": {}}, status=404, headers={PROXY_REFUSAL_HEADER: "not_found"})
 
-    refusing, well = Agent(refuse), Agent()
+    refusing, healthy = Agent(refuse), Agent()
     uid = await add_deployment(db, "m")
-    await floor.run(uid, "m-1", await floor.worker("away"))
+    await floor.run(uid, "m-1", await floor.worker("unreachable"))
     await floor.run(uid, "m-2", await floor.worker("refusing", refusing))
-    await floor.run(uid, "m-3", await floor.worker("well", well))
+    await floor.run(uid, "m-3", await floor.worker("healthy", healthy))
     await floor.served("m")
     for _ in range(6):
         assert await floor.ask() == (200, {"from": "m-3"})
     assert refusing.seen
-    well.answer = refuse
-    before = len(well.seen)
+    healthy.answer = refuse
+    before = len(healthy.seen)
     status, body = await floor.ask()
     assert (status, body["error"]["code"]) == (503, "model_not_running")
     assert sorted(body["error"]["details"]["tried"]) == ["m-1", "m-2", "m-3"]
-    assert len(well.seen) == before + 1, "each once"
+    assert len(healthy.seen) == before + 1, "each once"
 
 
 @pytest.mark.parametrize("status", [400, 404, 502, 503])
-async def test_an_engines_own_refusal_is_the_answer(status: int, floor: Floor, db: Database) -> None:
+async def test_an_engines_own_error_is_relayed(status: int, floor: Floor, db: Database) -> None:
     async def refuse(_request: web.Request) -> web.StreamResponse:
         return web.json_response({"error": {"message": "too long"}}, status=status)
 
@@ -185,11 +185,11 @@ async def test_an_engines_own_refusal_is_the_answer(status: int, floor: Floor, d
     assert len(agent.seen) == 1
 
 
-async def test_unknown_waiting_and_senseless_requests(floor: Floor, db: Database) -> None:
+async def test_unknown_models_pending_models_and_invalid_requests(floor: Floor, db: Database) -> None:
     await add_deployment(db, "idle")
     await floor.run(await add_deployment(db, "m"), "m-1", await floor.worker("w", Agent()))
     await floor.served("m")
-    status, body = await floor.ask("nobody")
+    status, body = await floor.ask("unknown")
     assert (status, body["error"]["code"], body["error"]["type"]) == (404, "model_not_found", "invalid_request_error")
     headers = floor.api.header("inference")
     async with floor.api.session.post(floor.api.url + CHAT, json={"model": "idle"}, headers=headers) as got:
@@ -201,7 +201,7 @@ async def test_unknown_waiting_and_senseless_requests(floor: Floor, db: Database
         assert (status, body["error"]["code"]) == (400, "invalid"), data
 
 
-async def test_what_runs_is_served_though_nobody_said_so_yet(floor: Floor, db: Database) -> None:
+async def test_a_new_instance_is_used_before_its_notification(floor: Floor, db: Database) -> None:
     host = await floor.worker("w", Agent())
     await floor.run(await add_deployment(db, "known"), "known-1", host)
     await floor.served("known")
@@ -211,7 +211,7 @@ async def test_what_runs_is_served_though_nobody_said_so_yet(floor: Floor, db: D
         assert {status for status, _ in answers} == {200}
 
 
-async def test_what_has_no_port_serves_nothing(floor: Floor, db: Database) -> None:
+async def test_an_instance_without_a_port_gets_no_requests(floor: Floor, db: Database) -> None:
     host = await floor.worker("w", Agent())
     await floor.run(await add_deployment(db, "task", engine="custom", command=["sleep", "9"]), "task-1", host)
     await floor.run(await add_deployment(db, "own", engine="custom", command=["serve", "{port}"]), "own-1", host)
@@ -220,7 +220,7 @@ async def test_what_has_no_port_serves_nothing(floor: Floor, db: Database) -> No
     assert (await floor.ask("task"))[0] == 503
 
 
-async def test_a_spec_of_another_version_takes_nobodys_way_away(floor: Floor, db: Database) -> None:
+async def test_a_spec_of_another_version_blocks_no_other_model(floor: Floor, db: Database) -> None:
     host = await floor.worker("w", Agent())
     await floor.run(await add_deployment(db, "odd"), "odd-1", host)
     await floor.run(await add_deployment(db, "m"), "m-1", host)
@@ -233,7 +233,7 @@ async def test_a_spec_of_another_version_takes_nobodys_way_away(floor: Floor, db
     assert (await floor.ask())[0] == 200
 
 
-async def test_a_server_of_one_name_is_asked_by_it(floor: Floor, db: Database) -> None:
+async def test_a_server_with_its_own_model_name_is_sent_that_name(floor: Floor, db: Database) -> None:
     agent = Agent()
     uid = await add_deployment(db, "m", engine="transformers", model="path:/models/tiny")
     await floor.run(uid, "m-1", await floor.worker("w", agent))
@@ -242,7 +242,7 @@ async def test_a_server_of_one_name_is_asked_by_it(floor: Floor, db: Database) -
     assert json.loads(agent.seen[0][2]) == {"model": "/models/tiny", "messages": []}
 
 
-async def test_a_client_that_goes_ends_its_request_upstream(floor: Floor, db: Database) -> None:
+async def test_a_client_that_disconnects_ends_its_upstream_request(floor: Floor, db: Database) -> None:
     begun, ended = asyncio.Event(), asyncio.Event()
 
     async def endless(request: web.Request) -> web.StreamResponse:
@@ -266,7 +266,7 @@ async def test_a_client_that_goes_ends_its_request_upstream(floor: Floor, db: Da
         await ended.wait()
 
 
-async def test_an_answer_that_breaks_off_is_broken_for_the_client_too(floor: Floor, db: Database) -> None:
+async def test_a_response_that_breaks_off_is_broken_for_the_client_too(floor: Floor, db: Database) -> None:
     async def die(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()
         await response.prepare(request)
@@ -285,7 +285,7 @@ async def test_an_answer_that_breaks_off_is_broken_for_the_client_too(floor: Flo
             await got.read()
 
 
-async def test_without_the_database_what_was_known_goes_on_serving(floor: Floor, db: Database) -> None:
+async def test_without_the_database_the_last_table_stays_in_use(floor: Floor, db: Database) -> None:
     await floor.run(await add_deployment(db, "m"), "m-1", await floor.worker("w", Agent()))
     await floor.served("m")
     assert (await floor.ask())[0] == 200

@@ -1,4 +1,4 @@
-"""Health, readiness, metrics and the description of the API."""
+"""Health, readiness, metrics and the OpenAPI document."""
 
 import asyncio
 import re
@@ -15,19 +15,19 @@ from support.ledger import GIB, add_deployment, add_host, add_instance, claim
 from support.served import ServedApi
 
 
-async def test_a_late_loop_is_not_healthy(api: ServedApi) -> None:
+async def test_a_lagging_loop_is_unhealthy(api: ServedApi) -> None:
     assert (await api.get("/healthz"))["status"] == "ok"
     api.surroundings.lag_s = 5.5
     status, body = await api.call("GET", "/healthz")
     assert (status, body) == (503, {"status": "lagging", "loop_lag_s": 5.5})
 
 
-async def test_readiness_is_every_check(api: ServedApi, monkeypatch: Any) -> None:
+async def test_readiness_requires_every_check(api: ServedApi, monkeypatch: Any) -> None:
     assert (await api.get("/readyz"))["ready"] is True
-    api.surroundings.checks["listener"] = Check(ok=False, message="not heard of for 12 s")
+    api.surroundings.checks["listener"] = Check(ok=False, message="last seen alive 12.0 s ago")
     status, body = await api.call("GET", "/readyz")
     assert status == 503
-    assert body["checks"]["listener"] == {"ok": False, "message": "not heard of for 12 s"}
+    assert body["checks"]["listener"] == {"ok": False, "message": "last seen alive 12.0 s ago"}
     monkeypatch.setattr(health, "_CHECKS_LIMIT_S", 0.05)
 
     async def hang() -> Mapping[str, Check]:
@@ -40,7 +40,7 @@ async def test_readiness_is_every_check(api: ServedApi, monkeypatch: Any) -> Non
     assert (status, body["ready"]) == (503, False)
 
 
-async def test_metrics_have_the_contracts_names(api: ServedApi, db: Database) -> None:
+async def test_metrics_have_the_names_of_the_contract(api: ServedApi, db: Database) -> None:
     await add_host(db, "w", gpus=1)
     await add_instance(db, await add_deployment(db, "d"), "d-1", phase="running", epoch=1)
     await claim(db, "GPU-w-0", "d-1", GIB)
@@ -81,7 +81,7 @@ async def test_metrics_have_the_contracts_names(api: ServedApi, db: Database) ->
     assert value("gpuward_build_info", version="1.2.3") == 1
 
 
-async def test_openapi_describes_every_route_soundly(api: ServedApi) -> None:
+async def test_openapi_describes_every_route(api: ServedApi) -> None:
     document = await api.get("/openapi.json", role="viewer")
     assert document["openapi"] == "3.1.0"
     described = {(method.upper(), path) for path, item in document["paths"].items() for method in item}

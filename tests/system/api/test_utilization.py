@@ -1,4 +1,4 @@
-"""The routes of the past: what they answer, and which questions they refuse."""
+"""Idle report and utilization: their figures, and their refusals."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ A = "GPU-w-0"
 
 @pytest.fixture
 async def spent(db: Database) -> str:
-    """An hour of a whole GPU, half of it at work; rolled up to now."""
+    """An hour of a whole GPU, half of it busy; rolled up to now."""
     await partitions(db)
     await add_host(db, "w", gpus=1)
     policy = {"min_gpu_utilization": 30, "time_window": "10m"}
@@ -38,9 +38,7 @@ async def test_the_idle_report_adds_up(api: ServedApi, spent: str) -> None:
     assert (plain["items"], plain["replayed"], plain["total"]["would_free"]) == ([], None, None)
 
 
-async def test_utilization_of_an_instance_names_the_policy_that_judges_it(
-    api: ServedApi, db: Database, spent: str
-) -> None:
+async def test_utilization_of_an_instance_names_its_effective_policy(api: ServedApi, db: Database, spent: str) -> None:
     await add_instance(db, spent, "i", phase="running", epoch=1)
     await claim(db, A, "i", 40 * 1024, exclusive=True)
     for query in ("instance=i", "deployment=d"):
@@ -62,7 +60,7 @@ async def test_utilization_of_an_instance_names_the_policy_that_judges_it(
         ("utilization?gpus=a&window=5s", 400, "window"),
         ("utilization?gpus=a&window=soon", 400, "window"),
         ("utilization?gpus=" + "a,b," * 257, 400, "gpus"),
-        ("utilization?instance=nobody", 404, "nobody"),
+        ("utilization?instance=unknown", 404, "unknown"),
         ("reports/idle?since=1s", 400, "since"),
         ("reports/idle?min_gpu_utilization=10", 400, "time_window"),
         ("reports/idle?time_window=5m", 400, "min_gpu_utilization"),
@@ -71,7 +69,7 @@ async def test_utilization_of_an_instance_names_the_policy_that_judges_it(
         ("reports/idle?sinc=7d", 400, "sinc"),
     ],
 )
-async def test_a_wrong_question_is_refused_by_its_field(api: ServedApi, path: str, status: int, field: str) -> None:
+async def test_an_invalid_parameter_is_refused_by_its_name(api: ServedApi, path: str, status: int, field: str) -> None:
     found, body = await api.call("GET", f"/api/v1/{path}", role="viewer")
     assert found == status
     assert field in body["error"]["message"]

@@ -1,4 +1,4 @@
-"""Watching: a snapshot, then changes, coalesced; what is gone is told; who is slow is cut."""
+"""Watch: a snapshot, then coalesced changes and removals; slow clients are cut."""
 
 import asyncio
 import json
@@ -29,7 +29,7 @@ async def watching(api: ServedApi) -> AsyncIterator[aiohttp.StreamReader]:
 
 
 async def frame(stream: aiohttp.StreamReader) -> dict[str, Any]:
-    """The next event; heartbeats are passed over."""
+    """The next event; heartbeats are skipped."""
     async with asyncio.timeout(LIMIT_S):
         while True:
             line = await stream.readline()
@@ -38,7 +38,7 @@ async def frame(stream: aiohttp.StreamReader) -> dict[str, Any]:
             assert line, "the stream has ended"
 
 
-async def test_a_snapshot_then_what_changes(api: ServedApi, db: Database) -> None:
+async def test_a_snapshot_is_followed_by_changes(api: ServedApi, db: Database) -> None:
     host = await add_host(db, "w", gpus=1)
     uid = await add_deployment(db, "d")
     await add_instance(db, uid, "d-1")
@@ -48,7 +48,7 @@ async def test_a_snapshot_then_what_changes(api: ServedApi, db: Database) -> Non
         assert {kind: [one["name"] for one in found] for kind, found in first["object"].items()} == {
             "deployments": ["d"], "instances": ["d-1"], "workers": ["w"],
         }  # fmt: skip
-        api.changes.publish("status", uid)  # nothing has changed, so nothing is told of it
+        api.changes.publish("status", uid)  # nothing has changed, so nothing is sent
         await store.apply(db, "d", DeploymentSpec(engine="simulated", replicas=2))
         api.changes.publish("deployment", uid)
         event = await frame(stream)
@@ -72,20 +72,20 @@ async def test_a_snapshot_then_what_changes(api: ServedApi, db: Database) -> Non
         assert (await frame(stream))["object"]["uid"] == new
 
 
-async def test_many_hints_are_one_read(api: ServedApi, db: Database) -> None:
+async def test_many_notifications_share_a_read(api: ServedApi, db: Database) -> None:
     uid = await add_deployment(db, "d")
     async with watching(api) as stream:
         await frame(stream)
         for n in range(200):
             await store.scale(db, "d", n + 2)
             api.changes.publish("deployment", uid)
-        told = [await frame(stream)]
-        while told[-1]["object"]["spec"]["replicas"] != 201:
-            told.append(await frame(stream))
-    assert len(told) < 100
+        frames = [await frame(stream)]
+        while frames[-1]["object"]["spec"]["replicas"] != 201:
+            frames.append(await frame(stream))
+    assert len(frames) < 100
 
 
-async def test_silence_is_filled(api: ServedApi, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_quiet_stream_sends_heartbeats(api: ServedApi, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "HEARTBEAT_S", 0.02)
     async with watching(api) as stream, asyncio.timeout(LIMIT_S):
         await frame(stream)
@@ -107,20 +107,20 @@ async def test_a_client_that_does_not_read_is_cut(
         async with asyncio.timeout(LIMIT_S):
             assert (await reader.readline()).startswith(b"HTTP/1.1 200")  # and not a byte more
             (subscription,) = api.changes._subscriptions - others
-            told = 0
+            changes = 0
             while subscription in api.changes._subscriptions:
-                told += 1
+                changes += 1
                 async with db.transaction() as connection:
                     query = "update deployments set message = $1 || repeat('x', 1000000) where uid = $2::text::uuid"
-                    await connection.execute(query, str(told), uid)
+                    await connection.execute(query, str(changes), uid)
                 api.changes.publish("status", uid)
                 await asyncio.sleep(watch.COALESCE_S)
     finally:
         writer.transport.abort()
-    assert told > 1
+    assert changes > 1
 
 
-async def test_open_watches_do_not_hold_up_the_end(db: Database) -> None:
+async def test_open_watches_do_not_delay_the_shutdown(db: Database) -> None:
     loop = asyncio.get_running_loop()
     async with served(db, shutdown_s=30.0) as api:
         session = aiohttp.ClientSession()

@@ -1,4 +1,4 @@
-"""Wake-ups are coalesced, bounded, and say when they lost count."""
+"""Change notifications are coalesced and bounded, and an overflow becomes a resync."""
 
 import asyncio
 
@@ -8,7 +8,7 @@ from controller.api import change_fanout as module
 from controller.api.change_fanout import ChangeFanout, TooManySubscribersError
 
 
-async def test_what_comes_twice_counts_once() -> None:
+async def test_repeated_changes_count_once() -> None:
     hints = ChangeFanout()
     hints.publish("status", "before")
     with hints.subscribe() as subscription:
@@ -23,7 +23,7 @@ async def test_what_comes_twice_counts_once() -> None:
                 await subscription.take()
 
 
-async def test_too_many_or_unnamed_mean_everything() -> None:
+async def test_too_many_or_unnamed_changes_are_a_resync() -> None:
     hints = ChangeFanout()
     with hints.subscribe() as far_behind, hints.subscribe() as other:
         for n in range(module.MAX_PENDING + 10):
@@ -38,7 +38,7 @@ async def test_too_many_or_unnamed_mean_everything() -> None:
         assert (await other.take()).resync
 
 
-async def test_subscribers_are_bounded_and_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_subscribers_are_bounded_and_unsubscribe(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_SUBSCRIBERS", 1)
     hints = ChangeFanout()
     with hints.subscribe(), pytest.raises(TooManySubscribersError), hints.subscribe():

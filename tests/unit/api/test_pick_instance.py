@@ -1,4 +1,4 @@
-"""Which instance is asked: the one with the least to do, in turn among equals, each once."""
+"""The instance for a request: fewest in flight first, in turn among equals, each once."""
 
 from contextlib import ExitStack
 
@@ -21,27 +21,27 @@ def chosen(made: RoutingTable, tried: tuple[str, ...] = ()) -> str | None:
     return endpoint.instance if endpoint else None
 
 
-def test_equals_take_turns() -> None:
+def test_equally_busy_instances_take_turns() -> None:
     made = table("a", "b", "c")
     assert [chosen(made) for _ in range(6)] == ["a", "b", "c", "a", "b", "c"]
 
 
-def test_the_least_busy_is_chosen() -> None:
+def test_the_least_busy_instance_is_picked() -> None:
     made = table("a", "b")
     with ExitStack() as busy:
         for _ in range(3):
             busy.enter_context(made.counted(endpoints("m", "a")[0]))
         assert [chosen(made) for _ in range(3)] == ["b", "b", "b"]
-    assert {chosen(made), chosen(made)} == {"a", "b"}, "what has ended counts no more"
+    assert {chosen(made), chosen(made)} == {"a", "b"}, "ended requests no longer count"
 
 
-def test_each_is_tried_once() -> None:
+def test_each_instance_is_tried_once() -> None:
     made = table("a", "b")
     assert chosen(made, ("a",)) == "b"
     assert chosen(made, ("a", "b")) is None
 
 
-def test_known_is_not_served() -> None:
+def test_a_known_model_may_have_no_instance() -> None:
     made = table("a")
     assert made.running_models() == ["m"]
     assert made.knows("idle")
@@ -49,7 +49,7 @@ def test_known_is_not_served() -> None:
     assert not made.knows("other")
 
 
-def test_a_refresh_keeps_what_is_under_way() -> None:
+def test_an_update_keeps_requests_in_flight() -> None:
     made = table("a", "b")
     with made.counted(endpoints("m", "a")[0]):
         made.update(frozenset({"m"}), endpoints("m", "a", "b"))

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from controller.decide.inventory_report import plan_inventory
-from controller.domain.devices import DevicePlan, DeviceRow, KnownDevice
+from controller.decide.inventory_report import compare_inventory
+from controller.domain.devices import DeviceChanges, DeviceRow, KnownDevice
 from schemas.wire import DeviceFacts, HostFacts, Inventory
 
 HOST = HostFacts(os="linux", arch="x86_64", hostname="h", memory_mib=1000, cpu_milli=8000)
@@ -31,11 +31,11 @@ def known(row: DeviceRow = ROW, *, owner: str = "w", holds: bool = True, **count
     )
 
 
-def made(gpus: tuple[DeviceFacts, ...] | None, *stored: KnownDevice, host: HostFacts = HOST) -> DevicePlan:
-    return plan_inventory("w", Inventory(host=host, gpus=gpus), [known(HOST_ROW), *stored])
+def made(gpus: tuple[DeviceFacts, ...] | None, *stored: KnownDevice, host: HostFacts = HOST) -> DeviceChanges:
+    return compare_inventory("w", Inventory(host=host, gpus=gpus), [known(HOST_ROW), *stored])
 
 
-def written(plan: DevicePlan) -> dict[str, Any]:
+def written(plan: DeviceChanges) -> dict[str, Any]:
     (row,) = plan.rows
     before = ROW if row.kind == "gpu" else HOST_ROW
     return {name: getattr(row, name) for name in DeviceRow.__slots__ if getattr(row, name) != getattr(before, name)}
@@ -113,11 +113,11 @@ def test_gpus_of_other_workers(holds: bool, claims: int, moves: bool) -> None:
 @pytest.mark.parametrize(("cpu_milli", "claimed", "left"), [(4000, 0, 4000), (4000, 6000, 6000), (9000, 6000, 9000)])
 def test_the_hosts_cpu_never_falls_below_its_claims(cpu_milli: int, claimed: int, left: int) -> None:
     inventory = Inventory(host=HOST.model_copy(update={"cpu_milli": cpu_milli}), gpus=())
-    (row,) = plan_inventory("w", inventory, [known(HOST_ROW, cpu=claimed)]).rows
+    (row,) = compare_inventory("w", inventory, [known(HOST_ROW, cpu=claimed)]).rows
     assert (row.cpu_milli, row.health) == (left, "ok")
 
 
 def test_the_hosts_memory_is_held_like_a_gpus() -> None:
     host = HOST.model_copy(update={"memory_mib": 500})
-    (row,) = plan_inventory("w", Inventory(host=host, gpus=()), [known(HOST_ROW, claims=1)]).rows
+    (row,) = compare_inventory("w", Inventory(host=host, gpus=()), [known(HOST_ROW, claims=1)]).rows
     assert (row.memory_mib, row.reported_mib, row.health) == (1000, 500, "unhealthy")

@@ -11,8 +11,8 @@ from controller.domain.instances import IntentFacts
 from controller.domain.policies import (
     EffectivePolicy,
     GpuClaim,
+    PolicyEffects,
     PolicyFacts,
-    PolicyPlan,
     StoredVerdict,
     WatchedInstance,
 )
@@ -37,7 +37,7 @@ def facts(*instances: WatchedInstance, **fields: Any) -> PolicyFacts:
     return replace(base, **fields)
 
 
-def decided(found: PolicyFacts, samples: Mapping[str, Any]) -> PolicyPlan:
+def decided(found: PolicyFacts, samples: Mapping[str, Any]) -> PolicyEffects:
     """`samples` of each instance's GPU; those that are not named are idle."""
     uses = {
         i.id: replace(
@@ -49,7 +49,7 @@ def decided(found: PolicyFacts, samples: Mapping[str, Any]) -> PolicyPlan:
     return decide_policy(found, uses)
 
 
-def stored(plan: PolicyPlan, name: str) -> StoredVerdict:
+def stored(plan: PolicyEffects, name: str) -> StoredVerdict:
     """The row that the plan leaves."""
     write = next(w for w in plan.verdicts if w.instance == name)
     spec, verdict = write.policy.spec, write.verdict
@@ -59,7 +59,7 @@ def stored(plan: PolicyPlan, name: str) -> StoredVerdict:
     )  # fmt: skip
 
 
-def after(found: PolicyFacts, plan: PolicyPlan) -> PolicyFacts:
+def after(found: PolicyFacts, plan: PolicyEffects) -> PolicyFacts:
     """The facts with the plan's rows."""
     return replace(found, instances=tuple(replace(i, stored=stored(plan, i.id)) for i in found.instances))
 

@@ -8,7 +8,7 @@ import pytest
 
 from controller.decide.worker_phases import decide
 from controller.domain.phases import WorkerPhase
-from controller.domain.workers import WorkerSettings, WorkersPlan, WorkersSnapshot, WorkerState
+from controller.domain.workers import WorkerEffects, WorkerSettings, WorkersSnapshot, WorkerState
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 LONG_AGO = NOW - timedelta(days=1)
@@ -35,7 +35,7 @@ def worker(name: str = "w", phase: str = "ready", *, age_s: float | None = 1.0, 
     return replace(base, **fields)
 
 
-def plan(*workers: WorkerState, leader_s: float = 86_400, healthy_s: float = 86_400, term: int = 1) -> WorkersPlan:
+def plan(*workers: WorkerState, leader_s: float = 86_400, healthy_s: float = 86_400, term: int = 1) -> WorkerEffects:
     snapshot = WorkersSnapshot(NOW, term, NOW - timedelta(seconds=leader_s), workers)
     return decide(snapshot, NOW - timedelta(seconds=healthy_s), WorkerSettings())
 
@@ -190,7 +190,7 @@ def test_declaring_workers_dead_closes_the_breaker_for_the_rest() -> None:
 
 
 @pytest.mark.parametrize(
-    ("workers", "again_s"),
+    ("workers", "requeue_after_s"),
     [
         ([worker(age_s=4)], 11.0),
         ([worker(age_s=4), worker("x", age_s=9)], 6.0),
@@ -204,8 +204,10 @@ def test_declaring_workers_dead_closes_the_breaker_for_the_rest() -> None:
         ([], None),
     ],
 )
-def test_it_looks_again_when_time_alone_changes_something(workers: list[WorkerState], again_s: float | None) -> None:
-    assert plan(*workers).again_s == again_s
+def test_it_is_requeued_when_time_alone_changes_something(
+    workers: list[WorkerState], requeue_after_s: float | None
+) -> None:
+    assert plan(*workers).requeue_after_s == requeue_after_s
 
 
 def test_looking_again_at_the_said_time_finds_something_to_do() -> None:
@@ -216,7 +218,7 @@ def test_looking_again_at_the_said_time_finds_something_to_do() -> None:
             made = plan(before)
             if made.changes:
                 continue
-            assert made.again_s is not None
+            assert made.requeue_after_s is not None
             assert before.last_seen is not None
-            later = replace(before, last_seen=before.last_seen - timedelta(seconds=made.again_s))
+            later = replace(before, last_seen=before.last_seen - timedelta(seconds=made.requeue_after_s))
             assert plan(later).changes, (phase, age_s)

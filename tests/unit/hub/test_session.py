@@ -1,4 +1,4 @@
-"""What one agent's connection knows of its clock."""
+"""How a connection compares its agent's clock with ours."""
 
 from datetime import UTC, datetime
 
@@ -24,7 +24,7 @@ def connection() -> Session:
     )
 
 
-def test_the_least_delayed_message_has_the_offset() -> None:
+def test_the_least_delayed_message_gives_the_offset() -> None:
     session = connection()
     for received_s, sent_s in ((1_000.5, 0.0), (1_010.1, 10.0), (1_023.0, 20.0)):
         session.compare_clocks(received_s, sent_s)
@@ -33,8 +33,8 @@ def test_the_least_delayed_message_has_the_offset() -> None:
 
 
 @pytest.mark.parametrize("drift", [-1e-4, 0.0, 1e-4])
-def test_clocks_that_drift_apart_for_weeks_date_samples_as_they_were_taken(drift: float) -> None:
-    """One message in a hundred comes at once, the others late: the offset is right all the same."""
+def test_clocks_that_drift_apart_for_weeks_still_date_samples_right(drift: float) -> None:
+    """One message in a hundred arrives at once, the others late; the offset is still right."""
     session = connection()
     for n in range(int(14 * DAY_S / EVERY_S)):
         now_s = n * EVERY_S

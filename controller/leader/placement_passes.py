@@ -1,0 +1,239 @@
+"""Placement passes: the inventory of one term, the decisions on it, and what their commits mean for it.
+
+Passes run one at a time, and two reconcilers make them. Placement's full pass covers all pending instances. A step of
+the instances may place those that it creates in its own transaction while no other instance is pending: that saves a
+second commit and all the reads for it. The inventory is a cache; the commit checks every row again under lock.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from controller.decide.start_command import start_payload
+from controller.domain.holdings import Holder, Holders, Holdings
+from controller.domain.pending import PendingInstance, PendingRow
+from controller.domain.placement import Ask, Need, Placed, Unplaced
+from controller.leader.inventory_cache import InventoryCache
+from controller.leader.revision_asks import RevisionAsks
+from controller.runtime.clock import Clock
+from controller.scheduling.admission.admit import RESERVE_AFTER_S, admit, may_reserve
+from controller.scheduling.inventory.capacity import Inventory
+from controller.store.placement.commit import PlacedStart
+from schemas.api.explain import Explain
+from schemas.manifest.deployment import DeploymentSpec
+from schemas.reasons import Reason
+
+_PATIENCE_S: Final = 0.02
+_MAX_PREEMPTIONS: Final = 8  # of one pass: each takes some 50 ms among 10,000 instances, and is written at its end
+_MAX_NEW: Final = 256  # new instances placed by one step; more would lock its deployments' rows for long
+
+
+class PlacementMetrics(Protocol):
+    """What placement counts."""
+
+    def placed(self, outcome: str, n: int) -> None:
+        """`n` instances were `placed`, `unplaced` or `lost` (in a race; they are placed again)."""
+
+    def placement_seconds(self, seconds: float) -> None:
+        """An instance's claims were committed `seconds` after it became pending."""
+
+
+@dataclass(frozen=True, slots=True)
+class StillPending:
+    """An instance that does not fit now, with the reason. `victims`: the holders that it preempts."""
+
+    waiting: PendingRow
+    decision: Unplaced
+    victims: tuple[Holder, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NewInstance:
+    """An instance that is about to be created, with its revision's spec and need."""
+
+    waiting: PendingRow
+    spec: DeploymentSpec
+    need: Need
+
+
+class PlacementPasses:
+    """Lives as long as one term."""
+
+    def __init__(self, *, clock: Clock, metrics: PlacementMetrics, reserve_after_s: float = RESERVE_AFTER_S) -> None:
+        self._clock = clock
+        self._reserve_after_s = reserve_after_s
+        self._metrics = metrics
+        self._cache = InventoryCache()
+        self._revisions = RevisionAsks()
+        self._lock = asyncio.Lock()
+        self._arrivals = 0  # rises whenever an instance may have become pending
+        self._cleared_at: int | None = None  # its value when a full pass began that left no instance pending
+        self._began = 0.0
+
+    @property
+    def inventory(self) -> Inventory:
+        """What is claimed, and what the current pass has reserved."""
+        return self._cache.inventory
+
+    @property
+    def holdings(self) -> Holdings:
+        """The claims of each instance as of the last refresh."""
+        return self._cache.holdings
+
+    def mark_backlog(self) -> None:
+        """An instance may be pending: until a full pass has cleared the backlog, no new instance is placed directly."""
+        self._arrivals += 1
+
+    @asynccontextmanager
+    async def one_pass(self) -> AsyncIterator[None]:
+        """The inventory for one pass, its commits included; after a failure its reservations are taken back."""
+        async with self._lock:
+            self._began = self._clock.monotonic()
+            self.inventory.begin_pass()
+            try:
+                yield
+            except BaseException:
+                self.inventory.rollback()  # what was committed nevertheless is read at the next refresh
+                self._cleared_at = None
+                raise
+
+    @asynccontextmanager
+    async def full_pass(self) -> AsyncIterator[list[PendingRow]]:
+        """A pass over all pending instances. The caller adds those that stay pending to the list: the backlog."""
+        async with self.one_pass():
+            arrivals, backlog = self._arrivals, list[PendingRow]()
+            yield backlog
+            self._cleared_at = None if backlog else arrivals
+
+    @asynccontextmanager
+    async def place_new(self, new_instances: Sequence[NewInstance]) -> AsyncIterator[list[PlacedStart]]:
+        """A pass for instances that are about to be created; an empty list if others are pending before them.
+
+        A pass without pending instances takes a moment, so it is awaited; a longer one is not.
+        """
+        starts: list[PlacedStart] = []
+        async with AsyncExitStack() as stack:
+            if self._no_backlog() and 0 < len(new_instances) <= _MAX_NEW:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_PATIENCE_S):
+                        await stack.enter_async_context(self.one_pass())
+                    starts = self._decide_new(new_instances) if self._no_backlog() else starts
+            yield starts
+
+    def _no_backlog(self) -> bool:
+        return self._cleared_at == self._arrivals
+
+    def _decide_new(self, new_instances: Sequence[NewInstance]) -> list[PlacedStart]:
+        for one in new_instances:
+            self._revisions.put((one.waiting.deployment_uid, one.waiting.revision), one.spec, one.need)
+        decisions = self.decide([one.waiting for one in new_instances])
+        return [decision for decision in decisions if isinstance(decision, PlacedStart)]
+
+    async def refresh(self, connection: Any, waiting: Sequence[PendingRow]) -> None:
+        """Reads what changed, and the revisions of these instances. In one REPEATABLE READ transaction."""
+        await self._cache.refresh(connection)
+        await self._revisions.refresh(connection, waiting)
+
+    def needs_holders(self, waiting: Iterable[PendingRow]) -> bool:
+        """Whether any of them may preempt or get a reservation if it does not fit. Holders must be read for that."""
+        return any(may_reserve(one, self._reserve_after_s) for one in waiting)
+
+    def decide(
+        self,
+        waiting: Sequence[PendingRow],
+        holders: Holders | None = None,
+        reserved: Sequence[PendingRow] = (),
+    ) -> Generator[PlacedStart | StillPending, None, None]:
+        """Decides one instance after the other. An instance whose spec this version cannot run blocks no other.
+
+        After many preemptions the last instances get no decision. A caller that stops early closes the generator.
+
+        Args:
+            waiting: in the order in which they are placed.
+            holders: the instances with claims, where preemption or reservations are possible.
+            reserved: for which capacity is reserved before all of these.
+        """
+        self.inventory.rollback()  # earlier decisions of this pass
+        by_id = {one.id: one for one in waiting}
+        impossible: list[StillPending] = []
+        decisions = admit(
+            self.inventory,
+            self._pending(waiting, impossible),
+            holders,
+            reserve_after_s=self._reserve_after_s,
+            reserved=self._asks(reserved),
+            max_preemptions=_MAX_PREEMPTIONS,
+        )
+        with closing(decisions):
+            for admission in decisions:
+                one = by_id[admission.decision.instance]
+                if isinstance(admission.decision, Placed):
+                    yield self._start(one, admission.decision)
+                else:
+                    yield StillPending(one, admission.decision, admission.victims)
+        yield from impossible
+
+    def _pending(self, waiting: Iterable[PendingRow], impossible: list[StillPending]) -> Iterator[PendingInstance]:
+        for one in waiting:
+            try:
+                yield one.pending_by(self._revisions.of(one).ask)
+            except ValueError as error:
+                impossible.append(StillPending(one, _impossible(one, error)))
+
+    def _asks(self, waiting: Iterable[PendingRow]) -> list[Ask]:
+        """Their asks, without those whose spec this version cannot run."""
+        asks = []
+        for one in waiting:
+            with suppress(ValueError):
+                asks.append(one.ask_by(self._revisions.of(one).ask))
+        return asks
+
+    def _start(self, waiting: PendingRow, placed: Placed) -> PlacedStart:
+        revision = self._revisions.of(waiting)
+        gpus = self.inventory.gpus
+        leader = self.inventory.worker(placed.worker_id).host
+        payloads = []
+        for rank in range(len(placed.workers)):
+            held = [(c, row) for c in placed.of_rank(rank) if (row := self.inventory.gpu_row(c.device)) is not None]
+            payloads.append(
+                start_payload(
+                    revision.spec,
+                    deployment=waiting.deployment,
+                    deployment_uid=waiting.deployment_uid,
+                    gpus=[claim for claim, _ in held],
+                    engine=placed.engine,
+                    layout=placed.layout,
+                    gpu_mib=max((int(gpus.total[row]) for _, row in held), default=0),
+                    others_mib=max((int(gpus.claimed[row]) - c.memory_mib for c, row in held), default=0),
+                    gang=f"{waiting.id}/{waiting.epoch + 1}",
+                    rank=rank,
+                    leader=leader if len(placed.workers) > 1 else "",
+                    need=revision.need,
+                )
+            )
+        return PlacedStart(waiting, placed, tuple(payloads))
+
+    def settle(self, starts: Sequence[PlacedStart], kept: Sequence[PlacedStart]) -> list[PlacedStart]:
+        """Counts committed starts; takes those that lost a race off the inventory, and returns them."""
+        done = {s.waiting.id for s in kept}
+        lost = [s for s in starts if s.waiting.id not in done]
+        for start in lost:
+            self.inventory.unreserve(start.placed)
+        elapsed = self._clock.monotonic() - self._began
+        for start in kept:
+            self._metrics.placement_seconds(start.waiting.waited_s + elapsed)
+        self._metrics.placed("placed", len(kept))
+        self._metrics.placed("lost", len(lost))
+        return lost
+
+    def count_unplaced(self, instances: Sequence[StillPending]) -> None:
+        """Counts the instances that fit nowhere."""
+        self._metrics.placed("unplaced", len(instances))
+
+
+def _impossible(waiting: PendingRow, error: ValueError) -> Unplaced:
+    """For a spec that this version cannot run, as after a downgrade: it stays pending until the spec changes."""
+    message = f"this version cannot run its spec: {error}"
+    return Unplaced(waiting.id, Explain(workers=0, rejected={Reason.ENGINE_UNSUPPORTED: 1}, message=message))

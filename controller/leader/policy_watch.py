@@ -1,0 +1,160 @@
+"""The feed of samples for utilization policies: it finds the deployments whose verdicts change as samples arrive.
+
+What a deployment's last step read is kept, so each arriving sample is judged in memory. Only where a verdict differs
+from the stored one is a step made, which reads and judges everything anew.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import structlog
+
+from controller.decide.policies.actions import is_judged, look_again
+from controller.domain.policies import EffectivePolicy, PolicyFacts, WatchedInstance
+from controller.domain.utilization import InstanceUse
+from controller.leader.telemetry import Telemetry, Watched
+from controller.runtime.clock import Clock
+from controller.runtime.database import DATABASE_ERRORS
+from controller.store.core.database import Database
+from controller.store.policies.observe import read_clock
+from controller.store.telemetry.sample_reads import read_history, read_horizon, read_new
+from schemas.wire import SAMPLE_S
+
+log = structlog.get_logger(__name__)
+
+_POLL_S: Final = 0.5
+_SILENT_S: Final = 30.0  # an instance without new samples is judged this often: its coverage shrinks
+_MAX_PAST: Final = 50_000  # past samples read in one step, about: parsing them blocks the event loop
+
+
+class PolicyMetrics(Protocol):
+    """What policies count."""
+
+    def judged(self, verdict: str) -> None:
+        """An instance was judged `idle`, `busy` or `unknown`."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A deployment with a policy, as its last step read it: its judged instances by id."""
+
+    policy: EffectivePolicy
+    instances: Mapping[str, WatchedInstance]
+
+
+class PolicyWatch:
+    """The telemetry of all instances that policies judge. Lives as long as one term.
+
+    Args:
+        database: where samples are read.
+        metrics: what is counted.
+        sample_s: the agents' sampling period.
+    """
+
+    def __init__(self, database: Database, metrics: PolicyMetrics, *, sample_s: float = SAMPLE_S) -> None:
+        self._database = database
+        self._metrics = metrics
+        self._max_past_s = _MAX_PAST * sample_s  # GPUs times seconds
+        self._telemetry = Telemetry()
+        # One reader at a time: a look with a newer snapshot than a step's would skip GPUs that it begins to watch.
+        self._reading = asyncio.Lock()
+        self._horizon: str | None = None
+        self._concerned: set[Watched] = set()  # instances with new samples since the last look
+        self._known: dict[str, _Known] = {}
+        self._judged_at: dict[Watched, float] = {}
+
+    async def run(self, clock: Clock, wake: Callable[[str], None]) -> None:
+        """Looks at new samples twice a second until cancelled, and wakes the deployments that need a step."""
+        while True:
+            await clock.sleep(_POLL_S)
+            try:
+                for uid in await self.look():
+                    wake(uid)
+            except DATABASE_ERRORS as error:  # the next look reads the same samples
+                log.warning("samples could not be read", error=str(error) or type(error).__name__)
+
+    async def look(self) -> set[str]:
+        """Takes in new samples; returns the deployments that need a step because of them, or of silence."""
+        async with self.reading() as connection:
+            now = await read_clock(connection)
+        silent = {w for w, at in self._judged_at.items() if not 0 <= now - at < _SILENT_S}
+        concerned, self._concerned = self._concerned | silent, set()
+        return self.judge(concerned, now)
+
+    def judge(self, concerned: Iterable[Watched], now: float) -> set[str]:
+        """Judges these instances; returns the deployments with a verdict that differs from the stored one."""
+        found: set[str] = set()
+        for uid, name in concerned:
+            known = self._known.get(uid)
+            instance = known.instances.get(name) if known is not None else None
+            if known is None or instance is None:
+                continue
+            verdict, differs = look_again(known.policy, instance, self._telemetry.use_of(instance), now)
+            self._metrics.judged(verdict.verdict)
+            self._judged_at[uid, name] = now
+            if differs:
+                found.add(uid)
+        return found
+
+    # What a step reads
+
+    @asynccontextmanager
+    async def reading(self) -> AsyncIterator[Any]:
+        """A snapshot of the database, with every sample that it shows taken in."""
+        async with self._reading, self._database.snapshot() as connection:
+            await self._take_in(connection)
+            yield connection
+
+    async def read_past(self, connection: Any, observed: Mapping[str, PolicyFacts]) -> None:
+        """Watches these deployments, and reads past samples that their windows lack.
+
+        One step reads a limited number of GPUs, and at least one, so that all are read in the end.
+        """
+        wanted: set[str] = set()
+        furthest_s = now = 0.0
+        for uid, facts in observed.items():
+            self._forget_judged(uid)  # its instances may have changed
+            self._telemetry.watch(facts)
+            now = facts.now
+            for gpu, reach_s in self._telemetry.missing(uid).items():
+                further_s = max(furthest_s, reach_s)
+                if not wanted or (len(wanted) + 1) * further_s <= self._max_past_s:
+                    wanted.add(gpu)
+                    furthest_s = further_s
+        if wanted:
+            samples = await read_history(connection, wanted, now - furthest_s)
+            self._telemetry.put_past(wanted, furthest_s, samples)
+
+    def is_complete(self, uid: str) -> bool:
+        """Whether the past of all its GPUs has been read."""
+        return not self._telemetry.missing(uid)
+
+    def uses_of(self, facts: PolicyFacts) -> dict[str, InstanceUse]:
+        """The telemetry of every instance of the deployment that its policy judges."""
+        if facts.policy is None or facts.deleted:
+            return {}
+        judged = {i.id: i for i in facts.instances if is_judged(i)}
+        self._known[facts.uid] = _Known(facts.policy, judged)
+        self._judged_at |= dict.fromkeys(((facts.uid, name) for name in judged), facts.now)
+        return {name: self._telemetry.use_of(i) for name, i in judged.items()}
+
+    def forget(self, uid: str) -> None:
+        """Forgets a deployment that is gone."""
+        self._telemetry.forget(uid)
+        self._forget_judged(uid)
+
+    def _forget_judged(self, uid: str) -> None:
+        known = self._known.pop(uid, None)
+        for name in known.instances if known is not None else ():
+            self._judged_at.pop((uid, name), None)
+
+    async def _take_in(self, connection: Any) -> None:
+        """Takes in every sample that the last look could not see. The first look starts at the present."""
+        if self._horizon is None:
+            self._horizon = await read_horizon(connection)
+            return
+        samples, self._horizon = await read_new(connection, self._horizon)
+        self._concerned |= self._telemetry.put(samples)

@@ -1,0 +1,66 @@
+"""What placement knows of each revision: its spec, its need, and the ask that all of its instances share."""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from controller.domain.pending import PendingRow
+from controller.domain.placement import Ask, Need
+from controller.engines.registry import engine_for
+from controller.scheduling.estimate import asks_for
+from controller.store.placement.pending import RevisionKey, read_revisions
+from schemas.manifest.deployment import DeploymentSpec
+
+_MAX_KEPT: Final = 1_000  # parsed specs of about 14 KiB each; those of the current pass are kept besides
+
+
+@dataclass(frozen=True, slots=True)
+class RevisionAsk:
+    """A revision. `ask` is that of each of its instances, but for the instance's own name."""
+
+    spec: DeploymentSpec
+    need: Need
+    ask: Ask
+
+
+class RevisionAsks:
+    """A cache by revision, the least recently used forgotten first."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[RevisionKey, RevisionAsk | ValueError] = OrderedDict()
+
+    async def refresh(self, connection: Any, waiting: Sequence[PendingRow]) -> None:
+        """Reads the revisions of these instances that are not kept."""
+        missing = {(row.deployment_uid, row.revision) for row in waiting} - self._kept.keys()
+        if missing:
+            for key, stored in (await read_revisions(connection, sorted(missing))).items():
+                try:
+                    self.put(key, *stored.parse())
+                except ValueError as error:
+                    self._kept[key] = error
+        for row in waiting:
+            self._kept.move_to_end((row.deployment_uid, row.revision))
+        while len(self._kept) > max(_MAX_KEPT, len(waiting)):
+            self._kept.popitem(last=False)
+
+    def put(self, key: RevisionKey, spec: DeploymentSpec, need: Need) -> None:
+        """Keeps a revision, or the reason why this version cannot run it."""
+        try:
+            engine = engine_for(spec)
+            engine.validate(spec)
+            ask = asks_for(spec, need, engine, instance="", deployment_uid=key[0])
+            self._kept[key] = RevisionAsk(spec, need, ask)
+        except ValueError as error:
+            self._kept[key] = error
+
+    def of(self, row: PendingRow) -> RevisionAsk:
+        """The revision of a pending instance.
+
+        Raises:
+            ValueError: this version cannot run it.
+        """
+        found = self._kept[row.deployment_uid, row.revision]
+        if isinstance(found, ValueError):
+            raise found
+        return found

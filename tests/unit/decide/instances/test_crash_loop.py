@@ -1,0 +1,101 @@
+"""What an instance does after an exit or a refused start."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from support.decisions import effects_of, phases_of
+from support.facts import NOW, host, instance, process, spec, start
+
+
+@pytest.mark.parametrize(
+    ("restart", "reason", "code", "expected", "failures", "released"),
+    [
+        ("always", "exit", 0, "backoff", 1, False),
+        ("always", "exit", 1, "backoff", 1, False),
+        ("always", "liveness", None, "backoff", 1, False),
+        ("always", "agent_stopped", 0, "backoff", None, False),
+        ("always", "gone", None, "backoff", None, False),
+        ("on_failure", "exit", 0, "succeeded", None, True),
+        ("on_failure", "exit", 3, "backoff", 1, False),
+        ("never", "exit", 0, "succeeded", None, True),
+        ("never", "exit", 3, "failed", 1, True),
+        ("never", "gone", None, "failed", 1, True),  # an unknown end is no success
+        ("never", "agent_stopped", 0, "failed", 1, True),
+    ],
+)
+def test_after_an_exit(restart, reason, code, expected, failures, released) -> None:
+    effects = effects_of(
+        instance("a", "running", processes=(process("exited", reason, code),)), spec=spec(restart=restart)
+    )
+    assert phases_of(effects) == [expected]
+    assert effects.phase_changes[0].failures == failures
+    assert bool(effects.releases) == released
+
+
+@pytest.mark.parametrize(("failures", "wait_s"), [(0, 10), (1, 20), (2, 40), (4, 160), (5, 300), (20, 300)])
+def test_the_delay_doubles_up_to_five_minutes(failures, wait_s) -> None:
+    effects = effects_of(instance("a", "running", failures=failures, processes=(process("exited", "exit", 1),)))
+    assert effects.phase_changes[0].not_before == NOW + timedelta(seconds=wait_s)
+    assert effects.requeue_after_s == wait_s
+
+
+def test_on_failure_fails_after_its_retries() -> None:
+    tired = instance("a", "running", failures=6, processes=(process("exited", "exit", 1),))
+    assert phases_of(effects_of(tired, spec=spec(restart="on_failure"))) == ["failed"]
+    assert phases_of(effects_of(tired, spec=spec(restart="always"))) == ["backoff"]
+
+
+@pytest.mark.parametrize(
+    ("failures", "home", "restarts", "expected"),
+    [
+        (1, host(), 1, []),
+        (2, host(), 1, []),
+        (3, host(), 0, ["pending"]),  # the third failure there: elsewhere
+        (4, host(), 1, []),
+        (0, host(draining=True), 0, []),  # drained: let go of, not restarted
+        (0, host(phase="joining"), 0, ["pending"]),
+    ],
+)
+def test_the_end_of_a_backoff(failures, home, restarts, expected) -> None:
+    one = instance(
+        "a",
+        "backoff",
+        failures=failures,
+        not_before=NOW - timedelta(seconds=1),
+        processes=(process("exited", "exit", 1),),
+    )
+    effects = effects_of(one, hosts=(home,))
+    assert len(effects.restarts) == restarts
+    assert phases_of(effects) == expected
+    assert bool(effects.releases) == (not restarts)
+
+
+def test_a_backoff_lasts_its_delay() -> None:
+    one = instance("a", "backoff", not_before=NOW + timedelta(seconds=7), processes=(process("exited", "exit", 1),))
+    effects = effects_of(one)
+    assert (phases_of(effects), effects.restarts, effects.requeue_after_s) == ([], [], 7)
+
+
+def test_after_a_backoff_an_unhealthy_gpu_is_left() -> None:
+    one = instance("a", "backoff", not_before=NOW, processes=(process("exited", "exit", 1),))
+    sick = replace(one.claims[0], healthy=False)
+    one = instance("a", "backoff", not_before=NOW, processes=one.processes, claims=(sick, one.claims[1]))
+    assert phases_of(effects_of(one)) == ["pending"]
+
+
+def test_a_refused_start_is_placed_again_after_a_delay() -> None:
+    effects = effects_of(instance("a", "scheduled", commands=(start("refused", code="claim_conflict"),)))
+    assert phases_of(effects) == ["pending"]
+    assert effects.releases
+    assert effects.phase_changes[0].reason == "claim_conflict"
+    assert effects.phase_changes[0].not_before == NOW + timedelta(seconds=10)
+
+
+def test_running_long_enough_resets_the_failure_count() -> None:
+    fresh = instance("a", "running", age_s=299, failures=2, processes=(process("running"),))
+    assert effects_of(fresh).forget_failures == []
+    assert effects_of(fresh).requeue_after_s == 1
+    stable = instance("a", "running", age_s=300, failures=2, processes=(process("running"),))
+    assert effects_of(stable).forget_failures == ["a"]

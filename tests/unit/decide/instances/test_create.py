@@ -1,0 +1,39 @@
+"""Missing replicas are created."""
+
+import pytest
+
+from support.decisions import effects_of, phases_of, running
+from support.facts import host, instance, process, spec
+
+
+def test_missing_replicas_are_created() -> None:
+    assert len(effects_of(spec=spec(replicas=3)).creates) == 3
+    assert len(effects_of(running("a"), spec=spec(replicas=3)).creates) == 2
+    assert effects_of(running("a")).creates == []
+
+
+def test_an_instance_created_during_an_analysis_starts_as_analyzing() -> None:
+    assert [c.analyzing for c in effects_of(need=None).creates] == [True]
+    assert [c.analyzing for c in effects_of().creates] == [False]
+
+
+def test_a_preempted_task_is_requeued_with_its_queue_time() -> None:
+    task = running("a", preempted_for="b", age_s=900)
+    effects = effects_of(task, spec=spec(restart="never"))
+    assert [s.reason for s in effects.stops] == ["preempted"]
+    assert [(c.replaces, c.born) for c in effects.creates] == [("a", task.created_at)]
+
+
+def test_a_task_that_never_restarts_gets_no_substitute() -> None:
+    one = instance("a", "unreachable", processes=(process("running"),))
+    assert not effects_of(one, hosts=(host(phase="lost"),), spec=spec(restart="never")).creates
+    dead = effects_of(one, hosts=(host(phase="lost", confirmed_dead=True),), spec=spec(restart="never"))
+    assert phases_of(dead) == ["failed"]
+    assert dead.releases
+
+
+@pytest.mark.parametrize("home", [host(phase="unreachable"), host(phase="unreachable", reason="breaker_open")])
+def test_there_is_no_substitute_while_the_worker_may_return(home) -> None:
+    effects = effects_of(instance("a", "unreachable", processes=(process("running"),)), hosts=(home,))
+    assert not effects.creates
+    assert not effects.releases

@@ -1,0 +1,23 @@
+"""Instances that must leave their worker although they are wanted."""
+
+import pytest
+
+from controller.domain.phases import InstancePhase
+from support.decisions import effects_of, running
+from support.facts import host, instance, process, spec
+
+
+def test_drained_instances_stop_and_are_replaced() -> None:
+    effects = effects_of(running("a"), hosts=(host(draining=True),))
+    assert [s.reason for s in effects.stops] == ["drained"]
+    assert len(effects.creates) == 1
+
+
+@pytest.mark.parametrize("sent_away", [{"preempted_for": "b"}, {}], ids=["pushed out", "drained"])
+def test_a_finished_task_is_not_evicted_and_not_repeated(sent_away: dict[str, str]) -> None:
+    done = instance("a", "running", processes=(process("exited", "exit", 0),), **sent_away)
+    fields = {"spec": spec(restart="never"), "hosts": (host(draining=not sent_away),)}
+    effects = effects_of(done, **fields)
+    assert ([m.to for m in effects.phase_changes], effects.creates) == ([InstancePhase.SUCCEEDED], [])
+    after = effects_of(instance("a", "succeeded", **sent_away), **fields)
+    assert (after.stops, after.removals, after.creates) == ([], [], [])

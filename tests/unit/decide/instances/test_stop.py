@@ -1,0 +1,41 @@
+"""Stopping instances: withdrawn commands, stop commands, claims released on proof."""
+
+from dataclasses import replace
+
+from support.decisions import RUNNING, effects_of
+from support.facts import NOW, host, instance, process, start
+
+
+def test_a_stop_is_ordered_once_and_awaits_the_agents_report() -> None:
+    stopping = instance("a", "stopping", stop_reason="deleted", processes=RUNNING)
+    gone = {"deleted_at": NOW}
+    assert len(effects_of(stopping, **gone).stops) == 1
+    ordered = replace(stopping, commands=(start(), start(verb="stop")))
+    effects = effects_of(ordered, **gone)
+    assert (effects.stops, effects.releases, effects.removals) == ([], [], [])
+    dead = replace(ordered, processes=(process("exited", "stopped", 0),))
+    effects = effects_of(dead, **gone)
+    assert effects.releases
+    assert [r.instance for r in effects.removals] == ["a"]
+    assert effects.finish
+
+
+def test_an_unsent_start_command_is_withdrawn() -> None:
+    unsent = instance("a", "scheduled", commands=(start("open", sent=False),))
+    effects = effects_of(unsent, deleted_at=NOW)
+    assert [w.command_id for w in effects.withdrawals] == [7]
+    assert effects.releases
+    assert effects.removals
+    maybe_seen = instance("a", "scheduled", commands=(start("open", sent=True),))
+    effects = effects_of(maybe_seen, deleted_at=NOW)
+    assert effects.withdrawals == effects.releases == effects.removals == []
+    assert len(effects.stops) == 1
+
+
+def test_a_stop_on_a_silent_worker_waits_for_proof_of_death() -> None:
+    one = instance("a", "unreachable", processes=RUNNING)
+    effects = effects_of(one, deleted_at=NOW, hosts=(host(phase="lost"),))
+    assert effects.releases == effects.removals == []
+    effects = effects_of(one, deleted_at=NOW, hosts=(host(phase="lost", confirmed_dead=True),))
+    assert effects.releases
+    assert effects.finish
