@@ -236,7 +236,7 @@ async def test_data_folder_that_is_a_file_is_refused(data_dir: Path) -> None:
 
 @needs_root
 async def test_root_uses_the_account_that_owns_the_cluster(data_dir: Path) -> None:
-    async with EmbeddedPostgres(data_dir, account="unknown") as server:
+    async with EmbeddedPostgres(data_dir, account="nobody") as server:
         assert psutil.Process(server.pid).uids().real == NOBODY
     async with EmbeddedPostgres(data_dir) as server:
         assert psutil.Process(server.pid).uids().real == NOBODY
