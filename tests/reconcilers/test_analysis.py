@@ -1,4 +1,4 @@
-"""What an analysis that went wrong tells the user, and that a model that was read is not read again."""
+"""The message of a failed analysis; a model is read once for all its deployments."""
 
 import asyncio
 import shutil
@@ -16,7 +16,7 @@ from support.model_files import model_folder
 LIMIT_S = 30.0
 
 
-async def test_a_model_that_cannot_be_read_is_told_in_words_for_users(db: Database) -> None:
+async def test_an_unreadable_model_has_a_message_for_users(db: Database) -> None:
     leader_term = await Reign.begin(db, settings=RestartSettings())
     spec = DeploymentSpec.model_validate({"engine": "transformers", "model": "path:/no/such/folder"})
     uid = (await apply_spec(db, "d", spec)).view.uid
@@ -32,7 +32,7 @@ async def test_a_model_that_cannot_be_read_is_told_in_words_for_users(db: Databa
     assert status.message.startswith("/no/such/folder is not a folder that the controller can read")
 
 
-async def test_a_second_deployment_of_a_model_needs_no_second_reading(db: Database, tmp_path: Path) -> None:
+async def test_a_second_deployment_of_a_model_reads_nothing(db: Database, tmp_path: Path) -> None:
     leader_term = await Reign.begin(db, settings=RestartSettings())
     folder = model_folder(tmp_path / "m", {"a": ("F16", [2**20], 2**21)})
     for name in ("first", "second"):

@@ -1,4 +1,4 @@
-"""Who is served when, and that nobody is given what another holds, whatever the order and whoever leads."""
+"""The order of placement; claims are never given twice, whatever the order and the leader."""
 
 from itertools import permutations
 
@@ -31,8 +31,8 @@ async def test_two_two_and_four_take_eight_gpus(db: Database, order: tuple[str, 
     assert await rows(db, "select 1 from instances where phase <> 'scheduled'") == []
 
 
-async def test_a_gpu_that_nobody_can_read_is_not_given_away(db: Database, leader_term: Reign) -> None:
-    """N7: unknown is not empty: who runs there stays, and nobody comes."""
+async def test_an_unreadable_gpu_is_not_claimed(db: Database, leader_term: Reign) -> None:
+    """N7: unknown is not empty: running instances stay, and no new one is placed there."""
     await add_host(db, "w", gpus=2)
     await add_deployment(db, "first", resources={"gpus": 1})
     await leader_term.settle()
@@ -49,8 +49,8 @@ async def test_a_gpu_that_nobody_can_read_is_not_given_away(db: Database, leader
     ]
 
 
-async def test_priority_goes_before_age_and_age_before_chance(db: Database, leader_term: Reign) -> None:
-    """N4: of those who wait, the oldest of the highest priority that fits."""
+async def test_priority_comes_before_age(db: Database, leader_term: Reign) -> None:
+    """N4: of the pending instances the oldest of the highest priority that fits."""
     await add_host(db, "w", gpus=2)
     await add_deployment(db, "holder", resources={"gpus": 2})
     await leader_term.settle()

@@ -1,4 +1,4 @@
-"""Who may push others out does so once, by an ordinary stop; who was pushed out queues again with its age."""
+"""Preemption happens once, by an ordinary stop; the victim is requeued with its queue time."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ async def run(db: Database, leader_term: Reign, name: str, **fields: Any) -> str
     return str(one["id"])
 
 
-async def test_the_lowest_goes_gracefully_and_its_room_is_kept(db: Database, leader_term: Reign) -> None:
+async def test_the_lowest_priority_is_drained_and_its_capacity_reserved(db: Database, leader_term: Reign) -> None:
     await add_host(db, "w", gpus=2)
     low = await run(db, leader_term, "low", priority=10, resources={"gpus": 1})
     mid = await run(db, leader_term, "mid", priority=20, resources={"gpus": 1})
@@ -56,7 +56,7 @@ async def test_the_lowest_goes_gracefully_and_its_room_is_kept(db: Database, lea
     assert [e["evidence"]["reason"] for e in events if e["reason"] == "stopping"] == ["preempted"]
 
 
-async def test_a_change_of_leader_pushes_nobody_out_twice(db: Database, leader_term: Reign) -> None:
+async def test_a_change_of_leader_preempts_nothing_twice(db: Database, leader_term: Reign) -> None:
     await add_host(db, "w", gpus=2)
     for name in ("a", "b"):
         await run(db, leader_term, name, priority=10, resources={"gpus": 1})
@@ -70,7 +70,7 @@ async def test_a_change_of_leader_pushes_nobody_out_twice(db: Database, leader_t
     assert len(stopping) == 1
 
 
-async def test_nobody_leaves_for_one_who_would_not_fit_or_may_not_push(db: Database, leader_term: Reign) -> None:
+async def test_nothing_is_preempted_for_what_would_not_fit_or_may_not_preempt(db: Database, leader_term: Reign) -> None:
     await add_host(db, "w", gpus=2)
     await run(db, leader_term, "low", priority=10, resources={"gpus": 1})
     await add_deployment(db, "huge", priority=50, preempt=True, resources={"gpus": 3})
@@ -83,7 +83,7 @@ async def test_nobody_leaves_for_one_who_would_not_fit_or_may_not_push(db: Datab
     assert await rows(db, "select 1 from instances where pushed_out_for is not null") == []
 
 
-async def test_a_deployment_that_is_deleted_meanwhile_leaves_the_victims_heir_its_place(
+async def test_when_the_preemptor_is_deleted_the_victims_successor_gets_its_place(
     db: Database, leader_term: Reign
 ) -> None:
     await add_host(db, "w", gpus=1)
@@ -100,7 +100,7 @@ async def test_a_deployment_that_is_deleted_meanwhile_leaves_the_victims_heir_it
     assert [row["phase"] for row in seen["low"]] == ["scheduled"]
 
 
-async def test_room_is_kept_for_who_has_waited_long(db: Database, leader_term: Reign) -> None:
+async def test_capacity_is_reserved_after_a_long_wait(db: Database, leader_term: Reign) -> None:
     await add_host(db, "w", gpus=2)
     first = await run(db, leader_term, "first", resources={"gpus": 1})
     await add_deployment(db, "big", resources={"gpus": 2})
@@ -123,8 +123,8 @@ async def test_room_is_kept_for_who_has_waited_long(db: Database, leader_term: R
     assert [row["phase"] for row in (*seen["big"], *seen["small"])] == ["scheduled", "pending"]
 
 
-async def test_whose_victim_is_lost_with_its_worker_pushes_out_another(db: Database, leader_term: Reign) -> None:
-    """Nobody can say when the lost one's fence is over, so its room is nothing to wait for."""
+async def test_after_a_victim_is_lost_with_its_worker_another_is_preempted(db: Database, leader_term: Reign) -> None:
+    """The end of the lost victim's fence is unknown, so its capacity is not awaited."""
     await add_host(db, "w1", gpus=1)
     await add_host(db, "w2", gpus=1)
     for name in ("a", "b"):

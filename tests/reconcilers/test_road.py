@@ -1,4 +1,4 @@
-"""The road of a deployment through reconcilers, placement and the ledger, with the agent's word written by hand."""
+"""The road of a deployment through reconcilers, placement and the ledger, with agents' reports written by hand."""
 
 import asyncio
 
@@ -64,7 +64,7 @@ async def test_a_restart_in_place_takes_a_new_epoch_and_the_same_gpus(db: Databa
     assert claims["n"] == 2
 
 
-async def test_the_third_failure_moves_it_to_another_worker(db: Database, leader_term: Reign) -> None:
+async def test_the_third_failure_places_it_on_another_worker(db: Database, leader_term: Reign) -> None:
     first, second = await add_host(db, "w1"), await add_host(db, "w2")
     await add_deployment(db, "d", resources={"gpus": 1})
     await leader_term.settle()
@@ -78,7 +78,9 @@ async def test_the_third_failure_moves_it_to_another_worker(db: Database, leader
     assert moved["devices"][0] in elsewhere.gpus
 
 
-async def test_whole_and_shared_asks_get_distinct_gpus_and_the_ninth_waits(db: Database, leader_term: Reign) -> None:
+async def test_whole_and_shared_asks_get_distinct_gpus_and_the_ninth_stays_pending(
+    db: Database, leader_term: Reign
+) -> None:
     await add_host(db, "w", gpus=8, gib=40)
     await add_deployment(db, "a", replicas=2, resources={"gpus": 1})
     await add_deployment(db, "b", replicas=2, resources={"gpus": 1, "gpu_memory": "36GiB"})
@@ -107,7 +109,7 @@ async def test_whole_and_shared_asks_get_distinct_gpus_and_the_ninth_waits(db: D
     await successor.aclose()
 
 
-async def test_a_deposed_leader_writes_nothing(db: Database, leader_term: Reign) -> None:
+async def test_a_former_leader_writes_nothing(db: Database, leader_term: Reign) -> None:
     await add_host(db, "w")
     await add_deployment(db, "d", resources={"gpus": 1})
     await Reign.begin(db)
@@ -116,7 +118,7 @@ async def test_a_deposed_leader_writes_nothing(db: Database, leader_term: Reign)
     assert await leader_term.picture() == []
 
 
-async def test_a_worker_cordoned_after_the_look_is_not_used(db: Database, leader_term: Reign) -> None:
+async def test_a_worker_cordoned_after_the_read_is_not_used(db: Database, leader_term: Reign) -> None:
     await add_host(db, "w")
     await add_deployment(db, "d", resources={"gpus": 1})
     await leader_term.instances.step(list(await leader_term.instances.list_keys()))
@@ -129,8 +131,8 @@ async def test_a_worker_cordoned_after_the_look_is_not_used(db: Database, leader
     assert (waits["phase"], waits["reason"], waits["devices"]) == ("pending", "cordoned", [])
 
 
-async def test_a_deployment_deleted_after_the_look_gets_nothing(db: Database, leader_term: Reign) -> None:
-    """N1: the result is dropped and no claim is left."""
+async def test_a_deployment_deleted_after_the_read_gets_nothing(db: Database, leader_term: Reign) -> None:
+    """N1: the result is dropped and no claim remains."""
     await add_host(db, "w")
     uid = await add_deployment(db, "d", resources={"gpus": 1})
     await leader_term.instances.step([uid])
@@ -144,7 +146,7 @@ async def test_a_deployment_deleted_after_the_look_gets_nothing(db: Database, le
 
 
 async def test_two_deciders_one_gpu(db: Database) -> None:
-    """N2: both saw the same free GPU; exactly one commit holds, and the other is told."""
+    """N2: both saw the same free GPU; exactly one commit succeeds, and the other is refused."""
     await add_host(db, "w", gpus=1)
     await add_deployment(db, "d", replicas=2, resources={"gpus": 1})
     leader_term = await Reign.begin(db)
@@ -212,7 +214,7 @@ async def test_a_silent_workers_instance_is_replaced_and_fenced(db: Database, le
     assert [i["id"] for i in await leader_term.picture()] == [second["id"]]
 
 
-async def test_a_back_off_is_kept(db: Database) -> None:
+async def test_a_backoff_is_kept(db: Database) -> None:
     leader_term = await Reign.begin(db, settings=RestartSettings(base_s=100))
     await add_host(db, "w")
     await add_deployment(db, "d", resources={"gpus": 1})
@@ -225,8 +227,8 @@ async def test_a_back_off_is_kept(db: Database) -> None:
     await leader_term.aclose()
 
 
-async def test_a_spec_of_another_version_waits_alone(db: Database, leader_term: Reign) -> None:
-    """What this version cannot run must not keep others from being placed."""
+async def test_a_spec_that_this_version_cannot_run_blocks_no_other(db: Database, leader_term: Reign) -> None:
+    """A spec that this version cannot run does not keep others from being placed."""
     await add_host(db, "w")
     strange = await add_deployment(db, "strange", resources={"gpus": 1})
     await add_deployment(db, "plain", resources={"gpus": 1})
@@ -245,8 +247,8 @@ async def test_a_spec_of_another_version_waits_alone(db: Database, leader_term: 
     ]
 
 
-async def test_spread_counts_what_came_and_went(db: Database, leader_term: Reign) -> None:
-    """The cache of who runs where follows releases and new places."""
+async def test_spread_counts_released_and_new_places(db: Database, leader_term: Reign) -> None:
+    """The inventory cache follows releases and new places."""
     for name in ("w1", "w2"):
         await add_host(db, name, gpus=2)
     await add_deployment(db, "a", replicas=2, resources={"gpus": 1}, placement={"strategy": "spread"})
