@@ -1,12 +1,12 @@
-"""How tightly placement packs a real cluster's tasks: the OpenB trace, beside the table of the paper it comes with.
+"""How tightly placement packs the tasks of a real cluster: the OpenB trace, compared with its paper's table.
 
-The folder with the trace's files is given by `--folder` or OPENB_DIR; nothing of it is part of this project. Protocol,
-metric and the table are those of *Beware of Fragmentation* (USENIX ATC '23): the tasks in an order that a seed decides,
-then tasks drawn at random until 130 % of the cluster's GPUs were asked for; nothing departs, and what does not fit is
-dropped. Told is how much of all GPUs is allocated then.
+`--folder` or OPENB_DIR names the folder with the trace's files, which are not part of this project. Protocol, metric
+and table follow *Beware of Fragmentation* (USENIX ATC '23). The tasks come in an order that a seed decides, then at
+random until 130 % of the cluster's GPUs were asked for. No task ends, and a task that does not fit is dropped. The
+result is the allocated share of all GPUs.
 
-Decisions are those of `place()` over an inventory; a database is not involved. A GPU has 1,000 units here, which stand
-where its MiB would, so that a share of a GPU is a share of its memory.
+Decisions are those of `place()` on an inventory, without a database. A GPU has 1,000 units in place of its MiB, so a
+share of a GPU is a share of its memory.
 
     make bench-openb ARGS='--folder DIR'       (or: python bench/openb.py --lists default --seeds 42 43)
 """
@@ -31,17 +31,17 @@ from controller.scheduling.search.place import place
 
 WHOLE = 1_000  # units of one GPU
 ASKED = 1.3  # of all GPUs
-TOGETHER = 64  # asks that come to the scheduler in one pass
-DEPART = 0.5  # of what runs, before consolidation is measured
-LARGE = 12  # of the largest task of the list, for which consolidation is to make room
+BATCH = 64  # asks in one pass
+END = 0.5  # share of the running tasks that ends before consolidation is measured
+LARGE = 12  # instances of the list's largest task that consolidation makes fit
 Strategy = Literal["pack", "least_fragmentation"]
-# Means over seeds 42 to 51, by the paper's artefact: the best of the others (BestFit), and FGD.
+# Means over seeds 42 to 51 from the paper's artefact: the best of the others (BestFit), and FGD.
 PAPER = {"default": (93.08, 95.39), "gpushare100": (85.01, 86.90), "multigpu50": (95.74, 97.18)}
 
 
 @dataclass(frozen=True)
-class Moved:
-    """What moving adds: large tasks that fit as things are, that fit after moves, and the moves."""
+class Consolidated:
+    """Consolidation: the large tasks that fit before and after relocations, and the number of relocations."""
 
     before: int
     after: int
@@ -57,7 +57,7 @@ class Result:
     per_second: float  # decisions
     decisions: int
     slowest_s: float  # pass
-    consolidation: "Moved | None" = None
+    consolidation: "Consolidated | None" = None
 
 
 def rows_of(file: Path) -> list[dict[str, str]]:
@@ -67,7 +67,7 @@ def rows_of(file: Path) -> list[dict[str, str]]:
 
 
 def cluster(file: Path) -> tuple[Inventory, int]:
-    """The cluster, empty; and how many units its GPUs have."""
+    """The empty cluster, and the number of units of its GPUs."""
     workers: list[WorkerFacts] = []
     devices: list[DeviceState] = []
     for node in rows_of(file):
@@ -87,7 +87,7 @@ def cluster(file: Path) -> tuple[Inventory, int]:
 
 
 def ask_of(task: dict[str, str], strategy: Strategy) -> Ask:
-    """What a task asks; several GPUs are always whole ones."""
+    """The ask of a task. Several GPUs are always whole ones."""
     gpus, share = int(task["num_gpu"]), int(task["gpu_milli"])
     models = tuple(model for model in (task.get("gpu_spec") or "").split("|") if model)
     return Ask(
@@ -102,12 +102,12 @@ def ask_of(task: dict[str, str], strategy: Strategy) -> Ask:
 
 
 def units(ask: Ask) -> int:
-    """What it asks of all GPUs together."""
+    """The units that an ask takes of all its GPUs."""
     return ask.layouts[0].gpus * ask.layouts[0].memory_mib
 
 
 def in_order(asks: Sequence[Ask], seed: int, limit: float) -> Iterator[Ask]:
-    """The paper's order of arrival, until so many units were asked for."""
+    """The tasks in the paper's order of arrival, until `limit` units were asked for."""
     chance = random.Random(seed)  # noqa: S311 - an order, not a secret
     shuffled = list(asks)
     chance.shuffle(shuffled)
@@ -120,17 +120,17 @@ def in_order(asks: Sequence[Ask], seed: int, limit: float) -> Iterator[Ask]:
 
 
 def run(nodes: Path, asks: Sequence[Ask], seed: int, moves: int) -> Result:
-    """Places tasks until 130 % of the cluster was asked for; then plans no more than so many moves."""
+    """Places tasks until 130 % of the cluster was asked for, then plans at most `moves` relocations."""
     inventory, capacity = cluster(nodes)
-    for ask in asks:  # as in the paper, what the cluster is asked for is known beforehand
+    for ask in asks:  # as in the paper, the demand is known beforehand
         layout = ask.layouts[0]
         demand = Demand(layout.gpus, layout.memory_mib, layout.exclusive, ask.host_memory_mib, ask.cpu_milli)
         inventory.demand.add(demand)
     arrivals = list(in_order(asks, seed, ASKED * capacity))
     allocated, took_s, slowest_s = 0, 0.0, 0.0
     running: list[Movable] = []
-    for first in range(0, len(arrivals), TOGETHER):
-        batch = arrivals[first : first + TOGETHER]
+    for first in range(0, len(arrivals), BATCH):
+        batch = arrivals[first : first + BATCH]
         begun = time.perf_counter()
         decisions = place(inventory, batch)
         pass_s = time.perf_counter() - begun
@@ -143,10 +143,12 @@ def run(nodes: Path, asks: Sequence[Ask], seed: int, moves: int) -> Result:
     return Result(100 * allocated / capacity, len(arrivals) / took_s, len(arrivals), slowest_s, moved)
 
 
-def plan_relocations(inventory: Inventory, running: Sequence[Movable], large: Ask, seed: int, moves: int) -> Moved:
-    """Ends half of what runs, fills what then fits with large tasks, and plans moves for a few more of them."""
+def plan_relocations(
+    inventory: Inventory, running: Sequence[Movable], large: Ask, seed: int, moves: int
+) -> Consolidated:
+    """Ends half of the tasks, places large tasks in the free capacity, and plans relocations for a few more."""
     chance = random.Random(seed)  # noqa: S311 - as above
-    ends = {one.instance for one in running if chance.random() < DEPART}
+    ends = {one.instance for one in running if chance.random() < END}
     for one in running:
         if one.instance in ends:
             inventory.exclude(one.claims)
@@ -155,25 +157,27 @@ def plan_relocations(inventory: Inventory, running: Sequence[Movable], large: As
     begun = time.perf_counter()
     more = [replace(large, instance=f"m{n}") for n in range(LARGE)]
     plan = consolidate(inventory, more, [one for one in running if one.instance not in ends], max_relocations=moves)
-    return Moved(len(fits), len(plan.placed), len(plan.relocations), time.perf_counter() - begun)
+    return Consolidated(len(fits), len(plan.placed), len(plan.relocations), time.perf_counter() - begun)
 
 
 def main() -> None:
-    """Parses the options and prints a line for each list and strategy."""
+    """Prints one line for each list and strategy."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--folder", type=Path, default=os.environ.get("OPENB_DIR"), help="of the trace's CSV files")
+    parser.add_argument(
+        "--folder", type=Path, default=os.environ.get("OPENB_DIR"), help="folder of the trace's CSV files"
+    )
     parser.add_argument("--nodes", default="openb_node_list_all_node.csv")
-    parser.add_argument("--lists", nargs="+", default=list(PAPER), help="tasks, by the names of their files' ends")
+    parser.add_argument("--lists", nargs="+", default=list(PAPER), help="task lists, by the end of their file names")
     parser.add_argument("--strategies", nargs="+", default=["pack", "least_fragmentation"])
     parser.add_argument("--seeds", nargs="+", type=int, default=[42, 43, 44])
     parser.add_argument("--moves", type=int, default=0, help=f"relocations at the end (a plan has {MAX_RELOCATIONS})")
     options = parser.parse_args()
     if options.folder is None or not (nodes := Path(options.folder) / options.nodes).is_file():
-        sys.exit("the trace is not here: give its folder by --folder or OPENB_DIR (its files are openb_*.csv)")
+        sys.exit("trace not found: set its folder by --folder or OPENB_DIR (its files are openb_*.csv)")
     for name in options.lists:
         file = nodes.parent / f"openb_pod_list_{name}.csv"
         if not file.is_file():
-            print(f"{name}: {file.name} is not in the folder")
+            print(f"{name}: {file.name} not found in the folder")
             continue
         tasks = rows_of(file)
         for strategy in options.strategies:
@@ -194,16 +198,16 @@ def line(name: str, strategy: Strategy, results: Sequence[Result]) -> str:
     return (
         f"{name:12} {strategy:19} {statistics.mean(r.allocated for r in results):6.2f} %{paper} of {each}"
         f" | {statistics.mean(r.per_second for r in results):,.0f} decisions/s ({results[0].decisions:,} each)"
-        f", slowest pass of {TOGETHER}: {max(r.slowest_s for r in results) * 1e3:.0f} ms"
+        f", slowest pass of {BATCH}: {max(r.slowest_s for r in results) * 1e3:.0f} ms"
     )
 
 
 def consolidation(results: Sequence[Result]) -> str:
-    """What moving adds."""
+    """The line of consolidation."""
     moved = [result.consolidation for result in results if result.consolidation is not None]
     return (
         f"{'':12} half of it ends, then tasks of the largest size fit: {', '.join(str(m.before) for m in moved)}; of"
-        f" {LARGE} more after moving others: {', '.join(f'{m.after} by {m.moves} moves' for m in moved)}"
+        f" {LARGE} more after relocating others: {', '.join(f'{m.after} by {m.moves} relocations' for m in moved)}"
         f" (planned in {max((m.took_s for m in moved), default=0.0):.0f} s at most)"
     )
 

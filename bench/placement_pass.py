@@ -1,4 +1,4 @@
-"""How long placement takes by itself: one pass over a fleet in memory, no database.
+"""Measures placement alone: one pass over a fleet in memory, without a database.
 
 Usage: python bench/placement_pass.py [WORKERS] [ASKS]
 """
@@ -18,7 +18,7 @@ CHANGED = 300
 
 
 def device(worker: int, index: int) -> DeviceState:
-    """GPU `index` of a worker, or with -1 its host."""
+    """GPU `index` of a worker; -1 is its host."""
     gpu = index >= 0
     return DeviceState(
         uuid=f"{worker}/{index}", worker_id=str(worker), kind="gpu" if gpu else "host", index=index, model="",
@@ -29,14 +29,14 @@ def device(worker: int, index: int) -> DeviceState:
 
 
 def timed(what: Callable[[], object]) -> float:
-    """Seconds that a call takes."""
+    """The seconds of a call."""
     begun = time.perf_counter()
     what()
     return time.perf_counter() - begun
 
 
 def measure(workers: int, count: int, strategy: str, layout: Layout) -> None:
-    """Prints one line: laying out, a batch of equal asks, single asks, taking back, updating."""
+    """Prints one line: building the arrays, a batch of equal asks, single asks, rollback, update."""
     devices = [device(w, i) for w in range(workers) for i in range(-1, GPUS)]
     inventory = Inventory()
     inventory.upsert_workers(
@@ -44,7 +44,7 @@ def measure(workers: int, count: int, strategy: str, layout: Layout) -> None:
     )
     inventory.upsert_devices(devices)
     asks = [Ask(f"i{n}", "d", (layout,), strategy=strategy) for n in range(count)]  # type: ignore[arg-type] # table
-    lay_out_s = timed(lambda: inventory.gpus)
+    build_s = timed(lambda: inventory.gpus)
     batch_s = timed(lambda: place(inventory, asks))
     rollback_s = timed(inventory.rollback)
     single_s = timed(lambda: [place(inventory, [ask]) for ask in asks[:SINGLES]]) / SINGLES
@@ -52,7 +52,7 @@ def measure(workers: int, count: int, strategy: str, layout: Layout) -> None:
     fitted = sum(isinstance(d, Placed) for d in place(inventory, asks))
     print(
         f"{workers} x {GPUS} GPUs, {strategy:6} {layout.gpus} {'whole' if layout.exclusive else 'shared':6}"
-        f" | laid out {lay_out_s * 1e3:6.1f} ms | {count} together {batch_s * 1e3:6.1f} ms ({fitted} fit)"
+        f" | built {build_s * 1e3:6.1f} ms | {count} together {batch_s * 1e3:6.1f} ms ({fitted} fit)"
         f" | one alone {single_s * 1e3:5.2f} ms | rolled back {rollback_s * 1e3:5.1f} ms"
         f" | {CHANGED} devices updated {update_s * 1e3:4.2f} ms"
     )

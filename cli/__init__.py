@@ -1,1 +1,1 @@
-"""The gpuward command: daemons and client verbs."""
+"""The `gpuward` command: daemons, and client verbs that talk to the HTTP API only."""

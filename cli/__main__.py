@@ -1,4 +1,4 @@
-"""`python -m cli`, where the `gpuward` command is not on the path."""
+"""`python -m cli`, for when the `gpuward` command is not on the path."""
 
 from cli.main import main
 

@@ -5,7 +5,22 @@ from typing import Annotated
 import typer
 
 from cli import daemons
-from cli.verbs import access, change, defrag, follow, health, look, report, top, workers
+from cli.verbs import (
+    access,
+    apply,
+    audit,
+    defrag,
+    deployments,
+    describe,
+    events,
+    get,
+    logs,
+    plan,
+    report,
+    top,
+    version,
+    workers,
+)  # fmt: skip
 
 app = typer.Typer(
     name="gpuward",
@@ -15,33 +30,21 @@ app = typer.Typer(
     pretty_exceptions_enable=False,  # its tracebacks print local variables, and keys are among them
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for part in (
-    daemons.app,
-    change.app,
-    defrag.app,
-    look.app,
-    top.app,
-    report.app,
-    follow.app,
-    workers.app,
-    access.app,
-    health.app,
-):
-    app.add_typer(part)
+for module in (
+    daemons, apply, plan, deployments, defrag, get, describe, top, report, logs, events, workers, access, audit,
+    version,
+):  # fmt: skip
+    app.add_typer(module.app)
 
 
 @app.callback()
 def remember_flags(
     ctx: typer.Context,
-    url: Annotated[
-        str | None, typer.Option("--url", envvar="GPUWARD_URL", help="Where the controller answers.")
-    ] = None,
+    url: Annotated[str | None, typer.Option("--url", envvar="GPUWARD_URL", help="URL of the controller.")] = None,
     key: Annotated[
         str | None,
-        typer.Option(
-            "--api-key", envvar="GPUWARD_API_KEY", show_envvar=True, help="A key; better given by the variable."
-        ),
+        typer.Option("--api-key", envvar="GPUWARD_API_KEY", show_envvar=True, help="API key (prefer GPUWARD_API_KEY)."),
     ] = None,
 ) -> None:
-    """Flags of all client verbs. Without them, the `client.env` of a default data folder is read."""
+    """Keeps the flags for the client verbs. Without them, a verb reads `client.env` of a default data folder."""
     ctx.obj = {"url": url, "key": key}

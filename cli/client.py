@@ -1,4 +1,4 @@
-"""The HTTP client: objects as the API sent them, errors as types. The only file that speaks to the network."""
+"""The HTTP client. It returns objects as the API sent them, and raises the errors of `cli.errors`."""
 
 import json
 import os
@@ -9,7 +9,7 @@ from typing import Any, Final
 import aiohttp
 from pydantic import ValidationError
 
-from cli.answers import Json
+from cli.api import Json
 from cli.connection import Connection
 from cli.errors import CliError, NotFoundError, RefusedError, UnreachableError
 from schemas.api.envelopes import ErrorView
@@ -24,26 +24,26 @@ _CHUNK_BYTES: Final = 64 * 1024
 
 
 class Api:
-    """Requests to one controller. Every method raises the types of `cli.errors`."""
+    """Requests to one controller. Every method raises the errors of `cli.errors`."""
 
     def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
-        """Takes an open session, which its opener closes."""
+        """`session` is open; the caller closes it."""
         self._session = session
         self.url = url
 
     async def get(self, path: str, **query: str | int | None) -> Json:
-        """One object, as the API sent it."""
+        """Reads an object."""
         return await self._call("GET", path, query=query)
 
     async def find(self, path: str) -> Json | None:
-        """One object, or None where there is none."""
+        """Reads an object; None if it does not exist."""
         try:
             return await self._call("GET", path)
         except NotFoundError:
             return None
 
     async def items(self, path: str, *, limit: int | None = None, **query: str | int | None) -> list[Json]:
-        """A list, page after page, up to `limit` items."""
+        """Reads all pages of a list, up to `limit` items."""
         found: list[Json] = []
         cursor: str | None = None
         for _ in range(_MAX_PAGES):
@@ -53,19 +53,19 @@ class Api:
             cursor = page.get("next")
             if not cursor or (limit is not None and len(found) >= limit):
                 return found[:limit]
-        raise CliError(f"{self.url}{path}: the list does not end; narrow it by a filter")
+        raise CliError(f"{self.url}{path}: the list is too long; narrow it with a filter")
 
     async def put(self, path: str, body: Json) -> Json:
-        """Writes an object."""
+        """Creates or replaces an object."""
         return (await self.apply(path, body))[0]
 
     async def apply(self, path: str, body: Json) -> tuple[Json, str]:
-        """Writes an object; returns it and what became of it, such as `created` or `unchanged`."""
+        """Creates or replaces an object; returns it and the outcome, such as `created` or `unchanged`."""
         answer, headers = await self._exchange("PUT", path, body=body)
         return answer, headers.get(OUTCOME_HEADER, "applied")
 
     async def post(self, path: str, body: Json | None = None) -> Json:
-        """Asks for an action."""
+        """Posts a body, or requests an action without one."""
         return await self._call("POST", path, body=body)
 
     async def delete(self, path: str, **query: str | int | None) -> Json:
@@ -73,10 +73,10 @@ class Api:
         return await self._call("DELETE", path, query=query)
 
     async def stream(self, path: str, **query: str | int | None) -> AsyncIterator[bytes]:
-        """A body in pieces as they come; has no deadline, since a log may be silent for hours."""
+        """The chunks of a body as they arrive. There is no deadline, since a log may be silent for hours."""
         try:
             async with self._session.get(
-                self.url + path, params=_written(query), timeout=_STREAM_TIMEOUT, allow_redirects=False
+                self.url + path, params=_query(query), timeout=_STREAM_TIMEOUT, allow_redirects=False
             ) as response:
                 if response.status >= 300:  # noqa: PLR2004 - only 2xx carries the stream
                     raise _refusal(self.url, response, await response.read())
@@ -95,7 +95,7 @@ class Api:
     ) -> tuple[Json, Mapping[str, str]]:
         try:
             async with self._session.request(
-                method, self.url + path, params=_written(query or {}), json=body, allow_redirects=False
+                method, self.url + path, params=_query(query or {}), json=body, allow_redirects=False
             ) as response:
                 content = await response.read()
         except (aiohttp.ClientError, TimeoutError) as error:
@@ -107,7 +107,7 @@ class Api:
 
 @asynccontextmanager
 async def connect(connection: Connection) -> AsyncIterator[Api]:
-    """An open client; no request is made yet."""
+    """An open client. It has not made a request yet."""
     headers = {"User-Agent": f"gpuward/{__version__}", "Accept": "application/json"}
     if connection.key is not None:
         headers["Authorization"] = f"Bearer {connection.key}"
@@ -116,7 +116,7 @@ async def connect(connection: Connection) -> AsyncIterator[Api]:
         yield Api(session, connection.url)
 
 
-def _written(query: Mapping[str, str | int | None]) -> dict[str, str]:
+def _query(query: Mapping[str, str | int | None]) -> dict[str, str]:
     return {name: str(value) for name, value in query.items() if value is not None}
 
 
@@ -126,7 +126,7 @@ def _object(url: str, content: bytes) -> Json:
     except ValueError:
         answer = None
     if not isinstance(answer, dict):
-        raise CliError(f"{url} answers, but not as Gpuward does; check GPUWARD_URL (--url)")
+        raise CliError(f"{url} answers, but it is not a Gpuward controller; check GPUWARD_URL (--url)")
     return answer
 
 
@@ -139,7 +139,7 @@ def _unreachable(url: str, error: Exception) -> UnreachableError:
         why = str(error) or type(error).__name__
     return UnreachableError(
         f"no controller answers at {url} ({why})\n"
-        "start one with `gpuward up`, or set GPUWARD_URL (--url) to where one runs"
+        "start one with `gpuward up`, or set GPUWARD_URL (--url) to its address"
     )
 
 
@@ -147,26 +147,26 @@ def _refusal(url: str, response: aiohttp.ClientResponse, content: bytes) -> CliE
     status = response.status
     if status < 400:  # noqa: PLR2004 - a redirect
         where = response.headers.get("Location", "elsewhere")
-        return CliError(f"{url} redirects to {where}; set GPUWARD_URL (--url) to that server's address")
+        return CliError(f"{url} redirects to {where}; set GPUWARD_URL (--url) to that address")
     try:
         body = ErrorView.model_validate_json(content).error
     except ValidationError:
-        return CliError(f"{url} answers {status}, but not as Gpuward does; check GPUWARD_URL (--url)")
+        return CliError(f"{url} answers {status}, but it is not a Gpuward controller; check GPUWARD_URL (--url)")
     message = "\n".join([body.message, *_details(body.details)])
     if status == 401:  # noqa: PLR2004 - unauthorized
-        return RefusedError(f"{message}\nset GPUWARD_API_KEY (--api-key) to a key of {url}", body.code)
+        return RefusedError(f"{message}\nset GPUWARD_API_KEY (--api-key) to a valid key of {url}", body.code)
     if status == 404:  # noqa: PLR2004 - not found
         return NotFoundError(message, body.code)
     return RefusedError(message, body.code)
 
 
 def _details(details: Mapping[str, Any]) -> list[str]:
-    """The problems of a refused manifest, one a line; other details are for programs."""
+    """The problems of a refused manifest, one per line. Other details are for programs."""
     problems = details.get("problems")
     if not isinstance(problems, list):
         return []
     return [
-        f"  {problem.get('path') or '(the whole)'}: {problem.get('message', '')}"
+        f"  {problem.get('path') or '(manifest)'}: {problem.get('message', '')}"
         for problem in problems
         if isinstance(problem, dict)
     ]

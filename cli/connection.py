@@ -1,4 +1,4 @@
-"""Where the API is and with which key: flags, else the environment, else the `client.env` of a default data folder."""
+"""Address and key of the API: from flags, else the environment, else `client.env` in a default data folder."""
 
 import os
 from collections.abc import Iterable, Mapping
@@ -16,26 +16,26 @@ _SYSTEM_DATA_DIR: Final = Path("/var/lib/gpuward")
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """A base URL without a trailing slash, and the key; None where none was found."""
+    """Base URL without a trailing slash, and API key; None: no key was found."""
 
     url: str
     key: str | None
 
 
 def default_data_dir(environ: Mapping[str, str], *, root: bool) -> Path:
-    """The data folder where none is named: the system's for root, else the user's own."""
+    """The default data folder: that of the system for root, else that of the user."""
     return _SYSTEM_DATA_DIR if root else _user_data_dir(environ)
 
 
 def _user_data_dir(environ: Mapping[str, str]) -> Path:
     base = environ.get("XDG_DATA_HOME")
-    if base and Path(base).is_absolute():  # a relative one is to be ignored, as its specification says
+    if base and Path(base).is_absolute():  # its specification says to ignore relative paths
         return Path(base) / "gpuward"
     return Path(environ["HOME"] if environ.get("HOME") else "~").expanduser() / ".local" / "share" / "gpuward"
 
 
 def read_client_env(path: Path) -> dict[str, str]:
-    """Reads `NAME=value` lines; empty where the file is missing or not for this user to read."""
+    """Reads `NAME=value` lines. The result is empty if the file is missing or not readable."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
@@ -47,25 +47,25 @@ def read_client_env(path: Path) -> dict[str, str]:
 def find_connection(
     url: str | None, key: str | None, *, environ: Mapping[str, str], data_dirs: Iterable[Path] | None = None
 ) -> Connection:
-    """Completes what the user said.
+    """The connection to use.
 
-    A stored key goes only to the address that it was stored with: a key must not leak to another server.
+    A stored key is used only with the URL that it was stored with, so that it never leaks to another server.
 
     Args:
         url: from `--url` or GPUWARD_URL.
         key: from `--api-key` or GPUWARD_API_KEY.
-        environ: for the default data folders.
-        data_dirs: folders to look for `client.env` in, the default ones if None.
+        environ: determines the default data folders.
+        data_dirs: folders that may contain `client.env`; None: the default data folders.
 
     Raises:
-        UsageError: the URL is none.
+        UsageError: the URL is not valid.
     """
     folders = data_dirs if data_dirs is not None else (_SYSTEM_DATA_DIR, _user_data_dir(environ))
     stored = _first_complete(folders)
     stored_url = stored.get("GPUWARD_URL", _DEFAULT_URL).rstrip("/")
     url = (url or stored_url).rstrip("/")
     if not url.startswith(("http://", "https://")):
-        raise UsageError(f"GPUWARD_URL (--url): {url!r} is no address; write one such as {_DEFAULT_URL}")
+        raise UsageError(f"GPUWARD_URL (--url): {url!r} is not a valid URL; write one such as {_DEFAULT_URL}")
     if not key and url == stored_url:
         key = stored.get("GPUWARD_API_KEY")
     return Connection(url=url, key=key or None)
@@ -80,5 +80,5 @@ def _first_complete(folders: Iterable[Path]) -> dict[str, str]:
 
 
 def current_default_data_dir() -> Path:
-    """The default data folder of whoever runs this."""
+    """The default data folder of the current user."""
     return default_data_dir(os.environ, root=os.geteuid() == 0)

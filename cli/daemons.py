@@ -1,6 +1,7 @@
-"""The daemons: controller, agent, up. The only file that imports them, inside functions.
+"""The verbs that run daemons: up, controller, agent.
 
-So client verbs start fast, and a GPU host needs no more than `gpuward[agent]`.
+Only this file imports the daemons, and only inside functions: client verbs start fast, and a GPU host needs only
+`gpuward[agent]`.
 """
 
 import asyncio
@@ -15,32 +16,44 @@ from pydantic import ValidationError
 
 from cli.connection import DEFAULT_PORT, current_default_data_dir
 from cli.errors import CliError, UsageError
-from cli.verb import complain
+from cli.runner import complain
 
 if TYPE_CHECKING:  # slow to import
-    from cli.up.together import AgentStart, Daemons
+    from cli.up.startup import AgentStart, Daemons
 
 app = typer.Typer()
-PortOption = Annotated[int | None, typer.Option("--port", min=0, max=65535, help="Port of the API; 0: any free one.")]
-HostOption = Annotated[str | None, typer.Option("--host", help="Address to listen on.")]
-DataDirOption = Annotated[Path | None, typer.Option("--data-dir", help="Where all state lies.")]
-SimulateOption = Annotated[Path | None, typer.Option("--simulate", metavar="FILE", help="A file of simulated hosts.")]
+PortOption = Annotated[
+    int | None,
+    typer.Option("--port", min=0, max=65535, help=f"Port of the API. 0: any free port. Default: {DEFAULT_PORT}."),
+]
+HostOption = Annotated[str | None, typer.Option("--host", help="Address to listen on. Default: 127.0.0.1.")]
+DataDirOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--data-dir",
+        help="Folder for all state. Default: in /var/lib/gpuward for root, else in ~/.local/share/gpuward.",
+    ),
+]
+SimulateOption = Annotated[
+    Path | None, typer.Option("--simulate", metavar="FILE", help="File that describes simulated hosts.")
+]
 _LOOPBACK: Final = "127.0.0.1"
 _LOGS: Final = "logs"
+_OWN_PACKAGES: Final = ("agent", "cli", "controller", "schemas")
 
 
 @app.command()
 def up(
     simulate: SimulateOption = None,
-    agents: Annotated[int | None, typer.Option("--agents", min=1, max=256, help="So many simulated hosts.")] = None,
+    agents: Annotated[int | None, typer.Option("--agents", min=1, max=256, help="Number of simulated hosts.")] = None,
     host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = _LOOPBACK,
     port: Annotated[
-        int, typer.Option("--port", min=0, max=65535, help="Port of the API; 0: any free one.")
+        int, typer.Option("--port", min=0, max=65535, help="Port of the API. 0: any free port.")
     ] = DEFAULT_PORT,
     data_dir: DataDirOption = None,
-    example: Annotated[bool, typer.Option("--example", help="Deploy a small example, if it is not there.")] = False,
+    example: Annotated[bool, typer.Option("--example", help="Deploy a small example, unless it exists.")] = False,
 ) -> None:
-    """Run database, controller and agents here. Ctrl-C stops them, and the engines."""
+    """Run a database, a controller and agents on this host. Ctrl-C stops them and the engines."""
     try:
         folder = (data_dir or current_default_data_dir()).expanduser().absolute()
         code = _up(folder, host=host, port=port, simulate=simulate, agents=agents, example=example)
@@ -57,10 +70,10 @@ def controller(
     port: PortOption = None,
     data_dir: DataDirOption = None,
     database_url: Annotated[
-        str | None, typer.Option("--database-url", help="An own PostgreSQL; better given by GPUWARD_DATABASE_URL.")
+        str | None, typer.Option("--database-url", help="URL of a PostgreSQL database (prefer GPUWARD_DATABASE_URL).")
     ] = None,
 ) -> None:
-    """Run a controller. Without a database of your own it runs one inside its data folder."""
+    """Run a controller. Without --database-url it runs its own PostgreSQL in the data folder."""
     try:
         from controller.daemon import main  # noqa: PLC0415 - see the module's docstring
         from controller.settings import ControllerSettings  # noqa: PLC0415 - as above
@@ -74,33 +87,48 @@ def controller(
 def agent(
     *,
     controller_url: Annotated[
-        str | None, typer.Option("--controller", metavar="URL", help="Where the controller answers.")
+        str | None, typer.Option("--controller", metavar="URL", help="URL of the controller.")
     ] = None,
     join_token: Annotated[
         str | None,
-        typer.Option("--join-token", help="Needed at the first start only; better given by GPUWARD_JOIN_TOKEN."),
+        typer.Option("--join-token", help="Join token, for the first start only (prefer GPUWARD_JOIN_TOKEN)."),
     ] = None,
     join_token_file: Annotated[
-        Path | None, typer.Option("--join-token-file", metavar="FILE", help="A file that holds the token, instead.")
+        Path | None, typer.Option("--join-token-file", metavar="FILE", help="File that contains the join token.")
     ] = None,
-    name: Annotated[str | None, typer.Option("--name", help="The worker's name; else this host's.")] = None,
+    name: Annotated[str | None, typer.Option("--name", help="Name of the worker. Default: the host name.")] = None,
     simulate: SimulateOption = None,
     data_dir: DataDirOption = None,
     advertise: Annotated[
-        str | None, typer.Option("--advertise", metavar="HOST[:PORT]", help="Where the controller reaches this host.")
+        str | None,
+        typer.Option(
+            "--advertise",
+            metavar="HOST[:PORT]",
+            help="Address where the controller reaches this host. Default: the address that the agent connects from.",
+        ),
     ] = None,
     on_exit: Annotated[
-        str | None, typer.Option("--on-exit", help="What a clean end does to engines: stop, keep.")
+        str | None, typer.Option("--on-exit", help="What to do with engines at a clean exit: stop (default) or keep.")
     ] = None,
-    label: Annotated[list[str] | None, typer.Option("--label", metavar="KEY=VALUE", help="May be repeated.")] = None,
+    label: Annotated[
+        list[str] | None, typer.Option("--label", metavar="KEY=VALUE", help="Label of the worker. Can be repeated.")
+    ] = None,
     reserve_host_memory: Annotated[
-        str | None, typer.Option("--reserve-host-memory", metavar="SIZE", help="Kept back from placement: 8GiB.")
+        str | None,
+        typer.Option(
+            "--reserve-host-memory",
+            metavar="SIZE",
+            help="Main memory of the host that instances may not use, such as 8GiB.",
+        ),
     ] = None,
     reserve_gpu_memory: Annotated[
-        str | None, typer.Option("--reserve-gpu-memory", metavar="SIZE", help="Likewise, of each GPU.")
+        str | None,
+        typer.Option(
+            "--reserve-gpu-memory", metavar="SIZE", help="Memory of each GPU that instances may not use, such as 1GiB."
+        ),
     ] = None,
 ) -> None:
-    """Run an agent, which runs engines on this host. It joins a controller."""
+    """Run an agent on this host. It joins a controller and runs engines."""
     try:
         from agent.daemon import main  # noqa: PLC0415 - see the module's docstring
         from agent.settings import AgentSettings  # noqa: PLC0415 - as above
@@ -124,18 +152,18 @@ def agent(
 
 
 def _up(folder: Path, *, host: str, port: int, simulate: Path | None, agents: int | None, example: bool) -> int:
-    import uvloop  # noqa: PLC0415 - comes with the extras
+    import uvloop  # noqa: PLC0415 - comes with an extra
 
-    from cli.up.greeting import program_called  # noqa: PLC0415 - see the module's docstring
     from cli.up.hosts import HostChoice, read_host_names  # noqa: PLC0415 - as above
     from cli.up.logs import log_to  # noqa: PLC0415 - as above
+    from cli.up.next_steps import program_called  # noqa: PLC0415 - see the module's docstring
     from cli.up.progress import Progress  # noqa: PLC0415 - as above
-    from cli.up.together import Options, check_port  # noqa: PLC0415 - as above
-    from cli.up.together import up as run_up  # noqa: PLC0415 - as above
+    from cli.up.startup import Options, check_port  # noqa: PLC0415 - as above
+    from cli.up.startup import up as run_up  # noqa: PLC0415 - as above
 
     daemons = _daemons(folder, host, port)
     if simulate is not None:
-        read_host_names(simulate)  # refuse a bad file before anything is started
+        read_host_names(simulate)  # refuses an invalid file before anything starts
     check_port(host, port)
     options = Options(
         data_dir=folder,
@@ -149,7 +177,7 @@ def _up(folder: Path, *, host: str, port: int, simulate: Path | None, agents: in
     try:
         log_to(options.logs)
     except OSError as error:
-        raise UsageError(f"--data-dir: {options.logs} cannot be written: {error}") from error
+        raise UsageError(f"--data-dir: {options.logs} is not writable: {error}; choose another folder") from error
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(run_up(options, daemons, Progress()))
 
@@ -157,7 +185,7 @@ def _up(folder: Path, *, host: str, port: int, simulate: Path | None, agents: in
 def _daemons(folder: Path, host: str, port: int) -> "Daemons":
     from agent.daemon import count_real_gpus, run_agent  # noqa: PLC0415 - see the module's docstring
     from agent.settings import AgentSettings, host_label  # noqa: PLC0415 - as above
-    from cli.up.together import Daemons  # noqa: PLC0415 - as above
+    from cli.up.startup import Daemons  # noqa: PLC0415 - as above
     from controller.daemon import run_controller  # noqa: PLC0415 - as above
     from controller.settings import ControllerSettings  # noqa: PLC0415 - as above
 
@@ -184,29 +212,29 @@ def _daemons(folder: Path, host: str, port: int) -> "Daemons":
 
 
 def _make_folder(folder: Path) -> Path:
-    """Makes the data folder and, for this user only, the logs' folder in it; returns the latter."""
+    """Creates the data folder, and in it the folder for logs, for this user only. Returns the latter."""
     logs = folder / _LOGS
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         logs.mkdir(exist_ok=True, mode=0o700)
     except OSError as error:
-        raise UsageError(f"--data-dir: {folder} cannot be used: {error}; choose a folder that you may write") from error
+        raise UsageError(f"--data-dir: {folder} is not usable: {error}; choose a writable folder") from error
     if not os.access(logs, os.W_OK):
-        raise UsageError(f"--data-dir: {logs} is not yours to write; choose another folder")
+        raise UsageError(f"--data-dir: {logs} is not writable; choose another folder")
     return logs
 
 
 def _validated(settings: Callable[..., Any], **given: object) -> Any:
-    """Settings from what was given; the rest comes from the environment and defaults."""
+    """Settings from flags; what is missing comes from the environment and defaults."""
     try:
         return settings(**{name: value for name, value in given.items() if value is not None})
     except ValidationError as error:
         lines = [f"  {_option(problem['loc'])}: {problem['msg']}" for problem in error.errors()]
-        complain(UsageError("\n".join(["the settings are refused:", *lines])))
+        complain(UsageError("\n".join(["the settings are not valid:", *lines])))
 
 
 def _option(where: tuple[int | str, ...]) -> str:
-    name = str(where[0]) if where else "(the whole)"
+    name = str(where[0]) if where else "(settings)"
     flag = {"controller_url": "--controller", "labels": "--label"}.get(name, "--" + name.lower().replace("_", "-"))
     return f"{flag} ({'.'.join(str(part) for part in where)})"
 
@@ -222,7 +250,7 @@ def _labels(pairs: list[str]) -> dict[str, str]:
 
 
 def _missing(error: ImportError, extra: str) -> CliError:
-    """The advice for a library that is not installed; our own missing files are a broken installation."""
-    if (error.name or "").startswith("gpuward"):
-        return CliError(f"{error}: this installation is incomplete; install again: pip install 'gpuward[{extra}]'")
-    return CliError(f"this needs {error.name}, which is not installed: pip install 'gpuward[{extra}]'")
+    """The error for a missing library. If one of our own modules is missing, the installation is broken."""
+    if (error.name or "").partition(".")[0] in _OWN_PACKAGES:
+        return CliError(f"{error}: the installation is incomplete; repeat it: pip install 'gpuward[{extra}]'")
+    return CliError(f"{error.name} is not installed; install it: pip install 'gpuward[{extra}]'")

@@ -1,4 +1,4 @@
-"""Why a verb ends early: each type carries the exit code of the contract, its text is all that the user sees."""
+"""Errors that end a verb. Each type has its exit code; the user sees only the message."""
 
 
 class CliError(Exception):
@@ -8,20 +8,20 @@ class CliError(Exception):
 
 
 class UsageError(CliError):
-    """The command was written wrongly: names the argument and the fix."""
+    """The command line is invalid. The message names the argument and the fix."""
 
     exit_code = 2
 
 
 class UnreachableError(CliError):
-    """Nobody answers at the address. Passing, so that waits outlive a controller's restart."""
+    """No controller answers. Waits continue after this error, so they survive a restart of the controller."""
 
 
 class RefusedError(CliError):
     """The server answered with an error.
 
     Attributes:
-        code: for programs, such as `conflict`.
+        code: the error code of the API, such as `conflict`.
     """
 
     def __init__(self, message: str, code: str = "") -> None:
@@ -36,6 +36,6 @@ class NotFoundError(RefusedError):
 
 
 class TimedOutError(CliError):
-    """What was waited for did not come in time."""
+    """A wait timed out."""
 
     exit_code = 4

@@ -5,7 +5,7 @@ import io
 from collections import Counter
 from typing import Final
 
-from cli.figures import hours, or_nothing, short_gpu, span
+from cli.formatting import hours, or_dash, short_gpu, span
 from schemas.api.history import IdleFigures, IdleReport
 
 _TITLES: Final = ("DEPLOYMENT", "POLICY", "BELOW", "CLAIMED", "USED", "WASTED", "UNKNOWN", "FREED", "WOULD FREE")
@@ -16,7 +16,7 @@ _CSV: Final = (
 
 
 def report_table(report: IdleReport) -> tuple[list[str], list[list[str]]]:
-    """Titles and rows, the most wasteful first, and the total; GPU hours."""
+    """Titles and rows in GPU hours, the most wasteful deployment first, and the total."""
     last = None if report.replayed else -1
     times = Counter(item.deployment for item in report.items)
     rows = []
@@ -24,33 +24,33 @@ def report_table(report: IdleReport) -> tuple[list[str], list[list[str]]]:
         named = item.deployment + (f" ({short_gpu(item.uid)})" if times[item.deployment] > 1 else "")
         name = f"{named}, deleted" if item.deleted else named
         rows.append(
-            [name, or_nothing(item.policy), f"{item.min_gpu_utilization}%", *_figures(item.gpu_hours)][:last],
+            [name, or_dash(item.policy), f"{item.min_gpu_utilization}%", *_cells(item.gpu_hours)][:last],
         )
     if rows:
-        rows.append(["TOTAL", "", "", *_figures(report.total)][:last])
+        rows.append(["TOTAL", "", "", *_cells(report.total)][:last])
     return list(_TITLES[:last]), rows
 
 
 def policies_table(report: IdleReport) -> tuple[list[str], list[list[str]]]:
-    """What each policy freed."""
+    """Titles and rows of what each policy freed."""
     rows = [[item.policy, str(item.actions), hours(item.gpu_hours_freed)] for item in report.policies]
     return ["POLICY", "ACTIONS", "FREED"], rows
 
 
 def summary(report: IdleReport) -> str:
-    """What the figures are of, in a line or two."""
+    """The explanation below the table."""
     lines = [
         f"GPU hours from {report.since:%Y-%m-%d %H:%M} to {report.until:%Y-%m-%d %H:%M} UTC",
-        "WASTED: claimed, in minutes that never reached BELOW. UNKNOWN: claimed, and no sample tells.",
+        "WASTED: claimed in minutes that never reached BELOW. UNKNOWN: claimed in minutes without samples.",
     ]
     if report.replayed:
         policy = f"{report.replayed.min_gpu_utilization} % / {span(report.replayed.time_window)}"
-        lines.append(f"WOULD FREE: what was claimed after a policy of {policy} would first have found it idle.")
+        lines.append(f"WOULD FREE: claimed after a policy of {policy} would have found the instance idle.")
     return "\n".join(lines)
 
 
 def as_csv(report: IdleReport) -> str:
-    """A line for each deployment, without a total; hours with four decimals."""
+    """One line per deployment, without a total. Hours have four decimals."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(_CSV)
@@ -67,7 +67,7 @@ def as_csv(report: IdleReport) -> str:
     return text.getvalue()
 
 
-def _figures(f: IdleFigures) -> list[str]:
+def _cells(f: IdleFigures) -> list[str]:
     return [
         hours(f.claimed),
         _of(f.used, f.claimed),

@@ -1,4 +1,4 @@
-"""The kinds of objects that can be read, where they are, and the columns that tell of each. Pure."""
+"""The kinds of objects: their names, API paths, views and table columns. Pure."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -6,9 +6,9 @@ from datetime import datetime
 from typing import Any, Final
 
 from cli.errors import UsageError
-from cli.explained import layout_line, one_line
-from cli.figures import NOTHING, age, gib, hours, or_nothing, percent, short_gpus, span
-from cli.idleness import action_of, idle_for, stops_in
+from cli.explanations import layout_line, one_line
+from cli.formatting import DASH, age, gib, hours, or_dash, percent, short_gpus, span
+from cli.policy_text import action_of, idle_for, stops_in
 from schemas.api.access import KeyView, TokenView
 from schemas.api.deployments import DeploymentView
 from schemas.api.events import EventView
@@ -23,7 +23,7 @@ Cell = Callable[[Any, datetime], str]
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column: its title and how to fill it from an object and the present time. `wide` ones show with `-o wide`."""
+    """A column: its title, and its cell for an object at a time. `wide`: only with `-o wide`."""
 
     title: str
     cell: Cell
@@ -35,24 +35,22 @@ class Kind:
     """A kind of object.
 
     Attributes:
-        singular: as users write it for one, such as `worker`.
-        plural: as users write it for many.
-        path: of the list, under the API's prefix.
-        model: the type of one.
+        singular: its name for one object, such as `worker`.
+        plural: its name for several; also its path in the API.
+        model: the view of one object.
         columns: of its table.
-        by_name: whether the API returns a single one by its name; others are searched in the list.
+        by_name: whether the API can return one object by name; if not, it is searched in the list.
     """
 
     singular: str
     plural: str
-    path: str
     model: type[View]
     columns: tuple[Column, ...]
     by_name: bool = True
 
 
-def outlook(status: InstanceStatus) -> str:
-    """Why an instance is where it is, in one line; what it waits for comes first."""
+def why(status: InstanceStatus) -> str:
+    """Why an instance has its phase, in one line; for a pending one why it is pending."""
     if status.explain is not None and status.phase == "pending" and (line := one_line(status.explain)):
         return line
     return status.message or status.reason
@@ -93,7 +91,6 @@ def _token_state(view: TokenView, now: datetime) -> str:
 DEPLOYMENTS: Final = Kind(
     "deployment",
     "deployments",
-    "deployments",
     DeploymentView,
     (
         Column("NAME", lambda d, _: d.name),
@@ -101,39 +98,37 @@ DEPLOYMENTS: Final = Kind(
         Column("READY", lambda d, _: _ready(d)),
         Column("ENGINE", lambda d, _: d.spec.engine),
         Column("AGE", lambda d, now: age(d.created_at, now)),
-        Column("MODEL", lambda d, _: or_nothing(d.spec.model), wide=True),
+        Column("MODEL", lambda d, _: or_dash(d.spec.model), wide=True),
         Column("GENERATION", lambda d, _: str(d.generation), wide=True),
         Column("UID", lambda d, _: d.uid, wide=True),
-        Column("WHY", lambda d, _: or_nothing(_deployment_why(d))),
+        Column("WHY", lambda d, _: or_dash(_deployment_why(d))),
     ),
 )
 INSTANCES: Final = Kind(
     "instance",
-    "instances",
     "instances",
     InstanceView,
     (
         Column("NAME", lambda i, _: i.name),
         Column("DEPLOYMENT", lambda i, _: i.spec.deployment),
         Column("PHASE", lambda i, _: i.status.phase),
-        Column("WORKER", lambda i, _: or_nothing(",".join(i.status.workers) or i.status.worker)),
+        Column("WORKER", lambda i, _: or_dash(",".join(i.status.workers) or i.status.worker)),
         Column("GPUS", lambda i, _: short_gpus(i.status.gpus)),
         Column("RESTARTS", lambda i, _: str(i.status.restarts)),
         Column("AGE", lambda i, now: age(i.created_at, now)),
         Column("IDLE", lambda i, now: idle_for(i.status, now)),
         Column("STOPS IN", lambda i, now: stops_in(i.status, now)),
-        Column("VERDICT", lambda i, _: i.status.utilization.verdict if i.status.utilization else NOTHING, wide=True),
+        Column("VERDICT", lambda i, _: i.status.utilization.verdict if i.status.utilization else DASH, wide=True),
         Column("ENGINE", lambda i, _: i.status.engine or i.spec.engine, wide=True),
-        Column("LAYOUT", lambda i, _: layout_line(i.status.layout) if i.status.layout else NOTHING, wide=True),
+        Column("LAYOUT", lambda i, _: layout_line(i.status.layout) if i.status.layout else DASH, wide=True),
         Column("EPOCH", lambda i, _: str(i.status.epoch), wide=True),
         Column("REVISION", lambda i, _: str(i.spec.revision), wide=True),
-        Column("GPU UUIDS", lambda i, _: or_nothing(",".join(i.status.gpus)), wide=True),
-        Column("WHY", lambda i, _: or_nothing(outlook(i.status))),
+        Column("GPU UUIDS", lambda i, _: or_dash(",".join(i.status.gpus)), wide=True),
+        Column("WHY", lambda i, _: or_dash(why(i.status))),
     ),
 )
 WORKERS: Final = Kind(
     "worker",
-    "workers",
     "workers",
     WorkerView,
     (
@@ -145,16 +140,15 @@ WORKERS: Final = Kind(
         Column("SEEN", lambda w, now: age(w.status.last_seen, now)),
         Column("AGE", lambda w, now: age(w.created_at, now)),
         Column("PLATFORM", lambda w, _: f"{w.status.os}/{w.status.arch}", wide=True),
-        Column("DRIVER", lambda w, _: or_nothing(w.status.driver), wide=True),
-        Column("AGENT", lambda w, _: or_nothing(w.status.agent_version), wide=True),
-        Column("ADDRESS", lambda w, _: or_nothing(w.status.proxy_address), wide=True),
-        Column("LABELS", lambda w, _: or_nothing(_labels(w.status.labels)), wide=True),
-        Column("WHY", lambda w, _: or_nothing(w.status.reason)),
+        Column("DRIVER", lambda w, _: or_dash(w.status.driver), wide=True),
+        Column("AGENT", lambda w, _: or_dash(w.status.agent_version), wide=True),
+        Column("ADDRESS", lambda w, _: or_dash(w.status.proxy_address), wide=True),
+        Column("LABELS", lambda w, _: or_dash(_labels(w.status.labels)), wide=True),
+        Column("WHY", lambda w, _: or_dash(w.status.reason)),
     ),
 )
 GPUS: Final = Kind(
     "gpu",
-    "gpus",
     "gpus",
     GpuView,
     (
@@ -168,13 +162,12 @@ GPUS: Final = Kind(
         Column("HEALTH", lambda g, _: g.status.health),
         Column("IN USE", lambda g, _: gib(g.status.used_mib), wide=True),
         Column("MIG", lambda g, _: "yes" if g.status.mig_mode else "no", wide=True),
-        Column("CAPABILITY", lambda g, _: or_nothing(g.status.compute_capability), wide=True),
-        Column("HELD BY", lambda g, _: or_nothing(_gpu_holders(g))),
+        Column("CAPABILITY", lambda g, _: or_dash(g.status.compute_capability), wide=True),
+        Column("HELD BY", lambda g, _: or_dash(_gpu_holders(g))),
     ),
 )
 POLICIES: Final = Kind(
     "policy",
-    "policies",
     "policies",
     PolicyView,
     (
@@ -197,13 +190,12 @@ POLICIES: Final = Kind(
 EVENTS: Final = Kind(
     "event",
     "events",
-    "events",
     EventView,
     (
         Column("AGE", lambda e, now: age(e.at, now)),
         Column("REASON", lambda e, _: e.reason),
         Column("ID", lambda e, _: str(e.id), wide=True),
-        Column("OBJECTS", lambda e, _: or_nothing(", ".join(e.objects)), wide=True),
+        Column("OBJECTS", lambda e, _: or_dash(", ".join(e.objects)), wide=True),
         Column("MESSAGE", lambda e, _: e.message),
     ),
     by_name=False,
@@ -211,11 +203,10 @@ EVENTS: Final = Kind(
 KEYS: Final = Kind(
     "key",
     "keys",
-    "keys",
     KeyView,
     (
         Column("ID", lambda k, _: k.id),
-        Column("NAME", lambda k, _: or_nothing(k.name)),
+        Column("NAME", lambda k, _: or_dash(k.name)),
         Column("ROLE", lambda k, _: k.role),
         Column("AGE", lambda k, now: age(k.created_at, now)),
         Column("STATE", lambda k, _: "revoked" if k.revoked_at else "open"),
@@ -224,7 +215,6 @@ KEYS: Final = Kind(
 )
 TOKENS: Final = Kind(
     "token",
-    "tokens",
     "tokens",
     TokenView,
     (
@@ -239,20 +229,20 @@ KINDS: Final = (DEPLOYMENTS, INSTANCES, WORKERS, GPUS, POLICIES, EVENTS, KEYS, T
 
 
 def kind_named(word: str, among: Sequence[Kind] = KINDS) -> Kind:
-    """The kind that a user means by a singular or plural.
+    """The kind with this singular or plural name.
 
     Raises:
-        UsageError: there is none; the message lists those that are.
+        UsageError: unknown kind; the message lists the known ones.
     """
     for kind in among:
-        if word.lower() in (kind.singular, kind.plural, kind.path):
+        if word.lower() in (kind.singular, kind.plural):
             return kind
     known = ", ".join(kind.plural for kind in among)
-    raise UsageError(f"there is no kind {word!r} here; known: {known}")
+    raise UsageError(f"unknown kind {word!r}; use one of: {known}")
 
 
 def object_key(kind: Kind, raw: Mapping[str, Any]) -> str:
-    """How events name an object; they outlive names, so it is by uid."""
+    """An object as events refer to it: by uid, since names can be reused."""
     return f"{kind.singular}:{raw['uid']}"
 
 

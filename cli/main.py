@@ -1,8 +1,8 @@
-"""The entry point of `gpuward`. It makes sure that the packages are Gpuward's own before any of them is imported."""
+"""The entry point of `gpuward`. It checks that the packages are Gpuward's own before it imports any of them."""
 
 import sys
 
-from cli.packages import foreign_packages
+from cli.package_check import foreign_packages
 
 
 def main() -> None:
@@ -11,6 +11,6 @@ def main() -> None:
     if foreign:
         print("\n".join(foreign), file=sys.stderr)
         raise SystemExit(1)
-    from cli.app import app  # noqa: PLC0415 - not before the check: it imports the packages
+    from cli.app import app  # noqa: PLC0415 - it imports the packages, so the check comes first
 
     app(prog_name="gpuward")

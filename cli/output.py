@@ -1,4 +1,4 @@
-"""Printing: tables for people, JSON and YAML exactly as the API sent them for programs."""
+"""Printing: tables for people; JSON and YAML for programs, exactly as the API sent them."""
 
 import json
 import sys
@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
-from cli.figures import printable
+from cli.formatting import printable
 
-if TYPE_CHECKING:  # slow to import, and most of `--help` needs none of it
+if TYPE_CHECKING:  # slow to import
     from rich.console import Console
     from rich.table import Table
 
@@ -19,7 +19,7 @@ _COLOURED: Final = frozenset({"PHASE", "STATE", "HEALTH"})
 
 
 class Format(StrEnum):
-    """How to print what was read."""
+    """An output format."""
 
     TABLE = "table"
     WIDE = "wide"
@@ -28,12 +28,12 @@ class Format(StrEnum):
 
     @property
     def for_programs(self) -> bool:
-        """Whether the API's objects are printed as they came."""
+        """Whether the objects of the API are printed unchanged."""
         return self in (Format.JSON, Format.YAML)
 
 
 def console(*, stderr: bool = False) -> "Console":
-    """A console; where it is no terminal it knows no colour and breaks no line."""
+    """A console. If it is not a terminal, it uses no colours and breaks no lines."""
     from rich.console import Console  # noqa: PLC0415 - slow to import
 
     stream = sys.stderr if stderr else sys.stdout
@@ -42,7 +42,7 @@ def console(*, stderr: bool = False) -> "Console":
 
 
 def build_table(titles: Sequence[str], rows: Sequence[Sequence[str]], title: str | None = None) -> "Table":
-    """A table without lines. On a narrow terminal cells wrap; nothing is cut off."""
+    """A table without borders. On a narrow terminal cells wrap; nothing is cut off."""
     from rich.table import Table  # noqa: PLC0415 - slow to import
     from rich.text import Text  # noqa: PLC0415 - slow to import
 
@@ -58,7 +58,7 @@ def build_table(titles: Sequence[str], rows: Sequence[Sequence[str]], title: str
 
 
 def print_table(titles: Sequence[str], rows: Sequence[Sequence[str]], *, empty: str) -> None:
-    """Prints a table, or says on stderr that there is nothing."""
+    """Prints a table; if it has no rows, prints `empty` to stderr."""
     if not rows:
         print(empty, file=sys.stderr)
         return
@@ -74,8 +74,8 @@ def print_data(data: Any, output: Format, *, in_a_row: bool = False) -> None:
 
     Args:
         data: as the API sent it.
-        output: which of the two.
-        in_a_row: more follow: JSON takes one line each, YAML one document each.
+        output: JSON or YAML.
+        in_a_row: more objects follow, so JSON takes one line each and YAML one document each.
     """
     if output is Format.YAML:
         import yaml  # noqa: PLC0415 - not needed by most verbs

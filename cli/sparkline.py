@@ -1,4 +1,4 @@
-"""Percentages over time as block characters. What is unknown is a gap, which is not zero. Pure."""
+"""Percentages over time as block characters. Unknown values are gaps. Pure."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -14,17 +14,17 @@ Values = Sequence[float | None]
 
 
 def sparkline(values: Values, width: int | None = None) -> str:
-    """One row: a block for each value, the lowest for zero.
+    """One row: a block for each value; zero has the lowest one.
 
     Args:
         values: percent, oldest first.
-        width: characters at most; neighbours share one, and the highest of them counts.
+        width: most characters; None: any number. Neighbours that share a character show their maximum.
     """
     return "".join(_GAP if value is None else _block(value) for value in _narrowed(values, width))
 
 
 def chart(values: Values, threshold: float | None, rows: int = _ROWS) -> list[str]:
-    """Several rows, the highest first, with a line where the threshold is and its figure beside it."""
+    """Several rows, the highest first, with a line at the threshold and its value beside it."""
     line = None if threshold is None else min(rows - 1, int(threshold * rows / _FULL))
     lines = []
     for row in reversed(range(rows)):
@@ -35,7 +35,7 @@ def chart(values: Values, threshold: float | None, rows: int = _ROWS) -> list[st
 
 
 def _cell(value: float | None, row: int, rows: int, empty: str) -> str:
-    """The part of a value's column that lies in one row. Zero is a thin block, so that it is told from a gap."""
+    """The part of a value's column in one row. Zero is a thin block, so that it differs from a gap."""
     if value is None:
         return _GAP
     eighths = max(1, round(min(value, _FULL) / _FULL * rows * len(_BLOCKS))) - row * len(_BLOCKS)

@@ -1,11 +1,11 @@
-"""What `top` shows: workers, and their GPUs with what runs on them, cut to what fits. Pure, but for building tables."""
+"""The tables of `top`: workers, and GPUs with their holders, cut to the height of the terminal. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
-from cli.figures import NOTHING, age, gib, or_nothing, percent, printable, span
+from cli.formatting import DASH, age, gib, or_dash, percent, printable, span
 from cli.sparkline import Values, sparkline
 from schemas.api.gpus import GpuClaimView, GpuView
 from schemas.api.instances import InstanceView
@@ -18,14 +18,14 @@ if TYPE_CHECKING:  # slow to import
 
 _WORKERS: Final = ("WORKER", "STATE", "GPUS", "INSTANCES", "CLAIMED", "SEEN")
 _GPUS: Final = ("WORKER", "GPU", "USED/CLAIMED/TOTAL", "UTIL", "", "INSTANCE", "DEPLOYMENT", "IDLE FOR", "STOPS IN")
-_AROUND: Final = 6  # lines beside the rows: heading, titles, empty ones, the notes
-_FEWEST: Final = 3
+_OTHER_LINES: Final = 6  # lines beside the rows: heading, titles, blank lines, notes
+_MIN_ROWS: Final = 3
 _COLOURS: Final = {"busy": "green", "idle": "red", "unknown": "yellow"}
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
-    """What was read at one moment. There may be more GPUs than are in it."""
+class Snapshot:
+    """What was read at one time. `gpus_in_all` counts also the GPUs that were not read."""
 
     url: str
     now: datetime
@@ -37,48 +37,48 @@ class Picture:
     series: Mapping[str, Values] = field(default_factory=dict)
 
 
-def view_of(picture: Picture, *, lines: int | None, note: str = "") -> "Group":
-    """The picture as tables.
+def view_of(snapshot: Snapshot, *, lines: int | None, note: str = "") -> "Group":
+    """The snapshot as tables.
 
     Args:
-        picture: what was read.
-        lines: how many fit; None: all is shown.
-        note: what is wrong now, if anything.
+        snapshot: what was read.
+        lines: height of the terminal; None: unlimited.
+        note: the present problem, if there is one.
     """
     from rich.console import Group  # noqa: PLC0415 - slow to import
     from rich.text import Text  # noqa: PLC0415 - slow to import
 
-    shown_workers, shown_gpus = _fitting(picture, lines)
-    parts: list[Text | Table] = [Text(f"{picture.url}  {picture.now.astimezone():%H:%M:%S}")]
+    shown_workers, shown_gpus = _rows_that_fit(snapshot, lines)
+    parts: list[Text | Table] = [Text(f"{snapshot.url}  {snapshot.now.astimezone():%H:%M:%S}")]
     if note:
         parts.append(Text(printable(note), style="yellow"))
-    parts.append(_table(_WORKERS, [_worker(w, picture.now) for w in picture.workers[:shown_workers]]))
-    parts += _more(len(picture.workers) - shown_workers, "workers", "gpuward get workers lists all")
+    parts.append(_table(_WORKERS, [_worker(w, snapshot.now) for w in snapshot.workers[:shown_workers]]))
+    parts += _more(len(snapshot.workers) - shown_workers, "workers", "use gpuward get workers to see all")
     rows: list[list[str]] = []
     verdicts: list[str] = []
-    for gpu in picture.gpus:
-        for row, verdict in _gpu(gpu, picture):
+    for gpu in snapshot.gpus:
+        for row, verdict in _gpu(gpu, snapshot):
             rows.append(row)
             verdicts.append(verdict)
-    titles = [title or f"LAST {span(picture.window_s).upper()}" for title in _GPUS]
+    titles = [title or f"LAST {span(snapshot.window_s).upper()}" for title in _GPUS]
     parts += [Text(""), _table(titles, rows[:shown_gpus], verdicts)]
-    left_out = picture.gpus_in_all - len({(r[0], r[1]) for r in rows[:shown_gpus] if r[1]})
-    parts += _more(left_out, "GPUs", "--worker NAME shows those of one worker")
+    left_out = snapshot.gpus_in_all - len({(r[0], r[1]) for r in rows[:shown_gpus] if r[1]})
+    parts += _more(left_out, "GPUs", "use --worker NAME to see those of one worker")
     return Group(*parts)
 
 
 def gpus_that_fit(lines: int | None, most: int) -> int:
-    """How many GPUs are worth reading for so many lines."""
-    return most if lines is None else max(_FEWEST, min(most, lines))
+    """How many GPUs to read for a terminal of so many lines."""
+    return most if lines is None else max(_MIN_ROWS, min(most, lines))
 
 
-def _fitting(picture: Picture, lines: int | None) -> tuple[int, int]:
-    """How many rows of workers and of GPUs fit. Workers get a third, or less where they are few."""
+def _rows_that_fit(snapshot: Snapshot, lines: int | None) -> tuple[int, int]:
+    """How many rows of workers and of GPUs fit. Workers get at most a third."""
     if lines is None:
-        return len(picture.workers), sum(max(1, len(g.status.claims)) for g in picture.gpus)
-    room = max(2 * _FEWEST, lines - _AROUND)
-    workers = min(len(picture.workers), max(_FEWEST, room // 3))
-    return workers, room - workers
+        return len(snapshot.workers), sum(max(1, len(g.status.claims)) for g in snapshot.gpus)
+    rows = max(2 * _MIN_ROWS, lines - _OTHER_LINES)
+    workers = min(len(snapshot.workers), max(_MIN_ROWS, rows // 3))
+    return workers, rows - workers
 
 
 def _worker(view: WorkerView, now: datetime) -> list[str]:
@@ -88,34 +88,34 @@ def _worker(view: WorkerView, now: datetime) -> list[str]:
     return [view.name, status.state, gpus, str(status.instances), claimed, age(status.last_seen, now)]
 
 
-def _gpu(view: GpuView, picture: Picture) -> list[tuple[list[str], str]]:
-    """A row for each claim on the GPU, or one without; and each one's verdict."""
+def _gpu(view: GpuView, snapshot: Snapshot) -> list[tuple[list[str], str]]:
+    """A row for each claim on the GPU, or one row without a claim. Each comes with its verdict."""
     status = view.status
     memory = "/".join(gib(mib) for mib in (status.used_mib, status.claimed_mib, status.memory_mib))
-    drawn = sparkline(picture.series.get(view.uid, ()), 30)
+    drawn = sparkline(snapshot.series.get(view.uid, ()), 30)
     first = [status.worker, str(status.index), memory, percent(status.utilization), drawn]
-    rows = [_claim(claim, picture) for claim in status.claims] or [([NOTHING, "", "", ""], "")]
+    rows = [_claim(claim, snapshot) for claim in status.claims] or [([DASH, "", "", ""], "")]
     again = [status.worker, "", "", "", ""]
     return [((first if n == 0 else again) + cells, verdict) for n, (cells, verdict) in enumerate(rows)]
 
 
-def _claim(claim: GpuClaimView, picture: Picture) -> tuple[list[str], str]:
-    """Who holds it, since when it is idle, and in which time a policy will act."""
-    instance = picture.instances.get(claim.instance)
-    watched = instance.status.utilization if instance else None
-    if watched is None:
-        return [claim.instance, claim.deployment, NOTHING, NOTHING], ""
-    idle_for = age(watched.low_since, picture.now)
-    due = NOTHING
-    if watched.verdict == "unknown" and watched.due_at is None:
-        due = or_nothing(watched.reason)
-    elif watched.dry_run or watched.action == "notify":
-        due = NOTHING  # it takes nothing away
-    elif watched.verdict == "idle":
+def _claim(claim: GpuClaimView, snapshot: Snapshot) -> tuple[list[str], str]:
+    """The holder, how long it has been idle, when its policy will act, and its verdict."""
+    instance = snapshot.instances.get(claim.instance)
+    judged = instance.status.utilization if instance else None
+    if judged is None:
+        return [claim.instance, claim.deployment, DASH, DASH], ""
+    idle_for = age(judged.low_since, snapshot.now)
+    due = DASH
+    if judged.verdict == "unknown" and judged.due_at is None:
+        due = or_dash(judged.reason)
+    elif judged.dry_run or judged.action == "notify":
+        due = DASH  # the policy stops nothing
+    elif judged.verdict == "idle":
         due = "idle"
-    elif watched.due_at is not None and watched.low_since is not None:
-        due = age(picture.now, max(watched.due_at, picture.now))
-    return [claim.instance, claim.deployment, idle_for, due], watched.verdict
+    elif judged.due_at is not None and judged.low_since is not None:
+        due = age(snapshot.now, max(judged.due_at, snapshot.now))
+    return [claim.instance, claim.deployment, idle_for, due], judged.verdict
 
 
 def _table(titles: Sequence[str], rows: Sequence[Sequence[str]], verdicts: Sequence[str] = ()) -> "Table":

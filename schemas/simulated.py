@@ -27,7 +27,7 @@ class SimulatedGpu(Wire):
 
 
 class SimulatedReserve(Wire):
-    """Capacity that the operator of a simulated host keeps back from placement."""
+    """Capacity that placement must not use."""
 
     host_memory: SizeMib = Field(0, description="Main memory of the host.")
     gpu_memory: SizeMib = Field(0, description="Memory of each GPU.")
@@ -47,7 +47,7 @@ class SimulatedWorker(Wire):
     cpus: Annotated[int, Field(ge=1, le=65536)] = Field(64, description="CPU cores.")
     labels: dict[Text, ScalarText] = Field({}, description="Labels of the worker, for placement.")
     gpus: Annotated[tuple[SimulatedGpu, ...], Field(max_length=64)] = Field((), description="GPUs by kind.")
-    reserved: SimulatedReserve = Field(SimulatedReserve(), description="Capacity that is kept back from placement.")
+    reserved: SimulatedReserve = Field(SimulatedReserve(), description="Capacity that placement must not use.")
     telemetry_seconds: Seconds | None = Field(
         None,
         description="Time after the start of the agent after which its GPUs cannot be read any more, as if NVML hung."

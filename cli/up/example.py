@@ -1,9 +1,9 @@
-"""The example deployment: two instances of a simulated engine. Made only where there is none of its name."""
+"""The example deployment: two instances of a simulated engine."""
 
 from typing import TYPE_CHECKING, Any, Final
 
-from cli.answers import Json, parse, path_of
-from cli.waiting import Narrator, Target, until_running
+from cli.api import Json, parse, path_of
+from cli.wait import ProgressLog, Target, until_running
 from schemas.api.deployments import DeploymentView
 
 if TYPE_CHECKING:  # slow to import
@@ -20,11 +20,11 @@ EXAMPLE_MANIFEST: Final[dict[str, Any]] = {
 _RUNNING_WITHIN_S: Final = 60.0
 
 
-async def run_example(api: "Api", narrator: Narrator) -> None:
-    """Makes the example where it is missing and waits until it runs, unless the user stopped it.
+async def run_example(api: "Api", progress: ProgressLog) -> None:
+    """Creates the example if it does not exist, and waits until it runs unless the user has stopped it.
 
     Raises:
-        CliError: it does not run.
+        CliError: it does not start to run.
     """
     path = path_of("deployments", EXAMPLE_NAME)
     raw: Json | None = await api.find(path)
@@ -32,4 +32,4 @@ async def run_example(api: "Api", narrator: Narrator) -> None:
         raw = await api.put(path, {k: v for k, v in EXAMPLE_MANIFEST.items() if k not in ("kind", "name")})
     view = parse(DeploymentView, raw)
     if not view.status.intents:
-        await until_running(api, [Target(view.name, view.uid, view.generation)], _RUNNING_WITHIN_S, narrator)
+        await until_running(api, [Target(view.name, view.uid, view.generation)], _RUNNING_WITHIN_S, progress)

@@ -1,4 +1,4 @@
-"""Which workers `up` runs: this host's GPUs, the hosts of a file, or made-up ones."""
+"""Which workers `up` runs: this host, simulated hosts of a file, or default simulated hosts."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,7 @@ _GPUS: Final = [{"model": "NVIDIA H100 80GB HBM3", "memory": "80GiB", "count": 8
 
 @dataclass(frozen=True, slots=True)
 class LocalHost:
-    """A worker to run here. `simulate` is the file that says what it is made of; None: it is this host."""
+    """A worker to run here. `simulate` is the file of simulated hosts; None: the worker is this host."""
 
     name: str
     simulate: Path | None = None
@@ -25,17 +25,17 @@ class LocalHost:
 
 @dataclass(frozen=True, slots=True)
 class HostChoice:
-    """What the user said about hosts: a file of simulated ones, and how many there shall be."""
+    """What the user chose: a file of simulated hosts, and their number."""
 
     simulate: Path | None = None
     agents: int | None = None
 
 
 def simulated_hosts(choice: HostChoice, data_dir: Path) -> list[LocalHost]:
-    """Simulated hosts as the user chose; their file is written into the data folder where none was named.
+    """The simulated hosts to run. Without a file of the user, one is written into the data folder.
 
     Raises:
-        UsageError: the file is none of simulated hosts, or holds fewer than were asked for.
+        UsageError: the file is not valid, or has fewer hosts than requested.
     """
     file = choice.simulate
     if file is None:
@@ -45,20 +45,20 @@ def simulated_hosts(choice: HostChoice, data_dir: Path) -> list[LocalHost]:
     file = file.absolute()
     names = read_host_names(file)
     if choice.agents is not None and choice.agents > len(names):
-        raise UsageError(f"--agents: {choice.agents} are wanted, but {file} holds {len(names)} hosts; add some to it")
+        raise UsageError(f"--agents: must be at most {len(names)}, the number of hosts in {file}, got {choice.agents}")
     names = names[: choice.agents]
     if len(names) > MAX_LOCAL_AGENTS:
         raise UsageError(
-            f"--simulate: {len(names)} hosts are too many for one process; use --agents {MAX_LOCAL_AGENTS}"
+            f"--simulate: {len(names)} hosts exceed the limit of one process; use --agents {MAX_LOCAL_AGENTS}"
         )
     return [LocalHost(name, file) for name in names]
 
 
 def read_host_names(file: Path) -> list[str]:
-    """The names of a file's hosts, `count` spelled out.
+    """The names of the hosts in a file; an entry with `count` has several.
 
     Raises:
-        UsageError: it cannot be read, or is no file of simulated hosts; the message names the field.
+        UsageError: the file cannot be read or is not valid. The message names the field.
     """
     try:
         return list(SimulatedHosts.model_validate(yaml.safe_load(file.read_text(encoding="utf-8"))).expanded())
@@ -66,9 +66,9 @@ def read_host_names(file: Path) -> list[str]:
         raise UsageError(f"--simulate: {file} cannot be read: {error}") from error
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "(the whole)"
+        where = ".".join(str(part) for part in first["loc"]) or "(file)"
         raise UsageError(
-            f"--simulate: {file} is no file of simulated hosts: {where}: {first['msg']}; "
+            f"--simulate: {file} does not describe simulated hosts: {where}: {first['msg']}; "
             "write for example: workers: [{name: gpu-1, gpus: [{model: H100, memory: 80GiB, count: 8}]}]"
         ) from error
     except ValueError as error:

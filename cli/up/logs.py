@@ -1,4 +1,4 @@
-"""Logs of `up`: all of them in a rotating file, errors on the terminal too."""
+"""The logs of `up`: everything goes to a rotating file, errors also to the terminal."""
 
 import logging
 import sys
@@ -13,10 +13,10 @@ _KEPT: Final = 3
 
 
 def log_to(file: Path) -> None:
-    """Sends this process's logs to `file`, which is kept below 16 MiB with three older ones beside it.
+    """Writes the logs of this process to `file`, up to 16 MiB, and keeps three older files.
 
     Raises:
-        OSError: the file cannot be written.
+        OSError: the file is not writable.
     """
     to_file = RotatingFileHandler(file, maxBytes=_MAX_BYTES, backupCount=_KEPT, encoding="utf-8")
     to_terminal = logging.StreamHandler(sys.stderr)

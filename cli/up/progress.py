@@ -1,11 +1,11 @@
-"""Progress of a start: a spinner and a line per step on a terminal, plain lines elsewhere."""
+"""Shows the progress of a start: a spinner and a line per step on a terminal, else only lines."""
 
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from cli.figures import printable
+from cli.formatting import printable
 from cli.output import console
 
 if TYPE_CHECKING:  # slow to import
@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # slow to import
 
 
 class Progress:
-    """Tells which step is under way, and how long each took."""
+    """Prints the current step, and how long each step took."""
 
     def __init__(self) -> None:
         self._console = console()
@@ -21,10 +21,10 @@ class Progress:
 
     @contextmanager
     def step(self, doing: str) -> Iterator[None]:
-        """A step. Where it fails, its line stays as the last one."""
+        """Runs a step. If it fails, its line stays the last one."""
         begun = time.monotonic()
         if not self._console.is_terminal:
-            self.say(f"{doing} ...")
+            self.print(f"{doing} ...")
             yield
         else:
             self._status = self._console.status(doing)
@@ -33,15 +33,15 @@ class Progress:
                     yield
             finally:
                 self._status = None
-        self.say(f"{doing}: done in {time.monotonic() - begun:.1f} s")
+        self.print(f"{doing}: done in {time.monotonic() - begun:.1f} s")
 
     def detail(self, line: str) -> None:
-        """What happens within the present step."""
+        """Shows what happens within the current step."""
         if self._status is not None:
             self._status.update(printable(line.strip()))
         else:
-            self.say(f"  {printable(line.strip())}")
+            self.print(f"  {printable(line.strip())}")
 
-    def say(self, text: str) -> None:
-        """A line that stays."""
+    def print(self, text: str) -> None:
+        """Prints text that stays."""
         self._console.print(text, soft_wrap=True)

@@ -1,1 +1,1 @@
-"""The client verbs, by what they are about. Each reads or writes through the HTTP API only."""
+"""The client verbs. Each reads or writes through the HTTP API only."""

@@ -1,16 +1,16 @@
-"""The verb that makes room: defrag."""
+"""The verb `defrag`."""
 
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from cli.answers import parse, path_of
+from cli.api import parse, path_of
 from cli.errors import CliError, UsageError
-from cli.figures import age, gib, or_nothing, short_gpus
+from cli.formatting import age, gib, or_dash, short_gpus, some
+from cli.manifests import manifest_as_json, read_manifests
 from cli.output import Format, print_data, print_table
-from cli.verb import OutputOption, run
-from cli.verbs.change import manifest_as_json, read_manifests
+from cli.runner import OutputOption, run
 from schemas.api.defrag import DefragView, RelocationsView
 
 if TYPE_CHECKING:  # slow to import
@@ -23,25 +23,29 @@ _NAMED: Final = 8  # instances in one line
 @app.command()
 def defrag(
     ctx: typer.Context,
-    plan: Annotated[bool, typer.Option("--plan", help="Only show what would be moved.")] = False,
-    apply: Annotated[bool, typer.Option("--apply", help="Move it: a copy comes up, then the old one goes.")] = False,
+    plan: Annotated[bool, typer.Option("--plan", help="Show the relocations without starting them.")] = False,
+    apply: Annotated[
+        bool,
+        typer.Option("--apply", help="Start the relocations. Each replacement runs before the old instance stops."),
+    ] = False,
     file: Annotated[
-        str | None, typer.Option("--file", "-f", help="Make room for these deployments too; `-` reads stdin.")
+        str | None,
+        typer.Option("--file", "-f", help="Also free capacity for the deployments in this manifest; `-` reads stdin."),
     ] = None,
     output: OutputOption = Format.TABLE,
 ) -> None:
-    """Move running instances so that those that wait fit. Without a flag: show how far earlier moves have come.
+    """Relocate running instances so that pending ones fit. Without a flag, show the progress of earlier relocations.
 
-    Ends with 1 if some would not fit even so.
+    Exit with 1 if some instances would still not fit.
     """
     if plan and apply:
-        raise typer.BadParameter("--plan and --apply exclude each other")
+        raise typer.BadParameter("--plan and --apply cannot be used together")
 
     async def work(api: "Api") -> None:
         if not plan and not apply:
             if file is not None:
-                raise UsageError("--file goes with --plan or --apply")
-            _show_moves(await api.get(path_of("defrag")), output)
+                raise UsageError("--file requires --plan or --apply")
+            _print_relocations(await api.get(path_of("defrag")), output)
             return
         manifests = [manifest_as_json(one) for one in read_manifests(file)] if file is not None else []
         raw = await api.post(path_of("defrag"), {"apply": apply, "manifests": manifests})
@@ -49,39 +53,33 @@ def defrag(
         if output.for_programs:
             print_data(raw, output)
         else:
-            _print(view)
+            _print_plan(view)
         if view.left:
-            raise CliError(f"no moves would make room for {_some(view.left)}")
+            raise CliError(f"no relocations free enough capacity for {some(view.left, _NAMED)}")
 
     run(ctx, work)
 
 
-def _print(view: DefragView) -> None:
+def _print_plan(view: DefragView) -> None:
     rows = [
         [m.instance, ",".join(m.workers), ",".join(m.to_workers), short_gpus(m.to_gpus), gib(m.memory_mib)]
         for m in view.moves
     ]
-    empty = "nothing is moved" if view.left else "nothing has to be moved"
+    empty = "no relocations are planned" if view.left else "no relocations are needed"
     print_table(["INSTANCE", "FROM", "TO", "GPUS", "MEMORY"], rows, empty=empty)
     if view.fits:
-        print(f"\nthen fit: {_some(view.fits)}")
+        print(f"\nwill fit: {some(view.fits, _NAMED)}")
     if view.applied:
-        print("the moves have been ordered; `gpuward defrag` and `gpuward events` tell how far they have come")
+        print("relocations started; see their progress with `gpuward defrag`")
 
 
-def _some(names: list[str]) -> str:
-    """The first of them, and how many more there are."""
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more
-
-
-def _show_moves(raw: Any, output: Format) -> None:
+def _print_relocations(raw: Any, output: Format) -> None:
     if output.for_programs:
         print_data(raw, output)
         return
     now = datetime.now(UTC)
     rows = [
-        [m.instance, m.state, ",".join(m.to_workers), or_nothing(m.copy_name), age(m.created_at, now), m.message]
+        [m.instance, m.state, ",".join(m.to_workers), or_dash(m.copy_name), age(m.created_at, now), m.message]
         for m in parse(RelocationsView, raw).items
     ]
-    print_table(["INSTANCE", "STATE", "TO", "COPY", "AGE", "MESSAGE"], rows, empty="no instance was ever moved")
+    print_table(["INSTANCE", "STATE", "TO", "COPY", "AGE", "MESSAGE"], rows, empty="no relocations found")

@@ -1,28 +1,28 @@
-"""Verbs that tell of the past: report."""
+"""The verb `report`."""
 
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from cli.answers import parse, path_of
+from cli.api import parse, path_of
 from cli.errors import UsageError
 from cli.idle_report import as_csv, policies_table, report_table, summary
 from cli.output import Format, print_data, print_table
-from cli.verb import run, seconds
+from cli.runner import parse_seconds, run
 from schemas.api.history import IdleReport
 
 if TYPE_CHECKING:  # slow to import
     from cli.client import Api
 
 app = typer.Typer()
-_reports = typer.Typer(no_args_is_help=True, help="Print what was claimed, used and wasted.")
+_reports = typer.Typer(no_args_is_help=True, help="Report how GPUs were used.")
 app.add_typer(_reports, name="report")
 _WEEK_S: Final = 7 * 86_400.0
 
 
 class ReportFormat(StrEnum):
-    """How to print a report."""
+    """An output format of a report."""
 
     TABLE = "table"
     JSON = "json"
@@ -34,24 +34,38 @@ class ReportFormat(StrEnum):
 def idle(
     ctx: typer.Context,
     since: Annotated[
-        float, typer.Option("--since", parser=seconds, metavar="DURATION", help="How far back, such as 7d or 12h.")
+        float,
+        typer.Option(
+            "--since",
+            parser=parse_seconds,
+            metavar="DURATION",
+            show_default="7d",
+            help="Start of the report as time before now, such as 7d or 12h.",
+        ),
     ] = _WEEK_S,
     minimum: Annotated[
         int | None,
-        typer.Option("--min-gpu-utilization", min=1, max=100, help="Replay a policy of this many percent."),
+        typer.Option(
+            "--min-gpu-utilization",
+            min=1,
+            max=100,
+            help="Also replay a policy with this minimum, in percent. Requires --time-window.",
+        ),
     ] = None,
     window: Annotated[
         float | None,
-        typer.Option("--time-window", parser=seconds, metavar="DURATION", help="The replayed policy's window."),
+        typer.Option(
+            "--time-window", parser=parse_seconds, metavar="DURATION", help="Time window of the replayed policy."
+        ),
     ] = None,
-    output: Annotated[ReportFormat, typer.Option("--output", "-o", help="How to print.")] = ReportFormat.TABLE,
+    output: Annotated[ReportFormat, typer.Option("--output", "-o", help="Output format.")] = ReportFormat.TABLE,
 ) -> None:
-    """Print GPU hours by deployment: claimed, used, wasted, freed, and what a stricter policy would have freed."""
+    """Report GPU hours by deployment. They are claimed, used, wasted, or freed by a policy."""
 
     async def work(api: "Api") -> None:
         if (minimum is None) != (window is None):
             missing = "--time-window" if window is None else "--min-gpu-utilization"
-            raise UsageError(f"{missing} is missing: a policy is replayed only where both it and the other are given")
+            raise UsageError(f"{missing} is required: a replay needs both --min-gpu-utilization and --time-window")
         raw = await api.get(
             path_of("reports", "idle"),
             since=f"{since:.15g}s",
@@ -65,7 +79,7 @@ def idle(
         if output is ReportFormat.CSV:
             print(as_csv(report), end="")
             return
-        print_table(*report_table(report), empty="no GPU was claimed in that time")
+        print_table(*report_table(report), empty="no GPU was claimed in this time")
         if report.policies:
             print()
             print_table(*policies_table(report), empty="")

@@ -1,4 +1,4 @@
-"""The verb top: a picture of the cluster now, again and again."""
+"""The verb `top`: a view of the cluster that refreshes."""
 
 import asyncio
 import sys
@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from cli.answers import parse, path_of
+from cli.api import parse, path_of
 from cli.errors import CliError
 from cli.output import console
-from cli.top_view import Picture, gpus_that_fit, view_of
-from cli.verb import run, seconds
+from cli.runner import parse_seconds, run
+from cli.top_view import Snapshot, gpus_that_fit, view_of
 from schemas.api.gpus import GpuView
 from schemas.api.history import UtilizationView
 from schemas.api.instances import InstanceView
@@ -30,40 +30,47 @@ _PAGE: Final = 1000
 @app.command()
 def top(
     ctx: typer.Context,
-    once: Annotated[bool, typer.Option("--once", "-n", help="Print once and end.")] = False,
-    worker: Annotated[str | None, typer.Option("--worker", help="Only this worker.")] = None,
+    once: Annotated[bool, typer.Option("--once", "-n", help="Print once and exit.")] = False,
+    worker: Annotated[str | None, typer.Option("--worker", help="Show only this worker.")] = None,
     window: Annotated[
-        float, typer.Option("--window", parser=seconds, metavar="DURATION", help="How much of the past is drawn.")
+        float,
+        typer.Option(
+            "--window",
+            parser=parse_seconds,
+            metavar="DURATION",
+            show_default="10m",
+            help="Length of the utilization graph.",
+        ),
     ] = 600.0,
 ) -> None:
-    """Watch workers and GPUs: memory, utilization, who is idle and when it is stopped. Ctrl-C ends it."""
+    """Show workers and GPUs live. Each GPU has its memory, utilization, and when a policy stops its instances."""
     live = not once and sys.stdout.isatty()
 
     async def work(api: "Api") -> None:
         out = console()
         if not live:
             with out.capture() as captured:
-                out.print(view_of(await _look(api, worker, window, None), lines=None))
+                out.print(view_of(await _read(api, worker, window, None), lines=None))
             print("\n".join(line.rstrip() for line in captured.get().splitlines()))
             return
         from rich.live import Live  # noqa: PLC0415 - slow to import
 
-        picture = await _look(api, worker, window, out.height)
-        with Live(view_of(picture, lines=out.height), console=out, screen=True, auto_refresh=False) as screen:
+        snapshot = await _read(api, worker, window, out.height)
+        with Live(view_of(snapshot, lines=out.height), console=out, screen=True, auto_refresh=False) as screen:
             while True:
                 await asyncio.sleep(_PERIOD_S)
                 note = ""
                 try:
-                    picture = await _look(api, worker, window, out.height)
-                except CliError as error:  # a controller that restarts, and all that it may say meanwhile
-                    note = f"{str(error).splitlines()[0]}; still trying, this is of {picture.now.astimezone():%H:%M:%S}"
-                screen.update(view_of(picture, lines=out.height, note=note), refresh=True)
+                    snapshot = await _read(api, worker, window, out.height)
+                except CliError as error:  # any error, while a controller restarts
+                    note = f"{str(error).splitlines()[0]}; retrying, last read at {snapshot.now.astimezone():%H:%M:%S}"
+                screen.update(view_of(snapshot, lines=out.height, note=note), refresh=True)
 
     run(ctx, work, endless=live)
 
 
-async def _look(api: "Api", worker: str | None, window_s: float, lines: int | None) -> Picture:
-    """Reads what is to be shown, and no more than fits."""
+async def _read(api: "Api", worker: str | None, window_s: float, lines: int | None) -> Snapshot:
+    """Reads what fits the terminal."""
     if worker is not None:
         workers = [parse(WorkerView, await api.get(path_of("workers", worker)))]
     else:
@@ -79,7 +86,7 @@ async def _look(api: "Api", worker: str | None, window_s: float, lines: int | No
         uuids = ",".join(gpu.uid for gpu in gpus[begin : begin + _MOST_AT_ONCE])
         answer = await api.get(path_of("utilization"), gpus=uuids, window=f"{window_s:.15g}s")
         series |= {one.gpu: one.values for one in parse(UtilizationView, answer).series}
-    return Picture(
+    return Snapshot(
         url=api.url,
         now=datetime.now(UTC),
         window_s=window_s,

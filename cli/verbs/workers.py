@@ -1,40 +1,28 @@
 """Verbs of operators about workers: cordon, uncordon, drain."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from cli.answers import path_of
-from cli.verb import run
-
-if TYPE_CHECKING:  # slow to import
-    from cli.client import Api
+from cli.runner import post
 
 app = typer.Typer()
-WorkerArgument = Annotated[str, typer.Argument(metavar="WORKER", help="The worker's name.")]
+WorkerArgument = Annotated[str, typer.Argument(metavar="WORKER", help="Name of the worker.")]
 
 
 @app.command()
 def cordon(ctx: typer.Context, worker: WorkerArgument) -> None:
-    """Place nothing new on a worker; what runs there goes on."""
-    _ask(ctx, worker, "cordon", "cordoned")
+    """Place no new instances on a worker. Its running instances stay."""
+    post(ctx, ("workers", worker, "cordon"), f"worker/{worker} cordoned")
 
 
 @app.command()
 def uncordon(ctx: typer.Context, worker: WorkerArgument) -> None:
-    """End a cordon or a drain."""
-    _ask(ctx, worker, "uncordon", "uncordoned")
+    """End the cordon or drain of a worker."""
+    post(ctx, ("workers", worker, "uncordon"), f"worker/{worker} uncordoned")
 
 
 @app.command()
 def drain(ctx: typer.Context, worker: WorkerArgument) -> None:
-    """Cordon a worker and move its instances elsewhere."""
-    _ask(ctx, worker, "drain", "is draining")
-
-
-def _ask(ctx: typer.Context, worker: str, action: str, done: str) -> None:
-    async def work(api: "Api") -> None:
-        await api.post(path_of("workers", worker, action))
-        print(f"worker/{worker} {done}")
-
-    run(ctx, work)
+    """Cordon a worker and move its instances to other workers."""
+    post(ctx, ("workers", worker, "drain"), f"worker/{worker} is draining")

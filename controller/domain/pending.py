@@ -14,8 +14,8 @@ class PendingInstance:
         priority: of its deployment.
         preempt: may preempt lower-priority instances.
         waited_s: seconds since it became pending.
-        pushing: its preemption victims have not ended yet.
-        promised: the ask for the one place that relocations free for it.
+        preempting: its preemption victims have not ended yet.
+        relocation_target: the ask for the one place that relocations free for it.
     """
 
     ask: Ask

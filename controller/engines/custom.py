@@ -54,7 +54,7 @@ class CustomEngine(SingleEngine):
         return (1,) if resources.gpu_memory != "auto" or resources.exclusive else (0,)
 
     def analysis(self, spec: DeploymentSpec) -> Analysis | None:  # noqa: ARG002 - the same for every spec
-        """None: there is no model to read."""
+        """None: a command has nothing to read."""
         return None
 
     def need(self, spec: DeploymentSpec, result: Any) -> Need:  # noqa: ARG002 - the same for every spec

@@ -53,6 +53,10 @@ _FP8_CACHE: Final = 1.0
 _READ: Final = ("dtype", "quantization", "kv-cache-dtype", "mm-encoder-tp-mode", "mm-enable-dp-encoder")
 # Flags that other engines have too.
 _COMMON_FLAGS: Final = frozenset({"host", "port", "model", "revision", "device", "config"})
+# What to do instead of setting a reserved flag.
+BY_PARALLEL: Final = "set it under parallel"
+BY_PLACEMENT: Final = "it follows from the placement"
+BY_RESOURCES: Final = "set resources.gpu_memory instead, which is then claimed"
 _VOCABULARY_PAD: Final = 64  # both pad the vocabulary to a multiple of this before they divide it
 
 

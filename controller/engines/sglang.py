@@ -7,13 +7,17 @@ from controller.domain.splits import Split
 from controller.engines.base import EngineProcess, Launch, SpecError, probe_order
 from controller.engines.flags import figure, stated
 from controller.engines.memory import mib
-from controller.engines.model_server import CONTEXT_MIB, ModelServer, ServerTable, outside_parts
-from controller.engines.source import repository
+from controller.engines.model_server import (
+    BY_PARALLEL,
+    BY_PLACEMENT,
+    BY_RESOURCES,
+    CONTEXT_MIB,
+    ModelServer,
+    ServerTable,
+    outside_parts,
+)
+from controller.engines.source import offline_env, repository
 from schemas.manifest.deployment import DeploymentSpec
-
-_BY_PARALLEL: Final = "set it under parallel"
-_BY_PLACEMENT: Final = "it follows from the placement"
-_BY_RESOURCES: Final = "set resources.gpu_memory instead, which is then claimed"
 
 WHOLE_GPU: Final = 0.85  # for a GPU that is claimed whole, if it is enough; about its own default
 _LEAST: Final = 0.05
@@ -53,20 +57,20 @@ _TABLE: Final = ServerTable(
         "model": "set it as model",
         "model-path": "set it as model",
         "revision": "set it as model: hf:org/name@revision",
-        "tp": _BY_PARALLEL,
-        "tp-size": _BY_PARALLEL,
-        "tensor-parallel-size": _BY_PARALLEL,
-        "pp-size": _BY_PARALLEL,
-        "pipeline-parallel-size": _BY_PARALLEL,
-        "dp": _BY_PARALLEL,
-        "dp-size": _BY_PARALLEL,
-        "data-parallel-size": _BY_PARALLEL,
-        "nnodes": _BY_PLACEMENT,
-        "node-rank": _BY_PLACEMENT,
-        "dist-init-addr": _BY_PLACEMENT,
-        "nccl-init-addr": _BY_PLACEMENT,
-        "base-gpu-id": _BY_PLACEMENT,
-        "mem-fraction-static": _BY_RESOURCES,
+        "tp": BY_PARALLEL,
+        "tp-size": BY_PARALLEL,
+        "tensor-parallel-size": BY_PARALLEL,
+        "pp-size": BY_PARALLEL,
+        "pipeline-parallel-size": BY_PARALLEL,
+        "dp": BY_PARALLEL,
+        "dp-size": BY_PARALLEL,
+        "data-parallel-size": BY_PARALLEL,
+        "nnodes": BY_PLACEMENT,
+        "node-rank": BY_PLACEMENT,
+        "dist-init-addr": BY_PLACEMENT,
+        "nccl-init-addr": BY_PLACEMENT,
+        "base-gpu-id": BY_PLACEMENT,
+        "mem-fraction-static": BY_RESOURCES,
         "max-total-tokens": "it follows from context-length and max-running-requests; set those",
         "enable-metrics": "always on: requests are counted by it",
         "device": "engine sglang runs on GPUs",
@@ -128,7 +132,7 @@ class SglangEngine(ModelServer):
         return EngineProcess(
             argv=(*argv, *_TABLE.flags(spec)),
             needs_port=True,  # all ranks open one, for health checks
-            env={"HF_HUB_OFFLINE": "1"} if spec.model is not None and spec.model.startswith("path:") else {},
+            env=offline_env(spec),
             probe=probe_order(spec, "/health") if serves else None,
             request_model=model if served is None else str(served),
             request_gauges=("sglang:num_running_reqs", "sglang:num_queue_reqs") if serves else (),

@@ -15,6 +15,7 @@ from controller.engines.base import (
     model_reference,
     probe_order,
 )
+from controller.engines.model_server import GPU_COUNTS
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.quantities import parse_duration_s, parse_size_mib
 from schemas.wire import SimulatedLoad
@@ -27,7 +28,6 @@ _MAX_EXIT_CODE: Final = 255
 _MAX_PERCENT: Final = 100.0
 _MAX_STEPS: Final = 1000
 _GPU_COUNTS: Final = (1, 2, 4, 8)  # these commonly divide a model's heads
-_COUNTS_OF_A_MODEL: Final = (1, 2, 3, 4, 5, 6, 7, 8, 16)  # where known heads decide which are allowed
 _MAX_FIGURE: Final = 10_000_000
 Steps = tuple[tuple[float, float], ...]
 
@@ -132,7 +132,7 @@ class SimulatedEngine(SingleEngine):
 
     def gpu_counts(self, spec: DeploymentSpec) -> tuple[int, ...]:
         """The counts that its heads may allow, or the common ones."""
-        return _COUNTS_OF_A_MODEL if "heads" in parse_args(spec) else _GPU_COUNTS
+        return GPU_COUNTS if "heads" in parse_args(spec) else _GPU_COUNTS
 
     def analysis(self, spec: DeploymentSpec) -> Analysis | None:
         """Sleeps in the child for `analysis_seconds`, if set."""

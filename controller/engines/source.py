@@ -52,6 +52,11 @@ def refuse_other_models(spec: DeploymentSpec, engine: str, *, gguf: bool) -> Non
         raise SpecError(f"model: {engine} reads what follows '@' as a revision; rename the folder")
 
 
+def offline_env(spec: DeploymentSpec) -> dict[str, str]:
+    """The environment that keeps a server off the hub where the model is a folder."""
+    return {"HF_HUB_OFFLINE": "1"} if spec.model is not None and spec.model.startswith("path:") else {}
+
+
 def repository(spec: DeploymentSpec) -> tuple[str, str | None]:
     """The model for the server's command line: a folder, or a name on the hub with its revision if one is given."""
     reference = model_reference(spec) or ""

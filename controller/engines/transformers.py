@@ -18,7 +18,7 @@ from controller.engines.base import (
 from controller.engines.capability import demanded_capability
 from controller.engines.flags import flags
 from controller.engines.memory import loaded_bytes, mib
-from controller.engines.source import model_analysis, refuse_other_models
+from controller.engines.source import model_analysis, offline_env, refuse_other_models
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.reasons import Reason
 
@@ -104,9 +104,7 @@ class TransformersEngine(SingleEngine):
     def process(self, spec: DeploymentSpec, launch: Launch) -> EngineProcess:  # noqa: ARG002 - it uses all visible GPUs
         """`transformers serve MODEL`, bound to this model: it refuses requests for another."""
         reference = model_reference(spec) or ""
-        env = {"PYTHONUNBUFFERED": "1"}
-        if spec.model is not None and spec.model.startswith("path:"):
-            env["HF_HUB_OFFLINE"] = "1"
+        env = {"PYTHONUNBUFFERED": "1"} | offline_env(spec)
         argv = ("transformers", "serve", reference, "--host", "127.0.0.1", "--port", "{port}", *flags(spec, _RESERVED))
         return EngineProcess(
             argv=argv, needs_port=True, env=env, probe=probe_order(spec, "/health"), request_model=reference

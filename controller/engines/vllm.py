@@ -9,13 +9,16 @@ from controller.domain.placement import Compatibility
 from controller.domain.splits import Split
 from controller.engines.base import EngineProcess, Launch, probe_order
 from controller.engines.flags import figure, stated
-from controller.engines.model_server import ModelServer, ServerTable, outside_parts
-from controller.engines.source import repository
+from controller.engines.model_server import (
+    BY_PARALLEL,
+    BY_PLACEMENT,
+    BY_RESOURCES,
+    ModelServer,
+    ServerTable,
+    outside_parts,
+)
+from controller.engines.source import offline_env, repository
 from schemas.manifest.deployment import DeploymentSpec
-
-_BY_PARALLEL: Final = "set it under parallel"
-_BY_PLACEMENT: Final = "it follows from the placement"
-_BY_RESOURCES: Final = "set resources.gpu_memory instead, which is then claimed"
 
 # For a GPU that is claimed whole, if it is enough: vLLM's own default, which leaves a margin for what it does not
 # account for.
@@ -62,21 +65,21 @@ _TABLE: Final = ServerTable(
         "port": "the agent chooses it",
         "model": "set it as model",
         "revision": "set it as model: hf:org/name@revision",
-        "tensor-parallel-size": _BY_PARALLEL,
-        "pipeline-parallel-size": _BY_PARALLEL,
-        "data-parallel-size": _BY_PARALLEL,
-        "data-parallel-size-local": _BY_PLACEMENT,
-        "data-parallel-start-rank": _BY_PLACEMENT,
-        "data-parallel-address": _BY_PLACEMENT,
-        "data-parallel-rpc-port": _BY_PLACEMENT,
-        "distributed-executor-backend": _BY_PLACEMENT,
-        "nnodes": _BY_PLACEMENT,
-        "node-rank": _BY_PLACEMENT,
-        "master-addr": _BY_PLACEMENT,
-        "master-port": _BY_PLACEMENT,
-        "headless": _BY_PLACEMENT,
-        "gpu-memory-utilization": _BY_RESOURCES,
-        "kv-cache-memory-bytes": _BY_RESOURCES,
+        "tensor-parallel-size": BY_PARALLEL,
+        "pipeline-parallel-size": BY_PARALLEL,
+        "data-parallel-size": BY_PARALLEL,
+        "data-parallel-size-local": BY_PLACEMENT,
+        "data-parallel-start-rank": BY_PLACEMENT,
+        "data-parallel-address": BY_PLACEMENT,
+        "data-parallel-rpc-port": BY_PLACEMENT,
+        "distributed-executor-backend": BY_PLACEMENT,
+        "nnodes": BY_PLACEMENT,
+        "node-rank": BY_PLACEMENT,
+        "master-addr": BY_PLACEMENT,
+        "master-port": BY_PLACEMENT,
+        "headless": BY_PLACEMENT,
+        "gpu-memory-utilization": BY_RESOURCES,
+        "kv-cache-memory-bytes": BY_RESOURCES,
         "device": "engine vllm runs on GPUs",
         "config": "write what is in the file under args",
         "uds": "the agent's proxy connects to a port",
@@ -127,7 +130,7 @@ class VllmEngine(ModelServer):
         return EngineProcess(
             argv=(*argv, *_TABLE.flags(spec)),
             needs_port=serves,
-            env={"HF_HUB_OFFLINE": "1"} if spec.model is not None and spec.model.startswith("path:") else {},
+            env=offline_env(spec),
             probe=probe_order(spec, "/health") if serves else None,
             request_model=str(names[0]) if names and names[0] is not None else model,
             request_gauges=("vllm:num_requests_running", "vllm:num_requests_waiting") if serves else (),

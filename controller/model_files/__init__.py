@@ -1,1 +1,1 @@
-"""Readers of model metadata; bounded, run in the killable child."""
+"""Readers of model metadata. They are bounded, and run in the killable child."""

@@ -1,6 +1,6 @@
-"""What the killable child is told to run: plain functions from a JSON value to a JSON value.
+"""The functions that the killable child runs. Each takes a JSON value and returns a JSON value.
 
-They import nothing slow at the top: a child starts for every model that is read.
+Slow imports are not at the top: a child starts for every model that is read.
 """
 
 import time
@@ -19,12 +19,12 @@ MAX_SIMULATED_S: Final = 3600.0
 
 
 def model_facts(payload: dict[str, Any]) -> dict[str, Any]:
-    """Reads what a model's files say; no weights are read, let alone downloaded.
+    """Reads the facts of a model from its files. Weights are neither read nor downloaded.
 
     Args:
-        payload: the source: `{"path": folder}`, `{"gguf": file}` or `{"repo": name, "revision": revision}`, the last
-            with an optional `"endpoint": URL` and, where the repository holds several GGUF models, `"file": name`.
-            Each with optional `"adapters"`: a list of sources, whose bytes are added up.
+        payload: the source: `{"path": folder}`, `{"gguf": file}` or `{"repo": name, "revision": revision}`. A repo
+            may have `"endpoint": URL`, and `"file": name` where it holds several GGUF models. Each may have
+            `"adapters"`, a list of sources whose bytes are added up.
 
     Returns:
         `ModelFacts` as JSON.
@@ -34,30 +34,30 @@ def model_facts(payload: dict[str, Any]) -> dict[str, Any]:
     """
     adapters = payload.get("adapters", [])
     if len(adapters) > MAX_ADAPTERS:
-        raise MetadataError(f"{len(adapters)} adapters are more than {MAX_ADAPTERS}; name fewer", retryable=False)
+        raise MetadataError(f"{len(adapters)} adapters, more than {MAX_ADAPTERS}; name fewer", retryable=False)
     try:
         facts = facts_of(*_files(payload))
         return facts_to_json(replace(facts, adapter_bytes=sum(_adapter_bytes(*_files(one)) for one in adapters)))
     except MemoryError as error:
         raise MetadataError(
-            "the model's headers need more memory than its reader may take; give resources.gpu_memory",
+            "the model's headers exceed the reader's memory limit; set resources.gpu_memory",
             retryable=False,
         ) from error
 
 
 def facts_of(files: ModelFiles, gguf_file: str | None = None) -> ModelFacts:
-    """What a model's files say of it.
+    """The facts of a model from its files.
 
     Args:
-        files: the model's own, or those that others lie beside.
-        gguf_file: the GGUF file to read; None: safetensors and `.bin` go before the only one there may be.
+        files: those of the model's folder; it may hold other files.
+        gguf_file: the GGUF file to read; None: safetensors and `.bin` come before the only GGUF model, if there is one.
 
     Raises:
         MetadataError: see there.
     """
     gguf_file = gguf_file or _only_gguf(files)
     if gguf_file is not None:
-        from controller.model_files.gguf_facts import gguf_facts  # noqa: PLC0415 - brings numpy with it
+        from controller.model_files.gguf_facts import gguf_facts  # noqa: PLC0415 - imports numpy
 
         return gguf_facts(files, gguf_file)
     weights = read_weights(files)
@@ -85,9 +85,9 @@ def _only_gguf(files: ModelFiles) -> str | None:
 
 
 def _files(source: dict[str, Any]) -> tuple[ModelFiles, str | None]:
-    """The files of a source, and which GGUF one it names, if any."""
+    """The files of a source, and the GGUF file that it names, if any."""
     if "repo" in source:
-        from controller.model_files.huggingface import HubFiles  # noqa: PLC0415 - brings TLS with it
+        from controller.model_files.huggingface import HubFiles  # noqa: PLC0415 - imports TLS
 
         return HubFiles(source["repo"], source["revision"], source.get("endpoint")), source.get("file")
     path = Path(source["gguf"] if "gguf" in source else source["path"])
@@ -97,6 +97,6 @@ def _files(source: dict[str, Any]) -> tuple[ModelFiles, str | None]:
 
 
 def simulated_need(payload: dict[str, Any]) -> dict[str, Any]:
-    """Takes `seconds`, then returns the `memory_mib` that it was given (None: unknown)."""
+    """Takes `seconds`, then returns the given `memory_mib` (None: unknown)."""
     time.sleep(min(float(payload["seconds"]), MAX_SIMULATED_S))
     return {"memory_mib": payload["memory_mib"]}

@@ -1,7 +1,7 @@
-"""What Transformers takes where a config.json does not say, by `model_type`.
+"""Transformers' defaults for fields missing in a config.json, by `model_type`.
 
-A nested config is mostly written without the fields that equal its class's defaults, so the models that see cannot be
-read without these. Each figure stands in that type's `configuration_*.py` of github.com/huggingface/transformers.
+A nested config mostly omits fields that equal its class's defaults, so multimodal models cannot be read without these.
+Each figure is in that type's `configuration_*.py` of github.com/huggingface/transformers.
 """
 
 from collections.abc import Mapping
@@ -29,20 +29,20 @@ DEFAULTS: Final[Mapping[str, Mapping[str, int]]] = {
 VISION_HEADS: Final[Mapping[str, int]] = {
     "clip_vision_model": 12, "siglip_vision_model": 12, "pixtral": 16, "qwen2_5_vl": 16, "qwen2_vl": 16,
 }  # fmt: skip
-# Towers that are kept whole where their heads cannot be divided: InternViT-6B has 25 (`_init_attn` in intern_vit.py of
-# vLLM).
-ANY_SPLIT_VISION: Final = frozenset({"intern_vit_6b"})
-# Every how many layers one looks at the whole context and not through the window; of files that do not say it
-# themselves. By Transformers' names and by llama.cpp's, which are the same or these.
-FULL_EVERY: Final[Mapping[str, int]] = {
+# Vision towers that servers keep whole if their heads cannot be divided: InternViT-6B has 25 heads (`_init_attn` in
+# intern_vit.py of vLLM).
+WHOLE_VISION_TOWERS: Final = frozenset({"intern_vit_6b"})
+# Period of the layers with full attention among layers with a window, for files that do not give it. By Transformers'
+# and llama.cpp's names of the types.
+FULL_ATTENTION_PERIOD: Final[Mapping[str, int]] = {
     "gemma2": 2, "gemma3_text": 6, "gemma3": 6, "cohere2": 4, "llama4_text": 4, "llama4": 4, "gpt_oss": 2, "gpt-oss": 2,
 }  # fmt: skip
-# All of their layers look through the window that their files name.
+# Types of which all layers have the window of the file.
 ALL_WINDOWED: Final = frozenset({"mistral", "mixtral", "phi3", "phimoe", "starcoder2"})
-# They have a latent, yet servers keep whole heads of them: vLLM's list of models that it runs on latents
+# Types with a latent, for which servers still cache whole heads: vLLM's list of models with a latent cache
 # (`is_deepseek_mla` in its transformers_utils/model_arch_config_convertor.py) lacks them.
-WHOLE_HEADS: Final = frozenset({"minicpm3"})
-# They give one vector for a text, or a score, and no tokens one after another. Names of both, as above.
+WHOLE_HEAD_CACHE: Final = frozenset({"minicpm3"})
+# Types that return a vector or a score instead of generating tokens. Names of both, as above.
 ENCODERS: Final = frozenset({
     "albert", "bert", "camembert", "deberta", "deberta-v2", "distilbert", "electra", "ernie", "eurobert",
     "gemma-embedding", "gte", "jina-bert-v2", "jina-bert-v3", "llama-embed", "mobilebert", "modern-bert", "modernbert",

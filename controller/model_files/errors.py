@@ -1,11 +1,11 @@
-"""How reading a model's metadata can fail."""
+"""The error of reading a model's metadata."""
 
 
 class MetadataError(Exception):
     """A model's need could not be read (reason `metadata_unknown`).
 
-    `retryable` says whether trying again may help: the folder may appear, the hub may answer. A file that is corrupt
-    stays so until its owner acts.
+    `retryable`: a later try may succeed, for example when the folder appears or the hub answers. A corrupt file stays
+    corrupt until its owner replaces it.
     """
 
     def __init__(self, message: str, *, retryable: bool) -> None:

@@ -1,4 +1,4 @@
-"""A model's files as the readers see them: names, sizes and ranges of bytes, be they in a folder or on a hub."""
+"""A model's files for the readers: names, sizes and byte ranges, in a folder or on a hub."""
 
 import errno
 import os
@@ -10,19 +10,19 @@ from typing import Final, Protocol, TypeVar
 from controller.model_files.errors import MetadataError
 
 MAX_FILES: Final = 20_000
-_POINTER: Final = b"version https://git-lfs"  # how a file begins that stands for one that Git LFS did not fetch
+_POINTER: Final = b"version https://git-lfs"  # the beginning of a pointer file that Git LFS has not replaced
 _POINTER_MAX_BYTES: Final = 1024
 
 T = TypeVar("T")
 
 
 class ModelFiles(Protocol):
-    """One model's files on the top floor of its folder or repository.
+    """One model's files at the top level of its folder or repository.
 
     Attributes:
-        name: how messages call the model.
+        name: the model's name in messages.
         sizes: bytes of each file, by name.
-        revision: the commit that is read; None: a folder has none.
+        revision: the commit that is read; None for a folder.
     """
 
     name: str
@@ -30,21 +30,21 @@ class ModelFiles(Protocol):
     revision: str | None
 
     def read(self, name: str, start: int, length: int) -> bytes:
-        """`length` bytes of a file from `start` on; fewer only where it ends.
+        """`length` bytes of a file from `start`; fewer only at its end.
 
         Raises:
-            MetadataError: retryable where it cannot be read now.
+            MetadataError: retryable, if it cannot be read now.
         """
 
     def each(self, function: Callable[[str], T], names: Iterable[str]) -> Iterator[T]:
-        """The function's results in the names' order; several at once where that is quicker."""
+        """The function's results in the order of the names; several calls at once where that is faster."""
 
 
 class LocalFolder:
-    """The files of a folder, links to files among them; what is in folders below does not count.
+    """The files of a folder, links to files included; subfolders are ignored.
 
     Raises:
-        MetadataError: retryable where there is no such folder (yet).
+        MetadataError: retryable, if the folder does not exist (yet).
     """
 
     revision: str | None = None
@@ -57,8 +57,8 @@ class LocalFolder:
                 self.sizes: Mapping[str, int] = dict(_regular_files(entries, folder))
         except OSError as error:
             raise MetadataError(
-                f"{folder} is not a folder that the controller can read ({error.strerror or error}); create it there, "
-                "or give resources.gpu_memory",
+                f"{folder}: the controller cannot read this folder ({error.strerror or error}); create it there, "
+                "or set resources.gpu_memory",
                 retryable=True,
             ) from error
 
@@ -74,31 +74,33 @@ class LocalFolder:
             ) from error
 
     def each(self, function: Callable[[str], T], names: Iterable[str]) -> Iterator[T]:
-        """One after another: a disk is quick."""
+        """One after another: a disk is fast."""
         return map(function, names)
 
 
 def _regular_files(entries: Iterable[os.DirEntry[str]], folder: Path) -> Iterator[tuple[str, int]]:
     for n, entry in enumerate(entries):
         if n >= MAX_FILES:
-            raise MetadataError(f"{folder} holds more than {MAX_FILES} entries; is it a model's?", retryable=False)
+            raise MetadataError(
+                f"{folder}: holds more than {MAX_FILES} entries; is it a model folder?", retryable=False
+            )
         try:
             found = entry.stat()
-        except OSError as error:  # a link to nowhere or to itself, or gone meanwhile
+        except OSError as error:  # a broken or circular link, or deleted meanwhile
             if error.errno in (errno.ENOENT, errno.ELOOP):
                 continue
             raise
-        if stat.S_ISREG(found.st_mode):  # a pipe would keep its reader for ever
+        if stat.S_ISREG(found.st_mode):  # reading a pipe could block for ever
             yield entry.name, found.st_size
 
 
 def where(files: ModelFiles, name: str) -> str:
-    """How messages call one of the files; whatever is not printable is escaped, since anybody may have named it."""
+    """A file's name in messages. Unprintable names are escaped, since names are untrusted."""
     shown = name if name.isprintable() else repr(name)
     return f"{files.name}/{shown}"
 
 
 def refuse_pointer(files: ModelFiles, name: str) -> None:
-    """Raises MetadataError, retryable, where Git LFS has yet to put the file in the place of its pointer."""
+    """Raises a retryable MetadataError if the file is a Git LFS pointer."""
     if files.sizes[name] <= _POINTER_MAX_BYTES and files.read(name, 0, len(_POINTER)) == _POINTER:
-        raise MetadataError(f"{where(files, name)} is only a pointer of Git LFS; run: git lfs pull", retryable=True)
+        raise MetadataError(f"{where(files, name)}: is a Git LFS pointer; run: git lfs pull", retryable=True)

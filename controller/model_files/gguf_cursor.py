@@ -1,4 +1,4 @@
-"""Goes through the front of a file that nobody vouches for: it never reads beyond the file, nor beyond a limit."""
+"""A cursor over the beginning of an untrusted file. It never reads beyond the file or a size limit."""
 
 import struct
 from typing import Final
@@ -7,16 +7,16 @@ from controller.model_files.errors import MetadataError
 from controller.model_files.files import ModelFiles, where
 
 MAX_HEADER_BYTES: Final = 64 * 2**20  # the largest vocabularies take about 12 MiB
-_FIRST_BYTES: Final = 2**20  # then twice as much each time, so that a hub is asked a few times only
+_FIRST_BYTES: Final = 2**20  # then twice as much each time, so that few requests reach a hub
 _U32: Final = struct.Struct("<I")
 _U64: Final = struct.Struct("<Q")
 
 
 class Cursor:
-    """A place in a file. Every step forward is checked before it is made.
+    """A position in a file. Every step forward is checked first.
 
     Raises:
-        MetadataError: terminal, naming the file, where a step would leave it; retryable where it cannot be read.
+        MetadataError: terminal if a step would leave the file, retryable if it cannot be read; names the file.
     """
 
     def __init__(self, files: ModelFiles, name: str) -> None:
@@ -25,15 +25,15 @@ class Cursor:
         self._buffer = b""
         self.at = 0
 
-    def wrong(self, what: str, *, retryable: bool = False) -> MetadataError:
-        """The error that says what is wrong with this file; retryable where it may only be on its way here."""
+    def invalid(self, what: str, *, retryable: bool = False) -> MetadataError:
+        """The error for an invalid file; retryable if it may still be copied."""
         return MetadataError(f"{where(self._files, self._name)}: {what}; replace the file", retryable=retryable)
 
     def skip(self, length: int) -> int:
-        """Goes forward, and returns where it was."""
+        """Moves forward, and returns the position before."""
         at = self.at
         if length > self._end - at:
-            raise self.wrong(f"its header says more than {self._end} bytes hold")
+            raise self.invalid(f"its header exceeds the {self._end} bytes that may be read")
         self.at = at + length
         if self.at > len(self._buffer):
             self._fill()
@@ -50,12 +50,12 @@ class Cursor:
         return int(_U64.unpack_from(self._buffer, at)[0])
 
     def take(self, length: int) -> bytes:
-        """Bytes as they stand there."""
+        """The next bytes."""
         at = self.skip(length)
         return self._buffer[at : at + length]
 
     def text(self, max_bytes: int) -> str | None:
-        """A string: its length, then UTF-8. None where it is longer than anybody needs, or no text."""
+        """A string: its length, then UTF-8. None if it is longer than the limit or not UTF-8."""
         length = self.u64()
         if length > max_bytes:
             self.skip(length)
@@ -68,5 +68,5 @@ class Cursor:
     def _fill(self) -> None:
         wanted = min(max(self.at, 2 * len(self._buffer), _FIRST_BYTES), self._end)
         self._buffer += self._files.read(self._name, len(self._buffer), wanted - len(self._buffer))
-        if len(self._buffer) < wanted:  # it was cut off since its size was read
-            raise MetadataError(f"{where(self._files, self._name)} has become shorter", retryable=True)
+        if len(self._buffer) < wanted:  # truncated since its size was read
+            raise MetadataError(f"{where(self._files, self._name)} was truncated while it was read", retryable=True)

@@ -1,4 +1,4 @@
-"""What a model in GGUF files says of itself, in the words that are used of all models."""
+"""Facts of a model in GGUF files, in the common form of all models."""
 
 import re
 from collections import Counter
@@ -10,7 +10,7 @@ from gguf.constants import Keys
 
 from controller.domain.model_facts import ModelFacts
 from controller.model_files.config_fields import is_count, is_word
-from controller.model_files.defaults import ENCODERS, FULL_EVERY
+from controller.model_files.defaults import ENCODERS, FULL_ATTENTION_PERIOD
 from controller.model_files.errors import MetadataError
 from controller.model_files.files import ModelFiles, refuse_pointer, where
 from controller.model_files.gguf_header import ArrayLength, GgufHeader, Value, missing, read_header
@@ -21,21 +21,21 @@ _SUFFIX: Final = ".gguf"
 
 
 def gguf_facts(files: ModelFiles, name: str) -> ModelFacts:
-    """Reads a model of one file, or of all the parts of which `name` is one.
+    """Reads a model of one file, or of all parts if `name` is one of several.
 
     Raises:
-        MetadataError: retryable where files are missing, terminal where one is corrupt or no model; names it.
+        MetadataError: retryable if a file is missing, terminal if one is corrupt or not a model; names the file.
     """
     headers = _headers(files, name)
     values = headers[0].values
     kind = values.get(Keys.General.TYPE, "model")
     if kind != "model":
-        raise MetadataError(f"{where(files, name)} is of type {kind!r} and no model", retryable=False)
+        raise MetadataError(f"{where(files, name)}: type is {kind!r}, must be 'model'", retryable=False)
     return _with_values(_of_tensors(files, name, headers), values)
 
 
 def gguf_bytes(files: ModelFiles, name: str) -> int:
-    """Bytes of the tensors, whatever they are of: an adapter, say.
+    """Bytes of the tensors, of any type of file, such as an adapter.
 
     Raises:
         MetadataError: as `gguf_facts`.
@@ -44,10 +44,10 @@ def gguf_bytes(files: ModelFiles, name: str) -> int:
 
 
 def only_model(files: ModelFiles) -> str | None:
-    """The file of the one GGUF model among the files, its first part; None where there is none.
+    """The first file of the only GGUF model in the folder; None if there is none.
 
     Raises:
-        MetadataError: terminal, where there are several: we do not guess which.
+        MetadataError: terminal, if there are several.
     """
     found = sorted(n for n in files.sizes if n.endswith(_SUFFIX) and not n.startswith("mmproj"))
     first = [n for n in found if (part := _PART.fullmatch(n)) is None or int(part["number"]) == 1]
@@ -96,7 +96,7 @@ def _with_values(facts: ModelFacts, values: Mapping[str, Value]) -> ModelFacts:
         return next((most for key in keys if (most := _most(value(key)))), None)
 
     heads, hidden = count(Keys.Attention.HEAD_COUNT), count(Keys.LLM.EMBEDDING_LENGTH)
-    # Files of before llama.cpp kept the latent form in its cache do not have these: there it keeps whole heads.
+    # Files from before llama.cpp cached latents lack these keys: for them it caches whole heads.
     latent = count(Keys.Attention.KEY_LENGTH_MLA) is not None
     head_dim = count(Keys.Attention.KEY_LENGTH_MLA, Keys.Attention.KEY_LENGTH)
     v_head_dim = count(Keys.Attention.VALUE_LENGTH_MLA, Keys.Attention.VALUE_LENGTH)
@@ -126,7 +126,7 @@ def _with_values(facts: ModelFacts, values: Mapping[str, Value]) -> ModelFacts:
 
 
 def _with_layers(facts: ModelFacts, layers: int, arch: str, values: Mapping[str, Value]) -> ModelFacts:
-    """Layers without heads of their own keep a state instead of a cache; some look through a window only."""
+    """Adds the layers by kind. Layers without key-value heads keep a state instead of a cache."""
     facts = replace(facts, layers=layers)
     interval = values.get(Keys.LLM.FULL_ATTENTION_INTERVAL.format(arch=arch))
     if isinstance(interval, int) and interval > 0:
@@ -136,8 +136,8 @@ def _with_layers(facts: ModelFacts, layers: int, arch: str, values: Mapping[str,
     window = values.get(Keys.Attention.SLIDING_WINDOW.format(arch=arch))
     pattern = values.get(Keys.Attention.SLIDING_WINDOW_PATTERN.format(arch=arch))
     full = layers - uncached
-    # Others name a window, too, that llama.cpp does not use.
-    every = pattern if isinstance(pattern, int) and is_count(pattern) else FULL_EVERY.get(arch)
+    # Other types have a window in their files that llama.cpp does not use.
+    every = pattern if isinstance(pattern, int) and is_count(pattern) else FULL_ATTENTION_PERIOD.get(arch)
     if is_count(window) and isinstance(pattern, tuple) and len(pattern) == layers:
         full -= sum(map(bool, pattern))
     elif is_count(window) and every is not None:
@@ -152,7 +152,7 @@ def _with_layers(facts: ModelFacts, layers: int, arch: str, values: Mapping[str,
 
 
 def _most(value: Value) -> int | None:
-    """A number above zero; of one for each layer the greatest."""
+    """A number above zero; the largest where there is one per layer."""
     if isinstance(value, tuple):
         value = max((n for n in value if is_count(n)), default=None)
     return value if isinstance(value, int) and is_count(value) else None

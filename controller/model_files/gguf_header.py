@@ -1,7 +1,7 @@
-"""Reads a GGUF file's header: key-value pairs, then what tensors there are.
+"""Reads a GGUF file's header: key-value pairs, then the list of tensors.
 
-The numbers of types, their sizes and the keys' names are the `gguf` library's. Its reader is not used: it believes
-every length that it reads, and makes several objects for each of the hundred thousands of tokens in a vocabulary.
+The numbers and sizes of types and the names of keys come from the `gguf` library. Its reader is not used: it trusts
+every length, and creates several objects for each of the hundred thousands of tokens in a vocabulary.
 The format: github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
 
@@ -19,8 +19,8 @@ from controller.model_files.gguf_cursor import Cursor
 
 MAX_KEYS: Final = 2**16
 MAX_TENSORS: Final = 2**17  # the largest public models have under 3,000
-MAX_ITEMS: Final = 2**22  # of one array; vocabularies have up to 300,000
-MAX_KEPT_ITEMS: Final = 4096  # arrays with a number for each layer are kept, those of the vocabulary only counted
+MAX_ITEMS: Final = 2**22  # in one array; vocabularies have up to 300,000
+MAX_KEPT_ITEMS: Final = 4096  # keeps arrays with a number per layer; those of the vocabulary are only counted
 _MAX_NAME_BYTES: Final = 2**16
 _MAX_TEXT_BYTES: Final = 256
 _MAX_DIMENSIONS: Final = 4
@@ -39,7 +39,7 @@ _SCALARS: Final[Mapping[int, struct.Struct]] = {
 
 @dataclass(frozen=True, slots=True)
 class ArrayLength:
-    """An array that was not kept."""
+    """The length of an array that is not kept."""
 
     items: int
 
@@ -49,10 +49,10 @@ Value: TypeAlias = int | float | bool | str | tuple[int | float | bool, ...] | A
 
 @dataclass(frozen=True, slots=True)
 class GgufHeader:
-    """What a file says of itself.
+    """A file's header.
 
     Attributes:
-        values: by key; None for texts too long to be kept.
+        values: by key; None for texts that are too long to keep.
         dtypes: bytes of its tensors by type, such as `Q4_K`.
         parameters: elements of its tensors.
     """
@@ -66,23 +66,23 @@ def read_header(files: ModelFiles, name: str) -> GgufHeader:
     """Reads and checks one file's header.
 
     Raises:
-        MetadataError: retryable where the file cannot be read or is too short for its tensors, terminal where it is
-            corrupt or unknown; names the file.
+        MetadataError: retryable if the file cannot be read or is too short for its tensors, terminal if it is corrupt
+            or of an unknown version; names the file.
     """
     cursor = Cursor(files, name)
     if cursor.take(len(_MAGIC)) != _MAGIC:
-        raise cursor.wrong("it is no GGUF file")
+        raise cursor.invalid("not a GGUF file")
     version = cursor.u32()
-    if version not in _VERSIONS:  # a file for big-endian machines has its version there, too, in a number we misread
-        raise cursor.wrong(f"GGUF version {version} is not known here ({_VERSIONS[0]} and {_VERSIONS[1]} are)")
+    if version not in _VERSIONS:  # also rejects big-endian files, whose version is misread here
+        raise cursor.invalid(f"unknown GGUF version {version}; must be {_VERSIONS[0]} or {_VERSIONS[1]}")
     tensors, keys = cursor.u64(), cursor.u64()
     if tensors > MAX_TENSORS or keys > MAX_KEYS:
-        raise cursor.wrong(f"it claims {tensors} tensors and {keys} keys (limits {MAX_TENSORS} and {MAX_KEYS})")
+        raise cursor.invalid(f"it claims {tensors} tensors and {keys} keys (limits {MAX_TENSORS} and {MAX_KEYS})")
     values: dict[str, Value] = {}
     for _ in range(keys):
         key = cursor.text(_MAX_NAME_BYTES)
         if key is None:
-            raise cursor.wrong("a key's name is no text")
+            raise cursor.invalid("a key's name is not valid text")
         values[key] = _value(cursor, cursor.u32(), depth=0)
     found = [_tensor(cursor) for _ in range(tensors)]
     _check_cover(cursor, values, found, files.sizes[name])
@@ -101,13 +101,13 @@ def _value(cursor: Cursor, kind: int, depth: int) -> Value:
         return cursor.text(_MAX_TEXT_BYTES)
     if kind == GGUFValueType.ARRAY and depth < _MAX_DEPTH:
         return _array(cursor, depth)
-    raise cursor.wrong(f"a value is of type {kind}, which is not known here")
+    raise cursor.invalid(f"a value has the unknown type {kind}")
 
 
 def _array(cursor: Cursor, depth: int) -> Value:
     kind, items = cursor.u32(), cursor.u64()
     if items > MAX_ITEMS:
-        raise cursor.wrong(f"an array claims {items} items (limit {MAX_ITEMS})")
+        raise cursor.invalid(f"an array claims {items} items (limit {MAX_ITEMS})")
     scalar = _SCALARS.get(kind)
     if scalar is None:
         for _ in range(items):
@@ -131,34 +131,34 @@ def _tensor(cursor: Cursor) -> _Tensor:
     name = cursor.text(_MAX_NAME_BYTES)
     dimensions = cursor.u32()
     if name is None or dimensions > _MAX_DIMENSIONS:
-        raise cursor.wrong("a tensor's entry is malformed")
+        raise cursor.invalid("a tensor's entry is malformed")
     shape = [cursor.u64() for _ in range(dimensions)]
     kind, offset = cursor.u32(), cursor.u64()
     elements = prod(shape)
     try:
         dtype = GGMLQuantizationType(kind)
     except ValueError as error:
-        raise cursor.wrong(f"tensor {name[:100]!r} is of type {kind}, which is not known here") from error
+        raise cursor.invalid(f"tensor {name[:100]!r} has the unknown type {kind}") from error
     block, block_bytes = GGML_QUANT_SIZES[dtype]
     if elements >= _MAX_SIZE or elements % block:
-        raise cursor.wrong(f"tensor {name[:100]!r} of {elements} elements does not consist of blocks of {block}")
+        raise cursor.invalid(f"tensor {name[:100]!r} has {elements} elements, which do not form blocks of {block}")
     return _Tensor(dtype.name, elements, elements // block * block_bytes, offset)
 
 
 def _check_cover(cursor: Cursor, values: Mapping[str, Value], tensors: list[_Tensor], file_bytes: int) -> None:
-    """The tensors must be in the file, and one after another: an overlap would count twice."""
+    """Checks that the tensors are in the file and do not overlap: an overlap would count twice."""
     stated = values.get(Keys.General.ALIGNMENT, GGUF_DEFAULT_ALIGNMENT)
     alignment = stated if isinstance(stated, int) and stated > 0 else GGUF_DEFAULT_ALIGNMENT
     data_bytes = file_bytes - (cursor.at + -cursor.at % alignment)
     end = 0
     for tensor in sorted(tensors, key=lambda tensor: tensor.offset):
         if tensor.offset < end:
-            raise cursor.wrong("tensors overlap")
+            raise cursor.invalid("tensors overlap")
         end = tensor.offset + tensor.size_bytes
     if tensors and end > data_bytes:
-        raise cursor.wrong(f"it ends before its tensors do, by {end - data_bytes} bytes", retryable=True)
+        raise cursor.invalid(f"it ends {end - data_bytes} bytes before its tensors do", retryable=True)
 
 
 def missing(files: ModelFiles, name: str) -> MetadataError:
-    """The error for a file that is not there."""
+    """The error for a missing file."""
     return MetadataError(f"{where(files, name)} is not there (yet)", retryable=True)

@@ -1,6 +1,6 @@
-"""A Hugging Face repository's files, read by range requests; no weights are downloaded.
+"""A Hugging Face repository's files, read by range requests. Weights are not downloaded.
 
-The library is imported when it is needed: a controller whose users name only folders does not have to have it.
+The library is imported on use: a controller without hf: models works without it.
 """
 
 import os
@@ -14,27 +14,27 @@ from controller.model_files.errors import MetadataError
 from controller.model_files.files import MAX_FILES, where
 
 _REQUEST_TIMEOUT_S: Final = 20.0
-_RETRIES: Final = 2  # the whole analysis is tried again, too
+_RETRIES: Final = 2  # the whole analysis is retried too
 _AT_ONCE: Final = 4  # a model of 160 files takes as many requests
 _PARTIAL, _WHOLE = 206, 200
-# Of a URL: who asks, and the signature with which a store behind the hub lets anybody in. Errors are shown and kept.
+# Secrets in a URL: credentials, and the signature for a store behind the hub. Error messages are shown and stored.
 _SECRETS: Final = re.compile(r"(?<=://)[^/\s@]+@|\?[^\s'\")]+")
-_MAX_TOLD: Final = 1000
+_MAX_MESSAGE: Final = 1000
 
 T = TypeVar("T")
 
 
 class HubFiles:
-    """The files on the top floor of a repository at one commit.
+    """The files at the top level of a repository at one commit.
 
     Args:
         repo: org/name.
-        revision: branch, tag or commit; what it stands for now is what is read.
-        endpoint: URL of a mirror; None: where the library goes by itself.
+        revision: branch, tag or commit; resolved to a commit now.
+        endpoint: URL of a mirror; None: the library's default.
 
     Raises:
-        MetadataError: retryable where the hub cannot be reached or access may be granted, terminal where it has no such
-            model for us.
+        MetadataError: retryable if the hub is unreachable or access may still be granted, terminal if it has no such
+            public model.
     """
 
     def __init__(self, repo: str, revision: str, endpoint: str | None = None) -> None:
@@ -42,7 +42,7 @@ class HubFiles:
         self._repo, self._endpoint = repo, endpoint
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
         os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
-        with _told(self.name):
+        with _as_metadata_error(self.name):
             from huggingface_hub import HfApi  # noqa: PLC0415 - see the module's docstring
 
             api = HfApi(endpoint=endpoint)
@@ -50,10 +50,12 @@ class HubFiles:
         self.revision: str | None = info.sha
         siblings = info.siblings or []
         if len(siblings) > MAX_FILES:
-            raise MetadataError(f"{self.name} holds more than {MAX_FILES} files; is it a model's?", retryable=False)
+            raise MetadataError(
+                f"{self.name}: holds more than {MAX_FILES} files; is it a model repository?", retryable=False
+            )
         files = [s for s in siblings if "/" not in s.rfilename]
         if any(s.size is None for s in files):
-            raise MetadataError(f"{self.name}: the hub does not tell the files' sizes", retryable=False)
+            raise MetadataError(f"{self.name}: the hub does not report the files' sizes", retryable=False)
         self.sizes: Mapping[str, int] = {s.rfilename: s.size or 0 for s in files}
 
     def read(self, name: str, start: int, length: int) -> bytes:
@@ -61,7 +63,7 @@ class HubFiles:
         length = min(length, self.sizes[name] - start)
         if length <= 0:
             return b""
-        with _told(where(self, name)):
+        with _as_metadata_error(where(self, name)):
             from huggingface_hub import hf_hub_url  # noqa: PLC0415 - see the module's docstring
             from huggingface_hub.utils import (  # type: ignore[attr-defined]  # noqa: PLC0415 - not listed, documented
                 build_hf_headers,
@@ -79,12 +81,14 @@ class HubFiles:
             ) as response:
                 hf_raise_for_status(response)
                 if response.status_code != _PARTIAL and (start or response.status_code != _WHOLE):
-                    raise MetadataError(f"{where(self, name)}: the hub does not answer by ranges", retryable=False)
-                # Whoever sends the whole file all the same is not listened to for longer than we asked.
+                    raise MetadataError(
+                        f"{where(self, name)}: the hub does not support range requests", retryable=False
+                    )
+                # A server that sends the whole file anyway is read only up to the requested length.
                 return _at_most(response.iter_bytes(), length)
 
     def each(self, function: Callable[[str], T], names: Iterable[str]) -> Iterator[T]:
-        """A few at once: most of the time is the way there and back."""
+        """A few at once: most of the time is latency."""
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             yield from pool.map(function, names)
 
@@ -100,8 +104,8 @@ def _at_most(chunks: Iterable[bytes], length: int) -> bytes:
 
 
 @contextmanager
-def _told(name: str) -> Iterator[None]:
-    """Turns what the library raises into a MetadataError that says what to do."""
+def _as_metadata_error(name: str) -> Iterator[None]:
+    """Converts the library's errors into a MetadataError that says what to do."""
     try:
         from huggingface_hub.errors import (  # noqa: PLC0415 - see the module's docstring
             EntryNotFoundError,
@@ -112,7 +116,7 @@ def _told(name: str) -> Iterator[None]:
         )
     except ImportError as error:
         raise MetadataError(
-            "hf: models need the package huggingface_hub in the controller; install it or give resources.gpu_memory",
+            "hf: models need the package huggingface_hub in the controller; install it or set resources.gpu_memory",
             retryable=False,
         ) from error
     try:
@@ -121,18 +125,18 @@ def _told(name: str) -> Iterator[None]:
         raise
     except GatedRepoError as error:
         raise MetadataError(
-            f"{name} is gated: have access granted on the hub and set HF_TOKEN in the controller's environment, "
-            "or give resources.gpu_memory",
+            f"{name} is gated: request access on the hub and set HF_TOKEN in the controller's environment, "
+            "or set resources.gpu_memory",
             retryable=True,  # granting it changes no spec
         ) from error
     except (RepositoryNotFoundError, RevisionNotFoundError, EntryNotFoundError, HFValidationError) as error:
         raise MetadataError(
-            f"{name} is not there or not public; check the name, set HF_TOKEN in the controller's environment, "
-            "or give resources.gpu_memory",
+            f"{name} does not exist or is not public; check the name, set HF_TOKEN in the controller's environment, "
+            "or set resources.gpu_memory",
             retryable=False,
         ) from error
     except MemoryError:
         raise
     except Exception as error:  # the library's network errors have no common base of their own
-        told = _SECRETS.sub("", str(error))[:_MAX_TOLD]
-        raise MetadataError(f"{name} cannot be read: {type(error).__name__}: {told}", retryable=True) from error
+        text = _SECRETS.sub("", str(error))[:_MAX_MESSAGE]
+        raise MetadataError(f"{name} cannot be read: {type(error).__name__}: {text}", retryable=True) from error

@@ -1,4 +1,4 @@
-"""Bounded reading of JSON objects from files that anyone may have written."""
+"""Bounded reading of JSON objects from untrusted files."""
 
 import json
 from typing import Any
@@ -8,17 +8,17 @@ from controller.model_files.files import ModelFiles, where
 
 
 def parse_object(text: bytes, source: str) -> dict[str, Any]:
-    """Parses a JSON object; how deep it may be is bounded by Python's own limit on recursion.
+    """Parses a JSON object. Python's recursion limit bounds its depth.
 
     Raises:
-        MetadataError: terminal, naming the source.
+        MetadataError: terminal; names the source.
     """
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise MetadataError(f"{source} is not valid JSON ({error}); replace the file", retryable=False) from error
     if not isinstance(value, dict):
-        raise MetadataError(f"{source} holds no JSON object; replace the file", retryable=False)
+        raise MetadataError(f"{source} is not a JSON object; replace the file", retryable=False)
     return value
 
 
@@ -26,7 +26,7 @@ def read_object(files: ModelFiles, name: str, max_bytes: int) -> dict[str, Any]:
     """Reads a JSON object of at most `max_bytes` from one of a model's files.
 
     Raises:
-        MetadataError: retryable where the file cannot be read, terminal where it is too large or no JSON object.
+        MetadataError: retryable if the file cannot be read, terminal if it is too large or not a JSON object.
     """
     source = where(files, name)
     if files.sizes[name] > max_bytes:

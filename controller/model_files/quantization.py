@@ -1,27 +1,27 @@
-"""How a config says that its weights are quantised."""
+"""The quantisation in a config.json."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from controller.domain.model_facts import Quantization
-from controller.model_files.config_fields import Floors, is_count, is_word
+from controller.model_files.config_fields import ConfigScopes, is_count, is_word
 
-# Files in which quantisers of before Transformers 4.33, and ModelOpt still, write it down, and whose they are.
-QUANTISED_BESIDE: Final[Mapping[str, str]] = {
+# Separate files for it, with their methods: of quantisers before Transformers 4.33, and of ModelOpt.
+QUANTIZATION_FILES: Final[Mapping[str, str]] = {
     "hf_quant_config.json": "modelopt", "quantize_config.json": "gptq", "quant_config.json": "awq",
 }  # fmt: skip
-# Methods whose name says it all.
+# Methods whose name gives the bits.
 _BITS: Final[Mapping[str, int]] = {"fp8": 8, "fbgemm_fp8": 8, "mxfp4": 4, "awq": 4, "nvfp4": 4}
 _MAX_GROUPS: Final = 64
 
 
-def quantization_of(config: Floors) -> Quantization | None:
-    """None: the weights are what their dtype says."""
+def quantization_of(config: ConfigScopes) -> Quantization | None:
+    """The quantisation; None: the weights have the config's dtype."""
     stated = config.value("quantization_config", "compression_config")
     if not isinstance(stated, dict):
         return None
     method = stated.get("quant_method")
-    if not is_word(method):  # what llm-compressor wrote at first had no name, but this
+    if not is_word(method):  # early llm-compressor wrote no name
         method = "compressed-tensors" if "config_groups" in stated else None
     if not isinstance(method, str):
         return None
@@ -30,7 +30,7 @@ def quantization_of(config: Floors) -> Quantization | None:
 
 
 def _bits(stated: Mapping[str, Any], method: str) -> Iterator[int]:
-    """Where the bits of a weight may stand, in order of trust."""
+    """The bits of a weight by each field that may hold them, the most reliable first."""
     for name in ("bits", "w_bit", "weight_bits"):
         if is_count(stated.get(name)):
             yield int(stated[name])

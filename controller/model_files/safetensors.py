@@ -1,7 +1,7 @@
-"""Reads what a safetensors file holds from its header alone: no tensor is touched.
+"""Reads the tensors of a safetensors file from its header alone.
 
 The format: eight bytes of little-endian header length, the header (a JSON object: tensor name to dtype, shape and data
-offsets), then the data, which the tensors cover without holes. Nothing of it is believed before it was checked.
+offsets), then the data, which the tensors cover without gaps. The header is untrusted, so everything is checked.
 """
 
 import struct
@@ -15,9 +15,9 @@ from controller.model_files.files import ModelFiles, where
 from controller.model_files.json_object import parse_object
 
 MAX_HEADER_BYTES: Final = 64 * 2**20  # the format's own limit is 100 MB; the largest public models stay under 20 MB
-# What is read at first: headers are mostly shorter, so on a hub one request does.
+# The first read. Headers are mostly shorter, so a hub gets one request.
 _FIRST_BYTES: Final = 128 * 2**10
-_MAX_COUNT: Final = 2**63  # larger ones no file can hold, and multiplying them takes time
+_MAX_COUNT: Final = 2**63  # no file holds larger ones, and multiplying them takes time
 _MAX_DIMENSIONS: Final = 32
 _MAX_NAME: Final = 32
 _LENGTH: Final = struct.Struct("<Q")
@@ -30,7 +30,7 @@ _BITS: Final[Mapping[str, int]] = {
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """One tensor of a header. `size_bytes` as its offsets say."""
+    """One tensor of a header. `size_bytes` is from its offsets."""
 
     dtype: str
     elements: int
@@ -38,11 +38,10 @@ class Tensor:
 
 
 def header_text(files: ModelFiles, name: str) -> bytes:
-    """A file's header as it stands there.
+    """The raw header of a file.
 
     Raises:
-        MetadataError: retryable where the file cannot be read or is too short, terminal where its length is beyond
-            limits.
+        MetadataError: retryable if the file cannot be read or is too short, terminal if the header is beyond limits.
     """
     size = files.sizes[name]
     first = files.read(name, 0, min(size, _FIRST_BYTES))
@@ -58,7 +57,7 @@ def parse_header(text: bytes, file_bytes: int, source: str) -> dict[str, Tensor]
     """The tensors of a header, checked against the length of its file.
 
     Raises:
-        MetadataError: terminal, or retryable where the file is too short; names the source.
+        MetadataError: terminal, or retryable if the file is too short; names the source.
     """
     header = parse_object(text, f"the header of {source}")
     header.pop("__metadata__", None)
@@ -78,7 +77,7 @@ def _header_length(prefix: bytes, file_bytes: int, source: str) -> int:
     if length > min(MAX_HEADER_BYTES, file_bytes - _LENGTH.size):
         raise MetadataError(
             f"{source} of {file_bytes} bytes claims a header of {length} (limit {MAX_HEADER_BYTES}); replace the file",
-            retryable=length <= MAX_HEADER_BYTES,  # as below
+            retryable=length <= MAX_HEADER_BYTES,  # it may still be copied
         )
     return length
 
@@ -88,7 +87,7 @@ def _is_count(value: object) -> bool:
 
 
 def _tensor(name: str, entry: Any, source: str) -> tuple[Tensor, tuple[int, int]]:
-    """One entry of a header, with its span in the data."""
+    """The tensor of one header entry, and its span in the data."""
     wrong = MetadataError(
         f"{source}: the header's entry {name[:200]!r} is malformed; replace the file", retryable=False
     )
@@ -108,14 +107,14 @@ def _tensor(name: str, entry: Any, source: str) -> tuple[Tensor, tuple[int, int]
 
 
 def _check_cover(spans: list[tuple[int, int]], data_bytes: int, source: str) -> None:
-    """The tensors must cover the data exactly: an overlap would count twice, a short file is a broken copy."""
+    """Checks that the tensors cover the data exactly: an overlap would count twice, a short file is incomplete."""
     end = 0
     for begin, stop in spans:
         if begin != end:
-            raise MetadataError(f"{source}: tensors overlap or leave holes; replace the file", retryable=False)
+            raise MetadataError(f"{source}: tensors overlap or leave gaps; replace the file", retryable=False)
         end = stop
     if end != data_bytes:
         raise MetadataError(
             f"{source} holds {data_bytes} bytes of tensors, its header says {end}; copy the file again",
-            retryable=end > data_bytes,  # a short one may be on its way here
+            retryable=end > data_bytes,  # a short one may still be copied
         )

@@ -1,4 +1,4 @@
-"""Which of a model's files are its weights, and what they come to. Of two formats that hold the same, one counts."""
+"""Finds the weights among a model's files and adds them up. Of two formats of the same weights, one counts."""
 
 import re
 from collections import Counter
@@ -20,13 +20,13 @@ ADAPTER_BIN_FILE: Final = "adapter_model.bin"
 BIN_INDEX_FILE: Final = "pytorch_model.bin.index.json"
 MAX_INDEX_BYTES: Final = 64 * 2**20
 MAX_SHARDS: Final = 4096
-MAX_HEADERS_BYTES: Final = 128 * 2**20  # of all files together: as Python objects they take about tenfold
+MAX_HEADERS_BYTES: Final = 128 * 2**20  # of all files together; as Python objects they take about ten times that
 MAX_DTYPES: Final = 64
 _FORMATS: Final = (  # best first
     ("safetensors", SINGLE_FILE, INDEX_FILE, "*.safetensors"),
     ("bin", BIN_FILE, BIN_INDEX_FILE, "*.bin"),
 )
-# Beside a model's own: the same weights as its makers' own programs name them, or something that is not the model.
+# Files that are not the model's weights: the same weights in the vendor's own format, or training state.
 _NOT_THE_MODEL: Final = (
     "consolidated*", "adapter_model*", "training_args*", "optimizer*", "scheduler*", "rng_state*", "random_states*",
 )  # fmt: skip
@@ -35,7 +35,7 @@ _PART: Final = re.compile(r"(?P<stem>.+)-\d{5}-of-(?P<parts>\d{5})\.")
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Weights of one format. Of `.bin` files only their length is known: what is in them, only running them tells."""
+    """Weights of one format. Of `.bin` files only the length is known: reading them would run their code."""
 
     format: Literal["safetensors", "bin"]
     size_bytes: int
@@ -44,12 +44,12 @@ class Weights:
 
 
 def read_weights(files: ModelFiles) -> Weights:
-    """Finds a model's weights, or an adapter's, as engines look for them.
+    """Finds the weights of a model or an adapter, in the order of the engines.
 
-    Safetensors go before `.bin`, what has its usual name before what lies about, a model before an adapter beside it.
+    Safetensors come before `.bin`, the usual file name before other names, and a model before an adapter beside it.
 
     Raises:
-        MetadataError: retryable where files are missing, terminal where one is corrupt; names it.
+        MetadataError: retryable if files are missing, terminal if one is corrupt; names the file.
     """
     for format_, single, index, pattern in _FORMATS:
         weight_map = None
@@ -58,14 +58,14 @@ def read_weights(files: ModelFiles) -> Weights:
         elif index in files.sizes:
             names, weight_map = _indexed(files, index)
         else:
-            names = _loose(files, pattern)
+            names = _unindexed(files, pattern)
         if names:
             return _safetensors(files, names, weight_map) if format_ == "safetensors" else _bin(files, names)
-    return _aside(files)
+    return _other_weights(files)
 
 
-def _aside(files: ModelFiles) -> Weights:
-    """What counts where nothing else is there: the makers' own names, an adapter."""
+def _other_weights(files: ModelFiles) -> Weights:
+    """The weights of a folder without the usual files: the vendor's own format, or an adapter."""
     names = sorted(files.sizes)
     if found := [name for name in names if fnmatchcase(name, "consolidated*.safetensors")]:
         return _safetensors(files, found)
@@ -76,7 +76,7 @@ def _aside(files: ModelFiles) -> Weights:
     other = next((n for n in names if n.endswith((".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".onnx"))), None)
     if other is not None:
         raise MetadataError(
-            f"{where(files, other)} is of a format that no engine here loads; convert it to safetensors",
+            f"{where(files, other)}: no engine here loads this format; convert it to safetensors",
             retryable=False,
         )
     raise MetadataError(
@@ -84,8 +84,8 @@ def _aside(files: ModelFiles) -> Weights:
     )
 
 
-def _loose(files: ModelFiles, pattern: str) -> list[str]:
-    """Files of a format that no index names, sorted, without those that rather are something else."""
+def _unindexed(files: ModelFiles, pattern: str) -> list[str]:
+    """The files of a format without an index, sorted, except those that are not the model's weights."""
     found = sorted(name for name in files.sizes if fnmatchcase(name, pattern))
     own = [name for name in found if not any(fnmatchcase(name, other) for other in _NOT_THE_MODEL)]
     parts = Counter((part["stem"], int(part["parts"])) for name in own if (part := _PART.match(name)))
@@ -96,14 +96,14 @@ def _loose(files: ModelFiles, pattern: str) -> list[str]:
 
 
 def _indexed(files: ModelFiles, index: str) -> tuple[list[str], dict[str, str]]:
-    """The files that an index names, and which tensor is in which. Its sizes are not believed."""
+    """The files of an index, and the file of each tensor. The index's sizes are not used."""
     weight_map = read_object(files, index, MAX_INDEX_BYTES).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise MetadataError(f"{where(files, index)} has no weight_map; replace the file", retryable=False)
     for shard in weight_map.values():
         if not isinstance(shard, str) or "/" in shard or "\\" in shard:
             raise MetadataError(
-                f"{where(files, index)} names {shard!r:.200}, which is no file of its own folder", retryable=False
+                f"{where(files, index)} names {shard!r:.200}, which is not a file of its own folder", retryable=False
             )
     shards = sorted(set(weight_map.values()))
     if len(shards) > MAX_SHARDS:
@@ -126,15 +126,15 @@ def _safetensors(files: ModelFiles, names: list[str], weight_map: Mapping[str, s
         if read_bytes > MAX_HEADERS_BYTES:
             raise MetadataError(f"{files.name}: the headers exceed {MAX_HEADERS_BYTES} bytes in all", retryable=False)
         found = parse_header(text, files.sizes[name], where(files, name))
-        # A shard may hold tensors that the index says to be elsewhere: they are loaded from there.
+        # A shard may hold tensors that the index places in another file: that file counts.
         tensors.update((t, v) for t, v in found.items() if weight_map is None or weight_map.get(t) == name)
     missing = next((t for t in weight_map or () if t not in tensors), None)
     if weight_map is not None and missing is not None:
         raise MetadataError(f"{where(files, weight_map[missing])} lacks tensor {missing!r:.200}", retryable=False)
-    return _added_up(files, tensors)
+    return _sum(files, tensors)
 
 
-def _added_up(files: ModelFiles, tensors: Mapping[str, Tensor]) -> Weights:
+def _sum(files: ModelFiles, tensors: Mapping[str, Tensor]) -> Weights:
     dtypes: Counter[str] = Counter()
     for tensor in tensors.values():
         dtypes[tensor.dtype] += tensor.size_bytes
@@ -142,16 +142,18 @@ def _added_up(files: ModelFiles, tensors: Mapping[str, Tensor]) -> Weights:
         raise MetadataError(
             f"{files.name} has tensors of {len(dtypes)} dtypes, more than {MAX_DTYPES}", retryable=False
         )
-    return Weights("safetensors", _some(files, dtypes.total()), dict(dtypes), sum(t.elements for t in tensors.values()))
+    return Weights(
+        "safetensors", _not_empty(files, dtypes.total()), dict(dtypes), sum(t.elements for t in tensors.values())
+    )
 
 
 def _bin(files: ModelFiles, names: list[str]) -> Weights:
     for name in names:
         refuse_pointer(files, name)
-    return Weights("bin", _some(files, sum(files.sizes[name] for name in names)))
+    return Weights("bin", _not_empty(files, sum(files.sizes[name] for name in names)))
 
 
-def _some(files: ModelFiles, size_bytes: int) -> int:
+def _not_empty(files: ModelFiles, size_bytes: int) -> int:
     if size_bytes == 0:
         raise MetadataError(f"{files.name}: the weights are empty; copy the model again", retryable=False)
     return size_bytes

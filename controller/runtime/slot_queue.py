@@ -54,7 +54,7 @@ class SlotQueue(Generic[T]):
         return min(self._requeued_order[0], first_fresh)
 
     def newest_fresh(self) -> int | None:
-        """Return the highest arrival number of the fresh items; None if there is none."""
+        """Return the highest arrival number of the fresh items; None without fresh items."""
         return next(reversed(self._fresh), None)
 
     def __getitem__(self, arrival: int) -> T:

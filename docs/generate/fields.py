@@ -48,7 +48,10 @@ _DURATION: Final = TypeAdapter(Seconds).json_schema()["description"]
 def described(model: type[BaseModel]) -> Mapping[str, str]:
     """Each field's description: its own, else that of the docstring's `Attributes`; empty where there is none."""
     attributes = _attributes(model)
-    return {name: sentence(field.description or attributes.get(name, "")) for name, field in model.model_fields.items()}
+    return {
+        name: sentence((field.description or attributes.get(name, "")).replace("None: ", "Absent: "))
+        for name, field in model.model_fields.items()
+    }
 
 
 def _attributes(model: type[BaseModel]) -> dict[str, str]:

@@ -90,9 +90,15 @@ class Parallel(Wire):
     """Degrees of parallelism. If one is stated, the others default to 1 and their product is the number of GPUs."""
 
     tp: Degree = Field(
-        "auto", description="Tensor parallelism: GPUs that split each layer. `auto`: chosen with the placement."
+        "auto",
+        description="Tensor parallelism: GPUs that split each layer. "
+        "`auto`: chosen with the placement, or 1 if another degree is stated.",
     )
-    pp: Degree = Field("auto", description="Pipeline parallelism: groups of layers. `auto`: chosen with the placement.")
+    pp: Degree = Field(
+        "auto",
+        description="Pipeline parallelism: GPUs that hold different layers. "
+        "`auto`: chosen with the placement, or 1 if another degree is stated.",
+    )
     dp: Degree = Field("auto", description="Data parallelism: copies of the model inside one instance. `auto`: 1.")
 
     @property
@@ -210,7 +216,7 @@ class DeploymentSpec(Wire):
     labels: Annotated[dict[Text, ScalarText], Field(max_length=64)] = Field(
         {}, description="Labels of the deployment, for your own use. They do not affect placement."
     )
-    resources: Resources = Field(Resources(), description="The resources that one instance claims.")
+    resources: Resources = Field(Resources(), description="GPUs, memory and CPU cores that one instance claims.")
     parallel: Parallel = Field(Parallel(), description="How the model is split over the GPUs of one instance.")
     placement: Placement = Field(Placement(), description="Where instances may be placed.")
     utilization_policy: UtilizationPolicy | Name | None = Field(

@@ -10,7 +10,10 @@ from typing import Any
 import pytest
 import typer
 
+from agent.installed_engines import PROGRAMS
 from cli.app import app
+from controller.engines import simulated
+from schemas.manifest.deployment import IN_PLACE_FIELDS
 from schemas.manifest.parse import parse_manifests
 from support.pages import DOCS, ROOT, Fence, anchors, fences, links, pages, prose
 
@@ -30,6 +33,13 @@ def test_every_relative_link_leads_somewhere(page: Path) -> None:
         assert file.is_file(), f"{page.name}: {target}"
         assert page.parent != DOCS or file.is_relative_to(DOCS), f"{page.name}: {target} leaves the site"
         assert not anchor or anchor in anchors(file), f"{page.name}: {target} has no such heading"
+
+
+@pytest.mark.parametrize("page", [p for p in pages() if p.name != "ARCHITECTURE.md"], ids=lambda page: page.name)
+def test_every_file_that_a_page_names_exists(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    named = re.findall(r"\b((?:agent|bench|cli|controller|deploy|schemas)/[\w/]*\w\.\w+)", text)
+    assert [name for name in named if not (ROOT / name).is_file()] == []
 
 
 def test_every_page_is_in_the_readme_and_in_the_navigation() -> None:
@@ -56,6 +66,24 @@ def test_only_other_files_are_no_manifests() -> None:
 
 def test_what_is_not_run_says_why() -> None:
     assert [f.where for f in SHELL if f.note is not None and (f.note[0] != "not run" or not f.note[1])] == []
+
+
+def test_the_fields_that_change_in_place_are_listed() -> None:
+    page = prose(DOCS / "manifests.md")
+    (listed,) = re.findall(r"^(`replicas`.*) change in place\.", page, flags=re.MULTILINE)
+    assert set(re.findall(r"`(\w+)`", listed)) == IN_PLACE_FIELDS
+
+
+def test_the_arguments_of_the_simulated_engine_are_listed() -> None:
+    _, _, section = prose(DOCS / "manifests.md").partition("## Simulated engine")
+    cells = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+    assert set(re.findall(r"`(\w+)`", " ".join(cells))) == set(simulated._ARGS)
+
+
+def test_the_programs_of_the_engines_are_listed() -> None:
+    page = prose(DOCS / "manifests.md")
+    for engine, program in PROGRAMS.items():
+        assert f"| `{engine}` | `{program}` |" in page
 
 
 # Commands

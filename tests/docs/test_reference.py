@@ -1,7 +1,8 @@
 import runpy
-from typing import Any
+from typing import Any, get_args
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from controller.domain.phases import (
     DEPLOYMENT_PHASES,
@@ -11,6 +12,8 @@ from controller.domain.phases import (
     InstancePhase,
     WorkerPhase,
 )
+from controller.runtime.metrics import Metrics
+from controller.runtime.outcome import Outcome
 from schemas.manifest.deployment import DeploymentManifest
 from support.pages import DOCS
 
@@ -59,6 +62,17 @@ def test_every_metric_and_label_is_described() -> None:
     assert all(metric.text for metric in found)
     assert {label for metric in found for label in metric.labels} == set(METRICS.LABELS)
     assert {metric.name for metric in found if "outcome" in metric.labels} == set(METRICS.OUTCOMES)
+
+
+def test_the_outcomes_of_a_step_keep_their_labels() -> None:
+    registry = CollectorRegistry()
+    metrics = Metrics(registry)
+    for outcome in (*(one.__name__.lower() for one in get_args(Outcome)), "stale"):
+        metrics.observed("kind", outcome, 0.0)
+    samples = [sample for family in registry.collect() for sample in family.samples]
+    name = "gpuward_reconcile_seconds"
+    labels = {sample.labels["outcome"] for sample in samples if sample.name == f"{name}_count"}
+    assert labels == set(METRICS.OUTCOMES[name])
 
 
 def test_every_setting_is_described() -> None:

@@ -107,7 +107,7 @@ class Controller:
             await connection.raw.execute("update lease set renewed_at = '-infinity'")
         lease = Lease(self._database.listen_connection, f"{self.name}-{id(self)}", self._clock)
         try:
-            term = await lease._try_take()
+            term = await lease._try_acquire()
         finally:
             lease._drop()
         return Term(self._database, term) if term is not None else None

@@ -128,8 +128,8 @@ def test_one_batch_decides_as_single_asks(fleet: Fleet, wanted: list[Ask], runni
         InstanceLoad(f"r{n}", uid, (f"id-w{w}",), (f"w{w}/{g}",)) for n, (uid, w, g) in enumerate(running)
     ]  # some on removed workers and GPUs
     together, single = fleet.inventory(), fleet.inventory()
-    together.set_load(loads)
-    single.set_load(loads)
+    together.upsert_load(loads)
+    single.upsert_load(loads)
     assert place(together, wanted) == [place(single, [ask])[0] for ask in wanted]
 
 
@@ -223,5 +223,5 @@ def _committed(fleet: Fleet, wanted: list[Ask], decisions: list[Decision]) -> In
             gpus = tuple(gpus_of(decision))
             loads.append(InstanceLoad(ask.instance, ask.deployment_uid, decision.workers, gpus))
     fresh = fleet.inventory()
-    fresh.set_load(loads)
+    fresh.upsert_load(loads)
     return fresh

@@ -31,9 +31,7 @@ async def begin(db: Database) -> None:
         await begin_relocations(connection, at_once=1)
 
 
-async def test_new_instances_take_neither_reserved_capacity_nor_places_of_replacements(
-    db: Database, leader_term: Reign
-) -> None:
+async def test_new_instances_take_neither_reservations_nor_places(db: Database, leader_term: Reign) -> None:
     first, second, third = [await add_host(db, name, gpus=2) for name in ("w1", "w2", "w3")]
     olds = [await run(db, leader_term, name, host) for name, host in (("a", first), ("b", second), ("c", third))]
     await add_deployment(db, "big", resources={"gpus": 4, "max_workers": 2}, parallel={"tp": 2, "pp": 2})

@@ -78,9 +78,7 @@ async def test_the_third_failure_places_it_on_another_worker(db: Database, leade
     assert moved["devices"][0] in elsewhere.gpus
 
 
-async def test_whole_and_shared_asks_get_distinct_gpus_and_the_ninth_stays_pending(
-    db: Database, leader_term: Reign
-) -> None:
+async def test_whole_and_shared_asks_get_distinct_gpus_and_the_ninth_waits(db: Database, leader_term: Reign) -> None:
     await add_host(db, "w", gpus=8, gib=40)
     await add_deployment(db, "a", replicas=2, resources={"gpus": 1})
     await add_deployment(db, "b", replicas=2, resources={"gpus": 1, "gpu_memory": "36GiB"})

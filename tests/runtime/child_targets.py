@@ -1,4 +1,4 @@
-"""What the tests run in children; imported there by name."""
+"""Targets that the tests run in children, which import them by name."""
 
 import ctypes
 import os

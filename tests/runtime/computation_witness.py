@@ -1,4 +1,4 @@
-"""What the tests of computations look at: counts, who was told what, and which children there are."""
+"""Records computations for tests: counts, results by owner, and children."""
 
 from collections import Counter
 from collections.abc import Hashable
@@ -20,7 +20,7 @@ class Witness:
         self.cancels: list[float] = []
         self.children = 0
         self.most_children = 0
-        self.told: list[tuple[Hashable, str, Any]] = []
+        self.reported: list[tuple[Hashable, str, Any]] = []
 
     def in_flight(self, n: int) -> None:
         self.children = n
@@ -34,25 +34,25 @@ class Witness:
         self.cancels.append(seconds)
 
     def on_done(self, owner: Hashable, input_hash: str, result: Any) -> None:
-        self.told.append((owner, input_hash, result))
+        self.reported.append((owner, input_hash, result))
 
     @property
-    def owners_told(self) -> list[Hashable]:
-        return [owner for owner, _, _ in self.told]
+    def owners(self) -> list[Hashable]:
+        return [owner for owner, _, _ in self.reported]
 
     def balanced(self) -> bool:
-        """Whether all that was started has ended somehow."""
+        """Whether all started computations have ended."""
         counts = self.counts
         return counts["started"] == counts["completed"] + counts["cancelled"] + counts["failed"]
 
 
 def sleeping(name: str, seconds: float, deadline_s: float = 60.0) -> Work:
-    """A computation that sleeps, in a real child or a made-up one."""
+    """A computation that sleeps, in a real or a simulated child."""
     return Work("analysis", name, "runtime.child_targets:sleep", seconds, deadline_s, MEMORY)
 
 
 def children() -> list[int]:
-    """The computations' children of this process, whoever started them."""
+    """All children of computations of this process."""
     found = []
     for process in psutil.Process().children(recursive=True):
         try:

@@ -1,4 +1,4 @@
-"""Fixtures of the runtime's tests, and the check that each of them leaves no task and no child behind."""
+"""Fixtures of the runtime's tests, and the check that each leaves no task and no child."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable

@@ -1,4 +1,4 @@
-"""Waiting for what only a look can tell: other processes and other people's objects set no event of ours."""
+"""Polling, for conditions without an event, such as the state of other processes."""
 
 import asyncio
 from collections.abc import Callable

@@ -32,17 +32,17 @@ def revision(folder: Path, n: int) -> RevisionFacts:
     return RevisionFacts(generation=1, spec=spec, input_hash=f"hash {n}", created_at=datetime(2026, 1, 1, tzinfo=UTC))
 
 
-async def test_a_model_is_read_once_for_all_who_want_it(tmp_path: Path) -> None:
+async def test_a_model_is_read_once_for_all_deployments(tmp_path: Path) -> None:
     folder = model_folder(tmp_path / "m", {"a": ("F16", [2**20], 2**21)}, {"num_attention_heads": 4})
-    metrics, told = Metrics(), asyncio.Queue[str]()
-    analyses = Analyses(clock=SystemClock(), metrics=metrics, hint=told.put_nowait)
+    metrics, reported = Metrics(), asyncio.Queue[str]()
+    analyses = Analyses(clock=SystemClock(), metrics=metrics, hint=reported.put_nowait)
     async with asyncio.timeout(LIMIT_S):
         for n in range(50):
             analyses.start(f"d{n}", revision(folder, n))
-        assert {await told.get() for _ in range(50)} == {f"d{n}" for n in range(50)}
-        shutil.rmtree(folder)  # whoever comes now gets what is known
+        assert {await reported.get() for _ in range(50)} == {f"d{n}" for n in range(50)}
+        shutil.rmtree(folder)  # a later deployment gets the cached reading
         analyses.start("late", revision(folder, 99))
-        assert await told.get() == "late"
+        assert await reported.get() == "late"
     finished = [analyses.finished(uid) for uid in ("d0", "d49", "late")]
     assert [(f.need is not None, f.input_hash) for f in finished if f] == [
         (True, "hash 0"), (True, "hash 49"), (True, "hash 99"),
@@ -51,19 +51,19 @@ async def test_a_model_is_read_once_for_all_who_want_it(tmp_path: Path) -> None:
     await analyses.aclose()
 
 
-async def test_what_went_wrong_is_tried_again(tmp_path: Path) -> None:
-    metrics, told = Metrics(), asyncio.Queue[str]()
-    analyses = Analyses(clock=SystemClock(), metrics=metrics, hint=told.put_nowait)
+async def test_failed_keys_are_retried(tmp_path: Path) -> None:
+    metrics, reported = Metrics(), asyncio.Queue[str]()
+    analyses = Analyses(clock=SystemClock(), metrics=metrics, hint=reported.put_nowait)
     async with asyncio.timeout(LIMIT_S):
         analyses.start("d", revision(tmp_path / "m", 1))
-        await told.get()
+        await reported.get()
         first = analyses.finished("d")
         assert first is not None
         assert first.need is None
         assert first.retryable
         model_folder(tmp_path / "m", {"a": ("F16", [4], 8)})
         analyses.start("d", revision(tmp_path / "m", 1))
-        await told.get()
+        await reported.get()
     second = analyses.finished("d")
     assert second is not None
     assert second.need is not None

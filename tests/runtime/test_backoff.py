@@ -1,4 +1,4 @@
-"""Waits after failures: they double, have a top, and chance takes its part of them."""
+"""Delays after failures: they double up to a maximum, with full jitter."""
 
 import random
 
@@ -18,13 +18,13 @@ def test_the_steps_double_up_to_the_maximum() -> None:
 
 
 def test_the_jitter_is_full() -> None:
-    rng = random.Random(1)  # noqa: S311 - a test that can be repeated
+    rng = random.Random(1)  # noqa: S311 - reproducible
     delays = [Backoff(base_s=8.0, max_s=8.0).delay_s(1, rng) for _ in range(500)]
     assert min(delays) < 0.5
     assert max(delays) > 7.5
 
 
 @pytest.mark.parametrize(("base_s", "max_s"), [(0.0, 1.0), (2.0, 1.0), (-1.0, 1.0)])
-def test_nonsense_is_refused(base_s: float, max_s: float) -> None:
+def test_invalid_arguments_are_refused(base_s: float, max_s: float) -> None:
     with pytest.raises(ValueError, match="base_s"):
         Backoff(base_s=base_s, max_s=max_s)

@@ -1,4 +1,4 @@
-"""The killable child, with real processes, under both event loops: gone means gone, whatever it was doing."""
+"""The killable child, with real processes, under both event loops: its whole group is gone afterwards."""
 
 import asyncio
 import os
@@ -95,7 +95,7 @@ async def test_what_the_target_raises_arrives_with_type_text_and_class(
     assert (caught.value.type, caught.value.message, caught.value.retryable) == (type_name, "because", retryable)
 
 
-async def test_a_crash_tells_its_exit_code_and_the_end_of_stderr() -> None:
+async def test_a_crash_has_its_exit_code_and_the_end_of_stderr() -> None:
     with pytest.raises(ChildCrashed) as caught:
         await child("exit_loudly", 3)
     assert caught.value.exit_code == 3
@@ -121,7 +121,7 @@ async def test_the_child_starts_no_processes(how: str) -> None:
     assert caught.value.type == "PermissionError"
 
 
-async def test_memory_beyond_the_limit_is_refused_to_the_child() -> None:
+async def test_the_child_cannot_allocate_more_than_its_limit() -> None:
     assert await child("allocate", 64 * 1024 * 1024) == 64 * 1024 * 1024
     with pytest.raises(ChildError) as caught:
         await child("allocate", MEMORY)
@@ -142,7 +142,7 @@ async def test_a_result_that_is_not_json_is_an_error() -> None:
 
 
 @pytest.mark.parametrize("target", ["runtime.child_targets:missing", "no_such_module_here:f"])
-async def test_a_target_that_is_not_there_is_an_error(target: str) -> None:
+async def test_a_missing_target_is_an_error(target: str) -> None:
     with pytest.raises(ChildError):
         await run_child(target, None, deadline_s=30, memory_bytes=MEMORY)
 
@@ -254,12 +254,12 @@ def test_the_child_dies_with_a_killed_parent(tmp_path: Path) -> None:
     assert not alive(pid)
 
 
-def test_a_child_whose_parent_is_gone_already_does_not_even_begin() -> None:
-    from controller.runtime import child_main  # noqa: PLC0415 - only its path is wanted, here alone
+def test_a_child_whose_parent_has_ended_does_not_start() -> None:
+    from controller.runtime import child_main  # noqa: PLC0415 - only its path is needed
 
-    nobody = "1" if os.getpid() != 1 else "2"
+    other_parent = "1" if os.getpid() != 1 else "2"
     run = subprocess.run(
-        [sys.executable, "-I", "-S", str(child_main.__file__), nobody, str(MEMORY), "1000"],
+        [sys.executable, "-I", "-S", str(child_main.__file__), other_parent, str(MEMORY), "1000"],
         input=b'{"target": "runtime.child_targets:echo", "payload": 1, "path": []}',
         capture_output=True,
         timeout=30,

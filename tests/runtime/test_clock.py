@@ -1,4 +1,4 @@
-"""Leaps of somebody else's clock, seen by ours."""
+"""Jumps of another clock, detected by ours."""
 
 import math
 from datetime import UTC, datetime, timedelta
@@ -20,7 +20,7 @@ class _Clocks:
         return self.watch.steady_for_s(self.theirs)
 
 
-def test_a_clock_that_goes_evenly_never_leapt() -> None:
+def test_a_steady_clock_never_jumped() -> None:
     clocks = _Clocks()
     assert clocks.after(0, 0) == math.inf
     assert clocks.after(20, 20 + JUMP_S - 0.01) == math.inf
@@ -28,7 +28,7 @@ def test_a_clock_that_goes_evenly_never_leapt() -> None:
     assert clocks.after(86_400, 86_400) == math.inf
 
 
-def test_from_a_leap_on_it_is_steady_again() -> None:
+def test_after_a_jump_it_is_steady_again() -> None:
     for hour in (3600.0, -3600.0):
         clocks = _Clocks()
         clocks.after(0, 0)

@@ -1,4 +1,4 @@
-"""Who gets a slot when, under a fake clock with made-up children: order, sharing, the express lane, bounds."""
+"""Slots of computations, under a fake clock with simulated children: order, sharing, the LIFO slot, bounds."""
 
 import asyncio
 import random
@@ -18,7 +18,7 @@ Make = Callable[..., Computations]
 
 
 class Children:
-    """Stands in for real ones: takes as long as its payload says, and a while to die."""
+    """Simulated children: each takes as long as its payload says, and a while to end."""
 
     def __init__(self) -> None:
         self.started: list[float] = []
@@ -74,13 +74,13 @@ async def make(witness: Witness, children: Children) -> AsyncIterator[Make]:
     assert witness.children == 0
 
 
-async def test_a_result_is_told_to_its_owner_once(make: Make, witness: Witness) -> None:
+async def test_a_result_is_reported_to_its_owner_once(make: Make, witness: Witness) -> None:
     computations = make(2)
     computations.start("a", sleeping("h", 1))
     computations.start("a", sleeping("h", 1))
     assert computations.in_flight == 1
     await asyncio.sleep(5)
-    assert witness.told == [("a", "h", 1)]
+    assert witness.reported == [("a", "h", 1)]
     assert witness.counts == {"started": 1, "completed": 1}
 
 
@@ -96,27 +96,25 @@ async def test_a_burst_of_cancels_starts_no_child_for_each_of_them(make: Make, c
     assert computations.waiting == computations.in_flight == 0
 
 
-async def test_an_error_is_told_as_it_is(make: Make, witness: Witness) -> None:
+async def test_an_error_is_reported_unchanged(make: Make, witness: Witness) -> None:
     make(2).start("a", sleeping("h", -1))
     await asyncio.sleep(5)
-    assert isinstance(witness.told[0][2], ConnectionError)
+    assert isinstance(witness.reported[0][2], ConnectionError)
     assert witness.counts == {"started": 1, "failed": 1}
 
 
-async def test_the_same_input_is_computed_once_for_all_who_want_it(
-    make: Make, witness: Witness, children: Children
-) -> None:
+async def test_equal_input_is_computed_once_for_all_owners(make: Make, witness: Witness, children: Children) -> None:
     computations = make(2)
     for owner in ("a", "b", "c"):
         computations.start(owner, sleeping("h", 1))
     computations.cancel("b")
     await asyncio.sleep(5)
     assert children.started == [1]
-    assert witness.told == [("a", "h", 1), ("c", "h", 1)]
+    assert witness.reported == [("a", "h", 1), ("c", "h", 1)]
     assert witness.counts == {"started": 1, "completed": 1}
 
 
-async def test_only_the_last_waiters_cancel_kills(make: Make, witness: Witness, children: Children) -> None:
+async def test_only_the_last_owners_cancel_kills(make: Make, witness: Witness, children: Children) -> None:
     computations = make(2)
     computations.start("a", sleeping("h", 100))
     computations.start("b", sleeping("h", 100))
@@ -131,7 +129,7 @@ async def test_only_the_last_waiters_cancel_kills(make: Make, witness: Witness, 
     assert children.kills == 1
     assert computations.in_flight == 0
     assert len(witness.cancels) == 1
-    assert not witness.told
+    assert not witness.reported
 
 
 async def test_a_cancel_before_the_childs_first_step_gives_the_slot_back(make: Make, witness: Witness) -> None:
@@ -152,7 +150,7 @@ async def test_the_same_input_wanted_again_while_its_child_dies_is_a_new_computa
     computations.cancel("a")
     computations.start("b", sleeping("h", 1))
     await asyncio.sleep(5)
-    assert witness.owners_told == ["b"]
+    assert witness.owners == ["b"]
     assert len(children.started) == 2
     assert witness.counts == {"started": 2, "cancelled": 1, "completed": 1}
 
@@ -163,7 +161,7 @@ async def test_another_input_of_the_same_owner_replaces_the_first(make: Make, wi
     await asyncio.sleep(0.5)
     computations.start("a", sleeping("new", 1))
     await asyncio.sleep(5)
-    assert witness.told == [("a", "new", 1)]
+    assert witness.reported == [("a", "new", 1)]
     assert witness.counts == {"started": 2, "cancelled": 1, "completed": 1}
 
 
@@ -178,14 +176,12 @@ async def test_a_cancel_while_waiting_counts_at_once(make: Make, witness: Witnes
     assert len(witness.cancels) == 1
 
 
-async def test_cancelling_a_stranger_does_nothing(make: Make, witness: Witness) -> None:
-    make(1).cancel("nobody")
+async def test_cancelling_an_unknown_owner_does_nothing(make: Make, witness: Witness) -> None:
+    make(1).cancel("unknown")
     assert not witness.counts
 
 
-async def test_the_ordinary_slots_go_by_arrival_and_the_express_lane_to_the_newest(
-    make: Make, children: Children
-) -> None:
+async def test_fifo_slots_take_the_oldest_and_the_lifo_slot_the_newest(make: Make, children: Children) -> None:
     computations = make(3)
     for seconds in (10.1, 10.2, 10.3, 10.4, 10.5):
         computations.start(seconds, sleeping(str(seconds), seconds))
@@ -196,20 +192,20 @@ async def test_the_ordinary_slots_go_by_arrival_and_the_express_lane_to_the_newe
     assert children.started == [10.1, 10.2, 10.3, 10.5]
 
 
-async def test_a_quick_one_behind_many_slow_ones_waits_no_longer_than_a_slice(make: Make, witness: Witness) -> None:
+async def test_a_quick_one_behind_slow_ones_waits_at_most_a_slice(make: Make, witness: Witness) -> None:
     computations = make(4)
     for n in range(100):
         computations.start(n, sleeping(f"slow-{n}", 2))
     computations.start("quick", sleeping("quick", 0.05))
     await asyncio.sleep(0.9)
-    assert witness.owners_told == ["quick"]
+    assert witness.owners == ["quick"]
     await asyncio.sleep(200)
-    assert len(witness.told) == 101
+    assert len(witness.reported) == 101
     assert witness.most_children == 4
     assert witness.counts == {"started": 101, "completed": 101}
 
 
-async def test_a_slow_one_is_not_killed_while_nobody_untried_waits(make: Make, children: Children) -> None:
+async def test_a_slow_one_is_not_killed_while_no_fresh_one_waits(make: Make, children: Children) -> None:
     computations = make(2)
     computations.start("a", sleeping("a", 10))
     computations.start("b", sleeping("b", 10))
@@ -220,20 +216,20 @@ async def test_a_slow_one_is_not_killed_while_nobody_untried_waits(make: Make, c
     assert children.kills == 1
 
 
-async def test_one_tried_in_vain_keeps_its_place(make: Make, witness: Witness) -> None:
+async def test_a_requeued_one_keeps_its_place(make: Make, witness: Witness) -> None:
     computations = make(2)
     computations.start("first", sleeping("first", 3))
     for n in range(5):
         computations.start(n, sleeping(str(n), 3))
     await asyncio.sleep(100)
-    # Those tried in vain are done in the order in which they came, whatever the express lane tried first.
-    assert witness.owners_told[0] == "first"
-    assert sorted(witness.owners_told[1:], key=str) == [0, 1, 2, 3, 4]
-    assert witness.owners_told.index(0) < witness.owners_told.index(2)
+    # Requeued ones are done in order of arrival, whichever the LIFO slot tried first.
+    assert witness.owners[0] == "first"
+    assert sorted(witness.owners[1:], key=str) == [0, 1, 2, 3, 4]
+    assert witness.owners.index(0) < witness.owners.index(2)
     assert witness.counts == {"started": 6, "completed": 6}
 
 
-async def test_one_whose_turn_comes_while_in_the_express_lane_keeps_its_child(
+async def test_one_that_becomes_oldest_in_the_lifo_slot_keeps_its_child(
     make: Make, children: Children, witness: Witness
 ) -> None:
     computations = make(2)
@@ -241,18 +237,18 @@ async def test_one_whose_turn_comes_while_in_the_express_lane_keeps_its_child(
     computations.start("b", sleeping("b", 5))
     computations.start("c", sleeping("c", 5))
     await asyncio.sleep(30)
-    # When a ends, b is the oldest: it leaves the express lane with its child, and c gets in.
+    # When a ends, b is the oldest: it keeps its child in a FIFO slot, and c gets the LIFO slot.
     assert children.started == [0.5, 5, 5]
     assert children.kills == 0
-    assert witness.owners_told == ["a", "b", "c"]
+    assert witness.owners == ["a", "b", "c"]
 
 
-async def test_with_one_slot_the_lanes_take_turns(make: Make, witness: Witness) -> None:
+async def test_a_single_slot_alternates_between_fifo_and_lifo(make: Make, witness: Witness) -> None:
     computations = make(1)
     for n in range(6):
         computations.start(n, sleeping(str(n), 0.5))
     await asyncio.sleep(10)
-    assert witness.owners_told == [0, 5, 1, 4, 2, 3]
+    assert witness.owners == [0, 5, 1, 4, 2, 3]
     assert witness.most_children == 1
 
 
@@ -262,14 +258,14 @@ async def test_with_one_slot_slow_ones_do_not_block_a_quick_one_for_ever(make: M
         computations.start(n, sleeping(str(n), 2))
     computations.start("quick", sleeping("quick", 0.05))
     await asyncio.sleep(2.2)
-    assert witness.owners_told == [0, "quick"]
+    assert witness.owners == [0, "quick"]
 
 
-async def test_a_cancel_of_one_being_put_back_ends_it(make: Make, witness: Witness, children: Children) -> None:
+async def test_a_cancel_of_one_being_requeued_ends_it(make: Make, witness: Witness, children: Children) -> None:
     computations = make(2)
     for name in ("a", "b", "c"):
         computations.start(name, sleeping(name, 10))
-    await asyncio.sleep(0.755)  # b's slice is over and its child is dying
+    await asyncio.sleep(0.755)  # b's slice is over and its child is ending
     assert children.kills == 1
     computations.cancel("b")
     await asyncio.sleep(1)
@@ -277,16 +273,16 @@ async def test_a_cancel_of_one_being_put_back_ends_it(make: Make, witness: Witne
     assert witness.counts == {"started": 3, "cancelled": 1}
 
 
-async def test_beyond_the_bound_a_retryable_error_is_told(make: Make, witness: Witness) -> None:
+async def test_beyond_the_bound_a_retryable_error_is_reported(make: Make, witness: Witness) -> None:
     computations = make(1, max_waiting=2)
     for n in range(5):
         computations.start(n, sleeping(str(n), 1))
-    assert witness.owners_told == [3, 4]
-    assert all(isinstance(error, RetryableError) for _, _, error in witness.told)
+    assert witness.owners == [3, 4]
+    assert all(isinstance(error, RetryableError) for _, _, error in witness.reported)
     assert witness.counts["started"] == 3
 
 
-async def test_closing_ends_everything_and_tells_nobody(make: Make, witness: Witness) -> None:
+async def test_closing_ends_everything_without_a_report(make: Make, witness: Witness) -> None:
     computations = make(2)
     for n in range(5):
         computations.start(n, sleeping(str(n), 10))
@@ -294,16 +290,14 @@ async def test_closing_ends_everything_and_tells_nobody(make: Make, witness: Wit
     await computations.aclose()
     assert computations.in_flight == computations.waiting == 0
     assert witness.counts == {"started": 5, "cancelled": 5}
-    assert not witness.told
+    assert not witness.reported
     computations.start("late", sleeping("late", 1))
-    assert isinstance(witness.told[0][2], RetryableError)
+    assert isinstance(witness.reported[0][2], RetryableError)
 
 
 @pytest.mark.parametrize("pool_size", [1, 2, 5])
-async def test_whatever_comes_and_goes_every_owner_is_told_once_or_has_cancelled(
-    make: Make, witness: Witness, pool_size: int
-) -> None:
-    rng = random.Random(pool_size)  # noqa: S311 - a test that can be repeated
+async def test_every_owner_gets_one_result_or_has_cancelled(make: Make, witness: Witness, pool_size: int) -> None:
+    rng = random.Random(pool_size)  # noqa: S311 - reproducible
     computations = make(pool_size)
     wanted: dict[int, str] = {}
     expected = 0
@@ -315,15 +309,15 @@ async def test_whatever_comes_and_goes_every_owner_is_told_once_or_has_cancelled
         else:
             computations.cancel(owner)
             wanted.pop(owner, None)
-        before = len(witness.told)
+        before = len(witness.reported)
         await asyncio.sleep(rng.uniform(0, 0.3))
-        for told_owner, told_hash, _ in witness.told[before:]:
-            assert wanted.pop(told_owner) == told_hash
+        for owner_, hash_, _ in witness.reported[before:]:
+            assert wanted.pop(owner_) == hash_
             expected += 1
-    before = len(witness.told)
+    before = len(witness.reported)
     await asyncio.sleep(500)
-    assert {owner: input_hash for owner, input_hash, _ in witness.told[before:]} == wanted
-    assert len(witness.told) == expected + len(wanted)
+    assert {owner: input_hash for owner, input_hash, _ in witness.reported[before:]} == wanted
+    assert len(witness.reported) == expected + len(wanted)
     assert witness.most_children == pool_size
     assert computations.in_flight == computations.waiting == 0
 

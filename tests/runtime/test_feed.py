@@ -1,4 +1,4 @@
-"""The change feed against a real PostgreSQL: nothing is missed, whatever happens to the connection."""
+"""The change feed against a real PostgreSQL: no change is missed, whatever happens to the connection."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -45,7 +45,7 @@ class Hints:
         self._came.set()
 
     async def number(self, n: int) -> list[tuple[str, str | None]]:
-        """The first `n` hints, as soon as they are there."""
+        """Waits for the first `n` hints."""
         async with asyncio.timeout(20):
             while len(self.all) < n:
                 self._came.clear()
@@ -67,7 +67,7 @@ async def feeding(connect: Connect, hints: Hints, **more: Any) -> AsyncIterator[
     assert feed.last_probe_age_s is None
 
 
-async def test_the_first_hint_is_everything_then_come_the_changes(connect: Connect) -> None:
+async def test_the_first_hint_is_everything_then_changes_follow(connect: Connect) -> None:
     hints = Hints()
     async with feeding(connect, hints) as feed:
         await hints.number(1)
@@ -84,7 +84,7 @@ async def test_the_first_hint_is_everything_then_come_the_changes(connect: Conne
         ]
 
 
-async def test_a_killed_connection_is_replaced_and_everything_looked_at_again(connect: Connect) -> None:
+async def test_a_killed_connection_is_replaced_and_everything_is_resynced(connect: Connect) -> None:
     hints = Hints()
     async with feeding(connect, hints) as feed:
         await hints.number(1)
@@ -100,7 +100,7 @@ async def test_a_killed_connection_is_replaced_and_everything_looked_at_again(co
         assert (await hints.number(3))[-1] == ("instance", "3")
 
 
-async def test_a_connection_that_no_longer_answers_is_noticed_by_the_probe(connect: Connect) -> None:
+async def test_the_probe_detects_a_connection_that_does_not_answer(connect: Connect) -> None:
     hints = Hints()
     connections: list[Any] = []
 
@@ -114,13 +114,13 @@ async def test_a_connection_that_no_longer_answers_is_noticed_by_the_probe(conne
         await asyncio.sleep(0.3)
         assert feed.last_probe_age_s is not None
         assert feed.last_probe_age_s < 1.5
-        # The server is alive, but its answers stay away, as from a host that has gone: only the probe can tell.
+        # The server is alive but does not answer, as from an unreachable host: only the probe detects it.
         connections[0]._transport.pause_reading()
         assert await hints.number(2) == [EVERYTHING, EVERYTHING]
         assert len(connections) == 2
 
 
-async def test_a_database_that_is_away_is_tried_until_it_is_back(connect: Connect) -> None:
+async def test_an_unreachable_database_is_retried_until_it_answers(connect: Connect) -> None:
     hints = Hints()
     refusals = 3
 
@@ -128,7 +128,7 @@ async def test_a_database_that_is_away_is_tried_until_it_is_back(connect: Connec
         nonlocal refusals
         if refusals:
             refusals -= 1
-            raise ConnectionRefusedError("nobody listens")
+            raise ConnectionRefusedError("connection refused")
         return await connect()
 
     async with feeding(refusing, hints):

@@ -1,4 +1,4 @@
-"""The lease against a real PostgreSQL: one leader, rising terms, deposed at once, and locks that do what is claimed."""
+"""The lease against a real PostgreSQL: one leader, rising terms, prompt loss of leadership, and its locks."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -19,20 +19,20 @@ EXPIRE = "UPDATE lease SET renewed_at = '-infinity'"
 TAKE_OVER = "UPDATE lease SET term = term + 1, holder = 'rival', renewed_at = clock_timestamp() RETURNING term"
 
 
-class Reigns:
-    """A reign that does nothing for ever and writes down when it began and ended."""
+class LeaderLog:
+    """A leader task that runs until it is cancelled, and records its begin and end."""
 
     def __init__(self) -> None:
         self.log: list[tuple[str, int]] = []
         self.changed = asyncio.Event()
-        self.tidy_up_s = 0.0
+        self.cleanup_s = 0.0
 
     async def __call__(self, term: int) -> None:
         self._note("began", term)
         try:
             await asyncio.Event().wait()
         finally:
-            await asyncio.sleep(self.tidy_up_s)
+            await asyncio.sleep(self.cleanup_s)
             self._note("ended", term)
 
     def _note(self, what: str, term: int) -> None:
@@ -51,8 +51,8 @@ def lease_of(connect: Connect, holder: str, **more: Any) -> Lease:
 
 
 @asynccontextmanager
-async def campaigning(lease: Lease, leader_term: Callable[[int], Any]) -> AsyncIterator[asyncio.Task[None]]:
-    task = asyncio.create_task(lease.run(leader_term))
+async def campaigning(lease: Lease, lead: Callable[[int], Any]) -> AsyncIterator[asyncio.Task[None]]:
+    task = asyncio.create_task(lease.run(lead))
     try:
         yield task
     finally:
@@ -64,32 +64,32 @@ async def campaigning(lease: Lease, leader_term: Callable[[int], Any]) -> AsyncI
 
 
 async def test_a_lease_renewed_in_the_future_is_free(connect: Connect) -> None:
-    """The database's clock was set back, and the leader died: nobody waits for an hour."""
-    reigns, lease, observer = Reigns(), lease_of(connect, "one"), await connect()
+    """The database's clock was set back, and the leader died: the lease is free at once."""
+    terms, lease, observer = LeaderLog(), lease_of(connect, "one"), await connect()
     await observer.execute("UPDATE lease SET term = 7, ttl_s = 2, renewed_at = clock_timestamp() + interval '1 hour'")
-    async with campaigning(lease, reigns):
-        await reigns.until(("began", 8))
+    async with campaigning(lease, terms):
+        await terms.until(("began", 8))
         assert lease.term == 8
 
 
-async def test_a_free_lease_is_taken_renewed_and_given_back(connect: Connect) -> None:
-    reigns, lease, observer = Reigns(), lease_of(connect, "one"), await connect()
-    async with campaigning(lease, reigns):
-        await reigns.until(("began", 1))
+async def test_a_free_lease_is_acquired_renewed_and_released(connect: Connect) -> None:
+    terms, lease, observer = LeaderLog(), lease_of(connect, "one"), await connect()
+    async with campaigning(lease, terms):
+        await terms.until(("began", 1))
         assert lease.term == 1
         first = await observer.fetchval("SELECT renewed_at FROM lease")
         await asyncio.sleep(2.5)  # longer than the lease lasts
         assert lease.term == 1
         assert await observer.fetchval("SELECT renewed_at FROM lease") > first
         assert await observer.fetchval("SELECT holder FROM lease") == "one"
-    assert reigns.log == [("began", 1), ("ended", 1)]
+    assert terms.log == [("began", 1), ("ended", 1)]
     assert lease.term is None
     assert await observer.fetchval("SELECT renewed_at = '-infinity' FROM lease")
     assert await observer.fetchval("SELECT term FROM lease") == 1
 
 
-async def test_one_leads_and_the_other_follows_until_it_is_woken_by_the_release(connect: Connect) -> None:
-    one, two = Reigns(), Reigns()
+async def test_a_release_wakes_the_follower_which_then_leads(connect: Connect) -> None:
+    one, two = LeaderLog(), LeaderLog()
     leader, follower = lease_of(connect, "one"), lease_of(connect, "two", poll_s=60)
     feed = ChangeFeed(connect, lambda kind, _: follower.wake() if kind == "lease" else None, SystemClock())
     async with asyncio.TaskGroup() as group:
@@ -107,12 +107,12 @@ async def test_one_leads_and_the_other_follows_until_it_is_woken_by_the_release(
         listening.cancel()
 
 
-async def test_many_campaign_and_never_two_lead(connect: Connect) -> None:
+async def test_of_many_campaigners_only_one_leads(connect: Connect) -> None:
     leading: set[int] = set()
     most = 0
     terms: list[int] = []
 
-    async def leader_term(term: int) -> None:
+    async def lead(term: int) -> None:
         nonlocal most
         leading.add(term)
         terms.append(term)
@@ -123,42 +123,42 @@ async def test_many_campaign_and_never_two_lead(connect: Connect) -> None:
             leading.discard(term)
 
     async with asyncio.timeout(30):
-        await asyncio.gather(*(lease_of(connect, f"h{n}").run(leader_term) for n in range(6)))
+        await asyncio.gather(*(lease_of(connect, f"h{n}").run(lead) for n in range(6)))
     assert most == 1
     assert terms == [1, 2, 3, 4, 5, 6]
 
 
-async def test_a_leader_whose_term_was_taken_ends_its_reign_and_campaigns_again(connect: Connect) -> None:
-    reigns, lease, rival = Reigns(), lease_of(connect, "one"), await connect()
-    async with campaigning(lease, reigns):
-        await reigns.until(("began", 1))
+async def test_a_leader_that_loses_its_term_stops_and_campaigns_again(connect: Connect) -> None:
+    terms, lease, rival = LeaderLog(), lease_of(connect, "one"), await connect()
+    async with campaigning(lease, terms):
+        await terms.until(("began", 1))
         assert await rival.fetchval(TAKE_OVER) == 2
-        await reigns.until(("ended", 1))
+        await terms.until(("ended", 1))
         assert lease.term is None
         assert await rival.fetchval("SELECT holder FROM lease") == "rival"
         await rival.execute(EXPIRE)
-        await reigns.until(("began", 3))
+        await terms.until(("began", 3))
         assert lease.term == 3
 
 
 async def test_a_leader_that_cannot_renew_stops_before_its_lease_could_go_to_another(connect: Connect) -> None:
-    reigns, lease = Reigns(), lease_of(connect, "one", ttl_s=1.0, renew_s=0.1)
+    terms, lease = LeaderLog(), lease_of(connect, "one", ttl_s=1.0, renew_s=0.1)
     blocker, observer = await connect(), await connect()
-    async with campaigning(lease, reigns):
-        await reigns.until(("began", 1))
+    async with campaigning(lease, terms):
+        await terms.until(("began", 1))
         async with blocker.transaction():
             await blocker.execute("SELECT 1 FROM lease FOR UPDATE")
-            await reigns.until(("ended", 1))
+            await terms.until(("ended", 1))
             assert lease.term is None
             expired = "SELECT renewed_at + ttl_s * interval '1 second' < clock_timestamp() FROM lease"
             assert not await observer.fetchval(expired)
-        await reigns.until(("began", 2))
+        await terms.until(("began", 2))
 
 
 async def test_a_leader_survives_a_short_outage(connect: Connect) -> None:
-    reigns, lease, killer = Reigns(), lease_of(connect, "one"), await connect()
-    async with campaigning(lease, reigns):
-        await reigns.until(("began", 1))
+    terms, lease, killer = LeaderLog(), lease_of(connect, "one"), await connect()
+    async with campaigning(lease, terms):
+        await terms.until(("began", 1))
         killed = 0
         for _ in range(3):
             killed += await killer.fetchval(
@@ -169,28 +169,28 @@ async def test_a_leader_survives_a_short_outage(connect: Connect) -> None:
         assert killed
         await asyncio.sleep(1)
         assert lease.term == 1
-        assert reigns.log == [("began", 1)]
+        assert terms.log == [("began", 1)]
 
 
-async def test_the_term_is_gone_by_our_own_clock_even_before_anything_else_runs(connect: Connect) -> None:
+async def test_the_term_ends_by_our_own_clock_before_any_other_code_runs(connect: Connect) -> None:
     class Frozen(SystemClock):
         ahead_s = 0.0
 
         def monotonic(self) -> float:
             return super().monotonic() + self.ahead_s
 
-    clock, reigns = Frozen(), Reigns()
+    clock, terms = Frozen(), LeaderLog()
     lease = Lease(connect, "one", clock, ttl_s=10, renew_s=3)
-    async with campaigning(lease, reigns):
-        await reigns.until(("began", 1))
+    async with campaigning(lease, terms):
+        await terms.until(("began", 1))
         assert lease.term == 1
         clock.ahead_s = 8.5  # as after a long pause of the whole process
         assert lease.term is None
 
 
-async def test_while_a_reign_tidies_up_the_lease_is_renewed_and_nobody_else_leads(connect: Connect) -> None:
-    one, two = Reigns(), Reigns()
-    one.tidy_up_s = 3.0  # longer than the lease lasts
+async def test_the_lease_is_renewed_while_the_leader_task_cleans_up(connect: Connect) -> None:
+    one, two = LeaderLog(), LeaderLog()
+    one.cleanup_s = 3.0  # longer than the lease lasts
     async with campaigning(lease_of(connect, "one"), one) as leading:
         await one.until(("began", 1))
         async with campaigning(lease_of(connect, "two"), two):
@@ -199,16 +199,16 @@ async def test_while_a_reign_tidies_up_the_lease_is_renewed_and_nobody_else_lead
             assert one.log == [("began", 1), ("ended", 1)]
 
 
-async def test_a_reign_that_fails_fails_the_run_and_gives_the_lease_back(connect: Connect) -> None:
+async def test_a_failed_leader_task_fails_the_run_and_releases_the_lease(connect: Connect) -> None:
     async def failing(_term: int) -> None:
-        raise ZeroDivisionError("a mistake in the reign")
+        raise ZeroDivisionError("a bug in the leader task")
 
     with pytest.raises(ZeroDivisionError):
         await lease_of(connect, "one").run(failing)
     assert await (await connect()).fetchval("SELECT renewed_at = '-infinity' FROM lease")
 
 
-async def test_a_reign_that_does_not_end_is_an_error_and_the_lease_is_not_given_back(connect: Connect) -> None:
+async def test_a_leader_task_that_does_not_end_is_an_error_and_keeps_the_lease(connect: Connect) -> None:
     let_go = asyncio.Event()
 
     async def stubborn(_term: int) -> None:
@@ -229,10 +229,10 @@ async def test_a_reign_that_does_not_end_is_an_error_and_the_lease_is_not_given_
     let_go.set()
 
 
-async def test_an_open_guard_holds_up_a_takeover_but_not_a_renewal(connect: Connect) -> None:
+async def test_an_open_guard_blocks_a_takeover_but_not_a_renewal(connect: Connect) -> None:
     guarded, renewing, taking = await connect(), await connect(), await connect()
     await guarded.execute("UPDATE lease SET term = 5, renewed_at = '-infinity'")
-    reigns = Reigns()
+    terms = LeaderLog()
     transaction = guarded.transaction()
     await transaction.start()
     await check_term(guarded, 5)
@@ -240,15 +240,15 @@ async def test_an_open_guard_holds_up_a_takeover_but_not_a_renewal(connect: Conn
     await renewing.execute(EXPIRE)
     with pytest.raises(asyncpg.LockNotAvailableError):
         await taking.fetchval("SELECT 1 FROM lease WHERE id = 1 FOR UPDATE NOWAIT")
-    async with campaigning(lease_of(connect, "two"), reigns):
+    async with campaigning(lease_of(connect, "two"), terms):
         await asyncio.sleep(0.5)
-        assert not reigns.log
+        assert not terms.log
         assert await guarded.fetchval("SELECT term FROM lease") == 5
         await transaction.commit()
-        await reigns.until(("began", 6))
+        await terms.until(("began", 6))
 
 
-async def test_a_guard_after_a_takeover_says_stale(connect: Connect) -> None:
+async def test_a_guard_after_a_takeover_is_stale(connect: Connect) -> None:
     connection = await connect()
     await connection.execute("UPDATE lease SET term = 5")
     async with connection.transaction():
@@ -271,7 +271,7 @@ async def test_a_guard_that_waits_for_a_takeover_sees_the_new_term(connect: Conn
 
 
 @pytest.mark.parametrize("wrong", [{"renew_s": 9.0, "ttl_s": 10.0}, {"renew_s": 0.0}, {"holder": ""}])
-def test_nonsense_is_refused(wrong: dict[str, Any]) -> None:
+def test_invalid_arguments_are_refused(wrong: dict[str, Any]) -> None:
     async def nowhere() -> Any:
         raise ConnectionRefusedError
 

@@ -1,4 +1,4 @@
-"""The reconcile loop: what each outcome leads to, that a bad key hurts only itself, that nothing is forgotten."""
+"""The reconcile loop: the effect of each outcome; a bad key affects only itself; no key is lost."""
 
 import asyncio
 import random
@@ -46,7 +46,7 @@ class Metrics:
 
 
 class Things:
-    """A reconciler whose every step is written down as (time, keys)."""
+    """A reconciler that records each step as (time, keys)."""
 
     kind = "thing"
 
@@ -82,12 +82,12 @@ class Things:
 class Running:
     def __init__(self, things: Things, settings: LoopSettings) -> None:
         self.metrics = Metrics()
-        self.told: list[tuple[object, ...]] = []
-        self.telling_fails = False
+        self.reported: list[tuple[object, ...]] = []
+        self.report_fails = False
         self.loop: ReconcileLoop[str] = ReconcileLoop(
             things,
             clock=SystemClock(),
-            rng=random.Random(7),  # noqa: S311 - a test that can be repeated
+            rng=random.Random(7),  # noqa: S311 - reproducible
             metrics=self.metrics,
             on_quarantine=self._quarantined,
             on_terminal=self._terminal,
@@ -95,12 +95,12 @@ class Running:
         )
 
     async def _quarantined(self, key: str, error: str, attempts: int) -> None:
-        if self.telling_fails:
+        if self.report_fails:
             raise ConnectionError("the database is away")
-        self.told.append(("quarantine", key, error, attempts))
+        self.reported.append(("quarantine", key, error, attempts))
 
     async def _terminal(self, key: str, error: str) -> None:
-        self.told.append(("terminal", key, error))
+        self.reported.append(("terminal", key, error))
 
 
 @asynccontextmanager
@@ -129,7 +129,7 @@ async def test_everything_that_exists_is_reconciled_at_the_start_in_batches() ->
         assert subject.loop.depth == 0
 
 
-async def test_a_hint_leads_to_one_step_and_again_to_another_later() -> None:
+async def test_a_hint_leads_to_one_step_and_requeue_to_another() -> None:
     answers = iter([Requeue(30), Done()])
     things = Things(lambda _: next(answers))
     async with running(things) as subject:
@@ -139,7 +139,7 @@ async def test_a_hint_leads_to_one_step_and_again_to_another_later() -> None:
     assert second - first == pytest.approx(30)
 
 
-async def test_two_steps_of_one_key_never_overlap_and_a_hint_meanwhile_runs_once_more() -> None:
+async def test_steps_of_one_key_never_overlap_and_a_hint_in_between_runs_once_more() -> None:
     things = Things(lambda _: Done())
     things.pause = lambda _: asyncio.sleep(2)
     async with running(things) as subject:
@@ -150,7 +150,7 @@ async def test_two_steps_of_one_key_never_overlap_and_a_hint_meanwhile_runs_once
     assert len(things.times("a")) == 2
 
 
-async def test_failures_wait_ever_longer_then_quarantine_which_is_told_once() -> None:
+async def test_failures_back_off_then_quarantine_which_is_reported_once() -> None:
     things = Things(lambda _: Retry("the disk is full", "DiskError"))
     settings = LoopSettings(
         resync_s=1e6, backoff=Backoff(base_s=1, max_s=64), quarantine_after=5, quarantine_s=300, step_timeout_s=5
@@ -162,23 +162,23 @@ async def test_failures_wait_ever_longer_then_quarantine_which_is_told_once() ->
     waits = [after - before for before, after in pairwise(times)]
     assert all(wait <= step for wait, step in zip(waits[:4], (1, 2, 4, 8), strict=True))
     assert all(270 <= wait <= 330 for wait in waits[4:])
-    assert subject.told == [("quarantine", "a", "the disk is full", 5)]
+    assert subject.reported == [("quarantine", "a", "the disk is full", 5)]
 
 
-async def test_a_quarantine_that_could_not_be_told_is_told_at_the_next_attempt() -> None:
+async def test_a_quarantine_whose_report_failed_is_reported_at_the_next_attempt() -> None:
     things = Things(lambda _: Retry("no"))
     settings = LoopSettings(resync_s=1e6, backoff=Backoff(base_s=1, max_s=1), quarantine_after=2, quarantine_s=100)
     async with running(things, settings) as subject:
-        subject.telling_fails = True
+        subject.report_fails = True
         subject.loop.add("a")
         await asyncio.sleep(50)
         assert len(things.times("a")) == 2
-        subject.telling_fails = False
+        subject.report_fails = False
         await asyncio.sleep(100)
-    assert subject.told == [("quarantine", "a", "no", 3)]
+    assert subject.reported == [("quarantine", "a", "no", 3)]
 
 
-async def test_a_hint_ends_a_quarantines_wait_and_success_its_memory() -> None:
+async def test_a_hint_ends_a_quarantine_and_success_resets_it() -> None:
     outcome: list[Outcome] = [Retry("no")]
     things = Things(lambda _: outcome[0])
     settings = LoopSettings(resync_s=1e6, backoff=Backoff(base_s=1, max_s=1), quarantine_after=2, quarantine_s=1e5)
@@ -194,10 +194,10 @@ async def test_a_hint_ends_a_quarantines_wait_and_success_its_memory() -> None:
         subject.loop.add("a")
         await asyncio.sleep(50)
     assert len(things.times("a")) == 5
-    assert len(subject.told) == 2
+    assert len(subject.reported) == 2
 
 
-async def test_a_terminal_error_is_told_and_waits_for_a_hint() -> None:
+async def test_a_terminal_error_is_reported_and_waits_for_a_hint() -> None:
     things = Things(lambda _: Terminal("no such model"), ["a"])
     async with running(things, LoopSettings(resync_s=10)) as subject:
         await asyncio.sleep(100)
@@ -209,13 +209,13 @@ async def test_a_terminal_error_is_told_and_waits_for_a_hint() -> None:
         subject.loop.add_all()
         await asyncio.sleep(1)
         assert len(things.times("a")) == 3
-        assert subject.told == [("terminal", "a", "no such model")] * 3
+        assert subject.reported == [("terminal", "a", "no such model")] * 3
         things.existing = []
         await asyncio.sleep(30)
         assert not subject.loop._failures
 
 
-async def test_errors_raised_by_a_step_mean_what_their_type_says() -> None:
+async def test_a_steps_errors_are_classified_by_type() -> None:
     things = Things(lambda _: Done())
     async with running(things) as subject:
         for error in (RetryableError("away"), TerminalError("wrong"), KeyError("oops")):
@@ -225,10 +225,10 @@ async def test_errors_raised_by_a_step_mean_what_their_type_says() -> None:
         things.answer = lambda _: Done()
         await asyncio.sleep(20)
     assert subject.metrics.outcomes == {"retry": 2, "terminal": 1, "done": 2}
-    assert subject.told == [("terminal", "TerminalError", "wrong")]
+    assert subject.reported == [("terminal", "TerminalError", "wrong")]
 
 
-async def test_a_poisoned_key_hurts_only_itself() -> None:
+async def test_a_bad_key_affects_only_itself() -> None:
     def answer(key: str) -> Outcome:
         if key == "poison":
             raise ZeroDivisionError("poison")
@@ -253,26 +253,26 @@ async def test_a_key_that_hangs_times_out_alone() -> None:
         assert subject.metrics.outcomes == {"done": 2, "retry": 1}
 
 
-async def test_a_timeout_within_the_step_is_not_taken_for_the_steps_own() -> None:
+async def test_a_timeout_inside_a_step_differs_from_the_steps_deadline() -> None:
     things = Things(raising(TimeoutError("the disk is slow")))
     settings = LoopSettings(resync_s=1e6, quarantine_after=1)
     async with running(things, settings) as subject:
         subject.loop.add("a")
         await asyncio.sleep(1)
-        assert subject.told == [("quarantine", "a", "the disk is slow", 1)]
+        assert subject.reported == [("quarantine", "a", "the disk is slow", 1)]
 
 
 async def test_a_forgotten_key_is_retried() -> None:
     things = Things(lambda _: Done())
-    things.step = lambda _: asyncio.sleep(0, {})  # type: ignore[method-assign,assignment] # a reconciler with a mistake
+    things.step = lambda _: asyncio.sleep(0, {})  # type: ignore[method-assign,assignment] # a reconciler with a bug
     settings = LoopSettings(resync_s=1e6, quarantine_after=1)
     async with running(things, settings) as subject:
         subject.loop.add("a")
         await asyncio.sleep(1)
-        assert subject.told == [("quarantine", "a", "the step returned no outcome for this key", 1)]
+        assert subject.reported == [("quarantine", "a", "the step returned no outcome for this key", 1)]
 
 
-async def test_stale_runs_again_at_once_a_few_times_then_with_small_waits_and_never_counts_as_failure() -> None:
+async def test_stale_steps_are_retried_at_once_then_with_small_delays_and_are_no_failures() -> None:
     things = Things(raising(StaleError("generation moved")))
     async with running(things) as subject:
         subject.loop.add("a")
@@ -281,10 +281,10 @@ async def test_stale_runs_again_at_once_a_few_times_then_with_small_waits_and_ne
         await asyncio.sleep(100)
         assert 10 < len(things.times("a")) < 200
         assert set(subject.metrics.outcomes) == {"stale"}
-        assert not subject.told
+        assert not subject.reported
 
 
-async def test_the_resync_finds_what_no_hint_told() -> None:
+async def test_the_resync_finds_changes_without_a_hint() -> None:
     things = Things(lambda _: Done())
     async with running(things, LoopSettings(resync_s=60)):
         things.existing = ["silent"]
@@ -305,7 +305,7 @@ async def test_a_resync_that_fails_is_repeated_soon() -> None:
         assert len(things.times("a")) == 1
 
 
-async def test_what_did_not_fit_into_the_queue_comes_later() -> None:
+async def test_keys_beyond_the_queues_bound_come_later() -> None:
     existing = [f"k{n}" for n in range(50)]
     things = Things(lambda _: Done(), existing)
     settings = LoopSettings(workers=1, batch_size=5, resync_s=1e6, max_keys=10)

@@ -1,4 +1,4 @@
-"""The keyed queue: one holder per key, nothing lost, the earlier wish wins, all bounded."""
+"""The keyed queue: one holder per key, no key lost, the earlier time wins, bounded."""
 
 import asyncio
 import random
@@ -131,7 +131,7 @@ async def test_beyond_the_bound_the_queue_says_so_instead_of_growing() -> None:
     assert len(queue) == 3
 
 
-async def test_wishes_that_were_overtaken_do_not_pile_up() -> None:
+async def test_stale_entries_do_not_accumulate() -> None:
     queue: KeyedQueue[int] = KeyedQueue()
     for n in range(10_000):
         queue.add(n % 3, after_s=20_000 - n)
@@ -139,7 +139,7 @@ async def test_wishes_that_were_overtaken_do_not_pile_up() -> None:
     assert len(queue._heap) < 200
 
 
-async def test_closing_sends_takers_home() -> None:
+async def test_closing_ends_the_takers() -> None:
     queue: KeyedQueue[str] = KeyedQueue()
     taker = asyncio.create_task(queue.take())
     queue.add("later", after_s=5)
@@ -159,7 +159,7 @@ async def test_a_bound_below_one_is_refused() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 async def test_under_random_load_no_key_has_two_holders_and_every_add_is_followed_by_a_run(seed: int) -> None:
-    rng = random.Random(seed)  # noqa: S311 - a test that can be repeated
+    rng = random.Random(seed)  # noqa: S311 - reproducible
     queue: KeyedQueue[int] = KeyedQueue()
     held: Counter[int] = Counter()
     added_at: dict[int, float] = {}
@@ -192,7 +192,7 @@ async def test_under_random_load_no_key_has_two_holders_and_every_add_is_followe
 
 
 def test_delays_down_to_nothing_come_due_under_uvloop() -> None:
-    """That loop rounds times to milliseconds and treats a timer in the past differently."""
+    """uvloop rounds times to milliseconds and treats a timer in the past differently."""
 
     async def scenario() -> None:
         queue: KeyedQueue[int] = KeyedQueue()

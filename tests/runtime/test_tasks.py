@@ -1,4 +1,4 @@
-"""Pieces of work one behind the other: in order, one at a time, and none outlives its owner."""
+"""One piece of work in flight: in order, one at a time, and none outlives its owner."""
 
 import asyncio
 
@@ -24,7 +24,7 @@ async def test_one_runs_at_a_time_while_the_owner_goes_on() -> None:
     assert in_flight.results == ["a", "b"]
 
 
-async def test_what_a_piece_raises_comes_at_the_next_which_is_not_begun() -> None:
+async def test_a_pieces_error_is_raised_at_the_next_one_which_is_not_started() -> None:
     begun: list[str] = []
 
     async def piece(name: str) -> None:

@@ -1,4 +1,4 @@
-"""A migrated database, opened, for each test that asks."""
+"""An open, migrated database for each test."""
 
 from collections.abc import AsyncIterator
 

@@ -1,4 +1,4 @@
-"""Keys, join tokens and secrets: shown once, stored hashed, ended when they are to end."""
+"""Keys, join tokens and secrets: shown once, stored hashed, revoked and expired in time."""
 
 import asyncio
 
@@ -13,7 +13,7 @@ from controller.store.workers.maintenance import delete_worker
 from support.ledger import rows
 
 
-async def test_a_key_is_known_by_its_hash_alone(migrated: Database) -> None:
+async def test_a_key_is_stored_as_its_hash_alone(migrated: Database) -> None:
     made = await create_key(migrated, "viewer", name="dashboard")
     (row,) = await rows(migrated, "select * from api_keys")
     assert made.key.startswith("gpw_")
@@ -27,7 +27,7 @@ async def test_a_key_is_known_by_its_hash_alone(migrated: Database) -> None:
 
 
 @pytest.mark.parametrize("key", ["", "gpw_", "gpw_wrong", "x" * 100_000, "gpj_abc", "gpw_\x00"])
-async def test_what_is_no_key_is_nobody(migrated: Database, key: str) -> None:
+async def test_an_invalid_key_has_no_principal(migrated: Database, key: str) -> None:
     assert await KeyRing(migrated).authenticate(key) is None
 
 
@@ -46,7 +46,7 @@ async def test_a_revoked_key_ends_within_the_cache_time(migrated: Database) -> N
         await revoke_key(migrated, "no-uuid")
 
 
-async def test_the_first_key_is_made_once_whoever_starts(migrated: Database) -> None:
+async def test_concurrent_starts_create_one_first_key(migrated: Database) -> None:
     made = await asyncio.gather(*(create_first_key(migrated) for _ in range(4)))
     (only,) = [key for key in made if key is not None]
     assert only.role == "admin"
@@ -54,7 +54,7 @@ async def test_the_first_key_is_made_once_whoever_starts(migrated: Database) -> 
     assert await create_first_key(migrated) is None
 
 
-async def test_a_join_token_is_good_once_whoever_comes_first(migrated: Database) -> None:
+async def test_a_join_token_is_valid_once(migrated: Database) -> None:
     token = (await create_token(migrated)).token
     answers = await asyncio.gather(
         *(redeem(migrated, token, f"w{n}") for n in range(5)), return_exceptions=True

@@ -1,4 +1,4 @@
-"""Each invariant of the audit holds where all is well, and is found broken where it is broken."""
+"""Each invariant of the audit passes on a consistent ledger, and reports each violation."""
 
 from typing import Any
 
@@ -54,7 +54,7 @@ async def db(migrated: Database) -> Database:
     return migrated
 
 
-async def test_all_is_well(db: Database) -> None:
+async def test_a_consistent_ledger_passes(db: Database) -> None:
     assert await broken(db) == set()
 
 
@@ -116,13 +116,13 @@ async def test_phases_that_hold_claims_are_the_designs(db: Database, phase: Inst
         ("one_lease", ["delete from lease"]),
     ],
 )  # fmt: skip
-async def test_what_is_broken_is_found(db: Database, invariant: str, queries: list[str]) -> None:
+async def test_the_audit_reports_violations(db: Database, invariant: str, queries: list[str]) -> None:
     await unguarded(db, *queries)
     assert invariant in await broken(db)
 
 
 async def test_every_invariant_is_shown_to_fail() -> None:
-    marks = test_what_is_broken_is_found.pytestmark  # type: ignore[attr-defined]  # pytest hangs it there
+    marks = test_the_audit_reports_violations.pytestmark  # type: ignore[attr-defined]  # pytest hangs it there
     shown = {case[0] for mark in marks if mark.name == "parametrize" for case in mark.args[1]}
     by_phase = {"no_claims_without_phase", "placed_holds_claims"}
     assert shown | by_phase == {invariant.name for invariant in INVARIANTS}

@@ -1,4 +1,4 @@
-"""The database itself refuses what the ledger forbids, in whatever order claims arrive, one by one or together."""
+"""The database refuses invalid claims, in any order, one by one or together."""
 
 import asyncio
 import itertools
@@ -98,7 +98,7 @@ async def test_the_same_instance_cannot_claim_a_device_twice_in_an_epoch(db: Dat
         "delete from instances where id = 'i0'",
     ],
 )
-async def test_ways_around_it_are_refused(db: Database, statement: str) -> None:
+async def test_writes_that_bypass_the_guard_are_refused(db: Database, statement: str) -> None:
     await claim(db, GPU, "i0", 20 * GIB)
     with pytest.raises((*REFUSED, asyncpg.ForeignKeyViolationError)):
         async with db.transaction() as c:
@@ -106,7 +106,7 @@ async def test_ways_around_it_are_refused(db: Database, statement: str) -> None:
     assert await counters(db) == (20 * GIB, 1, 0)
 
 
-async def test_released_room_can_be_claimed_again(db: Database) -> None:
+async def test_released_capacity_can_be_claimed_again(db: Database) -> None:
     await claim(db, GPU, "i0", 40 * GIB, exclusive=True)
     async with db.transaction() as c:
         await c.execute("delete from claims where instance_id = 'i0'")
@@ -115,7 +115,7 @@ async def test_released_room_can_be_claimed_again(db: Database) -> None:
 
 
 async def test_writers_at_once_never_overclaim_and_never_deadlock(db: Database) -> None:
-    """Eight writers, both devices in both orders, whole and shared: what was let in fits, the rest was refused."""
+    """Eight writers, both devices in both orders, exclusive and shared: all accepted claims fit."""
 
     async def write(n: int) -> int:
         done = 0

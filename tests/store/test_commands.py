@@ -1,4 +1,4 @@
-"""The hub's side of orders: due once, again after a while, and two hubs that ask at once."""
+"""The hub's side of commands: due once, resent after a while, and two hubs at once."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -38,7 +38,7 @@ async def take(
         return await take_due(c, [Target(host.id, session, since)], limit)
 
 
-async def test_an_order_is_due_once_then_after_a_while_or_on_a_new_connection(migrated: Database) -> None:
+async def test_a_command_is_due_once_then_after_a_while_or_on_a_new_connection(migrated: Database) -> None:
     host = await set_up(migrated)
     first = await take(migrated, host, limit=2)
     assert [(c.instance, c.sent_before) for c in first.commands] == [("i0", False), ("i1", False)]
@@ -50,19 +50,19 @@ async def test_an_order_is_due_once_then_after_a_while_or_on_a_new_connection(mi
     assert len((await take(migrated, host, since=newer)).commands) == 3
 
 
-async def test_nothing_is_taken_for_an_older_session(migrated: Database) -> None:
+async def test_no_command_is_dispatched_to_an_older_session(migrated: Database) -> None:
     host = await set_up(migrated)
     assert (await take(migrated, host, session=0)).commands == ()
     assert await rows(migrated, "select 1 from commands where sent_at is not null") == []
 
 
-async def test_two_that_ask_at_once_do_not_both_take(migrated: Database) -> None:
+async def test_concurrent_dispatchers_do_not_both_take_a_command(migrated: Database) -> None:
     host = await set_up(migrated, 8)
     taken = await asyncio.gather(*(take(migrated, host) for _ in range(6)))
     assert sorted(c.instance for due in taken for c in due.commands) == [f"i{k}" for k in range(8)]
 
 
-async def test_the_first_answer_stands_and_only_of_its_own_worker(migrated: Database) -> None:
+async def test_only_the_first_answer_of_the_commands_worker_counts(migrated: Database) -> None:
     host = await set_up(migrated)
     other = await add_host(migrated, "other", gpus=0)
     ids = [r["id"] for r in await rows(migrated, "select id from commands order by id")]

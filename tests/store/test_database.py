@@ -1,4 +1,4 @@
-"""The pool: who may hold how many of its connections."""
+"""The pool, and the limits of its shares."""
 
 import asyncio
 
@@ -41,7 +41,9 @@ async def test_a_flood_through_a_share_leaves_the_others_their_connections(migra
     assert most == 2
 
 
-async def test_who_waits_in_a_share_is_told_in_time(migrated: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_waiting_for_a_connection_of_a_share_times_out(
+    migrated: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(database_module, "ACQUIRE_TIMEOUT_S", 0.05)
     share = migrated.share(1)
     async with share.connection():

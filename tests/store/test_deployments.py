@@ -1,4 +1,4 @@
-"""Applies, deletes, stops and starts: what each writes, tells and clears."""
+"""Apply, delete, stop and start: what each writes, notifies and clears."""
 
 import asyncio
 from typing import Any
@@ -87,7 +87,7 @@ async def test_an_unchanged_apply_clears_no_limit_and_a_changed_one_clears_all_b
     assert changed.view.status.wanted == 3
 
 
-async def test_stop_and_start_are_told_once(migrated: Database) -> None:
+async def test_stop_and_start_write_one_event_each(migrated: Database) -> None:
     await apply_spec(migrated, "a", spec(replicas=2))
     for _ in range(2):
         assert (await store.stop(migrated, "a")).status.wanted == 0
@@ -118,7 +118,7 @@ async def test_a_deleted_name_is_free_at_once(migrated: Database) -> None:
     assert await reasons(migrated) == ["applied", "deleted", "applied"]
 
 
-async def test_what_is_not_there_is_refused_with_the_way_to_look(migrated: Database) -> None:
+async def test_unknown_names_are_refused_with_the_command_that_lists_them(migrated: Database) -> None:
     for act in (store.stop, store.start, store.delete):
         with pytest.raises(NotFoundError, match="no deployment is named 'x'"):
             await act(migrated, "x")
@@ -142,7 +142,7 @@ async def test_a_lost_update_is_refused(migrated: Database) -> None:
     assert (await store.delete(migrated, "a", if_match=2)).deleted_at is not None
 
 
-async def test_two_that_create_one_name_both_succeed_in_order(migrated: Database) -> None:
+async def test_concurrent_creations_of_one_name_both_succeed(migrated: Database) -> None:
     applied = await asyncio.gather(*(apply_spec(migrated, "a", spec(replicas=n)) for n in range(1, 7)))
     assert sorted(one.outcome for one in applied) == ["created"] + ["updated"] * 5
     assert len({one.view.uid for one in applied}) == 1

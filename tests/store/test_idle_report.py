@@ -1,4 +1,4 @@
-"""What was claimed, used, wasted, unknown and freed, from rows written by hand. T0 is the begin, an hour the period."""
+"""Claimed, used, wasted, unknown and freed GPU time, from rows written by hand. The period is the hour from T0."""
 
 from datetime import timedelta
 from itertools import pairwise
@@ -42,7 +42,7 @@ async def test_a_whole_gpu_half_idle_half_at_work(migrated: Database) -> None:
     await minutes(migrated, A, [*each(0, 1200, 0), *each(1200, 2400, 90)])
     spent = (await summed(migrated)).spent[uid]
     assert spent.claimed_s == HOUR
-    assert spent.known_s == pytest.approx(2400), "of the last twenty minutes nobody knows"
+    assert spent.known_s == pytest.approx(2400), "the last twenty minutes are unknown"
     assert spent.used_s == pytest.approx(1200 * 0.9)
     assert spent.wasted_s == pytest.approx(1200)
     assert not spent.deleted
@@ -59,7 +59,7 @@ async def test_a_minute_below_the_policys_own_minimum_is_wasted(migrated: Databa
 
 
 @pytest.mark.usefixtures("host")
-async def test_who_shares_a_gpu_is_counted_by_its_share_and_its_own_minutes(migrated: Database) -> None:
+async def test_a_shared_gpu_counts_by_share_and_own_minutes(migrated: Database) -> None:
     works, sleeps = await add_deployment(migrated, "works"), await add_deployment(migrated, "sleeps")
     await span(migrated, A, "w", works, 0, HOUR, share=0.5)
     await span(migrated, A, "s", sleeps, 0, HOUR, share=0.25)
@@ -94,7 +94,7 @@ async def test_a_restart_in_place_counts_no_time_twice(migrated: Database) -> No
 
 
 @pytest.mark.usefixtures("host")
-async def test_deployments_of_one_name_are_told_apart_and_live_claims_go_on(migrated: Database) -> None:
+async def test_deployments_of_one_name_are_counted_apart_and_live_claims_continue(migrated: Database) -> None:
     before = await add_deployment(migrated, "before")
     await span(migrated, A, "i", before, 0, 600, name="d")
     async with migrated.transaction() as c:
@@ -165,7 +165,7 @@ async def test_a_replayed_policy_frees_from_its_first_full_window_on(migrated: D
 
 
 @pytest.mark.usefixtures("host")
-async def test_a_replay_takes_missing_minutes_for_no_evidence(migrated: Database) -> None:
+async def test_a_replay_ignores_missing_minutes(migrated: Database) -> None:
     uid = await add_deployment(migrated, "d")
     await span(migrated, A, "i", uid, 0, HOUR)
     await minutes(migrated, A, [*each(0, 120, 0), *each(1200, 1500, 0)])
@@ -173,7 +173,7 @@ async def test_a_replay_takes_missing_minutes_for_no_evidence(migrated: Database
 
 
 @pytest.mark.usefixtures("host")
-async def test_a_replay_begins_each_epoch_anew_and_frees_what_follows_without_a_gap(migrated: Database) -> None:
+async def test_a_replay_judges_each_epoch_and_frees_all_that_follows_without_a_gap(migrated: Database) -> None:
     uid = await add_deployment(migrated, "d")
     await span(migrated, A, "i", uid, 0, 480)
     await span(migrated, A, "i", uid, 480, 1800, epoch=2)

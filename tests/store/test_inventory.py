@@ -1,4 +1,4 @@
-"""The inventory that is kept: what a pass placed counts until the ledger tells otherwise, and no longer."""
+"""The cached inventory: reservations of a pass count until the next read of their devices."""
 
 from controller.domain.placement import Ask, Layout, Placed
 from controller.leader.inventory_cache import InventoryCache
@@ -18,7 +18,7 @@ async def commit(db: Database, uid: str, placed: Placed) -> None:
         await claim(db, one.device, placed.instance, one.memory_mib)
 
 
-async def test_who_came_and_went_between_two_looks_counts_no_longer(migrated: Database) -> None:
+async def test_an_instance_that_came_and_went_between_two_reads_is_not_counted(migrated: Database) -> None:
     await add_host(migrated, "w", gpus=2)
     uid, cache = await add_deployment(migrated, "d"), InventoryCache()
     await refresh(migrated, cache)

@@ -1,4 +1,4 @@
-"""ConnectionState and readings: set-based, fenced by the session, never going backwards."""
+"""Liveness and readings: set-based, fenced by the session, never going backwards."""
 
 from controller.store.core.database import Database
 from controller.store.workers.heartbeats import ConnectionState, ForeignUse, Reading, write_liveness, write_readings
@@ -14,7 +14,7 @@ def seen(host: Host, session: int = 1, *, connected: bool = True, age_s: float =
     return ConnectionState(host.id, session, connected, clean=False, age_s=age_s)
 
 
-async def test_many_are_written_at_once_by_the_databases_clock(migrated: Database) -> None:
+async def test_connections_are_written_together_by_the_databases_clock(migrated: Database) -> None:
     hosts = [await add_host(migrated, f"w{n}", gpus=0) for n in range(5)]
     written = await see(migrated, *(seen(host, age_s=10.0) for host in hosts))
     assert written == {host.id for host in hosts}
@@ -58,12 +58,14 @@ async def read(db: Database, host: Host, *used: int | None) -> list[ForeignUse]:
         )
 
 
-async def test_memory_that_no_claim_explains_is_told_when_it_comes_and_when_it_goes(migrated: Database) -> None:
+async def test_foreign_memory_is_reported_when_it_appears_and_disappears(migrated: Database) -> None:
     host = await add_host(migrated, "w", gpus=3, gib=40)
     first, second, third = host.gpus
     come = await read(migrated, host, 30_000, 600, 40 * 1024)  # 600 MiB of 40 GiB are the driver's own
     assert come == [ForeignUse(host.id, first, 0, 30_000, 0), ForeignUse(host.id, third, 2, 40 * 1024, 0)]
-    assert await read(migrated, host, 30_100, 700, None) == []  # a little more is no news, and unknown is not nothing
+    assert (
+        await read(migrated, host, 30_100, 700, None) == []
+    )  # a small change is not reported, and unknown is not zero
     assert await read(migrated, host, 0, 0, 40 * 1024) == [ForeignUse(host.id, first, 0, 0, 30_000)]
     query = "select uuid, foreign_mib from devices where kind = 'gpu' order by uuid"
     assert await rows(migrated, query) == [

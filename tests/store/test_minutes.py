@@ -1,4 +1,4 @@
-"""One-minute rollups: complete however late samples come, and the same however often they are made."""
+"""One-minute rollups: complete with late samples, and unchanged by repetition."""
 
 import pytest
 
@@ -30,7 +30,7 @@ def steady(begin: float, end: float, value: float = 0.0, every: float = 10.0) ->
     return [(begin + n * every, value) for n in range(round((end - begin) / every))]
 
 
-async def test_a_minute_is_of_the_samples_that_speak_for_a_part_of_it(migrated: Database, host: Host) -> None:
+async def test_a_minutes_figures_are_of_the_samples_that_cover_it(migrated: Database, host: Host) -> None:
     await sample(migrated, host, DEVICE, [*steady(5, 65, 20.0), (65, 80.0), *steady(75, 125, 0.0)])
     await rolled_up(migrated)
     found = await minutes_of(migrated)
@@ -46,7 +46,7 @@ async def test_a_gap_is_not_covered(migrated: Database, host: Host) -> None:
     assert (await minutes_of(migrated))[1] == (0.0, 0.0, 2, 50.0)
 
 
-async def test_late_samples_change_the_minutes_that_they_speak_for(migrated: Database, host: Host) -> None:
+async def test_late_samples_change_the_minutes_that_they_cover(migrated: Database, host: Host) -> None:
     await sample(migrated, host, DEVICE, steady(5, 125))
     await rolled_up(migrated)
     before = await minutes_of(migrated)
@@ -70,7 +70,7 @@ async def test_portions_and_repetition_make_no_difference(migrated: Database, ho
     assert len(by_portions) > 14
 
 
-async def test_what_is_not_committed_yet_is_taken_up_later(migrated: Database, host: Host) -> None:
+async def test_samples_that_commit_later_are_rolled_up_later(migrated: Database, host: Host) -> None:
     async with migrated.transaction() as c:
         await c.execute(
             "insert into samples (at, device, worker_id, seq, period_s, mean, max) values ($1, $2, $3, 1, 10, 7, 7)",
@@ -83,7 +83,7 @@ async def test_what_is_not_committed_yet_is_taken_up_later(migrated: Database, h
     assert (await minutes_of(migrated))[0] == (7.0, 7.0, 1, 30.0)
 
 
-async def test_only_who_shares_a_gpu_has_minutes_of_its_own(migrated: Database, host: Host) -> None:
+async def test_only_shared_claims_have_their_own_minutes(migrated: Database, host: Host) -> None:
     uid = await add_deployment(migrated, "d")
     for name in ("a", "b"):
         await add_instance(migrated, uid, name, phase="running", epoch=1)
@@ -91,7 +91,7 @@ async def test_only_who_shares_a_gpu_has_minutes_of_its_own(migrated: Database, 
     working, silent = ["a", 1, 0, 70.0, 75.0, 0], ["b", 1, 0, None, None, None]
     await sample(migrated, host, DEVICE, steady(10, 70, 80.0), processes=[working, silent])
     async with migrated.transaction() as c:
-        await c.execute("delete from claims")  # its span tells of it as well
+        await c.execute("delete from claims")  # its span records it as well
     await rolled_up(migrated)
     assert (await minutes_of(migrated, "a"))[0] == (70.0, 75.0, 6, 60.0)
     assert await minutes_of(migrated, "b") == {}, "unknown is not zero"

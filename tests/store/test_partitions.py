@@ -1,4 +1,4 @@
-"""Partitions: there before they are needed, gone when nothing in them is kept any more."""
+"""Partitions: created before they are needed, dropped after their retention."""
 
 import asyncio
 from datetime import datetime
@@ -49,9 +49,9 @@ async def test_they_reach_from_the_oldest_kept_to_a_day_ahead(migrated: Database
         assert await samples_range(connection) is None
     keep = SampleRetention(samples_h=8, history_days=2)
     await asyncio.gather(*(make(migrated, keep) for _ in range(4)))  # controllers that start together
-    room, moment = await covered(migrated), await now(migrated)
-    assert 8 * HOUR_S <= (moment - room.begin).total_seconds() < 11 * HOUR_S
-    assert (room.end - moment).total_seconds() > 24 * HOUR_S
+    present, moment = await covered(migrated), await now(migrated)
+    assert 8 * HOUR_S <= (moment - present.begin).total_seconds() < 11 * HOUR_S
+    assert (present.end - moment).total_seconds() > 24 * HOUR_S
     await migrated.pool.execute(
         "insert into sample_minutes (minute, device, mean, max, samples, covered_s)"
         " select now() + n * interval '8 hours', 'g', 1, 1, 1, 1 from generate_series(-1, 3) n"
@@ -71,7 +71,7 @@ async def test_a_longer_window_in_use_keeps_more(migrated: Database) -> None:
     assert await old(migrated, SampleRetention(samples_h=2, history_days=1)) == []
 
 
-async def test_what_is_not_kept_any_more_is_dropped(migrated: Database) -> None:
+async def test_partitions_past_their_retention_are_dropped(migrated: Database) -> None:
     await make(migrated, SampleRetention(samples_h=30, history_days=3))
     short = SampleRetention(samples_h=2, history_days=1)
     gone = await old(migrated, short)
@@ -83,11 +83,11 @@ async def test_what_is_not_kept_any_more_is_dropped(migrated: Database) -> None:
     assert (await now(migrated) - (await covered(migrated)).begin).total_seconds() >= 2 * HOUR_S
 
 
-async def test_a_drop_waits_for_readers_but_a_moment(migrated: Database) -> None:
+async def test_a_drop_waits_only_briefly_for_readers(migrated: Database) -> None:
     await make(migrated, SampleRetention(samples_h=8, history_days=1))
     async with migrated.snapshot() as reader:
         assert await reader.fetchval("select count(*) from samples") == 0
-        room = await covered(migrated)
+        present = await covered(migrated)
         async with migrated.connection() as connection, connection.transaction():
             with pytest.raises(asyncpg.LockNotAvailableError):
-                await drop_partition(connection, f"samples_{room.begin:%Y%m%d_%H}")
+                await drop_partition(connection, f"samples_{present.begin:%Y%m%d_%H}")

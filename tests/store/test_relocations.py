@@ -1,4 +1,4 @@
-"""Moves of instances as rows: asked for together, begun a few at a time, given up where they can no longer be made."""
+"""Relocations as rows: requested together, begun a few at a time, abandoned if outdated."""
 
 import pytest
 
@@ -52,17 +52,17 @@ async def test_a_few_at_a_time(migrated: Database) -> None:
     assert await states(migrated) == ["moved", "moving", "moving"]
 
 
-async def test_plans_are_not_made_beside_each_other(migrated: Database) -> None:
+async def test_a_second_plan_is_refused_while_one_is_in_progress(migrated: Database) -> None:
     moves = await some_running(migrated, 2)
     await request_relocations(migrated, moves[:1])
-    with pytest.raises(InUseError, match="under way"):
+    with pytest.raises(InUseError, match="in progress"):
         await request_relocations(migrated, moves[1:])
     async with migrated.snapshot() as connection:
         with pytest.raises(InUseError, match="gpuward defrag"):
             await check_none_in_progress(connection)
 
 
-async def test_what_no_longer_runs_as_it_did_is_given_up(migrated: Database) -> None:
+async def test_a_relocation_of_a_changed_instance_is_abandoned(migrated: Database) -> None:
     await request_relocations(migrated, await some_running(migrated, 3))
     async with migrated.transaction() as connection:
         await connection.execute("update instances set epoch = 2 where id = 'i0'")
@@ -71,8 +71,11 @@ async def test_what_no_longer_runs_as_it_did_is_given_up(migrated: Database) -> 
         )
     assert await begin(migrated, 2) == 1
     assert await states(migrated) == ["abandoned", "abandoned", "moving"]
-    told = await rows(migrated, "select message from events where reason = 'relocation_abandoned' order by id")
-    assert ["no longer runs" in told[0]["message"], "turn did not come" in told[1]["message"]] == [True, True]
+    reported = await rows(migrated, "select message from events where reason = 'relocation_abandoned' order by id")
+    assert ["no longer runs" in reported[0]["message"], "did not begin in time" in reported[1]["message"]] == [
+        True,
+        True,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -87,7 +90,7 @@ async def test_what_no_longer_runs_as_it_did_is_given_up(migrated: Database) -> 
         "update deployments set deleted_at = now()",
     ],
 )
-async def test_who_may_be_moved(migrated: Database, change: str) -> None:
+async def test_which_instances_are_movable(migrated: Database, change: str) -> None:
     (move,) = await some_running(migrated, 1)
     async with migrated.snapshot() as connection:
         (one,) = await read_movable(connection)
@@ -99,7 +102,7 @@ async def test_who_may_be_moved(migrated: Database, change: str) -> None:
         assert await read_movable(connection) == []
 
 
-async def test_old_moves_are_forgotten(migrated: Database) -> None:
+async def test_old_relocations_are_deleted(migrated: Database) -> None:
     await request_relocations(migrated, await some_running(migrated, 3))
     async with migrated.transaction() as connection:
         for instance, days in (("i0", 31), ("i1", 29)):

@@ -1,4 +1,4 @@
-"""What is forgotten, and that no figure falls because of it."""
+"""Retention deletes old rows and keeps their sums."""
 
 import pytest
 
@@ -65,7 +65,7 @@ async def test_actions_that_ended_long_ago_leave_their_sums(migrated: Database) 
     assert after["p"] == pytest.approx(2220)
 
 
-async def test_sums_grow(migrated: Database) -> None:
+async def test_sums_of_deleted_actions_grow(migrated: Database) -> None:
     uid = await add_deployment(migrated, "d")
     for _ in range(2):
         await act(migrated, uid, days_ago=40, lasted_s=100)

@@ -69,11 +69,11 @@ async def test_an_older_session_writes_nothing(migrated: Database) -> None:
     assert await rows(migrated, "select 1 from sample_progress") == []
 
 
-async def test_another_workers_gpu_is_not_spoken_for(migrated: Database) -> None:
+async def test_samples_of_another_workers_gpu_are_ignored(migrated: Database) -> None:
     await add_partitions(migrated)
     one, two = await add_host(migrated, "one", gpus=1), await add_host(migrated, "two", gpus=1)
-    told = {one.gpus[0]: 1.0, two.gpus[0]: 0.0, "GPU-unheard-of": 0.0}
-    await write(migrated, sent(one, period(1, AGENT_S, told)))
+    reported = {one.gpus[0]: 1.0, two.gpus[0]: 0.0, "GPU-unheard-of": 0.0}
+    await write(migrated, sent(one, period(1, AGENT_S, reported)))
     assert [row["device"] for row in await sample_rows(migrated)] == [one.gpus[0]]
 
 
@@ -89,7 +89,7 @@ async def test_the_future_is_now_and_the_forgotten_past_is_left_out(migrated: Da
     assert (row["seq"], 0 <= row["age"] < 5) == (2, True)
 
 
-async def test_without_room_nothing_is_written_and_nothing_is_known(migrated: Database) -> None:
+async def test_without_a_partition_no_sample_is_written(migrated: Database) -> None:
     host = await add_host(migrated, "w", gpus=1)
     batch = sent(host, period(1, AGENT_S, {host.gpus[0]: 1}))
     with pytest.raises(NoPartitionError):
@@ -98,7 +98,7 @@ async def test_without_room_nothing_is_written_and_nothing_is_known(migrated: Da
     assert (await write(migrated, batch)).rows == 1
 
 
-async def test_what_commits_late_is_not_missed_and_nothing_comes_twice(migrated: Database) -> None:
+async def test_late_commits_are_read_once(migrated: Database) -> None:
     await add_partitions(migrated)
     early, late = await add_host(migrated, "early", gpus=1), await add_host(migrated, "late", gpus=1)
 

@@ -1,4 +1,4 @@
-"""A database in trouble is told as the driver tells it, whoever asked: the ORM's sessions and the gateway's refresh."""
+"""Database errors are the driver's own everywhere: in ORM sessions and in the gateway's refresh."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -66,7 +66,7 @@ async def test_no_transaction_outlives_its_bound(migrated: Database) -> None:
 
 
 @pytest.mark.parametrize("kind", ["connection", "transaction", "snapshot"])
-async def test_a_cancel_prevails_at_once_over_a_server_that_hangs(migrated: Database, kind: str) -> None:
+async def test_a_cancel_takes_effect_at_once_on_a_hanging_server(migrated: Database, kind: str) -> None:
     """It is not waited for, and the driver's own trouble never takes the cancel's place."""
     hung: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
@@ -107,7 +107,7 @@ class _Stumbling:
         self.answered.set()
 
 
-async def test_the_gateways_table_outlives_every_trouble(migrated: Database) -> None:
+async def test_the_gateways_table_survives_every_database_error(migrated: Database) -> None:
     stumbling, changes = _Stumbling(migrated), ChangeFanout()
     async with asyncio.timeout(30):
         routes = LiveRoutes(stumbling, changes)

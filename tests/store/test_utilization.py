@@ -1,4 +1,4 @@
-"""Series for graphs: the highest of each slot, gaps where no sample speaks, an instance's own part where it shares."""
+"""Series for graphs: the highest value of each slot, gaps without coverage, own parts of shared GPUs."""
 
 import pytest
 
@@ -35,7 +35,7 @@ async def test_slots_hold_the_highest_and_gaps_stay_gaps(migrated: Database, hos
     ages = [age for age in range(5, 600, 10) if not 200 < age < 400]
     await sample(migrated, host, A, [(now - age, 90.0 if age == 105 else 5.0) for age in ages])
     async with migrated.snapshot() as c:
-        view = await read_utilization(c, await tracks_of_gpus(c, [A, "GPU-nobody", B]), 600)
+        view = await read_utilization(c, await tracks_of_gpus(c, [A, "GPU-unknown", B]), 600)
     first, second = view.series
     assert (first.gpu, first.worker, second.gpu) == (A, "w", B)
     assert second.values == [None] * SLOTS
@@ -75,11 +75,11 @@ async def test_an_instance_has_its_own_part_since_it_holds_it(migrated: Database
         both, _ = await tracks_of_deployment(c, "d")
         views = [await read_utilization(c, tracks, 600) for tracks in (shared, whole, both)]
         with pytest.raises(NotFoundError, match="instance"):
-            await tracks_of_instance(c, "nobody")
+            await tracks_of_instance(c, "unknown")
         with pytest.raises(NotFoundError, match="deployment"):
-            await tracks_of_deployment(c, "nobody")
+            await tracks_of_deployment(c, "unknown")
         with pytest.raises(NotFoundError, match="worker"):
-            await tracks_of_worker(c, "nobody")
+            await tracks_of_worker(c, "unknown")
         assert [t.device for t in await tracks_of_worker(c, "w")] == [A, B]
     assert uid_read == uid
     own, gpu = views[0].series[0], views[1].series[0]

@@ -1,4 +1,4 @@
-"""What rows look like to a user: pages, places, free memory, and unknown where nothing is known."""
+"""Rows as the API shows them: pages, workers, free memory, and unknown values."""
 
 import uuid
 from collections.abc import Awaitable, Callable
@@ -71,7 +71,7 @@ async def test_pages_follow_one_another_without_gap_or_repetition(migrated: Data
 
 
 @pytest.mark.parametrize("cursor", ["x", "%%%", "WzFd", "bnVsbA", "W10"])
-async def test_a_strange_cursor_is_refused(migrated: Database, cursor: str) -> None:
+async def test_an_unknown_cursor_is_refused(migrated: Database, cursor: str) -> None:
     async with migrated.snapshot() as c:
         with pytest.raises(BadCursorError, match="cursor"):
             await list_deployments(c, limit=3, cursor=cursor)
@@ -82,7 +82,7 @@ async def test_an_instance_shows_where_it_is_and_what_it_holds(migrated: Databas
     async with migrated.snapshot() as c:
         view = await instance_by_id(c, "d-0")
         with pytest.raises(NotFoundError):
-            await instance_by_id(c, "nobody")
+            await instance_by_id(c, "unknown")
     assert view.status.worker == "w"
     assert view.status.gpus == ["GPU-w-0"]
     assert [(one.kind, one.memory_mib) for one in view.status.claims] == [("gpu", 8 * GIB), ("host", GIB)]
@@ -119,20 +119,20 @@ async def test_a_gpu_shows_its_claims_and_only_fresh_readings(migrated: Database
     assert figures.workers == {"ready": 1}
 
 
-async def test_what_is_free_is_what_placement_has(migrated: Database) -> None:
+async def test_free_memory_is_what_placement_can_claim(migrated: Database) -> None:
     await placed(migrated)
     await execute(migrated, "update devices set reserved_mib = 2048")
     await execute(migrated, "update devices set foreign_mib = 1024 where uuid = 'GPU-w-0'")
     async with migrated.snapshot() as c:
         gpu, worker = (await gpu_by_uuid(c, "GPU-w-0")).status, (await worker_by_name(c, "w")).status
-        room = (await read_inventory(c)).inventory.gpus.free[0]
-    assert gpu.free_mib == room == 40 * GIB - 8 * GIB - 3 * GIB
+        free = (await read_inventory(c)).inventory.gpus.free[0]
+    assert gpu.free_mib == free == 40 * GIB - 8 * GIB - 3 * GIB
     assert (gpu.claimed_mib, gpu.reserved_mib, gpu.foreign_mib) == (8 * GIB, 2 * GIB, GIB)
     assert (worker.claimed_mib, worker.free_mib) == (8 * GIB, gpu.free_mib + 38 * GIB)
     assert (worker.host_memory_mib, worker.free_host_memory_mib) == (1024 * GIB, 1024 * GIB - GIB - 2 * GIB)
 
 
-async def test_a_workers_state_is_the_operators_word_first(migrated: Database) -> None:
+async def test_an_operators_flags_take_precedence_in_a_workers_state(migrated: Database) -> None:
     await placed(migrated)
     acts: tuple[WorkerVerb, ...] = ("cordon", "drain", "cordon", "uncordon")
     states = [(await set_maintenance(migrated, "w", act)).status.state for act in acts]
@@ -146,7 +146,7 @@ async def test_a_workers_state_is_the_operators_word_first(migrated: Database) -
     assert (view.status.gpus, view.status.memory_mib, view.status.free_mib) == (2, 80 * GIB, 80 * GIB)
 
 
-async def test_a_worker_with_claims_is_deleted_only_as_dead(migrated: Database) -> None:
+async def test_a_worker_with_claims_is_deleted_only_if_confirmed_dead(migrated: Database) -> None:
     await placed(migrated)
     with pytest.raises(InUseError, match="--confirm-dead"):
         await delete_worker(migrated, "w")
@@ -169,7 +169,7 @@ async def test_a_worker_with_claims_is_deleted_only_as_dead(migrated: Database) 
         assert (await list_gpus(c, limit=10)).items == []
 
 
-async def test_logs_are_where_the_instance_ran_last(migrated: Database) -> None:
+async def test_logs_come_from_the_last_worker(migrated: Database) -> None:
     uid = await placed(migrated)
     await add_instance(migrated, uid, "d-new")
     await execute(migrated, "update workers set proxy_address = '127.0.0.1:1'")
@@ -180,7 +180,7 @@ async def test_logs_are_where_the_instance_ran_last(migrated: Database) -> None:
         assert (source.worker, source.address, source.secret) == ("w", "127.0.0.1:1", "s")
         assert await log_source(c, "d-new") is None
         with pytest.raises(NotFoundError):
-            await log_source(c, "nobody")
+            await log_source(c, "unknown")
 
 
 async def test_only_running_instances_of_live_deployments_serve(migrated: Database) -> None:
@@ -197,7 +197,7 @@ async def test_only_running_instances_of_live_deployments_serve(migrated: Databa
         assert await read_endpoints(c) == ({"idle"}, [])
 
 
-async def test_a_server_that_answers_to_one_name_is_known_by_it(migrated: Database) -> None:
+async def test_an_endpoint_has_its_servers_model_name(migrated: Database) -> None:
     await placed(migrated)
     await execute(migrated, "update workers set proxy_address = '127.0.0.1:1'")
     spec = '{"engine": "transformers", "model": "path:/models/tiny"}'
@@ -223,7 +223,7 @@ async def test_events_are_found_by_object_reason_and_id(migrated: Database) -> N
         assert [(event.message, event.evidence) for event in since.items] == [("m6", {"a": 1})]
 
 
-async def test_nobody_leads_before_the_first_term(migrated: Database) -> None:
+async def test_without_a_term_the_lease_has_no_holder(migrated: Database) -> None:
     async with migrated.snapshot() as c:
         view = await read_leader(c, leading=False)
     assert (view.term, view.holder, view.renewed_at) == (0, "", None)

@@ -1,4 +1,4 @@
-"""Who waits, in the order in which they are served; and none so many that others are not looked at."""
+"""Pending instances in admission order, with a bound for each deployment."""
 
 from controller.store.core.database import Database
 from controller.store.placement.pending import read_pending
@@ -7,7 +7,7 @@ from support.ledger import GIB, add_deployment, add_host, add_instance
 NEED = {"memory_mib": GIB, "host_memory_mib": 0, "parts": {}, "heads": None, "vocab": None, "notes": []}
 
 
-async def test_thousands_of_one_deployment_keep_nobody_else_from_being_looked_at(migrated: Database) -> None:
+async def test_thousands_of_one_deployment_do_not_starve_the_others(migrated: Database) -> None:
     for name, count, priority in (("many", 5, 500), ("one", 1, 100)):
         uid = await add_deployment(migrated, name, priority=priority)
         for number in range(count):

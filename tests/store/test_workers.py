@@ -1,4 +1,4 @@
-"""Workers' phases against real rows: the reconciler's whole step, its guards and whom it wakes."""
+"""Workers' phases against real rows: the reconciler's step, its guards and its notifications."""
 
 import math
 import uuid
@@ -46,7 +46,7 @@ async def phases(db: Database) -> dict[str, tuple[str, str]]:
     return {r["name"]: (r["phase"], r["reason"]) for r in await rows(db, "select name, phase, reason from workers")}
 
 
-async def test_the_whole_way_of_a_worker(migrated: Database) -> None:
+async def test_a_worker_goes_through_all_phases(migrated: Database) -> None:
     step = (await reconciler(migrated)).step
     await add_host(migrated, "w", phase="joining")
     await heard(migrated, "w", 1)
@@ -66,11 +66,11 @@ async def test_the_whole_way_of_a_worker(migrated: Database) -> None:
     await heard(migrated, "w", 1)
     await step([ALL])
     assert await phases(migrated) == {"w": ("ready", "")}
-    told = [r["reason"] for r in await rows(migrated, "select reason from events order by id")]
-    assert told == ["worker_ready", "worker_unreachable", "worker_lost", "worker_ready"]
+    reported = [r["reason"] for r in await rows(migrated, "select reason from events order by id")]
+    assert reported == ["worker_ready", "worker_unreachable", "worker_lost", "worker_ready"]
 
 
-async def test_a_change_wakes_who_waits_for_the_worker_and_who_has_claims_on_it(migrated: Database) -> None:
+async def test_a_workers_change_notifies_it_and_the_deployments_with_claims_on_it(migrated: Database) -> None:
     step = (await reconciler(migrated)).step
     host = await add_host(migrated, "w")
     uid = await add_deployment(migrated, "d")
@@ -100,7 +100,7 @@ async def test_a_change_wakes_who_waits_for_the_worker_and_who_has_claims_on_it(
     ],
     ids=["one that stops", "the longest counts", "one that runs on", "nothing claimed"],
 )
-async def test_the_fence_is_read_from_what_holds_claims(
+async def test_the_fence_follows_the_instances_that_hold_claims(
     migrated: Database, specs: list[dict[str, Any]], fence_s: float | None
 ) -> None:
     step = (await reconciler(migrated)).step
@@ -143,11 +143,11 @@ async def test_many_silent_at_once_open_the_breaker_and_nothing_is_lost(migrated
         "c": ("ready", ""),
         "d": ("ready", ""),
     }
-    told = [r["reason"] for r in await rows(migrated, "select reason from events order by id")]
-    assert [reason for reason in told if "breaker" in reason] == ["breaker_opened", "breaker_closed"]
+    reported = [r["reason"] for r in await rows(migrated, "select reason from events order by id")]
+    assert [reason for reason in reported if "breaker" in reason] == ["breaker_opened", "breaker_closed"]
 
 
-async def test_workers_that_the_operator_deletes_as_dead_count_no_more(migrated: Database) -> None:
+async def test_workers_deleted_as_dead_do_not_count(migrated: Database) -> None:
     step = (await reconciler(migrated)).step
     for name in ("a", "b", "c", "d", "e"):
         await add_host(migrated, name, gpus=0)
@@ -159,7 +159,7 @@ async def test_workers_that_the_operator_deletes_as_dead_count_no_more(migrated:
     assert (await phases(migrated))["b"] == ("lost", "silent")
 
 
-async def test_our_own_outage_and_a_new_reign_are_nobodys_silence(migrated: Database) -> None:
+async def test_our_own_outage_and_a_new_term_do_not_count_as_silence(migrated: Database) -> None:
     await add_host(migrated, "w")
     await heard(migrated, "w", 600)
     assert (await (await reconciler(migrated, healthy_s=3)).step([ALL]))[ALL] == Requeue(pytest.approx(12, abs=1))
@@ -224,7 +224,9 @@ async def test_phases_are_judged_by_the_newest_session_only(migrated: Database) 
     await heard(migrated, "w", 1)
     await execute(migrated, "update workers set session = session + 1")
     await step([ALL])
-    assert (await phases(migrated))["w"][0] == "unreachable", "what an older connection heard is no return"
+    assert (await phases(migrated))["w"][0] == "unreachable", (
+        "a message on an older connection does not count as a return"
+    )
 
 
 async def test_a_credential_is_found_by_its_hash_also_when_deleted(migrated: Database) -> None:
@@ -234,7 +236,7 @@ async def test_a_credential_is_found_by_its_hash_also_when_deleted(migrated: Dat
         found = await sessions.find_by_credential(c, hashed)
         assert found is not None
         assert (found.id, found.deleted) == (host.id, False)
-        assert await sessions.find_by_credential(c, b"nobody") is None
+        assert await sessions.find_by_credential(c, b"unknown") is None
     await execute(migrated, "update workers set deleted_at = now()")
     async with migrated.connection() as c:
         found = await sessions.find_by_credential(c, hashed)

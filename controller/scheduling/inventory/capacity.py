@@ -139,12 +139,6 @@ class Inventory:
             if load is not None and load.demand is None:
                 self.remove_load([instance])
 
-    def set_load(self, loads: Iterable[InstanceLoad]) -> None:
-        """Replaces all loads by these."""
-        fresh = {load.instance: load for load in loads}
-        self.remove_load([load.instance for load in self._loads if load.instance not in fresh])
-        self.upsert_load(fresh.values())
-
     def upsert_load(self, loads: Iterable[InstanceLoad]) -> None:
         """Adds or updates where these instances run."""
         for load in loads:

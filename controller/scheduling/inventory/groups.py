@@ -105,3 +105,21 @@ class TouchLog:
             return None
         rows = self._rows[position - self._dropped : self._count]
         return rows.copy() if len(rows) <= 1 else np.unique(rows)
+
+
+class LogReader:
+    """Reads a log from its present end on."""
+
+    def __init__(self, log: TouchLog, groups: int) -> None:
+        self._log = log
+        self._groups = groups
+        self._position = log.position
+
+    def changed(self) -> Ints | None:
+        """The groups that changed since the last call; all groups if the log is too short. None: no change."""
+        position = self._log.position
+        if position == self._position:
+            return None
+        rows = self._log.since(self._position)
+        self._position = position
+        return np.arange(self._groups) if rows is None else rows

@@ -12,6 +12,7 @@ import numpy as np
 from controller.domain.placement import Ask, Layout
 from controller.scheduling.inventory.arrays import NEVER, Bools, Ints
 from controller.scheduling.inventory.capacity import Inventory
+from controller.scheduling.inventory.groups import LogReader
 from controller.scheduling.search.feasible import FITS, Request, host_checks
 from controller.scheduling.search.rank import Fitting, Ranking
 
@@ -47,18 +48,13 @@ class Candidates:
         self._have: Ints = gpus.whole if layout.exclusive else gpus.free
         self.first: Ints = np.full(len(groups.worker), NEVER, dtype=np.int64)
         self.second: Ints = np.zeros(len(groups.worker), dtype=np.int64)
-        self._log_position = request.inventory.log.position
+        self._log = LogReader(request.inventory.log, len(groups.worker))
         self._rank(np.arange(len(groups.worker)))
 
     def refresh(self) -> None:
         """Updates the groups that changed since the last call."""
-        log = self.request.inventory.log
-        position = log.position
-        if position == self._log_position:
-            return
-        rows = log.since(self._log_position)
-        self._log_position = position
-        self._rank(np.arange(len(self.first)) if rows is None else rows)
+        if (rows := self._log.changed()) is not None:
+            self._rank(rows)
 
     def best(self, rows: Bools | None = None) -> int | None:
         """The best group, among these rows if given; None if no group fits."""

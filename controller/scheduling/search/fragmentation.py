@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from controller.domain.placement import Ask, Layout
 from controller.scheduling.inventory.arrays import NEVER, Bools, Ints
 from controller.scheduling.inventory.capacity import Inventory
+from controller.scheduling.inventory.groups import LogReader
 from controller.scheduling.inventory.tables import UNCLAIMABLE
 from controller.scheduling.search.rank import Fitting, Pack, free_memory
 
@@ -69,7 +70,7 @@ class Fragments:
         self._memory: Floats = np.zeros(shape)
         self._count: Floats = np.zeros(shape)
         self._value: Floats = np.zeros(shape[0])
-        self._log_position = inventory.log.position
+        self._log = LogReader(inventory.log, shape[0])
         self._update(np.arange(len(groups.worker)))
 
     @property
@@ -79,13 +80,8 @@ class Fragments:
 
     def refresh(self) -> None:
         """Updates the groups that changed since the last call."""
-        log = self._inventory.log
-        position = log.position
-        if position == self._log_position:
-            return
-        rows = log.since(self._log_position)
-        self._log_position = position
-        self._update(np.arange(len(self._value)) if rows is None else rows)
+        if (rows := self._log.changed()) is not None:
+            self._update(rows)
 
     def loss(self, ask: Ask, layout: Layout, groups: Ints, gpus: Ints) -> Ints:
         """The loss of usable memory by each placement, in weighted MiB.

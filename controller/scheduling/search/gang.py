@@ -10,7 +10,7 @@ from controller.scheduling.search.candidates import Candidates
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """Why there is no gang: only `workers` fit together. `mixed`: enough workers fit, but their GPUs do not match."""
+    """A missing gang: only `workers` fit together. `mixed`: enough workers fit, but their GPUs do not match."""
 
     workers: int
     mixed: bool

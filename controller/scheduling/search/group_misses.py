@@ -4,6 +4,7 @@ import numpy as np
 
 from controller.domain.placement import Layout
 from controller.scheduling.inventory.arrays import Bools, Ints
+from controller.scheduling.inventory.groups import LogReader
 from controller.scheduling.search.feasible import FITS, STAGE, Request, Stages, gpu_checks, host_checks
 
 
@@ -27,18 +28,13 @@ class GroupMisses:
         self.left: Ints = np.zeros(size, dtype=np.int64)
         self.suitable: Ints = np.zeros(size, dtype=np.int64)
         self.free: Ints = np.zeros(size, dtype=np.int64)
-        self._log_position = request.inventory.log.position
+        self._log = LogReader(request.inventory.log, size)
         self._update(np.arange(size))
 
     def refresh(self) -> None:
         """Updates the groups that changed since the last call."""
-        log = self._request.inventory.log
-        position = log.position
-        if position == self._log_position:
-            return
-        rows = log.since(self._log_position)
-        self._log_position = position
-        self._update(np.arange(len(self.reached)) if rows is None else rows)
+        if (rows := self._log.changed()) is not None:
+            self._update(rows)
 
     def _update(self, rows: Ints) -> None:
         request, groups = self._request, self._request.inventory.groups

@@ -21,7 +21,6 @@ from schemas.wire import JoinResponse
 
 TOKEN_PREFIX: Final = "gpj_"  # noqa: S105 - the common prefix, not a secret
 DEFAULT_TTL_S: Final = 3600.0
-MAX_TTL_S: Final = 30 * 86400.0
 
 
 async def create_token(database: Database, *, ttl_s: float = DEFAULT_TTL_S) -> TokenCreated:

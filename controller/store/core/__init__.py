@@ -1,1 +1,1 @@
-"""What every part of the store uses: connections, migrations, locks, events, wake-ups, errors."""
+"""What every part of the store uses: connections, migrations, locks, events, notifications, errors."""

@@ -1,4 +1,4 @@
-"""The invariants as SQL: `audit.sql` holds one named query each, whose rows are violations. Reads only."""
+"""The audit: `audit.sql` has one named query for each invariant, and its rows are violations. Reads only."""
 
 import re
 from collections.abc import Mapping
@@ -11,12 +11,12 @@ from controller.store.core.database import Reader
 from schemas.api.audit import AuditView, AuditViolation
 
 _HEAD: Final = re.compile(r"^-- (?P<name>[a-z_]+): (?P<statement>.+)$", re.MULTILINE)
-MAX_ROWS: Final = 100  # of one invariant; a broken ledger is told by the first of them
+MAX_ROWS: Final = 100  # of one invariant; the first ones are enough to report a broken ledger
 
 
 @dataclass(frozen=True, slots=True)
 class Invariant:
-    """A sentence that must hold, and the query for the rows that break it."""
+    """A statement that must hold, and the query for the rows that violate it."""
 
     name: str
     statement: str

@@ -1,5 +1,5 @@
--- The invariants, each a query whose rows break it. `-- name: what it says` begins one; columns are the evidence.
--- What is in motion is allowed for: all of it may run at any moment, in one snapshot.
+-- The invariants. Each is a query whose rows violate it; `-- name: statement` begins one; columns are the evidence.
+-- Transitional states are allowed for: all queries may run at any moment, in one snapshot.
 
 -- counters_match_claims: a device's counters equal a recount of its claims
 select d.uuid as device, d.claimed_mib, d.claimed_cpu_milli, d.claims, d.exclusive_claims,
@@ -19,7 +19,7 @@ select d.uuid as device, d.memory_mib, sum(c.memory_mib)::bigint as claimed_mib,
  group by d.uuid, d.memory_mib, d.cpu_milli
 having sum(c.memory_mib) > d.memory_mib or sum(c.cpu_milli) > d.cpu_milli;
 
--- exclusive_is_alone: an exclusive claim is the only one on its device
+-- exclusive_is_alone: an exclusive claim is the only claim on its device
 select c.device, count(*) as claims, count(*) filter (where c.exclusive) as exclusive, array_agg(c.instance_id) as instances
   from claims c
  group by c.device
@@ -30,7 +30,7 @@ select c.device, c.instance_id as instance, c.memory_mib, d.memory_mib as device
   from claims c join devices d on d.uuid = c.device
  where c.exclusive and (d.kind <> 'gpu' or c.memory_mib <> d.memory_mib);
 
--- no_claims_without_phase: pending, analyzing, succeeded and failed instances hold nothing
+-- no_claims_without_phase: pending, analyzing, succeeded and failed instances hold no claims
 select i.id as instance, i.phase, count(*) as claims
   from instances i join claims c on c.instance_id = i.id
  where i.phase in ('pending', 'analyzing', 'succeeded', 'failed')
@@ -56,7 +56,7 @@ select c.instance_id as instance, c.epoch, d.worker_id::text as worker, count(di
  group by c.instance_id, c.epoch, d.worker_id
 having count(distinct c.rank) > 1;
 
--- old_epochs_are_fenced: claims of an older epoch are held only by instances whose end is not confirmed; none is newer
+-- old_epochs_are_fenced: only instances whose end is not confirmed hold claims of an older epoch; no claim is of a newer one
 select c.device, c.instance_id as instance, c.epoch, i.epoch as present_epoch, i.phase
   from claims c join instances i on i.id = c.instance_id
  where c.epoch > i.epoch
@@ -67,7 +67,7 @@ select c.device, c.instance_id as instance, w.name as worker, w.deleted_at
   from claims c join devices d on d.uuid = c.device join workers w on w.id = d.worker_id
  where w.deleted_at < now() - interval '1 min';
 
--- live_process_holds_claims: who lives, and may still, holds claims of its epoch on its worker
+-- live_process_holds_claims: a process that is alive and not fenced holds claims of its epoch on its worker
 select p.instance_id as instance, p.epoch, p.rank, p.state, w.name as worker
   from processes p join workers w on w.id = p.worker_id
  where p.state <> 'exited' and w.deleted_at is null
@@ -76,7 +76,7 @@ select p.instance_id as instance, p.epoch, p.rank, p.state, w.name as worker
                     where c.instance_id = p.instance_id and c.epoch = p.epoch and c.rank = p.rank
                       and d.worker_id = p.worker_id);
 
--- exclusive_gpu_runs_one: on a GPU with an exclusive claim at most one process lives
+-- exclusive_gpu_runs_one: a GPU with an exclusive claim has at most one live process
 select c.device, count(*) as live, array_agg(p.instance_id || '/' || p.epoch || '/' || p.rank) as processes
   from claims c
   join devices d on d.uuid = c.device and d.kind = 'gpu'
@@ -84,7 +84,7 @@ select c.device, count(*) as live, array_agg(p.instance_id || '/' || p.epoch || 
  group by c.device
 having bool_or(c.exclusive) and count(*) > 1;
 
--- no_start_without_claims: an open start order belongs to an instance that is placed, at its present epoch
+-- no_start_without_claims: an open start command belongs to an instance that is placed, at its present epoch
 select m.id as command, m.instance_id as instance, m.epoch, i.epoch as present_epoch, i.phase
   from commands m join instances i on i.id = m.instance_id
  where m.verb = 'start' and m.state = 'open' and m.sent_at is null
@@ -95,25 +95,25 @@ select i.id as instance, i.deployment_uid::text as deployment_uid, i.phase
   from instances i
  where not exists (select 1 from deployments d where d.uid = i.deployment_uid);
 
--- revisions_exist: a deployment's newest revision is there, and not newer than the deployment
+-- revisions_exist: a deployment's newest revision exists and is not newer than the deployment
 select d.uid::text as deployment_uid, d.name, d.generation, d.revision
   from deployments d
  where d.revision > d.generation
     or not exists (select 1 from revisions r where r.deployment_uid = d.uid and r.generation = d.revision);
 
--- tombstones_go: a deleted deployment without instances is gone within five minutes
+-- tombstones_go: a deleted deployment without instances is removed within five minutes
 select d.uid::text as deployment_uid, d.name, d.deleted_at
   from deployments d
  where d.deleted_at < now() - interval '5 min'
    and not exists (select 1 from instances i where i.deployment_uid = d.uid);
 
--- no_silent_waiting: who waits for longer than five minutes has a recorded reason
+-- no_silent_waiting: an instance that is pending for longer than five minutes has a recorded reason
 select i.id as instance, i.phase, i.phase_since
   from instances i
  where i.phase in ('pending', 'analyzing') and i.phase_since < now() - interval '5 min'
    and i.reason = '' and i.message = '' and i.explain is null;
 
--- phases_are_known: every phase is one of the design's
+-- phases_are_known: every instance's phase is a known one
 select i.id as instance, i.phase
   from instances i
  where i.phase not in ('pending', 'analyzing', 'scheduled', 'starting', 'running', 'unhealthy', 'backoff', 'succeeded',

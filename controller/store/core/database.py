@@ -1,4 +1,4 @@
-"""The one place that opens connections: an asyncpg pool for set-based work, SQLAlchemy sessions for single rows."""
+"""Database connections: an asyncpg pool for set-based work, SQLAlchemy sessions for single rows."""
 
 import asyncio
 import copy
@@ -18,7 +18,7 @@ POOL_SIZE: Final = 16
 ORM_POOL_SIZE: Final = 8
 COMMAND_TIMEOUT_S: Final = 15.0
 ACQUIRE_TIMEOUT_S: Final = 10.0
-# A statement that waits for a lock longer than this is better tried again than waited for.
+# A statement that waits longer than this for a lock should be retried instead.
 SERVER_SETTINGS: Final = {
     "application_name": "gpuward",
     "lock_timeout": "8000",
@@ -26,8 +26,8 @@ SERVER_SETTINGS: Final = {
     "idle_in_transaction_session_timeout": "20000",
     "jit": "off",
 }
-# The bound on the whole. It ends also the transaction of a controller that stands still between preparing a statement
-# and running it, which is not idle in the server's eyes. A setting of PostgreSQL 17 and later.
+# The bound on a whole transaction. It also ends that of a controller that freezes between preparing a statement and
+# running it, which the server does not count as idle. A setting of PostgreSQL 17 and later.
 TRANSACTION_TIMEOUT: Final = "30s"
 _KNOWS_TRANSACTION_TIMEOUT: Final = (17,)
 
@@ -46,29 +46,29 @@ class Reader(Protocol):
 
 
 class DatabaseUrlError(ValueError):
-    """The database URL cannot be used; the message names the fix."""
+    """The database URL is invalid; the message says what to write."""
 
 
 def normalise_dsn(url: str) -> str:
-    """Checks an external server's URL and returns it in the form that asyncpg takes.
+    """Checks an external server's URL and returns it in asyncpg's form.
 
     Raises:
-        DatabaseUrlError: if it is no PostgreSQL URL.
+        DatabaseUrlError: not a PostgreSQL URL.
     """
     parts = urlsplit(url)
     scheme = parts.scheme.split("+", 1)[0]
     if scheme not in ("postgres", "postgresql"):
         raise DatabaseUrlError(
-            "GPUWARD_DATABASE_URL is not a PostgreSQL URL; write postgresql://user:password@host:5432/db"
+            "GPUWARD_DATABASE_URL: not a PostgreSQL URL; write postgresql://user:password@host:5432/db"
         )
     return urlunsplit(("postgresql", *parts[1:]))
 
 
 async def prepare_connection(connection: "asyncpg.Connection[Any]") -> None:
-    """Teaches a raw connection JSON: jsonb columns come and go as Python values. Bounds its transactions."""
+    """Sets up a raw connection: json and jsonb columns are Python values, and transactions are bounded."""
     if connection.get_server_version() >= _KNOWS_TRANSACTION_TIMEOUT:
         await connection.execute(f"set transaction_timeout = '{TRANSACTION_TIMEOUT}'")
-    # Binary, since COPY knows nothing else. On the wire a jsonb is its text behind the number of its format.
+    # Binary, since COPY supports no other format. A jsonb on the wire is its format's number followed by its text.
     for kind, version in (("json", b""), ("jsonb", b"\x01")):
         await connection.set_type_codec(
             kind, encoder=_json_encoder(version), decoder=_json_decoder(version), schema="pg_catalog", format="binary"
@@ -83,8 +83,8 @@ def _json_decoder(version: bytes) -> Callable[[bytes], Any]:
     return lambda data: orjson.loads(data[len(version) :])
 
 
-class _StatelessConnection(asyncpg.Connection):  # type: ignore[misc]  # the driver brings no types
-    """A pooled connection on which nobody leaves session state (SET LOCAL only), so giving it back costs no query."""
+class _StatelessConnection(asyncpg.Connection):  # type: ignore[misc]  # the driver has no types
+    """A pooled connection without session state (SET LOCAL only), so that its release needs no query."""
 
     def get_reset_query(self) -> str:
         """Nothing to reset."""
@@ -97,16 +97,16 @@ class Database:
     def __init__(self, dsn: str, pool: "asyncpg.Pool[Any]", orm: AsyncEngine) -> None:
         self.dsn = dsn
         self.pool = pool
-        self._room = asyncio.Semaphore(pool.get_max_size())
+        self._permits = asyncio.Semaphore(pool.get_max_size())
         self._orm = orm
         self._sessions = async_sessionmaker(orm, expire_on_commit=False)
 
     @classmethod
     async def open(cls, dsn: str, *, pool_size: int = POOL_SIZE) -> "Database":
-        """Connects; the first connection is made at once, so that a wrong URL fails here."""
+        """Connects. The first connection is opened at once, so that a wrong URL fails here."""
         pool = await asyncpg.create_pool(
             dsn,
-            min_size=0,  # no floor: the pool would try to restore it, and complain, while the database is away
+            min_size=0,  # with a minimum the pool would try to restore it, and log errors, while the database is away
             max_size=pool_size,
             command_timeout=COMMAND_TIMEOUT_S,
             timeout=ACQUIRE_TIMEOUT_S,
@@ -116,7 +116,7 @@ class Database:
         )
 
         async with pool.acquire(timeout=ACQUIRE_TIMEOUT_S):
-            pass  # that it could be made is all that is asked
+            pass  # the connection itself is the check
 
         async def connect() -> "asyncpg.Connection[Any]":
             return await asyncpg.connect(
@@ -136,14 +136,14 @@ class Database:
         return cls(dsn, pool, orm)
 
     def share(self, connections: int) -> Self:
-        """The same database for somebody who shall never hold more than so many of the pool's connections."""
+        """The same database, for a user that may hold at most that many of the pool's connections."""
         share = copy.copy(self)
-        share._room = asyncio.Semaphore(connections)  # noqa: SLF001 - a copy of this very object
+        share._permits = asyncio.Semaphore(connections)  # noqa: SLF001 - a copy of this object
         return share
 
     @asynccontextmanager
     async def connection(self) -> "AsyncIterator[asyncpg.pool.PoolConnectionProxy[Any]]":
-        """A pooled raw connection, waited for no longer than `ACQUIRE_TIMEOUT_S`."""
+        """A pooled raw connection; waits for one at most `ACQUIRE_TIMEOUT_S`."""
         async with self._held(lambda _: nullcontext()) as connection:
             yield connection
 
@@ -155,7 +155,7 @@ class Database:
 
     @asynccontextmanager
     async def snapshot(self) -> "AsyncIterator[asyncpg.pool.PoolConnectionProxy[Any]]":
-        """A raw connection inside a read-only REPEATABLE READ transaction: several reads, one moment."""
+        """A raw connection inside a read-only REPEATABLE READ transaction: several reads of one moment."""
         async with self._held(lambda c: c.transaction(isolation="repeatable_read", readonly=True)) as connection:
             yield connection
 
@@ -163,35 +163,35 @@ class Database:
     async def _held(
         self, transaction: "Callable[[asyncpg.Connection[Any]], AbstractAsyncContextManager[Any]]"
     ) -> "AsyncIterator[asyncpg.pool.PoolConnectionProxy[Any]]":
-        """A pooled connection within the transaction that is made for it.
+        """A pooled connection inside the given transaction.
 
-        A cancel prevails, and at once. The driver would first wait for a server that may not answer, and then raise its
-        own error in the cancel's stead, which whoever was cancelled takes for trouble that passes. So the connection is
-        cut; its server rolls back by itself.
+        A cancel takes effect at once. The driver would first wait for a server that may not answer, then raise its own
+        error in place of the cancel, which the cancelled caller would take for a transient failure. So the connection
+        is terminated, and the server rolls back by itself.
         """
         cancels: list[asyncio.CancelledError] = []
         async with asyncio.timeout(ACQUIRE_TIMEOUT_S):
-            await self._room.acquire()
+            await self._permits.acquire()
         try:
             async with self.pool.acquire(timeout=ACQUIRE_TIMEOUT_S) as connection:
-                with _cut_if_cancelled(connection, cancels):
+                with _terminate_if_cancelled(connection, cancels):
                     async with transaction(connection):
-                        with _cut_if_cancelled(connection, cancels):
+                        with _terminate_if_cancelled(connection, cancels):
                             yield connection
         except DRIVER_ERRORS:
             if cancels:
                 raise cancels[0] from None
             raise
         finally:
-            self._room.release()
+            self._permits.release()
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator[AsyncSession]:
         """An ORM session inside a transaction, committed at the end.
 
         Raises:
-            asyncpg.PostgresError: what the driver raised, as everywhere else, without the ORM's wrapping.
-            TimeoutError: every connection of the ORM's is in use.
+            asyncpg.PostgresError: the driver's own error, as everywhere else, without the ORM's wrapping.
+            TimeoutError: all ORM connections are in use.
         """
         try:
             async with self._sessions.begin() as session:
@@ -207,13 +207,13 @@ class Database:
             await connection.fetchval("select 1")
 
     async def listen_connection(self) -> "asyncpg.Connection[Any]":
-        """A connection of its own, never pooled, for LISTEN and for the lease."""
+        """A dedicated connection, never pooled, for LISTEN and for the lease."""
         return await asyncpg.connect(
             self.dsn, timeout=ACQUIRE_TIMEOUT_S, command_timeout=COMMAND_TIMEOUT_S, server_settings=SERVER_SETTINGS
         )
 
     async def close(self) -> None:
-        """Closes both pools; connections still in use are cut after a moment."""
+        """Closes both pools; connections still in use are terminated after 5 s."""
         await self._orm.dispose()
         try:
             async with asyncio.timeout(5.0):
@@ -223,8 +223,8 @@ class Database:
 
 
 @contextmanager
-def _cut_if_cancelled(connection: Any, cancels: list[asyncio.CancelledError]) -> Iterator[None]:
-    """Ends the connection at a cancel, and notes it."""
+def _terminate_if_cancelled(connection: Any, cancels: list[asyncio.CancelledError]) -> Iterator[None]:
+    """Terminates the connection at a cancel, and records the cancel."""
     try:
         yield
     except asyncio.CancelledError as cancel:

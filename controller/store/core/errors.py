@@ -1,5 +1,5 @@
-"""What the store raises beside the driver's own errors."""
+"""Errors that the store raises beside the driver's own."""
 
 
 class LostGuardError(Exception):
-    """A guarded write found the rows changed since they were read. Nothing was written; read again."""
+    """A guarded write found rows changed since they were read. Nothing was written; read again."""

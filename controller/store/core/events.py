@@ -1,4 +1,4 @@
-"""Append-only facts, written in the transaction of what they tell of."""
+"""Events: append-only facts, written in the transaction of what they record."""
 
 from collections.abc import Iterable
 from typing import Any, Protocol

@@ -16,16 +16,16 @@ class DeploymentStep:
     facts: DeploymentFacts
     effects: DeploymentEffects
     payloads: Mapping[str, dict[str, Any]]
-    names: tuple[str, ...] = ()  # of the instances that it creates
+    names: tuple[str, ...] = ()  # of the instances that it creates, in order
 
 
 async def expect_rows(connection: Any, query: str, count: int, *args: Any) -> None:
-    """Runs a write that returns its rows; raises LostGuardError where they are not as many as were meant."""
+    """Runs a write that returns its rows; raises LostGuardError unless there are `count` of them."""
     rows = await connection.fetch(query, *args)
     if len(rows) != count:
         raise LostGuardError(query.split("\n", 1)[0].strip())
 
 
 def worker_of(facts: DeploymentFacts, restart: Restart) -> str | None:
-    """The worker on which a restart in place happens."""
+    """The worker of a restart in place."""
     return next((i.host_of(0) for i in facts.instances if i.id == restart.instance), None)

@@ -1,7 +1,7 @@
-"""One order in which every writer of the ledger takes its row locks, so that no two wait for each other in a circle.
+"""The one order in which every writer of the ledger takes its row locks, so that writers never deadlock.
 
-deployments, then instances, then workers, then devices; each by its key. NO KEY UPDATE agrees with the foreign keys'
-KEY SHARE; workers are only shared, since many may place on one at a time.
+Deployments, then instances, then workers, then devices; each by key. NO KEY UPDATE is compatible with the foreign keys'
+KEY SHARE. Workers are share-locked only, since many transactions may place on one at a time.
 """
 
 from collections.abc import Collection
@@ -16,7 +16,7 @@ async def lock_rows(
     workers: Collection[str] = (),
     devices: Collection[str] = (),
 ) -> None:
-    """Locks these rows for the rest of the transaction; rows that are gone are passed over."""
+    """Locks these rows for the rest of the transaction; missing rows are skipped."""
     if deployments:
         await connection.execute(
             "select 1 from deployments where uid = any($1::uuid[]) order by uid for no key update", list(deployments)

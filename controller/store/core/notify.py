@@ -1,8 +1,8 @@
-"""Wake-ups. One channel; a payload is a kind and ids. A wake-up is never truth: whoever hears it reads the rows.
+"""Notifications on one channel; a payload is a kind and ids. A wake-up, never truth: the receiver reads the rows.
 
-Kinds: `deployment` (what is wanted changed), `process` (an agent reported; ids are deployments), `worker` (a worker or
-its devices changed), `command` (orders wait; ids are workers), `status` (derived state changed, for watchers; ids are
-deployments), `relocation` (moves wait, or have ended), `lease`.
+Kinds: `deployment` (a user changed it), `process` (an agent reported; ids are deployments), `worker` (a worker or its
+devices changed), `command` (open commands; ids are workers), `status` (derived state changed, for watchers; ids are
+deployments), `relocation` (relocations wait or have ended), `lease`.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -21,7 +21,7 @@ class Executor(Protocol):
 
 
 async def notify(connection: Executor, kind: str, ids: Iterable[str]) -> None:
-    """Sends one NOTIFY with the transaction's commit; too many ids become `*`, everything of that kind."""
+    """Sends one NOTIFY at the transaction's commit; too many ids become `*`, all of that kind."""
     await notify_all(connection, {kind: ids})
 
 
@@ -32,7 +32,7 @@ async def notify_all(connection: Executor, hints: Mapping[str, Iterable[str]]) -
 
 
 def payloads(hints: Mapping[str, Iterable[str]]) -> list[str]:
-    """What to send for these hints, for a statement that does so along with its writes."""
+    """The payloads of these hints, for a statement that sends them along with its writes."""
     return [_payload(kind, wanted) for kind, ids in hints.items() if (wanted := sorted(set(ids)))]
 
 

@@ -1,26 +1,26 @@
-"""Refusals of the store that a user can mend: each message names the fix."""
+"""Refusals that a user can correct: each message says what to do."""
 
 
 class RefusedError(Exception):
-    """What was asked for cannot be done as things stand. Nothing was written."""
+    """The request is not possible in the present state. Nothing was written."""
 
     code = "refused"
 
 
 class NotFoundError(RefusedError):
-    """No such object."""
+    """No object has this name or id."""
 
     code = "not_found"
 
 
 class GenerationConflictError(RefusedError):
-    """The object is no longer the one that the caller read."""
+    """The object has changed since the caller read it."""
 
     code = "generation_conflict"
 
     def __init__(self, name: str, *, wanted: int, found: int | None, kind: str = "deployment") -> None:
         if found is None:
-            message = f"{kind} {name!r} does not exist, so no generation {wanted} of it; apply without If-Match"
+            message = f"{kind} {name!r} does not exist, so it has no generation {wanted}; apply without If-Match"
         else:
             message = f"{kind} {name!r} is at generation {found}, not {wanted}; read it again and repeat"
         super().__init__(message)
@@ -28,18 +28,18 @@ class GenerationConflictError(RefusedError):
 
 
 class InUseError(RefusedError):
-    """Something that still runs stands against it."""
+    """The object is still in use."""
 
     code = "in_use"
 
 
 class TokenRefusedError(RefusedError):
-    """A join token that is unknown, used, revoked or expired; which of them is not told to strangers."""
+    """A join token that is unknown, used, revoked or expired; the answer does not say which."""
 
     code = "token_refused"
 
 
 class WorkerNameTakenError(RefusedError):
-    """A live worker of that name exists."""
+    """A live worker has this name."""
 
     code = "name_taken"

@@ -248,7 +248,7 @@ async def _live(connection: Any, name: str) -> Any:
 
 
 def _missing(name: str) -> NotFoundError:
-    return NotFoundError(f"no deployment is named {name!r}; `gpuward get deployments` lists those there are")
+    return NotFoundError(f"no deployment is named {name!r}; `gpuward get deployments` lists them")
 
 
 async def _record(

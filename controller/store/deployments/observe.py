@@ -22,6 +22,7 @@ from controller.domain.need_json import need_error_from_json, need_from_json
 from controller.domain.phases import InstancePhase
 from controller.domain.placement import Layout
 from controller.store.core.database import Reader
+from controller.store.core.rows import Row, row_mapper
 from schemas.manifest.deployment import DeploymentSpec
 
 _DEPLOYMENTS: Final = """
@@ -40,20 +41,29 @@ _REVISIONS: Final = """
             or exists (select 1 from instances i where i.deployment_uid = d.uid and i.revision = r.generation))"""
 _INSTANCES: Final = "select * from instances where deployment_uid = any($1::uuid[]) order by created_at, id"
 _CLAIMS: Final = """
-    select c.*, d.worker_id, d.kind, d.memory_mib as device_mib, d.claimed_mib as device_claimed_mib,
+    select c.instance_id, c.device, c.epoch, c.rank, c.memory_mib, c.cpu_milli, c.exclusive, c.position,
+           d.worker_id::text as worker_id, d.kind, d.memory_mib as device_mib, d.claimed_mib as device_claimed_mib,
            d.health = 'ok' and d.present as healthy
       from claims c join devices d on d.uuid = c.device
      where c.instance_id = any($1) order by c.position, c.device"""
-_PROCESSES: Final = "select * from processes where instance_id = any($1)"
+_PROCESSES: Final = """
+    select instance_id, epoch, rank, worker_id::text as worker_id, state, reason, exit_code, message
+      from processes where instance_id = any($1)"""
 _COMMANDS: Final = """
-    select c.id, c.instance_id, c.epoch, c.rank, c.verb, c.worker_id, c.state, c.sent_at, c.code, c.message
+    select c.id, c.instance_id, c.epoch, c.rank, c.verb, c.worker_id::text as worker_id, c.state,
+           c.sent_at is not null as sent, c.code, c.message
       from commands c join instances i on i.id = c.instance_id
      where c.instance_id = any($1) and c.epoch = i.epoch"""
 _HOSTS: Final = """
-    select id, name, phase, reason, draining, deleted_at, confirmed_dead, fence_until from workers
+    select id::text as id, name, phase, reason, draining, deleted_at is not null as deleted,
+           confirmed_dead is not null as confirmed_dead, fence_until
+      from workers
      where id = any($1::uuid[])"""
 
-Row = Mapping[str, Any]
+_claim = row_mapper(ClaimFacts)
+_process = row_mapper(ProcessFacts)
+_command = row_mapper(CommandFacts)
+_host = row_mapper(HostFacts)
 
 
 @lru_cache(maxsize=1024)  # a parsed spec takes some 14 KiB; parsing one anew, some 50 µs
@@ -182,59 +192,3 @@ def _instance(row: Row, claims: Sequence[Row], processes: Sequence[Row], command
 def _layout(chosen: Mapping[str, int] | None) -> Layout | None:
     """The chosen layout; its memory is in the claims."""
     return None if chosen is None else Layout(memory_mib=0, exclusive=False, **chosen)
-
-
-def _claim(row: Row) -> ClaimFacts:
-    return ClaimFacts(
-        device=row["device"],
-        worker_id=str(row["worker_id"]),
-        kind=row["kind"],
-        epoch=row["epoch"],
-        rank=row["rank"],
-        memory_mib=row["memory_mib"],
-        cpu_milli=row["cpu_milli"],
-        exclusive=row["exclusive"],
-        position=row["position"],
-        healthy=row["healthy"],
-        device_mib=row["device_mib"],
-        device_claimed_mib=row["device_claimed_mib"],
-    )
-
-
-def _process(row: Row) -> ProcessFacts:
-    return ProcessFacts(
-        epoch=row["epoch"],
-        rank=row["rank"],
-        worker_id=str(row["worker_id"]),
-        state=row["state"],
-        reason=row["reason"],
-        exit_code=row["exit_code"],
-        message=row["message"],
-    )
-
-
-def _command(row: Row) -> CommandFacts:
-    return CommandFacts(
-        id=row["id"],
-        epoch=row["epoch"],
-        rank=row["rank"],
-        verb=row["verb"],
-        worker_id=str(row["worker_id"]),
-        state=row["state"],
-        sent=row["sent_at"] is not None,
-        code=row["code"],
-        message=row["message"],
-    )
-
-
-def _host(row: Row) -> HostFacts:
-    return HostFacts(
-        id=str(row["id"]),
-        name=row["name"],
-        phase=row["phase"],
-        reason=row["reason"],
-        draining=row["draining"],
-        deleted=row["deleted_at"] is not None,
-        confirmed_dead=row["confirmed_dead"] is not None,
-        fence_until=row["fence_until"],
-    )

@@ -87,7 +87,7 @@ class _Reported:
     """A report, with what the ledger knows of its process."""
 
     report: SessionReport
-    deployment: str | None  # None: there is no such instance
+    deployment: str | None  # None: the instance does not exist
     claimed: bool
     recorded: bool
     ordered: bool

@@ -1,8 +1,8 @@
-"""The embedded PostgreSQL: the default database, brought by a wheel and supervised by the controller itself.
+"""The embedded PostgreSQL: the default database, installed from a wheel and supervised by the controller.
 
-`server` starts, watches and stops it, after `prepare` has made ready what it needs; `layout` says where everything lies
-in the data folder; `config` what PostgreSQL is told; `accounts` decides who it runs as; `installation` finds its
-binaries; `processes` and `launch` start programs that die with their controller.
+`server` starts, watches and stops it; `prepare` creates its folders and its cluster; `layout` has the paths in the data
+folder; `config` writes PostgreSQL's settings; `accounts` chooses its operating-system account; `installation` finds its
+binaries; `processes` and `launch` start programs that end with their controller.
 """
 
 from controller.store.embedded.errors import EmbeddedPostgresError

@@ -1,6 +1,7 @@
-"""Decides which operating-system account PostgreSQL runs as.
+"""Chooses the operating-system account that PostgreSQL runs as.
 
-It refuses root, so a controller that is root lends it an unprivileged one; everybody else runs it as themselves.
+PostgreSQL refuses root, so a controller that runs as root uses an unprivileged account for it; any other controller
+uses its own.
 """
 
 import os
@@ -11,7 +12,7 @@ from pathlib import Path
 from controller.store.embedded.errors import EmbeddedPostgresError
 
 CANDIDATES = ("gpuward", "postgres", "nobody")
-"""Tried in this order when root has chosen none and no cluster exists yet."""
+"""Tried in this order if none is configured and no cluster exists yet."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class Account:
 
     @property
     def is_ours(self) -> bool:
-        """Whether this process runs under it already, so that nothing need be switched or handed over."""
+        """Whether this process runs under it already, so that no switch and no change of owner is needed."""
         return self.uid == os.geteuid()
 
 
@@ -33,7 +34,7 @@ def current_account() -> Account:
     """The account of this process.
 
     Raises:
-        EmbeddedPostgresError: the user id has no name; PostgreSQL can neither start nor recognise its user then.
+        EmbeddedPostgresError: the user id has no name, which PostgreSQL needs to start and to recognise its user.
     """
     uid = os.geteuid()
     try:
@@ -46,14 +47,14 @@ def current_account() -> Account:
 
 
 def choose_account(cluster: Path, wanted: str | None) -> Account:
-    """Chooses who runs the cluster: its owner where it exists, else `wanted`, else the first usable candidate.
+    """Chooses the account for the cluster: its owner if it exists, else `wanted`, else the first usable candidate.
 
     Args:
-        cluster: PostgreSQL's own folder, which need not exist yet.
-        wanted: the account's name as configured, or None.
+        cluster: PostgreSQL's own folder, which may not exist yet.
+        wanted: the configured account's name, or None.
 
     Raises:
-        EmbeddedPostgresError: the wishes contradict each other or nobody fits.
+        EmbeddedPostgresError: the choices conflict, or no account is usable.
     """
     ours = current_account()
     chosen = ours if ours.uid != 0 and wanted in (None, ours.name) else _unprivileged(ours, wanted)
@@ -84,7 +85,7 @@ def _unprivileged(ours: Account, wanted: str | None) -> Account:
             return account
     tried = repr(wanted) if wanted is not None else ", ".join(CANDIDATES)
     raise EmbeddedPostgresError(
-        f"PostgreSQL does not run as root, and there is no unprivileged account {tried} to run it as: "
+        f"PostgreSQL refuses to run as root, and none of these accounts exists: {tried}; "
         "create one (useradd --system gpuward), or use a server of your own through GPUWARD_DATABASE_URL",
     )
 

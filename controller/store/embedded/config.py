@@ -1,4 +1,4 @@
-"""What the embedded PostgreSQL is told: durable, reachable by its socket alone, modest."""
+"""Configuration of the embedded PostgreSQL: durable, reachable by its socket alone, modest in resources."""
 
 from collections.abc import Iterable, Mapping
 
@@ -13,9 +13,9 @@ def write_config(layout: Layout, readers: Iterable[Account], extra_settings: Map
     """Writes the server's three configuration files.
 
     Args:
-        layout: where to.
+        layout: where to write them.
         readers: accounts that may connect, all as the same database role.
-        extra_settings: parameters of PostgreSQL that overrule the ones chosen here.
+        extra_settings: PostgreSQL parameters that override these.
     """
     settings = _settings(layout) | dict(extra_settings)
     names = dict.fromkeys(account.name for account in readers)
@@ -36,22 +36,22 @@ def _settings(layout: Layout) -> dict[str, str]:
         "hba_file": str(layout.config / "pg_hba.conf"),
         "cluster_name": layout.cluster_name,
         "ident_file": str(layout.config / "pg_ident.conf"),
-        # Reached through the socket alone, and that by its folder's owner and root alone.
+        # Reachable by the socket alone, for its folder's owner and root alone.
         "listen_addresses": "",
         "port": str(PORT),
         "unix_socket_directories": _quoted_list_item(str(layout.sockets)),
         "unix_socket_permissions": "0700",
-        # Durable: what was committed survives any crash, of the machine too.
+        # Durable: commits survive any crash, including the machine's.
         "fsync": "on",
         "synchronous_commit": "on",
         "full_page_writes": "on",
-        # A guest on the controller's host: modest, and no process more than needed.
+        # It shares the controller's host: modest memory, and no unneeded processes.
         "max_connections": "100",
         "shared_buffers": str(_SHARED_BUFFERS_BYTES // _PAGE_BYTES),
         "max_wal_size": "512MB",
         "io_method": "sync",
         "max_logical_replication_workers": "0",
-        # One file for each weekday; the new day truncates the old week's.
+        # One file for each weekday, truncated after a week.
         "logging_collector": "on",
         "log_directory": str(layout.logs),
         "log_filename": "postgres-%a.log",
@@ -71,5 +71,5 @@ def _quoted(value: str) -> str:
 
 
 def _quoted_list_item(value: str) -> str:
-    # A list of folders is split at commas unless each is quoted once more.
+    # A list of folders is split at commas unless each is quoted again.
     return '"' + value.replace('"', '""') + '"'

@@ -1,5 +1,5 @@
-"""What the embedded PostgreSQL raises."""
+"""The error of the embedded PostgreSQL."""
 
 
 class EmbeddedPostgresError(RuntimeError):
-    """The embedded PostgreSQL cannot do what was asked; the message names the cause and the fix."""
+    """The embedded PostgreSQL cannot be used; the message has the cause and what to do."""

@@ -1,7 +1,7 @@
 """Finds PostgreSQL's binaries in their wheel, and copies them for an account that cannot reach the wheel.
 
-Of the wheel only `initdb`, `postgres` and what these two load are used, never its own manager: that one opens
-folders to everybody, outlives its user and restarts nothing.
+Only `initdb`, `postgres` and what these two load are used, never the wheel's own manager, which opens folders to all
+accounts, leaves PostgreSQL running after its user has ended, and does not restart it.
 """
 
 import importlib.metadata
@@ -21,13 +21,13 @@ _NEVER_LOADED = shutil.ignore_patterns("*.a", "pgxs", "pkgconfig")
 
 @dataclass(frozen=True)
 class Installation:
-    """One set of binaries; `root` holds the package's folder and, beside it, the libraries that it was linked to."""
+    """One set of binaries; `root` contains the package's folder and that of the libraries that it is linked to."""
 
     root: Path
 
     @property
     def initdb(self) -> Path:
-        """The program that makes a cluster."""
+        """The program that creates a cluster."""
         return self.root / _PACKAGE / _TREE / "bin" / "initdb"
 
     @property
@@ -52,7 +52,7 @@ def installed() -> Installation:
     """The binaries in the wheel, found without importing it.
 
     Raises:
-        EmbeddedPostgresError: the wheel is not there or holds another PostgreSQL.
+        EmbeddedPostgresError: the wheel is not installed, or has another PostgreSQL version.
     """
     spec = importlib.util.find_spec(_PACKAGE)
     if spec is None or not spec.submodule_search_locations:
@@ -63,16 +63,16 @@ def installed() -> Installation:
     found = Installation(Path(spec.submodule_search_locations[0]).parent)
     if not found.postgres.exists():
         raise EmbeddedPostgresError(
-            f"the installed {_DISTRIBUTION} brings no PostgreSQL {MAJOR}: install the version that gpuward asks for",
+            f"the installed {_DISTRIBUTION} lacks PostgreSQL {MAJOR}: install the version that gpuward requires",
         )
     return found
 
 
 def copy_into(home: Path, source: Installation) -> Installation:
-    """Copies the installation to where every account that reaches `home` can run it; once for each version.
+    """Copies the installation below `home`, where every account that reaches `home` can run it; once for each version.
 
-    A half-made copy is never used: the copy appears by a rename. Copies of other versions are removed, so the caller
-    must hold the data folder's lock and know that nothing runs from them.
+    An incomplete copy is never used: a rename makes the finished one visible. Copies of other versions are removed, so
+    the caller must hold the data folder's lock, and no process may run from them.
     """
     target = home / f"install-{importlib.metadata.version(_DISTRIBUTION)}"
     for other in home.glob("install-*"):
@@ -92,7 +92,7 @@ def copy_into(home: Path, source: Installation) -> Installation:
 
 
 def _open_to_all(root: Path) -> None:
-    # The wheel may have been installed under a strict umask; a copy that keeps its modes would be of no use.
+    # The wheel may have been installed under a strict umask, whose modes would make the copy unusable.
     for path in (root, *root.rglob("*")):
         if not path.is_symlink():
             path.chmod(0o755 if path.is_dir() or path.parent.name == "bin" else 0o644)

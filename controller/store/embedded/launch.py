@@ -1,11 +1,11 @@
-"""Starts one program under another account, tied to the life of its parent. Run as a script, never imported.
+"""Starts one program under another account; the program ends with its parent. Run as a script, never imported.
 
 It takes one JSON argument, `{"parent", "account": {"uid", "gid", "groups"} | null, "death_signal", "argv"}`, and
 becomes `argv`. With `"reach"` (a list of paths) in place of `argv` it prints the first folder or file on the way to
 them that the account cannot enter or read, or `null`.
 
-It needs the standard library only, and all of it is imported before the account changes: the new account may not be
-able to read this interpreter at all.
+It imports the standard library only, and all of it before the account changes: the new account may be unable to read
+this interpreter.
 """
 
 import ctypes
@@ -18,7 +18,7 @@ _EXIT_REFUSED = 127
 
 
 def _become(account: dict[str, object]) -> None:
-    os.setgroups(account["groups"])  # type: ignore[arg-type]  # written by our own controller one line before
+    os.setgroups(account["groups"])  # type: ignore[arg-type]  # written by our own controller
     os.setgid(account["gid"])  # type: ignore[arg-type]  # as above
     os.setuid(account["uid"])  # type: ignore[arg-type]  # as above
 
@@ -27,7 +27,7 @@ def _die_with_parent(libc: ctypes.CDLL, parent: int, death_signal: int) -> None:
     # After the account change, because that change clears the setting.
     if libc.prctl(_PR_SET_PDEATHSIG, death_signal, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
-    # A parent that died before the line above sends no signal any more.
+    # A parent that ended before the line above sends no signal.
     if os.getppid() != parent:
         sys.exit(_EXIT_REFUSED)
 
@@ -44,19 +44,19 @@ def _first_blocked(paths: list[str]) -> str | None:
 
 
 def main() -> None:
-    """Carries out the order in the first argument; exits 127 with one line on stderr where it cannot."""
-    order = json.loads(sys.argv[1])
+    """Carries out the request in the first argument; exits 127 with one line on stderr if it cannot."""
+    request = json.loads(sys.argv[1])
     libc = ctypes.CDLL(None, use_errno=True)
     try:
-        if order["account"] is not None:
-            _become(order["account"])
-        _die_with_parent(libc, order["parent"], order["death_signal"])
-        if "reach" in order:
-            os.write(1, json.dumps(_first_blocked(order["reach"])).encode())
+        if request["account"] is not None:
+            _become(request["account"])
+        _die_with_parent(libc, request["parent"], request["death_signal"])
+        if "reach" in request:
+            os.write(1, json.dumps(_first_blocked(request["reach"])).encode())
             return
-        os.execv(order["argv"][0], order["argv"])  # noqa: S606  # becoming the program is the whole point
+        os.execv(request["argv"][0], request["argv"])  # noqa: S606  # this process becomes the program
     except OSError as error:
-        os.write(2, f"cannot start {order.get('argv', ['the check'])[0]}: {error}\n".encode())
+        os.write(2, f"cannot start {request.get('argv', ['the check'])[0]}: {error}\n".encode())
         sys.exit(_EXIT_REFUSED)
 
 

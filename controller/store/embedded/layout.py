@@ -1,8 +1,8 @@
-"""Where the embedded PostgreSQL keeps its things inside the data folder.
+"""Paths of the embedded PostgreSQL inside the data folder.
 
-Everything is below `DATA_DIR/postgres`. What root writes and PostgreSQL reads (the configuration, the copied
-binaries) lies in folders of the controller's user; what PostgreSQL writes lies in folders of its own account. The
-controller never writes into the latter, so the database's account cannot lead root astray by a link.
+Everything is below `DATA_DIR/postgres`. What root writes and PostgreSQL reads (configuration, copied binaries) is in
+folders of the controller's user; what PostgreSQL writes is in folders of its own account. The controller never writes
+into the latter, so the database's account cannot redirect root's writes by a link.
 """
 
 import fcntl
@@ -19,7 +19,7 @@ ROLE = "gpuward"
 DATABASE = "gpuward"
 PORT = 5432
 """Part of the socket's file name only: nothing listens on TCP."""
-_SOCKET_PATH_LIMIT = 107  # bytes that the kernel takes for a socket's path
+_SOCKET_PATH_LIMIT = 107  # most bytes of a socket's path
 
 
 @dataclass(frozen=True)
@@ -40,17 +40,17 @@ class Layout:
 
     @property
     def cluster_name(self) -> str:
-        """Stands in the titles of the server's processes, so that they can be told from other servers'."""
+        """Part of the titles of the server's processes, which distinguishes them from other servers'."""
         return f"gpuward-{hashlib.sha256(os.fsencode(self.cluster)).hexdigest()[:12]}"
 
     @property
     def draft_cluster(self) -> Path:
-        """A cluster that is being made; it becomes `cluster` by a rename when it is whole."""
+        """A cluster that is being created; renamed to `cluster` once it is complete."""
         return self.home / "cluster-draft"
 
     @property
     def config(self) -> Path:
-        """The configuration files, written anew at every start."""
+        """The configuration files, rewritten at every start."""
         return self.home / "config"
 
     @property
@@ -65,7 +65,7 @@ class Layout:
 
     @property
     def startup_log(self) -> Path:
-        """What the latest start printed before the logs above were open."""
+        """Output of the latest start before the logs were open."""
         return self.home / "startup.log"
 
     @property
@@ -79,10 +79,10 @@ class Layout:
         return f"{scheme}://{ROLE}@/{DATABASE}?{query}"
 
     def check_socket_path(self) -> None:
-        """Refuses a data folder that is too deep.
+        """Refuses a data folder whose path is too long.
 
         Raises:
-            EmbeddedPostgresError: the kernel would not take the socket's path.
+            EmbeddedPostgresError: the socket's path would exceed the kernel's limit.
         """
         length = len(os.fsencode(self.sockets / f".s.PGSQL.{PORT}"))
         if length > _SOCKET_PATH_LIMIT:
@@ -93,10 +93,10 @@ class Layout:
             )
 
     def has_cluster(self) -> bool:
-        """Whether a whole cluster exists.
+        """Whether a complete cluster exists.
 
         Raises:
-            EmbeddedPostgresError: it is of another major version, or no cluster at all.
+            EmbeddedPostgresError: it is of another major version, or not a cluster.
         """
         if not self.cluster.exists():
             return False
@@ -108,15 +108,15 @@ class Layout:
             ) from error
         if version != MAJOR:
             raise EmbeddedPostgresError(
-                f"{self.cluster} was made by PostgreSQL {version}, and this gpuward brings {MAJOR}: start it with the "
-                f"gpuward that made it and dump it, move it with pg_upgrade, or choose another folder by --data-dir",
+                f"{self.cluster} was created by PostgreSQL {version}, this gpuward uses {MAJOR}: dump it "
+                f"with the gpuward that created it, convert it with pg_upgrade, or choose another folder by --data-dir",
             )
         return True
 
     def take_lock(self) -> int:
         """Locks the data folder for this process; returns the open file that holds the lock.
 
-        The kernel drops the lock with the process, however it ends.
+        The kernel releases the lock when the process ends, however it ends.
 
         Raises:
             EmbeddedPostgresError: another controller holds it.
@@ -136,7 +136,7 @@ class Layout:
         return descriptor
 
     def startup_messages(self) -> str:
-        """The last lines that the server wrote, for an error message."""
+        """The last lines that the server logged, for an error message."""
         newest = max(self.logs.glob("*.log"), key=lambda path: path.lstat().st_mtime, default=None)
         lines = [line for path in (self.startup_log, newest) if path is not None for line in _tail(path)]
         return "; ".join(lines) or f"it wrote nothing (see {self.logs})"
@@ -144,7 +144,7 @@ class Layout:
 
 def _tail(path: Path, lines: int = 4) -> list[str]:
     try:
-        # The server's account owns the folder: what it links elsewhere is none of our business.
+        # The server's account owns the folder: links that it may have put there are not followed.
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     except OSError:
         return []

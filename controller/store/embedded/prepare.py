@@ -1,4 +1,4 @@
-"""Makes ready what the server needs: folders that its account can use, binaries that it can run, a cluster."""
+"""Prepares what the server needs: folders that its account can use, binaries that it can run, a cluster."""
 
 import asyncio
 import os
@@ -23,13 +23,13 @@ _INITDB_DEADLINE_S = 60.0
 
 
 async def prepare_folders(layout: Layout, account: Account) -> None:
-    """Makes the folders and sees to it that the account reaches them.
+    """Creates the folders, and makes sure that the account can reach them.
 
-    Outside the data folder no permission is changed.
+    Changes no permission outside the data folder.
 
     Raises:
-        EmbeddedPostgresError: a folder above the data folder is closed to the account.
-        OSError: a folder cannot be made.
+        EmbeddedPostgresError: the account cannot enter a folder above the data folder.
+        OSError: a folder cannot be created.
     """
     if not layout.data_dir.exists():
         layout.data_dir.mkdir(parents=True)
@@ -42,7 +42,7 @@ async def prepare_folders(layout: Layout, account: Account) -> None:
         return
     blocked = await first_blocked(account, [layout.home])
     if blocked == layout.data_dir:
-        # Ours to change, and no more than passing through: it lets nobody list the folder or read a closed file.
+        # Our own folder. Search permission only: it allows neither listing the folder nor reading its files.
         layout.data_dir.chmod(layout.data_dir.stat().st_mode & 0o7777 | 0o001)
         blocked = await first_blocked(account, [layout.home])
     if blocked is not None:
@@ -54,47 +54,47 @@ async def prepare_folders(layout: Layout, account: Account) -> None:
 
 
 async def reachable_binaries(layout: Layout, account: Account) -> Installation:
-    """The wheel's binaries, or a copy of them in the data folder where the account cannot reach the wheel."""
+    """The wheel's binaries, or a copy in the data folder if the account cannot reach the wheel."""
     binaries = installed()
     if account.is_ours or await first_blocked(account, binaries.must_reach()) is None:
         return binaries
-    return await _to_its_end(lambda: copy_into(layout.home, binaries))
+    return await _uncancelled(lambda: copy_into(layout.home, binaries))
 
 
 async def make_cluster(layout: Layout, account: Account, binaries: Installation) -> None:
-    """Makes the cluster with our role and database in it; it appears under its name only when it is whole.
+    """Creates the cluster with our role and database; it gets its name only once it is complete.
 
     Raises:
-        EmbeddedPostgresError: PostgreSQL's own programs refuse.
+        EmbeddedPostgresError: one of PostgreSQL's programs failed.
     """
     draft = layout.draft_cluster
     if draft.exists():
-        await _to_its_end(lambda: shutil.rmtree(draft))
+        await _uncancelled(lambda: shutil.rmtree(draft))
     _make_folder(draft, 0o700, account)
-    # The built-in locale sorts the same on every machine: a system's own may change under the indexes.
+    # The built-in locale sorts the same on every machine; a system's locale may change and corrupt indexes.
     locale = ["--encoding=UTF8", "--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
     argv = [str(binaries.initdb), "--pgdata", str(draft), "--username=postgres", "--auth=peer", *locale]
     await run_program(account, argv, timeout_s=_INITDB_DEADLINE_S)
-    # Stand-alone mode takes one statement a line. The role may make databases, for restoring and testing.
+    # Stand-alone mode takes one statement per line. The role may create databases, for restores and tests.
     statements = f"CREATE ROLE {ROLE} LOGIN CREATEDB\nCREATE DATABASE {DATABASE} OWNER {ROLE}\n"
     argv = [str(binaries.postgres), "--single", "-D", str(draft), "postgres"]
     output = await run_program(account, argv, stdin=statements.encode(), timeout_s=_INITDB_DEADLINE_S)
     if "ERROR:" in output or "FATAL:" in output:
-        raise EmbeddedPostgresError(f"the role and the database could not be made: {output[-2000:]}")
+        raise EmbeddedPostgresError(f"the role and the database could not be created: {output[-2000:]}")
     draft.rename(layout.cluster)
     _sync_folder(layout.home)
-    _log.info("embedded_postgres_cluster_made", folder=str(layout.cluster), account=account.name)
+    _log.info("embedded PostgreSQL cluster created", folder=str(layout.cluster), account=account.name)
 
 
-async def _to_its_end(work: Callable[[], T]) -> T:
-    # A thread cannot be cancelled. Were it left behind, it would still write when the lock is free and the next
-    # start prepares the same folders. The work is local copying and deleting: a second at most.
+async def _uncancelled(work: Callable[[], T]) -> T:
+    # A thread cannot be cancelled. If it were left running, it would still write when the lock is free and the next
+    # start prepares the same folders. The work is local copying and deleting: at most a second.
     running = asyncio.ensure_future(asyncio.to_thread(work))
     try:
         return await asyncio.shield(running)
     except asyncio.CancelledError:
         await asyncio.wait([running])
-        running.exception()  # seen, and of no interest to one who has given up
+        running.exception()  # retrieved, so that it is not logged; the caller was cancelled
         raise
 
 

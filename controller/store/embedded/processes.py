@@ -1,4 +1,4 @@
-"""Starts PostgreSQL's programs through the launcher, and finds and ends what an earlier run left behind."""
+"""Starts PostgreSQL's programs through the launcher; finds and ends processes of an earlier run."""
 
 import asyncio
 import json
@@ -18,25 +18,25 @@ from controller.store.embedded.layout import Layout
 
 _LAUNCHER = Path(__file__).with_name("launch.py")
 _LEFTOVER_STEPS: tuple[tuple[float, signal.Signals], ...] = ((1.0, signal.SIGQUIT), (6.0, signal.SIGKILL))
-"""After so many seconds, what is still there gets this signal. SIGQUIT is PostgreSQL's "stop as in a crash"."""
+"""After that many seconds, the remaining processes get this signal. SIGQUIT is PostgreSQL's immediate shutdown."""
 _LEFTOVER_DEADLINE_S = 10.0
 
 
 async def _spawn(
     account: Account,
-    order: dict[str, Any],
+    request: dict[str, Any],
     *,
     stdin: int,
     stdout: int | IO[bytes],
     stderr: int | IO[bytes],
 ) -> asyncio.subprocess.Process:
     switch = None if account.is_ours else {"uid": account.uid, "gid": account.gid, "groups": account.groups}
-    order |= {"parent": os.getpid(), "account": switch}
-    # None of our own variables: a PGPORT or PGOPTIONS meant for some other server must not reach this one.
+    request |= {"parent": os.getpid(), "account": switch}
+    # None of our own variables: a PGPORT or PGOPTIONS for another server must not reach this one.
     environment = {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C", "TZ": "UTC"}
     try:
         return await asyncio.create_subprocess_exec(
-            *(sys.executable, "-I", "-S", str(_LAUNCHER), json.dumps(order)),
+            *(sys.executable, "-I", "-S", str(_LAUNCHER), json.dumps(request)),
             env=environment,
             cwd="/",
             start_new_session=True,
@@ -51,10 +51,10 @@ async def _spawn(
 async def start_server(account: Account, argv: list[str], output: IO[bytes]) -> asyncio.subprocess.Process:
     """Starts a long-lived program that gets SIGQUIT when the calling *thread* ends, however it ends.
 
-    It has a session of its own, so that a Ctrl-C at our terminal does not reach it before we have decided to stop it.
+    It has its own session, so that a Ctrl-C at our terminal does not reach it; the controller stops it in order.
     """
-    order = {"argv": argv, "death_signal": signal.SIGQUIT.value}
-    return await _spawn(account, order, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+    request = {"argv": argv, "death_signal": signal.SIGQUIT.value}
+    return await _spawn(account, request, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
 
 
 async def run_program(account: Account, argv: list[str], *, stdin: bytes = b"", timeout_s: float) -> str:
@@ -69,23 +69,23 @@ async def run_program(account: Account, argv: list[str], *, stdin: bytes = b"", 
 async def first_blocked(account: Account, paths: list[Path], *, timeout_s: float = 10.0) -> Path | None:
     """The first folder or file on the way to `paths` that the account cannot enter or read, or None.
 
-    The account itself is asked, because mode bits alone do not tell the whole truth (access lists, network mounts).
+    The check runs under the account, because mode bits are not sufficient (access lists, network mounts).
     """
-    order = {"reach": [str(path) for path in paths]}
-    answer = json.loads(await _run(account, order, what="the check of permissions", timeout_s=timeout_s))
+    request = {"reach": [str(path) for path in paths]}
+    answer = json.loads(await _run(account, request, what="the check of permissions", timeout_s=timeout_s))
     return None if answer is None else Path(answer)
 
 
-async def _run(account: Account, order: dict[str, Any], *, what: str, stdin: bytes = b"", timeout_s: float) -> str:
-    order |= {"death_signal": signal.SIGKILL.value}
+async def _run(account: Account, request: dict[str, Any], *, what: str, stdin: bytes = b"", timeout_s: float) -> str:
+    request |= {"death_signal": signal.SIGKILL.value}
     pipe = subprocess.PIPE
-    process = await _spawn(account, order, stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT)
+    process = await _spawn(account, request, stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT)
     try:
         async with asyncio.timeout(timeout_s):
             output, _ = await process.communicate(stdin)
     except BaseException as error:
         _kill_group(process)
-        await process.wait()  # SIGKILL was sent: the kernel ends this wait
+        await process.wait()  # bounded: SIGKILL was sent
         if isinstance(error, TimeoutError):
             raise EmbeddedPostgresError(f"{what} did not end within {timeout_s:g} s") from error
         raise
@@ -104,14 +104,14 @@ def _kill_group(process: asyncio.subprocess.Process) -> None:
 
 
 async def clear_leftovers(layout: Layout) -> None:
-    """Waits until no PostgreSQL process of an earlier run works in the data folder, and ends those that stay.
+    """Waits until no PostgreSQL process of an earlier run uses the data folder, and ends those that remain.
 
-    The caller holds the data folder's lock, so whatever works there has lost its controller. Both a dying server and
-    the backends of a killed one usually go by themselves within moments; a backend in the middle of a computation
-    does not notice, and would keep every new server from starting.
+    The caller holds the data folder's lock, so such processes have lost their controller. A server that is shutting
+    down and the backends of a killed one usually end by themselves within moments. A backend in the middle of a
+    computation does not notice, and would keep every new server from starting.
 
     Raises:
-        EmbeddedPostgresError: something is still there after 10 s.
+        EmbeddedPostgresError: a process remains after 10 s.
     """
     begin = time.monotonic()
     steps = list(_LEFTOVER_STEPS)
@@ -119,7 +119,7 @@ async def clear_leftovers(layout: Layout) -> None:
         elapsed_s = time.monotonic() - begin
         if elapsed_s > _LEFTOVER_DEADLINE_S:
             pids = ", ".join(str(process.pid) for process in leftovers)
-            raise EmbeddedPostgresError(f"PostgreSQL processes of an earlier run do not end: {pids}; end them by hand")
+            raise EmbeddedPostgresError(f"PostgreSQL processes of an earlier run do not end: {pids}; end them manually")
         if steps and elapsed_s > steps[0][0]:
             _, number = steps.pop(0)
             for process in leftovers:
@@ -128,8 +128,8 @@ async def clear_leftovers(layout: Layout) -> None:
 
 
 def _working_in(layout: Layout) -> list[psutil.Process]:
-    # Known by what the process list shows to everybody: the working folder of another account's process is hidden
-    # from a root without CAP_SYS_PTRACE, which is what most containers have.
+    # Identified by what the process list shows to all accounts: without CAP_SYS_PTRACE, as in most containers, root
+    # cannot read the working folder of another account's process.
     title = f"postgres: {layout.cluster_name}:"
     folders = {str(layout.cluster), str(layout.draft_cluster)}
     found = []
@@ -138,7 +138,7 @@ def _working_in(layout: Layout) -> list[psutil.Process]:
             continue
         try:
             argv = process.cmdline()
-        except psutil.Error:  # gone meanwhile, or a zombie
+        except psutil.Error:  # ended in the meantime, or a zombie
             continue
         if " ".join(argv).startswith(title) or not folders.isdisjoint(argv):
             found.append(process)

@@ -1,4 +1,4 @@
-"""Starts, watches and stops the embedded PostgreSQL. It decides nothing about what the database holds."""
+"""Starts, watches and stops the embedded PostgreSQL; does not handle its contents."""
 
 import asyncio
 import contextlib
@@ -27,8 +27,8 @@ _READY_DEADLINE_S = 120.0  # recovery after a crash reads back up to max_wal_siz
 _PROBE_DEADLINE_S = 5.0
 _PROBE_PAUSE_S = 0.02
 _STOP_STEPS: tuple[tuple[signal.Signals, float], ...] = (
-    (signal.SIGINT, 5.0),  # fast: roll back, write everything down, go
-    (signal.SIGQUIT, 3.0),  # as in a crash: nothing is lost, the next start recovers
+    (signal.SIGINT, 5.0),  # fast shutdown: roll back, write a checkpoint
+    (signal.SIGQUIT, 3.0),  # immediate shutdown: commits are durable, the next start recovers
 )
 _BACKOFF_FIRST_S = 0.1
 _BACKOFF_MOST_S = 5.0
@@ -36,16 +36,16 @@ _STABLE_AFTER_S = 30.0
 
 
 class EmbeddedPostgres:
-    """A PostgreSQL of our own in the data folder: `async with EmbeddedPostgres(folder) as server`.
+    """The PostgreSQL server in the data folder: `async with EmbeddedPostgres(folder) as server`.
 
-    A server that dies is restarted, with growing pauses. It dies with the thread that started it, so start it from
-    one that lives as long as the process.
+    A server that exits is restarted, with growing delays. It is killed when the thread that started it ends, so start
+    it from a thread that lives as long as the process.
 
     Args:
-        data_dir: the controller's data folder; made if missing. Everything lies in its subfolder `postgres`.
-        account: when root, whose account PostgreSQL runs under; by default the owner of an existing cluster, else
-            the first of gpuward, postgres and nobody that exists.
-        extra_settings: PostgreSQL parameters that overrule ours. Meant for tests, which may do without `fsync`.
+        data_dir: the controller's data folder; created if missing. Everything is in its subfolder `postgres`.
+        account: for root, the account that PostgreSQL runs as; by default the owner of an existing cluster, else the
+            first existing one of gpuward, postgres and nobody.
+        extra_settings: PostgreSQL parameters that override ours, for tests, which may do without `fsync`.
     """
 
     def __init__(
@@ -71,28 +71,23 @@ class EmbeddedPostgres:
         return self._layout.url("postgresql")
 
     @property
-    def sqlalchemy_url(self) -> str:
-        """The address for SQLAlchemy's asynchronous engine."""
-        return self._layout.url("postgresql+asyncpg")
-
-    @property
     def running(self) -> bool:
         """Whether the server is up and has answered since its latest start."""
         return self._ready_since is not None and self._process is not None and self._process.returncode is None
 
     @property
     def pid(self) -> int | None:
-        """The server's process id, or None while there is no server."""
+        """The server's process id; None without a server."""
         return self._process.pid if self._process is not None else None
 
     @property
     def restarts(self) -> int:
-        """How often the server died and was brought back."""
+        """The number of restarts after the server exited."""
         return self._restarts
 
     @property
     def last_error(self) -> str | None:
-        """Why the latest restart failed, or None while all is well."""
+        """Why the latest restart failed; None if it succeeded."""
         return self._last_error
 
     async def __aenter__(self) -> Self:
@@ -108,10 +103,10 @@ class EmbeddedPostgres:
         await self.stop()
 
     async def start(self) -> None:
-        """Brings the server up, making the cluster first where there is none; returns when it answers.
+        """Starts the server, creating the cluster first if needed; returns once it answers.
 
         Raises:
-            EmbeddedPostgresError: it cannot; nothing is left running.
+            EmbeddedPostgresError: the start failed; no process is left running.
         """
         try:
             account, binaries = await self._prepare()
@@ -127,10 +122,10 @@ class EmbeddedPostgres:
         self._supervisor = asyncio.create_task(self._supervise(account, binaries), name="embedded-postgres")
 
     async def stop(self) -> None:
-        """Stops the server and everything it started, and frees the data folder. Does nothing the second time."""
+        """Stops the server and all its processes, and releases the data folder. May be called twice."""
         if self._supervisor is not None:
             self._supervisor.cancel()
-            await asyncio.wait([self._supervisor])  # it ends at its next await: nothing in it holds a cancel back
+            await asyncio.wait([self._supervisor])  # it ends at its next await: it suppresses no cancel
             self._supervisor = None
         try:
             await self._end_server()
@@ -157,28 +152,28 @@ class EmbeddedPostgres:
         pause_s = _BACKOFF_FIRST_S
         while True:
             if self._process is not None:
-                exit_code = await self._process.wait()  # as long as the server lives: this is the watching
+                exit_code = await self._process.wait()  # until the server exits
                 if self._ready_since is not None and time.monotonic() - self._ready_since > _STABLE_AFTER_S:
                     pause_s = _BACKOFF_FIRST_S
                 self._process, self._ready_since = None, None
-                _log.warning("embedded_postgres_died", exit_code=exit_code, restart_in_s=pause_s)
+                _log.warning("embedded PostgreSQL exited", exit_code=exit_code, restart_s=pause_s)
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, _BACKOFF_MOST_S)
             try:
                 await self._launch(account, binaries)
             except (EmbeddedPostgresError, OSError) as error:
                 self._last_error = str(error)
-                _log.warning("embedded_postgres_restart_failed", error=str(error), retry_in_s=pause_s)
+                _log.warning("embedded PostgreSQL restart failed", error=str(error), retry_s=pause_s)
             else:
                 self._restarts += 1
-                _log.info("embedded_postgres_restarted", restarts=self._restarts)
+                _log.info("embedded PostgreSQL restarted", restarts=self._restarts)
 
     async def _launch(self, account: Account, binaries: Installation) -> None:
-        """Starts the server and waits until it answers; where it does not, none is left."""
+        """Starts the server and waits until it answers; if it does not, no process is left."""
         layout = self._layout
         await clear_leftovers(layout)
-        # Nothing lives here now, so these files can only mislead: where process ids come round again (containers),
-        # PostgreSQL would take any process that got the old number for its own.
+        # No server runs here now, so these files are stale. Where process ids repeat soon (containers), PostgreSQL
+        # would take any process with the old id for its own.
         for stale in (layout.cluster / "postmaster.pid", *layout.sockets.iterdir()):
             stale.unlink(missing_ok=True)
         argv = [str(binaries.postgres), "-D", str(layout.cluster)]
@@ -192,14 +187,14 @@ class EmbeddedPostgres:
             await self._end_server()
             raise
         self._ready_since, self._last_error = time.monotonic(), None
-        _log.info("embedded_postgres_ready", pid=self._process.pid, seconds=round(self._ready_since - begin, 3))
+        _log.info("embedded PostgreSQL ready", pid=self._process.pid, seconds=round(self._ready_since - begin, 3))
 
     async def _await_ready(self, process: asyncio.subprocess.Process) -> None:
         deadline = time.monotonic() + _READY_DEADLINE_S
         while True:
             if process.returncode is not None:
                 raise EmbeddedPostgresError(
-                    f"PostgreSQL ended at its start (exit {process.returncode}): {self._layout.startup_messages()}",
+                    f"PostgreSQL exited at start (exit code {process.returncode}): {self._layout.startup_messages()}",
                 )
             refusal = await _probe(self.dsn)
             if refusal is None:
@@ -214,7 +209,7 @@ class EmbeddedPostgres:
             await _end(self._process)
             self._process = None
         if self._lock is not None:
-            # The log writer outlives its server for a moment.
+            # The log writer runs for a moment longer than its server.
             await clear_leftovers(self._layout)
 
 
@@ -229,17 +224,17 @@ async def _end(process: asyncio.subprocess.Process) -> None:
         process.kill()
         await process.wait()  # SIGKILL was sent: the kernel ends this wait
     except BaseException:
-        # Cancelled while waiting: the server goes all the same, as in a crash.
+        # Cancelled while waiting: the server is stopped all the same, by an immediate shutdown.
         if process.returncode is None:
             process.send_signal(signal.SIGQUIT)
         raise
 
 
 async def _probe(dsn: str) -> str | None:
-    """Asks the server one question; returns None, or why it has not answered yet.
+    """Runs one query; returns None, or why the server has not answered yet.
 
     Raises:
-        EmbeddedPostgresError: it answered, and refuses us for good.
+        EmbeddedPostgresError: the server answered, and refuses the controller for good.
     """
     try:
         async with asyncio.timeout(_PROBE_DEADLINE_S):

@@ -9,6 +9,7 @@ from controller.domain.need_json import need_from_json
 from controller.domain.placement import Need, PlannedClaim
 from controller.store.core.database import Reader
 from controller.store.deployments.observe import spec_from_json
+from controller.store.placement.inventory import planned_claim
 from schemas.manifest.deployment import DeploymentSpec
 
 _SHOWN: Final = 100
@@ -81,16 +82,10 @@ async def read_movable(connection: Reader) -> list[MovableRow]:
                 spec=spec_from_json(first["spec"]),
                 need=needs[key],
                 workers=tuple(dict.fromkeys(str(c["worker_id"]) for c in claims)),
-                claims=tuple(_claim(c) for c in claims),
+                claims=tuple(planned_claim(c) for c in claims),
             )
         )
     return found
-
-
-def _claim(row: Any) -> PlannedClaim:
-    return PlannedClaim(
-        row["device"], row["memory_mib"], row["cpu_milli"], row["exclusive"], row["position"], row["rank"]
-    )
 
 
 async def read_relocations(connection: Reader) -> list[RelocationRow]:

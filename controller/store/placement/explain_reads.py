@@ -37,7 +37,7 @@ async def standing_of(connection: Reader, instance: str) -> Standing:
         instance,
     )
     if not rows:
-        raise NotFoundError(f"no instance is named {instance!r}; `gpuward ps` lists those there are")
+        raise NotFoundError(f"no instance is named {instance!r}; `gpuward ps` lists them")
     row = rows[0]
     return Standing(
         instance=row["id"],

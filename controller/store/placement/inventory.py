@@ -4,15 +4,16 @@ Each row of workers and devices carries the transaction that last wrote it. A re
 transactions that the snapshot before could not see as finished, so it misses none, whatever the order of commits.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
 from controller.domain.holdings import HeldClaim
 from controller.domain.placement import DeviceState, PlannedClaim, WorkerFacts
+from controller.store.core.rows import Row, row_mapper
 
-Row = Mapping[str, Any]
 FROM_THE_START: Final = "0"
+planned_claim = row_mapper(PlannedClaim)
 # Each changed row carries the horizon. If none changed, the old horizon still holds.
 _WORKERS: Final = """
     select id, name, phase, cordoned, draining, deleted_at, os, arch, driver, simulated, labels, engines, gpus_known,
@@ -86,10 +87,7 @@ async def read_devices_without(connection: Any, uids: Collection[str]) -> tuple[
 
 def _held(rows: Iterable[Row]) -> Iterator[tuple[str, HeldClaim]]:
     for row in rows:
-        claim = PlannedClaim(
-            row["device"], row["memory_mib"], row["cpu_milli"], row["exclusive"], row["position"], row["rank"]
-        )
-        held = HeldClaim(str(row["deployment_uid"]), str(row["worker_id"]), row["kind"] == "gpu", claim)
+        held = HeldClaim(str(row["deployment_uid"]), str(row["worker_id"]), row["kind"] == "gpu", planned_claim(row))
         yield row["instance_id"], held
 
 

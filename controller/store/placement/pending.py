@@ -15,13 +15,13 @@ _NEXT_DUE: Final = """
     select extract(epoch from min(not_before) - clock_timestamp())::float8
       from instances where phase = 'pending' and not_before > clock_timestamp()"""
 # Only due ones: an instance in backoff comes again when its time is up. `last_worker`: of a gang, the worker whose
-# process failed; the other processes were stopped because of it. `pushing`: victims on a lost worker do not count, as
-# they may never end. `promised`: a place that relocations free is reserved until the last relocated instance has ended.
-# If more are pending than one pass reads, each deployment is limited: else thousands that fit nowhere would keep
-# all others from being considered.
+# process failed; the other processes were stopped because of it. `preempting`: victims on a lost worker do not count,
+# as they may never end. `relocation_target`: a place that relocations free is reserved until the last relocated
+# instance has ended. If more are pending than one pass reads, each deployment is limited: else thousands that fit
+# nowhere would keep all others from being considered.
 _WAITING: Final = """
     with rooms as (
-        select distinct on (key) key as instance_id, value as promised
+        select distinct on (key) key as instance_id, value as relocation_target
           from relocations r cross join jsonb_each(r.rooms)
          where r.state in ('waiting', 'moving')
             or (r.state = 'moved' and exists (select 1 from instances o where o.id = r.instance_id)))
@@ -31,10 +31,10 @@ _WAITING: Final = """
                     where v.pushed_out_for = i.id
                       and not exists (select 1 from claims c join devices g on g.uuid = c.device
                                         join workers w on w.id = g.worker_id
-                                       where c.instance_id = v.id and w.phase = 'lost')) as pushing,
+                                       where c.instance_id = v.id and w.phase = 'lost')) as preempting,
            (select jsonb_build_array(m.workers, m.gpus) from relocations m
              where m.copy_id = i.id and m.state = 'moving') as destination,
-           (select promised from rooms where rooms.instance_id = i.id) as promised,
+           (select relocation_target from rooms where rooms.instance_id = i.id) as relocation_target,
            clock_timestamp() as read_at,
            (select p.worker_id from processes p where p.instance_id = i.id and p.epoch = i.epoch
              order by coalesce(p.reason, '') = 'stopped' or coalesce(p.exit_code, 1) = 0, p.rank limit 1)
@@ -119,9 +119,9 @@ async def read_pending(
             else None,
             priority=row["priority"],
             preempt=row["preempt"],
-            preempting=row["pushing"],
+            preempting=row["preempting"],
             destination=_destination(row["destination"]),
-            relocation_target=_destination(row["promised"]),
+            relocation_target=_destination(row["relocation_target"]),
         )
         for row in rows
     ]

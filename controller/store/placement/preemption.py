@@ -16,7 +16,7 @@ _HOLDERS: Final = """
     select i.id, i.epoch, extract(epoch from i.created_at)::float8 as born, (d.spec ->> 'priority')::int as priority,
            i.phase = 'stopping' or i.pushed_out_for is not null or d.deleted_at is not null as leaving,
            exists (select 1 from relocations m where m.instance_id = i.id and m.epoch = i.epoch
-                                                 and m.state in ('waiting', 'moving')) as moving
+                                                 and m.state in ('waiting', 'moving')) as relocating
       from instances i join deployments d on d.uid = i.deployment_uid
      where (i.phase = 'stopping' or i.phase = any($1)) and d.uid <> all($2::uuid[])"""
 _MARK: Final = """
@@ -50,7 +50,7 @@ async def read_holders(connection: Any, holdings: Holdings, *, without: Collecti
         if holding is not None:
             one = Holder(row["id"], row["priority"], row["born"], holding.workers, holding.claims, row["epoch"])
             found[row["leaving"]].append(one)
-            if row["moving"] and not row["leaving"]:
+            if row["relocating"] and not row["leaving"]:
                 relocating.append(one)
     return Holders(tuple(found[False]), tuple(found[True]), tuple(relocating))
 

@@ -1,6 +1,6 @@
-"""Utilization policies, written: apply and delete, each one transaction with its event and its wake-up.
+"""Apply and delete utilization policies, each in one transaction with its event and its notification.
 
-A deployment that refers to a policy holds it by a KEY SHARE lock until it is written, so neither misses the other.
+The apply of a deployment that refers to a policy locks the policy FOR KEY SHARE, so neither misses the other.
 """
 
 import uuid
@@ -24,9 +24,9 @@ from schemas.manifest.policy import MAX_WINDOW_S, PolicySpec
 from schemas.manifest.problems import ManifestError
 
 PolicyOutcome = Literal["created", "updated", "unchanged"]
-_OBJECTS_MAX: Final = 200  # of an event; who follows one deployment beyond them still sees what becomes of it
+_OBJECTS_MAX: Final = 200  # of an event; the later events of deployments beyond them still show the effect
 _NAMES_SHOWN: Final = 5
-_CONCERNED: Final = f"""
+_AFFECTED: Final = f"""
     select d.uid from ({EFFECTIVE}) e join deployments d on d.uid = e.deployment_uid and d.deleted_at is null
      where e.policy_uid = $1 order by d.uid"""  # noqa: S608 - a constant, no input
 _NAMED_BY: Final = """
@@ -42,7 +42,7 @@ class AppliedPolicy:
     outcome: PolicyOutcome
 
 
-# Two that create the same name or a default at once: the second fails on the index, and finds the first there.
+# Of two concurrent creations of a name or a default, the second fails on the index, and finds the first.
 @retry(retry=retry_if_exception_type(asyncpg.UniqueViolationError), stop=stop_after_attempt(3), reraise=True)
 async def apply_policy(
     database: Database,
@@ -52,18 +52,18 @@ async def apply_policy(
     if_match: int | None = None,
     longest_window_s: float = MAX_WINDOW_S,
 ) -> AppliedPolicy:
-    """Makes `spec` the policy `name`.
+    """Creates or changes the policy `name`.
 
     Args:
-        database: where.
+        database: to write to.
         name: of the policy.
-        spec: what it shall be.
-        if_match: the generation that must be the present one.
-        longest_window_s: for how long samples are kept.
+        spec: the new one.
+        if_match: the present generation must be this one.
+        longest_window_s: how long samples are kept.
 
     Raises:
-        GenerationConflictError: if the generation is another.
-        ManifestError: if it would be a second default, its window is too long, or its signing secret does not exist.
+        GenerationConflictError: the policy is at another generation.
+        ManifestError: it would be a second default, its window is too long, or its signing secret does not exist.
     """
     async with database.transaction() as connection:
         row = await connection.fetchrow("select * from policies where name = $1 for no key update", name)
@@ -77,37 +77,37 @@ async def apply_policy(
 
 
 async def delete_policy(database: Database, name: str, *, if_match: int | None = None) -> PolicyView:
-    """Removes a policy; deployments that it applied to as the default have none then.
+    """Deletes a policy; deployments that it applied to as the default then have none.
 
     Raises:
-        NotFoundError: if there is no such policy.
-        GenerationConflictError: if it is not at generation `if_match`.
-        InUseError: if deployments refer to it by name.
+        NotFoundError: no policy has this name.
+        GenerationConflictError: it is not at generation `if_match`.
+        InUseError: deployments refer to it by name.
     """
     async with database.transaction() as connection:
         row = await connection.fetchrow("select * from policies where name = $1 for update", name)
         if row is None:
             raise missing_policy(name)
         _check_generation(name, row, if_match)
-        # Read after the lock: whoever referred to it until then has committed.
+        # Read after the lock: earlier references are committed by then.
         users = await connection.fetch(_NAMED_BY, name, _NAMES_SHOWN)
         if users:
             raise _in_use(name, [user["name"] for user in users], users[0]["n"])
         view = await policy_by_name(connection, name)
-        concerned = await _concerned(connection, row["uid"])
+        affected = await _affected(connection, row["uid"])
         await connection.execute("delete from policies where uid = $1", row["uid"])
         evidence = {"old_spec": _written(policy_spec(row)), "old_generation": row["generation"]}
-        await _tell(connection, row["uid"], "policy_deleted", f"policy {name} was deleted", concerned, evidence)
+        await _record(connection, row["uid"], "policy_deleted", f"policy {name} was deleted", affected, evidence)
         return view
 
 
 async def lock_policy(connection: Any, name: str) -> None:
-    """Keeps a policy from being deleted until the transaction ends, where it exists."""
+    """Keeps a policy, if it exists, from being deleted until the transaction ends."""
     await connection.execute("select 1 from policies where name = $1 for key share", name)
 
 
 def changed_fields(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The fields in which two policies differ: those of the old, those of the new."""
+    """The fields in which two policies differ: the old values, the new values."""
     fields = [field for field in {**old, **new} if old.get(field) != new.get(field)]
     return {f: old[f] for f in fields if f in old}, {f: new[f] for f in fields if f in new}
 
@@ -122,10 +122,10 @@ async def _check(connection: Any, name: str, spec: PolicySpec, longest_window_s:
 
 
 async def _write(connection: Any, name: str, row: Any, spec: PolicySpec) -> None:
-    """Writes a new policy, or another spec of the one whose locked row is given; tells whom it concerns."""
+    """Writes a new policy, or a new spec of the locked `row`; notifies the deployments that it concerns."""
     uid = uuid.uuid4() if row is None else row["uid"]
     generation = 1 if row is None else row["generation"] + 1
-    before = [] if row is None else await _concerned(connection, uid)
+    before = [] if row is None else await _affected(connection, uid)
     await connection.execute(
         """insert into policies (uid, name, generation, spec, is_default) values ($1, $2, $3, $4, $5)
            on conflict (uid) do update
@@ -136,29 +136,29 @@ async def _write(connection: Any, name: str, row: Any, spec: PolicySpec) -> None
         spec.model_dump(mode="json", exclude={"default"}),
         spec.default,
     )
-    concerned = sorted({*before, *await _concerned(connection, uid)})
+    affected = sorted({*before, *await _affected(connection, uid)})
     evidence: dict[str, Any] = {"generation": generation, "new_spec": _written(spec)}
     if row is None:
-        await _tell(connection, uid, "policy_created", f"policy {name} was created", concerned, evidence)
+        await _record(connection, uid, "policy_created", f"policy {name} was created", affected, evidence)
         return
     old_spec = _written(policy_spec(row))
     old, new = changed_fields(old_spec, _written(spec))
     evidence |= {"old": old, "new": new, "old_generation": row["generation"], "old_spec": old_spec}
     changes = ", ".join(f"{field} {old[field]} -> {new[field]}" for field in new)
-    await _tell(connection, uid, "policy_changed", f"policy {name} was changed: {changes}", concerned, evidence)
+    await _record(connection, uid, "policy_changed", f"policy {name} was changed: {changes}", affected, evidence)
 
 
-async def _concerned(connection: Any, uid: uuid.UUID) -> list[str]:
-    return [str(row["uid"]) for row in await connection.fetch(_CONCERNED, uid)]
+async def _affected(connection: Any, uid: uuid.UUID) -> list[str]:
+    return [str(row["uid"]) for row in await connection.fetch(_AFFECTED, uid)]
 
 
-async def _tell(
-    connection: Any, uid: uuid.UUID, reason: str, message: str, concerned: Collection[str], evidence: Mapping[str, Any]
+async def _record(
+    connection: Any, uid: uuid.UUID, reason: str, message: str, affected: Collection[str], evidence: Mapping[str, Any]
 ) -> None:
-    objects = (f"policy:{uid}", *(f"deployment:{one}" for one in list(concerned)[:_OBJECTS_MAX]))
-    event = NewEvent(reason, message, objects, {**evidence, "deployments": len(concerned)})
+    objects = (f"policy:{uid}", *(f"deployment:{one}" for one in list(affected)[:_OBJECTS_MAX]))
+    event = NewEvent(reason, message, objects, {**evidence, "deployments": len(affected)})
     await write_events(connection, [event])
-    await notify(connection, "deployment", concerned)
+    await notify(connection, "deployment", affected)
 
 
 def _written(spec: PolicySpec) -> dict[str, Any]:
@@ -174,5 +174,5 @@ def _check_generation(name: str, row: Any, wanted: int | None) -> None:
 def _in_use(name: str, users: list[str], count: int) -> InUseError:
     more = f" and {count - len(users)} more" if count > len(users) else ""
     return InUseError(
-        f"policy {name!r} is named by {', '.join(users)}{more}; change their utilization_policy, or delete them, before"
+        f"policy {name!r} is named by {', '.join(users)}{more}; change their utilization_policy, or delete them, first"
     )

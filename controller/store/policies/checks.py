@@ -1,4 +1,4 @@
-"""What speaks against a policy beside its own fields: what it names must exist, and its window must be on record."""
+"""Checks of policies beyond their own fields: references must exist, and windows must not exceed the retention."""
 
 from collections.abc import Collection, Mapping
 from typing import Final
@@ -25,13 +25,13 @@ async def problems_of_deployments(
     longest_window_s: float,
     also_known: Collection[str] = (),
 ) -> list[FieldProblem]:
-    """What speaks against the policies of deployments.
+    """Problems of the policies of deployments.
 
     Args:
-        connection: where.
-        specs: by the path at which each was written; empty where it is the whole.
-        longest_window_s: for how long samples are kept.
-        also_known: names of policies that will be there by then.
+        connection: to read from.
+        specs: by their path in the manifest; an empty path for the whole manifest.
+        longest_window_s: how long samples are kept.
+        also_known: names of policies that will exist by then.
     """
     names = {path: name for path, spec in specs.items() if (name := named_policy(spec)) is not None}
     query = "select name from policies where name = any($1)"
@@ -54,12 +54,12 @@ async def problems_of_deployments(
 async def problems_of_policies(
     connection: Reader, policies: Mapping[str, UtilizationPolicy], *, longest_window_s: float
 ) -> list[FieldProblem]:
-    """What speaks against policies, by the path at which each was written."""
+    """Problems of policies, given by their path in the manifest."""
     problems = [
         FieldProblem(
             join_path(path, "time_window"),
-            f"{policy.time_window} s are longer than samples are kept ({longest_window_s / _HOUR_S:g} h); "
-            "write less, or have the controller keep them for longer (GPUWARD_KEEP_SAMPLES_H)",
+            f"must be at most {longest_window_s / _HOUR_S:g}h, for which samples are kept, got {policy.time_window} s; "
+            "write a shorter one, or keep samples for longer (GPUWARD_KEEP_SAMPLES_H)",
         )
         for path, policy in policies.items()
         if policy.time_window > longest_window_s
@@ -70,8 +70,7 @@ async def problems_of_policies(
     problems += [
         FieldProblem(
             join_path(join_path(path, "webhook"), "secret"),
-            f"no secret is named {name!r}, with which the webhook's messages are signed; "
-            f"store one: gpuward secret set {name}",
+            f"no secret is named {name!r}; store the webhook's signing secret: gpuward secret set {name}",
         )
         for path, name in secrets.items()
         if name not in stored
@@ -80,6 +79,6 @@ async def problems_of_policies(
 
 
 def problem_of_second_default(path: str, present: str) -> FieldProblem:
-    """A cluster has one default."""
-    message = f"{present!r} is the default policy, and there is one at most; apply that with default: false before"
+    """The problem of a second default policy."""
+    message = f"{present!r} is the default policy already; apply that one with default: false first"
     return FieldProblem(join_path(path, "default"), message)

@@ -1,7 +1,7 @@
-"""Which utilization policy applies to a deployment: its own, inline or by name, else the default one, else none.
+"""The effective policy of a deployment: its own, inline or by name, else the default one, else none.
 
-`utilization_policy: none` turns even the default off; nothing else is called so. The default passes over deployments
-that ask no GPU, since there is nothing to judge.
+`utilization_policy: none` turns off the default too; no policy can have that name. The default does not apply to
+deployments without GPUs, since they have no utilization.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,8 +14,8 @@ from controller.domain.policies import EffectivePolicy
 from controller.store.core.database import Reader
 from schemas.manifest.policy import UtilizationPolicy
 
-# One row for each deployment to which a policy applies, deleted ones included. For the FROM of a query, in brackets.
-# `policy` is empty and `policy_uid` null where it is inline; the generation is the deployment's then.
+# One row for each deployment with an effective policy, deleted ones included. A subquery for FROM.
+# For an inline policy, `policy` is empty, `policy_uid` null, and the generation is the deployment's.
 EFFECTIVE: Final = """
     select d.uid as deployment_uid,
            case written.kind when 'object' then 'inline' when 'string' then 'named' else 'default' end as origin,
@@ -43,14 +43,14 @@ def policy_from_json(value: Any) -> UtilizationPolicy:
 
 
 async def effective_policies(connection: Reader, uids: Iterable[str]) -> dict[str, EffectivePolicy]:
-    """The policies of these deployments by uid; those without one are missing."""
+    """The effective policies of these deployments by uid; deployments without one are missing."""
     query = f"select * from ({EFFECTIVE}) e where e.deployment_uid = any($1::uuid[])"  # noqa: S608 - constants
     rows = await connection.fetch(query, list(uids))
     return {str(row["deployment_uid"]): effective_policy(row) for row in rows}
 
 
 def effective_policy(row: Mapping[str, Any]) -> EffectivePolicy:
-    """A row of `EFFECTIVE`."""
+    """The policy of a row of `EFFECTIVE`."""
     return EffectivePolicy(
         name=row["policy"],
         uid=None if row["policy_uid"] is None else str(row["policy_uid"]),

@@ -1,7 +1,7 @@
-"""Writes policies' effects for many deployments in one transaction, each guarded by what was read.
+"""Applies policies' effects for many deployments in one transaction, guarded by what was read.
 
-The caller has checked its term in the same transaction. A lost guard raises and undoes all of it. Verdicts alone need
-no guard but their epoch: they are derived, and the next look corrects them.
+The caller has checked its term in the same transaction. A lost guard raises, and the transaction rolls back. Verdicts
+have no guard but their epoch: they are derived, and the next evaluation corrects them.
 """
 
 import uuid
@@ -27,7 +27,7 @@ async def carry_out_policies(connection: Any, steps: Sequence[PolicyStep]) -> No
     """Applies all effects or none.
 
     Raises:
-        LostGuardError: if something that an action rests on is no longer as it was read.
+        LostGuardError: a row that an action rests on has changed since it was read.
     """
     acting = [(facts, action) for facts, effects in steps for action in effects.actions]
     ending = [facts.uid for facts, effects in steps if effects.end_actions]
@@ -46,7 +46,7 @@ async def carry_out_policies(connection: Any, steps: Sequence[PolicyStep]) -> No
 
 
 async def end_actions(connection: Any, uids: Collection[str]) -> None:
-    """Ends the open actions of these deployments: what they took is wanted again, or the deployment is gone."""
+    """Ends the open actions on these deployments: what they freed is wanted again, or no longer exists."""
     if uids:
         await connection.execute(
             """update policy_actions set ended_at = clock_timestamp()
@@ -56,7 +56,7 @@ async def end_actions(connection: Any, uids: Collection[str]) -> None:
 
 
 async def _guard(connection: Any, facts: Mapping[str, PolicyFacts], actions: Sequence[NewAction]) -> None:
-    """Deployments, their intents, policies and instances are still what the decision saw, and stay so until the end."""
+    """Checks and locks deployments, intents, policies and instances: they are as the decision saw them."""
     await lock_rows(connection, deployments=list(facts), instances=[i for a in actions for i, _ in a.instances])
     await expect_rows(
         connection,
@@ -133,7 +133,7 @@ async def _write_verdicts(connection: Any, writes: Sequence[VerdictWrite]) -> No
 
 
 async def _act(connection: Any, facts: PolicyFacts, action: NewAction) -> None:
-    """One action's row, limit and webhook. Only what takes something away stays open until that is wanted again."""
+    """Writes an action, its limit and its webhook. Only an action with a limit stays open, until that is removed."""
     id_ = await connection.fetchval(
         """insert into policy_actions (policy, policy_uid, policy_generation, action, dry_run, deployment_uid,
                                        deployment, instances, gpus, evidence, ended_at)
@@ -163,10 +163,10 @@ async def _act(connection: Any, facts: PolicyFacts, action: NewAction) -> None:
             list(action.limit.victims),
         )
     if action.webhook is not None:
-        await _post(connection, facts, action, action.webhook, id_)
+        await _enqueue_webhook(connection, facts, action, action.webhook, id_)
 
 
-async def _post(connection: Any, facts: PolicyFacts, action: NewAction, webhook: Webhook, id_: int) -> None:
+async def _enqueue_webhook(connection: Any, facts: PolicyFacts, action: NewAction, webhook: Webhook, id_: int) -> None:
     payload = {
         "type": action.reason,
         "timestamp": datetime.fromtimestamp(facts.now, UTC).isoformat(),

@@ -1,15 +1,16 @@
-"""One consistent read of deployments as their utilization policies look at them."""
+"""One consistent read of deployments for the evaluation of their utilization policies."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any, Final
 
 from controller.domain.instances import IntentFacts
 from controller.domain.policies import GpuClaim, PolicyFacts, StoredVerdict, WatchedInstance
+from controller.store.core.rows import Row, row_mapper
 from controller.store.policies.effective import effective_policies
 
-# Those that a policy may concern, and those of whom something is left that has to be ended.
+# All deployments, and finished ones with open actions or verdicts.
 _UIDS: Final = """
     select uid from deployments
     union select deployment_uid from policy_actions where ended_at is null
@@ -31,23 +32,24 @@ _INSTANCES: Final = """
       from instances i left join policy_verdicts v on v.instance_id = i.id
      where i.deployment_uid = any($1::uuid[]) order by i.id"""
 _CLAIMS: Final = """
-    select c.instance_id, c.device, c.exclusive, c.memory_mib, d.memory_mib as device_mib, d.worker_id, w.name as worker
+    select c.instance_id, c.device, c.exclusive, c.memory_mib, d.memory_mib as device_mib,
+           d.worker_id::text as worker_id, w.name as worker
       from claims c
       join instances i on i.id = c.instance_id and i.epoch = c.epoch
       join devices d on d.uuid = c.device and d.kind = 'gpu'
       join workers w on w.id = d.worker_id
      where i.deployment_uid = any($1::uuid[]) order by c.rank, c.position, c.device"""
 
-Row = Mapping[str, Any]
+_claim = row_mapper(GpuClaim)
 
 
 async def list_watched(connection: Any) -> list[str]:
-    """The uids of all deployments that a policy may have to do with."""
+    """The uids of all deployments that a policy may apply to, or whose actions or verdicts are left over."""
     return [str(row["uid"]) for row in await connection.fetch(_UIDS)]
 
 
 async def list_unended(connection: Any, uids: Sequence[str]) -> list[str]:
-    """Those of these deployments of which actions have not ended."""
+    """Those of these deployments that have open actions."""
     rows = await connection.fetch(_UNENDED, list(uids)) if uids else []
     return [str(row["deployment_uid"]) for row in rows]
 
@@ -58,9 +60,9 @@ async def read_clock(connection: Any) -> float:
 
 
 async def observe_policies(connection: Any, uids: Sequence[str]) -> dict[str, PolicyFacts]:
-    """Reads deployments as they are now; those that are gone are missing from the answer.
+    """Reads deployments as they are now; finished ones are missing from the answer.
 
-    The connection must be in one REPEATABLE READ transaction, so that all of it is of one moment.
+    The connection must be in one REPEATABLE READ transaction, so that all rows are of one moment.
     """
     deployments = await connection.fetch(_DEPLOYMENTS, list(uids))
     found = [row["uid"] for row in deployments]
@@ -107,17 +109,6 @@ def _instance(row: Row, claims: Sequence[Row]) -> WatchedInstance:
         running_since=_seconds(row["running_since"]),
         claims=tuple(_claim(c) for c in claims),
         stored=_verdict(row) if row["verdict"] is not None else None,
-    )
-
-
-def _claim(row: Row) -> GpuClaim:
-    return GpuClaim(
-        device=row["device"],
-        worker_id=str(row["worker_id"]),
-        worker=row["worker"],
-        exclusive=row["exclusive"],
-        memory_mib=row["memory_mib"],
-        device_mib=row["device_mib"],
     )
 
 

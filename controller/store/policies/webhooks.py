@@ -1,4 +1,4 @@
-"""Webhooks' messages on their way: what is due, and what became of each try. A message keeps its id over all tries."""
+"""Webhook deliveries: which are due, and the result of each attempt. A message keeps its id over all attempts."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -6,9 +6,11 @@ from typing import Any, Final
 
 from controller.domain.events import NewEvent
 from controller.store.core.events import write_events
+from controller.store.core.rows import row_mapper
 
 _DUE: Final = """
-    select w.id, w.url, w.secret, w.payload, w.attempts, a.deployment_uid, s.value as key
+    select w.id::text as id, w.url, w.secret, w.payload, w.attempts, coalesce(a.deployment_uid::text, '')
+               as deployment_uid, s.value as key
       from webhook_deliveries w
       left join policy_actions a on a.id = w.action_id
       left join secrets s on s.name = w.secret
@@ -18,7 +20,7 @@ _DUE: Final = """
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """One message. `key` None: the secret that signs it is not stored."""
+    """One message. `key` None: its signing secret is not stored."""
 
     id: str
     url: str
@@ -29,25 +31,17 @@ class Delivery:
     key: str | None
 
 
+_delivery = row_mapper(Delivery)
+
+
 async def read_due(connection: Any, *, but: Collection[str], limit: int) -> list[Delivery]:
-    """Messages whose next try is due, longest due first, without those of `but`."""
+    """Messages whose next attempt is due, longest due first, without those of `but`."""
     rows = await connection.fetch(_DUE, list(but), limit)
-    return [
-        Delivery(
-            id=str(row["id"]),
-            url=row["url"],
-            secret=row["secret"],
-            payload=row["payload"],
-            attempts=row["attempts"],
-            deployment_uid=str(row["deployment_uid"]),
-            key=row["key"],
-        )
-        for row in rows
-    ]
+    return [_delivery(row) for row in rows]
 
 
 async def record_delivered(connection: Any, delivery: Delivery) -> None:
-    """The receiver has taken it."""
+    """Records that the receiver has accepted it."""
     await connection.execute(
         """update webhook_deliveries
               set attempts = attempts + 1, delivered = true, finished_at = clock_timestamp(), error = ''
@@ -57,7 +51,7 @@ async def record_delivered(connection: Any, delivery: Delivery) -> None:
 
 
 async def record_failed(connection: Any, delivery: Delivery, error: str, retry_after_s: float | None) -> None:
-    """Records a failed attempt. `retry_after_s` None: it was the last one, which an event reports."""
+    """Records a failed attempt. `retry_after_s` None: it was the last one, and an event is written."""
     status = await connection.execute(
         """update webhook_deliveries
               set attempts = attempts + 1, error = $2,
@@ -69,8 +63,8 @@ async def record_failed(connection: Any, delivery: Delivery, error: str, retry_a
         retry_after_s,
     )
     if retry_after_s is None and status != "UPDATE 0":
-        tries = delivery.attempts + 1
-        message = f"the webhook {delivery.url} was given up after {tries} tries: {error}"
-        evidence = {"url": delivery.url, "attempts": tries, "error": error, "id": delivery.id}
+        attempts = delivery.attempts + 1
+        message = f"the webhook {delivery.url} failed for good after {attempts} attempts: {error}"
+        evidence = {"url": delivery.url, "attempts": attempts, "error": error, "id": delivery.id}
         event = NewEvent("webhook_failed", message, (f"deployment:{delivery.deployment_uid}",), evidence)
         await write_events(connection, [event])

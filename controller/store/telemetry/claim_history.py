@@ -1,4 +1,4 @@
-"""The past of instances, claim by claim and minute by minute, for a policy to be replayed over it."""
+"""The past of instances, by claims and minutes, to replay a policy over."""
 
 from collections import defaultdict
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ _MINUTES: Final = f"""
 
 @dataclass(frozen=True, slots=True)
 class InstancePast:
-    """One instance: what it claimed and what its GPUs did meanwhile."""
+    """One instance: its claims, and the minutes of its GPUs."""
 
     deployment_uid: str
     claims: list[PastClaim]
@@ -38,14 +38,14 @@ class InstancePast:
 async def read_pasts(
     connection: Reader, since: datetime, until: datetime, window_s: float, after: str = ""
 ) -> tuple[list[InstancePast], str | None]:
-    """A few instances that ran and held a GPU between `since` and `until`, and after which to go on; None at the end.
+    """Some instances that ran and held a GPU between `since` and `until`, and the next call's `after` (None: end).
 
     Args:
         connection: in one REPEATABLE READ transaction; each call may have its own, since the past does not change.
         since: claims are cut to begin here; minutes are read from `window_s` seconds before.
         until: claims are cut to end here.
-        window_s: of the policy that is to be replayed.
-        after: the instance after which to begin.
+        window_s: of the policy that is replayed.
+        after: begin after this instance.
     """
     rows = await connection.fetch(_INSTANCES, since, until, after)
     claims: dict[str, list[PastClaim]] = defaultdict(list)

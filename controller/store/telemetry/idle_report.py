@@ -1,8 +1,8 @@
-"""What was claimed, used, wasted and freed, summed from the spans of claims and the minutes. GPU seconds throughout.
+"""Claimed, used, wasted and freed GPU seconds, summed from the spans of claims and from the minutes.
 
-A claim counts by its share: 1 where it is exclusive, else its part of the GPU's memory. A minute of a shared claim is
-that of the instance's own processes; of an exclusive one the GPU's. Of a minute as many seconds count as samples speak
-for, and no more than were claimed.
+A claim counts by its share: 1 if it is exclusive, else its part of the GPU's memory. A shared claim uses the minutes of
+the instance's own processes, an exclusive one those of the GPU. A minute counts with the seconds that samples cover,
+and at most with the seconds that were claimed.
 """
 
 from collections import defaultdict
@@ -14,7 +14,7 @@ from typing import Final
 from controller.store.core.database import Reader
 
 _DAY: Final = timedelta(days=1)
-# Claims that have ended and those that live, cut to $1 .. $2.
+# Ended and live claims, cut to $1 .. $2.
 SPANS: Final = """
     select device, worker_id, instance_id, epoch, deployment_uid, deployment, exclusive, running_since,
            case when exclusive then 1 else memory_mib::float8 / device_mib end as share,
@@ -36,7 +36,7 @@ _CLAIMED: Final = f"""
            sum(s.share * extract(epoch from s.ended - s.began)::float8) as claimed_s
       from ({SPANS}) s left join deployments p on p.uid = s.deployment_uid
      group by s.deployment_uid"""  # noqa: S608 - constants, no input
-_SPOKEN: Final = f"""
+_COVERED: Final = f"""
     select s.deployment_uid, sum(k.s) as known_s, sum(k.s * m.mean / 100) as used_s,
            coalesce(sum(k.s) filter (where m.max < coalesce(l.minimum, $5)), 0) as wasted_s
       from ({SPANS}) s
@@ -72,7 +72,7 @@ class DeploymentUsage:
 
 @dataclass(slots=True)
 class FreedByPolicy:
-    """What one policy freed, in GPU seconds."""
+    """GPU seconds that one policy freed."""
 
     actions: int = 0
     freed_s: float = 0.0
@@ -87,14 +87,14 @@ class Sums:
 
 
 async def rolled_up_to(connection: Reader) -> datetime:
-    """Up to when the minutes tell everything that was sampled."""
+    """The time up to which the minutes contain all samples."""
     (row,) = await connection.fetch("select at from rollup_progress")
     moment: datetime = row["at"]
     return moment
 
 
 async def read_claimed(connection: Reader, since: datetime, until: datetime) -> Sums:
-    """What was claimed and what was freed; used and wasted are `add_usage`'s."""
+    """Claimed and freed GPU seconds; `add_usage` adds used and wasted ones."""
     sums = Sums()
     for row in await connection.fetch(_CLAIMED, since, until):
         spent = sums.spent[str(row["deployment_uid"])]
@@ -110,7 +110,7 @@ async def read_claimed(connection: Reader, since: datetime, until: datetime) -> 
 
 
 def days(since: datetime, until: datetime) -> Iterator[tuple[datetime, datetime]]:
-    """The time cut at midnights (UTC), where partitions of minutes are."""
+    """The time cut at midnights (UTC), like the partitions of minutes."""
     while since < until:
         midnight = (since.astimezone(UTC) + _DAY).replace(hour=0, minute=0, second=0, microsecond=0)
         yield since, min(until, midnight)
@@ -120,17 +120,17 @@ def days(since: datetime, until: datetime) -> Iterator[tuple[datetime, datetime]
 async def add_usage(
     connection: Reader, sums: Sums, begin: datetime, end: datetime, minimums: Mapping[str, int], default: int
 ) -> None:
-    """Adds what was used and wasted from `begin` to `end`, which are best those of one of the `days`.
+    """Adds used and wasted GPU seconds from `begin` to `end`, which should be one of the `days`.
 
     Args:
-        connection: where.
-        sums: are added to.
-        begin: since when.
-        end: up to when.
+        connection: to read from.
+        sums: to add to.
+        begin: inclusive.
+        end: exclusive.
         minimums: percent below which a minute is wasted, by deployment's uid.
-        default: the same, for deployments that are not among them.
+        default: the same, for all other deployments.
     """
-    for row in await connection.fetch(_SPOKEN, begin, end, list(minimums), list(minimums.values()), default):
+    for row in await connection.fetch(_COVERED, begin, end, list(minimums), list(minimums.values()), default):
         spent = sums.spent[str(row["deployment_uid"])]
         spent.known_s += row["known_s"]
         spent.used_s += row["used_s"]

@@ -1,23 +1,23 @@
-"""One-minute rollups of the samples, written set by set and by transaction, so that late samples are never missed.
+"""One-minute rollups of the samples, in the order of the samples' transactions, so that no late sample is missed.
 
-A minute's figures are of all samples that speak for a part of it: a sample speaks for the time since the one before it
-on its GPU, up to three sampling periods (30 s at least). The mean is weighted by the time spoken for; the maximum is of
-all of them, since a peak may lie on either side of the minute's edge.
+A minute's figures are of all samples that cover a part of it. A sample covers the time since the previous one of its
+GPU, up to three sampling periods (at least 30 s). The mean is weighted by covered time. The maximum is of all these
+samples, since a peak may lie on either side of the minute's edge.
 """
 
 from datetime import timedelta
 from typing import Any, Final
 
-# Partitions are made and dropped by `partitions.py`.
+# `partitions.py` creates and drops the partitions.
 _WRITABLE_SINCE: Final = """
     select min((regexp_match(pg_get_expr(c.relpartbound, c.oid), $$FROM \\('([^']+)'\\)$$))[1]::timestamptz)
       from pg_inherits i join pg_class c on c.oid = i.inhrelid where i.inhparent = 'sample_minutes'::regclass"""
-PORTION: Final = 60_000  # samples whose minutes are made at once; a whole transaction of samples is never split
+PORTION: Final = 60_000  # samples of one roll-up, approximately: a transaction of samples is never split
 _PROGRESS: Final = "select horizon::text, clock_timestamp() as now from rollup_progress where id = 1 for update"
 _HORIZON: Final = "select pg_snapshot_xmin(pg_current_snapshot())::text"
 _NTH: Final = "select tx::text from samples where tx >= $1::text::xid8 order by tx offset $2 limit 1"
 _REACH: Final = "greatest(3 * {0}.period_s, 30) * interval '1 s'"
-# Of all that is looked at: samples that speak for a fresh one's minutes, and the one before each.
+# The bounds of what is read: samples that cover a fresh sample's minutes, and the one before each.
 _BOUNDS: Final = f"""
     select date_bin('1 min', min(f.at - {_REACH.format("f")}), 'epoch') as first, max(f.at) as last,
            max({_REACH.format("f")}) as reach
@@ -36,7 +36,7 @@ _ROLL: Final = f"""
         union all
         select g.device, g.instance_id, g.epoch, g.deployment_uid from claim_spans g
          where not g.exclusive and g.ended_at > $4 and g.device in (select device from dirty)
-    ), spoken as (
+    ), covered as (
         select s.device, s.at, s.mean, s.max, s.used_mib,
                case when s.device in (select device from shared) then s.processes end as processes,
                greatest(lag(s.at) over (partition by s.device order by s.at), s.at - {_REACH.format("s")}) as since
@@ -45,25 +45,26 @@ _ROLL: Final = f"""
     ), parts as (
         select d.minute, s.device, s.mean, s.max, s.used_mib, s.processes,
                extract(epoch from least(s.at, d.minute + interval '1 min') - greatest(s.since, d.minute))::float8
-                   as spoken_s
+                   as covered_s
           from dirty d
-          join spoken s on s.device = d.device and s.at > d.minute and s.since < d.minute + interval '1 min'
+          join covered s on s.device = d.device and s.at > d.minute and s.since < d.minute + interval '1 min'
     ), own as (
         select p.minute, p.device, h.instance_id, h.deployment_uid, (x ->> 3)::real as mean, (x ->> 4)::real as max,
-               p.spoken_s
+               p.covered_s
           from parts p
           join shared h on h.device = p.device, jsonb_array_elements(p.processes) x
          where x ->> 0 = h.instance_id and (x ->> 1)::int = h.epoch and x ->> 3 is not null and x ->> 4 is not null
     ), figures as (
-        select minute, device, '' as instance_id, null::uuid as deployment_uid, mean, max, spoken_s, used_mib from parts
+        select minute, device, '' as instance_id, null::uuid as deployment_uid, mean, max, covered_s, used_mib
+          from parts
         union all
-        select minute, device, instance_id, deployment_uid, mean, max, spoken_s, null from own
+        select minute, device, instance_id, deployment_uid, mean, max, covered_s, null from own
     )
     insert into sample_minutes as m
         (minute, device, instance_id, deployment_uid, mean, max, samples, covered_s, used_mib)
     select minute, device, instance_id, (array_agg(deployment_uid))[1],
-           sum(mean * greatest(spoken_s, 0.001)) / sum(greatest(spoken_s, 0.001)), max(max), count(*),
-           least(60, sum(spoken_s)), max(used_mib)
+           sum(mean * greatest(covered_s, 0.001)) / sum(greatest(covered_s, 0.001)), max(max), count(*),
+           least(60, sum(covered_s)), max(used_mib)
       from figures group by minute, device, instance_id
     on conflict (device, instance_id, minute) do update
        set deployment_uid = excluded.deployment_uid, mean = excluded.mean, max = excluded.max,
@@ -79,22 +80,24 @@ _MINUTE: Final = timedelta(minutes=1)
 
 
 async def roll_up(connection: Any, *, portion: int = PORTION) -> bool:
-    """Makes the minutes of the next portion of samples, and again those of which samples came late.
+    """Computes the minutes of the next portion of samples, and again those with late samples.
 
     Args:
-        connection: in a READ COMMITTED transaction of the leader's, whose term is checked.
-        portion: samples at most, but for those of one transaction.
+        connection: in a READ COMMITTED transaction of the leader, which has checked its term.
+        portion: most samples, except that a transaction of samples is never split.
 
     Returns:
-        Whether every sample that was committed when it began is in the minutes.
+        Whether the minutes contain every sample that was committed when the roll-up began.
     """
     progress = await connection.fetchrow(_PROGRESS)
-    await connection.execute("lock table sample_minutes in row exclusive mode")  # or a partition could go meanwhile
+    await connection.execute(
+        "lock table sample_minutes in row exclusive mode"
+    )  # or a partition could be dropped in the meantime
     keep_since = await connection.fetchval(_WRITABLE_SINCE)
     if keep_since is None:
-        return True  # there are no samples either
+        return True  # without partitions there are no samples
     horizon = int(await connection.fetchval(_HORIZON))
-    # A restored database counts its transactions anew.
+    # A restored database numbers its transactions from a lower value.
     begin = min(int(progress["horizon"]), horizon)
     nth = await connection.fetchval(_NTH, str(begin), portion)
     end = horizon if nth is None else min(horizon, max(int(nth), begin + 1))
@@ -108,5 +111,5 @@ async def roll_up(connection: Any, *, portion: int = PORTION) -> bool:
 
 
 async def forget_spans(connection: Any, *, keep_days: int) -> None:
-    """Deletes one portion of the spans of claims that ended longer ago."""
+    """Deletes one portion of the spans of claims that ended more than `keep_days` days ago."""
     await connection.execute(_FORGET_SPANS, keep_days, _SPANS_PORTION)

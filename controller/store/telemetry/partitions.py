@@ -1,4 +1,4 @@
-"""Partitions by time, of the samples and of their minutes: made ahead, dropped when they are older than is kept."""
+"""Time partitions of samples and minutes: created ahead, dropped after their retention."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -6,9 +6,9 @@ from typing import Any, Final
 
 _HOUR_S: Final = 3600.0
 _DAY_S: Final = 24 * _HOUR_S
-_AHEAD_S: Final = _DAY_S  # so long may nobody be able to make any
-_BEYOND_WINDOW_S: Final = _HOUR_S  # who judges reads the window when it is over, and he may be late
-_LOCK: Final = 0x67707764  # one maker at a time, whichever controller it is in
+_AHEAD_S: Final = _DAY_S  # for as long the database may be unable to create any
+_BEYOND_WINDOW_S: Final = _HOUR_S  # an evaluation reads the window after its end, possibly late
+_LOCK: Final = 0x67707764  # one controller at a time
 _NAMES: Final = """
     select c.relname from pg_inherits i join pg_class c on c.oid = i.inhrelid where i.inhparent = $1::text::regclass"""
 _LONGEST_WINDOW_S: Final = """
@@ -29,7 +29,7 @@ class SampleRetention:
 
 @dataclass(frozen=True, slots=True)
 class PartitionRange:
-    """From when (inclusive) until when (exclusive) there are partitions, without a hole."""
+    """The time that partitions cover without a gap: `begin` inclusive, `end` exclusive."""
 
     begin: datetime
     end: datetime
@@ -37,7 +37,7 @@ class PartitionRange:
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """A partitioned table and how much time one partition holds. The name of a partition says when it begins (UTC)."""
+    """A partitioned table and the time span of a partition. A partition's name contains its begin (UTC)."""
 
     table: str
     span_s: float
@@ -58,23 +58,23 @@ _SAMPLES: Final = _Kind("samples", 3 * _HOUR_S, "%Y%m%d_%H")
 _MINUTES: Final = _Kind("sample_minutes", _DAY_S, "%Y%m%d")
 
 
-async def make_partitions(connection: Any, keep: SampleRetention) -> None:
-    """Makes what is missing, from the oldest time that is kept to a day ahead. In a transaction of its own."""
+async def make_partitions(connection: Any, retention: SampleRetention) -> None:
+    """Creates missing partitions, from the oldest kept time to a day ahead. In its own transaction."""
     await connection.execute("set local lock_timeout = '3s'")
     await connection.execute("select pg_advisory_xact_lock($1)", _LOCK)
-    now_s, samples_s, _ = await _now_and_kept(connection, keep)
+    now_s, samples_s, _ = await _now_and_retention(connection, retention)
     for kind in (_SAMPLES, _MINUTES):
-        there = set(await _names(connection, kind))
+        existing = set(await _names(connection, kind))
         start_s = kind.floor_s(now_s - samples_s)
         while start_s <= now_s + _AHEAD_S:
-            if kind.name(start_s) not in there:
+            if kind.name(start_s) not in existing:
                 await connection.execute(_create(kind, start_s))
             start_s += kind.span_s
 
 
-async def find_old_partitions(connection: Any, keep: SampleRetention) -> list[str]:
-    """The partitions of which no row is kept any more."""
-    now_s, samples_s, minutes_s = await _now_and_kept(connection, keep)
+async def find_old_partitions(connection: Any, retention: SampleRetention) -> list[str]:
+    """The partitions whose rows are all past their retention."""
+    now_s, samples_s, minutes_s = await _now_and_retention(connection, retention)
     return [
         name
         for kind, kept_s in ((_SAMPLES, samples_s), (_MINUTES, minutes_s))
@@ -84,17 +84,17 @@ async def find_old_partitions(connection: Any, keep: SampleRetention) -> list[st
 
 
 async def drop_partition(connection: Any, name: str) -> None:
-    """Drops one. In a transaction of its own: it waits but a moment for readers, since others wait behind it.
+    """Drops one partition. In its own transaction: it waits only briefly for readers, since others wait behind it.
 
     Raises:
-        asyncpg.LockNotAvailableError: they took longer; it can be dropped later.
+        asyncpg.LockNotAvailableError: readers took longer; it can be dropped later.
     """
     await connection.execute("set local lock_timeout = '500ms'")
     await connection.execute(f'drop table if exists "{name}"')
 
 
 async def samples_range(connection: Any) -> PartitionRange | None:
-    """For which times samples can be written; holds until the transaction ends. None: for none."""
+    """The time for which samples can be written, valid until the transaction ends; None without partitions."""
     await connection.execute("lock table samples in row exclusive mode")
     starts = {_SAMPLES.start_s(name) for name in await _names(connection, _SAMPLES)}
     if not starts:
@@ -105,12 +105,12 @@ async def samples_range(connection: Any) -> PartitionRange | None:
     return PartitionRange(datetime.fromtimestamp(begin_s, UTC), datetime.fromtimestamp(end_s, UTC))
 
 
-async def _now_and_kept(connection: Any, keep: SampleRetention) -> tuple[float, float, float]:
-    """The time, and how long samples and their minutes are kept; all in seconds."""
+async def _now_and_retention(connection: Any, retention: SampleRetention) -> tuple[float, float, float]:
+    """The present time and the retention of samples and of minutes; all in seconds."""
     now_s = float(await connection.fetchval("select extract(epoch from clock_timestamp())::float8"))
     window_s = float(await connection.fetchval(_LONGEST_WINDOW_S))
-    samples_s = max(keep.samples_h * _HOUR_S, window_s + _BEYOND_WINDOW_S)
-    return now_s, samples_s, max(keep.history_days * _DAY_S, samples_s)
+    samples_s = max(retention.samples_h * _HOUR_S, window_s + _BEYOND_WINDOW_S)
+    return now_s, samples_s, max(retention.history_days * _DAY_S, samples_s)
 
 
 async def _names(connection: Any, kind: _Kind) -> list[str]:

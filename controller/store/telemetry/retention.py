@@ -1,6 +1,6 @@
-"""What may be forgotten: old events, spent join tokens, webhooks and moves that are over, policies' actions likewise.
+"""Retention of events, join tokens, webhook deliveries, relocations and policies' actions.
 
-In bounded portions, so that no delete holds others up.
+Deletes in bounded portions, so that no delete blocks others for long.
 """
 
 from typing import Any, Final
@@ -10,7 +10,7 @@ _TOKENS_KEPT_DAYS: Final = 30
 
 
 async def prune(connection: Any, *, keep_events_days: int, keep_actions_days: int) -> int:
-    """Deletes one portion of what is too old; returns how many events went. What actions came to is kept as a sum."""
+    """Deletes one portion of old rows; returns the number of deleted events. Sums of deleted actions are kept."""
     gone = await connection.fetchval(
         """with old as (delete from events where id in (
                select id from events where at < now() - make_interval(days => $1) order by id limit $2) returning 1)

@@ -1,11 +1,11 @@
-"""Samples as the evaluation reads them: what has come since the last look, and the past of some GPUs."""
+"""Samples as the evaluation reads them: new ones since the last read, and the history of some GPUs."""
 
 from collections.abc import Collection
 from typing import Any, Final, NamedTuple
 
 _COLUMNS: Final = "device, extract(epoch from at)::float8 as at, max, mean, period_s, used_mib, processes"
-# What the snapshot of the look before could not see yet. Its oldest open transaction alone would do, but then one that
-# stays open for long would have the same rows read again at each look.
+# Rows that the previous snapshot could not see. Its oldest open transaction as the only bound would be correct, but a
+# long transaction would then have the same rows read again and again.
 _NEW: Final = f"""
     select {_COLUMNS} from samples
      where tx >= pg_snapshot_xmin($1::text::pg_snapshot) and not pg_visible_in_snapshot(tx, $1::text::pg_snapshot)
@@ -16,7 +16,7 @@ _HISTORY: Final = f"""
 
 
 class ProcessReading(NamedTuple):
-    """What one process that held a claim on the GPU did. Percent; None is unknown, never zero."""
+    """One process with a claim on the GPU. Percent; None is unknown, never zero."""
 
     instance: str
     epoch: int
@@ -39,21 +39,21 @@ class Sample(NamedTuple):
 
 
 async def read_horizon(connection: Any) -> str:
-    """What can be seen now. Begin with it, then read the past that is wanted: nothing falls between the two.
+    """The present snapshot. Read it first and the history after it, so that no sample falls between the two.
 
-    The connection is in one REPEATABLE READ transaction, here as in `read_new`.
+    The connection must be in one REPEATABLE READ transaction, as for `read_new`.
     """
     return str(await connection.fetchval("select pg_current_snapshot()::text"))
 
 
 async def read_new(connection: Any, horizon: str) -> tuple[list[Sample], str]:
-    """Every sample that was not to be seen at `horizon`, oldest first, and the horizon for the next look."""
+    """Every sample that was not visible at `horizon`, oldest first, and the horizon for the next read."""
     seen = await read_horizon(connection)
     return [_sample(row) for row in await connection.fetch(_NEW, horizon)], seen
 
 
 async def read_history(connection: Any, devices: Collection[str], since: float) -> list[Sample]:
-    """The samples of some GPUs from `since` (epoch seconds, by the database's clock) on, by GPU and time."""
+    """The samples of these GPUs since `since` (epoch seconds, by the database's clock), by GPU and time."""
     return [_sample(row) for row in await connection.fetch(_HISTORY, sorted(devices), since)]
 
 

@@ -1,4 +1,4 @@
-"""Samples as agents send them: fenced, each once, dated by the database's clock, written by COPY."""
+"""Agents' samples: fenced, written once each, dated by the database's clock, written by COPY."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from schemas.wire import ProcessSample, Readings, SamplePeriod
 _COLUMNS: Final = ("at", "device", "worker_id", "seq", "period_s", "mean", "max", "used_mib", "processes")
 _PROGRESS: Final = "select worker_id, boot_id, seq from sample_progress where worker_id = any($1::uuid[])"
 _OWNERS: Final = "select uuid, worker_id from devices where uuid = any($1)"
-# Rows in key order, as everywhere: two writers must not wait for each other in a circle.
+# Rows in key order, as everywhere, so that two writers never deadlock.
 _RAISE: Final = """
     insert into sample_progress (worker_id, boot_id, seq)
     select * from unnest($1::uuid[], $2::text[], $3::bigint[]) as p(worker_id, boot_id, seq) order by 1
@@ -22,17 +22,17 @@ _Row = tuple[Any, ...]
 
 
 class NoPartitionError(Exception):
-    """The database's clock is ahead of all partitions: they have to be made before anything can be written."""
+    """The database's clock is ahead of all partitions: they must be created before samples can be written."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionSamples:
-    """What came on one connection.
+    """Samples of one connection.
 
     Attributes:
-        boot_id: of the host, as the connection's hello said: sequence numbers rise between two boots.
-        offset_s: what makes the agent's clock our own monotonic one.
-        periods: in any order, also such as came before.
+        boot_id: of the host, from the connection's hello: sequence numbers rise between two boots.
+        offset_s: from the agent's clock to our monotonic one.
+        periods: in any order, possibly repeated.
     """
 
     worker_id: str
@@ -44,7 +44,7 @@ class SessionSamples:
 
 @dataclass(frozen=True, slots=True)
 class SamplesWritten:
-    """(worker, session) of those that are durable, how many rows that made, and how many were older than is kept."""
+    """(worker, session) of durable samples, the number of rows written, and of rows past their retention."""
 
     held: set[tuple[str, int]]
     rows: int
@@ -54,15 +54,15 @@ class SamplesWritten:
 async def write_samples(
     connection: Any, batch: Sequence[SessionSamples], monotonic: Callable[[], float]
 ) -> SamplesWritten:
-    """Writes what has not been written before, of those sessions that are still their workers' newest.
+    """Writes samples that were not written before, of sessions that are still their workers' newest.
 
     Args:
         connection: in a transaction.
         batch: one entry for each session.
-        monotonic: the clock that `offset_s` leads to, in seconds.
+        monotonic: the clock that `offset_s` refers to, in seconds.
 
     Raises:
-        NoPartitionError: there is no room for what was sampled now.
+        NoPartitionError: no partition covers the present time.
     """
     held = await lock_sessions(connection, [(s.worker_id, s.session) for s in batch])
     current = [s for s in batch if (s.worker_id, s.session) in held]
@@ -77,10 +77,10 @@ async def write_samples(
     too_old = 0
     for sender, periods in fresh:
         for period in periods:
-            # A sample from the future was taken now: its agent's clock runs ahead of what was seen of it so far.
+            # A sample from the future is dated now: its agent's clock runs ahead of the known offset.
             at = now - timedelta(seconds=max(0.0, now_s - (period.sampled_s + sender.offset_s)))
             if covered is None or at >= covered.end:
-                raise NoPartitionError(f"there is no partition of samples for {at}")
+                raise NoPartitionError(f"no partition of samples covers {at}")
             made = [row for row in _rows(sender, period, at) if (row[1], sender.worker_id) in owned]
             if at < covered.begin:
                 too_old += len(made)
@@ -94,7 +94,7 @@ async def write_samples(
 async def _unwritten(
     connection: Any, batch: Sequence[SessionSamples]
 ) -> list[tuple[SessionSamples, list[SamplePeriod]]]:
-    """The periods that are not known by their sequence number, in its order."""
+    """The periods with new sequence numbers, in order."""
     rows = await connection.fetch(_PROGRESS, [s.worker_id for s in batch])
     known = {(str(row["worker_id"]), row["boot_id"]): row["seq"] for row in rows}
     return [
@@ -104,7 +104,7 @@ async def _unwritten(
 
 
 async def _owned(connection: Any, fresh: Iterable[tuple[SessionSamples, list[SamplePeriod]]]) -> set[tuple[str, str]]:
-    """(GPU, worker) of the GPUs named: of a GPU that is another's nothing is taken from this worker."""
+    """(GPU, worker) of the sampled GPUs: samples of another worker's GPU are ignored."""
     devices = {gpu.uuid for _, periods in fresh for period in periods for gpu in period.gpus}
     return {(row["uuid"], str(row["worker_id"])) for row in await connection.fetch(_OWNERS, sorted(devices))}
 

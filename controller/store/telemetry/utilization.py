@@ -1,4 +1,4 @@
-"""GPUs' utilization over a window, in few values: the recent past from the samples, the older from the minutes."""
+"""GPUs' utilization over a window, in a few values: recent ones from the samples, older ones from the minutes."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -8,19 +8,21 @@ from typing import Any, Final
 
 from controller.store.core.database import Reader
 from controller.store.core.refusals import NotFoundError
+from controller.store.core.rows import row_mapper
 from schemas.api.history import SeriesView, UtilizationView, WatchView
 
 MAX_TRACKS: Final = 512
 SLOTS: Final = 60
 FINE_UP_TO_S: Final = 3600.0  # a longer window is read from the minutes, in slots that are no shorter
-_NOT_ROLLED_UP: Final = "5 min"  # more than a roll-up lies behind
+_NOT_ROLLED_UP: Final = "5 min"  # longer than a roll-up takes
 
-# $1, $2: GPUs and whose processes on them (empty: all); $3: since when; $4: begin; $5: seconds of a slot; $6: slots.
+# $1, $2: GPUs and the instance whose processes count (empty: all); $3: since;
+# $4: begin; $5: seconds of a slot; $6: number of slots.
 _TRACKS: Final = """
     tracks as (select * from unnest($1::text[], $2::text[], $3::timestamptz[]) as t (device, instance_id, since))"""
 _SLOTTED: Final = """
     select p.device, p.instance_id, slot, max(p.high) as high
-      from spoken p,
+      from covered p,
            generate_series(greatest(0, floor(extract(epoch from p.since - $4) / $5::float8)::int),
                            least($6::int - 1, ceil(extract(epoch from p.at - $4) / $5::float8)::int - 1)) as slot
      where p.high is not null
@@ -33,9 +35,9 @@ _SAMPLED: Final = """
                 else (select max((x ->> 4)::real) from jsonb_array_elements(s.processes) x
                        where x ->> 0 = t.instance_id) end as high
       from tracks t join samples s on s.device = t.device and s.at > t.since and s.at > {since}"""
-_FINE: Final = f"with {_TRACKS}, spoken as ({_SAMPLED.format(since='$4')}) {_SLOTTED}"
+_FINE: Final = f"with {_TRACKS}, covered as ({_SAMPLED.format(since='$4')}) {_SLOTTED}"
 _COARSE: Final = f"""
-    with {_TRACKS}, spoken as (
+    with {_TRACKS}, covered as (
         {_SAMPLED.format(since=f"now() - interval '{_NOT_ROLLED_UP}'")}
         union all
         select t.device, t.instance_id, m.minute + interval '1 min', greatest(m.minute, t.since), m.max
@@ -50,7 +52,7 @@ _BY_WORKER: Final = """
     select d.uuid as device, w.name as worker, '' as instance_id, 'epoch'::timestamptz as since
       from devices d join workers w on w.id = d.worker_id
      where d.kind = 'gpu' and w.name = $1 and w.deleted_at is null order by d.index limit $2"""
-# Older epochs may still be fenced. What ran on the GPU before is not the instance's.
+# Only the newest epoch: older ones may still be fenced. Usage before the claim is not the instance's.
 _BY_INSTANCE: Final = """
     select c.device, w.name as worker, case when c.exclusive then '' else c.instance_id end as instance_id,
            c.created_at as since
@@ -63,16 +65,19 @@ _BY_INSTANCE: Final = """
 
 @dataclass(frozen=True, slots=True)
 class Track:
-    """A GPU to be read, or one instance's own part of it."""
+    """A GPU, or one instance's own part of it."""
 
     device: str
     worker: str
-    instance_id: str  # empty: all that runs on the GPU
-    since: datetime  # nothing before is shown
+    instance_id: str  # empty: all processes on the GPU
+    since: datetime  # nothing earlier is shown
+
+
+_track = row_mapper(Track)
 
 
 async def tracks_of_gpus(connection: Reader, uuids: Sequence[str]) -> list[Track]:
-    """These GPUs, in this order; those that nobody has are left out."""
+    """These GPUs, in this order; unknown ones are left out."""
     return _tracks(await connection.fetch(_BY_UUID, list(uuids), MAX_TRACKS))
 
 
@@ -80,27 +85,27 @@ async def tracks_of_worker(connection: Reader, worker: str) -> list[Track]:
     """The GPUs of a worker.
 
     Raises:
-        NotFoundError: if there is no such worker.
+        NotFoundError: no live worker has this name.
     """
     await _must_exist(connection, "select 1 from workers where name = $1 and deleted_at is null", "worker", worker)
     return _tracks(await connection.fetch(_BY_WORKER, worker, MAX_TRACKS))
 
 
 async def tracks_of_instance(connection: Reader, instance: str) -> tuple[list[Track], str]:
-    """What an instance claims, since it does: whole GPUs, or its own part of those that it shares; its deployment.
+    """The GPUs of an instance since it claimed them (its own part of shared ones), and its deployment's uid.
 
     Raises:
-        NotFoundError: if there is no such instance.
+        NotFoundError: no instance has this id.
     """
     uid = await _must_exist(connection, "select deployment_uid from instances where id = $1", "instance", instance)
     return _tracks(await connection.fetch(_BY_INSTANCE, [instance], MAX_TRACKS)), str(uid)
 
 
 async def tracks_of_deployment(connection: Reader, deployment: str) -> tuple[list[Track], str]:
-    """What the instances of a deployment claim (of the last of that name, where it is deleted); and its uid.
+    """The GPUs of a deployment's instances (of the last deployment of that name, if deleted), and its uid.
 
     Raises:
-        NotFoundError: if there is no such deployment.
+        NotFoundError: no deployment has this name.
     """
     query = "select uid from deployments where name = $1 order by deleted_at desc nulls first limit 1"
     uid = await _must_exist(connection, query, "deployment", deployment)
@@ -139,9 +144,9 @@ async def read_utilization(
 async def _must_exist(connection: Reader, query: str, kind: str, name: str) -> Any:
     rows = await connection.fetch(query, name)
     if not rows:
-        raise NotFoundError(f"no {kind} is named {name!r}; `gpuward get {kind}s` lists those there are")
+        raise NotFoundError(f"no {kind} is named {name!r}; `gpuward get {kind}s` lists all {kind}s")
     return rows[0][0]
 
 
 def _tracks(rows: Sequence[Any]) -> list[Track]:
-    return [Track(row["device"], row["worker"], row["instance_id"], row["since"]) for row in rows]
+    return list(map(_track, rows))

@@ -1,4 +1,4 @@
-"""Rows read into what the API returns: a bounded number of queries for each list, all of one moment. Writes nothing.
+"""Objects as the API returns them, read from rows: a bounded number of queries for each list. Reads only.
 
-Every function takes a connection inside one REPEATABLE READ transaction where it reads more than once.
+A function with several reads needs a connection inside one REPEATABLE READ transaction, so that all are of one moment.
 """

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from controller.store.core.database import Reader
 from controller.store.core.refusals import NotFoundError
+from controller.store.core.rows import columns_of
 from controller.store.deployments.observe import spec_from_json
 from controller.store.views.paging import open_cursor, page_of
 from controller.store.views.verdicts import Watched, watched_of
@@ -16,10 +17,10 @@ _INTENTS: Final = "select * from intents where deployment_uid = any($1::uuid[]) 
 
 
 async def list_deployments(connection: Reader, *, limit: int, cursor: str | None = None) -> Page[DeploymentView]:
-    """One page by name; deleted ones are shown until they are finished.
+    """One page by name; includes deleted deployments until they are finished.
 
     Raises:
-        BadCursorError: if the cursor is none of this list's.
+        BadCursorError: the cursor was not issued for this list.
     """
     after = open_cursor(cursor, (str, str)) or ["", "00000000-0000-0000-0000-000000000000"]
     query = """select * from deployments where (name, uid) > ($1::text, ($2::text)::uuid) order by name, uid limit $3"""
@@ -28,7 +29,7 @@ async def list_deployments(connection: Reader, *, limit: int, cursor: str | None
 
 
 async def deployments_by_uid(connection: Reader, uids: Iterable[str] | None = None) -> list[DeploymentView]:
-    """These deployments, or all; those that are gone are missing."""
+    """These deployments, or all; finished ones are missing."""
     if uids is None:
         rows = await connection.fetch("select * from deployments order by name, uid")
     else:
@@ -41,25 +42,25 @@ async def deployment_by_uid(connection: Reader, uid: str) -> DeploymentView:
     """One deployment.
 
     Raises:
-        NotFoundError: if it is gone.
+        NotFoundError: it does not exist, or is finished.
     """
     views = await deployments_by_uid(connection, [uid])
     if not views:
-        raise NotFoundError(f"deployment {uid} is gone")
+        raise NotFoundError(f"deployment {uid} does not exist any more")
     return views[0]
 
 
 async def deployment_by_name(connection: Reader, name: str) -> DeploymentView:
-    """The live deployment of that name; where there is none, the one deleted last that is not finished yet.
+    """The live deployment of this name; without one, the last deleted one that is not finished.
 
     Raises:
-        NotFoundError: if there is neither.
+        NotFoundError: there is neither.
     """
     query = """select * from deployments where name = $1
                 order by deleted_at is null desc, deleted_at desc limit 1"""
     views = await views_of(connection, await connection.fetch(query, name))
     if not views:
-        raise NotFoundError(f"no deployment is named {name!r}; `gpuward get deployments` lists those there are")
+        raise NotFoundError(f"no deployment is named {name!r}; `gpuward get deployments` lists them")
     return views[0]
 
 
@@ -71,19 +72,11 @@ async def live_by_name(connection: Reader, names: Iterable[str]) -> dict[str, De
 
 
 async def views_of(connection: Reader, rows: Sequence[Any]) -> list[DeploymentView]:
-    """Rows of deployments as views, with the intents and verdicts as they are now."""
+    """Views of these rows of deployments, with their present intents and verdicts."""
     uids = [row["uid"] for row in rows]
     intents: dict[Any, list[IntentView]] = defaultdict(list)
     for row in await connection.fetch(_INTENTS, uids) if uids else ():
-        intents[row["deployment_uid"]].append(
-            IntentView(
-                source=row["source"],
-                max_replicas=row["max_replicas"],
-                reason=row["reason"],
-                message=row["message"],
-                created_at=row["created_at"],
-            )
-        )
+        intents[row["deployment_uid"]].append(IntentView(**columns_of(IntentView, row)))
     watched = await watched_of(connection, [row["uid"] for row in rows if row["deleted_at"] is None])
     return [_view(row, intents[row["uid"]], watched.get(row["uid"])) for row in rows]
 
@@ -100,7 +93,7 @@ def _view(row: Any, intents: list[IntentView], watched: Watched | None) -> Deplo
         deleted_at=row["deleted_at"],
         spec=spec,
         status=DeploymentStatus(
-            # The tombstone says it before the reconciler has looked.
+            # The tombstone counts before the reconciler has seen it.
             phase="deleting" if deleted else row["phase"],
             reason=row["reason"],
             message=row["message"],

@@ -1,4 +1,4 @@
-"""The events, read: newest first, of one object or of one reason where asked. Writing them is `events.py`'s."""
+"""Events as the API shows them: newest first, optionally of some objects or reasons."""
 
 from controller.store.core.database import Reader
 from controller.store.views.paging import open_cursor, page_of
@@ -18,15 +18,15 @@ async def list_events(
     """One page, newest first.
 
     Args:
-        connection: where.
-        limit: events at most.
-        cursor: where the page begins.
-        objects: only events of any of these, such as `deployment:<uid>`.
-        reason: only events of this reason; or of several, separated by commas.
+        connection: to read from.
+        limit: most events of the page.
+        cursor: the begin of the page.
+        objects: only events of any of these objects, such as `deployment:<uid>`.
+        reason: only events of this reason, or of several, separated by commas.
         since_id: only events after this one.
 
     Raises:
-        BadCursorError: if the cursor is none of this list's.
+        BadCursorError: the cursor was not issued for this list.
     """
     before = open_cursor(cursor, (int,)) or [None]
     rows = await connection.fetch(
@@ -44,7 +44,7 @@ async def list_events(
 
 
 async def objects_named(connection: Reader, kind: str, name: str) -> list[str]:
-    """What events call the object that users call `kind` and `name`; all uids that the name ever had and still has."""
+    """An object's names in events, by the user's kind and name: one for each uid of that name that still exists."""
     match kind:
         case "deployment":
             rows = await connection.fetch("select uid from deployments where name = $1", name)

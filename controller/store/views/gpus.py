@@ -1,4 +1,4 @@
-"""GPUs as the API shows them, with who holds what of them."""
+"""GPUs as the API shows them, with their claims."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -6,13 +6,14 @@ from typing import Any, Final
 
 from controller.store.core.database import Reader
 from controller.store.core.refusals import NotFoundError
+from controller.store.core.rows import columns_of
 from controller.store.views.paging import open_cursor, page_of
 from schemas.api.envelopes import Page
 from schemas.api.gpus import GpuClaimView, GpuStatus, GpuView
 
-# A reading that is older than this says nothing about now: unknown, not zero.
+# An older reading does not count: the value is unknown, not zero.
 READING_GOOD_FOR_S: Final = 30
-# Of a GPU `d`: what placement has for one more claim that shares it.
+# Of a GPU `d`: free memory for one more shared claim.
 FREE_MIB: Final = "greatest(d.memory_mib - d.claimed_mib - d.reserved_mib - d.foreign_mib, 0)"
 _GPUS: Final = f"""
     select d.*, {FREE_MIB} as free_mib, w.name as worker, w.created_at as since, r.used_mib, r.utilization
@@ -31,10 +32,10 @@ _CLAIMS: Final = """
 async def list_gpus(
     connection: Reader, *, limit: int, cursor: str | None = None, worker: str | None = None
 ) -> Page[GpuView]:
-    """One page by worker and index; of one worker where given.
+    """One page by worker and index; optionally of one worker.
 
     Raises:
-        BadCursorError: if the cursor is none of this list's.
+        BadCursorError: the cursor was not issued for this list.
     """
     after = open_cursor(cursor, (str, int, str)) or ["", -1, ""]
     query = f"""{_GPUS} and (w.name, d.index, d.uuid) > ($1::text, $2::int, $3::text)
@@ -47,11 +48,11 @@ async def gpu_by_uuid(connection: Reader, uuid: str) -> GpuView:
     """One GPU.
 
     Raises:
-        NotFoundError: if no worker has it.
+        NotFoundError: no worker has this GPU.
     """
     views = await _with_claims(connection, await connection.fetch(f"{_GPUS} and d.uuid = $1", uuid))
     if not views:
-        raise NotFoundError(f"no GPU has the UUID {uuid!r}; `gpuward get gpus` lists those there are")
+        raise NotFoundError(f"no GPU has the UUID {uuid!r}; `gpuward get gpus` lists them")
     return views[0]
 
 
@@ -76,22 +77,5 @@ def _view(row: Any, claims: list[GpuClaimView]) -> GpuView:
         name=row["uuid"],
         uid=row["uuid"],
         created_at=row["since"],
-        status=GpuStatus(
-            worker=row["worker"],
-            index=row["index"],
-            model=row["model"],
-            memory_mib=row["memory_mib"],
-            free_mib=row["free_mib"],
-            claimed_mib=row["claimed_mib"],
-            reserved_mib=row["reserved_mib"],
-            foreign_mib=row["foreign_mib"],
-            health=row["health"],
-            health_reason=row["health_reason"],
-            compute_capability=row["compute_capability"],
-            mig_mode=row["mig_mode"],
-            present=row["present"],
-            used_mib=row["used_mib"],
-            utilization=row["utilization"],
-            claims=claims,
-        ),
+        status=GpuStatus(**(columns_of(GpuStatus, row) | {"claims": claims})),
     )

@@ -1,4 +1,4 @@
-"""Instances as the API shows them, with what they hold and where."""
+"""Instances as the API shows them, with their claims and workers."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -10,6 +10,7 @@ from controller.domain.need_view import need_view
 from controller.domain.placement import Layout, Need
 from controller.store.core.database import Reader
 from controller.store.core.refusals import NotFoundError
+from controller.store.core.rows import columns_of
 from controller.store.deployments.observe import spec_from_json
 from controller.store.views.paging import open_cursor, page_of
 from controller.store.views.verdicts import verdicts_of
@@ -34,7 +35,7 @@ _CLAIMS: Final = """
 
 @dataclass(frozen=True, slots=True)
 class LogSource:
-    """Where an instance's log is read: its worker's proxy."""
+    """The proxy of an instance's worker, which serves the instance's log."""
 
     worker: str
     phase: str
@@ -50,10 +51,10 @@ async def list_instances(
     deployment: str | None = None,
     worker: str | None = None,
 ) -> Page[InstanceView]:
-    """One page by id; of one deployment's name or one worker's name where given.
+    """One page by id; optionally of one deployment or of one worker, by name.
 
     Raises:
-        BadCursorError: if the cursor is none of this list's.
+        BadCursorError: the cursor was not issued for this list.
     """
     after = open_cursor(cursor, (str,)) or [""]
     query = f"""{_INSTANCES}
@@ -79,19 +80,19 @@ async def instance_by_id(connection: Reader, instance: str) -> InstanceView:
     """One instance.
 
     Raises:
-        NotFoundError: if there is none of that id.
+        NotFoundError: no instance has this id.
     """
     views = await _with_claims(connection, await connection.fetch(f"{_INSTANCES} where i.id = $1", instance))
     if not views:
-        raise NotFoundError(f"no instance is named {instance!r}; `gpuward ps` lists those there are")
+        raise NotFoundError(f"no instance is named {instance!r}; `gpuward ps` lists them")
     return views[0]
 
 
 async def log_source(connection: Reader, instance: str) -> LogSource | None:
-    """The worker on which this instance runs or ran last (rank 0); None where it never ran.
+    """The worker on which rank 0 of this instance runs or ran last; None if it never ran.
 
     Raises:
-        NotFoundError: if there is no such instance.
+        NotFoundError: no instance has this id.
     """
     rows = await connection.fetch(
         """select w.name, w.phase, w.proxy_address, w.proxy_secret
@@ -107,7 +108,7 @@ async def log_source(connection: Reader, instance: str) -> LogSource | None:
         instance,
     )
     if not rows:
-        raise NotFoundError(f"no instance is named {instance!r}; `gpuward ps` lists those there are")
+        raise NotFoundError(f"no instance is named {instance!r}; `gpuward ps` lists them")
     row = rows[0]
     return LogSource(row["name"], row["phase"], row["proxy_address"], row["proxy_secret"]) if row["name"] else None
 
@@ -116,17 +117,7 @@ async def _with_claims(connection: Reader, rows: Sequence[Any]) -> list[Instance
     ids = [row["id"] for row in rows]
     claims: dict[str, list[ClaimView]] = defaultdict(list)
     for row in await connection.fetch(_CLAIMS, ids) if ids else ():
-        claims[row["instance_id"]].append(
-            ClaimView(
-                device=row["device"],
-                worker=row["worker"],
-                memory_mib=row["memory_mib"],
-                exclusive=row["exclusive"],
-                epoch=row["epoch"],
-                rank=row["rank"],
-                kind=row["kind"],
-            )
-        )
+        claims[row["instance_id"]].append(ClaimView(**columns_of(ClaimView, row)))
     verdicts = await verdicts_of(connection, ids)
     needs: dict[tuple[Any, int], Need] = {}  # many replicas share a revision
     for row in rows:
@@ -153,7 +144,7 @@ def _view(
     row: Any, claims: list[ClaimView], need: Need | None, utilization: InstanceUtilization | None
 ) -> InstanceView:
     spec = spec_from_json(row["spec"])
-    # Older epochs may still be fenced; what is shown as its place is the newest.
+    # Older epochs may still be fenced; the newest one is shown.
     newest = max((claim.epoch for claim in claims), default=0)
     present = [claim for claim in claims if claim.epoch == newest]
     workers = list(dict.fromkeys(claim.worker for claim in present))

@@ -1,4 +1,4 @@
-"""The figures that are read from the rows at each scrape, in one moment."""
+"""Figures that are read from rows at each scrape, all of one moment."""
 
 from dataclasses import dataclass
 
@@ -6,12 +6,12 @@ from controller.store.core.database import Reader
 from controller.store.views.gpus import READING_GOOD_FOR_S
 
 _MIB = 2**20
-INLINE = "(inline)"  # no policy object can be called so
+INLINE = "(inline)"  # no policy object can have this name
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What the rows say. Memory in bytes, utilization from 0 to 1; unknown readings are left out."""
+    """Memory in bytes, utilization from 0 to 1; unknown readings are left out."""
 
     instances: dict[str, int]  # by phase
     workers: dict[str, int]  # by phase

@@ -1,4 +1,4 @@
-"""Cursors: where the next page of a list begins, sealed into a text that clients only hand back."""
+"""Cursors: the begin of a list's next page, encoded as text that clients only pass back."""
 
 import base64
 import binascii
@@ -14,7 +14,7 @@ V = TypeVar("V")
 
 
 class BadCursorError(ValueError):
-    """A cursor that this list did not give out."""
+    """A cursor that was not issued for this list."""
 
 
 def seal(key: Sequence[str | int]) -> str:
@@ -26,21 +26,21 @@ def open_cursor(cursor: str | None, kinds: Sequence[type]) -> list[Any] | None:
     """The sort key that a cursor holds; None for the first page.
 
     Raises:
-        BadCursorError: if it holds none of these kinds.
+        BadCursorError: its values are not of these kinds.
     """
     if not cursor:
         return None
     try:
         key = orjson.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
     except (binascii.Error, ValueError) as error:
-        raise BadCursorError("cursor: is none that this list gave out; leave it out to begin anew") from error
+        raise BadCursorError("cursor: not issued for this list; omit it to start from the beginning") from error
     if not isinstance(key, list) or [type(part) for part in key] != list(kinds):
-        raise BadCursorError("cursor: belongs to another list; leave it out to begin anew")
+        raise BadCursorError("cursor: not issued for this list; omit it to start from the beginning")
     return key
 
 
 def page_of(items: Sequence[V], limit: int, key: Callable[[V], Sequence[str | int]]) -> Page[V]:
-    """A page from `limit` + 1 rows read: the one too many says that there is more."""
+    """A page from `limit` + 1 rows: the extra row shows that there are more."""
     more = len(items) > limit
     shown = list(items[:limit])
     return Page[V](items=shown, next=seal(key(shown[-1])) if more and shown else None)

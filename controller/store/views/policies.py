@@ -1,4 +1,4 @@
-"""Utilization policies as the API shows them: what each watches, how it judges, what it freed."""
+"""Utilization policies as the API shows them: what each watches, its verdicts, what it freed."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
@@ -51,7 +51,7 @@ async def list_policies(connection: Reader, *, limit: int, cursor: str | None = 
     """One page by name.
 
     Raises:
-        BadCursorError: if the cursor is none of this list's.
+        BadCursorError: the cursor was not issued for this list.
     """
     after = open_cursor(cursor, (str,)) or [""]
     rows = await connection.fetch(f"{_POLICIES} where p.name > $1 order by p.name limit $2", *after, limit + 1)
@@ -62,7 +62,7 @@ async def policy_by_name(connection: Reader, name: str) -> PolicyView:
     """One policy.
 
     Raises:
-        NotFoundError: if there is none of that name.
+        NotFoundError: no policy has this name.
     """
     rows = await connection.fetch(f"{_POLICIES} where p.name = $1", name)
     if not rows:
@@ -71,19 +71,19 @@ async def policy_by_name(connection: Reader, name: str) -> PolicyView:
 
 
 async def named_and_default(connection: Reader, names: Iterable[str]) -> dict[str, tuple[int, PolicySpec]]:
-    """Generation and spec of these policies and of the default one, by name; those that do not exist are missing."""
+    """Generation and spec of these policies and of the default one, by name; unknown ones are missing."""
     rows = await connection.fetch("select * from policies where name = any($1) or is_default", list(names))
     return {row["name"]: (row["generation"], policy_spec(row)) for row in rows}
 
 
 def policy_spec(row: Mapping[str, Any]) -> PolicySpec:
-    """The spec that a row of policies holds."""
+    """The spec of a row of policies."""
     return PolicySpec.model_validate({**row["spec"], "default": row["is_default"]})
 
 
 def missing_policy(name: str) -> NotFoundError:
-    """Says that there is no such policy."""
-    return NotFoundError(f"no policy is named {name!r}; `gpuward get policies` lists those there are")
+    """The error of an unknown policy name."""
+    return NotFoundError(f"no policy is named {name!r}; `gpuward get policies` lists them")
 
 
 def _view(row: Any) -> PolicyView:

@@ -1,4 +1,4 @@
-"""How policies judge instances, as the API shows it: of one instance, and as the condition `Idle` of a deployment."""
+"""Policies' verdicts as the API shows them: of an instance, and as the condition `Idle` of a deployment."""
 
 from collections import defaultdict
 from collections.abc import Collection, Sequence
@@ -11,7 +11,7 @@ from schemas.api.envelopes import Condition
 from schemas.api.policies import DeploymentPolicy, InstanceUtilization
 
 IDLE: Final = "Idle"
-# A verdict on an earlier epoch says nothing about the present one.
+# A verdict on an earlier epoch does not count for the present one.
 _VERDICTS: Final = """
     select v.* from policy_verdicts v
       join instances i on i.id = v.instance_id and i.epoch = v.epoch
@@ -21,14 +21,14 @@ _POLICIES: Final = f"select * from ({EFFECTIVE}) e where e.deployment_uid = any(
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """The policy that applies to a deployment, and what it found of the whole."""
+    """The effective policy of a deployment, and its condition."""
 
     policy: DeploymentPolicy
     condition: Condition
 
 
 async def verdicts_of(connection: Reader, instances: Collection[str]) -> dict[str, InstanceUtilization]:
-    """The present verdicts on these instances; those that were not judged are missing."""
+    """The present verdicts on these instances; instances without one are missing."""
     if not instances:
         return {}
     rows = await connection.fetch(f"{_VERDICTS} where v.instance_id = any($1)", list(instances))
@@ -36,7 +36,7 @@ async def verdicts_of(connection: Reader, instances: Collection[str]) -> dict[st
 
 
 async def watched_of(connection: Reader, uids: Collection[Any]) -> dict[Any, Watched]:
-    """What applies to these deployments and what it found; those without a policy are missing."""
+    """The effective policies of these deployments and their conditions; deployments without one are missing."""
     policies = await connection.fetch(_POLICIES, list(uids)) if uids else []
     if not policies:
         return {}
@@ -50,11 +50,9 @@ async def watched_of(connection: Reader, uids: Collection[Any]) -> dict[Any, Wat
 
 
 def idle_condition(verdicts: Sequence[tuple[str, InstanceUtilization]]) -> Condition:
-    """Whether a deployment is idle: all of it is, some of it is not, or nobody can tell."""
+    """Whether a deployment is idle: all of its instances are, some are not, or it is unknown."""
     if not verdicts:
-        return Condition(
-            type=IDLE, status="unknown", reason="not_running", message="no instance runs that could be judged"
-        )
+        return Condition(type=IDLE, status="unknown", reason="not_running", message="no instance is running")
     of = {kind: [one for one in verdicts if one[1].verdict == kind] for kind in ("busy", "unknown", "idle")}
     decisive = of["busy"] or of["unknown"] or of["idle"]
     instance, verdict = decisive[0]
@@ -63,7 +61,7 @@ def idle_condition(verdicts: Sequence[tuple[str, InstanceUtilization]]) -> Condi
         counts = ", ".join(f"{len(of[kind])} {kind}" for kind in ("idle", "busy", "unknown") if of[kind])
         message = f"{counts}; {instance}: {message or verdict.reason}"
     status = {"busy": "false", "unknown": "unknown", "idle": "true"}[verdict.verdict]
-    # It is idle since the last one became so; it is not, or not known to be, since the first one was found so.
+    # Idle since the last instance became idle; busy or unknown since the first one was found so.
     since = (max if status == "true" else min)(one.since for _, one in decisive)
     return Condition.model_validate(
         {"type": IDLE, "status": status, "reason": verdict.reason, "message": message, "since": since}

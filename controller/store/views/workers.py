@@ -5,12 +5,13 @@ from typing import Any, Final
 
 from controller.store.core.database import Reader
 from controller.store.core.refusals import NotFoundError
+from controller.store.core.rows import columns_of
 from controller.store.views.gpus import FREE_MIB
 from controller.store.views.paging import open_cursor, page_of
 from schemas.api.envelopes import Page
 from schemas.api.workers import WorkerSpecView, WorkerStatus, WorkerView
 
-# A deleted worker is shown as long as something of it is still held.
+# A deleted worker is shown while claims on its devices are left.
 _SHOWN: Final = """(w.deleted_at is null
     or exists (select 1 from devices v where v.worker_id = w.id and v.claims > 0))"""
 _WORKERS: Final = f"""
@@ -37,7 +38,7 @@ async def list_workers(connection: Reader, *, limit: int, cursor: str | None = N
     """One page by name.
 
     Raises:
-        BadCursorError: if the cursor is none of this list's.
+        BadCursorError: the cursor was not issued for this list.
     """
     after = open_cursor(cursor, (str, str)) or ["", "00000000-0000-0000-0000-000000000000"]
     query = f"""{_WORKERS} where (w.name, w.id) > ($1::text, ($2::text)::uuid) and {_SHOWN}
@@ -56,21 +57,21 @@ async def workers_by_id(connection: Reader, ids: Iterable[str] | None = None) ->
 
 
 async def worker_by_name(connection: Reader, name: str) -> WorkerView:
-    """The live worker of that name; where there is none, the one deleted last that still holds something.
+    """The live worker of this name; without one, the last deleted one with claims left.
 
     Raises:
-        NotFoundError: if there is neither.
+        NotFoundError: there is neither.
     """
     query = f"""{_WORKERS} where w.name = $1 and {_SHOWN}
                 order by w.deleted_at is null desc, w.deleted_at desc limit 1"""
     rows = await connection.fetch(query, name)
     if not rows:
-        raise NotFoundError(f"no worker is named {name!r}; `gpuward get workers` lists those there are")
+        raise NotFoundError(f"no worker is named {name!r}; `gpuward get workers` lists them")
     return _view(rows[0])
 
 
 def _state(row: Any) -> str:
-    """What an operator reads: the operator's own word before what was observed."""
+    """The state for operators: their own flags take precedence over the observed phase."""
     if row["deleted_at"] is not None:
         return "deleted"
     if row["draining"]:
@@ -89,29 +90,6 @@ def _view(row: Any) -> WorkerView:
         deleted_at=row["deleted_at"],
         spec=WorkerSpecView(cordoned=row["cordoned"], draining=row["draining"]),
         status=WorkerStatus(
-            phase=row["phase"],
-            state=_state(row),
-            reason=row["reason"],
-            connected=bool(row["connected"]),
-            last_seen=row["last_seen"],
-            os=row["os"],
-            arch=row["arch"],
-            driver=row["driver"],
-            hostname=row["hostname"],
-            agent_version=row["agent_version"],
-            simulated=row["simulated"],
-            labels=row["labels"],
-            gpus=row["gpus"],
-            gpus_known=row["gpus_known"],
-            memory_mib=row["memory_mib"],
-            claimed_mib=row["claimed_mib"],
-            free_mib=row["free_mib"],
-            host_memory_mib=row["host_memory_mib"],
-            free_host_memory_mib=row["free_host_memory_mib"],
-            cpu_milli=row["cpu_milli"],
-            free_cpu_milli=row["free_cpu_milli"],
-            instances=row["instances"],
-            proxy_address=row["proxy_address"],
-            fence_until=row["fence_until"],
+            **(columns_of(WorkerStatus, row) | {"state": _state(row), "connected": bool(row["connected"])}),
         ),
     )

@@ -1,1 +1,1 @@
-"""Workers, their devices and heartbeats."""
+"""Workers: sessions, phases, devices, heartbeats, maintenance."""

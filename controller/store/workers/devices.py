@@ -1,10 +1,12 @@
-"""Devices as agents report them: the hub's columns. The claims' counters beside them belong to the database's guard."""
+"""Devices as agents report them: the hub's columns. The triggers on claims maintain the counters beside them."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import fields
 from typing import Any, Final
 
 from controller.domain.devices import MEMORY_SHRUNK, DeviceRow, KnownDevice
 from controller.store.core.database import Connection
+from controller.store.core.rows import row_mapper
 
 # In uuid order, as the claims' guard locks them.
 _KNOWN: Final = """
@@ -24,7 +26,7 @@ _UPDATE: Final = f"""
            health_reason = r.health_reason, mig_mode = r.mig_mode, present = r.present, vendor = r.vendor,
            reserved_mib = r.reserved_mib
       from {_ROWS} where d.uuid = r.uuid"""  # noqa: S608 - put together from constants
-# Two workers that report the same new GPU at once: the first keeps it, the other is refused at its next report.
+# Of two workers that report the same new GPU at once, the first gets it; the other is refused at its next report.
 _INSERT: Final = f"""
     insert into devices (worker_id, uuid, kind, index, model, compute_capability, memory_mib, reported_mib, cpu_milli,
                          health, health_reason, mig_mode, present, vendor, reserved_mib)
@@ -40,12 +42,14 @@ _SETTLE: Final = """
                      order by uuid for no key update)
     returning worker_id"""
 
+_device_row = row_mapper(DeviceRow)
+
 
 async def settle_devices(connection: Connection) -> set[str]:
-    """Gives devices whose memory changed under claims their reported size, once those claims are gone.
+    """Sets the reported size of devices whose memory changed under claims, once those claims are released.
 
     Returns:
-        The workers concerned.
+        The workers of those devices.
     """
     return {str(row["worker_id"]) for row in await connection.fetch(_SETTLE, MEMORY_SHRUNK)}
 
@@ -54,22 +58,7 @@ async def lock_devices(connection: Connection, worker_id: str, uuids: Iterable[s
     """Locks and reads the worker's devices, and those of other workers that have one of the `uuids`."""
     return [
         KnownDevice(
-            row=DeviceRow(
-                uuid=row["uuid"],
-                kind=row["kind"],
-                index=row["index"],
-                model=row["model"],
-                compute_capability=row["compute_capability"],
-                memory_mib=row["memory_mib"],
-                reported_mib=row["reported_mib"],
-                cpu_milli=row["cpu_milli"],
-                health=row["health"],
-                health_reason=row["health_reason"],
-                mig_mode=row["mig_mode"],
-                present=row["present"],
-                vendor=row["vendor"],
-                reserved_mib=row["reserved_mib"],
-            ),
+            row=_device_row(row),
             worker_id=str(row["worker_id"]),
             owner_holds_it=row["owner_holds_it"],
             claims=row["claims"],
@@ -94,19 +83,5 @@ async def write_devices(
 
 
 def _columns(rows: Sequence[DeviceRow]) -> tuple[list[Any], ...]:
-    return (
-        [r.uuid for r in rows],
-        [r.kind for r in rows],
-        [r.index for r in rows],
-        [r.model for r in rows],
-        [r.compute_capability for r in rows],
-        [r.memory_mib for r in rows],
-        [r.reported_mib for r in rows],
-        [r.cpu_milli for r in rows],
-        [r.health for r in rows],
-        [r.health_reason for r in rows],
-        [r.mig_mode for r in rows],
-        [r.present for r in rows],
-        [r.vendor for r in rows],
-        [r.reserved_mib for r in rows],
-    )
+    """The values of `_ROWS`, whose columns are in the order of the fields."""
+    return tuple([getattr(row, field.name) for row in rows] for field in fields(DeviceRow))

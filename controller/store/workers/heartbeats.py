@@ -1,4 +1,4 @@
-"""Who was heard when, and the latest readings: narrow tables, written set-based about once a second by the hub."""
+"""Liveness of connections and the latest readings: narrow tables that the hub writes set-based once a second."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from typing import Final
 
 from controller.store.core.database import Connection
 
-# Rows in key order: two flushes that met in another order would wait for each other in a circle.
+# Rows in key order, so that two flushes never deadlock.
 _SEEN: Final = """
     insert into worker_liveness (worker_id, session, connected, clean, last_seen)
     select s.id, s.session, s.connected, s.clean, clock_timestamp() - s.age_s * interval '1 second'
@@ -19,12 +19,12 @@ _SEEN: Final = """
            last_seen = excluded.last_seen
      where excluded.session >= worker_liveness.session
     returning worker_id"""
-# Foreign is what is in use and no claim explains, by this reading and by the one before: a reading may be older than
-# the release of a claim, whose memory was then seen for the last time. An unknown one leaves what was known. Rows of
-# devices change only where it comes, goes or moves by much, since placement reads every change of them. It needs no
+# Foreign memory is used memory beyond the claims, by this reading and by the one before: a reading may be older than
+# the release of a claim, and contain its memory. An unknown reading leaves the last known value. Device rows change
+# only if foreign memory appears, disappears or changes by much, since placement reads every change of them. It needs no
 # age: once readings stop, the worker is silent or its GPUs are unknown, and nothing is placed there anyway.
 _READINGS: Final = """
-    with said as (
+    with reported as (
         select d.uuid, r.used_mib, r.utilization, r.read_at, d.memory_mib, d.claimed_mib,
                greatest(coalesce(r.used_mib - d.claimed_mib, b.foreign_mib), 0) as foreign_mib,
                greatest(coalesce(b.foreign_mib, r.used_mib - d.claimed_mib), 0) as foreign_before
@@ -36,32 +36,32 @@ _READINGS: Final = """
          where b.device is null or r.read_at >= b.read_at
     ), kept as (
         insert into device_readings (device, used_mib, utilization, read_at, foreign_mib)
-        select uuid, used_mib, utilization, read_at, foreign_mib from said order by uuid
+        select uuid, used_mib, utilization, read_at, foreign_mib from reported order by uuid
             on conflict (device) do update
            set used_mib = excluded.used_mib, utilization = excluded.utilization, read_at = excluded.read_at,
                foreign_mib = excluded.foreign_mib
          where excluded.read_at >= device_readings.read_at
     ), proven as (
         select uuid, case when both_mib >= greatest($6::bigint, memory_mib * $7::float8) then both_mib else 0 end as mib
-          from (select *, least(foreign_mib, foreign_before) as both_mib from said) x
+          from (select *, least(foreign_mib, foreign_before) as both_mib from reported) x
     )
     update devices d
        set foreign_mib = n.mib
-      from (select o.uuid, p.mib, o.foreign_mib as told_mib
+      from (select o.uuid, p.mib, o.foreign_mib as before_mib
               from proven p join devices o on o.uuid = p.uuid
              where (p.mib = 0) <> (o.foreign_mib = 0) or abs(p.mib - o.foreign_mib) > $8
              order by o.uuid for no key update of o) n
      where d.uuid = n.uuid
-    returning d.uuid, d.worker_id, d.index, d.foreign_mib, n.told_mib"""
-# A driver and the contexts of engines take some memory that nobody claimed; as little as this counts as none.
+    returning d.uuid, d.worker_id, d.index, d.foreign_mib, n.before_mib"""
+# A driver and the contexts of engines use some unclaimed memory; up to this much counts as none.
 FOREIGN_FLOOR_MIB: Final = 512
 FOREIGN_FLOOR_SHARE: Final = 0.03
-_MOVED_MIB: Final = 256
+_CHANGED_MIB: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionState:
-    """How one connection stands. Its newest message came `age_s` seconds ago."""
+    """State of one connection. Its newest message came `age_s` seconds ago."""
 
     worker_id: str
     session: int
@@ -83,7 +83,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class ForeignUse:
-    """Memory of a GPU that no claim explains, and how much of it was known before. MiB."""
+    """Used memory of a GPU beyond its claims, and its value before. MiB."""
 
     worker_id: str
     device: str
@@ -93,10 +93,10 @@ class ForeignUse:
 
 
 async def write_liveness(connection: Connection, seen: Sequence[ConnectionState]) -> set[str]:
-    """Writes how connections stand; each worker at most once.
+    """Writes the state of connections; each worker at most once.
 
     Returns:
-        The workers for which it was written. For the others the session is no longer the newest, or they are deleted.
+        The workers that were written. The sessions of the others are not the newest any more, or they are deleted.
     """
     rows = await connection.fetch(
         _SEEN,
@@ -113,7 +113,7 @@ async def write_readings(connection: Connection, readings: Sequence[Reading]) ->
     """Writes the latest reading of each device; each device at most once for a worker.
 
     Returns:
-        Where memory that no claim explains has come, gone or moved by much.
+        The GPUs whose foreign memory appeared, disappeared or changed by much.
     """
     if not readings:
         return []
@@ -126,9 +126,9 @@ async def write_readings(connection: Connection, readings: Sequence[Reading]) ->
         [r.age_s for r in readings],
         FOREIGN_FLOOR_MIB,
         FOREIGN_FLOOR_SHARE,
-        _MOVED_MIB,
+        _CHANGED_MIB,
     )
     return [
-        ForeignUse(str(row["worker_id"]), row["uuid"], row["index"], row["foreign_mib"], row["told_mib"])
+        ForeignUse(str(row["worker_id"]), row["uuid"], row["index"], row["foreign_mib"], row["before_mib"])
         for row in rows
     ]

@@ -1,4 +1,4 @@
-"""What the operator decides about a worker: cordoned, draining, deleted. Its phase is not touched here."""
+"""An operator's maintenance of workers: cordon, uncordon, drain, delete. It does not change phases."""
 
 from typing import Any, Final, Literal
 
@@ -16,50 +16,50 @@ _FLAGS: Final[dict[WorkerVerb, tuple[bool, bool, str]]] = {  # cordoned, drainin
     "uncordon": (False, False, "uncordoned"),
     "drain": (True, True, "draining"),
 }
-# Who was heard of within this time is not dead, whatever the operator believes.
+# A worker with a heartbeat within this time is not dead, even if the operator confirms it.
 HEARTBEAT_WITHIN_S: Final = 15
 
 
 async def set_maintenance(database: Database, name: str, verb: WorkerVerb) -> WorkerView:
-    """Cordons (nothing new), drains (nothing new, and what runs moves away) or takes both back.
+    """Cordons (no new instances), drains (no new instances, and running ones are evicted) or undoes both.
 
     Raises:
-        NotFoundError: if no live worker has that name.
+        NotFoundError: no live worker has this name.
     """
     cordoned, draining, reason = _FLAGS[verb]
     async with database.transaction() as connection:
         row = await _live(connection, name)
-        # Cordoning what drains already does not end the drain.
+        # Cordoning a draining worker does not end the drain.
         draining = draining or (verb == "cordon" and row["draining"])
         if (row["cordoned"], row["draining"]) != (cordoned, draining):
             query = "update workers set cordoned = $2, draining = $3 where id = $1"
             await connection.execute(query, row["id"], cordoned, draining)
-            await _tell(connection, row["id"], reason, f"worker {name} was {reason} by an operator")
+            await _record(connection, row["id"], reason, f"worker {name} was {reason} by an operator")
         return await worker_by_name(connection, name)
 
 
 async def delete_worker(database: Database, name: str, *, confirm_dead: bool = False) -> None:
-    """Removes a worker. Its claims are released only on the operator's word that the host is dead.
+    """Deletes a worker. Its claims are released only if the operator confirms that the host is dead.
 
     Args:
         database: where.
         name: of the worker.
-        confirm_dead: the host is dead for certain: nothing of it can still run.
+        confirm_dead: the host is dead for certain: none of its processes can still run.
 
     Raises:
-        NotFoundError: if no live worker has that name.
-        InUseError: if it still holds claims and is not confirmed dead, or is confirmed dead but was just heard of.
+        NotFoundError: no live worker has this name.
+        InUseError: it holds claims and is not confirmed dead, or is confirmed dead but had a heartbeat just now.
     """
     async with database.transaction() as connection:
         row = await _live(connection, name)
-        # Locked in the order of the claim guard, so that no claim comes between the count and the tombstone.
+        # Locked in the order of the claims' triggers, so that no claim is added between the count and the tombstone.
         devices = await connection.fetch(
             "select claims from devices where worker_id = $1 order by uuid for no key update", row["id"]
         )
         held = sum(device["claims"] for device in devices)
-        if confirm_dead and await _just_heard_of(connection, row["id"]):
+        if confirm_dead and await _has_recent_heartbeat(connection, row["id"]):
             raise InUseError(
-                f"worker {name!r} was heard of within the last {HEARTBEAT_WITHIN_S} s, so it is not dead; stop its "
+                f"worker {name!r} had a heartbeat within the last {HEARTBEAT_WITHIN_S} s, so it is not dead; stop its "
                 f"agent first, or drain it: gpuward drain {name}"
             )
         if held and not confirm_dead:
@@ -75,28 +75,28 @@ async def delete_worker(database: Database, name: str, *, confirm_dead: bool = F
             confirm_dead,
         )
         reason = "confirmed_dead" if confirm_dead else "worker_deleted"
-        await _tell(connection, row["id"], reason, f"worker {name} was removed by an operator")
+        await _record(connection, row["id"], reason, f"worker {name} was removed by an operator")
 
 
 async def _live(connection: Any, name: str) -> Any:
     row = await connection.fetchrow("select * from workers where name = $1 and deleted_at is null for update", name)
     if row is None:
-        raise NotFoundError(f"no worker is named {name!r}; `gpuward get workers` lists those there are")
+        raise NotFoundError(f"no worker is named {name!r}; `gpuward get workers` lists them")
     return row
 
 
-async def _just_heard_of(connection: Any, worker_id: Any) -> bool:
-    heard: bool | None = await connection.fetchval(
+async def _has_recent_heartbeat(connection: Any, worker_id: Any) -> bool:
+    recent: bool | None = await connection.fetchval(
         "select connected and last_seen > clock_timestamp() - $2 * interval '1 s' "
         "from worker_liveness where worker_id = $1",
         worker_id,
         HEARTBEAT_WITHIN_S,
     )
-    return bool(heard)
+    return bool(recent)
 
 
-async def _tell(connection: Any, worker_id: Any, reason: str, message: str) -> None:
-    """Writes the event, and wakes those who look at the worker and those whose instances are on it."""
+async def _record(connection: Any, worker_id: Any, reason: str, message: str) -> None:
+    """Writes the event; notifies of the worker and of the deployments that hold claims on it."""
     await write_events(connection, [NewEvent(reason, message, (f"worker:{worker_id}",))])
     holders = await connection.fetch(
         """select distinct i.deployment_uid from claims c join instances i on i.id = c.instance_id

@@ -55,7 +55,7 @@ class NewSession:
 
 
 async def find_by_credential(connection: Connection, credential_hash: bytes) -> Identity | None:
-    """The worker, deleted or not, whose credential has this SHA-256; None if there is none."""
+    """The worker, deleted or not, whose credential has this SHA-256; None if it is unknown."""
     row = await connection.fetchrow(_BY_CREDENTIAL, credential_hash)
     if row is None:
         return None

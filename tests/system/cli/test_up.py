@@ -1,4 +1,4 @@
-"""`gpuward up` as a user meets it: real processes, from the first start to the last."""
+"""`gpuward up` with real processes, from the first start to the last."""
 
 import json
 import os
@@ -13,7 +13,7 @@ import pytest
 
 from support.up_process import Up, clean_env
 
-NOBODY = 65534
+NOBODY_UID = 65534
 STUBBORN = {
     "kind": "Deployment",
     "name": "stubborn",
@@ -24,7 +24,7 @@ STUBBORN = {
 
 
 def sh(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """As somebody would type it, with nothing of Gpuward in the environment."""
+    """Runs a command as a user would type it, without Gpuward variables in the environment."""
     return subprocess.run(
         ["sh", "-c", command], cwd=folder, env=clean_env(), capture_output=True, text=True, timeout=60, check=False
     )
@@ -44,24 +44,31 @@ def phases(up: Up) -> list[str]:
     return [item["status"]["phase"] for item in found["items"]]
 
 
-def run_under_nobody() -> None:
+def skip_unless_nobody_can_run() -> None:
     if os.geteuid() != 0:
-        pytest.skip("only root can be another user; the other variant has shown an ordinary user already")
+        pytest.skip("only root can switch users; the other variant runs as an ordinary user")
     probe = [sys.executable, "-c", "import controller.daemon, agent.daemon"]
     done = subprocess.run(
-        probe, env=clean_env(), cwd="/", user=NOBODY, group=NOBODY, extra_groups=[], capture_output=True, check=False
+        probe,
+        env=clean_env(),
+        cwd="/",
+        user=NOBODY_UID,
+        group=NOBODY_UID,
+        extra_groups=[],
+        capture_output=True,
+        check=False,
     )
     if done.returncode != 0:
-        pytest.skip("the interpreter or the source lies where an ordinary user may not look")
+        pytest.skip("an ordinary user cannot read the interpreter or the source")
 
 
-@pytest.mark.parametrize("user", [None, NOBODY])
-def test_from_nothing_to_an_answer_and_back_again(data_dir: Path, user: int | None):
+@pytest.mark.parametrize("user", [None, NOBODY_UID])
+def test_first_start_first_request_stop_and_restart(data_dir: Path, user: int | None):
     if user is not None:
         try:
-            run_under_nobody()
+            skip_unless_nobody_can_run()
         except PermissionError:
-            pytest.skip("the interpreter lies where an ordinary user may not look")
+            pytest.skip("an ordinary user cannot read the interpreter")
         os.chown(data_dir, user, user)
     with Up(data_dir, "--example", "--port", "0", user=user) as up:
         up.wait_until_ready()
@@ -92,7 +99,7 @@ def _example() -> dict[str, object]:
     return {"kind": "Deployment", "name": "hello", "engine": "simulated", "replicas": 2, "resources": resources}
 
 
-def test_an_engine_that_ignores_sigterm_does_not_hold_up_the_end(data_dir: Path):
+def test_an_engine_that_ignores_sigterm_does_not_delay_the_stop(data_dir: Path):
     with Up(data_dir, "--agents", "1", "--port", "0") as up:
         up.wait_until_ready()
         applied = gpuward(up, "apply", "--wait", "--timeout", "60s", "-f", "-", stdin=json.dumps(STUBBORN))
@@ -103,7 +110,7 @@ def test_an_engine_that_ignores_sigterm_does_not_hold_up_the_end(data_dir: Path)
         assert took_s < 10
 
 
-def test_after_a_kill_the_next_one_adopts_the_engines(data_dir: Path):
+def test_the_next_start_after_a_kill_adopts_the_engines(data_dir: Path):
     with Up(data_dir, "--agents", "1", "--example", "--port", "0") as up:
         up.wait_until_ready()
         before = {engine.pid for engine in up.engines()}
@@ -118,7 +125,7 @@ def test_after_a_kill_the_next_one_adopts_the_engines(data_dir: Path):
             assert again.leftovers() == []
 
 
-def test_a_busy_port_is_told_at_once_and_nothing_is_made(data_dir: Path):
+def test_a_port_in_use_is_reported_at_once(data_dir: Path):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -128,7 +135,7 @@ def test_a_busy_port_is_told_at_once_and_nothing_is_made(data_dir: Path):
             assert list(data_dir.iterdir()) == []
 
 
-def test_a_second_one_in_the_same_folder_ends_with_the_reason_and_harms_nothing(data_dir: Path):
+def test_a_second_start_in_the_same_folder_exits_and_does_no_harm(data_dir: Path):
     with Up(data_dir, "--agents", "1", "--port", "0") as first:
         first.wait_until_ready()
         with Up(data_dir, "--agents", "1", "--port", "0") as second:
@@ -138,7 +145,7 @@ def test_a_second_one_in_the_same_folder_ends_with_the_reason_and_harms_nothing(
         assert first.stop()[0] == 0
 
 
-def test_a_bad_file_of_hosts_is_refused_before_anything_starts(data_dir: Path):
+def test_an_invalid_file_of_hosts_is_refused_before_any_start(data_dir: Path):
     hosts = data_dir / "hosts.yaml"
     hosts.write_text("workers: [{name: a, gpus: [{model: X, memory: 80}]}]")
     with Up(data_dir, "--simulate", str(hosts), "--port", "0") as up:

@@ -1,4 +1,4 @@
-"""The command line, run in this process against the API double."""
+"""Runs the command line in this process against the API double."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from cli import waiting
+from cli import wait
 from cli.app import app
 from support.api_double import KEY, ApiDouble, serving
 
@@ -21,8 +21,8 @@ def api() -> Iterator[ApiDouble]:
 
 @pytest.fixture
 def gpuward(api: ApiDouble, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Gpuward:
-    """Calls the command line with a good key, far from the user's own data folder."""
-    monkeypatch.setattr(waiting, "POLL_S", 0.01)
+    """Calls the command line with a valid key and without the data folder of the user."""
+    monkeypatch.setattr(wait, "POLL_S", 0.01)
     env = {"GPUWARD_URL": api.url, "GPUWARD_API_KEY": KEY, "HOME": str(tmp_path), "XDG_DATA_HOME": None}
 
     def call(*words: str, stdin: str | None = None, **more_env: str | None) -> Result:

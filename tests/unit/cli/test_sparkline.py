@@ -3,17 +3,17 @@ import pytest
 from cli.sparkline import chart, sparkline
 
 
-def test_a_block_for_each_value_and_a_gap_for_what_is_unknown():
+def test_each_value_is_a_block_and_unknown_is_a_gap():
     assert sparkline([0, 100, 50, None, 99, 12.4, 12.5]) == "▁█▅ █▁▂"
     assert sparkline([]) == ""
 
 
-def test_neighbours_share_a_block_and_the_highest_counts():
+def test_neighbours_that_share_a_block_show_their_maximum():
     assert sparkline([0, 0, 0, 100, None, None], 3) == "▁█ "
     assert sparkline([0, 100], 10) == "▁█"
 
 
-def test_a_chart_has_the_threshold_as_a_line_where_nothing_is_higher():
+def test_a_chart_draws_the_threshold_as_a_line():
     rows = chart([0, 100, None, 30], 50)
     assert rows == [
         "│ █  │",

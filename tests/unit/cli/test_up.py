@@ -12,17 +12,17 @@ from pathlib import Path
 import pytest
 
 from cli.errors import CliError, UsageError
-from cli.up import together
-from cli.up.engines import kill_engines
-from cli.up.greeting import Place, first_commands, program_called
+from cli.up import startup
 from cli.up.hosts import HostChoice, read_host_names, simulated_hosts
+from cli.up.kill_engines import kill_engines
+from cli.up.next_steps import UpInfo, first_commands, program_called
 from cli.up.progress import Progress
-from cli.up.together import AgentStart, Daemons, Options, check_port, up
+from cli.up.startup import AgentStart, Daemons, Options, check_port, up
 from support.api_double import KEY, ApiDouble, deployment, serving, worker
 
 
-class House:
-    """The daemons of an `up`, played by an API double; agents make themselves ready workers."""
+class FakeDaemons:
+    """The daemons of an `up`: the controller is an API double, and each agent adds a ready worker to it."""
 
     def __init__(self, double: ApiDouble, data_dir: Path, *, gpus: int = 0) -> None:
         self.double = double
@@ -64,17 +64,17 @@ class House:
 
 
 @pytest.fixture
-def house(tmp_path: Path):
+def fakes(tmp_path: Path):
     with serving(ApiDouble()) as double:
-        yield House(double, tmp_path)
+        yield FakeDaemons(double, tmp_path)
 
 
-async def up_until(house: House, said: str, capsys: pytest.CaptureFixture[str], **changes) -> tuple[int, str]:
-    """Runs `up` until it has said something, then sends the signal of Ctrl-C."""
+async def up_until(fakes: FakeDaemons, printed: str, capsys: pytest.CaptureFixture[str], **changes) -> tuple[int, str]:
+    """Runs `up` until it has printed this text, then sends SIGINT."""
     text = ""
-    running = asyncio.create_task(up(house.options(**changes), house.daemons, Progress()))
+    running = asyncio.create_task(up(fakes.options(**changes), fakes.daemons, Progress()))
     async with asyncio.timeout(30):
-        while said not in text and not running.done():
+        while printed not in text and not running.done():
             await asyncio.wait({running}, timeout=0.02)
             text += capsys.readouterr().out
         if not running.done():
@@ -83,79 +83,79 @@ async def up_until(house: House, said: str, capsys: pytest.CaptureFixture[str], 
     return code, text + capsys.readouterr().out
 
 
-async def test_two_simulated_hosts_where_there_are_no_gpus(house, capsys):
-    code, text = await up_until(house, "Gpuward is ready", capsys)
+async def test_without_gpus_two_hosts_are_simulated(fakes, capsys):
+    code, text = await up_until(fakes, "Gpuward is ready", capsys)
     assert code == 0
-    assert [a.host.name for a in house.agents] == ["gpu-1", "gpu-2"]
-    assert {a.join_token for a in house.agents} == {"token-value"}
-    assert len({a.data_dir for a in house.agents}) == 2
-    assert read_host_names(house.agents[0].host.simulate) == ["gpu-1", "gpu-2"]
-    assert house.double.url in text
-    assert house.log[-1] == "controller down"
-    assert len(house.log) == 3
+    assert [a.host.name for a in fakes.agents] == ["gpu-1", "gpu-2"]
+    assert {a.join_token for a in fakes.agents} == {"token-value"}
+    assert len({a.data_dir for a in fakes.agents}) == 2
+    assert read_host_names(fakes.agents[0].host.simulate) == ["gpu-1", "gpu-2"]
+    assert fakes.double.url in text
+    assert fakes.log[-1] == "controller down"
+    assert len(fakes.log) == 3
 
 
-async def test_an_agent_that_the_controller_knows_needs_no_token(house, capsys):
-    house.double.add(worker("gpu-1"), {**worker("gpu-2"), "deleted_at": "2030-01-01T00:00:00Z"})
-    await up_until(house, "Gpuward is ready", capsys)
-    assert [a.join_token for a in house.agents] == [None, "token-value"]
+async def test_a_known_agent_needs_no_token(fakes, capsys):
+    fakes.double.add(worker("gpu-1"), {**worker("gpu-2"), "deleted_at": "2030-01-01T00:00:00Z"})
+    await up_until(fakes, "Gpuward is ready", capsys)
+    assert [a.join_token for a in fakes.agents] == [None, "token-value"]
 
 
-async def test_real_gpus_make_one_agent_of_this_host(tmp_path, capsys):
+async def test_with_gpus_this_host_is_the_only_worker(tmp_path, capsys):
     with serving(ApiDouble()) as double:
-        house = House(double, tmp_path, gpus=1)
-        await up_until(house, "Gpuward is ready", capsys)
-        assert [(a.host.name, a.host.simulate) for a in house.agents] == [("this-host", None)]
-        house.agents.clear()
-        await up_until(house, "Gpuward is ready", capsys, hosts=HostChoice(agents=1))
-        assert [a.host.name for a in house.agents] == ["gpu-1"]
+        fakes = FakeDaemons(double, tmp_path, gpus=1)
+        await up_until(fakes, "Gpuward is ready", capsys)
+        assert [(a.host.name, a.host.simulate) for a in fakes.agents] == [("this-host", None)]
+        fakes.agents.clear()
+        await up_until(fakes, "Gpuward is ready", capsys, hosts=HostChoice(agents=1))
+        assert [a.host.name for a in fakes.agents] == ["gpu-1"]
 
 
-async def test_the_example_is_made_once_and_left_as_the_user_made_it(house, capsys):
-    looks = []
+async def test_the_example_is_created_once_and_then_left_unchanged(fakes, capsys):
+    reads = []
 
     def runs(kind: str, name: str) -> None:
-        if name in house.double.objects.get("deployments", {}) and kind == "deployments":
-            looks.append(name)
-            house.double.objects[kind][name]["status"]["phase"] = "running"
+        if name in fakes.double.objects.get("deployments", {}) and kind == "deployments":
+            reads.append(name)
+            fakes.double.objects[kind][name]["status"]["phase"] = "running"
 
-    house.double.script = runs
-    code, _ = await up_until(house, "Gpuward is ready", capsys, example=True)
+    fakes.double.script = runs
+    code, _ = await up_until(fakes, "Gpuward is ready", capsys, example=True)
     assert code == 0
-    assert house.double.objects["deployments"]["hello"]["spec"]["engine"] == "simulated"
-    house.double.objects["deployments"]["hello"]["spec"]["replicas"] = 7
-    await up_until(house, "Gpuward is ready", capsys, example=True)
-    assert house.double.objects["deployments"]["hello"]["spec"]["replicas"] == 7
-    assert looks
+    assert fakes.double.objects["deployments"]["hello"]["spec"]["engine"] == "simulated"
+    fakes.double.objects["deployments"]["hello"]["spec"]["replicas"] = 7
+    await up_until(fakes, "Gpuward is ready", capsys, example=True)
+    assert fakes.double.objects["deployments"]["hello"]["spec"]["replicas"] == 7
+    assert reads
 
 
-async def test_an_example_that_the_user_stopped_is_not_waited_for(house, capsys):
+async def test_a_stopped_example_is_not_waited_for(fakes, capsys):
     limit = {"source": "user", "max_replicas": 0, "created_at": "2030-01-01T00:00:00Z"}
-    house.double.add(deployment("hello", "stopped", intents=[limit]))
-    code, _ = await up_until(house, "Gpuward is ready", capsys, example=True)
+    fakes.double.add(deployment("hello", "stopped", intents=[limit]))
+    code, _ = await up_until(fakes, "Gpuward is ready", capsys, example=True)
     assert code == 0
 
 
-async def test_an_agent_that_fails_stops_everything_with_1_and_the_reason(house, capsys):
+async def test_a_failed_agent_stops_everything_with_exit_code_1(fakes, capsys):
     def fail(start: AgentStart) -> None:
         if start.host.name == "gpu-2":
             raise OSError("no space left")
 
-    house.on_agent = fail
-    code, text = await up_until(house, "never said", capsys)
+    fakes.on_agent = fail
+    code, text = await up_until(fakes, "never printed", capsys)
     assert code == 1
     assert "agent gpu-2 failed: no space left" in text
-    assert "controller down" in house.log
+    assert "controller down" in fakes.log
 
 
-async def test_workers_that_do_not_get_ready_are_named(house, capsys, monkeypatch):
-    monkeypatch.setattr(together, "WORKERS_WITHIN_S", 0.3)
+async def test_workers_that_are_not_ready_are_named(fakes, capsys, monkeypatch):
+    monkeypatch.setattr(startup, "WORKERS_WITHIN_S", 0.3)
 
     def not_ready(start: AgentStart) -> None:
-        house.double.objects["workers"][start.host.name]["status"] |= {"phase": "joining", "reason": "no_report"}
+        fakes.double.objects["workers"][start.host.name]["status"] |= {"phase": "joining", "reason": "no_report"}
 
-    house.on_agent = not_ready
-    code, text = await up_until(house, "never said", capsys)
+    fakes.on_agent = not_ready
+    code, text = await up_until(fakes, "never printed", capsys)
     assert code == 1
     assert "gpu-1 (no_report)" in text
 
@@ -171,7 +171,7 @@ def test_a_busy_port_names_the_flag():
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "part"),
     [
         ("workers: []", "workers"),
         ("workers: [{name: a, gpus: [{model: X, memory: 80}]}]", "memory"),
@@ -179,14 +179,14 @@ def test_a_busy_port_names_the_flag():
         ("{", "cannot be read"),
     ],
 )
-def test_a_bad_file_of_hosts_names_the_field(tmp_path, text, told):
+def test_an_invalid_file_of_hosts_names_the_field(tmp_path, text, part):
     file = tmp_path / "hosts.yaml"
     file.write_text(text)
-    with pytest.raises(UsageError, match=told):
+    with pytest.raises(UsageError, match=part):
         read_host_names(file)
 
 
-def test_hosts_of_a_file_are_counted_and_bounded(tmp_path):
+def test_the_number_of_hosts_is_limited(tmp_path):
     file = tmp_path / "hosts.yaml"
     file.write_text("workers: [{name: a, count: 3}, {name: b}]")
     names = [host.name for host in simulated_hosts(HostChoice(file, 2), tmp_path)]
@@ -199,15 +199,15 @@ def test_hosts_of_a_file_are_counted_and_bounded(tmp_path):
 
 
 def test_the_printed_commands_work_as_printed(tmp_path):
-    """Each alone in a fresh POSIX shell, without the variables, from a folder with a blank in its name."""
+    """Each runs in its own POSIX shell, without GPUWARD variables, from a folder with a blank in its name."""
     folder = tmp_path / "with blank"
     folder.mkdir()
     with serving(ApiDouble()) as double:
         double.add(deployment("hello"))
         (folder / "client.env").write_text(f"GPUWARD_URL={double.url}\nGPUWARD_API_KEY={KEY}\n")
         program = program_called("/x/__main__.py", sys.executable)
-        place = Place(double.url, folder, folder, folder / "client.env", ["gpu-1"], program)
-        commands = first_commands(place, example=True) + first_commands(place, example=False)[:1]
+        info = UpInfo(double.url, folder, folder, folder / "client.env", ["gpu-1"], program)
+        commands = first_commands(info, example=True) + first_commands(info, example=False)[:1]
         env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
         ran = [_shell(command.replace(" --wait", ""), env) for command in commands]
         assert [done.returncode for done in ran] == [0, 0, 0, 0], [done.stderr for done in ran]
@@ -220,12 +220,12 @@ def _shell(command: str, env: dict[str, str]) -> subprocess.CompletedProcess[str
     return subprocess.run(["sh", "-c", command], env=env, capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_the_program_is_named_as_it_was_called():
+def test_the_program_is_shown_as_it_was_called():
     assert program_called(".venv/bin/gpuward", "/python") == [".venv/bin/gpuward"]
     assert shlex.join(program_called("/x/__main__.py", "/python")) == "/python -P -m cli"
 
 
-def test_haste_kills_engines_of_this_data_folder_and_no_others(tmp_path):
+def test_a_forced_stop_kills_only_engines_of_this_data_folder(tmp_path):
     def engine(folder: Path) -> subprocess.Popen[bytes]:
         env = {"PATH": os.environ["PATH"], "GPUWARD_AGENT_DIR": str(folder)}
         return subprocess.Popen(["sleep", "60"], env=env, start_new_session=True)

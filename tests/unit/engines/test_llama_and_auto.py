@@ -100,7 +100,7 @@ def test_auto_tries_the_best_engine_first_and_says_why() -> None:
     old = asks("auto", replace(LLAMA, architectures=("T5ForConditionalGeneration",)))
     assert [asked.engine for asked in old] == ["transformers"]
     assert any(
-        "vllm does not run T5" in note
+        "vllm does not support T5" in note
         for note in need("auto", replace(LLAMA, architectures=("T5ForConditionalGeneration",))).notes
     )
 

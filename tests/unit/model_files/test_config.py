@@ -1,4 +1,4 @@
-"""What config.json texts of public models say; the figures are those of the models' own pages on huggingface.co."""
+"""Facts from config.json files of public models. The figures are from the models' pages on huggingface.co."""
 
 from typing import Any
 
@@ -66,7 +66,7 @@ def test_mistral_7b_first_and_third_version() -> None:
     check(first | {"sliding_window": None, "vocab_size": 32768}, sliding_window=None, full_layers=32, vocab=32768)
 
 
-def test_gemma_3_27b_leaves_out_what_its_class_takes_by_itself() -> None:
+def test_gemma_3_27b_omits_its_class_defaults() -> None:
     check(
         {
             "architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3", "torch_dtype": "bfloat16",
@@ -82,7 +82,7 @@ def test_gemma_3_27b_leaves_out_what_its_class_takes_by_itself() -> None:
     )  # fmt: skip
 
 
-def test_gemma_3_4b_leaves_out_its_heads_too() -> None:
+def test_gemma_3_4b_omits_its_heads_too() -> None:
     check(
         {
             "model_type": "gemma3",
@@ -95,7 +95,7 @@ def test_gemma_3_4b_leaves_out_its_heads_too() -> None:
     )  # fmt: skip
 
 
-def test_deepseek_v3_keeps_a_latent_cache_and_is_of_fp8() -> None:
+def test_deepseek_v3_has_a_latent_cache_and_fp8_weights() -> None:
     check(
         {
             "architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3", "hidden_size": 7168,
@@ -125,7 +125,7 @@ def test_qwen25_vl_7b() -> None:
     )  # fmt: skip
 
 
-def test_of_qwen25_omni_7b_the_thinker_counts() -> None:
+def test_qwen25_omni_7b_counts_its_thinker() -> None:
     check(
         {
             "architectures": ["Qwen2_5OmniModel"], "model_type": "qwen2_5_omni", "torch_dtype": "bfloat16",
@@ -147,7 +147,7 @@ def test_of_qwen25_omni_7b_the_thinker_counts() -> None:
     )  # fmt: skip
 
 
-def test_bge_base_gives_no_tokens() -> None:
+def test_bge_base_is_an_encoder() -> None:
     check(
         {
             "architectures": ["BertModel"], "model_type": "bert", "hidden_size": 768, "intermediate_size": 3072,
@@ -199,7 +199,7 @@ def test_quantisations(stated: dict[str, Any], expected: tuple[str, int | None])
 @pytest.mark.parametrize(
     ("config", "expected"),
     [
-        # A window that is used, from the layer on that the file names: Qwen2.
+        # A window in use, from the file's layer on: Qwen2.
         (
             {"model_type": "qwen2", "num_hidden_layers": 80, "use_sliding_window": True, "sliding_window": 4096,
              "max_window_layers": 70},
@@ -231,7 +231,7 @@ def test_quantisations(stated: dict[str, Any], expected: tuple[str, int | None])
              "attention_chunk_size": 8192}},
             {"full_layers": 12, "sliding_window": 8192},
         ),
-        # GLM-5-Next's sparse layers keep all; so does, for all we know, a kind that is not known here.
+        # GLM-5-Next's sparse layers keep everything; an unknown kind may too.
         (
             {"num_hidden_layers": 3, "layer_types": ["deepseek_sparse_attention", "linear_attention", "something_new"]},
             {"full_layers": 2, "uncached_layers": 1},
@@ -244,7 +244,7 @@ def test_quantisations(stated: dict[str, Any], expected: tuple[str, int | None])
             {"full_layers": 1, "sliding_window": 128},
         ),
         ({"model_type": "new", "num_hidden_layers": 4, "sliding_window": 128}, {"full_layers": 4}),
-        # Nemotron-NAS: heads of keys and values differ by layer, and some layers have none.
+        # Nemotron-NAS: key-value heads differ by layer, and some layers have none.
         (
             {"model_type": "nemotron-nas", "num_hidden_layers": 3, "num_attention_heads": 64, "hidden_size": 8192,
              "num_key_value_heads": None, "block_configs": [
@@ -253,7 +253,7 @@ def test_quantisations(stated: dict[str, Any], expected: tuple[str, int | None])
                  {"attention": {"n_heads_in_group": 16, "no_op": False}}]},
             {"kv_heads": 8, "full_layers": 2, "uncached_layers": 1, "head_dim": 128},
         ),
-        # Whisper's, and the smallest of several, which is what servers go by.
+        # Whisper's name, and the smallest of several, which servers use.
         ({"model_type": "whisper", "max_source_positions": 1500, "max_target_positions": 448}, {"context_length": 448}),
         ({"max_position_embeddings": 131072, "seq_length": 8192}, {"context_length": 8192}),
         ({"n_ctx": 9, "text_config": {"model_type": "llama"}}, {"context_length": 9}),
@@ -278,17 +278,17 @@ def test_quantisations(stated: dict[str, Any], expected: tuple[str, int | None])
              "padded_vocab_size": 65024, "num_layers": 28, "seq_length": 8192},
             {"kv_heads": 2, "head_dim": 128, "vocab": 65024, "layers": 28, "context_length": 8192},
         ),
-        # The language part's own figures go before those of the whole.
+        # The language part's fields come before those of the whole config.
         ({"vocab_size": 5, "llm_config": {"num_attention_heads": 4, "vocab_size": 7}}, {"heads": 4, "vocab": 7}),
         ({"dtype": "bfloat16", "text_config": {"torch_dtype": "float32"}}, {"dtype": "bfloat16"}),
         ({"model_type": "llava", "text_config": {"model_type": "mistral"}}, {"kv_heads": 8, "layers": 32}),
         ({"vision_config": {"model_type": "pixtral"}}, {"vision_heads": 16, "vision": True}),
-        # InternVL's 25 heads may be split anyhow; DeepSeek-VL2 names none.
+        # InternVL's tower of 25 heads is kept whole; DeepSeek-VL2 has no figure.
         ({"vision_config": {"model_type": "intern_vit_6b", "num_heads": 25}}, {"vision_heads": None, "vision": True}),
         ({"vision_config": {"model_name": "siglip", "width": 1152}}, {"vision_heads": None, "vision": True}),
         ({"model_type": "gemma3_text", "use_bidirectional_attention": True}, {"encoder": True}),
         ({"model_type": "xlm-roberta"}, {"encoder": True}),
-        # Fields of the wrong kind count as not there.
+        # Fields of the wrong type count as missing.
         ({"num_attention_heads": "x", "vocab_size": -1, "text_config": None}, {"heads": None, "vocab": None}),
         ({"num_hidden_layers": True, "hidden_size": 1.5, "head_dim": 10**30}, {"layers": None, "head_dim": None}),
         ({"architectures": ["Llama\0", 3, "A" * 999, "Ok"], "model_type": ["x"]}, {"architectures": ("Ok",)}),
@@ -296,5 +296,5 @@ def test_quantisations(stated: dict[str, Any], expected: tuple[str, int | None])
         ({}, {"heads": None, "layers": None, "full_layers": None, "model_type": ""}),
     ],
 )  # fmt: skip
-def test_other_ways_to_say_it(config: dict[str, Any], expected: dict[str, Any]) -> None:
+def test_other_names_and_forms(config: dict[str, Any], expected: dict[str, Any]) -> None:
     check(config, **expected)

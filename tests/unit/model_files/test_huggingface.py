@@ -1,4 +1,4 @@
-"""The hub read by range requests: a real server on loopback stands in for it, the real library asks it."""
+"""The hub, read by range requests with the real library from a stand-in server on loopback."""
 
 import json
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from support.hub_double import COMMIT, Hub, running_hub
 from support.model_files import safetensors, with_header
 
 CONFIG = json.dumps({"num_attention_heads": 8, "vocab_size": 32}).encode()
-BIG = 4 * 2**20  # bytes of weights that nobody is to download
+BIG = 4 * 2**20  # bytes of weights that must not be downloaded
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ async def read(endpoint: str, repo: str, revision: str = "main") -> Any:
     return await run_child(target, payload, deadline_s=60, memory_bytes=2 * 2**30)
 
 
-async def test_headers_and_config_are_read_at_the_commit_that_the_branch_stands_for(hub: Hub) -> None:
+async def test_headers_and_config_are_read_at_the_commit_of_the_branch(hub: Hub) -> None:
     facts = await read(hub.url, "org/good")
     assert (facts["format"], facts["weight_bytes"], facts["parameters"]) == ("safetensors", 64, 32)
     assert (facts["heads"], facts["kv_heads"], facts["vocab"], facts["revision"]) == (8, 8, 32, COMMIT)
@@ -51,7 +51,7 @@ async def test_weights_are_not_downloaded(hub: Hub) -> None:
     assert hub.sent < BIG
 
 
-async def test_of_bin_files_the_length_is_enough(hub: Hub) -> None:
+async def test_the_length_of_bin_files_is_enough(hub: Hub) -> None:
     facts = await read(hub.url, "org/bin")
     assert (facts["format"], facts["weight_bytes"]) == ("bin", 100)
 
@@ -59,44 +59,44 @@ async def test_of_bin_files_the_length_is_enough(hub: Hub) -> None:
 @pytest.mark.parametrize(
     ("repo", "revision", "words"),
     [
-        ("org/nobody", "main", "hf:org/nobody@main is not there or not public"),
-        ("org/good", "none", "hf:org/good@none is not there or not public"),
-        ("org/-bad", "main", "hf:org/-bad@main is not there or not public"),
+        ("org/none", "main", "hf:org/none@main does not exist or is not public"),
+        ("org/good", "none", "hf:org/good@none does not exist or is not public"),
+        ("org/-bad", "main", "hf:org/-bad@main does not exist or is not public"),
         ("org/broken", "main", r"the header of hf:org/broken@main/model\.safetensors is not valid JSON"),
     ],
 )
-async def test_what_the_hub_does_not_have_is_terminal(hub: Hub, repo: str, revision: str, words: str) -> None:
+async def test_a_model_unknown_to_the_hub_is_terminal(hub: Hub, repo: str, revision: str, words: str) -> None:
     with pytest.raises(ChildError, match=words) as raised:
         await read(hub.url, repo, revision)
     assert not raised.value.retryable
 
 
-async def test_access_may_yet_be_granted(hub: Hub) -> None:
+async def test_a_gated_model_is_retryable(hub: Hub) -> None:
     words = r"hf:org/gated@main/model\.safetensors is gated: .* HF_TOKEN"
     with pytest.raises(ChildError, match=words) as raised:
         await read(hub.url, "org/gated")
     assert raised.value.retryable
 
 
-async def test_weights_may_yet_be_uploaded(hub: Hub) -> None:
+async def test_missing_weights_are_retryable(hub: Hub) -> None:
     with pytest.raises(ChildError, match="holds no weights") as raised:
         await read(hub.url, "org/nothing")
     assert raised.value.retryable
 
 
-async def test_a_hub_that_sends_everything_is_not_listened_to(hub: Hub) -> None:
+async def test_a_hub_that_ignores_ranges_is_read_no_further(hub: Hub) -> None:
     hub.ranges = False
     assert (await read(hub.url, "org/shards"))["weight_bytes"] == 6 * BIG
 
 
-async def test_a_hub_out_of_reach_is_asked_again() -> None:
+async def test_an_unreachable_hub_is_retryable() -> None:
     with pytest.raises(ChildError, match="cannot be read") as raised:
         await read("http://127.0.0.1:9", "org/good")
     assert raised.value.retryable
 
 
-async def test_what_lets_anybody_in_is_not_told(hub: Hub) -> None:
-    """Errors are shown and kept; a store behind the hub is reached by URLs that carry a signature."""
+async def test_secrets_in_urls_are_not_shown(hub: Hub) -> None:
+    """Errors are shown and stored, and URLs of a store behind the hub carry a signature."""
     hub.elsewhere.add("org/good")
     with pytest.raises(ChildError, match=r"model\.safetensors cannot be read: .*403") as raised:
         await read(hub.url, "org/good")

@@ -1,4 +1,4 @@
-"""Headers of safetensors files: real ones, broken ones."""
+"""Headers of safetensors files, valid and corrupt."""
 
 import struct
 from pathlib import Path
@@ -19,7 +19,7 @@ def read(folder: Path) -> dict[str, Tensor]:
     return parse_header(header_text(files, FILE), files.sizes[FILE], str(folder / FILE))
 
 
-def test_a_header_says_what_is_in_the_file(tmp_path: Path) -> None:
+def test_a_header_lists_the_tensors(tmp_path: Path) -> None:
     (tmp_path / FILE).write_bytes(safetensors({"a": ("BF16", [4, 8], 64), "b": ("F32", [2], 8), "s": ("F32", [], 4)}))
     assert read(tmp_path) == {"a": Tensor("BF16", 32, 64), "b": Tensor("F32", 2, 8), "s": Tensor("F32", 1, 4)}
 
@@ -41,10 +41,10 @@ def entry(**changes: Any) -> dict[str, Any]:
         (b"\xff\xfe", b"", "not valid JSON"),
         (b"[" * 100_000, b"", "not valid JSON"),
         (b'{"a": ' * 100_000, b"", "not valid JSON"),
-        ([], b"", "no JSON object"),
+        ([], b"", "not a JSON object"),
         (entry(), b"\0" * 9, "holds 9 bytes"),
-        (entry(data_offsets=[2, 10]), b"\0" * 10, "overlap or leave holes"),
-        (entry() | {"b": entry()["a"]}, b"\0" * 8, "overlap or leave holes"),
+        (entry(data_offsets=[2, 10]), b"\0" * 10, "overlap or leave gaps"),
+        (entry() | {"b": entry()["a"]}, b"\0" * 8, "overlap or leave gaps"),
         (entry(data_offsets=[8, 0]), b"\0" * 8, "malformed"),
         (entry(data_offsets=[-8, 0]), b"\0" * 8, "malformed"),
         (entry(data_offsets=[0]), b"\0" * 8, "malformed"),
@@ -60,7 +60,7 @@ def entry(**changes: Any) -> dict[str, Any]:
         ({"a": 3}, b"", "malformed"),
     ],
 )
-def test_broken_headers_are_terminal_and_name_the_file(tmp_path: Path, header: Any, data: bytes, words: str) -> None:
+def test_corrupt_headers_are_terminal_and_named(tmp_path: Path, header: Any, data: bytes, words: str) -> None:
     (tmp_path / FILE).write_bytes(with_header(header, data))
     with pytest.raises(MetadataError, match=words) as raised:
         read(tmp_path)
@@ -68,7 +68,7 @@ def test_broken_headers_are_terminal_and_name_the_file(tmp_path: Path, header: A
     assert str(tmp_path / FILE) in str(raised.value)
 
 
-def test_a_file_that_is_still_being_copied_is_read_again_later(tmp_path: Path) -> None:
+def test_a_file_that_is_still_copied_is_retryable(tmp_path: Path) -> None:
     whole = safetensors({"a": ("F16", [4], 8)})
     for length in (0, 7, 8, 20, len(whole) - 1):
         (tmp_path / FILE).write_bytes(whole[:length])
@@ -83,7 +83,7 @@ def test_lengths_are_bounded(tmp_path: Path) -> None:
         path.write_bytes(content)
         with pytest.raises(MetadataError):
             read(tmp_path)
-    with path.open("wb") as file:  # sparse: large enough for its claim, which is above the limit all the same
+    with path.open("wb") as file:  # sparse: large enough for its header, which is above the limit
         file.write(struct.pack("<Q", MAX_HEADER_BYTES + 1))
         file.truncate(2 * MAX_HEADER_BYTES)
     with pytest.raises(MetadataError, match="limit"):

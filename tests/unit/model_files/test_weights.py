@@ -34,20 +34,20 @@ TWO_BINS = index(a="p-1.bin", b="p-2.bin")
 @pytest.mark.parametrize(
     ("files", "expected"),
     [
-        # The same weights in a second format, or as their makers' own programs name them: not counted.
+        # The same weights in a second or in the vendor's own format: not counted.
         ({"model.safetensors": HALF_FOUR, "pytorch_model.bin": b"x" * 99}, ("safetensors", 8)),
         ({"model.safetensors": HALF_FOUR, "consolidated.safetensors": HALF_FOUR}, ("safetensors", 8)),
         ({"gptq_model-4bit.safetensors": HALF_FOUR, "consolidated.00.safetensors": HALF_TWO}, ("safetensors", 8)),
         ({"m-1.safetensors": HALF_FOUR, "m-2.safetensors": HALF_TWO}, ("safetensors", 12)),
         ({"m-1.safetensors": HALF_FOUR, "m-2.safetensors": HALF_TWO, "pytorch_model.bin": b"x"}, ("safetensors", 12)),
         ({"w-00001-of-00002.bin": b"x" * 5, "w-00002-of-00002.bin": b"x"}, ("bin", 6)),
-        # Equal tensors in two files that no index names are loaded once.
+        # Equal tensors in two files without an index are loaded once.
         ({"m.safetensors": HALF_FOUR, "copy.safetensors": HALF_FOUR}, ("safetensors", 8)),
         ({"consolidated.safetensors": HALF_FOUR}, ("safetensors", 8)),
         ({"adapter_model.safetensors": HALF_FOUR}, ("safetensors", 8)),
         ({"adapter_model.bin": b"x" * 3}, ("bin", 3)),
         ({"adapter_model.safetensors": HALF_FOUR, "pytorch_model.bin": b"x" * 5}, ("bin", 5)),
-        # What the index says of sizes is not believed.
+        # The index's sizes are not used.
         ({"p-1.bin": b"x" * 5, "p-2.bin": b"x" * 6, "z.bin": b"x", BIN_INDEX_FILE: TWO_BINS}, ("bin", 11)),
         ({"pytorch_model.bin": b"x" * 5, "training_args.bin": b"x" * 7}, ("bin", 5)),
         ({"model-1.bin": b"x" * 5, "optimizer.bin": b"x" * 7}, ("bin", 5)),
@@ -58,7 +58,7 @@ def test_one_format_counts_once(tmp_path: Path, files: dict[str, Any], expected:
     assert (found.format, found.size_bytes) == expected
 
 
-def test_shards_count_what_the_index_names(tmp_path: Path) -> None:
+def test_shards_count_the_tensors_of_the_index(tmp_path: Path) -> None:
     found = weights(
         tmp_path,
         {
@@ -76,13 +76,13 @@ def test_shards_count_what_the_index_names(tmp_path: Path) -> None:
     [
         ({"weight_map": {"a": "gone.safetensors"}}, r"gone\.safetensors is not there", True),
         ({"weight_map": {"a": "m-1.safetensors", "z": "m-1.safetensors"}}, "lacks tensor 'z'", False),
-        ({"weight_map": {"a": "../m-1.safetensors"}}, "no file of its own folder", False),
-        ({"weight_map": {"a": "/etc/passwd"}}, "no file of its own folder", False),
-        ({"weight_map": {"a": 3}}, "no file of its own folder", False),
+        ({"weight_map": {"a": "../m-1.safetensors"}}, "not a file of its own folder", False),
+        ({"weight_map": {"a": "/etc/passwd"}}, "not a file of its own folder", False),
+        ({"weight_map": {"a": 3}}, "not a file of its own folder", False),
         ({"weight_map": {"a": "\0"}}, r"'\\x00' is not there", True),
         ({"weight_map": {}}, "no weight_map", False),
         ({"weight_map": {f"t{n}": f"s{n}" for n in range(5000)}}, "more than 4096", False),
-        ([], "no JSON object", False),
+        ([], "not a JSON object", False),
     ],
 )
 def test_broken_indexes(tmp_path: Path, index: Any, words: str, retryable: bool) -> None:
@@ -100,7 +100,7 @@ def test_broken_indexes(tmp_path: Path, index: Any, words: str, retryable: bool)
         ({"pytorch_model.bin": b""}, "are empty", False),
         ({"model-00001-of-00002.safetensors": HALF_FOUR}, "model: 1 of 2 parts are there", True),
         ({"pytorch_model-00002-of-00003.bin": b"x"}, "pytorch_model: 1 of 3 parts are there", True),
-        ({"consolidated.00.pth": b"x"}, r"consolidated\.00\.pth is of a format", False),
+        ({"consolidated.00.pth": b"x"}, r"consolidated\.00\.pth: no engine here loads", False),
         ({"pytorch_model.bin": b"version https://git-lfs.github.com/spec/v1\n"}, "git lfs pull", True),
         ({"model.safetensors": b"version https://git-lfs.github.com/spec/v1\n"}, "git lfs pull", True),
     ],
@@ -113,13 +113,13 @@ def test_no_weights_are_an_error_and_never_zero_bytes(
     assert raised.value.retryable is retryable
 
 
-def test_a_missing_folder_may_come(tmp_path: Path) -> None:
-    with pytest.raises(MetadataError, match=r"give resources\.gpu_memory") as raised:
+def test_a_missing_folder_is_retryable(tmp_path: Path) -> None:
+    with pytest.raises(MetadataError, match=r"set resources\.gpu_memory") as raised:
         LocalFolder(tmp_path / "missing")
     assert raised.value.retryable
 
 
-def test_pipes_and_links_to_nowhere_are_no_files(tmp_path: Path) -> None:
+def test_pipes_and_broken_links_are_ignored(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "model.safetensors")
     (tmp_path / "pytorch_model.bin").symlink_to(tmp_path / "nowhere")
     (tmp_path / "round.bin").symlink_to("round.bin")
@@ -146,7 +146,7 @@ def test_a_broken_config_names_the_file(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_how_weights_are_quantised_may_stand_beside_the_config(
+def test_a_quantisation_file_beside_the_config(
     tmp_path: Path, name: str, stated: dict[str, Any], expected: dict[str, Any]
 ) -> None:
     model_folder(tmp_path, {"a": ("F16", [4], 8)}, {"model_type": "llama"})
@@ -156,7 +156,7 @@ def test_how_weights_are_quantised_may_stand_beside_the_config(
     assert model_facts({"path": str(tmp_path)})["quantization"] == {"method": "fp8", "bits": 8}
 
 
-def test_the_simulated_analysis_returns_what_it_was_given() -> None:
+def test_the_simulated_analysis_returns_its_input() -> None:
     assert simulated_need({"seconds": 0, "memory_mib": None}) == {"memory_mib": None}
 
 

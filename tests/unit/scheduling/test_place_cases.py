@@ -174,15 +174,15 @@ def load(instance: str, deployment: str, worker: str, *gpus: str) -> InstanceLoa
 )
 def test_c40_spread_over_workers(loads: list[InstanceLoad], expected: str) -> None:
     inventory = Fleet().add("w24a", [W24A]).add("w16x2", [W16] * 2).inventory()
-    inventory.set_load(loads)
+    inventory.upsert_load(loads)
     assert placed(inventory, ask("q06b", placement={"strategy": "spread"})) == [expected]
 
 
 def test_c40_spread_over_the_gpus_of_one_host() -> None:
     inventory = Fleet().add("w", [W16] * 2).inventory()
-    inventory.set_load([load("1", "d", "w", "w/0"), load("2", "x", "w", "w/0")])
+    inventory.upsert_load([load("1", "d", "w", "w/0"), load("2", "x", "w", "w/0")])
     assert placed(inventory, ask("q06b", placement={"strategy": "spread"})) == ["w/1"]
-    inventory.set_load([load("1", "d", "w", "w/1"), load("2", "x", "w", "w/0"), load("3", "x", "w", "w/0")])
+    inventory.upsert_load([load("1", "d", "w", "w/1"), load("2", "x", "w", "w/0"), load("3", "x", "w", "w/0")])
     assert placed(inventory, ask("q06b", placement={"strategy": "spread"})) == ["w/0"]
 
 
@@ -210,7 +210,7 @@ def test_c41_the_same_reasons_by_every_selection(placement: dict[str, Any]) -> N
 
 def test_spread_counts_its_own_instances_before_those_of_others() -> None:
     inventory = Fleet().add("a", [W16]).add("b", [W16]).inventory()
-    inventory.set_load([load(str(n), "x", "a", "a/0") for n in range(5)])
+    inventory.upsert_load([load(str(n), "x", "a", "a/0") for n in range(5)])
     batch = [Ask(f"i{n}", "d", (Layout(1, GIB, False),), strategy="spread") for n in range(4)]
     assert [gpus_of(d) for d in place(inventory, batch) if isinstance(d, Placed)] == [
         ["b/0"], ["a/0"], ["b/0"], ["a/0"],
@@ -219,7 +219,7 @@ def test_spread_counts_its_own_instances_before_those_of_others() -> None:
 
 def test_spread_counts_its_own_instances_on_gpus_too() -> None:
     inventory = Fleet().add("a", [W16] * 2).inventory()
-    inventory.set_load([load(str(n), "x", "a", "a/0") for n in range(5)])
+    inventory.upsert_load([load(str(n), "x", "a", "a/0") for n in range(5)])
     batch = [Ask(f"i{n}", "d", (Layout(1, GIB, False),), strategy="spread") for n in range(4)]
     assert [gpus_of(d) for d in place(inventory, batch) if isinstance(d, Placed)] == [
         ["a/1"], ["a/0"], ["a/1"], ["a/0"],

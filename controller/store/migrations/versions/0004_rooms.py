@@ -7,5 +7,5 @@ down_revision = "0003"
 
 
 def upgrade() -> None:
-    """Runs the file beside this one. There is no downgrade: restore a backup instead."""
+    """Runs the file beside this one. A downgrade is not supported: restore a backup instead."""
     run_sql(__file__)

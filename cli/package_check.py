@@ -1,4 +1,4 @@
-"""Checks that `agent`, `controller` and `schemas` are Gpuward's own: names so plain may exist elsewhere on the path."""
+"""Checks that `agent`, `controller` and `schemas` are Gpuward's own. Other projects may use such plain names too."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -9,7 +9,7 @@ _HOME: Final = Path(__file__).resolve().parents[1]
 
 
 def foreign_packages() -> list[str]:
-    """One line for each of our packages that Python would import from elsewhere: what is wrong, and what to do."""
+    """One message for each package that Python would import from elsewhere."""
     lines = []
     for name in _PACKAGES:
         spec = find_spec(name)
@@ -18,6 +18,6 @@ def foreign_packages() -> list[str]:
             where = ", ".join(map(str, folders)) or (spec and spec.origin) or "nowhere"
             lines.append(
                 f"gpuward: the package {name!r} is found in {where} instead of {_HOME / name}:"
-                " take that folder out of PYTHONPATH, or install Gpuward into an environment of its own"
+                " remove that folder from PYTHONPATH, or install Gpuward into its own environment"
             )
     return lines

@@ -1,4 +1,4 @@
-"""Figures as people read them: ages, sizes, GPU names. Pure."""
+"""Ages, durations, sizes and names of GPUs as text. Pure."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -8,13 +8,13 @@ _MINUTE: Final = 60
 _HOUR: Final = 3600
 _DAY: Final = 86400
 _GPU_PREFIX: Final = "GPU-"
-NOTHING: Final = "-"
+DASH: Final = "-"
 
 
 def age(since: datetime | None, now: datetime) -> str:
-    """How long ago, in the largest unit that tells enough: `45s`, `12m`, `5h`, `3d`; `-` where unknown."""
+    """How long ago, in one unit: `45s`, `12m`, `5h`, `3d`; `-` if unknown."""
     if since is None:
-        return NOTHING
+        return DASH
     seconds = max(0, int((now - since).total_seconds()))
     if seconds < 2 * _MINUTE:
         return f"{seconds}s"
@@ -33,7 +33,7 @@ def span(seconds: float) -> str:
     return f"{seconds:g}s"
 
 
-def clock(seconds: float) -> str:
+def duration(seconds: float) -> str:
     """A duration in its two largest units: `50s`, `4m10s`, `2h05m`, `3d04h`."""
     whole = max(0, int(seconds))
     for unit_s, unit, part_s, part in ((_DAY, "d", _HOUR, "h"), (_HOUR, "h", _MINUTE, "m"), (_MINUTE, "m", 1, "s")):
@@ -43,30 +43,30 @@ def clock(seconds: float) -> str:
 
 
 def when(moment: datetime | None, now: datetime) -> str:
-    """A moment and how far away it is; `-` where unknown."""
+    """A time and its distance from now; `-` if unknown."""
     if moment is None:
-        return NOTHING
+        return DASH
     text = moment.isoformat(sep=" ", timespec="seconds")
     return f"{text} (in {age(now, moment)})" if moment > now else f"{text} ({age(moment, now)} ago)"
 
 
 def gib(mib: int | None) -> str:
-    """MiB as GiB, with at most one decimal; `-` where unknown, which is not zero."""
+    """MiB as GiB, with at most one decimal; `-` if unknown, which is not zero."""
     if mib is None:
-        return NOTHING
+        return DASH
     return f"{mib / 1024:.1f}".removesuffix(".0") + "GiB"
 
 
 def percent(value: float | None) -> str:
-    """A percentage; `-` where unknown, which is not zero."""
-    return NOTHING if value is None else f"{value:.0f}%"
+    """A percentage; `-` if unknown, which is not zero."""
+    return DASH if value is None else f"{value:.0f}%"
 
 
 def hours(value: float | None) -> str:
-    """GPU hours: two decimals where they are few, none where many; `-` where unknown."""
+    """GPU hours: two decimals below 100, none above; `-` if unknown."""
     if value is None:
-        return NOTHING
-    return f"{value:.2f}" if value < 100 else f"{value:,.0f}"  # noqa: PLR2004 - what fits a column
+        return DASH
+    return f"{value:.2f}" if value < 100 else f"{value:,.0f}"  # noqa: PLR2004 - fits a column
 
 
 def short_gpu(uuid: str) -> str:
@@ -75,16 +75,21 @@ def short_gpu(uuid: str) -> str:
 
 
 def short_gpus(uuids: Sequence[str]) -> str:
-    """The first two GPUs and how many more there are."""
+    """The first two GPUs, and the number of the others."""
     shown = ",".join(short_gpu(uuid) for uuid in uuids[:2])
-    return (shown or NOTHING) + (f" +{len(uuids) - 2}" if len(uuids) > 2 else "")  # noqa: PLR2004 - the two shown
+    return (shown or DASH) + (f" +{len(uuids) - 2}" if len(uuids) > 2 else "")  # noqa: PLR2004 - the two shown
 
 
-def or_nothing(text: str | None) -> str:
+def some(names: Sequence[str], most: int) -> str:
+    """The first names, and the number of the others."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def or_dash(text: str | None) -> str:
     """The text, or `-`."""
-    return text or NOTHING
+    return text or DASH
 
 
 def printable(text: str) -> str:
-    """One line without control characters: what the server says must not steer the terminal."""
+    """One line without control characters, since text of the server must not control the terminal."""
     return "".join(c if c.isprintable() else " " for c in text)

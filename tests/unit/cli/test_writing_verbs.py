@@ -8,7 +8,7 @@ MANIFEST = "kind: Deployment\nname: hello\nengine: simulated\nresources: {gpus: 
 SPEC = {"engine": "simulated", "resources": {"gpus": 1, "gpu_memory": "8192MiB"}}
 
 
-def test_apply_sends_what_was_written_and_no_defaults(gpuward, api, tmp_path):
+def test_apply_sends_the_manifest_without_defaults(gpuward, api, tmp_path):
     file = tmp_path / "hello.yaml"
     file.write_text(MANIFEST)
     result = gpuward("apply", "-f", str(file))
@@ -16,7 +16,7 @@ def test_apply_sends_what_was_written_and_no_defaults(gpuward, api, tmp_path):
     assert api.bodies("PUT", "/api/v1/deployments/hello") == [SPEC]
 
 
-def test_apply_tells_what_became_of_each(gpuward, api):
+def test_apply_prints_the_outcome_of_each_object(gpuward, api):
     api.add(deployment("hello", spec=SPEC))
     two = f"{MANIFEST}---\nkind: Deployment\nname: other\nengine: simulated\n"
     assert gpuward("apply", "-f", "-", stdin=two).stdout == "deployment/hello unchanged\ndeployment/other created\n"
@@ -24,7 +24,7 @@ def test_apply_tells_what_became_of_each(gpuward, api):
     assert gpuward("apply", "-f", "-", stdin=changed).stdout == "deployment/hello updated\n"
 
 
-def test_a_bad_manifest_is_refused_whole_and_names_the_field(gpuward, api):
+def test_an_invalid_manifest_changes_nothing_and_names_the_field(gpuward, api):
     two = MANIFEST + "---\nkind: Deployment\nname: other\nengine: simulated\nreplicass: 3\n"
     result = gpuward("apply", "-f", "-", stdin=two)
     assert result.exit_code == 1
@@ -33,14 +33,14 @@ def test_a_bad_manifest_is_refused_whole_and_names_the_field(gpuward, api):
     assert api.asked == []
 
 
-def test_a_file_that_is_not_there_is_a_usage_error(gpuward):
+def test_a_missing_file_is_a_usage_error(gpuward):
     result = gpuward("apply", "-f", "/nowhere/x.yaml")
     assert result.exit_code == 2
     assert "/nowhere/x.yaml cannot be read" in result.stderr
 
 
 def _later(api: ApiDouble, *phases: str):
-    """Each look at the deployment finds the next phase, the last one for good."""
+    """Each read of the deployment finds the next phase, and then always the last one."""
     left = list(phases)
 
     def script(kind: str, name: str) -> None:
@@ -51,35 +51,35 @@ def _later(api: ApiDouble, *phases: str):
     return script
 
 
-def test_apply_wait_tells_the_progress_and_ends_when_it_runs(gpuward, api):
+def test_apply_wait_prints_progress_until_it_runs(gpuward, api):
     of = deployment("hello", spec=SPEC)
-    earlier = deployment("hello")  # the same name, another uid: none of ours
+    earlier = deployment("hello")  # the same name with another uid
     api.add(of, instance(of, 1, "starting", worker="gpu-1"), instance(earlier, 2, "stopping"))
     api.script = _later(api, "pending", "pending", "progressing", "progressing", "running")
     result = gpuward("apply", "-f", "-", "--wait", stdin=MANIFEST)
     assert result.exit_code == 0
-    told = ["hello-1: starting on gpu-1", "hello: pending 0/1", "hello: progressing 0/1", "hello: running 0/1"]
-    assert [line.strip() for line in result.stderr.splitlines()] == told
+    progress = ["hello-1: starting on gpu-1", "hello: pending 0/1", "hello: progressing 0/1", "hello: running 0/1"]
+    assert [line.strip() for line in result.stderr.splitlines()] == progress
 
 
-def test_apply_wait_ends_with_1_where_it_fails(gpuward, api):
+def test_apply_wait_exits_with_1_at_a_failure(gpuward, api):
     api.script = _later(api, "pending", "failed")
     result = gpuward("apply", "-f", "-", "--wait", stdin=MANIFEST)
     assert result.exit_code == 1
     assert "hello: failed" in result.stderr
 
 
-def test_apply_wait_ends_with_4_at_the_timeout_and_names_who_is_late(gpuward):
+def test_apply_wait_exits_with_4_at_the_timeout(gpuward):
     result = gpuward("apply", "-f", "-", "--wait", "--timeout", "150ms", stdin=MANIFEST)
     assert result.exit_code == 4
     assert "still not running: hello" in result.stderr
 
 
-def test_a_timeout_that_is_no_duration_is_a_usage_error(gpuward):
+def test_an_invalid_timeout_is_a_usage_error(gpuward):
     assert gpuward("apply", "-f", "-", "--wait", "--timeout", "soon", stdin=MANIFEST).exit_code == 2
 
 
-def test_plan_shows_where_things_go_and_ends_with_1_where_one_does_not_fit(gpuward, api):
+def test_plan_shows_placements_and_exits_with_1_if_one_does_not_fit(gpuward, api):
     fits = {"deployment": "hello", "instance": 0, "fits": True, "worker": "gpu-1", "memory_mib_per_gpu": 8192}
     misfit = {"deployment": "hello", "instance": 1, "fits": False, "explain": {"workers": 1, "message": "0/1 fit"}}
     api.canned["plan"] = {"items": [fits], "changes": {"hello": "create"}}
@@ -104,32 +104,32 @@ def test_scale_stop_start(gpuward, api):
 
 
 @pytest.mark.parametrize("words", [("scale", "hello", "-1"), ("scale", "hello", "many"), ("scale", "hello")])
-def test_scale_by_nonsense_is_a_usage_error(gpuward, words):
+def test_an_invalid_scale_is_a_usage_error(gpuward, words):
     assert gpuward(*words).exit_code == 2
 
 
 @pytest.mark.parametrize("verb", ["stop", "start", "delete", "cordon"])
-def test_verbs_on_what_is_not_there_end_with_3(gpuward, verb):
+def test_verbs_on_missing_objects_exit_with_3(gpuward, verb):
     assert gpuward(verb, "none").exit_code == 3
 
 
 def test_delete_waits_until_the_object_is_gone(gpuward, api):
     api.add(deployment("hello", "running"))
-    looks = []
+    reads = []
 
     def script(kind: str, name: str) -> None:
-        looks.append(name)
-        if len(looks) == 3:
+        reads.append(name)
+        if len(reads) == 3:
             del api.objects[kind][name]
 
     api.script = script
     result = gpuward("delete", "hello", "--wait")
     assert result.exit_code == 0
     assert result.stdout == "deployment/hello deleted\n"
-    assert len(looks) == 3
+    assert len(reads) == 3
 
 
-def test_delete_does_not_wait_for_a_new_one_of_the_same_name(gpuward, api):
+def test_delete_does_not_wait_for_a_recreated_object(gpuward, api):
     api.add(deployment("hello"))
 
     def script(kind: str, name: str) -> None:
@@ -140,7 +140,7 @@ def test_delete_does_not_wait_for_a_new_one_of_the_same_name(gpuward, api):
     assert gpuward("delete", "hello", "--wait", "--timeout", "5s").exit_code == 0
 
 
-def test_a_worker_can_be_declared_dead_a_deployment_cannot(gpuward, api):
+def test_only_a_worker_can_be_confirmed_dead(gpuward, api):
     api.add(worker("gpu-1"))
     assert gpuward("delete", "worker", "gpu-1", "--confirm-dead").exit_code == 0
     assert api.asked[-1][:3] == ("DELETE", "/api/v1/workers/gpu-1", {"confirm_dead": "true"})
@@ -156,7 +156,7 @@ def test_workers_are_cordoned_and_drained(gpuward, api, verb):
     assert api.asked[-1][:2] == ("POST", f"/api/v1/workers/gpu-1/{verb}")
 
 
-def test_a_token_is_printed_alone(gpuward, api):
+def test_only_the_token_is_printed(gpuward, api):
     result = gpuward("join-token", "create", "--expires", "30m")
     assert (result.exit_code, result.stdout, result.stderr) == (0, "token-value\n", "")
     token_id = next(iter(api.objects["tokens"]))
@@ -164,7 +164,7 @@ def test_a_token_is_printed_alone(gpuward, api):
     assert gpuward("join-token", "revoke", token_id).exit_code == 0
 
 
-def test_a_key_is_printed_alone_and_its_role_is_checked(gpuward, api):
+def test_only_the_key_is_printed_and_its_role_is_checked(gpuward, api):
     result = gpuward("key", "create", "--role", "viewer", "--name", "grafana")
     assert (result.exit_code, result.stdout, result.stderr) == (0, "key-value\n", "")
     assert api.bodies("POST", "/api/v1/keys") == [{"role": "viewer", "name": "grafana"}]
@@ -174,7 +174,7 @@ def test_a_key_is_printed_alone_and_its_role_is_checked(gpuward, api):
     assert gpuward("key", "revoke", "none").exit_code == 3
 
 
-def test_a_secret_comes_from_stdin_and_is_not_printed(gpuward, api):
+def test_a_secret_is_read_from_stdin_and_not_printed(gpuward, api):
     result = gpuward("secret", "set", "hf", stdin="s3cret\n")
     assert result.exit_code == 0
     assert "s3cret" not in result.output
@@ -184,7 +184,7 @@ def test_a_secret_comes_from_stdin_and_is_not_printed(gpuward, api):
     assert api.secrets == {}
 
 
-def test_audit_ends_with_1_where_an_invariant_is_broken(gpuward, api):
+def test_audit_exits_with_1_at_a_violation(gpuward, api):
     api.canned["audit"] = {"ok": True, "checked": ["a", "b"], "violations": []}
     assert gpuward("audit").stdout == "2 invariants hold\n"
     broken = {"invariant": "a", "message": "over-claimed", "evidence": {}}
@@ -194,7 +194,7 @@ def test_audit_ends_with_1_where_an_invariant_is_broken(gpuward, api):
     assert "over-claimed" in result.stdout
 
 
-def test_wait_outlives_a_stopped_one_started_again_only_by_its_user(gpuward, api):
+def test_apply_wait_on_a_stopped_deployment_exits_with_1_and_the_fix(gpuward, api):
     limit = {"source": "user", "max_replicas": 0, "created_at": now_text()}
     api.add(deployment("hello", "stopped", spec=SPEC, intents=[limit]))
     result = gpuward("apply", "-f", "-", "--wait", stdin=MANIFEST)

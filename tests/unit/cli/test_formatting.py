@@ -2,7 +2,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from cli.figures import age, clock, gib, percent, printable, short_gpus, when
+from cli.formatting import age, duration, gib, percent, printable, short_gpus, when
 
 NOW = datetime(2030, 1, 2, tzinfo=UTC)
 
@@ -11,7 +11,7 @@ NOW = datetime(2030, 1, 2, tzinfo=UTC)
     ("seconds", "text"),
     [(-5, "0s"), (0, "0s"), (119, "119s"), (120, "2m"), (7199, "119m"), (7200, "2h"), (172799, "47h"), (172800, "2d")],
 )
-def test_ages_are_in_the_unit_that_tells_enough(seconds, text):
+def test_ages_have_one_unit(seconds, text):
     assert age(NOW - timedelta(seconds=seconds), NOW) == text
 
 
@@ -19,11 +19,11 @@ def test_ages_are_in_the_unit_that_tells_enough(seconds, text):
     ("seconds", "text"),
     [(-5, "0s"), (59.9, "59s"), (60, "1m00s"), (250, "4m10s"), (7500, "2h05m"), (273_600, "3d04h")],
 )
-def test_durations_are_in_their_two_largest_units(seconds, text):
-    assert clock(seconds) == text
+def test_durations_have_two_units(seconds, text):
+    assert duration(seconds) == text
 
 
-def test_what_is_unknown_is_a_dash():
+def test_unknown_values_are_a_dash():
     assert [age(None, NOW), when(None, NOW), gib(None), percent(None), short_gpus([])] == ["-"] * 5
 
 
@@ -36,16 +36,16 @@ def test_sizes(mib, text):
     assert gib(mib) == text.replace("0.0", "0")
 
 
-def test_moments_tell_the_distance_both_ways():
+def test_times_show_their_distance_from_now():
     assert when(NOW - timedelta(minutes=5), NOW).endswith("(5m ago)")
     assert when(NOW + timedelta(minutes=5), NOW).endswith("(in 5m)")
 
 
-def test_many_gpus_are_counted():
+def test_many_gpus_are_abbreviated():
     uuids = [f"GPU-{n}{n}{n}{n}{n}{n}{n}{n}-0000" for n in range(8)]
     assert short_gpus(uuids) == "00000000,11111111 +6"
     assert short_gpus(uuids[:2]) == "00000000,11111111"
 
 
-def test_control_characters_are_blanked():
+def test_control_characters_become_blanks():
     assert printable("a\x1b[2J\nb\x9b") == "a [2J b "

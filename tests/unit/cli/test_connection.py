@@ -18,17 +18,17 @@ def stored(folder: Path, url: str = "http://10.0.0.1:1", key: str = "gpw_stored"
     return folder
 
 
-def test_what_is_said_wins_over_what_is_stored(tmp_path):
+def test_flags_win_over_the_stored_connection(tmp_path):
     found = find_connection("http://a:1/", "k", environ={}, data_dirs=[stored(tmp_path)])
     assert (found.url, found.key) == ("http://a:1", "k")
 
 
-def test_without_anything_said_the_stored_address_and_key_are_used(tmp_path):
+def test_without_flags_the_stored_connection_is_used(tmp_path):
     found = find_connection(None, None, environ={}, data_dirs=[tmp_path / "none", stored(tmp_path / "there")])
     assert (found.url, found.key) == ("http://10.0.0.1:1", "gpw_stored")
 
 
-def test_a_stored_key_never_goes_to_another_server(tmp_path):
+def test_a_stored_key_is_never_sent_to_another_server(tmp_path):
     folder = stored(tmp_path)
     assert find_connection("http://elsewhere:1", None, environ={}, data_dirs=[folder]).key is None
     assert find_connection("http://10.0.0.1:1/", None, environ={}, data_dirs=[folder]).key == "gpw_stored"
@@ -45,14 +45,14 @@ def test_the_user_data_folder_follows_xdg(tmp_path):
     )
 
 
-def test_an_address_without_a_scheme_is_a_usage_error():
+def test_a_url_without_a_scheme_is_a_usage_error():
     with pytest.raises(UsageError, match="http://127"):
         find_connection("localhost:8420", None, environ={}, data_dirs=[])
 
 
-def test_nobody_there_names_the_address_and_the_fix(gpuward):
+def test_without_a_controller_the_message_has_address_and_fix(gpuward):
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # bound and not listening: connections are refused
+        taken.bind(("127.0.0.1", 0))  # bound but not listening, so connections are refused
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
         result = gpuward("ps", GPUWARD_URL=url)
     assert result.exit_code == 1
@@ -67,7 +67,7 @@ def test_flags_before_the_verb_win_over_the_environment(gpuward, api):
     assert result.exit_code == 0
 
 
-def test_a_wrong_key_tells_where_to_put_the_right_one(gpuward):
+def test_an_unknown_key_names_the_variable_for_it(gpuward):
     result = gpuward("ps", GPUWARD_API_KEY="gpw_wrong")
     assert result.exit_code == 1
     assert "GPUWARD_API_KEY" in result.stderr
@@ -88,22 +88,22 @@ def answers(api: ApiDouble):
 
 
 @pytest.mark.parametrize(
-    ("make", "told"),
+    ("make", "part"),
     [
-        (lambda: web.HTTPBadGateway(text="<html>bad gateway"), "answers 502, but not as Gpuward does"),
+        (lambda: web.HTTPBadGateway(text="<html>bad gateway"), "answers 502, but it is not a Gpuward controller"),
         (lambda: web.HTTPFound("http://other:1/"), "redirects to http://other:1/"),
-        (lambda: web.HTTPOk(text="<html>hello"), "not as Gpuward does"),
-        (lambda: web.HTTPOk(text='{"kind": "Worker"}'), "is not understood (name:"),
+        (lambda: web.HTTPOk(text="<html>hello"), "not a Gpuward controller"),
+        (lambda: web.HTTPOk(text='{"kind": "Worker"}'), "cannot read the WorkerView of the server (name:"),
     ],
 )
-def test_a_server_that_is_none_of_ours_is_told_from_a_refusal(gpuward, answers, make, told):
+def test_other_servers_are_recognized(gpuward, answers, make, part):
     answers(make)
     result = gpuward("get", "worker", "gpu-1")
     assert result.exit_code == 1
-    assert told in result.stderr
+    assert part in result.stderr
 
 
-def test_a_refusal_shows_the_message_and_every_problem_with_its_path(gpuward, api):
+def test_a_refusal_shows_every_problem_with_its_path(gpuward, api):
     problems = [{"path": "resources.gpus", "message": "must be at least 0"}]
 
     async def refuse(_request: web.Request) -> web.Response:
@@ -117,7 +117,7 @@ def test_a_refusal_shows_the_message_and_every_problem_with_its_path(gpuward, ap
     assert "the spec is refused\n  resources.gpus: must be at least 0" in result.stderr
 
 
-def test_help_is_quick_and_needs_no_library_of_the_daemons():
+def test_help_is_fast_and_needs_no_library_of_the_daemons():
     blocked = "import sys; sys.modules.update(dict.fromkeys(['aiohttp', 'numpy', 'sqlmodel', 'asyncpg', 'psutil']))\n"
     code = blocked + "sys.argv = ['gpuward', '--help']\nfrom cli.main import main\nmain()"
     begun = time.monotonic()

@@ -1,6 +1,6 @@
-"""Brings up controller and agents in one loop, in order, and takes them down again.
+"""Starts the controller and the agents of `up` in one event loop, in order, and stops them.
 
-The daemons come as functions (`Daemons`), so that this room imports neither of them.
+The daemons are passed as functions (`Daemons`), so that this module does not import them.
 """
 
 import asyncio
@@ -13,29 +13,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from cli.answers import parse, path_of
+from cli.api import parse, path_of
 from cli.client import Api, connect
 from cli.connection import CLIENT_ENV, Connection, read_client_env
 from cli.errors import CliError, TimedOutError, UsageError
-from cli.up.engines import kill_engines
 from cli.up.example import run_example
-from cli.up.greeting import Place, greeting
 from cli.up.hosts import HostChoice, LocalHost, simulated_hosts
-from cli.up.parts import Parts
+from cli.up.kill_engines import kill_engines
+from cli.up.next_steps import UpInfo, ready_text
 from cli.up.progress import Progress
-from cli.waiting import Narrator
+from cli.up.supervisor import Supervisor
+from cli.wait import ProgressLog
 from schemas.api.workers import WorkerView
 
 CONTROLLER_WITHIN_S: Final = 90.0
 WORKERS_WITHIN_S: Final = 60.0
 _POLL_S: Final = 0.2
-_AGENTS: Final = "agents"  # folder in the data folder
+_AGENTS: Final = "agents"  # a folder in the data folder
 _TOKEN_EXPIRES_S: Final = 600.0
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the user asked `up` for. Port 0 takes any free one."""
+    """The options of `up`. Port 0: any free port."""
 
     data_dir: Path
     host: str
@@ -48,7 +48,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class AgentStart:
-    """What one local agent needs. Without a token it uses the credential that its folder holds."""
+    """The start of one local agent. Without a token it uses the credential in its folder."""
 
     host: LocalHost
     data_dir: Path
@@ -58,13 +58,13 @@ class AgentStart:
 
 @dataclass(frozen=True, slots=True)
 class Daemons:
-    """How to run what `up` is made of.
+    """The functions that run the daemons.
 
     Attributes:
-        controller: runs until the event is set; calls back with its URL once it serves; returns the exit code.
+        controller: runs until the event is set; calls back with its URL when it serves; returns the exit code.
         agent: runs until the event is set; returns the exit code.
-        count_real_gpus: how many GPUs this host has; 0 where they cannot be read.
-        host_name: the worker's name where it is this host.
+        count_real_gpus: number of GPUs of this host; 0 if they cannot be read.
+        host_name: name of the worker if it is this host.
     """
 
     controller: Callable[[asyncio.Event, Callable[[str], None]], Awaitable[int]]
@@ -77,60 +77,60 @@ async def up(options: Options, daemons: Daemons, progress: Progress) -> int:
     """Runs everything until a signal or a failure; returns the exit code.
 
     Raises:
-        CliError: what was asked for cannot be started at all; nothing was.
+        CliError: the options are not usable; nothing was started.
     """
     check_port(options.host, options.port)
     agents_dir = options.data_dir / _AGENTS
-    parts = Parts(on_hurry=lambda: _hurry(agents_dir, progress))
-    with _signals(parts):
-        script = asyncio.create_task(_bring_up(options, daemons, parts, progress), name="up")
+    supervisor = Supervisor(on_force=lambda: _kill_engines(agents_dir, progress))
+    with _signals(supervisor):
+        script = asyncio.create_task(_bring_up(options, daemons, supervisor, progress), name="up")
         try:
-            reason = await parts.attend(script)
+            reason = await supervisor.wait(script)
         finally:
             script.cancel()
             await asyncio.wait({script})
-        progress.say("\nStopping ..." if reason is None else f"\ngpuward: {reason}\nstopping; see {options.logs}")
-        cut = await parts.stop_all()
-    if cut:
-        progress.say(f"not ended in time and cut off: {', '.join(cut)}")
-    progress.say("Stopped." if reason is None else "stopped")
-    return 0 if reason is None and not cut else 1
+        progress.print("\nStopping ..." if reason is None else f"\ngpuward: {reason}\nstopping; see {options.logs}")
+        late = await supervisor.stop_all()
+    if late:
+        progress.print(f"did not stop in time and was cancelled: {', '.join(late)}")
+    progress.print("Stopped." if reason is None else "stopped")
+    return 0 if reason is None and not late else 1
 
 
-async def _bring_up(options: Options, daemons: Daemons, parts: Parts, progress: Progress) -> None:
+async def _bring_up(options: Options, daemons: Daemons, supervisor: Supervisor, progress: Progress) -> None:
     with progress.step(f"Database, migrations and controller in {options.data_dir}"):
-        url = await _start_controller(daemons, parts)
+        url = await _start_controller(daemons, supervisor)
     client_env = options.data_dir / CLIENT_ENV
     key = read_client_env(client_env).get("GPUWARD_API_KEY")
     if key is None:
-        raise CliError(f"{client_env} holds no key; remove the file and start again, which makes a new one")
+        raise CliError(f"{client_env} contains no key; remove the file and start again to create one")
     async with connect(Connection(url, key)) as api:
         hosts = await _choose_hosts(options, daemons, progress)
         with progress.step(f"{len(hosts)} agents" if len(hosts) != 1 else "Agent"):
             for host in hosts:
-                await _start_agent(api, host, options, daemons, parts)
-            await _until_ready(api, hosts)
+                await _start_agent(api, host, options, daemons, supervisor)
+            await _wait_until_ready(api, hosts)
         if options.example:
             with progress.step("Example deployment"):
-                await run_example(api, Narrator(progress.detail))
+                await run_example(api, ProgressLog(progress.detail))
     names = [host.name for host in hosts]
-    place = Place(url, options.data_dir, options.logs, client_env, names, options.program)
-    progress.say(greeting(place, example=options.example))
+    info = UpInfo(url, options.data_dir, options.logs, client_env, names, options.program)
+    progress.print(ready_text(info, example=options.example))
 
 
-async def _start_controller(daemons: Daemons, parts: Parts) -> str:
+async def _start_controller(daemons: Daemons, supervisor: Supervisor) -> str:
     ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     def on_ready(url: str) -> None:
         if not ready.done():
             ready.set_result(url.rstrip("/"))
 
-    parts.start("the controller", lambda stop: daemons.controller(stop, on_ready))
+    supervisor.start("the controller", lambda stop: daemons.controller(stop, on_ready))
     try:
         async with asyncio.timeout(CONTROLLER_WITHIN_S):
             return await ready
     except TimeoutError:
-        raise TimedOutError(f"the controller does not serve after {CONTROLLER_WITHIN_S:g} s") from None
+        raise TimedOutError(f"the controller did not serve within {CONTROLLER_WITHIN_S:g} s") from None
 
 
 async def _choose_hosts(options: Options, daemons: Daemons, progress: Progress) -> list[LocalHost]:
@@ -139,21 +139,21 @@ async def _choose_hosts(options: Options, daemons: Daemons, progress: Progress) 
             count = await daemons.count_real_gpus()
         if count:
             return [LocalHost(daemons.host_name)]
-        progress.say("No NVIDIA GPUs here: simulating hosts instead (everything but their GPUs is real)")
+        progress.print("No NVIDIA GPUs found: simulating hosts instead (only the GPUs are simulated)")
     return simulated_hosts(options.hosts, options.data_dir)
 
 
-async def _start_agent(api: Api, host: LocalHost, options: Options, daemons: Daemons, parts: Parts) -> None:
-    """Starts an agent; it gets a token where the controller does not know its worker, else it has a credential."""
+async def _start_agent(api: Api, host: LocalHost, options: Options, daemons: Daemons, supervisor: Supervisor) -> None:
+    """Starts an agent, with a join token if the controller does not know its worker."""
     known = await api.find(path_of("workers", host.name))
     token: str | None = None
     if known is None or known.get("deleted_at") is not None:
         token = (await api.post(path_of("tokens"), {"expires_s": _TOKEN_EXPIRES_S}))["token"]
     start = AgentStart(host, options.data_dir / _AGENTS / host.name, api.url, token)
-    parts.start(f"agent {host.name}", lambda stop: daemons.agent(start, stop))
+    supervisor.start(f"agent {host.name}", lambda stop: daemons.agent(start, stop))
 
 
-async def _until_ready(api: Api, hosts: list[LocalHost]) -> None:
+async def _wait_until_ready(api: Api, hosts: list[LocalHost]) -> None:
     waiting = {host.name: "not joined yet" for host in hosts}
     try:
         async with asyncio.timeout(WORKERS_WITHIN_S):
@@ -167,15 +167,15 @@ async def _until_ready(api: Api, hosts: list[LocalHost]) -> None:
                 await asyncio.sleep(_POLL_S)
     except TimeoutError:
         late = ", ".join(f"{name} ({why})" for name, why in waiting.items())
-        raise TimedOutError(f"workers not ready after {WORKERS_WITHIN_S:g} s: {late}") from None
+        raise TimedOutError(f"workers not ready within {WORKERS_WITHIN_S:g} s: {late}") from None
 
 
 def check_port(host: str, port: int) -> None:
-    """Finds out early whether the port is free, since the reason is clearer here than from inside.
+    """Checks early whether the port is free, since the message here is clearer than a later one.
 
     Raises:
-        CliError: it is taken, or may not be used.
-        UsageError: the host is no address of this machine.
+        CliError: the port is in use, or this user may not use it.
+        UsageError: the host is not an address of this machine.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
@@ -183,28 +183,28 @@ def check_port(host: str, port: int) -> None:
         try:
             probe.bind((host, port))
         except PermissionError as error:
-            raise CliError(f"port {port} may not be used by this user; choose one above 1023 with --port") from error
+            raise CliError(f"this user may not use port {port}; choose one above 1023 with --port") from error
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise CliError(
-                    f"port {port} on {host} is in use by another program; choose another one with --port, "
-                    "or stop what listens there"
+                    f"port {port} on {host} is in use; choose another one with --port, "
+                    "or stop the program that listens there"
                 ) from error
-            raise UsageError(f"--host: {host} cannot be listened on: {error}") from error
+            raise UsageError(f"--host: cannot listen on {host}: {error}") from error
 
 
-def _hurry(agents_dir: Path, progress: Progress) -> None:
-    """Kills the engines, because an agent that is cut off would leave them running."""
+def _kill_engines(agents_dir: Path, progress: Progress) -> None:
+    """Kills the engines, because a cancelled agent would leave them running."""
     killed = kill_engines(agents_dir)
-    progress.say(f"In haste: {killed} engine processes killed")
+    progress.print(f"Killed {killed} engine processes to stop quickly")
 
 
 @contextmanager
-def _signals(parts: Parts) -> Iterator[None]:
+def _signals(supervisor: Supervisor) -> Iterator[None]:
     loop = asyncio.get_running_loop()
     numbers = (signal.SIGINT, signal.SIGTERM)
     for number in numbers:
-        loop.add_signal_handler(number, parts.ask_to_stop)
+        loop.add_signal_handler(number, supervisor.request_stop)
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""Last resort at the end of `up`: kills engines that their agents had no time to stop. Linux only (/proc)."""
+"""Last resort at the end of `up`: kills engines that their agents could not stop in time. Linux only (/proc)."""
 
 import contextlib
 import os
@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import Final
 
 _MARK: Final = b"GPUWARD_AGENT_DIR="  # in the environment of every process of an engine
-# A process shows no environment for a moment while it executes its program, so one look is not enough.
-_LOOKS: Final = 3
-_BETWEEN_LOOKS_S: Final = 0.02
+# A process has no readable environment during its exec call, so one scan is not sufficient.
+_SCANS: Final = 3
+_BETWEEN_SCANS_S: Final = 0.02
 
 
 def kill_engines(agents_dir: Path) -> int:
-    """Sends SIGKILL to every process of an engine whose agent's folder lies in `agents_dir`; returns how many."""
+    """Sends SIGKILL to all engine processes of the agents in `agents_dir`; returns their number."""
     wanted = _MARK + os.fsencode(agents_dir) + b"/"
     killed = _kill_marked(wanted)
-    for _ in range(_LOOKS - 1):
-        time.sleep(_BETWEEN_LOOKS_S)
+    for _ in range(_SCANS - 1):
+        time.sleep(_BETWEEN_SCANS_S)
         killed |= _kill_marked(wanted)
     return len(killed)
 
@@ -26,8 +26,8 @@ def kill_engines(agents_dir: Path) -> int:
 def _kill_marked(wanted: bytes) -> set[int]:
     killed = set()
     for entry in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # gone meanwhile, or another user's
-            handle = os.pidfd_open(int(entry.name))  # held first: the number cannot change its owner under our hands
+        with contextlib.suppress(OSError):  # it has ended, or belongs to another user
+            handle = os.pidfd_open(int(entry.name))  # opened first, so that the pid cannot be reused meanwhile
             try:
                 if any(part.startswith(wanted) for part in (entry / "environ").read_bytes().split(b"\0")):
                     signal.pidfd_send_signal(handle, signal.SIGKILL)

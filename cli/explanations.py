@@ -1,13 +1,13 @@
-"""Why an instance waits, what it needs and how it is spread, as people read it. Pure."""
+"""Why an instance is pending, its need and its layout, as text. Pure."""
 
 from collections import Counter
 from typing import Final
 
-from cli.figures import gib
+from cli.formatting import gib
 from schemas.api.explain import Explain, NearestMiss
 from schemas.api.needs import LayoutView, NeedView
 
-# A word or two for each reason; others are shown as their code, in words.
+# Short words for reason codes. Other codes are shown with blanks for underscores.
 _SHORT: Final = {
     "need_gt_capacity": "VRAM",
     "need_gt_free": "VRAM",
@@ -20,18 +20,18 @@ _SHORT: Final = {
     "compute_capability": "capability",
     "gpu_unhealthy": "unhealthy",
     "gpu_in_use": "in use",
-    "exclusive_conflict": "not untouched",
+    "exclusive_conflict": "in shared use",
     "heads_indivisible": "heads",
     "vocab_indivisible": "vocabulary",
     "vision_indivisible": "vision heads",
     "mixed_accelerators": "mixed GPUs",
     "count_mismatch": "GPU count",
-    "not_all_selected_ready": "others selected not ready",
+    "not_all_selected_ready": "other selected workers not ready",
 }
 
 
 def one_line(explain: Explain) -> str:
-    """`0/12 fit: 8 VRAM (need 38 GiB, best free 22.1 on gpu-7), 3 not ready, 1 arch`."""
+    """The headline: `0/12 fit: 8 VRAM (need 38 GiB, best free 22.1 on gpu-7), 3 not ready, 1 arch`."""
     if not explain.rejected:
         return explain.message
     counts: Counter[str] = Counter()
@@ -40,62 +40,62 @@ def one_line(explain: Explain) -> str:
     nearest = explain.nearest
     parts = []
     for word, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
-        figures = f" ({_figures(nearest)})" if nearest is not None and short(nearest.code) == word else ""
-        parts.append(f"{count} {word}{figures}")
+        sizes = f" ({_sizes(nearest)})" if nearest is not None and short(nearest.code) == word else ""
+        parts.append(f"{count} {word}{sizes}")
     line = f"{explain.fit}/{explain.workers} fit: {', '.join(parts)}"
     if explain.unknown:
-        line += f"; no such worker or GPU: {', '.join(explain.unknown)}"
+        line += f"; unknown workers or GPUs: {', '.join(explain.unknown)}"
     return f"{line}; {explain.note}" if explain.note else line
 
 
 def short(code: str) -> str:
-    """A reason in a word or two."""
+    """A reason code in a few words."""
     return _SHORT.get(code, code.replace("_", " "))
 
 
-def _figures(nearest: NearestMiss) -> str:
+def _sizes(nearest: NearestMiss) -> str:
     if nearest.need_gib is None or nearest.free_gib is None:
         return nearest.message or f"such as {nearest.worker}"
-    # One decimal is enough, but where it would make both look alike.
+    # One decimal, or two if both would look equal.
     digits = 1 if round(nearest.need_gib, 1) != round(nearest.free_gib, 1) else 2
     need, free = round(nearest.need_gib, digits), round(nearest.free_gib, digits)
     return f"need {need:g} GiB, best free {free:g} on {nearest.worker}"
 
 
 def explain_lines(explain: Explain) -> list[str]:
-    """All that is known of why it waits: counts, the nearest miss, what was tried, what would help."""
-    lines = [f"{explain.fit} of {explain.workers} workers fit ({explain.gpus} GPUs looked at)"]
+    """Why an instance is pending: counts, the nearest miss, layouts that were ruled out, and advice."""
+    lines = [f"{explain.fit} of {explain.workers} workers fit ({explain.gpus} GPUs checked)"]
     lines += [f"{count} x {code}" for code, count in sorted(explain.rejected.items(), key=lambda item: -item[1])]
     nearest = explain.nearest
     if nearest is not None:
-        figures = [f"needs {nearest.need_gib:g} GiB"] if nearest.need_gib is not None else []
-        figures += [f"has {nearest.free_gib:g} GiB"] if nearest.free_gib is not None else []
-        told = ", ".join([nearest.code, *([nearest.message] if nearest.message else figures)])
-        lines.append(f"nearest: {nearest.worker} ({told})")
+        sizes = [f"needs {nearest.need_gib:g} GiB"] if nearest.need_gib is not None else []
+        sizes += [f"has {nearest.free_gib:g} GiB"] if nearest.free_gib is not None else []
+        why = ", ".join([nearest.code, *([nearest.message] if nearest.message else sizes)])
+        lines.append(f"nearest: {nearest.worker} ({why})")
     lines += [explain.note] if explain.note else []
     lines += [f"ruled out: {t.gpus} GPUs, tp {t.tp} ({t.reason})" for t in explain.tried]
     return [*lines, *explain.advice]
 
 
 def need_lines(need: NeedView) -> list[str]:
-    """The need, what it is made of, and why."""
+    """The need, its parts, and the notes about it."""
     if need.memory_mib is None:
-        lines = ["GPU memory: not known, so whole GPUs are taken"]
+        lines = ["GPU memory: unknown, so whole GPUs are claimed"]
     elif not need.memory_mib:
         lines = ["GPU memory: none"]
     else:
-        lines = [f"GPU memory: {gib(need.memory_mib)} {'of each GPU' if need.per_gpu else 'in all'}"]
+        lines = [f"GPU memory: {gib(need.memory_mib)} {'per GPU' if need.per_gpu else 'in total'}"]
     width = max((len(part) for part in need.parts), default=0)
     lines += [f"  {part:<{width}}  {gib(size)}" for part, size in need.parts.items()]
     if need.host_memory_mib:
         lines.append(f"host memory: {gib(need.host_memory_mib)}")
     if need.context is not None:
-        lines.append(f"room for {need.sequences or 1} sequences of {need.context} tokens at once")
+        lines.append(f"sufficient for {need.sequences or 1} concurrent sequences of {need.context} tokens")
     return [*lines, *need.notes]
 
 
 def layout_line(layout: LayoutView) -> str:
-    """`8 GPUs of 2 workers (tp 4, pp 2)`."""
-    over = f" of {layout.workers} workers" if layout.workers > 1 else ""
+    """A layout as text: `8 GPUs on 2 workers (tp 4, pp 2)`."""
+    over = f" on {layout.workers} workers" if layout.workers > 1 else ""
     degrees = ", ".join(f"{name} {n}" for name, n in (("tp", layout.tp), ("pp", layout.pp), ("dp", layout.dp)) if n > 1)
     return f"{layout.gpus} GPU{'s' * (layout.gpus != 1)}{over}" + (f" ({degrees})" if degrees else "")

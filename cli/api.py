@@ -1,4 +1,4 @@
-"""What the API is asked for and what it answers: paths, raw JSON objects, and those objects as their types. No I/O."""
+"""Paths of the API, and its JSON objects as typed views. No I/O."""
 
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
@@ -16,15 +16,15 @@ V = TypeVar("V", bound=View)
 
 
 def path_of(*parts: str) -> str:
-    """An API path of its parts, each quoted."""
+    """The API path made of these parts; each is quoted."""
     return API + "".join("/" + quote(part, safe="") for part in parts)
 
 
 def parse(model: type[V], raw: Json) -> V:
-    """An object of the API as its type.
+    """The typed view of a JSON object of the API.
 
     Raises:
-        CliError: it is none: client and server do not fit together.
+        CliError: the object does not match the view, because client and server have different versions.
     """
     try:
         return model.model_validate(raw)
@@ -32,6 +32,6 @@ def parse(model: type[V], raw: Json) -> V:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         raise CliError(
-            f"the server's {model.__name__} is not understood ({where}: {first['msg']}); "
-            f"use a gpuward of the server's version (this one is {__version__})"
+            f"cannot read the {model.__name__} of the server ({where}: {first['msg']}); "
+            f"use the gpuward version of the server (this is {__version__})"
         ) from error

@@ -17,12 +17,12 @@ GPU_C = "GPU-cccccccc-0000-0000-0000-000000000000"
 @pytest.fixture
 def hello(api: ApiDouble):
     found = deployment("hello", spec={"replicas": 2}, ready=1, conditions=[{"type": "Available", "status": "true"}])
-    waits = {"workers": 2, "rejected": {"need_gt_free": 2}, "message": "0/2 fit: 2 need_gt_free"}
+    pending = {"workers": 2, "rejected": {"need_gt_free": 2}, "message": "0/2 fit: 2 need_gt_free"}
     claims = [{"device": GPU_A, "worker": "gpu-1", "memory_mib": 8192, "exclusive": False, "epoch": 3}]
     api.add(
         found,
         instance(found, 1, worker="gpu-1", gpus=[GPU_A, GPU_B, GPU_C], restarts=4, epoch=3, claims=claims),
-        instance(found, 2, "pending", reason="need_gt_free", explain=waits),
+        instance(found, 2, "pending", reason="need_gt_free", explain=pending),
         worker("gpu-1"),
         worker("gpu-2", "cordoned", free_mib=0),
         gpu(GPU_A, "gpu-1", claims=[{"instance": "hello-1", "deployment": "hello", **_claim(8192)}]),
@@ -36,7 +36,7 @@ def _claim(memory_mib: int, *, exclusive: bool = False):
 
 
 @pytest.mark.usefixtures("hello")
-def test_ps_tells_where_each_instance_runs_or_why_it_waits(gpuward):
+def test_ps_shows_where_each_instance_runs_or_why_it_is_pending(gpuward):
     lines = gpuward("ps").stdout.splitlines()
     titles = ["NAME", "DEPLOYMENT", "PHASE", "WORKER", "GPUS", "RESTARTS", "AGE", "IDLE", "STOPS", "IN", "WHY"]
     assert lines[0].split() == titles
@@ -53,22 +53,22 @@ def test_a_long_reason_is_not_cut_off_when_piped(gpuward, api):
 
 
 @pytest.mark.usefixtures("hello")
-def test_ps_of_one_deployment_asks_for_it_alone(gpuward, api):
+def test_ps_of_one_deployment_lists_only_its_instances(gpuward, api):
     other = deployment("other")
     api.add(other, instance(other))
     assert "other" not in gpuward("ps", "hello").stdout
 
 
-def test_ps_tells_no_instances_from_no_such_deployment(gpuward, api):
+def test_ps_of_a_missing_deployment_is_an_error(gpuward, api):
     api.add(deployment("idle"))
     assert (gpuward("ps", "idle").exit_code, gpuward("ps", "nope").exit_code) == (0, 3)
     assert "nope" in gpuward("ps", "nope").stderr
 
 
-def test_nothing_there_is_said_on_stderr_and_is_no_failure(gpuward):
+def test_an_empty_list_is_reported_on_stderr(gpuward):
     result = gpuward("ps")
     assert (result.exit_code, result.stdout) == (0, "")
-    assert "there are no instances" in result.stderr
+    assert "no instances found" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_get_puts_names_first(gpuward, words, first):
 
 
 @pytest.mark.usefixtures("hello")
-def test_get_prints_exactly_the_objects_of_the_api(gpuward, api):
+def test_json_and_yaml_are_the_objects_of_the_api(gpuward, api):
     api.objects["deployments"]["hello"]["status"]["of_a_newer_server"] = 1
     one = json.loads(gpuward("get", "deployment", "hello", "-o", "json").stdout)
     many = json.loads(gpuward("get", "deployments", "-o", "json").stdout)
@@ -99,7 +99,7 @@ def test_wide_shows_more_columns(gpuward):
     assert GPU_C not in gpuward("ps").stdout
 
 
-def test_lists_are_read_to_their_end(gpuward, api):
+def test_all_pages_of_a_list_are_read(gpuward, api):
     for number in range(250):
         api.add(deployment(f"d-{number:03}"))
     assert len(json.loads(gpuward("get", "deployments", "-o", "json").stdout)["items"]) == 250
@@ -113,20 +113,20 @@ def test_unknown_is_shown_as_unknown_not_as_zero(gpuward, api):
 
 
 @pytest.mark.usefixtures("hello")
-def test_gpus_name_their_holders(gpuward):
+def test_gpus_show_their_holders(gpuward):
     lines = gpuward("get", "gpus").stdout.splitlines()
     assert lines[1].endswith("hello (8GiB)")
     assert lines[2].endswith("x (exclusive)")
 
 
-def test_an_unknown_kind_is_a_usage_error_that_lists_the_known(gpuward):
+def test_an_unknown_kind_is_a_usage_error_with_the_known_kinds(gpuward):
     result = gpuward("get", "pods")
     assert result.exit_code == 2
     assert "deployments, instances, workers, gpus, policies, events, keys, tokens" in result.stderr
 
 
 @pytest.mark.parametrize("words", [("get", "worker", "none"), ("get", "key", "none"), ("describe", "gpu", "none")])
-def test_what_does_not_exist_ends_with_3(gpuward, words):
+def test_missing_objects_exit_with_3(gpuward, words):
     result = gpuward(*words)
     assert result.exit_code == 3
     assert "none" in result.stderr
@@ -151,7 +151,7 @@ def test_describe_a_deployment(gpuward, api, hello):
 
 
 @pytest.mark.usefixtures("hello")
-def test_describe_an_instance_tells_its_claims_and_why_it_waits(gpuward):
+def test_describe_an_instance_shows_claims_and_reasons(gpuward):
     assert GPU_A in gpuward("describe", "instance", "hello-1").stdout
     assert "2 x need_gt_free" in gpuward("describe", "instance", "hello-2").stdout
 
@@ -163,7 +163,7 @@ def test_describe_worker_and_gpu(gpuward):
 
 
 @pytest.mark.usefixtures("hello")
-def test_describe_for_programs_is_the_object_itself(gpuward, api):
+def test_describe_as_json_is_the_object(gpuward, api):
     found = gpuward("describe", "worker", "gpu-1", "-o", "json").stdout
     assert json.loads(found) == api.objects["workers"]["gpu-1"]
 
@@ -176,7 +176,7 @@ def test_top_once_shows_workers_and_gpus(gpuward):
 
 
 @pytest.mark.usefixtures("hello")
-def test_what_the_server_says_does_not_steer_the_terminal(gpuward, api):
+def test_text_of_the_server_cannot_control_the_terminal(gpuward, api):
     api.objects["instances"]["hello-1"]["status"]["message"] = "\x1b[2Jgone\nsecond"
     result = gpuward("ps")
     assert "\x1b" not in result.stdout
@@ -184,7 +184,7 @@ def test_what_the_server_says_does_not_steer_the_terminal(gpuward, api):
 
 
 @pytest.mark.usefixtures("hello")
-def test_logs_of_an_instance_are_untouched_and_several_are_prefixed(gpuward, api):
+def test_logs_of_one_instance_are_unchanged_and_several_get_prefixes(gpuward, api):
     api.logs = {"hello-1": b"one\n\xfftwo\n", "hello-2": b"three"}
     assert gpuward("logs", "hello-1", "--tail", "5", "--previous").stdout_bytes == b"one\n\xfftwo\n"
     assert api.asked[-1][2] == {"tail": "5", "previous": "1"}
@@ -192,7 +192,7 @@ def test_logs_of_an_instance_are_untouched_and_several_are_prefixed(gpuward, api
     assert sorted(both.splitlines()) == [b"[hello-1] one", b"[hello-1] \xfftwo", b"[hello-2] three"]
 
 
-def test_logs_of_nothing_end_with_3_and_of_a_stopped_deployment_with_1(gpuward, api):
+def test_logs_of_missing_objects_exit_with_3_and_without_instances_with_1(gpuward, api):
     api.add(deployment("idle", "stopped"))
     assert gpuward("logs", "none").exit_code == 3
     result = gpuward("logs", "idle")
@@ -200,7 +200,7 @@ def test_logs_of_nothing_end_with_3_and_of_a_stopped_deployment_with_1(gpuward, 
     assert "has no instances" in result.stderr
 
 
-def test_events_are_printed_oldest_first_and_of_one_object(gpuward, api, hello):
+def test_events_are_listed_oldest_first_and_by_object(gpuward, api, hello):
     for number, about in ((1, hello["uid"]), (2, "other"), (3, hello["uid"])):
         event = {"id": number, "at": hello["created_at"], "reason": f"r{number}", "message": "m"}
         event["objects"] = [f"deployment:{about}"]
@@ -211,7 +211,7 @@ def test_events_are_printed_oldest_first_and_of_one_object(gpuward, api, hello):
     assert [item["id"] for item in found["items"]] == [1, 3]
 
 
-def test_events_for_a_malformed_object_is_a_usage_error(gpuward):
+def test_events_for_an_invalid_object_is_a_usage_error(gpuward):
     result = gpuward("events", "--for", "hello")
     assert result.exit_code == 2
     assert "KIND/NAME" in result.stderr
@@ -219,7 +219,7 @@ def test_events_for_a_malformed_object_is_a_usage_error(gpuward):
 
 @contextlib.contextmanager
 def _interruptible():
-    """A shell starts what runs in its background with SIGINT ignored, and whoever is started inherits that."""
+    """Restores SIGINT for children: a shell starts background jobs with SIGINT ignored, and they pass it on."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield

@@ -1,4 +1,4 @@
-"""What `up` says when all is ready: where things are, and three commands that work as printed. Pure."""
+"""What `up` prints when it is ready: where its files are, and three commands to try. Pure."""
 
 import json
 import shlex
@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from cli.formatting import some
 from cli.up.example import EXAMPLE_MANIFEST, EXAMPLE_NAME
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a running `up` has its things. `program` is how this program was called."""
+class UpInfo:
+    """The URL, folders and workers of a running `up`. `program` is how this program was called."""
 
     url: str
     data_dir: Path
@@ -21,32 +22,32 @@ class Place:
     program: Sequence[str]
 
 
-def greeting(place: Place, *, example: bool) -> str:
-    """The text that is printed when everything runs."""
+def ready_text(info: UpInfo, *, example: bool) -> str:
+    """The text to print when everything runs."""
     lines = [
         "",
-        f"Gpuward is ready at {place.url} with {_workers(place.workers)}.",
+        f"Gpuward is ready at {info.url} with {_workers(info.workers)}.",
         "",
-        f"  data      {place.data_dir}",
-        f"  logs      {place.logs}",
-        f"  key       {place.client_env} (an administrator's; keep it to yourself)",
+        f"  data      {info.data_dir}",
+        f"  logs      {info.logs}",
+        f"  key       {info.client_env} (of an administrator; keep it secret)",
         "",
         "Try in another terminal, from this folder:",
         "",
-        *(f"  {command}" for command in first_commands(place, example=example)),
+        *(f"  {command}" for command in first_commands(info, example=example)),
         "",
-        "Ctrl-C stops all of it; what you deployed comes back at the next start.",
+        "Ctrl-C stops everything. Your deployments run again at the next start.",
     ]
     return "\n".join(lines)
 
 
-def first_commands(place: Place, *, example: bool) -> list[str]:
-    """Three lines for a POSIX shell, each complete in itself: they read the key from its file."""
-    file = shlex.quote(str(place.client_env))
-    gpuward = f"env $(cat {file}) {shlex.join(place.program)}"
+def first_commands(info: UpInfo, *, example: bool) -> list[str]:
+    """Three command lines for a POSIX shell. Each works alone, since it reads the key from its file."""
+    file = shlex.quote(str(info.client_env))
+    gpuward = f"env $(cat {file}) {shlex.join(info.program)}"
     body = json.dumps({"model": EXAMPLE_NAME, "messages": [{"role": "user", "content": "Hello!"}]})
     curl = (
-        f". {file}; curl -s {place.url}/v1/chat/completions "
+        f". {file}; curl -s {info.url}/v1/chat/completions "
         '-H "Authorization: Bearer $GPUWARD_API_KEY" -H "Content-Type: application/json" '
         f"-d {shlex.quote(body)}"
     )
@@ -57,12 +58,12 @@ def first_commands(place: Place, *, example: bool) -> list[str]:
 
 
 def program_called(argv0: str, interpreter: str) -> list[str]:
-    """How to call this program again: as it was called, or through the interpreter where it is no command."""
+    """How to call this program again: as it was called, or with the interpreter if it is not a command."""
     if argv0.endswith(".py") or not argv0:
         return [interpreter, "-P", "-m", "cli"]
     return [argv0]
 
 
 def _workers(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")  # noqa: PLR2004 - shown
+    shown = some(names, 4)
     return f"worker {shown}" if len(names) == 1 else f"{len(names)} workers ({shown})"

@@ -1,4 +1,4 @@
-"""Policies on the command line: applied, planned, read, and what they say of deployments and instances."""
+"""Policies on the command line: apply, plan, get, describe, delete, and their verdicts in `ps`."""
 
 import pytest
 
@@ -32,7 +32,7 @@ def judged(api: ApiDouble):
     return found["status"]["utilization"]
 
 
-def test_policies_are_applied_before_deployments_and_a_default_after_the_one_it_follows(gpuward, api):
+def test_policies_are_applied_before_deployments_and_the_default_last(gpuward, api):
     result = gpuward("apply", "-f", "-", stdin=MANIFESTS)
     assert (result.exit_code, result.stdout.split()) == (
         0, ["policy/old", "created", "policy/new", "created", "deployment/a", "created"],
@@ -42,19 +42,19 @@ def test_policies_are_applied_before_deployments_and_a_default_after_the_one_it_
     assert api.bodies("PUT", "/api/v1/deployments/a") == [{"engine": "simulated", "utilization_policy": "new"}]
 
 
-def test_a_file_of_policies_alone_needs_no_waiting(gpuward):
+def test_policies_alone_need_no_waiting(gpuward):
     only = f"kind: UtilizationPolicy\nname: p\n{RULE}"
     assert gpuward("apply", "--wait", "-f", "-", stdin=only).stdout == "policy/p created\n"
 
 
-def test_a_bad_policy_is_refused_before_anything_is_asked(gpuward, api):
+def test_an_invalid_policy_is_refused_before_any_request(gpuward, api):
     result = gpuward("apply", "-f", "-", stdin=MANIFESTS.replace("50", "0", 1))
     assert result.exit_code == 1
     assert "[1].min_gpu_utilization: must be 1 to 100, got 0" in result.stderr
     assert api.asked == []
 
 
-def test_plan_tells_changes_of_policies_and_what_would_apply(gpuward, api):
+def test_plan_shows_changes_of_policies_and_the_effective_ones(gpuward, api):
     api.canned["plan"] = {
         "items": [], "changes": {"a": "create", "b": "update", "c": "unchanged"}, "policy_changes": {"new": "create"},
         "policies": {
@@ -93,19 +93,19 @@ def ps_cells(gpuward) -> list[str]:
         ({"dry_run": True}, ["4m10s", "-"]),
     ],
 )
-def test_ps_tells_for_how_long_it_idles_and_when_that_ends_it(gpuward, judged, change, cells):
+def test_ps_shows_idle_time_and_time_to_stop(gpuward, judged, change, cells):
     judged.update({"low_since": now_text(250.5), "due_at": now_text(-49.9), **change})
     idle, due = ps_cells(gpuward)
     assert [_near(idle, "4m10s"), _near(due, "49s")] == cells
 
 
 def _near(shown: str, wanted: str) -> str:
-    """The wanted text where a slow machine shows a few seconds more or less."""
+    """The wanted text if the shown one differs by a few seconds, as on a slow machine."""
     near = {"4m10s": [f"4m{n}s" for n in range(10, 25)], "49s": [f"{n}s" for n in range(35, 50)]}[wanted]
     return wanted if shown in near else shown
 
 
-def test_without_a_policy_nothing_is_claimed(gpuward, api):
+def test_without_a_policy_both_are_a_dash(gpuward, api):
     of = deployment("a")
     api.add(of, instance(of))
     assert ps_cells(gpuward) == ["-", "-"]
@@ -119,7 +119,7 @@ def _field(text: str, name: str) -> str:
 
 
 @pytest.mark.usefixtures("judged")
-def test_describe_tells_policy_verdict_and_why(gpuward, api):
+def test_describe_shows_policy_and_verdict(gpuward, api):
     of = gpuward("describe", "deployment", "a").stdout
     assert _field(of, "Policy") == "p, generation 3 (the default): below 50% for 1m (all GPUs): stop"
     one = gpuward("describe", "instance", "a-1").stdout
@@ -131,7 +131,7 @@ def test_describe_tells_policy_verdict_and_why(gpuward, api):
     assert _field(gpuward("describe", "deployment", "a").stdout, "Policy").startswith("inline: below 50%")
 
 
-def test_get_policies_tells_what_each_watches_found_and_freed(gpuward, api):
+def test_get_policies_shows_counts_and_freed_hours(gpuward, api):
     watched = policy("stop-idle", default=True, time_window=300, action="scale_down", dry_run=True)
     watched["status"] = {
         "watches": {"deployments": 3, "instances": 7}, "verdicts": {"idle": 1, "busy": 4, "unknown": 2},
@@ -150,7 +150,7 @@ def test_get_policies_tells_what_each_watches_found_and_freed(gpuward, api):
     assert gpuward("get", "policy", "none").exit_code == 3
 
 
-def test_describe_of_a_policy_shows_its_events(gpuward, api):
+def test_describe_policy_shows_its_events(gpuward, api):
     made = policy("p")
     api.add(made)
     api.objects["events"]["1"] = {

@@ -1,4 +1,4 @@
-"""top, report idle, and what describe draws, against the API double."""
+"""`top`, `report idle`, and the graphs of `describe`."""
 
 import csv
 import io
@@ -41,7 +41,7 @@ def line_of(text: str, part: str) -> str:
 
 
 @pytest.mark.usefixtures("hello")
-def test_top_tells_memory_use_who_is_idle_and_when_it_is_stopped(gpuward):
+def test_top_shows_memory_utilization_and_time_to_stop(gpuward):
     text = gpuward("top", "--once").stdout
     assert line_of(text, "STATE").split() == ["WORKER", "STATE", "GPUS", "INSTANCES", "CLAIMED", "SEEN"]
     row = line_of(text, "hello-1")
@@ -57,21 +57,21 @@ def test_top_tells_memory_use_who_is_idle_and_when_it_is_stopped(gpuward):
     ("verdict", "idle_for", "stops_in"),
     [
         ({"verdict": "idle"}, "11m", "idle"),
-        ({"verdict": "idle", "action": "notify"}, "11m", "-"),  # a policy that stops nothing
+        ({"verdict": "idle", "action": "notify"}, "11m", "-"),  # the policy stops nothing
         ({"verdict": "idle", "dry_run": True}, "11m", "-"),
         ({"verdict": "unknown", "reason": "no_telemetry"}, "-", "no_telemetry"),
         ({"verdict": "busy", "reason": "requests"}, "-", "-"),
     ],
 )
 @pytest.mark.usefixtures("hello")
-def test_top_says_why_nothing_is_due(gpuward, api, verdict, idle_for, stops_in):
+def test_top_shows_why_no_stop_is_due(gpuward, api, verdict, idle_for, stops_in):
     low = {"low_since": now_text(700)} if verdict["verdict"] == "idle" else {}
     api.objects["instances"]["hello-1"]["status"]["utilization"] = {**WATCHED, **verdict, **low}
     assert line_of(gpuward("top", "-n").stdout, "hello-1").split()[-2:] == [idle_for, stops_in]
 
 
 @pytest.mark.usefixtures("hello")
-def test_top_of_one_worker_asks_for_it_alone(gpuward, api):
+def test_top_of_one_worker_requests_only_that_worker(gpuward, api):
     api.add(worker("gpu-2"))
     assert "gpu-2" not in gpuward("top", "-n", "--worker", "gpu-1").stdout
     assert ("GET", "/api/v1/gpus", {"limit": "512", "worker": "gpu-1"}, None) in api.asked
@@ -79,7 +79,7 @@ def test_top_of_one_worker_asks_for_it_alone(gpuward, api):
 
 
 def watch_top(api, *, rows: int):
-    """`top` on a terminal of so many rows; and where the terminal is read."""
+    """Starts `top` on a terminal of so many rows; returns the process and the other end of the terminal."""
     ours, theirs = pty.openpty()
     words = ["--url", api.url, "--api-key", api.key, "top"]
     env = {**os.environ, "LINES": str(rows), "COLUMNS": "150", "TERM": "xterm"}
@@ -103,7 +103,7 @@ def read_until(terminal: int, part: str) -> str:
 
 
 @pytest.mark.usefixtures("hello")
-def test_top_fits_its_terminal_outlives_a_controller_and_ends_with_ctrl_c(api):
+def test_top_fits_its_terminal_survives_errors_and_exits_at_ctrl_c(api):
     for n in range(100):
         api.add(gpu(f"GPU-{n:08d}-x", "gpu-1", n + 2))
     api.objects["workers"]["gpu-1"]["status"]["gpus"] = 102
@@ -111,8 +111,8 @@ def test_top_fits_its_terminal_outlives_a_controller_and_ends_with_ctrl_c(api):
     try:
         text = read_until(terminal, "more GPUs")
         assert 3 <= text.count("gpu-1") <= 24
-        api.key = "another"  # as a controller that is not itself yet
-        read_until(terminal, "still trying")
+        api.key = "another"  # makes the controller refuse requests
+        read_until(terminal, "retrying")
         watching.send_signal(signal.SIGINT)
         assert watching.wait(20) == 0
     finally:
@@ -127,7 +127,7 @@ def test_top_fits_its_terminal_outlives_a_controller_and_ends_with_ctrl_c(api):
 def test_describe_draws_the_window_with_its_threshold(gpuward, api, words):
     api.watch = {"name": "stop-idle", "min_gpu_utilization": 50, "time_window": 600}
     text = gpuward("describe", *words).stdout
-    assert "the last 10m; policy stop-idle acts when it is below 50 % for 10m" in text
+    assert "the last 10m; policy stop-idle acts below 50 % for 10m" in text
     assert f"{GPU_A} on gpu-1: highest 100%" in text
     assert "│" + "█" * 30 + "┄" * 20 + " " * 10 + "│ 50 %" in text
 
@@ -182,13 +182,13 @@ def test_report_idle_as_a_table_with_its_total(gpuward, api):
 
 
 @pytest.mark.parametrize(("written", "asked"), [("14d", "1209600s"), ("400d", "34560000s"), ("90.5s", "90.5s")])
-def test_report_idle_reaches_back_as_far_as_is_written(gpuward, api, written, asked):
+def test_report_idle_passes_the_duration_on(gpuward, api, written, asked):
     api.canned["idle"] = REPORT
     gpuward("report", "idle", "--since", written)
     assert api.asked[-1][2]["since"] == asked
 
 
-def test_report_idle_without_a_replay_has_no_column_for_it(gpuward, api):
+def test_report_idle_without_replay_has_no_column_for_it(gpuward, api):
     total = {**REPORT["total"], "would_free": None}
     api.canned["idle"] = {**REPORT, "replayed": None, "total": total}
     text = gpuward("report", "idle").stdout
@@ -201,11 +201,11 @@ def test_report_idle_for_programs(gpuward, api):
     assert json.loads(gpuward("report", "idle", "-o", "json").stdout) == REPORT
     assert yaml.safe_load(gpuward("report", "idle", "-o", "yaml").stdout)["total"] == REPORT["total"]
     rows = list(csv.DictReader(io.StringIO(gpuward("report", "idle", "-o", "csv").stdout)))
-    assert [row["uid"][0] for row in rows] == ["1", "2"], "no total: programs sum by themselves"
+    assert [row["uid"][0] for row in rows] == ["1", "2"], "no total row for programs"
     assert (rows[0]["claimed_gpu_hours"], rows[1]["deleted"]) == ("100.0000", "true")
 
 
-def test_half_a_policy_cannot_be_replayed(gpuward):
+def test_a_replay_needs_both_flags(gpuward):
     result = gpuward("report", "idle", "--min-gpu-utilization", "30")
     assert result.exit_code == 2
     assert "--time-window" in result.stderr

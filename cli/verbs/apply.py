@@ -1,0 +1,57 @@
+"""The verb `apply`."""
+
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from cli.api import parse, path_of
+from cli.manifests import read_manifests, spec_as_json
+from cli.runner import TimeoutOption, run
+from cli.wait import ProgressLog, Target, until_running
+from schemas.api.deployments import DeploymentView
+from schemas.manifest.deployment import DeploymentManifest
+from schemas.manifest.parse import Manifest
+from schemas.manifest.policy import PolicyManifest
+
+if TYPE_CHECKING:  # slow to import
+    from cli.client import Api
+
+app = typer.Typer()
+DEFAULT_TIMEOUT_S: Final = 600.0
+FileOption = Annotated[str, typer.Option("--file", "-f", help="Manifest in YAML or JSON; `-` reads stdin.")]
+WaitOption = Annotated[bool, typer.Option("--wait", help="Wait until the change is complete, and print the progress.")]
+
+
+@app.command()
+def apply(
+    ctx: typer.Context, file: FileOption, wait: WaitOption = False, timeout_s: TimeoutOption = DEFAULT_TIMEOUT_S
+) -> None:
+    """Create or update deployments and policies from a manifest. An unchanged manifest changes nothing."""
+
+    async def work(api: "Api") -> None:
+        manifests = read_manifests(file)
+        for policy in policies_in_order(manifests):
+            await _apply_policy(api, policy)
+        targets = [await _apply_deployment(api, one) for one in manifests if isinstance(one, DeploymentManifest)]
+        if wait:
+            await until_running(api, targets, timeout_s, ProgressLog())
+
+    run(ctx, work)
+
+
+def policies_in_order(manifests: list[Manifest]) -> list[PolicyManifest]:
+    """The policies in the order to apply them: the new default comes last, after the old one has ceased to be it."""
+    policies = [one for one in manifests if isinstance(one, PolicyManifest)]
+    return sorted(policies, key=lambda policy: policy.default)
+
+
+async def _apply_policy(api: "Api", manifest: PolicyManifest) -> None:
+    _, outcome = await api.apply(path_of("policies", manifest.name), spec_as_json(manifest))
+    print(f"policy/{manifest.name} {outcome}", flush=True)
+
+
+async def _apply_deployment(api: "Api", manifest: DeploymentManifest) -> Target:
+    raw, outcome = await api.apply(path_of("deployments", manifest.name), spec_as_json(manifest))
+    view = parse(DeploymentView, raw)
+    print(f"deployment/{view.name} {outcome}", flush=True)
+    return Target(view.name, view.uid, view.generation)

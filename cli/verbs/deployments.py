@@ -1,0 +1,75 @@
+"""Verbs that change existing deployments: scale, stop, start, delete. `delete` takes policies and workers as well."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.api import path_of
+from cli.errors import UsageError
+from cli.kinds import DEPLOYMENTS, POLICIES, WORKERS, kind_named
+from cli.runner import TimeoutOption, post, run
+from cli.verbs.apply import DEFAULT_TIMEOUT_S, WaitOption
+from cli.wait import ProgressLog, until_gone
+
+if TYPE_CHECKING:  # slow to import
+    from cli.client import Api
+
+app = typer.Typer()
+NameArgument = Annotated[str, typer.Argument(help="Name of the deployment.")]
+
+
+@app.command()
+def scale(
+    ctx: typer.Context,
+    name: NameArgument,
+    replicas: Annotated[int, typer.Argument(min=0, help="Number of instances to run.")],
+) -> None:
+    """Set the number of replicas of a deployment."""
+    post(ctx, ("deployments", name, "scale"), f"deployment/{name} scaled to {replicas}", {"replicas": replicas})
+
+
+@app.command()
+def stop(ctx: typer.Context, name: NameArgument) -> None:
+    """Stop a deployment. It stays stopped until `start`, or until `apply` changes it."""
+    post(ctx, ("deployments", name, "stop"), f"deployment/{name} stopped")
+
+
+@app.command()
+def start(ctx: typer.Context, name: NameArgument) -> None:
+    """Start a stopped deployment."""
+    post(ctx, ("deployments", name, "start"), f"deployment/{name} started")
+
+
+@app.command()
+def delete(
+    ctx: typer.Context,
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[KIND] NAME", help="Kind (deployment, policy or worker; default: deployment) and name."
+        ),
+    ],
+    wait: WaitOption = False,
+    timeout_s: TimeoutOption = DEFAULT_TIMEOUT_S,
+    confirm_dead: Annotated[
+        bool, typer.Option("--confirm-dead", help="Confirm that nothing runs on the worker any more. Workers only.")
+    ] = False,
+) -> None:
+    """Delete a deployment, a policy or a worker."""
+
+    async def work(api: "Api") -> None:
+        if len(words) not in (1, 2):
+            raise UsageError("write `gpuward delete NAME` or `gpuward delete KIND NAME`")
+        kind = kind_named(words[0], (DEPLOYMENTS, POLICIES, WORKERS)) if len(words) > 1 else DEPLOYMENTS
+        if confirm_dead and kind is not WORKERS:
+            raise UsageError("--confirm-dead is only valid for `gpuward delete worker NAME`")
+        name = words[-1]
+        path = path_of(kind.plural, name)
+        uid = (await api.get(path))["uid"] if wait else ""
+        await api.delete(path, confirm_dead="true" if confirm_dead else None)
+        if wait:
+            await until_gone(api, path, name, uid, timeout_s, ProgressLog())
+        gone = wait or kind is POLICIES  # a policy has no processes that must end first
+        print(f"{kind.singular}/{name} {'deleted' if gone else 'is being deleted'}")
+
+    run(ctx, work)

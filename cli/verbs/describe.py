@@ -1,0 +1,73 @@
+"""The verb `describe`."""
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from cli.api import Json, parse, path_of
+from cli.describe_object import describe as describe_view
+from cli.describe_utilization import draw_utilization
+from cli.errors import CliError
+from cli.kinds import DEPLOYMENTS, EVENTS, GPUS, INSTANCES, POLICIES, WORKERS, Kind, kind_named, object_key
+from cli.output import Format, print_data
+from cli.runner import OutputOption, run
+from cli.verbs.get import read_object
+from schemas.api.events import EventView
+from schemas.api.gpus import GpuView
+from schemas.api.instances import InstanceView
+
+if TYPE_CHECKING:  # slow to import
+    from cli.client import Api
+
+app = typer.Typer()
+_EVENTS: Final = 15
+_DRAWN: Final = (DEPLOYMENTS, INSTANCES)
+
+
+@app.command()
+def describe(
+    ctx: typer.Context,
+    kind: Annotated[str, typer.Argument(help="Kind: deployment, instance, worker, gpu or policy.")],
+    name: Annotated[str, typer.Argument(help="Name of the object; for an instance its id, for a GPU its UUID.")],
+    output: OutputOption = Format.TABLE,
+) -> None:
+    """Show an object in detail, with its latest events."""
+
+    async def work(api: "Api") -> None:
+        wanted = kind_named(kind, (DEPLOYMENTS, INSTANCES, WORKERS, GPUS, POLICIES))
+        raw = await read_object(api, wanted, name)
+        if output.for_programs:
+            print_data(raw, output)
+        else:
+            print(await _description(api, wanted, raw))
+
+    run(ctx, work)
+
+
+async def _description(api: "Api", kind: Kind, raw: Json) -> str:
+    name = raw["name"]
+    if kind is INSTANCES and raw["status"]["phase"] == "pending":
+        raw = await _with_advice(api, raw)
+    instances = await api.items(path_of(INSTANCES.plural), deployment=name) if kind is DEPLOYMENTS else []
+    gpus = await api.items(path_of(GPUS.plural), worker=name) if kind is WORKERS else []
+    events = await api.items(path_of(EVENTS.plural), limit=_EVENTS, object=object_key(kind, raw))
+    now = datetime.now(UTC)
+    graphs = await draw_utilization(api, kind.singular, name, object_key(kind, raw), now) if kind in _DRAWN else []
+    return describe_view(
+        parse(kind.model, raw),
+        instances=[parse(InstanceView, item) for item in instances],
+        gpus=[parse(GpuView, item) for item in gpus],
+        events=[parse(EventView, item) for item in reversed(events)],
+        graphs=graphs,
+        now=now,
+    )
+
+
+async def _with_advice(api: "Api", raw: Json) -> Json:
+    """A pending instance with a fresh explanation. It costs the controller some work, so it is made on demand."""
+    try:
+        explain = await api.get(path_of(INSTANCES.plural, raw["name"], "explain"))
+    except CliError:  # it was placed or removed meanwhile
+        return raw
+    return {**raw, "status": {**raw["status"], "explain": explain}}

@@ -1,0 +1,79 @@
+"""The verb `events`."""
+
+import asyncio
+import sys
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from cli.api import Json, parse, path_of
+from cli.errors import UnreachableError, UsageError
+from cli.formatting import printable
+from cli.kinds import DEPLOYMENTS, EVENTS, GPUS, INSTANCES, POLICIES, WORKERS, kind_named
+from cli.output import Format, print_data
+from cli.runner import OutputOption, run
+from cli.verbs.get import print_objects
+from schemas.api.events import EventView
+
+if TYPE_CHECKING:  # slow to import
+    from cli.client import Api
+
+app = typer.Typer()
+_EVENTS_PERIOD_S: Final = 1.0
+_MAX_EVENTS: Final = 1000
+
+
+@app.command()
+def events(
+    ctx: typer.Context,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Follow new events until Ctrl-C.")] = False,
+    about: Annotated[
+        str | None, typer.Option("--for", metavar="KIND/NAME", help="List only events of this object.")
+    ] = None,
+    limit: Annotated[
+        int, typer.Option("--limit", min=1, max=_MAX_EVENTS, help="Number of events, the newest ones.")
+    ] = 50,
+    output: OutputOption = Format.TABLE,
+) -> None:
+    """List events, oldest first."""
+
+    async def work(api: "Api") -> None:
+        key = _object_named(about) if about is not None else None
+        path = path_of(EVENTS.plural)
+        found = (await api.items(path, limit=limit, object=key))[::-1]
+        if not watch:
+            print_objects(EVENTS, found, output)
+            return
+        seen = max((int(raw["id"]) for raw in found), default=0)
+        _print_events(found, output)
+        while True:
+            await asyncio.sleep(_EVENTS_PERIOD_S)
+            try:
+                found = (await api.items(path, limit=_MAX_EVENTS, object=key, since=seen))[::-1]
+            except UnreachableError as error:
+                print(f"gpuward: {str(error).splitlines()[0]}; retrying", file=sys.stderr)
+                continue
+            seen = max((int(raw["id"]) for raw in found), default=seen)
+            _print_events(found, output)
+
+    run(ctx, work, endless=watch)
+
+
+def _object_named(about: str) -> str:
+    """KIND/NAME in the form of the API. The object may be deleted already."""
+    word, slash, name = about.partition("/")
+    if not slash or not name:
+        raise UsageError(f"--for: {about!r} is not KIND/NAME; write for example deployment/hello")
+    return f"{kind_named(word, (DEPLOYMENTS, INSTANCES, WORKERS, GPUS, POLICIES)).singular}/{name}"
+
+
+def _print_events(found: list[Json], output: Format) -> None:
+    for raw in found:
+        if output.for_programs:
+            print_data(raw, output, in_a_row=True)
+            continue
+        view = parse(EventView, raw)
+        moment = f"{view.at.astimezone(datetime.now(UTC).astimezone().tzinfo):%H:%M:%S}"
+        about = f"  {', '.join(view.objects)}" if output is Format.WIDE else ""
+        print(printable(f"{moment}  {view.reason}  {view.message}{about}"), flush=True)

@@ -1,0 +1,90 @@
+"""Verbs that list objects: get, ps."""
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from cli.api import Json, parse, path_of
+from cli.errors import NotFoundError
+from cli.kinds import (
+    DEPLOYMENTS,
+    EVENTS,
+    INSTANCES,
+    Kind,
+    kind_named,
+    table_of,
+)
+from cli.output import Format, print_data, print_table
+from cli.runner import OutputOption, run
+
+if TYPE_CHECKING:  # slow to import
+    from cli.client import Api
+
+app = typer.Typer()
+_LATEST_EVENTS: Final = 100
+
+
+@app.command()
+def get(
+    ctx: typer.Context,
+    kind: Annotated[
+        str, typer.Argument(help="Kind: deployments, instances, workers, gpus, policies, events, keys or tokens.")
+    ],
+    name: Annotated[str | None, typer.Argument(help="Name of one object. Default: all of the kind.")] = None,
+    output: OutputOption = Format.TABLE,
+) -> None:
+    """List the objects of a kind, or show one of them."""
+
+    async def work(api: "Api") -> None:
+        wanted = kind_named(kind)
+        if name is not None:
+            print_objects(wanted, [await read_object(api, wanted, name)], output, single=True)
+        elif wanted is EVENTS:
+            newest_first = await api.items(path_of(EVENTS.plural), limit=_LATEST_EVENTS)
+            print_objects(wanted, newest_first[::-1], output)
+        else:
+            print_objects(wanted, await api.items(path_of(wanted.plural)), output)
+
+    run(ctx, work)
+
+
+@app.command()
+def ps(
+    ctx: typer.Context,
+    deployment: Annotated[str | None, typer.Argument(help="List only instances of this deployment.")] = None,
+    output: OutputOption = Format.TABLE,
+) -> None:
+    """List instances. Each line shows where an instance runs or why it does not, and when a policy will stop it."""
+
+    async def work(api: "Api") -> None:
+        found = await api.items(path_of(INSTANCES.plural), deployment=deployment)
+        if deployment is not None and not found:
+            await read_object(api, DEPLOYMENTS, deployment)  # raises if the deployment itself does not exist
+        print_objects(INSTANCES, found, output)
+
+    run(ctx, work)
+
+
+def print_objects(kind: Kind, raws: list[Json], output: Format, *, single: bool = False) -> None:
+    """Prints objects in the output format. A `single` one is printed without the envelope of a list."""
+    if output.for_programs:
+        print_data(raws[0] if single else {"items": raws}, output)
+        return
+    views = [parse(kind.model, raw) for raw in raws]
+    titles, rows = table_of(kind, views, datetime.now(UTC), wide=output is Format.WIDE)
+    print_table(titles, rows, empty=f"no {kind.plural} found")
+
+
+async def read_object(api: "Api", kind: Kind, name: str) -> Json:
+    """The object of this kind and name.
+
+    Raises:
+        NotFoundError: it does not exist.
+    """
+    if kind.by_name:
+        return await api.get(path_of(kind.plural, name))
+    for raw in await api.items(path_of(kind.plural)):
+        if name in (str(raw.get("id")), raw.get("name")):
+            return raw
+    raise NotFoundError(f"{kind.singular} {name!r} does not exist")

@@ -1,0 +1,86 @@
+"""The verb `logs`."""
+
+import asyncio
+import sys
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from cli.api import path_of
+from cli.errors import CliError, NotFoundError
+from cli.kinds import DEPLOYMENTS, INSTANCES
+from cli.runner import run
+
+if TYPE_CHECKING:  # slow to import
+    from cli.client import Api
+
+app = typer.Typer()
+_MAX_LOGS_AT_ONCE: Final = 64
+
+
+@app.command()
+def logs(
+    ctx: typer.Context,
+    name: Annotated[
+        str, typer.Argument(help="Id of an instance, or name of a deployment for the logs of all its instances.")
+    ],
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow the logs until Ctrl-C.")] = False,
+    previous: Annotated[bool, typer.Option("--previous", help="Logs of the previous start.")] = False,
+    tail: Annotated[
+        int | None, typer.Option("--tail", min=0, help="Number of lines to show from the end. Default: all.")
+    ] = None,
+) -> None:
+    """Print the logs of engines."""
+
+    async def work(api: "Api") -> None:
+        ids = await _instances_named(api, name)
+        query = {"tail": tail, "follow": 1 if follow else None, "previous": 1 if previous else None}
+        if len(ids) == 1:
+            await _copy(api, ids[0], query, prefix=b"")
+        elif follow:
+            await _copy_together(api, ids, query)
+        else:
+            for instance in ids:
+                await _copy(api, instance, query, prefix=f"[{instance}] ".encode())
+
+    run(ctx, work, endless=follow)
+
+
+async def _instances_named(api: "Api", name: str) -> list[str]:
+    """The instance with this id, or the instances of the deployment with this name."""
+    if await api.find(path_of(INSTANCES.plural, name)) is not None:
+        return [name]
+    if await api.find(path_of(DEPLOYMENTS.plural, name)) is None:
+        raise NotFoundError(f"neither a deployment nor an instance {name!r} exists; list them: gpuward ps")
+    found = [str(raw["name"]) for raw in await api.items(path_of(INSTANCES.plural), deployment=name)]
+    if not found:
+        raise CliError(f"deployment {name!r} has no instances; see why: gpuward describe deployment {name}")
+    if len(found) > _MAX_LOGS_AT_ONCE:
+        raise CliError(f"deployment {name!r} has {len(found)} instances; name one of them (gpuward ps {name})")
+    return found
+
+
+async def _copy(api: "Api", instance: str, query: dict[str, int | None], *, prefix: bytes) -> None:
+    """Copies a log to stdout, unchanged or with a prefix before each line."""
+    out = sys.stdout.buffer
+    rest = b""
+    async for chunk in api.stream(path_of(INSTANCES.plural, instance, "logs"), **query):
+        if not prefix:
+            out.write(chunk)
+        else:
+            *lines, rest = (rest + chunk).split(b"\n")
+            out.writelines(prefix + line + b"\n" for line in lines)
+        out.flush()
+    if rest:
+        out.write(prefix + rest + b"\n")
+        out.flush()
+
+
+async def _copy_together(api: "Api", instances: list[str], query: dict[str, int | None]) -> None:
+    try:
+        async with asyncio.TaskGroup() as group:
+            for instance in instances:
+                copying = _copy(api, instance, query, prefix=f"[{instance}] ".encode())
+                group.create_task(copying, name=f"logs {instance}")
+    except ExceptionGroup as failures:
+        raise failures.exceptions[0] from failures

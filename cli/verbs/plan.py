@@ -1,0 +1,71 @@
+"""The verb `plan`."""
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from cli.api import parse, path_of
+from cli.errors import CliError
+from cli.explanations import layout_line, one_line
+from cli.formatting import gib, or_dash, short_gpus
+from cli.manifests import manifest_as_json, read_manifests
+from cli.output import Format, print_data, print_table
+from cli.policy_text import rule_of
+from cli.runner import OutputOption, run
+from cli.verbs.apply import FileOption
+from schemas.api.plan import PlanItem, PlanView
+from schemas.api.policies import PlannedPolicy
+
+if TYPE_CHECKING:  # slow to import
+    from cli.client import Api
+
+app = typer.Typer()
+
+
+@app.command()
+def plan(ctx: typer.Context, file: FileOption, output: OutputOption = Format.TABLE) -> None:
+    """Show what `apply` would do: changes, placements and policies. Exit with 1 if an instance does not fit."""
+
+    async def work(api: "Api") -> None:
+        manifests = [manifest_as_json(manifest) for manifest in read_manifests(file)]
+        raw = await api.post(path_of("plan"), {"manifests": manifests})
+        view = parse(PlanView, raw)
+        if output.for_programs:
+            print_data(raw, output)
+        else:
+            _print_plan(view)
+        pending = sum(not item.fits and not item.preempts for item in view.items)
+        if pending:
+            raise CliError(f"{pending} of {len(view.items)} instances would stay pending")
+
+    run(ctx, work)
+
+
+def _print_plan(view: PlanView) -> None:
+    if view.policy_changes:
+        policies = [[f"policy/{name}", change] for name, change in view.policy_changes.items()]
+        print_table(["POLICY", "CHANGE"], policies, empty="")
+        print()
+    changes = [
+        [f"deployment/{name}", change, _policy_text(view.policies.get(name))] for name, change in view.changes.items()
+    ]
+    print_table(["DEPLOYMENT", "CHANGE", "POLICY"], changes, empty="no deployment would change")
+    print()
+    titles = ["INSTANCE", "FITS", "ENGINE", "WORKER", "GPUS", "PER GPU", "WHY"]
+    print_table(titles, [_row(item) for item in view.items], empty="no instance would start")
+    # The advice is the same for all instances of a deployment.
+    advice = {i.deployment: i.explain.advice for i in view.items if i.explain is not None and i.explain.advice}
+    for name, lines in advice.items():
+        print(f"\n{name}:", *(f"  {line}" for line in lines), sep="\n")
+
+
+def _row(item: PlanItem) -> list[str]:
+    why = one_line(item.explain) if item.explain else layout_line(item.layout) if item.layout else ""
+    return [
+        f"{item.deployment}#{item.instance}", "yes" if item.fits else "no", or_dash(item.engine),
+        or_dash(",".join(item.workers) or item.worker), short_gpus(item.gpus), gib(item.memory_mib_per_gpu), why,
+    ]  # fmt: skip
+
+
+def _policy_text(policy: PlannedPolicy | None) -> str:
+    return "none" if policy is None else f"{policy.name or 'inline'}: {rule_of(policy.spec)}"

@@ -1,0 +1,152 @@
+"""Waits until deployments run or an object is gone, and prints every change meanwhile.
+
+A wait polls, and survives a restart of the controller.
+"""
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+from cli.api import parse, path_of
+from cli.errors import CliError, TimedOutError, UnreachableError
+from cli.formatting import printable
+from cli.kinds import why
+from schemas.api.deployments import DeploymentView
+from schemas.api.instances import InstanceView
+
+if TYPE_CHECKING:  # slow to import
+    from cli.client import Api
+
+POLL_S: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """An applied deployment to wait for."""
+
+    name: str
+    uid: str
+    generation: int
+
+
+class WaitState(Enum):
+    """The state of a wait."""
+
+    WAITING = "waiting"
+    DONE = "done"
+    FAILED = "failed"
+
+
+_OF_PHASE: Final = {
+    "running": WaitState.DONE,
+    "succeeded": WaitState.DONE,
+    "stopped": WaitState.DONE,  # with 0 wanted replicas; `wait_state` handles the others
+    "failed": WaitState.FAILED,
+}
+
+
+def wait_state(target: Target, view: DeploymentView | None) -> tuple[WaitState, str]:
+    """Whether the wait for a deployment is over, and a line about its phase. Pure."""
+    if view is None or view.uid != target.uid or view.deleted_at is not None:
+        return WaitState.FAILED, f"{target.name}: was deleted"
+    status = view.status
+    if status.observed_generation < target.generation:
+        return WaitState.WAITING, f"{target.name}: not observed yet"
+    reason = status.message or status.reason
+    line = f"{target.name}: {status.phase} {status.ready}/{status.wanted}" + (f" - {reason}" if reason else "")
+    if status.phase == "stopped" and view.spec.replicas > 0:
+        line += f"\nit is stopped until you run: gpuward start {target.name}"
+        return WaitState.FAILED, line
+    return _OF_PHASE.get(status.phase, WaitState.WAITING), line
+
+
+class ProgressLog:
+    """Prints the line of an object to stderr whenever it changes."""
+
+    def __init__(self, write: Callable[[str], None] | None = None) -> None:
+        """`write` takes a line; None: it is printed."""
+        self._write = write or (lambda line: print(line, file=sys.stderr, flush=True))
+        self._last: dict[str, str] = {}
+
+    def forget(self, key: str) -> None:
+        """Makes `report` print the next line about `key` even if it is the same."""
+        self._last.pop(key, None)
+
+    def report(self, key: str, line: str) -> None:
+        """Prints the line about the object `key` if it has changed."""
+        if self._last.get(key) != line:
+            self._last[key] = line
+            self._write("\n".join(printable(part) for part in line.split("\n")))
+
+
+async def until_running(api: "Api", targets: Iterable[Target], timeout_s: float, progress: ProgressLog) -> None:
+    """Waits until every target runs or has succeeded.
+
+    Raises:
+        CliError: a target failed, was stopped or was deleted.
+        TimedOutError: the timeout is over.
+    """
+    waiting = {target.name: target for target in targets}
+
+    async def check() -> bool:
+        for target in list(waiting.values()):
+            raw = await api.find(path_of("deployments", target.name))
+            state, line = wait_state(target, parse(DeploymentView, raw) if raw is not None else None)
+            if state is WaitState.FAILED:
+                raise CliError(line)
+            await _report_instances(api, target, progress)
+            progress.report(target.name, line)
+            if state is WaitState.DONE:
+                del waiting[target.name]
+        return not waiting
+
+    await _poll(check, timeout_s, progress, lambda: f"still not running: {', '.join(waiting)}")
+
+
+async def until_gone(api: "Api", path: str, name: str, uid: str, timeout_s: float, progress: ProgressLog) -> None:
+    """Waits until the object with this uid is gone.
+
+    Raises:
+        TimedOutError: the timeout is over.
+    """
+
+    async def check() -> bool:
+        raw = await api.find(path)
+        if raw is None or raw.get("uid") != uid:
+            return True
+        phase = raw.get("status", {}).get("phase", "")
+        progress.report(name, f"{name}: {phase}, waiting for its processes to end")
+        return False
+
+    await _poll(check, timeout_s, progress, lambda: f"{name} still exists")
+
+
+async def _report_instances(api: "Api", target: Target, progress: ProgressLog) -> None:
+    for raw in await api.items(path_of("instances"), deployment=target.name):
+        instance = parse(InstanceView, raw)
+        if instance.spec.deployment_uid != target.uid:  # of an earlier deployment of the same name
+            continue
+        where = f" on {instance.status.worker}" if instance.status.worker else ""
+        reason = why(instance.status)
+        line = f"  {instance.name}: {instance.status.phase}{where}" + (f" - {reason}" if reason else "")
+        progress.report(instance.name, line)
+
+
+async def _poll(
+    check: Callable[[], Awaitable[bool]], timeout_s: float, progress: ProgressLog, what: Callable[[], str]
+) -> None:
+    try:
+        async with asyncio.timeout(timeout_s):
+            while True:
+                try:
+                    if await check():
+                        return
+                    progress.forget("")
+                except UnreachableError as error:
+                    progress.report("", str(error).splitlines()[0] + "; retrying")
+                await asyncio.sleep(POLL_S)
+    except TimeoutError:
+        raise TimedOutError(f"timed out after {timeout_s:g} s: {what()}") from None

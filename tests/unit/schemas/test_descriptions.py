@@ -1,0 +1,25 @@
+"""Every field of a manifest is described; the reference page is made from these descriptions."""
+
+import re
+
+import pytest
+from pydantic import BaseModel
+
+from schemas.manifest.deployment import DeploymentManifest, Parallel, Placement, Probe, Resources, SecretRef
+from schemas.manifest.policy import PolicyManifest, Webhook
+
+MODELS = (DeploymentManifest, SecretRef, Probe, Resources, Parallel, Placement, PolicyManifest, Webhook)
+FIELDS = [(model, name) for model in MODELS for name in model.model_fields]
+
+
+@pytest.mark.parametrize(("model", "name"), FIELDS)
+def test_every_field_is_described_in_short_sentences(model: type[BaseModel], name: str) -> None:
+    text = model.model_json_schema()["properties"][name].get("description", "")
+    assert re.fullmatch(r"[A-Z`].*[^.]\.", text), f"{model.__name__}.{name}: {text!r}"
+    for sentence in re.split(r"(?<=\.) ", text):
+        assert len(sentence.split()) <= 25, sentence
+
+
+def test_no_model_of_the_manifests_is_left_out() -> None:
+    nested = set(DeploymentManifest.model_json_schema()["$defs"]) | set(PolicyManifest.model_json_schema()["$defs"])
+    assert nested - {model.__name__ for model in MODELS} == {"UtilizationPolicy"}  # its fields are in PolicyManifest
