@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from controller.decide.policies.actions import decide_policy, is_judged, look_again
+from controller.decide.policies.actions import decide_policy, is_judged, judge_again
 from controller.domain.instances import IntentFacts
 from controller.domain.policies import (
     EffectivePolicy,
@@ -186,10 +186,10 @@ def test_a_look_at_one_instance_agrees_with_a_step() -> None:
     found = facts(watched("a"))
     rule = effective()
     one = use(gpu("GPU-a", IDLE))
-    assert look_again(rule, found.instances[0], one, NOW)[1]
+    assert judge_again(rule, found.instances[0], one, NOW)[1]
     settled = after(found, decided(found, {})).instances[0]
-    assert not look_again(rule, settled, one, NOW)[1]
-    assert look_again(rule, settled, use(gpu("GPU-a", BUSY)), NOW)[1]
+    assert not judge_again(rule, settled, one, NOW)[1]
+    assert judge_again(rule, settled, use(gpu("GPU-a", BUSY)), NOW)[1]
 
 
 def test_evidence_is_limited_and_has_sixty_values() -> None:
