@@ -9,7 +9,7 @@ from controller.store.core.database import Database
 from controller.store.views.deployments import deployment_by_name
 from schemas.manifest.deployment import DeploymentSpec
 from support.apply import apply_spec
-from support.leader_term import Reign
+from support.leader_term import LeaderTerm
 from support.ledger import rows
 from support.model_files import model_folder
 
@@ -17,7 +17,7 @@ LIMIT_S = 30.0
 
 
 async def test_an_unreadable_model_has_a_message_for_users(db: Database) -> None:
-    leader_term = await Reign.begin(db, settings=RestartSettings())
+    leader_term = await LeaderTerm.begin(db, settings=RestartSettings())
     spec = DeploymentSpec.model_validate({"engine": "transformers", "model": "path:/no/such/folder"})
     uid = (await apply_spec(db, "d", spec)).view.uid
     async with asyncio.timeout(LIMIT_S):
@@ -33,7 +33,7 @@ async def test_an_unreadable_model_has_a_message_for_users(db: Database) -> None
 
 
 async def test_a_second_deployment_of_a_model_reads_nothing(db: Database, tmp_path: Path) -> None:
-    leader_term = await Reign.begin(db, settings=RestartSettings())
+    leader_term = await LeaderTerm.begin(db, settings=RestartSettings())
     folder = model_folder(tmp_path / "m", {"a": ("F16", [2**20], 2**21)})
     for name in ("first", "second"):
         model = {"engine": "transformers", "model": f"path:{folder}", "args": {"seed": len(name)}}

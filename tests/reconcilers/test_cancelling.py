@@ -17,7 +17,7 @@ from controller.store.core.database import Database
 from controller.store.deployments import apply as deployments
 from schemas.manifest.deployment import DeploymentSpec
 from support.apply import apply_spec
-from support.leader_term import Reign
+from support.leader_term import LeaderTerm
 
 LIMIT_S = 20.0
 POLL_S = 0.005
@@ -37,7 +37,7 @@ async def until(seen: Callable[[], bool], limit_s: float = LIMIT_S) -> None:
         await asyncio.sleep(POLL_S)
 
 
-async def begun(db: Database, leader_term: Reign) -> str:
+async def begun(db: Database, leader_term: LeaderTerm) -> str:
     """The uid of a deployment with a running analysis."""
     uid = (await apply_spec(db, "d", spec())).view.uid
     await leader_term.instances.step([uid])
@@ -55,7 +55,7 @@ async def begun(db: Database, leader_term: Reign) -> str:
     ],
 )
 async def test_cancels_the_analysis_of_a_deleted_or_changed_deployment(
-    db: Database, leader_term: Reign, change: dict[str, object] | None, needed: bool
+    db: Database, leader_term: LeaderTerm, change: dict[str, object] | None, needed: bool
 ) -> None:
     uid = await begun(db, leader_term)
     if change is None:
@@ -68,10 +68,10 @@ async def test_cancels_the_analysis_of_a_deleted_or_changed_deployment(
     assert leader_term.analyses.running(uid) is needed
 
 
-async def test_cancels_the_analysis_of_a_missing_deployment(db: Database, leader_term: Reign) -> None:
+async def test_cancels_the_analysis_of_a_missing_deployment(db: Database, leader_term: LeaderTerm) -> None:
     uid = await begun(db, leader_term)
     await deployments.delete(db, "d")
-    other = await Reign.begin(db)
+    other = await LeaderTerm.begin(db)
     await other.settle()
     await CancellingReconciler(db, leader_term.analyses).step([uid])
     assert not leader_term.analyses.running(uid)

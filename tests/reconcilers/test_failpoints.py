@@ -191,9 +191,9 @@ async def test_a_fault_in_the_housekeeping(db: Database, admin: "asyncpg.Pool[as
     while not await shift.step(shift.crew.keep_house):
         continue
     assert not left
-    told = await rows(db, "select reason from events")
-    assert {row["reason"] for row in told} == {"invariant_violated"}
-    assert len(told) <= 1 + points.strikes
+    reported = await rows(db, "select reason from events")
+    assert {row["reason"] for row in reported} == {"invariant_violated"}
+    assert len(reported) <= 1 + points.strikes
     await shift.crew.aclose()
 
 

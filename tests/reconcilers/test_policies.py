@@ -12,7 +12,7 @@ from controller.store.deployments import apply as deployments
 from controller.store.views.metrics import INLINE, Figures, read_figures
 from schemas.manifest.deployment import DeploymentSpec
 from support.apply import apply_spec
-from support.leader_term import Reign
+from support.leader_term import LeaderTerm
 from support.ledger import GIB, add_deployment, add_host, claim, report, rows
 from support.policed import DEVICE_GIB, STOP_IDLE, Policed, settle
 from support.stale import PastDatabase, moments
@@ -51,7 +51,7 @@ async def test_a_policys_stop_is_drained_like_any_other(db: Database, world: Pol
     await world.deployment(restart="always", drain_time="8s")
     await world.idle("d-0")
     await settle(await world.leader())
-    leader_term = await Reign.begin(db)
+    leader_term = await LeaderTerm.begin(db)
     await leader_term.step()
     (instance,) = await rows(db, "select phase, stop_reason from instances")
     assert (instance["phase"], instance["stop_reason"]) == ("stopping", "policy_idle")
@@ -109,7 +109,7 @@ async def test_u32_scale_down_stops_the_idle_replica(db: Database, world: Police
     leader = await world.leader()
     await settle(leader)
     assert await world.intents() == [("policy", 3, ["d-2"])]
-    leader_term = await Reign.begin(db)
+    leader_term = await LeaderTerm.begin(db)
     await leader_term.step()
     going = await rows(db, "select id, stop_reason from instances where phase = 'stopping'")
     assert [(r["id"], r["stop_reason"]) for r in going] == [("d-2", "policy_idle")]
@@ -143,11 +143,11 @@ async def test_a_dry_run_only_reports(world: Policed, action: str) -> None:
     leader = await world.leader()
     await settle(leader)
     await settle(leader)
-    told = await world.events()
-    assert set(told) == {f"policy_would_{action}"}
+    reported = await world.events()
+    assert set(reported) == {f"policy_would_{action}"}
     assert await world.intents() == []
     actions = await world.actions()
-    assert len(actions) == len(told) == len(await rows(world.db, "select 1 from webhook_deliveries"))
+    assert len(actions) == len(reported) == len(await rows(world.db, "select 1 from webhook_deliveries"))
     assert all(a["dry_run"] and a["ended_at"] is not None for a in actions)
 
 
@@ -212,8 +212,8 @@ async def test_freed_gpu_seconds_are_read_from_the_actions(world: Policed) -> No
     """From the action until the GPUs are wanted again; a dry run frees nothing."""
     await world.deployment(replicas=2)
     await world.idle("d-0", "d-1")
-    await world.deployment("told", utilization_policy={**STOP_IDLE, "dry_run": True})
-    await world.idle("told-0")
+    await world.deployment("reported", utilization_policy={**STOP_IDLE, "dry_run": True})
+    await world.idle("reported-0")
     await settle(await world.leader())
     await world.write("update policy_actions set at = at - interval '100 s', ended_at = at - interval '50 s'")
     async with world.db.snapshot() as connection:
@@ -226,7 +226,7 @@ async def test_running_since_belongs_to_the_current_epoch(db: Database) -> None:
     """An unhealthy spell keeps it; a new epoch begins without."""
     await add_host(db, "w")
     await add_deployment(db, "d", resources={"gpus": 1})
-    leader_term = await Reign.begin(db)
+    leader_term = await LeaderTerm.begin(db)
 
     async def after(state: str, **fields: Any) -> datetime | None:
         (instance,) = await rows(db, "select id from instances")

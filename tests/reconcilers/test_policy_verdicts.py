@@ -39,9 +39,9 @@ async def test_u44_an_instance_on_a_shared_gpu_is_judged_by_its_own_processes(wo
     gpu = world.host.gpus[0]
     await world.instance(first, "works", gpu=gpu, mib=1024)
     await world.instance(second, "sleeps", gpu=gpu, mib=2048)
-    told = [["works", 1, 0, 95.0, 95.0, 0], ["sleeps", 1, 0, 0.0, 0.0, 0]]
+    reported = [["works", 1, 0, 95.0, 95.0, 0], ["sleeps", 1, 0, 0.0, 0.0, 0]]
     await world.samples("works", steady(95))
-    await world.write("update samples set processes = $1", told)
+    await world.write("update samples set processes = $1", reported)
     await settle(await world.leader())
     assert await world.verdicts() == {"sleeps": ("idle", "idle"), "works": ("busy", "busy")}
     (action,) = await world.actions()

@@ -61,7 +61,7 @@ async def leader(db: Database, drops: Drops) -> AsyncIterator[list[str]]:
 
     feed = ChangeFeed(db.listen_connection, hear, clock, rng=random.Random(1))  # noqa: S311 - jitter
     tasks = [
-        asyncio.create_task(lead.lead(term), name="reign"),
+        asyncio.create_task(lead.lead(term), name="lead"),
         asyncio.create_task(feed.run(), name="feed"),
     ]
     try:

@@ -84,7 +84,7 @@ class Shift:
                 await step()
             except StaleError:
                 continue
-        assert await self.world.trace() == before, f"a deposed leader wrote; struck: {self.points.struck}"
+        assert await self.world.trace() == before, f"a former leader wrote; struck: {self.points.struck}"
         self.points.wants = wants
         await old.aclose()
 

@@ -89,7 +89,7 @@ def test_a_new_gpu_and_a_missing_one() -> None:
     ]
     assert plan.missing == ("GPU-a",)
     gone = replace(ROW, present=False, health="unhealthy", health_reason="missing")
-    assert made((), known(gone)).missing == (), "it is told once"
+    assert made((), known(gone)).missing == (), "it is reported once"
 
 
 def test_unreadable_gpus_are_unknown_and_missing_ones_stay_missing() -> None:

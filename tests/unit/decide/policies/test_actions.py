@@ -124,10 +124,10 @@ def test_a_new_epoch_is_a_new_episode() -> None:
 
 def test_a_changed_action_is_taken_anew_and_a_changed_window_is_not() -> None:
     found = facts(watched("a"), policy=effective(dry_run=True))
-    told = after(found, decided(found, {}))
+    acted = after(found, decided(found, {}))
     other = replace(effective(dry_run=True), generation=4)
-    assert decided(replace(told, policy=other), {}).actions == ()
-    (action,) = decided(replace(told, policy=effective()), {}).actions
+    assert decided(replace(acted, policy=other), {}).actions == ()
+    (action,) = decided(replace(acted, policy=effective()), {}).actions
     assert (action.reason, action.limit is not None) == ("policy_stop", True)
 
 
