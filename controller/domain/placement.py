@@ -1,4 +1,4 @@
-"""What is asked of the scheduler, what it looks at, and what it answers. Sizes in MiB, CPU in thousandths of a core."""
+"""The scheduler's input and output: needs, asks, workers, devices, decisions. Sizes in MiB, CPU in thousandths."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -15,51 +15,51 @@ class Share:
     tp: int
     pp: int
     dp: int
-    memory_mib: int  # of the GPU that holds most
-    parts: Mapping[str, int] = field(default_factory=dict)  # MiB that memory_mib is made of
+    memory_mib: int  # of the GPU with the largest part
+    parts: Mapping[str, int] = field(default_factory=dict)  # memory_mib by part
     host_memory_mib: int = 0  # of the whole instance
-    sequences: int | None = None  # at once that it allows for; None: as the need says
+    sequences: int | None = None  # concurrent sequences that it allows for; None: as in the need
 
     @property
     def gpus(self) -> int:
-        """GPUs in all."""
+        """Total number of GPUs."""
         return self.tp * self.pp * self.dp
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What one copy of a model needs, as the analysis found it; stored with the revision.
+    """What one replica of a model needs, by its analysis; stored with the revision.
 
-    Where the engine knows how it splits a model there are `shares`, one for each layout that it can run, best first,
-    and `refused` says why others are not among them. Else `memory_mib` in all is shared out evenly.
+    If the engine knows how it splits a model, `shares` holds one for each layout that it can run, best first, and
+    `refused` the reasons against others. Otherwise `memory_mib` is divided evenly.
     """
 
-    memory_mib: int | None  # on GPUs, in all; None: cannot be known, so whole GPUs are taken
+    memory_mib: int | None  # total on GPUs; None: unknown, so whole GPUs are claimed
     host_memory_mib: int = 0
-    parts: Mapping[str, int] = field(default_factory=dict)  # what memory_mib is made of
+    parts: Mapping[str, int] = field(default_factory=dict)  # memory_mib by part
     heads: int | None = None  # attention heads; tensor parallelism must divide them
     kv_heads: int | None = None  # of keys and values; they must divide, or be divided by, its degree
     vocab: int | None = None  # vocabulary; as heads, where the engine demands it
     vision_heads: int | None = None  # of the vision tower; as heads
     notes: tuple[str, ...] = ()
     shares: tuple[Share, ...] = ()
-    refused: tuple[Reason, ...] = ()  # why no host could help: the engine cannot run this model at all
-    compute_capability: tuple[int, int] | None = None  # least that the weights' types demand, above the engine's own
+    refused: tuple[Reason, ...] = ()  # why the engine cannot run this model on any host
+    compute_capability: tuple[int, int] | None = None  # minimum for the dtypes of the weights, beside the engine's own
     context: int | None = None  # tokens of a sequence that the shares allow for
-    sequences: int | None = None  # at once that they allow for, at best
-    by_engine: "tuple[tuple[str, Need], ...]" = ()  # of engine auto: what each that can run it needs, best first
+    sequences: int | None = None  # most concurrent sequences that they allow for
+    by_engine: "tuple[tuple[str, Need], ...]" = ()  # of engine auto: the need with each usable engine, best first
 
     def share_of(self, layout: "Layout") -> Share | None:
-        """What was measured for a layout; None: nothing was.
+        """The measured share of a layout; None: it was not measured.
 
-        One split may have been measured for more and for fewer requests at once; the memory tells which it was.
+        One split may have been measured for different numbers of requests; the memory identifies which one.
         """
         same = [s for s in self.shares if (s.tp, s.pp, s.dp) == (layout.tp, layout.pp, layout.dp)]
         exact = (s for s in same if s.memory_mib == layout.memory_mib)
         return next(exact, same[0] if same else None)
 
     def sequences_of(self, layout: "Layout") -> int | None:
-        """How many requests at once a layout allows for."""
+        """The number of concurrent requests that a layout allows for."""
         share = self.share_of(layout)
         return self.sequences if share is None else share.sequences or self.sequences
 
@@ -73,20 +73,20 @@ class Compatibility:
     vendors: frozenset[str] = frozenset()
     min_driver: tuple[int, ...] = ()  # such as (525,)
     min_compute_capability: tuple[int, int] | None = None
-    simulated_only: bool = False  # runs on simulated hosts and on hosts without need of GPUs
-    engine: str = ""  # that the host must have installed, where it tells which it has
+    simulated_only: bool = False  # runs on simulated hosts, and anywhere without GPUs
+    engine: str = ""  # that must be installed on the host, if it reports its engines
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """One way to spread an instance: `gpus` GPUs in all, each with `memory_mib` or, exclusive, whole.
+    """One way to spread an instance over `gpus` GPUs, each with `memory_mib` or, if exclusive, whole.
 
-    Over several workers it is a gang: each of them gives `gpus / workers`, and the host's share of memory and CPU. Only
-    GPUs named by hand may be spread unevenly: there the layout is the one of as many workers as they stand in.
+    Over several workers it is a gang: each worker gives `gpus / workers`, and the host's memory and CPU. Only GPUs
+    selected by name may be spread unevenly, over as many workers as they belong to.
     """
 
     gpus: int
-    memory_mib: int  # per GPU; of an exclusive one the least that it must have
+    memory_mib: int  # per GPU; the minimum size of an exclusive one
     exclusive: bool
     workers: int = 1
     tp: int = 1
@@ -96,16 +96,16 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What one instance asks. Layouts in order of preference; the first that fits anywhere is taken.
+    """What one instance asks for. Layouts in order of preference; the first that fits anywhere is used.
 
-    Either all of them are on GPUs or the only one is on none, so that what is asked of a platform is the same for all.
+    Either all layouts use GPUs or the only one uses none, so the platform requirements are the same for all.
     """
 
     instance: str
     deployment_uid: str
     layouts: tuple[Layout, ...]
-    refused: tuple[Reason, ...] = ()  # why layouts that were thought of are not among them (heads, vocabulary)
-    tried: tuple[tuple[Layout, Reason], ...] = ()  # those layouts, with what they would have needed
+    refused: tuple[Reason, ...] = ()  # why other layouts are excluded (heads, vocabulary)
+    tried: tuple[tuple[Layout, Reason], ...] = ()  # excluded layouts with their needs
     host_memory_mib: int = 0
     cpu_milli: int = 0
     strategy: Literal["pack", "spread", "least_fragmentation"] = "pack"
@@ -113,10 +113,10 @@ class Ask:
     workers: tuple[str, ...] = ()  # manual: names; only these, and all of them must be ready
     gpus: tuple[str, ...] = ()  # manual: UUID or worker:index
     compatibility: Compatibility = Compatibility()
-    avoid_workers: frozenset[str] = frozenset()  # worker ids, tried last (it failed there)
-    gpu_models: tuple[str, ...] = ()  # that will do; empty: any
+    avoid_workers: frozenset[str] = frozenset()  # worker ids to try last (it failed there)
+    gpu_models: tuple[str, ...] = ()  # accepted models; empty: any
     engine: str = ""
-    otherwise: "Ask | None" = None  # the same instance by the next best engine, where this one fits nowhere
+    otherwise: "Ask | None" = None  # the ask with the next best engine, used if this one fits nowhere
 
     def for_instance(self, instance: str, avoid_workers: frozenset[str] = frozenset()) -> "Ask":
         """The ask of another instance of the same revision; `otherwise` included."""
@@ -124,7 +124,7 @@ class Ask:
         return replace(self, instance=instance, avoid_workers=avoid_workers, otherwise=otherwise)
 
     def shape(self) -> tuple[object, ...]:
-        """Equal for asks that any inventory answers alike; `spread` counts the deployment's own instances."""
+        """Equal for asks with the same decision on any inventory; `spread` counts the deployment's instances."""
         return (
             self.layouts, self.refused, self.tried, self.host_memory_mib, self.cpu_milli, self.strategy,
             tuple(sorted(self.labels.items())), self.workers, self.gpus, self.compatibility, self.avoid_workers,
@@ -146,8 +146,8 @@ class WorkerFacts:
     driver: str | None
     simulated: bool
     labels: Mapping[str, str]
-    engines: frozenset[str] | None = None  # installed there; None: not known, so not judged by
-    host: str = ""  # name or address at which other workers reach it; that of its proxy
+    engines: frozenset[str] | None = None  # installed there; None: unknown, so not a criterion
+    host: str = ""  # name or address of its proxy, for other workers
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,8 +169,8 @@ class DeviceState:
     healthy: bool  # present, health ok
     mig_mode: bool
     vendor: str = "nvidia"  # nvidia | amd | apple; "" of a host
-    reserved_mib: int = 0  # kept back by the host's operator; only who takes a GPU whole gets it
-    foreign_mib: int = 0  # in use, as measured, beyond what claims explain; little of it does not count
+    reserved_mib: int = 0  # kept back by the host's operator; only exclusive claims get it
+    foreign_mib: int = 0  # measured use that no claim explains; a small amount does not count
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +211,7 @@ class Unplaced:
 
     instance: str
     explain: Explain
-    reason: Reason | None = None  # where it is another than the explanation's figures say
+    reason: Reason | None = None  # if it differs from the explanation's figures
 
 
 Decision = Placed | Unplaced

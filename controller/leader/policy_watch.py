@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 
 import structlog
 
-from controller.decide.policies.actions import is_judged, look_again
+from controller.decide.policies.actions import is_judged, judge_again
 from controller.domain.policies import EffectivePolicy, PolicyFacts, WatchedInstance
 from controller.domain.utilization import InstanceUse
 from controller.leader.telemetry import Telemetry, Watched
@@ -92,7 +92,7 @@ class PolicyWatch:
             instance = known.instances.get(name) if known is not None else None
             if known is None or instance is None:
                 continue
-            verdict, differs = look_again(known.policy, instance, self._telemetry.use_of(instance), now)
+            verdict, differs = judge_again(known.policy, instance, self._telemetry.use_of(instance), now)
             self._metrics.judged(verdict.verdict)
             self._judged_at[uid, name] = now
             if differs:

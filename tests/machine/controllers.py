@@ -21,7 +21,7 @@ from controller.store.workers.sessions import Identity
 from machine.faults import StruckDatabase
 from machine.hosts import Host, Link
 from schemas.wire import CommandResult, Hello, ProcessReport, ReportAck, Welcome
-from support.leader_term import Reign
+from support.leader_term import LeaderTerm
 
 # Two of three hosts may fall silent at once without the breaker holding everything back.
 WORKERS = WorkerSettings(breaker_least=3)
@@ -50,7 +50,7 @@ class Term:
 
     def __init__(self, database: StruckDatabase, number: int) -> None:
         self.number = number
-        self._steps = Reign(database, number)
+        self._steps = LeaderTerm(database, number)
         self._workers = WorkersReconciler(database, number, healthy_for_s=lambda: _A_DAY_S, settings=WORKERS)
         self._relocations = RelocationsReconciler(database, number, at_once=RELOCATIONS_AT_ONCE)
 

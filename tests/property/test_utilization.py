@@ -1,4 +1,4 @@
-"""What a verdict keeps to, whatever samples come, in whatever order."""
+"""Properties of verdicts, whatever samples arrive in whatever order."""
 
 import math
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ SPEAKS_S = 30.0
 
 @st.composite
 def streams(draw: st.DrawFn) -> list[Sample]:
-    """Samples with gaps, at skewed moments, now and then the same twice; half of all streams are low throughout."""
+    """Samples with gaps, at skewed times, sometimes duplicated; half of all streams are low throughout."""
     values = st.floats(0, draw(st.sampled_from([MINIMUM - 1, 100])), allow_nan=False, width=32)
     age, samples = draw(st.floats(0, 60)), list[Sample]()
     while age < 700 and len(samples) < 80:
@@ -41,7 +41,7 @@ def window_end(samples: Sequence[Sample]) -> float:
 
 
 def value_at(samples: Sequence[Sample], age: float) -> float:
-    """The step function of one GPU, straight from the definition; NaN where it is uncovered."""
+    """The step function of one GPU, by the definition; NaN where it is uncovered."""
     by_age = sorted({a: max(v for b, v in samples if b == a) for a, _ in samples}.items())
     speaking = [(a, v) for a, v in by_age if a <= age]
     if not speaking:
@@ -99,7 +99,7 @@ def test_order_and_duplicates_do_not_matter(one: list[Sample], two: list[Sample]
 @given(st.lists(streams(), min_size=2, max_size=3), st.sampled_from([30, 60]), st.floats(0.05, 1))
 @settings(max_examples=40, deadline=None)
 def test_the_mean_against_a_fine_grid(of_gpus: list[list[Sample]], window: int, coverage: float) -> None:
-    """Evaluated point by point from the definition; where that is too near to call, both answers hold."""
+    """Evaluated point by point by the definition; close to the limit both answers are accepted."""
     found = judged(policy(window, MINIMUM, gpus="mean", min_coverage=coverage), *of_gpus)
     newest = [min(age for age, _ in samples) for samples in of_gpus]
     end = max(newest) if all(age <= SPEAKS_S for age in newest) else 0.0
@@ -122,7 +122,7 @@ def test_the_mean_against_a_fine_grid(of_gpus: list[list[Sample]], window: int, 
 @given(streams(), st.lists(st.integers(0, 79), max_size=20))
 @settings(max_examples=60, deadline=None)
 def test_a_series_filled_by_parts_is_the_same(samples: list[Sample], apart: list[int]) -> None:
-    """Backfill, and the past read at once, in any mixture."""
+    """Backfill and the past, mixed in any way."""
     rows = [(NOW - age, PERIOD_S, value, value) for age, value in samples]
     one, other = Series(), Series()
     for row in rows:

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from controller.store.core.database import Database
-from support.leader_term import Reign
+from support.leader_term import LeaderTerm
 from support.migrated import migrated_database, migrated_template
 from support.postgres import PostgresServer
 
@@ -22,7 +22,7 @@ async def db(postgres: PostgresServer, template: str) -> AsyncIterator[Database]
 
 
 @pytest.fixture
-async def leader_term(db: Database) -> AsyncIterator[Reign]:
-    begun = await Reign.begin(db)
+async def leader_term(db: Database) -> AsyncIterator[LeaderTerm]:
+    begun = await LeaderTerm.begin(db)
     yield begun
     await begun.aclose()

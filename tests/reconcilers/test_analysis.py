@@ -1,4 +1,4 @@
-"""What an analysis that went wrong tells the user, and that a model that was read is not read again."""
+"""The message of a failed analysis; a model is read once for all its deployments."""
 
 import asyncio
 import shutil
@@ -9,15 +9,15 @@ from controller.store.core.database import Database
 from controller.store.views.deployments import deployment_by_name
 from schemas.manifest.deployment import DeploymentSpec
 from support.apply import apply_spec
-from support.leader_term import Reign
+from support.leader_term import LeaderTerm
 from support.ledger import rows
 from support.model_files import model_folder
 
 LIMIT_S = 30.0
 
 
-async def test_a_model_that_cannot_be_read_is_told_in_words_for_users(db: Database) -> None:
-    leader_term = await Reign.begin(db, settings=RestartSettings())
+async def test_an_unreadable_model_has_a_message_for_users(db: Database) -> None:
+    leader_term = await LeaderTerm.begin(db, settings=RestartSettings())
     spec = DeploymentSpec.model_validate({"engine": "transformers", "model": "path:/no/such/folder"})
     uid = (await apply_spec(db, "d", spec)).view.uid
     async with asyncio.timeout(LIMIT_S):
@@ -32,8 +32,8 @@ async def test_a_model_that_cannot_be_read_is_told_in_words_for_users(db: Databa
     assert status.message.startswith("/no/such/folder: the controller cannot read this folder")
 
 
-async def test_a_second_deployment_of_a_model_needs_no_second_reading(db: Database, tmp_path: Path) -> None:
-    leader_term = await Reign.begin(db, settings=RestartSettings())
+async def test_a_second_deployment_of_a_model_reads_nothing(db: Database, tmp_path: Path) -> None:
+    leader_term = await LeaderTerm.begin(db, settings=RestartSettings())
     folder = model_folder(tmp_path / "m", {"a": ("F16", [2**20], 2**21)})
     for name in ("first", "second"):
         model = {"engine": "transformers", "model": f"path:{folder}", "args": {"seed": len(name)}}

@@ -1,4 +1,4 @@
-"""Analyses that nobody needs end at once, whatever else the reconcilers are busy with."""
+"""Obsolete analyses are cancelled at once, however busy the reconcilers are."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -17,7 +17,7 @@ from controller.store.core.database import Database
 from controller.store.deployments import apply as deployments
 from schemas.manifest.deployment import DeploymentSpec
 from support.apply import apply_spec
-from support.leader_term import Reign
+from support.leader_term import LeaderTerm
 
 LIMIT_S = 20.0
 POLL_S = 0.005
@@ -37,8 +37,8 @@ async def until(seen: Callable[[], bool], limit_s: float = LIMIT_S) -> None:
         await asyncio.sleep(POLL_S)
 
 
-async def begun(db: Database, leader_term: Reign) -> str:
-    """The uid of a deployment whose analysis runs."""
+async def begun(db: Database, leader_term: LeaderTerm) -> str:
+    """The uid of a deployment with a running analysis."""
     uid = (await apply_spec(db, "d", spec())).view.uid
     await leader_term.instances.step([uid])
     assert leader_term.analyses.running(uid)
@@ -54,8 +54,8 @@ async def begun(db: Database, leader_term: Reign) -> str:
         ({"replicas": 3}, True),
     ],
 )
-async def test_cancels_what_was_deleted_or_has_another_input(
-    db: Database, leader_term: Reign, change: dict[str, object] | None, needed: bool
+async def test_cancels_the_analysis_of_a_deleted_or_changed_deployment(
+    db: Database, leader_term: LeaderTerm, change: dict[str, object] | None, needed: bool
 ) -> None:
     uid = await begun(db, leader_term)
     if change is None:
@@ -68,10 +68,10 @@ async def test_cancels_what_was_deleted_or_has_another_input(
     assert leader_term.analyses.running(uid) is needed
 
 
-async def test_cancels_what_is_gone(db: Database, leader_term: Reign) -> None:
+async def test_cancels_the_analysis_of_a_missing_deployment(db: Database, leader_term: LeaderTerm) -> None:
     uid = await begun(db, leader_term)
     await deployments.delete(db, "d")
-    other = await Reign.begin(db)
+    other = await LeaderTerm.begin(db)
     await other.settle()
     await CancellingReconciler(db, leader_term.analyses).step([uid])
     assert not leader_term.analyses.running(uid)
@@ -80,7 +80,7 @@ async def test_cancels_what_is_gone(db: Database, leader_term: Reign) -> None:
 
 @asynccontextmanager
 async def leading(db: Database, metrics: Metrics) -> AsyncIterator[None]:
-    """The whole reign of one term, woken by the change feed."""
+    """All loops of one term, woken by the change feed."""
     async with db.transaction() as c:
         term = await c.fetchval("update lease set term = term + 1, holder = 'test' returning term")
     leader = Leading(db, SystemClock(), metrics, ControllerSettings(), lambda: 0.0)
@@ -94,8 +94,8 @@ async def leading(db: Database, metrics: Metrics) -> AsyncIterator[None]:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def test_a_cancel_waits_for_no_step(db: Database) -> None:
-    """All workers of the instances' loop hang in a transaction; the deleted one's computation is gone all the same."""
+async def test_a_cancel_does_not_wait_for_a_step(db: Database) -> None:
+    """All workers of the instances' loop hang in a transaction; the deleted one's computation ends all the same."""
     registry = CollectorRegistry()
 
     def in_flight() -> float | None:

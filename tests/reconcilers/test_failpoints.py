@@ -1,4 +1,4 @@
-"""Crash in mid-reconcile: whatever fails at whichever await, the world comes to look as if nothing had."""
+"""Crashes within a reconcile step: whichever await fails, the state converges as if it had not."""
 
 import os
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
@@ -80,7 +80,7 @@ _undisturbed: list[dict[str, str]] = []
 
 @pytest.fixture
 async def admin(db: Database) -> AsyncIterator["asyncpg.Pool[asyncpg.Record]"]:
-    """Connections that nothing strikes."""
+    """Connections without injected faults."""
     async with asyncpg.create_pool(db.dsn, min_size=1, max_size=2) as pool:
         yield pool
 
@@ -92,7 +92,7 @@ async def play_road(shift: Shift, road: Sequence[Act] = ACTS) -> None:
 
 
 def each_once(names: Iterable[str]) -> tuple[set[str], Callable[[tuple[str, ...]], bool]]:
-    """Awaits that are not yet struck, and the answer that strikes each where it is first passed."""
+    """Awaits without a fault so far, and the function that injects one where each is first passed."""
     left = set(names)
 
     def wants(here: tuple[str, ...]) -> bool:
@@ -104,7 +104,7 @@ def each_once(names: Iterable[str]) -> tuple[set[str], Callable[[tuple[str, ...]
 
 
 async def undisturbed(db: Database, admin: "asyncpg.Pool[asyncpg.Record]") -> list[dict[str, str]]:
-    """The pictures of the road when nothing fails, and the proof that it passes every await."""
+    """The pictures of the road without faults, and the proof that it passes every await."""
     if not _undisturbed:
         points = Failpoints(AWAITS)
         shift = await Shift.begin(await World.make(db), FailingDatabase(db, points, admin), points)
@@ -123,7 +123,7 @@ async def test_the_road_passes_every_await(db: Database, admin: "asyncpg.Pool[as
 
 @pytest.mark.parametrize("kind", list(Kind))
 async def test_a_fault_at_every_await(db: Database, admin: "asyncpg.Pool[asyncpg.Record]", kind: Kind) -> None:
-    """Each await is struck once, where the road first comes by; the road goes on after each."""
+    """Each await fails once, where the road first passes it; the road continues after each."""
     left, wants = each_once(NAMES)
     expected = await undisturbed(db, admin)
     points = Failpoints(AWAITS, kind, wants)
@@ -150,7 +150,7 @@ async def test_a_single_fault(db: Database, admin: "asyncpg.Pool[asyncpg.Record]
 
 @pytest.mark.parametrize("kind", list(Kind))
 async def test_a_fault_around_an_analysis(db: Database, admin: "asyncpg.Pool[asyncpg.Record]", kind: Kind) -> None:
-    """Its result is kept by a later write, or worked out anew, and the child of a dead leader is of no account."""
+    """A later write stores its result, or it runs anew; the child of a dead leader does not matter."""
     plain = await Shift.begin(await World.make(db), db, Failpoints(AWAITS))
     await play_road(plain, ANALYSED)
     _, wants = each_once(n for n in NAMES if n.startswith(AROUND_ANALYSIS))
@@ -163,8 +163,8 @@ async def test_a_fault_around_an_analysis(db: Database, admin: "asyncpg.Pool[asy
 
 
 @pytest.mark.parametrize("kind", list(Kind))
-async def test_a_fault_while_one_is_pushed_out(db: Database, admin: "asyncpg.Pool[asyncpg.Record]", kind: Kind) -> None:
-    """One leaves and no second one, whatever fails meanwhile, and it gets its place back."""
+async def test_a_fault_during_a_preemption(db: Database, admin: "asyncpg.Pool[asyncpg.Record]", kind: Kind) -> None:
+    """Exactly one victim stops, whatever fails meanwhile, and its successor gets a place."""
     plain = await Shift.begin(await World.make(db), db, Failpoints(AWAITS))
     await play_road(plain, PREEMPTED)
     left, wants = each_once(
@@ -180,8 +180,8 @@ async def test_a_fault_while_one_is_pushed_out(db: Database, admin: "asyncpg.Poo
 
 
 @pytest.mark.parametrize("kind", list(Kind))
-async def test_a_fault_in_the_house_keeping(db: Database, admin: "asyncpg.Pool[asyncpg.Record]", kind: Kind) -> None:
-    """A violation is told however often the telling fails, and nothing else is written."""
+async def test_a_fault_in_the_housekeeping(db: Database, admin: "asyncpg.Pool[asyncpg.Record]", kind: Kind) -> None:
+    """A violation is reported however often the write fails, and nothing else is written."""
     left, wants = each_once(HOUSE)
     points = Failpoints(AWAITS, kind, wants)
     world = await World.make(db)
@@ -191,13 +191,13 @@ async def test_a_fault_in_the_house_keeping(db: Database, admin: "asyncpg.Pool[a
     while not await shift.step(shift.crew.keep_house):
         continue
     assert not left
-    told = await rows(db, "select reason from events")
-    assert {row["reason"] for row in told} == {"invariant_violated"}
-    assert len(told) <= 1 + points.strikes
+    reported = await rows(db, "select reason from events")
+    assert {row["reason"] for row in reported} == {"invariant_violated"}
+    assert len(reported) <= 1 + points.strikes
     await shift.crew.aclose()
 
 
-async def test_a_deposed_leaders_housekeeping_writes_nothing(db: Database) -> None:
+async def test_the_housekeeping_of_a_former_leader_writes_nothing(db: Database) -> None:
     old = await Crew.begin(db)
     await forget_to_bury(db)
     await Crew.begin(db)
@@ -207,7 +207,7 @@ async def test_a_deposed_leaders_housekeeping_writes_nothing(db: Database) -> No
 
 
 async def forget_to_bury(db: Database) -> None:
-    """A tombstone that stands although nothing is left of its deployment."""
+    """A tombstone without any instance."""
     await add_deployment(db, "d")
     async with db.transaction() as connection:
         await connection.execute("update deployments set deleted_at = now() - interval '1 hour'")

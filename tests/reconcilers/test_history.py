@@ -1,4 +1,4 @@
-"""The leader's history: a round takes up everything, forgets what is old, and is the leader's alone."""
+"""The leader's history: a round rolls everything up and deletes old spans; only the leader writes."""
 
 import pytest
 
@@ -16,7 +16,7 @@ async def begin(db: Database, *, keep_days: int = 14) -> History:
     return History(db, term, SystemClock(), every_s=1, keep_days=keep_days)
 
 
-async def test_a_round_rolls_up_and_forgets(db: Database) -> None:
+async def test_a_round_rolls_up_and_deletes(db: Database) -> None:
     await partitions(db)
     host = await add_host(db, "w", gpus=1)
     uid = await add_deployment(db, "d")
@@ -35,7 +35,7 @@ async def test_before_there_are_partitions_there_is_nothing_to_do(db: Database) 
     assert await rows(db, "select * from sample_minutes") == []
 
 
-async def test_who_no_longer_leads_writes_nothing(db: Database) -> None:
+async def test_a_former_leader_writes_nothing(db: Database) -> None:
     await partitions(db)
     host = await add_host(db, "w", gpus=1)
     await sample(db, host, host.gpus[0], [(10, 5.0)])

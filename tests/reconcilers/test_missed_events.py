@@ -1,4 +1,4 @@
-"""Missed events: a wake-up is never truth, so losing it costs time and nothing else."""
+"""Missed events: a hint only wakes, so losing one costs time and nothing else."""
 
 import asyncio
 import random
@@ -45,7 +45,7 @@ async def expected(db: Database) -> list[dict[str, str]]:
 
 
 async def play(world: World, act: Act, wanted: dict[str, str]) -> None:
-    """Does the act and waits until the world looks as it should."""
+    """Does the act and waits for the expected state."""
     await act.do(world)
     found: dict[str, str] = {}
     try:
@@ -60,7 +60,7 @@ async def play(world: World, act: Act, wanted: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-async def test_lost_wake_ups_cost_only_time(db: Database, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_lost_hints_cost_only_time(db: Database, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     hurry(monkeypatch)
     pictures = await expected(db)
     world = await World.make(db)

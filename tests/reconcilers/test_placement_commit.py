@@ -127,7 +127,7 @@ async def test_host_memory_that_is_reserved_meanwhile_is_not_given_away(db: Data
 
 
 async def test_of_two_at_once_that_want_the_last_gpu_one_commits(db: Database) -> None:
-    """N2: by the locks, in whatever order they come; the other is left out and harms nobody."""
+    """N2: by the locks, in whatever order they come; the other is left out and affects no other."""
     host = await add_host(db, "w", gpus=1)
     for n in range(10):
         pair = [await waiting(db, f"d{n}-{side}") for side in "ab"]

@@ -1,11 +1,11 @@
-"""Who is served when, and that nobody is given what another holds, whatever the order and whoever leads."""
+"""The order of placement; claims are never given twice, whatever the order and the leader."""
 
 from itertools import permutations
 
 import pytest
 
 from controller.store.core.database import Database
-from support.leader_term import Reign
+from support.leader_term import LeaderTerm
 from support.ledger import add_deployment, add_host, report, rows
 
 _GPUS = "select device, exclusive from claims where device like 'GPU-%' order by device"
@@ -21,7 +21,7 @@ async def test_two_two_and_four_take_eight_gpus(db: Database, order: tuple[str, 
     """N9: in every order of arrival, another leader with empty caches before each."""
     await add_host(db, "w", gpus=8)
     for name in order:
-        leader_term = await Reign.begin(db)
+        leader_term = await LeaderTerm.begin(db)
         await add_deployment(db, name, **ASKS[name])
         await leader_term.settle()
         await leader_term.aclose()
@@ -31,8 +31,8 @@ async def test_two_two_and_four_take_eight_gpus(db: Database, order: tuple[str, 
     assert await rows(db, "select 1 from instances where phase <> 'scheduled'") == []
 
 
-async def test_a_gpu_that_nobody_can_read_is_not_given_away(db: Database, leader_term: Reign) -> None:
-    """N7: unknown is not empty: who runs there stays, and nobody comes."""
+async def test_an_unreadable_gpu_is_not_claimed(db: Database, leader_term: LeaderTerm) -> None:
+    """N7: unknown is not empty: running instances stay, and no new one is placed there."""
     await add_host(db, "w", gpus=2)
     await add_deployment(db, "first", resources={"gpus": 1})
     await leader_term.settle()
@@ -49,8 +49,8 @@ async def test_a_gpu_that_nobody_can_read_is_not_given_away(db: Database, leader
     ]
 
 
-async def test_priority_goes_before_age_and_age_before_chance(db: Database, leader_term: Reign) -> None:
-    """N4: of those who wait, the oldest of the highest priority that fits."""
+async def test_priority_comes_before_age(db: Database, leader_term: LeaderTerm) -> None:
+    """N4: of the pending instances the oldest of the highest priority that fits."""
     await add_host(db, "w", gpus=2)
     await add_deployment(db, "holder", resources={"gpus": 2})
     await leader_term.settle()

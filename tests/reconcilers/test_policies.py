@@ -1,4 +1,4 @@
-"""Policies on a real database: each action once, whatever happens around it, and only where all still is as it was."""
+"""Policies on a real database: each action once, and only on the state that it was decided on."""
 
 from datetime import datetime
 from typing import Any
@@ -12,7 +12,7 @@ from controller.store.deployments import apply as deployments
 from controller.store.views.metrics import INLINE, Figures, read_figures
 from schemas.manifest.deployment import DeploymentSpec
 from support.apply import apply_spec
-from support.leader_term import Reign
+from support.leader_term import LeaderTerm
 from support.ledger import GIB, add_deployment, add_host, claim, report, rows
 from support.policed import DEVICE_GIB, STOP_IDLE, Policed, settle
 from support.stale import PastDatabase, moments
@@ -46,12 +46,12 @@ async def test_an_idle_deployment_is_stopped_once_with_its_evidence(world: Polic
     assert (row["acted"], row["verdict"]) == ("stop", "idle")
 
 
-async def test_the_stop_is_the_ordinary_one_with_its_drain_time(db: Database, world: Policed) -> None:
-    """U33, U35: a restart policy changes nothing; a user's start resumes it; its new epoch begins a window anew."""
+async def test_a_policys_stop_is_drained_like_any_other(db: Database, world: Policed) -> None:
+    """U33, U35: `restart` changes nothing; a user's start resumes it; the new epoch begins a new window."""
     await world.deployment(restart="always", drain_time="8s")
     await world.idle("d-0")
     await settle(await world.leader())
-    leader_term = await Reign.begin(db)
+    leader_term = await LeaderTerm.begin(db)
     await leader_term.step()
     (instance,) = await rows(db, "select phase, stop_reason from instances")
     assert (instance["phase"], instance["stop_reason"]) == ("stopping", "policy_idle")
@@ -60,7 +60,7 @@ async def test_the_stop_is_the_ordinary_one_with_its_drain_time(db: Database, wo
     await leader_term.aclose()
 
 
-async def test_start_resumes_and_ends_what_was_freed(world: Policed) -> None:
+async def test_a_start_resumes_and_ends_the_action(world: Policed) -> None:
     await world.deployment()
     await world.idle("d-0")
     leader = await world.leader()
@@ -78,7 +78,7 @@ async def test_start_resumes_and_ends_what_was_freed(world: Policed) -> None:
     assert len(await world.actions()) == 1
 
 
-async def test_an_unchanged_apply_clears_nothing_a_changed_one_does(world: Policed) -> None:
+async def test_a_changed_apply_clears_the_intent_and_an_unchanged_one_does_not(world: Policed) -> None:
     uid = await world.deployment()
     await world.idle("d-0")
     leader = await world.leader()
@@ -101,7 +101,7 @@ async def test_u32_a_deployment_stops_only_if_all_replicas_are_idle(world: Polic
     assert [v for v, _ in (await world.verdicts()).values()] == ["idle", "idle", "idle", "busy"]
 
 
-async def test_u32_scale_down_takes_the_idle_replica(db: Database, world: Policed) -> None:
+async def test_u32_scale_down_stops_the_idle_replica(db: Database, world: Policed) -> None:
     await world.deployment(replicas=4, utilization_policy={**STOP_IDLE, "action": "scale_down"})
     await world.idle("d-2")
     for busy in ("d-0", "d-1", "d-3"):
@@ -109,14 +109,14 @@ async def test_u32_scale_down_takes_the_idle_replica(db: Database, world: Police
     leader = await world.leader()
     await settle(leader)
     assert await world.intents() == [("policy", 3, ["d-2"])]
-    leader_term = await Reign.begin(db)
+    leader_term = await LeaderTerm.begin(db)
     await leader_term.step()
     going = await rows(db, "select id, stop_reason from instances where phase = 'stopping'")
     assert [(r["id"], r["stop_reason"]) for r in going] == [("d-2", "policy_idle")]
     await leader_term.aclose()
 
 
-async def test_scale_down_leaves_one(world: Policed) -> None:
+async def test_scale_down_keeps_one_replica(world: Policed) -> None:
     await world.deployment(replicas=3, utilization_policy={**STOP_IDLE, "action": "scale_down"})
     await world.idle("d-0", "d-1", "d-2")
     await settle(await world.leader())
@@ -125,7 +125,7 @@ async def test_scale_down_leaves_one(world: Policed) -> None:
     assert len(intent[2]) == 2
 
 
-async def test_u32_notify_tells_of_each_replica_once(world: Policed) -> None:
+async def test_u32_notify_reports_each_replica_once(world: Policed) -> None:
     await world.deployment(replicas=2, utilization_policy={**STOP_IDLE, "action": "notify"})
     await world.idle("d-0", "d-1")
     leader = await world.leader()
@@ -136,22 +136,22 @@ async def test_u32_notify_tells_of_each_replica_once(world: Policed) -> None:
 
 
 @pytest.mark.parametrize("action", ["stop", "scale_down", "notify"])
-async def test_a_dry_run_only_tells(world: Policed, action: str) -> None:
+async def test_a_dry_run_only_reports(world: Policed, action: str) -> None:
     rule = {**STOP_IDLE, "action": action, "dry_run": True, "webhook": "http://127.0.0.1:9/hook"}
     await world.deployment(replicas=2, utilization_policy=rule)
     await world.idle("d-0", "d-1")
     leader = await world.leader()
     await settle(leader)
     await settle(leader)
-    told = await world.events()
-    assert set(told) == {f"policy_would_{action}"}
+    reported = await world.events()
+    assert set(reported) == {f"policy_would_{action}"}
     assert await world.intents() == []
     actions = await world.actions()
-    assert len(actions) == len(told) == len(await rows(world.db, "select 1 from webhook_deliveries"))
+    assert len(actions) == len(reported) == len(await rows(world.db, "select 1 from webhook_deliveries"))
     assert all(a["dry_run"] and a["ended_at"] is not None for a in actions)
 
 
-async def test_a_deposed_leader_writes_nothing(world: Policed) -> None:
+async def test_a_former_leader_writes_nothing(world: Policed) -> None:
     await world.deployment()
     await world.idle("d-0")
     old = await world.leader()
@@ -176,7 +176,7 @@ MEANWHILE = {
 
 
 @pytest.mark.parametrize("what", MEANWHILE)
-async def test_what_changed_meanwhile_is_decided_anew(world: Policed, what: str) -> None:
+async def test_a_change_in_between_is_decided_anew(world: Policed, what: str) -> None:
     await world.policy("rule", action="scale_down")
     await world.deployment(replicas=2, utilization_policy="rule")
     await world.idle("d-0")
@@ -190,7 +190,7 @@ async def test_what_changed_meanwhile_is_decided_anew(world: Policed, what: str)
     assert not [i for i in await world.intents() if i[0] == "policy"]
 
 
-async def test_what_a_deleted_deployment_freed_ends(world: Policed) -> None:
+async def test_a_deletion_ends_the_action(world: Policed) -> None:
     uid = await world.deployment()
     await world.idle("d-0")
     leader = await world.leader()
@@ -209,11 +209,11 @@ async def test_what_a_deleted_deployment_freed_ends(world: Policed) -> None:
 
 
 async def test_freed_gpu_seconds_are_read_from_the_actions(world: Policed) -> None:
-    """From the action on until the GPUs are wanted again; what was only told frees nothing."""
+    """From the action until the GPUs are wanted again; a dry run frees nothing."""
     await world.deployment(replicas=2)
     await world.idle("d-0", "d-1")
-    await world.deployment("told", utilization_policy={**STOP_IDLE, "dry_run": True})
-    await world.idle("told-0")
+    await world.deployment("reported", utilization_policy={**STOP_IDLE, "dry_run": True})
+    await world.idle("reported-0")
     await settle(await world.leader())
     await world.write("update policy_actions set at = at - interval '100 s', ended_at = at - interval '50 s'")
     async with world.db.snapshot() as connection:
@@ -222,11 +222,11 @@ async def test_freed_gpu_seconds_are_read_from_the_actions(world: Policed) -> No
     assert 'gpuward_policy_gpu_seconds_freed_total{policy="rule"} 12.5' in text
 
 
-async def test_running_since_is_of_the_present_epoch(db: Database) -> None:
-    """Faltering and back keeps it; a new epoch begins without."""
+async def test_running_since_belongs_to_the_current_epoch(db: Database) -> None:
+    """An unhealthy spell keeps it; a new epoch begins without."""
     await add_host(db, "w")
     await add_deployment(db, "d", resources={"gpus": 1})
-    leader_term = await Reign.begin(db)
+    leader_term = await LeaderTerm.begin(db)
 
     async def after(state: str, **fields: Any) -> datetime | None:
         (instance,) = await rows(db, "select id from instances")

@@ -1,4 +1,4 @@
-"""Crash around a policy's action: whatever fails at whichever await, it is done once and told once."""
+"""Crashes around a policy's action: whichever await fails, it is taken and reported once."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -28,13 +28,13 @@ STEP_LIMIT_S = 30.0
 
 @pytest.fixture
 async def admin(db: Database) -> AsyncIterator["asyncpg.Pool[asyncpg.Record]"]:
-    """Connections that nothing strikes."""
+    """Connections without injected faults."""
     async with asyncpg.create_pool(db.dsn, min_size=1, max_size=2) as pool:
         yield pool
 
 
 async def step(world: Policed, database: Database, points: Failpoints) -> bool:
-    """One step of a new leader, as the loop would take it; whether it came through."""
+    """One step of a new leader, as the loop would run it; returns whether it succeeded."""
     leader = await world.leader(database)
 
     async def limited() -> None:
@@ -55,7 +55,7 @@ async def step(world: Policed, database: Database, points: Failpoints) -> bool:
 async def test_an_action_is_taken_once_whatever_fails(
     db: Database, admin: "asyncpg.Pool[asyncpg.Record]", kind: Kind
 ) -> None:
-    """Each await is struck once; after each a new leader takes over, which has nothing but the rows."""
+    """Each await fails once; after each a new leader takes over with nothing but the rows."""
     struck: set[str] = set()
 
     def wants(here: tuple[str, ...]) -> bool:

@@ -1,4 +1,4 @@
-"""How telemetry becomes verdicts on a real database: whose it is, from when on, and what wakes a step."""
+"""How telemetry becomes verdicts on a real database, and what wakes a step."""
 
 import pytest
 
@@ -13,7 +13,7 @@ async def world(db: Database) -> Policed:
     return await Policed.make(db)
 
 
-async def test_not_knowing_ends_no_episode_being_busy_does(world: Policed) -> None:
+async def test_a_busy_verdict_ends_an_episode_and_an_unknown_one_does_not(world: Policed) -> None:
     await world.deployment(utilization_policy={**STOP_IDLE, "action": "notify"})
     await world.idle("d-0")
     leader = await world.leader()
@@ -32,23 +32,23 @@ async def test_not_knowing_ends_no_episode_being_busy_does(world: Policed) -> No
     assert len(await world.actions()) == 2
 
 
-async def test_u44_who_shares_a_gpu_is_judged_by_its_own_processes(world: Policed) -> None:
+async def test_u44_an_instance_on_a_shared_gpu_is_judged_by_its_own_processes(world: Policed) -> None:
     first = await world.deployment("first", replicas=0)
     second = await world.deployment("second", replicas=0)
     await world.write("update deployments set spec = jsonb_set(spec, '{replicas}', '1')")
     gpu = world.host.gpus[0]
     await world.instance(first, "works", gpu=gpu, mib=1024)
     await world.instance(second, "sleeps", gpu=gpu, mib=2048)
-    told = [["works", 1, 0, 95.0, 95.0, 0], ["sleeps", 1, 0, 0.0, 0.0, 0]]
+    reported = [["works", 1, 0, 95.0, 95.0, 0], ["sleeps", 1, 0, 0.0, 0.0, 0]]
     await world.samples("works", steady(95))
-    await world.write("update samples set processes = $1", told)
+    await world.write("update samples set processes = $1", reported)
     await settle(await world.leader())
     assert await world.verdicts() == {"sleeps": ("idle", "idle"), "works": ("busy", "busy")}
     (action,) = await world.actions()
     assert (action["instances"], action["gpus"]) == (["sleeps"], 0.05)
 
 
-async def test_u44_where_the_driver_tells_nothing_nobody_is_stopped(world: Policed) -> None:
+async def test_u44_without_process_utilization_nothing_is_stopped(world: Policed) -> None:
     uid = await world.deployment(replicas=0)
     await world.write("update deployments set spec = jsonb_set(spec, '{replicas}', '1')")
     await world.instance(uid, "shares", mib=1024)
@@ -75,7 +75,7 @@ async def test_u43_the_default_applies_changes_and_ends(world: Policed) -> None:
 
 
 async def test_a_new_leader_judges_as_the_old_one_did(world: Policed) -> None:
-    """No window begins anew: what is idle is so at once; and none is shortened: an old high sample still counts."""
+    """Windows continue: an idle instance is idle at once, and an old high sample still counts."""
     await world.deployment("idle")
     await world.deployment("busy", utilization_policy={**STOP_IDLE, "action": "notify"})
     await world.idle("idle-0")
@@ -90,7 +90,7 @@ async def test_a_new_leader_judges_as_the_old_one_did(world: Policed) -> None:
     assert len(await world.actions()) == 1
 
 
-async def test_samples_that_come_wake_only_where_there_is_something_to_do(world: Policed) -> None:
+async def test_new_samples_wake_only_deployments_that_need_a_step(world: Policed) -> None:
     uid = await world.deployment()
     await world.samples("d-0", steady(95, newest=11))
     leader = await world.leader()
@@ -105,7 +105,7 @@ async def test_samples_that_come_wake_only_where_there_is_something_to_do(world:
     assert await leader.watch.look() == set()
 
 
-async def test_samples_that_a_step_took_in_are_judged_by_the_next_look(world: Policed) -> None:
+async def test_samples_read_by_a_step_are_judged_by_the_next_look(world: Policed) -> None:
     first, second = await world.deployment("first"), await world.deployment("second")
     for name in ("first-0", "second-0"):
         await world.samples(name, steady(95, newest=11))
@@ -127,7 +127,7 @@ async def test_silence_is_noticed_without_a_sample(world: Policed) -> None:
 
 
 async def test_a_longer_window_reads_the_past_that_it_needs(world: Policed) -> None:
-    """U42: a changed window counts from samples that were there before."""
+    """U42: a changed window uses existing samples."""
     policy = await world.policy("rule", action="notify")
     await world.deployment(utilization_policy="rule")
     await world.samples("d-0", steady(0, to=2000))
@@ -149,8 +149,8 @@ async def test_a_longer_window_reads_the_past_that_it_needs(world: Policed) -> N
     assert (row["verdict"], row["policy_generation"], str(row["policy_uid"])) == ("idle", 2, policy)
 
 
-async def test_the_past_is_read_in_portions_and_looks_go_on_meanwhile(world: Policed) -> None:
-    """An instance of which the past is not read yet is not judged, nor is what it was before."""
+async def test_the_past_is_read_in_portions_between_looks(world: Policed) -> None:
+    """An instance whose past is not read yet is not judged."""
     uids = [await world.deployment(name) for name in ("first", "second")]
     leader = await world.leader()
     await settle(leader)

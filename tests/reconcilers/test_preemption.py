@@ -1,9 +1,9 @@
-"""Who may push others out does so once, by an ordinary stop; who was pushed out queues again with its age."""
+"""Preemption happens once, by an ordinary stop; the victim is requeued with its queue time."""
 
 from typing import Any
 
 from controller.store.core.database import Database
-from support.leader_term import Reign
+from support.leader_term import LeaderTerm
 from support.ledger import add_deployment, add_host, report, rows
 
 _LOOK = """
@@ -18,7 +18,7 @@ async def look(db: Database) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
-async def run(db: Database, leader_term: Reign, name: str, **fields: Any) -> str:
+async def run(db: Database, leader_term: LeaderTerm, name: str, **fields: Any) -> str:
     await add_deployment(db, name, **fields)
     await leader_term.settle()
     (one,) = (await look(db))[name]
@@ -27,7 +27,7 @@ async def run(db: Database, leader_term: Reign, name: str, **fields: Any) -> str
     return str(one["id"])
 
 
-async def test_the_lowest_goes_gracefully_and_its_room_is_kept(db: Database, leader_term: Reign) -> None:
+async def test_the_lowest_priority_is_drained_and_its_capacity_reserved(db: Database, leader_term: LeaderTerm) -> None:
     await add_host(db, "w", gpus=2)
     low = await run(db, leader_term, "low", priority=10, resources={"gpus": 1})
     mid = await run(db, leader_term, "mid", priority=20, resources={"gpus": 1})
@@ -35,12 +35,16 @@ async def test_the_lowest_goes_gracefully_and_its_room_is_kept(db: Database, lea
     await leader_term.settle()
     seen = await look(db)
     (high,) = seen["high"]
-    victim, heir = sorted(seen["low"], key=lambda row: row["id"] != low)
+    victim, successor = sorted(seen["low"], key=lambda row: row["id"] != low)
     assert (victim["phase"], victim["stop_reason"], victim["pushed_out_for"]) == ("stopping", "preempted", high["id"])
-    assert (heir["phase"], heir["replaces"], heir["created_at"]) == ("pending", low, victim["created_at"])
+    assert (successor["phase"], successor["replaces"], successor["created_at"]) == (
+        "pending",
+        low,
+        victim["created_at"],
+    )
     assert (high["phase"], high["reason"]) == ("pending", "preempting")
     assert [row["phase"] for row in seen["mid"]] == ["running"]
-    # One of the same age as nobody, higher than the victim: it would fit into the room that is kept.
+    # A new one with a higher priority than the victim: it would fit into the reserved capacity.
     await add_deployment(db, "thief", priority=15, resources={"gpus": 1})
     await leader_term.settle()
     await report(db, low, "exited", reason="stopped", code=0)
@@ -50,27 +54,27 @@ async def test_the_lowest_goes_gracefully_and_its_room_is_kept(db: Database, lea
     assert [row["phase"] for row in (*seen["thief"], *seen["low"])] == ["pending", "pending"]
     assert [row["id"] for row in seen["mid"]] == [mid]
     events = await rows(db, "select reason, objects, evidence from events where reason in ('preempting', 'stopping')")
-    pushed = next(e for e in events if e["reason"] == "preempting")
-    assert {f"instance:{low}", f"instance:{high['id']}"} <= set(pushed["objects"])
-    assert pushed["evidence"]["leave"] == [{"instance": low, "priority": 10, "gpus": 1}]
+    preempting = next(e for e in events if e["reason"] == "preempting")
+    assert {f"instance:{low}", f"instance:{high['id']}"} <= set(preempting["objects"])
+    assert preempting["evidence"]["leave"] == [{"instance": low, "priority": 10, "gpus": 1}]
     assert [e["evidence"]["reason"] for e in events if e["reason"] == "stopping"] == ["preempted"]
 
 
-async def test_a_change_of_leader_pushes_nobody_out_twice(db: Database, leader_term: Reign) -> None:
+async def test_a_change_of_leader_preempts_nothing_twice(db: Database, leader_term: LeaderTerm) -> None:
     await add_host(db, "w", gpus=2)
     for name in ("a", "b"):
         await run(db, leader_term, name, priority=10, resources={"gpus": 1})
     await add_deployment(db, "high", priority=50, preempt=True, resources={"gpus": 1})
     await leader_term.settle()
     for _ in range(3):
-        other = await Reign.begin(db)
+        other = await LeaderTerm.begin(db)
         await other.settle()
         await other.aclose()
     stopping = [row["id"] for one in (await look(db)).values() for row in one if row["phase"] == "stopping"]
     assert len(stopping) == 1
 
 
-async def test_nobody_leaves_for_one_who_would_not_fit_or_may_not_push(db: Database, leader_term: Reign) -> None:
+async def test_nothing_is_preempted_without_fit_or_permission(db: Database, leader_term: LeaderTerm) -> None:
     await add_host(db, "w", gpus=2)
     await run(db, leader_term, "low", priority=10, resources={"gpus": 1})
     await add_deployment(db, "huge", priority=50, preempt=True, resources={"gpus": 3})
@@ -83,8 +87,8 @@ async def test_nobody_leaves_for_one_who_would_not_fit_or_may_not_push(db: Datab
     assert await rows(db, "select 1 from instances where pushed_out_for is not null") == []
 
 
-async def test_a_deployment_that_is_deleted_meanwhile_leaves_the_victims_heir_its_place(
-    db: Database, leader_term: Reign
+async def test_when_the_preemptor_is_deleted_the_victims_successor_gets_its_place(
+    db: Database, leader_term: LeaderTerm
 ) -> None:
     await add_host(db, "w", gpus=1)
     low = await run(db, leader_term, "low", priority=10, resources={"gpus": 1})
@@ -100,7 +104,7 @@ async def test_a_deployment_that_is_deleted_meanwhile_leaves_the_victims_heir_it
     assert [row["phase"] for row in seen["low"]] == ["scheduled"]
 
 
-async def test_room_is_kept_for_who_has_waited_long(db: Database, leader_term: Reign) -> None:
+async def test_capacity_is_reserved_after_a_long_wait(db: Database, leader_term: LeaderTerm) -> None:
     await add_host(db, "w", gpus=2)
     first = await run(db, leader_term, "first", resources={"gpus": 1})
     await add_deployment(db, "big", resources={"gpus": 2})
@@ -123,8 +127,8 @@ async def test_room_is_kept_for_who_has_waited_long(db: Database, leader_term: R
     assert [row["phase"] for row in (*seen["big"], *seen["small"])] == ["scheduled", "pending"]
 
 
-async def test_whose_victim_is_lost_with_its_worker_pushes_out_another(db: Database, leader_term: Reign) -> None:
-    """Nobody can say when the lost one's fence is over, so its room is nothing to wait for."""
+async def test_after_a_victims_worker_is_lost_another_is_preempted(db: Database, leader_term: LeaderTerm) -> None:
+    """The end of the lost victim's fence is unknown, so its capacity is not awaited."""
     await add_host(db, "w1", gpus=1)
     await add_host(db, "w2", gpus=1)
     for name in ("a", "b"):

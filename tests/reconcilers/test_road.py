@@ -1,4 +1,4 @@
-"""The road of a deployment through reconcilers, placement and the ledger, with the agent's word written by hand."""
+"""The road of a deployment through reconcilers, placement and the ledger, with agents' reports written by hand."""
 
 import asyncio
 
@@ -8,7 +8,7 @@ from controller.domain.restarts import RestartSettings
 from controller.runtime.outcome import StaleError
 from controller.store.core.database import Database
 from controller.store.placement.commit import PlacedStart
-from support.leader_term import Reign
+from support.leader_term import LeaderTerm
 from support.ledger import GIB, add_deployment, add_host, report, rows
 
 
@@ -17,12 +17,12 @@ async def sql(db: Database, statement: str, *args: object) -> None:
         await c.execute(statement, *args)
 
 
-async def one(leader_term: Reign) -> dict:
+async def one(leader_term: LeaderTerm) -> dict:
     (only,) = await leader_term.picture()
     return only
 
 
-async def test_from_wanted_to_running_to_gone(db: Database, leader_term: Reign) -> None:
+async def test_from_wanted_to_running_to_gone(db: Database, leader_term: LeaderTerm) -> None:
     await add_host(db, "w")
     uid = await add_deployment(db, "d", resources={"gpus": 2})
     await leader_term.settle()
@@ -49,7 +49,7 @@ async def test_from_wanted_to_running_to_gone(db: Database, leader_term: Reign) 
     assert await rows(db, "select 1 from devices where claims > 0 or claimed_mib > 0") == []
 
 
-async def test_a_restart_in_place_takes_a_new_epoch_and_the_same_gpus(db: Database, leader_term: Reign) -> None:
+async def test_a_restart_in_place_takes_a_new_epoch_and_the_same_gpus(db: Database, leader_term: LeaderTerm) -> None:
     await add_host(db, "w")
     await add_deployment(db, "d", resources={"gpus": 1})
     await leader_term.settle()
@@ -64,7 +64,7 @@ async def test_a_restart_in_place_takes_a_new_epoch_and_the_same_gpus(db: Databa
     assert claims["n"] == 2
 
 
-async def test_the_third_failure_moves_it_to_another_worker(db: Database, leader_term: Reign) -> None:
+async def test_the_third_failure_places_it_on_another_worker(db: Database, leader_term: LeaderTerm) -> None:
     first, second = await add_host(db, "w1"), await add_host(db, "w2")
     await add_deployment(db, "d", resources={"gpus": 1})
     await leader_term.settle()
@@ -78,13 +78,13 @@ async def test_the_third_failure_moves_it_to_another_worker(db: Database, leader
     assert moved["devices"][0] in elsewhere.gpus
 
 
-async def test_whole_and_shared_asks_get_distinct_gpus_and_the_ninth_waits(db: Database, leader_term: Reign) -> None:
+async def test_whole_and_shared_asks_get_distinct_gpus(db: Database, leader_term: LeaderTerm) -> None:
     await add_host(db, "w", gpus=8, gib=40)
     await add_deployment(db, "a", replicas=2, resources={"gpus": 1})
     await add_deployment(db, "b", replicas=2, resources={"gpus": 1, "gpu_memory": "36GiB"})
     await leader_term.settle()
     await leader_term.aclose()
-    successor = await Reign.begin(db)
+    successor = await LeaderTerm.begin(db)
     await add_deployment(db, "c", replicas=4, resources={"gpus": 1})
     await successor.settle()
     used = [d for i in await successor.picture() for d in i["devices"] if d.startswith("GPU-")]
@@ -107,16 +107,16 @@ async def test_whole_and_shared_asks_get_distinct_gpus_and_the_ninth_waits(db: D
     await successor.aclose()
 
 
-async def test_a_deposed_leader_writes_nothing(db: Database, leader_term: Reign) -> None:
+async def test_a_former_leader_writes_nothing(db: Database, leader_term: LeaderTerm) -> None:
     await add_host(db, "w")
     await add_deployment(db, "d", resources={"gpus": 1})
-    await Reign.begin(db)
+    await LeaderTerm.begin(db)
     with pytest.raises(StaleError):
         await leader_term.step()
     assert await leader_term.picture() == []
 
 
-async def test_a_worker_cordoned_after_the_look_is_not_used(db: Database, leader_term: Reign) -> None:
+async def test_a_worker_cordoned_after_the_read_is_not_used(db: Database, leader_term: LeaderTerm) -> None:
     await add_host(db, "w")
     await add_deployment(db, "d", resources={"gpus": 1})
     await leader_term.instances.step(list(await leader_term.instances.list_keys()))
@@ -129,8 +129,8 @@ async def test_a_worker_cordoned_after_the_look_is_not_used(db: Database, leader
     assert (waits["phase"], waits["reason"], waits["devices"]) == ("pending", "cordoned", [])
 
 
-async def test_a_deployment_deleted_after_the_look_gets_nothing(db: Database, leader_term: Reign) -> None:
-    """N1: the result is dropped and no claim is left."""
+async def test_a_deployment_deleted_after_the_read_gets_nothing(db: Database, leader_term: LeaderTerm) -> None:
+    """N1: the result is dropped and no claim remains."""
     await add_host(db, "w")
     uid = await add_deployment(db, "d", resources={"gpus": 1})
     await leader_term.instances.step([uid])
@@ -144,12 +144,12 @@ async def test_a_deployment_deleted_after_the_look_gets_nothing(db: Database, le
 
 
 async def test_two_deciders_one_gpu(db: Database) -> None:
-    """N2: both saw the same free GPU; exactly one commit holds, and the other is told."""
+    """N2: both saw the same free GPU; exactly one commit succeeds, and the other is refused."""
     await add_host(db, "w", gpus=1)
     await add_deployment(db, "d", replicas=2, resources={"gpus": 1})
-    leader_term = await Reign.begin(db)
+    leader_term = await LeaderTerm.begin(db)
     await leader_term.instances.step(list(await leader_term.instances.list_keys()))
-    other = Reign(db, leader_term.placement._term)
+    other = LeaderTerm(db, leader_term.placement._term)
     plans = []
     for decider, pick in ((leader_term, 0), (other, 1)):
         waiting = (await decider.placement._observe())[0].instances
@@ -163,7 +163,7 @@ async def test_two_deciders_one_gpu(db: Database) -> None:
     await other.aclose()
 
 
-async def test_analysis_runs_in_a_child_and_its_result_places_the_instance(db: Database, leader_term: Reign) -> None:
+async def test_an_analysis_runs_in_a_child_and_leads_to_placement(db: Database, leader_term: LeaderTerm) -> None:
     await add_host(db, "w")
     await add_deployment(db, "d", args={"analysis_seconds": 0.2, "memory": "10GiB"})
     await leader_term.instances.step(list(await leader_term.instances.list_keys()))
@@ -177,7 +177,7 @@ async def test_analysis_runs_in_a_child_and_its_result_places_the_instance(db: D
     assert claim == {"memory_mib": 10 * GIB, "exclusive": False}
 
 
-async def test_deletion_cancels_the_analysis(db: Database, leader_term: Reign) -> None:
+async def test_deletion_cancels_the_analysis(db: Database, leader_term: LeaderTerm) -> None:
     await add_host(db, "w")
     uid = await add_deployment(db, "d", args={"analysis_seconds": 30, "memory": "10GiB"})
     await leader_term.instances.step([uid])
@@ -188,7 +188,7 @@ async def test_deletion_cancels_the_analysis(db: Database, leader_term: Reign) -
     assert await rows(db, "select 1 from deployments") == []
 
 
-async def test_a_silent_workers_instance_is_replaced_and_fenced(db: Database, leader_term: Reign) -> None:
+async def test_a_silent_workers_instance_is_replaced_and_fenced(db: Database, leader_term: LeaderTerm) -> None:
     await add_host(db, "w1")
     await add_deployment(db, "d", resources={"gpus": 1})
     await leader_term.settle()
@@ -212,8 +212,8 @@ async def test_a_silent_workers_instance_is_replaced_and_fenced(db: Database, le
     assert [i["id"] for i in await leader_term.picture()] == [second["id"]]
 
 
-async def test_a_back_off_is_kept(db: Database) -> None:
-    leader_term = await Reign.begin(db, settings=RestartSettings(base_s=100))
+async def test_a_backoff_is_kept(db: Database) -> None:
+    leader_term = await LeaderTerm.begin(db, settings=RestartSettings(base_s=100))
     await add_host(db, "w")
     await add_deployment(db, "d", resources={"gpus": 1})
     await leader_term.settle()
@@ -225,14 +225,14 @@ async def test_a_back_off_is_kept(db: Database) -> None:
     await leader_term.aclose()
 
 
-async def test_a_spec_of_another_version_waits_alone(db: Database, leader_term: Reign) -> None:
-    """What this version cannot run must not keep others from being placed."""
+async def test_a_spec_that_this_version_cannot_run_blocks_no_other(db: Database, leader_term: LeaderTerm) -> None:
+    """A spec that this version cannot run does not keep others from being placed."""
     await add_host(db, "w")
     strange = await add_deployment(db, "strange", resources={"gpus": 1})
     await add_deployment(db, "plain", resources={"gpus": 1})
     await leader_term.instances.step(sorted(await leader_term.instances.list_keys()))
     await sql(db, 'update revisions set spec = spec || \'{"engine": "warp"}\' where deployment_uid = $1', strange)
-    other = Reign(db, leader_term.placement._term)  # which has not seen the spec as it was
+    other = LeaderTerm(db, leader_term.placement._term)  # which has not seen the spec as it was
     await other.placement.step(["all"])
     await other.aclose()
     found = await rows(
@@ -245,8 +245,8 @@ async def test_a_spec_of_another_version_waits_alone(db: Database, leader_term: 
     ]
 
 
-async def test_spread_counts_what_came_and_went(db: Database, leader_term: Reign) -> None:
-    """The cache of who runs where follows releases and new places."""
+async def test_spread_counts_released_and_new_places(db: Database, leader_term: LeaderTerm) -> None:
+    """The inventory cache follows releases and new places."""
     for name in ("w1", "w2"):
         await add_host(db, name, gpus=2)
     await add_deployment(db, "a", replicas=2, resources={"gpus": 1}, placement={"strategy": "spread"})

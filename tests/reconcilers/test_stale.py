@@ -1,4 +1,4 @@
-"""Stale state: a reconciler that acts on what an earlier moment showed writes nothing wrong."""
+"""Stale state: a reconciler that acts on an earlier snapshot writes nothing wrong."""
 
 import os
 from collections import Counter
@@ -27,8 +27,8 @@ async def begin(db: Database) -> Shift:
 
 
 @pytest.mark.parametrize("offset", range(len(LAGS)) if NIGHTLY else (0,))
-async def test_an_older_snapshot_does_no_harm(db: Database, offset: int) -> None:
-    """At each moment a second crew of the same term acts on an earlier one; the road's pictures stay the same."""
+async def test_an_older_snapshot_changes_nothing(db: Database, offset: int) -> None:
+    """At each moment a second crew of the same term acts on an earlier snapshot; the pictures stay the same."""
     plain = await begin(db)
     for act in ACTS:
         await plain.play(act)
@@ -58,7 +58,7 @@ async def test_an_older_snapshot_does_no_harm(db: Database, offset: int) -> None
     assert lost.keys() == {"workers", "instances", "placement"}, "not all of them were ever stale"
 
 
-async def test_a_worker_heard_of_since_is_not_given_up(db: Database) -> None:
+async def test_a_worker_that_reported_since_is_not_lost(db: Database) -> None:
     shift = await begin(db)
     await shift.play(ACTS[0])
     w2 = shift.world.workers["w2"].id
@@ -72,8 +72,8 @@ async def test_a_worker_heard_of_since_is_not_given_up(db: Database) -> None:
     await shift.crew.aclose()
 
 
-async def test_a_step_that_was_overtaken_tells_nothing_twice(db: Database) -> None:
-    """An event alone hangs on no row whose phase could guard it."""
+async def test_an_outdated_step_writes_no_event_twice(db: Database) -> None:
+    """An event alone has no row whose phase could guard it."""
     shift = await begin(db)
     await shift.play(ACTS[0])
     instance = (await shift.world.instances("whole"))[0]
@@ -87,8 +87,8 @@ async def test_a_step_that_was_overtaken_tells_nothing_twice(db: Database) -> No
     await shift.crew.aclose()
 
 
-async def test_room_of_a_lost_race_can_be_given_again(db: Database) -> None:
-    """What the inventory had set aside in memory comes back, though no row of the device has changed."""
+async def test_capacity_of_a_lost_race_can_be_claimed_again(db: Database) -> None:
+    """Capacity that the inventory reserved in memory is released, though no row of the device has changed."""
     await add_host(db, "w", gpus=1)
     await add_deployment(db, "d", resources={"gpus": 1})
     crew = await Crew.begin(db)

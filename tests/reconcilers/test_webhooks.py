@@ -1,4 +1,4 @@
-"""Webhooks to a real receiver: signed, tried a bounded number of times under one id, given up with an event."""
+"""Webhooks to a real receiver: signed, retried a limited number of times with one id, given up with an event."""
 
 from dataclasses import replace
 
@@ -33,7 +33,7 @@ async def due(db: Database) -> list[Delivery]:
 
 
 async def deliver(db: Database, settings: WebhookSettings = AT_ONCE) -> int:
-    """Tries until nothing is due any more; how many tries there were."""
+    """Runs until nothing is due; returns the number of attempts."""
     term = (await rows(db, "select term from lease"))[0]["term"]
     webhooks, tries = Webhooks(db, term, SystemClock(), settings), 0
     async with aiohttp.ClientSession() as http:
@@ -56,7 +56,7 @@ def the_one(receiver: Receiver) -> str:
     return id_
 
 
-async def test_an_action_is_told_once_and_signed(db: Database) -> None:
+async def test_an_action_is_sent_once_and_signed(db: Database) -> None:
     async with webhook_receiver() as receiver:
         await idle_with_webhook(db, receiver.url)
         assert await deliver(db) == 1
@@ -69,7 +69,7 @@ async def test_an_action_is_told_once_and_signed(db: Database) -> None:
     assert await kept(db) == {"attempts": 1, "delivered": True, "over": True, "error": ""}
 
 
-async def test_it_is_tried_again_under_the_same_id(db: Database) -> None:
+async def test_it_is_retried_with_the_same_id(db: Database) -> None:
     async with webhook_receiver([500, 429]) as receiver:
         await idle_with_webhook(db, receiver.url)
         assert await deliver(db) == 3
@@ -88,7 +88,7 @@ async def test_it_is_given_up_with_an_event(db: Database, status: int, tries: in
     assert await world.events("webhook_") == ["webhook_failed"]
 
 
-async def test_a_receiver_that_is_not_there_is_a_failed_try(db: Database) -> None:
+async def test_an_absent_receiver_is_a_failed_attempt(db: Database) -> None:
     await idle_with_webhook(db, "http://127.0.0.1:9/hook")
     assert await deliver(db) == 3
     assert "127.0.0.1:9" in str((await kept(db))["error"])
@@ -103,8 +103,8 @@ async def test_a_missing_secret_is_named(db: Database) -> None:
     assert "gpuward secret set webhook" in str((await kept(db))["error"])
 
 
-async def test_tries_are_further_and_further_apart(db: Database) -> None:
-    """The row keeps when the next one is due, so a new leader waits as long as the old one would have."""
+async def test_the_delay_between_attempts_grows(db: Database) -> None:
+    """The row stores when the next one is due, so a new leader waits just as long."""
     settings = replace(AT_ONCE, wait_s=100.0, wait_max_s=150.0)
     async with webhook_receiver([500, 500]) as receiver:
         world = await idle_with_webhook(db, receiver.url)
@@ -120,7 +120,7 @@ async def test_tries_are_further_and_further_apart(db: Database) -> None:
         assert 130 <= waits[1] <= 175
 
 
-async def test_a_deposed_leader_records_nothing(db: Database) -> None:
+async def test_a_former_leader_records_nothing(db: Database) -> None:
     async with webhook_receiver() as receiver:
         await idle_with_webhook(db, receiver.url)
         async with aiohttp.ClientSession() as http:
@@ -131,8 +131,8 @@ async def test_a_deposed_leader_records_nothing(db: Database) -> None:
     assert the_one(receiver), "the receiver knows by the id that it has it already"
 
 
-def test_a_signature_is_what_the_standard_says() -> None:
-    """The example of the standard's own documentation."""
+def test_a_signature_follows_the_standard() -> None:
+    """The example in the standard's documentation."""
     key = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
     payload = '{"test": 2432232314}'
     assert sign(key, "msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330, payload) == (

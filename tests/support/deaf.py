@@ -38,9 +38,9 @@ def hurry(patch: pytest.MonkeyPatch) -> None:
 
 def cut_wires(patch: pytest.MonkeyPatch) -> None:
     """Stops the loops from waking one another too."""
-    for name in ("_look_at", "_look_whether_needed"):
-        patch.setattr(leading._Reign, name, lambda _self, _uid: None)
-    patch.setattr(leading._Reign, "_wake_placement", lambda _self: None)
+    for name in ("_wake_deployment", "_recheck_analysis"):
+        patch.setattr(leading._Term, name, lambda _self, _uid: None)
+    patch.setattr(leading._Term, "_wake_placement", lambda _self: None)
 
 
 @asynccontextmanager

@@ -26,7 +26,7 @@ class NoMetrics:
     def placement_seconds(self, seconds: float) -> None: ...
 
 
-class Reign:
+class LeaderTerm:
     """The reconcilers of one term."""
 
     def __init__(self, db: Database, term: int, settings: RestartSettings | None = None) -> None:
@@ -38,7 +38,7 @@ class Reign:
         self.placement = PlacementReconciler(db, term, settings, self.passes, lambda _uid: None)
 
     @classmethod
-    async def begin(cls, db: Database, **fields: Any) -> "Reign":
+    async def begin(cls, db: Database, **fields: Any) -> "LeaderTerm":
         """Acquires the lease for the next term."""
         async with db.transaction() as c:
             term = await c.fetchval("update lease set term = term + 1, holder = 'test' returning term")

@@ -22,7 +22,7 @@ from controller.store.workers import maintenance
 from schemas.manifest.deployment import DeploymentSpec
 from support.agent_by_hand import Hosts, as_text, seat
 from support.apply import apply_spec
-from support.leader_term import Reign
+from support.leader_term import LeaderTerm
 from support.ledger import Host, add_host, rows
 
 RESTARTS = RestartSettings(base_s=0.0, cap_s=0.0, stable_after_s=0.0)
@@ -62,7 +62,7 @@ _TRACE = """
 PATIENT = WorkerSettings(unreachable_after_s=3600)
 
 
-class Crew(Reign):
+class Crew(LeaderTerm):
     """All reconcilers of one term, with housekeeping."""
 
     def __init__(self, db: Database, term: int) -> None:

@@ -64,7 +64,7 @@ def decide_policy(facts: PolicyFacts, uses: Mapping[str, InstanceUse]) -> Policy
     return PolicyEffects(verdicts, tuple(writes), tuple(sorted(forget)), tuple(actions), end_actions)
 
 
-def look_again(
+def judge_again(
     policy: EffectivePolicy, instance: WatchedInstance, use: InstanceUse, now: float
 ) -> tuple[Verdict, bool]:
     """The verdict on one instance, and whether it needs a step. Cheap: called for each arriving sample.

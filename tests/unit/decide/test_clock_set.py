@@ -1,4 +1,4 @@
-"""The database's clock was set back by an hour: stamps that are still to come tell nothing, nobody waits for them."""
+"""The database's clock was set back by an hour: timestamps in the future count for nothing."""
 
 from datetime import timedelta
 
@@ -13,7 +13,7 @@ HOUR = timedelta(hours=1)
 SETTINGS = RestartSettings(base_s=10, cap_s=300)
 
 
-def test_a_back_off_is_never_longer_than_the_longest() -> None:
+def test_a_backoff_is_never_longer_than_its_maximum() -> None:
     def restarts(wait_s: float) -> int:
         waiting = instance("a", "backoff", processes=(process("exited"),), not_before=NOW + timedelta(seconds=wait_s))
         return len(decide_deployment(deployment(waiting), SETTINGS).restarts)
@@ -22,7 +22,7 @@ def test_a_back_off_is_never_longer_than_the_longest() -> None:
 
 
 def phase(*, last_seen_s: float, leader_s: float, healthy_s: float, connected: bool = True) -> str | None:
-    """What becomes of a ready worker; seconds ago, negative ones are still to come."""
+    """The next phase of a ready worker. Times are seconds ago; negative ones lie in the future."""
     worker = WorkerState(
         id="w",
         name="w",
@@ -42,7 +42,7 @@ def phase(*, last_seen_s: float, leader_s: float, healthy_s: float, connected: b
     return changes[0].new.value if changes else None
 
 
-def test_who_was_heard_in_the_future_is_silent_from_the_leap_on() -> None:
+def test_a_worker_seen_in_the_future_is_silent_from_the_clock_jump_on() -> None:
     assert phase(last_seen_s=-3600, leader_s=-3000, healthy_s=14) is None
     assert phase(last_seen_s=-3600, leader_s=-3000, healthy_s=15) == "unreachable"
     assert phase(last_seen_s=-3600, leader_s=3000, healthy_s=5, connected=False) == "unreachable"

@@ -1,4 +1,4 @@
-"""What is shown of a need: as it was worked out, else as the user stated it, and unknown only where it is."""
+"""The need as the API shows it: analyzed, else as stated, else unknown."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What was read of models counts as long as the files can be trusted to be the same."""
+"""Results are kept for as long as the files can be assumed unchanged."""
 
 import pytest
 
@@ -45,7 +45,7 @@ def test_how_long_a_source_counts(source: dict[str, object], fresh_s: float) -> 
     assert (known.find(analysis(source)) is not None) is (fresh_s == float("inf"))
 
 
-def test_other_sources_and_other_readers_are_others() -> None:
+def test_different_sources_and_readers_are_different() -> None:
     known = ModelCache(Time())
     known.keep(analysis(COMMIT), 1)
     assert known.find(analysis(COMMIT, target="m:g")) is None

@@ -13,11 +13,11 @@ def test_drained_instances_stop_and_are_replaced() -> None:
     assert len(effects.creates) == 1
 
 
-@pytest.mark.parametrize("sent_away", [{"preempted_for": "b"}, {}], ids=["pushed out", "drained"])
-def test_a_finished_task_is_not_evicted_and_not_repeated(sent_away: dict[str, str]) -> None:
-    done = instance("a", "running", processes=(process("exited", "exit", 0),), **sent_away)
-    fields = {"spec": spec(restart="never"), "hosts": (host(draining=not sent_away),)}
+@pytest.mark.parametrize("evicted", [{"preempted_for": "b"}, {}], ids=["preempted", "drained"])
+def test_a_finished_task_is_not_evicted_and_not_repeated(evicted: dict[str, str]) -> None:
+    done = instance("a", "running", processes=(process("exited", "exit", 0),), **evicted)
+    fields = {"spec": spec(restart="never"), "hosts": (host(draining=not evicted),)}
     effects = effects_of(done, **fields)
     assert ([m.to for m in effects.phase_changes], effects.creates) == ([InstancePhase.SUCCEEDED], [])
-    after = effects_of(instance("a", "succeeded", **sent_away), **fields)
+    after = effects_of(instance("a", "succeeded", **evicted), **fields)
     assert (after.stops, after.removals, after.creates) == ([], [], [])

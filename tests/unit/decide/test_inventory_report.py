@@ -70,7 +70,7 @@ def test_reports_of_own_gpus(reported: DeviceFacts, stored: KnownDevice, change:
     assert written(made((reported,), stored)) == change
 
 
-def test_a_report_that_says_the_same_writes_nothing() -> None:
+def test_an_unchanged_report_writes_nothing() -> None:
     assert made((facts(),), known()).rows == ()
 
 
@@ -81,7 +81,7 @@ def test_a_shrunk_gpu_stays_marked_until_it_is_settled() -> None:
     assert (row.memory_mib, row.health) == (80, "ok"), "it has its memory back"
 
 
-def test_a_new_gpu_and_one_that_is_gone() -> None:
+def test_a_new_gpu_and_a_missing_one() -> None:
     plan = made((facts(uuid="GPU-b"),), known(claims=1))
     assert [(r.uuid, r.present, r.health, r.health_reason) for r in plan.rows] == [
         ("GPU-a", False, "unhealthy", "missing"),
@@ -89,10 +89,10 @@ def test_a_new_gpu_and_one_that_is_gone() -> None:
     ]
     assert plan.missing == ("GPU-a",)
     gone = replace(ROW, present=False, health="unhealthy", health_reason="missing")
-    assert made((), known(gone)).missing == (), "it is told once"
+    assert made((), known(gone)).missing == (), "it is reported once"
 
 
-def test_unreadable_gpus_are_unknown_but_those_gone_stay_gone() -> None:
+def test_unreadable_gpus_are_unknown_and_missing_ones_stay_missing() -> None:
     gone = replace(ROW, uuid="GPU-z", present=False, health="unhealthy", health_reason="missing")
     plan = made(None, known(), known(gone))
     assert written(plan) == {"health": "unknown", "health_reason": "unreadable"}
@@ -117,7 +117,7 @@ def test_the_hosts_cpu_never_falls_below_its_claims(cpu_milli: int, claimed: int
     assert (row.cpu_milli, row.health) == (left, "ok")
 
 
-def test_the_hosts_memory_is_held_like_a_gpus() -> None:
+def test_the_hosts_memory_is_treated_like_a_gpus() -> None:
     host = HOST.model_copy(update={"memory_mib": 500})
     (row,) = compare_inventory("w", Inventory(host=host, gpus=()), [known(HOST_ROW, claims=1)]).rows
     assert (row.memory_mib, row.reported_mib, row.health) == (1000, 500, "unhealthy")

@@ -1,4 +1,4 @@
-"""What a deployment's policy does next; ids are of the policies' cases."""
+"""What a deployment's policy does next. The ids are those of the policy cases."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from controller.decide.policies.actions import decide_policy, is_judged, look_again
+from controller.decide.policies.actions import decide_policy, is_judged, judge_again
 from controller.domain.instances import IntentFacts
 from controller.domain.policies import (
     EffectivePolicy,
@@ -38,7 +38,7 @@ def facts(*instances: WatchedInstance, **fields: Any) -> PolicyFacts:
 
 
 def decided(found: PolicyFacts, samples: Mapping[str, Any]) -> PolicyEffects:
-    """`samples` of each instance's GPU; those that are not named are idle."""
+    """`samples` of each instance's GPU; unnamed instances are idle."""
     uses = {
         i.id: replace(
             use(gpu(f"GPU-{i.id}", samples.get(i.id, IDLE))), phase=i.phase, running_since=i.running_since
@@ -50,7 +50,7 @@ def decided(found: PolicyFacts, samples: Mapping[str, Any]) -> PolicyEffects:
 
 
 def stored(plan: PolicyEffects, name: str) -> StoredVerdict:
-    """The row that the plan leaves."""
+    """The verdict that the effects leave stored."""
     write = next(w for w in plan.verdicts if w.instance == name)
     spec, verdict = write.policy.spec, write.verdict
     return StoredVerdict(
@@ -60,7 +60,7 @@ def stored(plan: PolicyEffects, name: str) -> StoredVerdict:
 
 
 def after(found: PolicyFacts, plan: PolicyEffects) -> PolicyFacts:
-    """The facts with the plan's rows."""
+    """The facts with the stored verdicts."""
     return replace(found, instances=tuple(replace(i, stored=stored(plan, i.id)) for i in found.instances))
 
 
@@ -76,7 +76,7 @@ def after(found: PolicyFacts, plan: PolicyEffects) -> PolicyFacts:
         pytest.param([watched("b", "succeeded", claims=())], True, id="one-has-ended"),
     ],
 )
-def test_u32_stop_only_if_all_that_shall_be_are_idle(others: list[WatchedInstance], stops: bool) -> None:
+def test_u32_stop_only_if_all_wanted_replicas_are_idle(others: list[WatchedInstance], stops: bool) -> None:
     plan = decided(facts(watched("a"), *others), {"busy": BUSY, "unknown": UNKNOWN})
     assert [a.action for a in plan.actions] == (["stop"] if stops else [])
     if stops:
@@ -84,16 +84,16 @@ def test_u32_stop_only_if_all_that_shall_be_are_idle(others: list[WatchedInstanc
         assert plan.actions[0].limit.max_replicas == 0
 
 
-def test_a_replica_that_is_missing_keeps_the_rest() -> None:
+def test_a_missing_replica_prevents_the_stop() -> None:
     assert decided(facts(watched("a"), replicas=2), {}).actions == ()
 
 
-def test_one_that_goes_anyway_counts_for_nothing() -> None:
+def test_an_ending_replica_does_not_count() -> None:
     found = facts(watched("a"), watched("b", "stopping"), replicas=1)
     assert [i for i, _ in decided(found, {}).actions[0].instances] == ["a"]
 
 
-def test_u10_a_gang_is_acted_on_once_and_the_reason_names_worker_and_gpu() -> None:
+def test_u10_one_action_for_a_gang_with_worker_and_gpu_in_the_reason() -> None:
     claims = tuple(GpuClaim(f"GPU-{n}", f"w-{n}", f"gpu-{n}", True, 1, 1) for n in (1, 2))
     gang = watched("a", claims=claims)
     uses: dict[str, InstanceUse] = {"a": use(gpu("GPU-1", BUSY), gpu("GPU-2", IDLE, worker="gpu-2"))}
@@ -103,7 +103,7 @@ def test_u10_a_gang_is_acted_on_once_and_the_reason_names_worker_and_gpu() -> No
     assert action.gpus == 2
 
 
-def test_acts_once_per_episode() -> None:
+def test_one_action_per_idle_episode() -> None:
     found = facts(watched("a"))
     plan = decided(found, {})
     assert plan.actions
@@ -122,16 +122,16 @@ def test_a_new_epoch_is_a_new_episode() -> None:
     assert decided(anew, {}).actions
 
 
-def test_a_changed_action_may_act_again_and_a_changed_window_may_not() -> None:
+def test_a_changed_action_is_taken_anew_and_a_changed_window_is_not() -> None:
     found = facts(watched("a"), policy=effective(dry_run=True))
-    told = after(found, decided(found, {}))
+    acted = after(found, decided(found, {}))
     other = replace(effective(dry_run=True), generation=4)
-    assert decided(replace(told, policy=other), {}).actions == ()
-    (action,) = decided(replace(told, policy=effective()), {}).actions
+    assert decided(replace(acted, policy=other), {}).actions == ()
+    (action,) = decided(replace(acted, policy=effective()), {}).actions
     assert (action.reason, action.limit is not None) == ("policy_stop", True)
 
 
-def test_scale_down_takes_the_longest_idle_and_leaves_one_that_runs() -> None:
+def test_scale_down_stops_the_longest_idle_and_keeps_one_running() -> None:
     found = facts(
         watched("a", running_since=NOW - 700), watched("b", running_since=NOW - 900), watched("c"),
         policy=effective(action="scale_down"),
@@ -145,7 +145,7 @@ def test_scale_down_takes_the_longest_idle_and_leaves_one_that_runs() -> None:
     assert decided(pending, {}).actions == (), "who runs stays, though the other may never come"
 
 
-def test_scale_down_waits_until_the_last_one_has_gone() -> None:
+def test_scale_down_waits_until_earlier_victims_have_ended() -> None:
     limit = IntentFacts("policy", 2, "policy_idle", ("a",))
     found = facts(watched("a"), watched("b"), watched("c"), policy=effective(action="scale_down"), intents=(limit,))
     assert decided(found, {"c": BUSY}).actions == ()
@@ -155,7 +155,7 @@ def test_scale_down_waits_until_the_last_one_has_gone() -> None:
     assert action.limit.max_replicas == 1
 
 
-def test_what_is_stopped_already_is_let_be() -> None:
+def test_a_stopped_deployment_gets_no_action() -> None:
     stopped = (IntentFacts("user", 0, "stopped"),)
     assert decided(facts(watched("a"), intents=stopped), {}).actions == ()
 
@@ -169,7 +169,7 @@ def test_what_is_stopped_already_is_let_be() -> None:
         ({"policy": None, "intents": (IntentFacts("policy", 0, "policy_idle"),)}, False),
     ],
 )
-def test_when_what_was_freed_is_wanted_again(fields: Mapping[str, Any], ends: bool) -> None:
+def test_an_action_ends_when_its_limit_no_longer_applies(fields: Mapping[str, Any], ends: bool) -> None:
     assert decided(facts(open_actions=True, **fields), {}).end_actions is ends
 
 
@@ -182,17 +182,17 @@ def test_without_a_policy_verdicts_are_forgotten() -> None:
     assert decided(going, {}).forget == ("a",)
 
 
-def test_a_look_at_one_instance_sees_what_a_step_would_do() -> None:
+def test_a_look_at_one_instance_agrees_with_a_step() -> None:
     found = facts(watched("a"))
     rule = effective()
     one = use(gpu("GPU-a", IDLE))
-    assert look_again(rule, found.instances[0], one, NOW)[1]
+    assert judge_again(rule, found.instances[0], one, NOW)[1]
     settled = after(found, decided(found, {})).instances[0]
-    assert not look_again(rule, settled, one, NOW)[1]
-    assert look_again(rule, settled, use(gpu("GPU-a", BUSY)), NOW)[1]
+    assert not judge_again(rule, settled, one, NOW)[1]
+    assert judge_again(rule, settled, use(gpu("GPU-a", BUSY)), NOW)[1]
 
 
-def test_evidence_is_bounded_and_drawn_in_sixty_values() -> None:
+def test_evidence_is_limited_and_has_sixty_values() -> None:
     found = facts(watched("a"), policy=EffectivePolicy("", None, 5, policy("2h", 50)))
     (action,) = decided(found, {"a": steady(7, to=7300)}).actions
     (one,) = action.evidence["gpus"]

@@ -1,4 +1,4 @@
-"""Every case of the policies' cases that concerns the verdict; the ids are theirs."""
+"""Every policy case that concerns the verdict, by its id."""
 
 import math
 import time
@@ -107,8 +107,8 @@ def test_u11_says_since_when_there_is_no_data() -> None:
     assert found.message == "a on gpu-1: covered 1 % of 10m, 80 % needed; no data since 12:20:11"
 
 
-def test_u15_what_samples_of_45_s_speak_for() -> None:
-    """30 of each 45 s: enough where two thirds are asked for."""
+def test_u15_what_samples_of_45_s_cover() -> None:
+    """30 of each 45 s: enough for a minimum of two thirds."""
     rule = policy(window=450, min_coverage=0.66)
     assert judge(rule, use(gpu("a", steady(0, every=45, to=500))), NOW).verdict == "idle"
 
@@ -126,8 +126,8 @@ def test_u20_without_telemetry_the_reason_says_so() -> None:
     assert judge(policy(), use(), NOW).reason == "no_telemetry"
 
 
-def test_u26_the_first_full_window_is_idle_with_the_sample_that_fills_it() -> None:
-    """Nothing is waited for beyond the sampling period."""
+def test_u26_the_first_full_window_is_idle_at_once() -> None:
+    """No delay beyond the sampling period."""
     ages = list(range(0, 620, 10))
     for ran_for_s, wanted in ((599, "unknown"), (600, "idle")):
         found = judge(policy(), use(gpu("a", dict.fromkeys(ages, 0)), ran_for_s=ran_for_s), NOW)
@@ -146,19 +146,19 @@ def test_u31_grace_counts_from_running() -> None:
     assert judge(rule, use(gpu("a", ALL_LOW), ran_for_s=900), NOW).verdict == "idle"
 
 
-def test_u31_what_the_gpu_did_before_is_no_concern() -> None:
-    """The loading, and whoever had the GPU before."""
+def test_u31_earlier_use_of_the_gpu_does_not_count() -> None:
+    """The loading, and an earlier holder of the GPU."""
     found = judge(policy(), use(gpu("a", steady(100, newest=100) | steady(0, to=90)), ran_for_s=95), NOW)
     assert (found.verdict, found.reason) == ("unknown", "window_not_full")
     assert found.due_at == NOW - 95 + 600
 
 
-def test_u42_a_longer_window_takes_the_samples_that_are_there() -> None:
+def test_u42_a_longer_window_uses_existing_samples() -> None:
     held = use(gpu("a", steady(0, to=1200)))
     assert [judge(policy(window=w), held, NOW).verdict for w in (300, 1200)] == ["idle", "idle"]
 
 
-def test_u44_the_reason_says_that_the_driver_gives_none() -> None:
+def test_u44_the_reason_names_the_missing_process_utilization() -> None:
     found = judge(policy(), use(gpu("a", steady(math.nan), own=True)), NOW)
     assert found.reason == "no_process_utilization"
     part = judge(policy(), use(gpu("a", steady(0) | dict.fromkeys(range(0, 300, 10), math.nan), own=True)), NOW)
@@ -166,7 +166,7 @@ def test_u44_the_reason_says_that_the_driver_gives_none() -> None:
 
 
 @pytest.mark.parametrize("phase", ["starting", "unhealthy", "unreachable", "stopping"])
-def test_who_does_not_run_is_unknown(phase: str) -> None:
+def test_an_instance_that_is_not_running_is_unknown(phase: str) -> None:
     assert judge(policy(), use(gpu("a", ALL_LOW), phase=phase), NOW).reason == "not_running"
 
 
@@ -207,7 +207,7 @@ def test_low_since_is_remembered_beyond_the_samples() -> None:
 
 
 def test_a_database_clock_that_was_set_back_makes_nothing_idle() -> None:
-    """Its old samples lie ahead; what lies in the window by the new time is of an hour before."""
+    """Its old samples lie in the future; the samples in the window are an hour old."""
     found = judge(policy(), use(gpu("a", series(steady(0, newest=-3600, to=4000)))), NOW)
     assert found.verdict == "unknown"
 
@@ -219,7 +219,7 @@ def test_workers_that_sample_at_different_moments(mode: str) -> None:
 
 
 def test_a_mean_is_taken_moment_by_moment() -> None:
-    """Two GPUs that take turns: each is often high, their mean never."""
+    """Two GPUs in alternation: each is often high, their mean never."""
     ages = steady(0, to=620)
     turns = use(
         gpu("a", {age: 100 if n % 2 else 0 for n, age in enumerate(ages)}),

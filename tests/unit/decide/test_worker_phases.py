@@ -17,7 +17,7 @@ A_MOMENT = 0.001
 
 
 def worker(name: str = "w", phase: str = "ready", *, age_s: float | None = 1.0, **fields: Any) -> WorkerState:
-    """Heard `age_s` seconds ago, connected, with a full report."""
+    """Seen `age_s` seconds ago, connected, with a full report."""
     base = WorkerState(
         id=name,
         name=name,
@@ -41,7 +41,7 @@ def plan(*workers: WorkerState, leader_s: float = 86_400, healthy_s: float = 86_
 
 
 def outcome(*workers: WorkerState, **given: Any) -> dict[str, tuple[str, str]]:
-    """The phase and reason of those that change."""
+    """The phase and reason of each changed worker."""
     return {c.name: (c.new.value, c.reason) for c in plan(*workers, **given).changes}
 
 
@@ -92,14 +92,14 @@ def test_phases(before: WorkerState, after: tuple[str, str] | None) -> None:
 
 
 @pytest.mark.parametrize("given", [{"leader_s": 2}, {"healthy_s": 2}])
-def test_our_own_outage_is_nobodys_silence(given: dict[str, float]) -> None:
+def test_an_outage_of_the_controller_is_not_a_workers_silence(given: dict[str, float]) -> None:
     assert outcome(worker(age_s=600), **given) == {}
     assert outcome(worker(phase="unreachable", age_s=600, reason="silent"), **given) == {}
     assert outcome(worker(age_s=600), **dict.fromkeys(given, 15.0)) == {"w": ("unreachable", "silent")}
 
 
-def test_a_new_leader_does_not_take_old_words_for_a_return() -> None:
-    """The row still says connected, as the crashed hub left it; the benefit of the doubt makes nobody ready."""
+def test_a_new_leader_does_not_take_old_messages_for_a_return() -> None:
+    """The row still says connected, as the crashed hub left it; that alone makes no worker ready."""
     assert outcome(worker(phase="unreachable", age_s=600, reason="silent"), leader_s=1) == {}
     assert outcome(worker(phase="lost", age_s=600, reason="silent"), leader_s=1) == {}
     assert outcome(worker(phase="joining", age_s=600), leader_s=1) == {}
@@ -109,13 +109,13 @@ def test_a_new_leader_does_not_take_old_words_for_a_return() -> None:
     ("stops_within_s", "fence"),
     [(None, None), (0.0, 45 - 61), (90.0, 90 + 45 - 61)],
 )
-def test_the_fence_counts_from_the_last_word(stops_within_s: float | None, fence: float | None) -> None:
+def test_the_fence_counts_from_the_last_message(stops_within_s: float | None, fence: float | None) -> None:
     (change,) = plan(worker(phase="unreachable", age_s=61, stops_within_s=stops_within_s)).changes
     assert change.new is W.LOST
     assert change.fence_until == (None if fence is None else NOW + timedelta(seconds=fence))
 
 
-def test_the_operators_word_fences_at_once_and_a_return_has_no_fence() -> None:
+def test_a_confirmed_death_fences_at_once_and_a_return_has_no_fence() -> None:
     (dead,) = plan(worker(phase="unreachable", age_s=9, connected=False, confirmed_dead=True)).changes
     assert dead.fence_until == NOW
     (back,) = plan(worker(phase="lost", stops_within_s=1.0)).changes
@@ -175,13 +175,13 @@ def test_an_open_breaker_closes_under_a_third(silent_n: int, well_n: int, stays:
     assert {c.new for c in made.changes} == (set() if stays else {W.LOST})
 
 
-def test_a_worker_that_said_goodbye_is_not_given_up_either_while_the_breaker_is_open() -> None:
+def test_a_cleanly_stopped_worker_is_not_lost_while_the_breaker_is_open() -> None:
     made = plan(*silent(3), replace(worker("bye", "unreachable", age_s=100), clean=True, connected=False))
     assert made.breaker_open
     assert {c.name: c.reason for c in made.changes if c.name == "bye"} == {"bye": "agent_stopped"}
 
 
-def test_declaring_workers_dead_closes_the_breaker_for_the_rest() -> None:
+def test_confirming_workers_dead_closes_the_breaker() -> None:
     workers = silent(3, reason="breaker_open")
     assert plan(*workers, *well(4)).breaker_open
     made = plan(*[replace(w, confirmed_dead=True) for w in workers[:2]], workers[2], *well(4))
@@ -210,8 +210,8 @@ def test_it_is_requeued_when_time_alone_changes_something(
     assert plan(*workers).requeue_after_s == requeue_after_s
 
 
-def test_looking_again_at_the_said_time_finds_something_to_do() -> None:
-    """Neither too early nor too late, whatever the age: no worker is forgotten."""
+def test_the_requeued_step_changes_something() -> None:
+    """Neither too early nor too late, whatever the age."""
     for age_s in (0.0, 3.3, 14.9, 15.0, 42.0, 59.0):
         for phase in ("ready", "unreachable"):
             before = worker(phase=phase, age_s=age_s, reason="" if phase == "ready" else "silent")

@@ -1,15 +1,15 @@
-"""A newcomer is placed in the transaction that creates it, where nobody is ahead of him and it still fits."""
+"""A new instance is placed in the transaction that creates it while no other instance is pending."""
 
 from controller.reconcilers.placement import EVERYTHING
 from controller.store.core.database import Database
-from support.leader_term import Reign
+from support.leader_term import LeaderTerm
 from support.ledger import add_deployment, add_host, rows
 
 _WRITTEN = """
     select xmin::text from instances union select xmin::text from claims union select xmin::text from commands"""
 
 
-async def step_instances(leader_term: Reign) -> None:
+async def step_instances(leader_term: LeaderTerm) -> None:
     await leader_term.instances.step(sorted(await leader_term.instances.list_keys()))
 
 
@@ -18,7 +18,7 @@ async def phases(db: Database) -> dict[str, str]:
     return {row["name"]: row["phase"] for row in await rows(db, query)}
 
 
-async def test_instance_claims_and_order_come_with_one_commit(db: Database, leader_term: Reign) -> None:
+async def test_instance_claims_and_start_command_share_one_commit(db: Database, leader_term: LeaderTerm) -> None:
     await add_host(db, "w")
     await leader_term.placement.step([EVERYTHING])
     await add_deployment(db, "d", replicas=2, resources={"gpus": 2})
@@ -30,14 +30,14 @@ async def test_instance_claims_and_order_come_with_one_commit(db: Database, lead
     assert len(commits) == 1
 
 
-async def test_before_the_first_pass_of_a_term_nobody_knows_who_waits(db: Database, leader_term: Reign) -> None:
+async def test_before_the_first_full_pass_nothing_is_placed_directly(db: Database, leader_term: LeaderTerm) -> None:
     await add_host(db, "w")
     await add_deployment(db, "d", resources={"gpus": 1})
     await step_instances(leader_term)
     assert await leader_term.phases() == ["pending"]
 
 
-async def test_whoever_waits_is_ahead_of_a_newcomer(db: Database, leader_term: Reign) -> None:
+async def test_a_pending_instance_comes_before_a_new_one(db: Database, leader_term: LeaderTerm) -> None:
     await add_host(db, "w")
     await add_deployment(db, "huge", resources={"gpus": 9})
     await leader_term.settle()
@@ -48,7 +48,7 @@ async def test_whoever_waits_is_ahead_of_a_newcomer(db: Database, leader_term: R
     assert await phases(db) == {"huge": "pending", "d": "scheduled"}
 
 
-async def test_newcomers_of_one_step_go_by_priority(db: Database, leader_term: Reign) -> None:
+async def test_new_instances_of_one_step_are_placed_by_priority(db: Database, leader_term: LeaderTerm) -> None:
     await add_host(db, "w", gpus=1)
     await leader_term.placement.step([EVERYTHING])
     await add_deployment(db, "low", priority=10, resources={"gpus": 1})
@@ -60,7 +60,7 @@ async def test_newcomers_of_one_step_go_by_priority(db: Database, leader_term: R
     assert waits == {"reason": "exclusive_conflict"}
 
 
-async def test_a_place_that_is_gone_costs_the_newcomer_nothing_but_his_haste(db: Database, leader_term: Reign) -> None:
+async def test_a_new_instance_that_loses_its_place_stays_pending(db: Database, leader_term: LeaderTerm) -> None:
     await add_host(db, "w1", gpus=1)
     await leader_term.placement.step([EVERYTHING])
     async with db.connection() as connection:
@@ -74,7 +74,7 @@ async def test_a_place_that_is_gone_costs_the_newcomer_nothing_but_his_haste(db:
     assert only["devices"][0] == "GPU-w2-0"
 
 
-async def test_what_is_placed_at_once_is_known_to_the_pass_after_it(db: Database, leader_term: Reign) -> None:
+async def test_the_next_pass_knows_directly_placed_instances(db: Database, leader_term: LeaderTerm) -> None:
     await add_host(db, "w", gpus=3)
     await leader_term.placement.step([EVERYTHING])
     for n in range(4):

@@ -1,4 +1,4 @@
-"""Looks at samples and steps of deployments take turns: what one passes by, the other has yet to read."""
+"""Looks at samples and steps of deployments alternate, and no sample is skipped by both."""
 
 import asyncio
 from typing import Any
@@ -12,7 +12,7 @@ from support.policed import Policed, settle
 _LOOK_S = 0.5
 
 
-async def test_a_sample_that_comes_while_a_step_begins_to_watch_its_gpu_counts(
+async def test_a_sample_that_arrives_while_a_step_begins_to_watch_its_gpu_counts(
     db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = await Policed.make(db)

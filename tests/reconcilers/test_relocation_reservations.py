@@ -1,14 +1,14 @@
-"""While instances are moved, what they make room for has that room, and each copy its place, whoever else comes."""
+"""During relocations the freed capacity and the replacements' places stay reserved."""
 
 from typing import Any
 
 from controller.store.core.database import Database
 from controller.store.deployments.relocations import NewRelocation, begin_relocations, request_relocations
-from support.leader_term import Reign
+from support.leader_term import LeaderTerm
 from support.ledger import Host, add_deployment, add_host, report, rows
 
 
-async def run(db: Database, leader_term: Reign, name: str, host: Host) -> str:
+async def run(db: Database, leader_term: LeaderTerm, name: str, host: Host) -> str:
     await add_deployment(db, name, resources={"gpus": 1}, placement={"gpus": [host.gpus[0]]})
     await leader_term.settle()
     (one,) = await phases(db, name)
@@ -31,7 +31,7 @@ async def begin(db: Database) -> None:
         await begin_relocations(connection, at_once=1)
 
 
-async def test_newcomers_take_neither_the_room_nor_the_places_of_the_copies(db: Database, leader_term: Reign) -> None:
+async def test_new_instances_take_neither_reservations_nor_places(db: Database, leader_term: LeaderTerm) -> None:
     first, second, third = [await add_host(db, name, gpus=2) for name in ("w1", "w2", "w3")]
     olds = [await run(db, leader_term, name, host) for name, host in (("a", first), ("b", second), ("c", third))]
     await add_deployment(db, "big", resources={"gpus": 4, "max_workers": 2}, parallel={"tp": 2, "pp": 2})
