@@ -3,9 +3,9 @@
 from collections.abc import AsyncIterator
 
 import pytest
-from support.leader_term import Reign
 
 from controller.store.core.database import Database
+from support.leader_term import Reign
 from support.migrated import migrated_database, migrated_template
 from support.postgres import PostgresServer
 

@@ -4,13 +4,12 @@ import asyncio
 import shutil
 from pathlib import Path
 
-from support.leader_term import Reign
-
 from controller.decide.backoff import RestartSettings
 from controller.store.core.database import Database
 from controller.store.deployments import writes as deployments
 from controller.store.views.deployments import deployment_by_name
 from schemas.manifest import DeploymentSpec
+from support.leader_term import Reign
 from support.ledger import rows
 from support.model_files import model_folder
 

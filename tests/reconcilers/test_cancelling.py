@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager
 
 import pytest
 from prometheus_client import CollectorRegistry
-from support.leader_term import Reign
 
 from controller.leading import Leading
 from controller.reconcilers.cancelling import CancellingReconciler
@@ -17,6 +16,7 @@ from controller.settings import ControllerSettings
 from controller.store.core.database import Database
 from controller.store.deployments import writes as deployments
 from schemas.manifest import DeploymentSpec
+from support.leader_term import Reign
 
 LIMIT_S = 20.0
 POLL_S = 0.005

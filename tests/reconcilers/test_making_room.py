@@ -2,10 +2,9 @@
 
 from typing import Any
 
-from support.leader_term import Reign
-
 from controller.store.core.database import Database
 from controller.store.deployments.relocations import NewRelocation, ask_for, begin_next
+from support.leader_term import Reign
 from support.ledger import Host, add_deployment, add_host, report, rows
 
 

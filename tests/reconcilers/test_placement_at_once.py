@@ -1,9 +1,8 @@
 """A newcomer is placed in the transaction that creates it, where nobody is ahead of him and it still fits."""
 
-from support.leader_term import Reign
-
 from controller.reconcilers.placement import EVERYTHING
 from controller.store.core.database import Database
+from support.leader_term import Reign
 from support.ledger import add_deployment, add_host, rows
 
 _WRITTEN = """

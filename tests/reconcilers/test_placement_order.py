@@ -3,9 +3,9 @@
 from itertools import permutations
 
 import pytest
-from support.leader_term import Reign
 
 from controller.store.core.database import Database
+from support.leader_term import Reign
 from support.ledger import add_deployment, add_host, report, rows
 
 _GPUS = "select device, exclusive from claims where device like 'GPU-%' order by device"

@@ -4,7 +4,6 @@ from datetime import datetime
 from typing import Any
 
 import pytest
-from support.leader_term import Reign
 
 from controller.api.resources.metrics import figures_text
 from controller.runtime.outcome import StaleError
@@ -12,6 +11,7 @@ from controller.store.core.database import Database
 from controller.store.deployments import writes as deployments
 from controller.store.views.metrics import INLINE, Figures, read_figures
 from schemas.manifest import DeploymentSpec
+from support.leader_term import Reign
 from support.ledger import GIB, add_deployment, add_host, claim, report, rows
 from support.policed import DEVICE_GIB, STOP_IDLE, Policed, settle
 from support.stale import PastDatabase, moments

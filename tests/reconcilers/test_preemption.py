@@ -2,9 +2,8 @@
 
 from typing import Any
 
-from support.leader_term import Reign
-
 from controller.store.core.database import Database
+from support.leader_term import Reign
 from support.ledger import add_deployment, add_host, report, rows
 
 _LOOK = """

@@ -3,12 +3,12 @@
 import asyncio
 
 import pytest
-from support.leader_term import Reign
 
 from controller.decide.backoff import RestartSettings
 from controller.runtime.outcome import StaleError
 from controller.store.core.database import Database
 from controller.store.placement.commit import PlacedStart
+from support.leader_term import Reign
 from support.ledger import GIB, add_deployment, add_host, report, rows
 
 

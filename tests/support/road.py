@@ -8,8 +8,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from support.leader_term import Reign
-
 from controller.decide.backoff import RestartSettings
 from controller.domain.phases import INSTANCE_EDGES, InstancePhase
 from controller.domain.workers import WorkerSettings
@@ -23,6 +21,7 @@ from controller.store.deployments import writes as deployments
 from controller.store.workers import flags as worker_flags
 from schemas.manifest import DeploymentSpec
 from support.agent_by_hand import Hosts, as_text, seat
+from support.leader_term import Reign
 from support.ledger import Host, add_host, rows
 
 RESTARTS = RestartSettings(base_s=0.0, cap_s=0.0, stable_after_s=0.0)

@@ -6,11 +6,11 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import asyncpg
-from support.leader_term import NoMetrics
 
 from controller.runtime.outcome import StaleError
 from controller.store.core.database import Database, prepare_connection
 from controller.store.deployments.observe import list_uids
+from support.leader_term import NoMetrics
 from support.road import Crew
 
 
