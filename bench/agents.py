@@ -25,7 +25,7 @@ import psutil
 from controller.store.embedded.layout import Layout
 from many_hosts import ManyHosts
 from meter import Meter
-from support.cluster import Cluster
+from support.processes.cluster import Cluster
 
 SETTLE_S = 15.0
 LOOK_S = 0.05

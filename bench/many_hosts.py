@@ -31,9 +31,9 @@ import uvloop
 
 from agent.daemon import run_agent
 from schemas.wire import CONNECT_PATH, HEARTBEAT_S, JOIN_PATH, DeviceFacts
-from support.agent_double import hello, inventory
-from support.agents import simulated_settings
-from support.cluster import Cluster
+from support.processes.agents import simulated_settings
+from support.processes.cluster import Cluster
+from support.standins.agent import hello, inventory
 
 GPUS = 8
 MODEL = "NVIDIA H100 80GB HBM3"

@@ -12,9 +12,9 @@ from typing import Any, Final
 
 from controller.runtime.gc_tuning import tune_gc
 from controller.store.core.database import Database
-from support.migrated import migrated_database, migrated_template
-from support.postgres import running_server
-from support.served import ServedApi, served
+from support.database.migrated import migrated_database, migrated_template
+from support.database.postgres import running_server
+from support.leading.served_api import ServedApi, served
 
 AIM_S: Final = 1.0  # for 100 manifests on 1,000 workers
 GPUS: Final = 8

@@ -28,7 +28,7 @@ import psutil
 from controller.store.embedded.layout import Layout
 from many_hosts import BUSY, LOW, ManyHosts
 from meter import Meter
-from support.cluster import Cluster
+from support.processes.cluster import Cluster
 
 PERIOD_S = 10.0
 WINDOW_S = 600

@@ -19,9 +19,9 @@ from pathlib import Path
 
 import psutil
 
-from support.cluster import Cluster
-from support.proc_watch import ProcWatch
-from support.storm import Storm, controller_rss_mib, left_rows, nothing_left, pool_size, read_counted
+from support.processes.cluster import Cluster
+from support.processes.proc_watch import ProcWatch
+from support.processes.storm import Storm, controller_rss_mib, left_rows, nothing_left, pool_size, read_counted
 
 HOLD_S = 2.5  # from a storm's applies to its deletes, in which the first engines start
 QUIET_S = 0.3  # between a storm's last DELETE and the next apply; all processes end early in it

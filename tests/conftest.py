@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from support.postgres import PostgresServer, create_database, drop_database, reachable_folder, running_server
+from support.database.postgres import PostgresServer, create_database, drop_database, reachable_folder, running_server
 
 _CHILDREN_GO_WITHIN_S = 5.0
 

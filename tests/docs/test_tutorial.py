@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from support.database.postgres import reachable_folder
 from support.pages import DOCS, ROOT, Fence, fences
-from support.postgres import reachable_folder
-from support.up_process import Up, clean_env
+from support.processes.up_process import Up, clean_env
 
 TUTORIALS = (DOCS / "getting-started.md", ROOT / "README.md")
 BLOCK_LIMIT_S = 100

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from openai import BadRequestError, NotFoundError, OpenAI
 
-from support.up_process import Up, clean_env
+from support.processes.up_process import Up, clean_env
 
-MODEL_MAKER = Path(__file__).parents[1] / "support" / "tiny_llama.py"
+MODEL_MAKER = Path(__file__).parents[1] / "support" / "builders" / "tiny_llama.py"
 START_LIMIT = "150s"  # importing torch takes many seconds on a busy machine
 
 pytestmark = pytest.mark.timeout(400)

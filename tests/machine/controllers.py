@@ -21,7 +21,7 @@ from controller.store.workers.sessions import Identity
 from machine.faults import StruckDatabase
 from machine.hosts import Host, Link
 from schemas.wire import CommandResult, Hello, ProcessReport, ReportAck, Welcome
-from support.leader_term import LeaderTerm
+from support.leading.leader_term import LeaderTerm
 
 # Two of three hosts may fall silent at once without the breaker holding everything back.
 WORKERS = WorkerSettings(breaker_least=3)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from controller.store.core.migrate import migrate
 from controller.store.deployments import effects as instance_writes
 from machine.faults import Strike, StruckDatabase
-from support.postgres import PostgresServer, create_database, drop_database
+from support.database.postgres import PostgresServer, create_database, drop_database
 
 NAMES = st.sampled_from(["d0", "d1", "d2", "gang"])
 HOSTS = st.integers(0, 2)

@@ -17,7 +17,7 @@ from machine.examples import MUST_HAPPEN, Bench
 from machine.faults import Strike
 from machine.hosts import GIB, GPU_MIB
 from machine.rules import LedgerMachine
-from support.postgres import PostgresServer
+from support.database.postgres import PostgresServer
 from support.profiles import TIMEOUT_S, machine_settings
 
 ONE = {"replicas": 1, "resources": {"gpus": 1}}

@@ -22,7 +22,7 @@ from machine.faults import Outcome, Strike, StruckDatabase, finish, launch
 from machine.hosts import GPU_MIB, Host, Link
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.wire import Command, Hello
-from support.apply import apply_spec
+from support.builders.apply import apply_spec
 
 Action = Callable[[], Awaitable[Any]]
 GPUS_PER_HOST: Final = 2

@@ -10,7 +10,7 @@ from controller.domain.placement import Ask, Layout, Placed
 from controller.scheduling.inventory.capacity import Inventory
 from controller.scheduling.search.fragmentation import Fragments
 from controller.scheduling.search.place import place
-from support.fleet import Fleet, gpus_of
+from support.builders.fleet import Fleet, gpus_of
 
 SIZE = 1_000
 HOST = st.sampled_from([0, 100, 400])

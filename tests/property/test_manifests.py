@@ -11,7 +11,7 @@ from controller.engines.registry import validate
 from schemas.manifest.deployment import DeploymentManifest
 from schemas.manifest.parse import Manifest, parse_manifest_objects, parse_manifests
 from schemas.manifest.problems import ManifestError
-from support.bounds import bounded
+from support.builders.bounds import bounded
 from support.profiles import TIMEOUT_S, reader_settings
 
 pytestmark = pytest.mark.timeout(TIMEOUT_S)

@@ -17,9 +17,9 @@ from controller.model_files.errors import MetadataError
 from controller.model_files.weights import BIN_INDEX_FILE, INDEX_FILE
 from controller.runtime.child import ChildError, run_child
 from schemas.manifest.deployment import DeploymentSpec
-from support.bounds import MOST_BYTES, bounded
-from support.memory_files import MemoryFiles
-from support.model_files import safetensors, with_header
+from support.builders.bounds import MOST_BYTES, bounded
+from support.builders.memory_files import MemoryFiles
+from support.builders.model_files import safetensors, with_header
 from support.profiles import TIMEOUT_S, reader_settings
 
 pytestmark = pytest.mark.timeout(TIMEOUT_S)

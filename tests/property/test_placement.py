@@ -11,7 +11,7 @@ from controller.domain.holdings import InstanceLoad
 from controller.domain.placement import Ask, Compatibility, Decision, Layout, Placed, Unplaced
 from controller.scheduling.inventory.capacity import Inventory
 from controller.scheduling.search.place import place
-from support.fleet import GIB, Fleet, gpus_of
+from support.builders.fleet import GIB, Fleet, gpus_of
 
 SIZES = st.sampled_from([8 * GIB, 16 * GIB, 24 * GIB])
 PLATFORM = Compatibility(os=frozenset({"linux"}), min_driver=(525,), min_compute_capability=(7, 0))

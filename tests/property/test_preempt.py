@@ -16,7 +16,7 @@ from controller.scheduling.admission.victims import find_victims
 from controller.scheduling.inventory.capacity import Inventory
 from controller.scheduling.inventory.holders import without
 from controller.scheduling.search.place import find, place
-from support.fleet import GIB, Fleet
+from support.builders.fleet import GIB, Fleet
 
 SIZES = st.sampled_from([8 * GIB, 16 * GIB])
 LAYOUTS = st.one_of(

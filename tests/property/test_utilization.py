@@ -10,7 +10,7 @@ from controller.decide.policies.idle_verdict import judge
 from controller.domain.series import Series
 from controller.domain.utilization import Verdict
 from schemas.manifest.policy import UtilizationPolicy
-from support.telemetry import NOW, PERIOD_S, gpu, policy, use
+from support.builders.telemetry import NOW, PERIOD_S, gpu, policy, use
 
 Sample = tuple[float, float]  # age in seconds, highest utilization
 MINIMUM = 50

@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 from controller.store.core.database import Database
-from support.leader_term import LeaderTerm
-from support.migrated import migrated_database, migrated_template
-from support.postgres import PostgresServer
+from support.database.migrated import migrated_database, migrated_template
+from support.database.postgres import PostgresServer
+from support.leading.leader_term import LeaderTerm
 
 
 @pytest.fixture(scope="session")

@@ -8,10 +8,10 @@ from controller.domain.restarts import RestartSettings
 from controller.store.core.database import Database
 from controller.store.views.deployments import deployment_by_name
 from schemas.manifest.deployment import DeploymentSpec
-from support.apply import apply_spec
-from support.leader_term import LeaderTerm
-from support.ledger import rows
-from support.model_files import model_folder
+from support.builders.apply import apply_spec
+from support.builders.model_files import model_folder
+from support.database.ledger import rows
+from support.leading.leader_term import LeaderTerm
 
 LIMIT_S = 30.0
 

@@ -16,8 +16,8 @@ from controller.settings import ControllerSettings
 from controller.store.core.database import Database
 from controller.store.deployments import apply as deployments
 from schemas.manifest.deployment import DeploymentSpec
-from support.apply import apply_spec
-from support.leader_term import LeaderTerm
+from support.builders.apply import apply_spec
+from support.leading.leader_term import LeaderTerm
 
 LIMIT_S = 20.0
 POLL_S = 0.005

@@ -21,11 +21,11 @@ from controller.store.placement import inventory, preemption
 from controller.store.placement import pending as waiting_store
 from controller.store.telemetry import retention
 from controller.store.workers import phases
-from support.awaits import Awaits
-from support.failpoints import FailingDatabase, Failpoints, Kind
-from support.ledger import add_deployment, rows
-from support.road import ACTS, ANALYSED, PREEMPTED, Act, Crew, World, differences
-from support.shift import Shift
+from support.database.ledger import add_deployment, rows
+from support.leading.awaits import Awaits
+from support.leading.failpoints import FailingDatabase, Failpoints, Kind
+from support.leading.handover import Handover
+from support.leading.lifecycle import ACTS, ANALYSED, PREEMPTED, Act, Crew, World, differences
 
 AWAITS = Awaits(
     (
@@ -85,10 +85,10 @@ async def admin(db: Database) -> AsyncIterator["asyncpg.Pool[asyncpg.Record]"]:
         yield pool
 
 
-async def play_road(shift: Shift, road: Sequence[Act] = ACTS) -> None:
+async def run_lifecycle(handover: Handover, road: Sequence[Act] = ACTS) -> None:
     for act in road:
-        await shift.play(act)
-    await shift.crew.aclose()
+        await handover.run(act)
+    await handover.crew.aclose()
 
 
 def each_once(names: Iterable[str]) -> tuple[set[str], Callable[[tuple[str, ...]], bool]]:
@@ -107,11 +107,11 @@ async def undisturbed(db: Database, admin: "asyncpg.Pool[asyncpg.Record]") -> li
     """The pictures of the road without faults, and the proof that it passes every await."""
     if not _undisturbed:
         points = Failpoints(AWAITS)
-        shift = await Shift.begin(await World.make(db), FailingDatabase(db, points, admin), points)
-        await play_road(shift)
-        assert shift.failures == shift.takeovers == 0
+        handover = await Handover.begin(await World.make(db), FailingDatabase(db, points, admin), points)
+        await run_lifecycle(handover)
+        assert handover.failures == handover.takeovers == 0
         assert [name for name in NAMES if name not in points.passed] == []
-        _undisturbed.extend(shift.pictures)
+        _undisturbed.extend(handover.pictures)
     return _undisturbed
 
 
@@ -127,11 +127,11 @@ async def test_a_fault_at_every_await(db: Database, admin: "asyncpg.Pool[asyncpg
     left, wants = each_once(NAMES)
     expected = await undisturbed(db, admin)
     points = Failpoints(AWAITS, kind, wants)
-    shift = await Shift.begin(await World.make(db), FailingDatabase(db, points, admin), points)
-    await play_road(shift)
+    handover = await Handover.begin(await World.make(db), FailingDatabase(db, points, admin), points)
+    await run_lifecycle(handover)
     assert not left
-    assert (shift.takeovers if kind.deadly else shift.failures) >= points.strikes > 40
-    assert differences(shift.pictures, expected) == []
+    assert (handover.takeovers if kind.deadly else handover.failures) >= points.strikes > 40
+    assert differences(handover.pictures, expected) == []
 
 
 @pytest.mark.parametrize("name", ONE_BY_ONE)
@@ -142,41 +142,41 @@ async def test_a_single_fault(db: Database, admin: "asyncpg.Pool[asyncpg.Record]
 
     expected = await undisturbed(db, admin)
     points = Failpoints(AWAITS, kind, wants)
-    shift = await Shift.begin(await World.make(db), FailingDatabase(db, points, admin), points)
-    await play_road(shift)
+    handover = await Handover.begin(await World.make(db), FailingDatabase(db, points, admin), points)
+    await run_lifecycle(handover)
     assert points.strikes == 1
-    assert differences(shift.pictures, expected) == []
+    assert differences(handover.pictures, expected) == []
 
 
 @pytest.mark.parametrize("kind", list(Kind))
 async def test_a_fault_around_an_analysis(db: Database, admin: "asyncpg.Pool[asyncpg.Record]", kind: Kind) -> None:
     """A later write stores its result, or it runs anew; the child of a dead leader does not matter."""
-    plain = await Shift.begin(await World.make(db), db, Failpoints(AWAITS))
-    await play_road(plain, ANALYSED)
+    plain = await Handover.begin(await World.make(db), db, Failpoints(AWAITS))
+    await run_lifecycle(plain, ANALYSED)
     _, wants = each_once(n for n in NAMES if n.startswith(AROUND_ANALYSIS))
     points = Failpoints(AWAITS, kind, wants)
-    shift = await Shift.begin(await World.make(db), FailingDatabase(db, points, admin), points)
-    await play_road(shift, ANALYSED)
+    handover = await Handover.begin(await World.make(db), FailingDatabase(db, points, admin), points)
+    await run_lifecycle(handover, ANALYSED)
     assert points.strikes > 5
     assert "deployments.effects._create[0]" in points.passed
-    assert differences(shift.pictures, plain.pictures) == []
+    assert differences(handover.pictures, plain.pictures) == []
 
 
 @pytest.mark.parametrize("kind", list(Kind))
 async def test_a_fault_during_a_preemption(db: Database, admin: "asyncpg.Pool[asyncpg.Record]", kind: Kind) -> None:
     """Exactly one victim stops, whatever fails meanwhile, and its successor gets a place."""
-    plain = await Shift.begin(await World.make(db), db, Failpoints(AWAITS))
-    await play_road(plain, PREEMPTED)
+    plain = await Handover.begin(await World.make(db), db, Failpoints(AWAITS))
+    await run_lifecycle(plain, PREEMPTED)
     left, wants = each_once(
         n
         for n in (*NAMES, *PREEMPTING)
         if n.startswith(("reconcilers.placement.", "placement.preemption.", *PREEMPTING))
     )
     points = Failpoints(AWAITS, kind, wants)
-    shift = await Shift.begin(await World.make(db), FailingDatabase(db, points, admin), points)
-    await play_road(shift, PREEMPTED)
+    handover = await Handover.begin(await World.make(db), FailingDatabase(db, points, admin), points)
+    await run_lifecycle(handover, PREEMPTED)
     assert not left.intersection(PREEMPTING)
-    assert differences(shift.pictures, plain.pictures) == []
+    assert differences(handover.pictures, plain.pictures) == []
 
 
 @pytest.mark.parametrize("kind", list(Kind))
@@ -186,15 +186,15 @@ async def test_a_fault_in_the_housekeeping(db: Database, admin: "asyncpg.Pool[as
     points = Failpoints(AWAITS, kind, wants)
     world = await World.make(db)
     await forget_to_bury(db)
-    shift = await Shift.begin(world, FailingDatabase(db, points, admin), points)
+    handover = await Handover.begin(world, FailingDatabase(db, points, admin), points)
     world.tolerated = {"tombstones_go"}
-    while not await shift.step(shift.crew.keep_house):
+    while not await handover.step(handover.crew.keep_house):
         continue
     assert not left
     reported = await rows(db, "select reason from events")
     assert {row["reason"] for row in reported} == {"invariant_violated"}
     assert len(reported) <= 1 + points.strikes
-    await shift.crew.aclose()
+    await handover.crew.aclose()
 
 
 async def test_the_housekeeping_of_a_former_leader_writes_nothing(db: Database) -> None:

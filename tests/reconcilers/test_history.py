@@ -6,8 +6,8 @@ from controller.leader.history import History
 from controller.runtime.clock import SystemClock
 from controller.runtime.outcome import StaleError
 from controller.store.core.database import Database
-from support.history import partitions, sample, span
-from support.ledger import add_deployment, add_host, rows
+from support.database.history import partitions, sample, span
+from support.database.ledger import add_deployment, add_host, rows
 
 
 async def begin(db: Database, *, keep_days: int = 14) -> History:

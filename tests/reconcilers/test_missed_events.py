@@ -6,11 +6,11 @@ import random
 import pytest
 
 from controller.store.core.database import Database
-from support.awaits import Awaits
-from support.deaf import Drops, cut_wires, hurry, leader
-from support.failpoints import Failpoints
-from support.road import ACTS, Act, World, differences
-from support.shift import Shift
+from support.leading.awaits import Awaits
+from support.leading.failpoints import Failpoints
+from support.leading.handover import Handover
+from support.leading.lifecycle import ACTS, Act, World, differences
+from support.leading.lossy_leader import Drops, cut_wakes, leader, shorten_resyncs
 
 ACT_LIMIT_S = 40.0
 _POLL_S = 0.01
@@ -37,11 +37,11 @@ CASES: dict[str, Drops] = {
 
 
 async def expected(db: Database) -> list[dict[str, str]]:
-    shift = await Shift.begin(await World.make(db), db, Failpoints(Awaits(())))
+    handover = await Handover.begin(await World.make(db), db, Failpoints(Awaits(())))
     for act in ROAD:
-        await shift.play(act)
-    await shift.crew.aclose()
-    return shift.pictures
+        await handover.run(act)
+    await handover.crew.aclose()
+    return handover.pictures
 
 
 async def play(world: World, act: Act, wanted: dict[str, str]) -> None:
@@ -51,7 +51,7 @@ async def play(world: World, act: Act, wanted: dict[str, str]) -> None:
     try:
         async with asyncio.timeout(ACT_LIMIT_S):
             while found != wanted:
-                if not await world.hosts.play():
+                if not await world.hosts.run_commands():
                     await asyncio.sleep(_POLL_S)
                 found = await world.picture()
     except TimeoutError:
@@ -61,7 +61,7 @@ async def play(world: World, act: Act, wanted: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("case", CASES)
 async def test_lost_hints_cost_only_time(db: Database, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    hurry(monkeypatch)
+    shorten_resyncs(monkeypatch)
     pictures = await expected(db)
     world = await World.make(db)
     async with leader(db, CASES[case]) as lost:
@@ -73,8 +73,8 @@ async def test_lost_hints_cost_only_time(db: Database, case: str, monkeypatch: p
 
 
 async def test_loops_that_never_wake_one_another_converge(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    hurry(monkeypatch)
-    cut_wires(monkeypatch)
+    shorten_resyncs(monkeypatch)
+    cut_wakes(monkeypatch)
     pictures = await expected(db)
     world = await World.make(db)
     async with leader(db, CASES["all"]):

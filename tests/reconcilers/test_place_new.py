@@ -2,8 +2,8 @@
 
 from controller.reconcilers.placement import EVERYTHING
 from controller.store.core.database import Database
-from support.leader_term import LeaderTerm
-from support.ledger import add_deployment, add_host, rows
+from support.database.ledger import add_deployment, add_host, rows
+from support.leading.leader_term import LeaderTerm
 
 _WRITTEN = """
     select xmin::text from instances union select xmin::text from claims union select xmin::text from commands"""

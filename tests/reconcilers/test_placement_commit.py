@@ -11,7 +11,7 @@ from controller.domain.placement import Layout, Placed, PlannedClaim
 from controller.store.core.audit import audit
 from controller.store.core.database import Database
 from controller.store.placement.commit import PlacedStart, commit_placements
-from support.ledger import GIB, Host, add_deployment, add_host, add_instance, claim, rows
+from support.database.ledger import GIB, Host, add_deployment, add_host, add_instance, claim, rows
 
 
 async def waiting(db: Database, name: str, **fields: Any) -> PendingRow:

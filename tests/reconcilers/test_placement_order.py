@@ -5,8 +5,8 @@ from itertools import permutations
 import pytest
 
 from controller.store.core.database import Database
-from support.leader_term import LeaderTerm
-from support.ledger import add_deployment, add_host, report, rows
+from support.database.ledger import add_deployment, add_host, report, rows
+from support.leading.leader_term import LeaderTerm
 
 _GPUS = "select device, exclusive from claims where device like 'GPU-%' order by device"
 ASKS = {

@@ -11,19 +11,19 @@ from controller.store.core.database import Database
 from controller.store.deployments import apply as deployments
 from controller.store.views.metrics import INLINE, Figures, read_figures
 from schemas.manifest.deployment import DeploymentSpec
-from support.apply import apply_spec
-from support.leader_term import LeaderTerm
-from support.ledger import GIB, add_deployment, add_host, claim, report, rows
-from support.policed import DEVICE_GIB, STOP_IDLE, Policed, settle
-from support.stale import PastDatabase, moments
+from support.builders.apply import apply_spec
+from support.database.ledger import GIB, add_deployment, add_host, claim, report, rows
+from support.database.policy_ledger import DEVICE_GIB, STOP_IDLE, PolicyLedger, settle
+from support.leading.leader_term import LeaderTerm
+from support.leading.stale import PastDatabase, moments
 
 
 @pytest.fixture
-async def world(db: Database) -> Policed:
-    return await Policed.make(db)
+async def world(db: Database) -> PolicyLedger:
+    return await PolicyLedger.make(db)
 
 
-async def test_an_idle_deployment_is_stopped_once_with_its_evidence(world: Policed) -> None:
+async def test_an_idle_deployment_is_stopped_once_with_its_evidence(world: PolicyLedger) -> None:
     uid = await world.deployment()
     await world.idle("d-0", value=3)
     leader = await world.leader()
@@ -46,7 +46,7 @@ async def test_an_idle_deployment_is_stopped_once_with_its_evidence(world: Polic
     assert (row["acted"], row["verdict"]) == ("stop", "idle")
 
 
-async def test_a_policys_stop_is_drained_like_any_other(db: Database, world: Policed) -> None:
+async def test_a_policys_stop_is_drained_like_any_other(db: Database, world: PolicyLedger) -> None:
     """U33, U35: `restart` changes nothing; a user's start resumes it; the new epoch begins a new window."""
     await world.deployment(restart="always", drain_time="8s")
     await world.idle("d-0")
@@ -60,7 +60,7 @@ async def test_a_policys_stop_is_drained_like_any_other(db: Database, world: Pol
     await leader_term.aclose()
 
 
-async def test_a_start_resumes_and_ends_the_action(world: Policed) -> None:
+async def test_a_start_resumes_and_ends_the_action(world: PolicyLedger) -> None:
     await world.deployment()
     await world.idle("d-0")
     leader = await world.leader()
@@ -78,7 +78,7 @@ async def test_a_start_resumes_and_ends_the_action(world: Policed) -> None:
     assert len(await world.actions()) == 1
 
 
-async def test_a_changed_apply_clears_the_intent_and_an_unchanged_one_does_not(world: Policed) -> None:
+async def test_a_changed_apply_clears_the_intent_and_an_unchanged_one_does_not(world: PolicyLedger) -> None:
     uid = await world.deployment()
     await world.idle("d-0")
     leader = await world.leader()
@@ -91,7 +91,7 @@ async def test_a_changed_apply_clears_the_intent_and_an_unchanged_one_does_not(w
     assert await world.intents() == []
 
 
-async def test_u32_a_deployment_stops_only_if_all_replicas_are_idle(world: Policed) -> None:
+async def test_u32_a_deployment_stops_only_if_all_replicas_are_idle(world: PolicyLedger) -> None:
     await world.deployment(replicas=4)
     await world.idle("d-0", "d-1", "d-2")
     await world.idle("d-3", value=95)
@@ -101,7 +101,7 @@ async def test_u32_a_deployment_stops_only_if_all_replicas_are_idle(world: Polic
     assert [v for v, _ in (await world.verdicts()).values()] == ["idle", "idle", "idle", "busy"]
 
 
-async def test_u32_scale_down_stops_the_idle_replica(db: Database, world: Policed) -> None:
+async def test_u32_scale_down_stops_the_idle_replica(db: Database, world: PolicyLedger) -> None:
     await world.deployment(replicas=4, utilization_policy={**STOP_IDLE, "action": "scale_down"})
     await world.idle("d-2")
     for busy in ("d-0", "d-1", "d-3"):
@@ -116,7 +116,7 @@ async def test_u32_scale_down_stops_the_idle_replica(db: Database, world: Police
     await leader_term.aclose()
 
 
-async def test_scale_down_keeps_one_replica(world: Policed) -> None:
+async def test_scale_down_keeps_one_replica(world: PolicyLedger) -> None:
     await world.deployment(replicas=3, utilization_policy={**STOP_IDLE, "action": "scale_down"})
     await world.idle("d-0", "d-1", "d-2")
     await settle(await world.leader())
@@ -125,7 +125,7 @@ async def test_scale_down_keeps_one_replica(world: Policed) -> None:
     assert len(intent[2]) == 2
 
 
-async def test_u32_notify_reports_each_replica_once(world: Policed) -> None:
+async def test_u32_notify_reports_each_replica_once(world: PolicyLedger) -> None:
     await world.deployment(replicas=2, utilization_policy={**STOP_IDLE, "action": "notify"})
     await world.idle("d-0", "d-1")
     leader = await world.leader()
@@ -136,7 +136,7 @@ async def test_u32_notify_reports_each_replica_once(world: Policed) -> None:
 
 
 @pytest.mark.parametrize("action", ["stop", "scale_down", "notify"])
-async def test_a_dry_run_only_reports(world: Policed, action: str) -> None:
+async def test_a_dry_run_only_reports(world: PolicyLedger, action: str) -> None:
     rule = {**STOP_IDLE, "action": action, "dry_run": True, "webhook": "http://127.0.0.1:9/hook"}
     await world.deployment(replicas=2, utilization_policy=rule)
     await world.idle("d-0", "d-1")
@@ -151,7 +151,7 @@ async def test_a_dry_run_only_reports(world: Policed, action: str) -> None:
     assert all(a["dry_run"] and a["ended_at"] is not None for a in actions)
 
 
-async def test_a_former_leader_writes_nothing(world: Policed) -> None:
+async def test_a_former_leader_writes_nothing(world: PolicyLedger) -> None:
     await world.deployment()
     await world.idle("d-0")
     old = await world.leader()
@@ -176,7 +176,7 @@ MEANWHILE = {
 
 
 @pytest.mark.parametrize("what", MEANWHILE)
-async def test_a_change_in_between_is_decided_anew(world: Policed, what: str) -> None:
+async def test_a_change_in_between_is_decided_anew(world: PolicyLedger, what: str) -> None:
     await world.policy("rule", action="scale_down")
     await world.deployment(replicas=2, utilization_policy="rule")
     await world.idle("d-0")
@@ -190,7 +190,7 @@ async def test_a_change_in_between_is_decided_anew(world: Policed, what: str) ->
     assert not [i for i in await world.intents() if i[0] == "policy"]
 
 
-async def test_a_deletion_ends_the_action(world: Policed) -> None:
+async def test_a_deletion_ends_the_action(world: PolicyLedger) -> None:
     uid = await world.deployment()
     await world.idle("d-0")
     leader = await world.leader()
@@ -208,7 +208,7 @@ async def test_a_deletion_ends_the_action(world: Policed) -> None:
     assert (await world.actions())[0]["ended_at"] is not None
 
 
-async def test_freed_gpu_seconds_are_read_from_the_actions(world: Policed) -> None:
+async def test_freed_gpu_seconds_are_read_from_the_actions(world: PolicyLedger) -> None:
     """From the action until the GPUs are wanted again; a dry run frees nothing."""
     await world.deployment(replicas=2)
     await world.idle("d-0", "d-1")

@@ -14,11 +14,11 @@ from controller.store.policies import effective as effective_policy
 from controller.store.policies import effects as policy_writes
 from controller.store.policies import observe as policy_watch
 from controller.store.telemetry import sample_reads
-from support.awaits import Awaits
-from support.failpoints import FailingDatabase, Failpoints, Kind
-from support.ledger import rows
-from support.policed import STOP_IDLE, Policed, settle
-from support.shift import PASSING
+from support.database.ledger import rows
+from support.database.policy_ledger import STOP_IDLE, PolicyLedger, settle
+from support.leading.awaits import Awaits
+from support.leading.failpoints import FailingDatabase, Failpoints, Kind
+from support.leading.handover import PASSING
 
 AWAITS = Awaits(
     (policies, policy_watch, policy_writes, effective_policy, sample_reads, events, guards, locks, notify, lease)
@@ -33,7 +33,7 @@ async def admin(db: Database) -> AsyncIterator["asyncpg.Pool[asyncpg.Record]"]:
         yield pool
 
 
-async def step(world: Policed, database: Database, points: Failpoints) -> bool:
+async def step(world: PolicyLedger, database: Database, points: Failpoints) -> bool:
     """One step of a new leader, as the loop would run it; returns whether it succeeded."""
     leader = await world.leader(database)
 
@@ -65,7 +65,7 @@ async def test_an_action_is_taken_once_whatever_fails(
 
     points = Failpoints(AWAITS, kind, wants)
     database = FailingDatabase(db, points, admin)
-    world = await Policed.make(db)
+    world = await PolicyLedger.make(db)
     await world.deployment(utilization_policy={**STOP_IDLE, "webhook": "http://127.0.0.1:9/hook"})
     await world.deployment("freed")
     await world.idle("d-0", "freed-0")

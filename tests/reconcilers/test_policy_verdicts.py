@@ -4,16 +4,16 @@ import pytest
 
 from controller.runtime.outcome import Requeue
 from controller.store.core.database import Database
-from support.ledger import claim, rows
-from support.policed import STOP_IDLE, Policed, settle, steady
+from support.database.ledger import claim, rows
+from support.database.policy_ledger import STOP_IDLE, PolicyLedger, settle, steady
 
 
 @pytest.fixture
-async def world(db: Database) -> Policed:
-    return await Policed.make(db)
+async def world(db: Database) -> PolicyLedger:
+    return await PolicyLedger.make(db)
 
 
-async def test_a_busy_verdict_ends_an_episode_and_an_unknown_one_does_not(world: Policed) -> None:
+async def test_a_busy_verdict_ends_an_episode_and_an_unknown_one_does_not(world: PolicyLedger) -> None:
     await world.deployment(utilization_policy={**STOP_IDLE, "action": "notify"})
     await world.idle("d-0")
     leader = await world.leader()
@@ -32,7 +32,7 @@ async def test_a_busy_verdict_ends_an_episode_and_an_unknown_one_does_not(world:
     assert len(await world.actions()) == 2
 
 
-async def test_u44_an_instance_on_a_shared_gpu_is_judged_by_its_own_processes(world: Policed) -> None:
+async def test_u44_an_instance_on_a_shared_gpu_is_judged_by_its_own_processes(world: PolicyLedger) -> None:
     first = await world.deployment("first", replicas=0)
     second = await world.deployment("second", replicas=0)
     await world.write("update deployments set spec = jsonb_set(spec, '{replicas}', '1')")
@@ -48,7 +48,7 @@ async def test_u44_an_instance_on_a_shared_gpu_is_judged_by_its_own_processes(wo
     assert (action["instances"], action["gpus"]) == (["sleeps"], 0.05)
 
 
-async def test_u44_without_process_utilization_nothing_is_stopped(world: Policed) -> None:
+async def test_u44_without_process_utilization_nothing_is_stopped(world: PolicyLedger) -> None:
     uid = await world.deployment(replicas=0)
     await world.write("update deployments set spec = jsonb_set(spec, '{replicas}', '1')")
     await world.instance(uid, "shares", mib=1024)
@@ -57,7 +57,7 @@ async def test_u44_without_process_utilization_nothing_is_stopped(world: Policed
     assert await world.verdicts() == {"shares": ("unknown", "no_process_utilization")}
 
 
-async def test_u43_the_default_applies_changes_and_ends(world: Policed) -> None:
+async def test_u43_the_default_applies_changes_and_ends(world: PolicyLedger) -> None:
     await world.deployment(utilization_policy=None)
     await world.idle("d-0", value=30)
     policy = await world.policy("rule", default=True, min_gpu_utilization=20, action="notify")
@@ -74,7 +74,7 @@ async def test_u43_the_default_applies_changes_and_ends(world: Policed) -> None:
     assert await world.verdicts() == {}
 
 
-async def test_a_new_leader_judges_as_the_old_one_did(world: Policed) -> None:
+async def test_a_new_leader_judges_as_the_old_one_did(world: PolicyLedger) -> None:
     """Windows continue: an idle instance is idle at once, and an old high sample still counts."""
     await world.deployment("idle")
     await world.deployment("busy", utilization_policy={**STOP_IDLE, "action": "notify"})
@@ -90,7 +90,7 @@ async def test_a_new_leader_judges_as_the_old_one_did(world: Policed) -> None:
     assert len(await world.actions()) == 1
 
 
-async def test_new_samples_wake_only_deployments_that_need_a_step(world: Policed) -> None:
+async def test_new_samples_wake_only_deployments_that_need_a_step(world: PolicyLedger) -> None:
     uid = await world.deployment()
     await world.samples("d-0", steady(95, newest=11))
     leader = await world.leader()
@@ -105,7 +105,7 @@ async def test_new_samples_wake_only_deployments_that_need_a_step(world: Policed
     assert await leader.watch.look() == set()
 
 
-async def test_samples_read_by_a_step_are_judged_by_the_next_look(world: Policed) -> None:
+async def test_samples_read_by_a_step_are_judged_by_the_next_look(world: PolicyLedger) -> None:
     first, second = await world.deployment("first"), await world.deployment("second")
     for name in ("first-0", "second-0"):
         await world.samples(name, steady(95, newest=11))
@@ -116,7 +116,7 @@ async def test_samples_read_by_a_step_are_judged_by_the_next_look(world: Policed
     assert await leader.watch.look() == {second}
 
 
-async def test_silence_is_noticed_without_a_sample(world: Policed) -> None:
+async def test_silence_is_noticed_without_a_sample(world: PolicyLedger) -> None:
     uid = await world.deployment()
     await world.samples("d-0", steady(0) | {11.0: 90})
     leader = await world.leader()
@@ -126,7 +126,7 @@ async def test_silence_is_noticed_without_a_sample(world: Policed) -> None:
     assert leader.watch.judge({(uid, "d-0")}, world.now + 300) == {uid}
 
 
-async def test_a_longer_window_reads_the_past_that_it_needs(world: Policed) -> None:
+async def test_a_longer_window_reads_the_past_that_it_needs(world: PolicyLedger) -> None:
     """U42: a changed window uses existing samples."""
     policy = await world.policy("rule", action="notify")
     await world.deployment(utilization_policy="rule")
@@ -149,7 +149,7 @@ async def test_a_longer_window_reads_the_past_that_it_needs(world: Policed) -> N
     assert (row["verdict"], row["policy_generation"], str(row["policy_uid"])) == ("idle", 2, policy)
 
 
-async def test_the_past_is_read_in_portions_between_looks(world: Policed) -> None:
+async def test_the_past_is_read_in_portions_between_looks(world: PolicyLedger) -> None:
     """An instance whose past is not read yet is not judged."""
     uids = [await world.deployment(name) for name in ("first", "second")]
     leader = await world.leader()

@@ -7,7 +7,7 @@ import pytest
 
 from controller.reconcilers import policies
 from controller.store.core.database import Database
-from support.policed import Policed, settle
+from support.database.policy_ledger import PolicyLedger, settle
 
 _LOOK_S = 0.5
 
@@ -15,7 +15,7 @@ _LOOK_S = 0.5
 async def test_a_sample_that_arrives_while_a_step_begins_to_watch_its_gpu_counts(
     db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = await Policed.make(db)
+    world = await PolicyLedger.make(db)
     await world.deployment()
     await world.samples("d-0", dict.fromkeys((1, 11, 21), 0))
     leader = await world.leader()

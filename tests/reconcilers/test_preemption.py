@@ -3,8 +3,8 @@
 from typing import Any
 
 from controller.store.core.database import Database
-from support.leader_term import LeaderTerm
-from support.ledger import add_deployment, add_host, report, rows
+from support.database.ledger import add_deployment, add_host, report, rows
+from support.leading.leader_term import LeaderTerm
 
 _LOOK = """
     select d.name, i.id, i.phase, i.reason, i.message, i.stop_reason, i.pushed_out_for, i.replaces, i.created_at

@@ -4,8 +4,8 @@ from typing import Any
 
 from controller.store.core.database import Database
 from controller.store.deployments.relocations import NewRelocation, begin_relocations, request_relocations
-from support.leader_term import LeaderTerm
-from support.ledger import Host, add_deployment, add_host, report, rows
+from support.database.ledger import Host, add_deployment, add_host, report, rows
+from support.leading.leader_term import LeaderTerm
 
 
 async def run(db: Database, leader_term: LeaderTerm, name: str, host: Host) -> str:

@@ -8,8 +8,8 @@ from controller.domain.restarts import RestartSettings
 from controller.runtime.outcome import StaleError
 from controller.store.core.database import Database
 from controller.store.placement.commit import PlacedStart
-from support.leader_term import LeaderTerm
-from support.ledger import GIB, add_deployment, add_host, report, rows
+from support.database.ledger import GIB, add_deployment, add_host, report, rows
+from support.leading.leader_term import LeaderTerm
 
 
 async def sql(db: Database, statement: str, *args: object) -> None:

@@ -8,13 +8,13 @@ import pytest
 from controller.runtime.outcome import StaleError
 from controller.store.core.database import Database
 from controller.store.workers.maintenance import set_maintenance
-from support.agent_by_hand import seat
-from support.awaits import Awaits
-from support.failpoints import Failpoints
-from support.ledger import add_deployment, add_host, rows
-from support.road import ACTS, Crew, World, differences
-from support.shift import Shift
-from support.stale import PastDatabase, act_on, moments
+from support.database.ledger import add_deployment, add_host, rows
+from support.leading.awaits import Awaits
+from support.leading.failpoints import Failpoints
+from support.leading.handover import Handover
+from support.leading.lifecycle import ACTS, Crew, World, differences
+from support.leading.stale import PastDatabase, act_on, moments
+from support.standins.hosts_by_hand import set_heartbeat
 
 # In moments; there are five in a round of steps, so the far ones reach back over several acts.
 LAGS = (1, 2, 3, 5, 8, 13, 21, 34)
@@ -22,8 +22,8 @@ NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 EVERY = 1 if NIGHTLY else 3  # of so many moments one is acted upon; with five in a round, each kind of moment comes by
 
 
-async def begin(db: Database) -> Shift:
-    return await Shift.begin(await World.make(db), db, Failpoints(Awaits(())))
+async def begin(db: Database) -> Handover:
+    return await Handover.begin(await World.make(db), db, Failpoints(Awaits(())))
 
 
 @pytest.mark.parametrize("offset", range(len(LAGS)) if NIGHTLY else (0,))
@@ -31,9 +31,9 @@ async def test_an_older_snapshot_changes_nothing(db: Database, offset: int) -> N
     """At each moment a second crew of the same term acts on an earlier snapshot; the pictures stay the same."""
     plain = await begin(db)
     for act in ACTS:
-        await plain.play(act)
+        await plain.run(act)
     await plain.crew.aclose()
-    shift = await begin(db)
+    handover = await begin(db)
     seen = 0
     lost: Counter[str] = Counter()
     async with moments(db.dsn, max(LAGS) + 1) as past:
@@ -42,49 +42,49 @@ async def test_an_older_snapshot_changes_nothing(db: Database, offset: int) -> N
             nonlocal seen
             await past.remember()
             seen += 1
-            shift.crew.passes.mark_backlog()  # so placement has something to do
+            handover.crew.passes.mark_backlog()  # so placement has something to do
             lag = LAGS[(seen // EVERY + offset) % len(LAGS)]
             if lag < len(past) and seen % EVERY == 0:
-                before = await shift.world.trace()
-                lost.update(await act_on(db, past[lag], shift.crew.term))
-                if await shift.world.trace() != before:
-                    await shift.world.check()
+                before = await handover.world.trace()
+                lost.update(await act_on(db, past[lag], handover.crew.term))
+                if await handover.world.trace() != before:
+                    await handover.world.check()
 
-        shift.between = look_back
+        handover.between = look_back
         for act in ACTS:
-            await shift.play(act)
-    assert differences(shift.pictures, plain.pictures) == []
-    await shift.crew.aclose()
+            await handover.run(act)
+    assert differences(handover.pictures, plain.pictures) == []
+    await handover.crew.aclose()
     assert lost.keys() == {"workers", "instances", "placement"}, "not all of them were ever stale"
 
 
 async def test_a_worker_that_reported_since_is_not_lost(db: Database) -> None:
-    shift = await begin(db)
-    await shift.play(ACTS[0])
-    w2 = shift.world.workers["w2"].id
+    handover = await begin(db)
+    await handover.run(ACTS[0])
+    w2 = handover.world.workers["w2"].id
     async with moments(db.dsn, 1) as past:
-        await seat(db, w2, silent=True)
+        await set_heartbeat(db, w2, silent=True)
         await past.remember()
-        await seat(db, w2)
+        await set_heartbeat(db, w2)
         with pytest.raises(StaleError):
-            await Crew(PastDatabase(db, past[0]), shift.crew.term).step_workers()
+            await Crew(PastDatabase(db, past[0]), handover.crew.term).step_workers()
     assert await rows(db, "select 1 from workers where phase <> 'ready'") == []
-    await shift.crew.aclose()
+    await handover.crew.aclose()
 
 
 async def test_an_outdated_step_writes_no_event_twice(db: Database) -> None:
     """An event alone has no row whose phase could guard it."""
-    shift = await begin(db)
-    await shift.play(ACTS[0])
-    instance = (await shift.world.instances("whole"))[0]
+    handover = await begin(db)
+    await handover.run(ACTS[0])
+    instance = (await handover.world.instances("whole"))[0]
     async with db.transaction() as connection:
         await connection.execute("update instances set failures = 1 where id = $1", instance)
     async with moments(db.dsn, 1) as past:
         await past.remember()
-        await shift.settle()
-        assert "instances" in await act_on(db, past[0], shift.crew.term)
+        await handover.settle()
+        assert "instances" in await act_on(db, past[0], handover.crew.term)
     assert await rows(db, "select count(*) as n from events where reason = 'stable'") == [{"n": 1}]
-    await shift.crew.aclose()
+    await handover.crew.aclose()
 
 
 async def test_capacity_of_a_lost_race_can_be_claimed_again(db: Database) -> None:

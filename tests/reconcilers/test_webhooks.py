@@ -10,16 +10,16 @@ from controller.runtime.clock import SystemClock
 from controller.runtime.outcome import StaleError
 from controller.store.core.database import Database
 from controller.store.policies.webhooks import Delivery, read_due
-from support.ledger import rows
-from support.policed import STOP_IDLE, Policed, settle
-from support.webhook_receiver import Receiver, webhook_receiver
+from support.database.ledger import rows
+from support.database.policy_ledger import STOP_IDLE, PolicyLedger, settle
+from support.standins.webhook_receiver import Receiver, webhook_receiver
 
 KEY = "a secret that signs"
 AT_ONCE = WebhookSettings(attempts=3, wait_s=0.0, wait_max_s=0.0, try_s=0.3)
 
 
-async def idle_with_webhook(db: Database, url: str) -> Policed:
-    world = await Policed.make(db)
+async def idle_with_webhook(db: Database, url: str) -> PolicyLedger:
+    world = await PolicyLedger.make(db)
     await world.write("insert into secrets (name, value) values ('webhook', $1)", KEY)
     await world.deployment(utilization_policy={**STOP_IDLE, "webhook": url})
     await world.idle("d-0")

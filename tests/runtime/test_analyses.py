@@ -9,7 +9,7 @@ from controller.domain.instances import RevisionFacts
 from controller.leader.analyses import Analyses
 from controller.runtime.clock import SystemClock
 from schemas.manifest.deployment import DeploymentSpec
-from support.model_files import model_folder
+from support.builders.model_files import model_folder
 
 LIMIT_S = 30.0
 

@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from controller.store.core.database import Database
-from support.migrated import migrated_database, migrated_template
-from support.postgres import PostgresServer
+from support.database.migrated import migrated_database, migrated_template
+from support.database.postgres import PostgresServer
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ from controller.store.access.tokens import create_token, list_tokens, redeem, re
 from controller.store.core.database import Database
 from controller.store.core.refusals import NotFoundError, TokenRefusedError, WorkerNameTakenError
 from controller.store.workers.maintenance import delete_worker
-from support.ledger import rows
+from support.database.ledger import rows
 
 
 async def test_a_key_is_stored_as_its_hash_alone(migrated: Database) -> None:

@@ -7,7 +7,7 @@ import pytest
 from controller.domain.phases import HOLDS_CLAIMS, InstancePhase
 from controller.store.core.audit import INVARIANTS, audit
 from controller.store.core.database import Database
-from support.ledger import GIB, add_deployment, add_host, add_instance, claim, report
+from support.database.ledger import GIB, add_deployment, add_host, add_instance, claim, report
 
 _GUARDS = (
     "alter table claims disable trigger user",

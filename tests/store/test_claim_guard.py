@@ -9,7 +9,7 @@ import pytest
 
 from controller.store.core.database import Database
 from controller.store.core.migrate import migrate
-from support.ledger import GIB, add_deployment, add_host, add_instance, claim, rows
+from support.database.ledger import GIB, add_deployment, add_host, add_instance, claim, rows
 
 GPU = "GPU-w-0"
 REFUSED = (asyncpg.CheckViolationError, asyncpg.RestrictViolationError)

@@ -6,7 +6,7 @@ from typing import Any
 
 from controller.store.core.database import Database
 from controller.store.deployments.commands import Answer, DueCommands, Target, refuse_unsent, take_due, write_answers
-from support.ledger import Host, add_deployment, add_host, add_instance, claim, rows
+from support.database.ledger import Host, add_deployment, add_host, add_instance, claim, rows
 
 LONG_AGO = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -13,8 +13,8 @@ from controller.store.deployments import apply as store
 from controller.store.views.deployments import deployment_by_name
 from schemas.api.deployments import DeploymentView
 from schemas.manifest.deployment import DeploymentSpec
-from support.apply import apply_spec
-from support.ledger import rows
+from support.builders.apply import apply_spec
+from support.database.ledger import rows
 
 
 def spec(**fields: Any) -> DeploymentSpec:

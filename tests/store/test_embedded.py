@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from controller.store.embedded import EmbeddedPostgres, EmbeddedPostgresError, prepare
 from controller.store.embedded.installation import Installation, installed
-from support.postgres import holding, python_for, reachable_folder
+from support.database.postgres import holding, python_for, reachable_folder
 
 AS_ROOT = os.geteuid() == 0
 NOBODY = 65534

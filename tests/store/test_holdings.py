@@ -4,7 +4,7 @@ from controller.domain.placement import Layout, Placed, PlannedClaim
 from controller.leader.inventory_cache import InventoryCache
 from controller.store.core.database import Database
 from controller.store.placement.preemption import read_holders
-from support.ledger import GIB, add_deployment, add_host, add_instance, claim
+from support.database.ledger import GIB, add_deployment, add_host, add_instance, claim
 
 
 async def test_holders_are_those_of_the_same_snapshot(migrated: Database) -> None:

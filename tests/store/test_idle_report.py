@@ -10,8 +10,8 @@ from controller.store.core.database import Database
 from controller.store.telemetry.claim_history import read_pasts
 from controller.store.telemetry.idle_report import Sums, add_usage, days, read_claimed
 from schemas.manifest.policy import UtilizationPolicy
-from support.history import at, minutes, partitions, span
-from support.ledger import GIB, Host, add_deployment, add_host, add_instance, claim
+from support.database.history import at, minutes, partitions, span
+from support.database.ledger import GIB, Host, add_deployment, add_host, add_instance, claim
 
 A, B = "GPU-w-0", "GPU-w-1"
 HOUR = 3600

@@ -4,7 +4,7 @@ from controller.domain.placement import Ask, Layout, Placed
 from controller.leader.inventory_cache import InventoryCache
 from controller.scheduling.search.place import place
 from controller.store.core.database import Database
-from support.ledger import GIB, add_deployment, add_host, add_instance, claim
+from support.database.ledger import GIB, add_deployment, add_host, add_instance, claim
 
 
 async def refresh(db: Database, cache: InventoryCache) -> None:

@@ -2,7 +2,7 @@
 
 from controller.store.core.database import Database
 from controller.store.workers.heartbeats import ConnectionState, ForeignUse, Reading, write_liveness, write_readings
-from support.ledger import Host, add_deployment, add_host, add_instance, rows
+from support.database.ledger import Host, add_deployment, add_host, add_instance, rows
 
 
 async def see(db: Database, *seen: ConnectionState) -> set[str]:

@@ -3,8 +3,8 @@
 import pytest
 
 from controller.store.core.database import Database
-from support.history import T0, at, partitions, rolled_up, sample
-from support.ledger import GIB, Host, add_deployment, add_host, add_instance, claim, rows
+from support.database.history import T0, at, partitions, rolled_up, sample
+from support.database.ledger import GIB, Host, add_deployment, add_host, add_instance, claim, rows
 
 DEVICE = "GPU-w-0"
 

@@ -16,7 +16,7 @@ from controller.store.telemetry.partitions import (
     make_partitions,
     samples_range,
 )
-from support.ledger import add_deployment, rows
+from support.database.ledger import add_deployment, rows
 
 HOUR_S = 3600
 

@@ -22,8 +22,8 @@ from schemas.api.policies import PolicyView
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.manifest.policy import PolicySpec
 from schemas.manifest.problems import ManifestError
-from support.apply import apply_spec
-from support.ledger import add_deployment, add_instance, rows
+from support.builders.apply import apply_spec
+from support.database.ledger import add_deployment, add_instance, rows
 
 INLINE = {"min_gpu_utilization": 10, "time_window": 300}
 

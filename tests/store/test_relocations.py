@@ -12,7 +12,7 @@ from controller.store.deployments.relocations import (
 )
 from controller.store.placement.defrag_reads import RelocationRow, read_movable, read_relocations
 from controller.store.telemetry.retention import prune
-from support.ledger import GIB, add_deployment, add_host, add_instance, claim, rows
+from support.database.ledger import GIB, add_deployment, add_host, add_instance, claim, rows
 
 
 async def some_running(db: Database, count: int) -> list[NewRelocation]:

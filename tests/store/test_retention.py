@@ -5,7 +5,7 @@ import pytest
 from controller.store.core.database import Database
 from controller.store.telemetry.retention import prune
 from controller.store.views.metrics import read_figures
-from support.ledger import add_deployment, rows
+from support.database.ledger import add_deployment, rows
 
 POLICY = "0d9e4b6e-6a3f-4f0e-9a53-3f3a4a3a0001"
 DAY_S = 86_400

@@ -6,8 +6,8 @@ from controller.store.core.database import Database
 from controller.store.telemetry.sample_reads import Sample, read_history, read_horizon, read_new
 from controller.store.telemetry.samples import NoPartitionError, SamplesWritten, SessionSamples, write_samples
 from schemas.wire import SamplePeriod
-from support.ledger import Host, add_host, rows
-from support.samples import add_partitions, own, period, sample_rows
+from support.builders.samples import add_partitions, own, period, sample_rows
+from support.database.ledger import Host, add_host, rows
 
 NOW_S = 5_000.0  # on the controller's monotonic clock
 AGENT_S = 77.0  # on the agent's, at the same moment

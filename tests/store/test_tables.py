@@ -5,7 +5,7 @@ from sqlmodel import SQLModel
 
 from controller.store.access import tables
 from controller.store.core.database import Database
-from support.ledger import rows
+from support.database.ledger import rows
 
 _COLUMNS = """
     select c.relname as table, a.attname as column, format_type(a.atttypid, a.atttypmod) as type,

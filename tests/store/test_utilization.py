@@ -12,8 +12,8 @@ from controller.store.telemetry.utilization import (
     tracks_of_instance,
     tracks_of_worker,
 )
-from support.history import T0, minutes, partitions, sample
-from support.ledger import GIB, Host, add_deployment, add_host, add_instance, claim, rows
+from support.database.history import T0, minutes, partitions, sample
+from support.database.ledger import GIB, Host, add_deployment, add_host, add_instance, claim, rows
 
 A, B = "GPU-w-0", "GPU-w-1"
 

@@ -21,7 +21,7 @@ from controller.store.views.metrics import read_figures
 from controller.store.views.paging import BadCursorError
 from controller.store.views.workers import list_workers, worker_by_name
 from controller.store.workers.maintenance import WorkerVerb, delete_worker, set_maintenance
-from support.ledger import GIB, add_deployment, add_host, add_instance, claim, report
+from support.database.ledger import GIB, add_deployment, add_host, add_instance, claim, report
 
 
 async def execute(db: Database, query: str, *args: Any) -> None:

@@ -2,7 +2,7 @@
 
 from controller.store.core.database import Database
 from controller.store.placement.pending import read_pending
-from support.ledger import GIB, add_deployment, add_host, add_instance
+from support.database.ledger import GIB, add_deployment, add_host, add_instance
 
 NEED = {"memory_mib": GIB, "host_memory_mib": 0, "parts": {}, "heads": None, "vocab": None, "notes": []}
 

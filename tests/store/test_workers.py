@@ -13,8 +13,8 @@ from controller.runtime.outcome import Done, Requeue, StaleError
 from controller.store.core.database import Database
 from controller.store.workers import phases as worker_phases
 from controller.store.workers import sessions
-from support.ledger import add_deployment, add_host, add_instance, claim, rows
-from support.served_hub import eventually
+from support.database.ledger import add_deployment, add_host, add_instance, claim, rows
+from support.leading.served_hub import eventually
 
 
 async def reconciler(db: Database, *, healthy_s: float = math.inf, term: int | None = 1) -> WorkersReconciler:

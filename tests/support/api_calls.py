@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from support.served import ServedApi
+from support.leading.served_api import ServedApi
 
 PLAN = "/api/v1/plan"
 

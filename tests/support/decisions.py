@@ -9,7 +9,7 @@ from controller.domain.effects import DeploymentEffects
 from controller.domain.instances import InstanceFacts
 from controller.domain.placement import Need
 from controller.domain.restarts import RestartSettings
-from support.facts import deployment, host, instance, process
+from support.builders.facts import deployment, host, instance, process
 
 SETTINGS = RestartSettings()
 RUNNING = (process("running"),)

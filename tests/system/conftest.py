@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from support.cluster import Cluster
-from support.engine_watch import EngineWatch
-from support.faults import Faults
+from support.processes.cluster import Cluster
+from support.processes.engine_watch import EngineWatch
+from support.processes.faults import Faults
 
 MakeFaults = Callable[[str], Faults]
 

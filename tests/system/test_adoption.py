@@ -16,7 +16,7 @@ import asyncpg
 import pytest
 
 from controller.store.embedded.layout import Layout
-from support.cluster import STOP_S, Cluster
+from support.processes.cluster import STOP_S, Cluster
 
 ROOT = Path(__file__).parents[2]
 BEFORE = "ce8d02c"

@@ -7,7 +7,7 @@ from pathlib import Path
 import yaml
 
 from schemas.simulated import SimulatedHosts
-from support.cluster import Cluster
+from support.processes.cluster import Cluster
 
 ROOT = Path(__file__).parents[2]
 HOSTS = ROOT / "deploy" / "simulated-hosts.yaml"

@@ -1,6 +1,6 @@
 """A drained host is emptied without waiting for a timer, and its instances run elsewhere."""
 
-from support.cluster import Cluster
+from support.processes.cluster import Cluster
 
 
 async def test_drain_moves_what_runs_there(cluster: Cluster) -> None:

@@ -7,8 +7,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from support.cluster import Cluster
-from support.model_files import with_header
+from support.builders.model_files import with_header
+from support.processes.cluster import Cluster
 
 WEIGHTS = 1_503_264_768  # of Qwen3-0.6B; a hole in the file, not bytes on disk
 CONFIG = {

@@ -4,7 +4,7 @@ from datetime import datetime
 
 import psutil
 
-from support.cluster import Cluster
+from support.processes.cluster import Cluster
 
 SLOW_S = 8
 

@@ -3,8 +3,8 @@
 import psutil
 import pytest
 
-from support.cluster import Cluster
-from support.faults import SHORT
+from support.processes.cluster import Cluster
+from support.processes.faults import SHORT
 
 GANG = {"gpus": 2, "gpu_memory": "30GiB", "max_workers": 2}
 

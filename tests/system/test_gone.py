@@ -7,7 +7,7 @@ from pathlib import Path
 
 import psutil
 
-from support.cluster import Cluster
+from support.processes.cluster import Cluster
 
 
 def children(pid: int) -> list[psutil.Process]:

@@ -7,7 +7,7 @@ import os
 import sys
 from typing import Any
 
-from support.cluster import Cluster
+from support.processes.cluster import Cluster
 
 OFTEN = {"GPUWARD_SAMPLE_EVERY_S": "1", "GPUWARD_ROLLUP_EVERY_S": "1"}
 

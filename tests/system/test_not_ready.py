@@ -2,7 +2,7 @@
 
 import signal
 
-from support.cluster import Cluster
+from support.processes.cluster import Cluster
 
 HOSTS = ("h1", "h2", "h3")
 

@@ -1,7 +1,7 @@
 """A utilization policy on real processes: an idle deployment is stopped, and a busy one runs on."""
 
-from support.cluster import Cluster
-from support.policies import IDLE_POLICY, SAMPLING, PolicyWatch
+from support.processes.cluster import Cluster
+from support.processes.policies import IDLE_POLICY, SAMPLING, PolicyWatch
 
 
 async def test_an_idle_deployment_is_stopped_and_a_busy_one_is_not(cluster: Cluster) -> None:

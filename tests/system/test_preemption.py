@@ -1,6 +1,6 @@
 """Preemption on real processes: the victim drains, the preemptor runs there, and the pending one has a reason."""
 
-from support.cluster import Cluster
+from support.processes.cluster import Cluster
 
 
 async def test_the_preemptor_runs_where_the_victim_ran_and_the_victim_is_requeued(cluster: Cluster) -> None:

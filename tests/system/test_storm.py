@@ -5,9 +5,9 @@ import time
 
 import pytest
 
-from support.cluster import Cluster
-from support.proc_watch import ProcWatch
-from support.storm import Storm, controller_rss_mib, left_rows, nothing_left, pool_size, read_counted
+from support.processes.cluster import Cluster
+from support.processes.proc_watch import ProcWatch
+from support.processes.storm import Storm, controller_rss_mib, left_rows, nothing_left, pool_size, read_counted
 
 SIZE = 60
 # Generous: other tests may use the cores meanwhile. The bench checks the real limits.

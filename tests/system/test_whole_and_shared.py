@@ -1,6 +1,6 @@
 """Whole GPUs and shared memory never meet on one GPU, across a crash too."""
 
-from support.cluster import Cluster
+from support.processes.cluster import Cluster
 
 
 async def gpus_of(cluster: Cluster, *deployments: str) -> list[str]:

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from support.agents import AgentUnderTest, running_agent
-from support.controller_double import ControllerDouble, controller_double
+from support.processes.agents import AgentUnderTest, running_agent
+from support.standins.controller import ControllerDouble, controller_double
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ import psutil
 import pytest
 
 from agent.journal import Journal
-from support.agents import GPU0, running_agent
-from support.controller_double import (
+from support.processes.agents import GPU0, running_agent
+from support.standins.controller import (
     ControllerDouble,
     simulated_order,
     start_order,

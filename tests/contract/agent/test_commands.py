@@ -5,8 +5,8 @@ import asyncio
 import psutil
 import pytest
 
-from support.agents import GPU0, GPU1
-from support.controller_double import ControllerDouble, simulated_order, start_order
+from support.processes.agents import GPU0, GPU1
+from support.standins.controller import ControllerDouble, simulated_order, start_order
 
 SLEEP = ("sleep", "1000")
 

@@ -7,8 +7,8 @@ import psutil
 import pytest
 
 from schemas.wire import Rejected
-from support.agents import GPU0, AgentUnderTest, running_agent, settings_for
-from support.controller_double import (
+from support.processes.agents import GPU0, AgentUnderTest, running_agent, settings_for
+from support.standins.controller import (
     WAIT_S,
     ControllerDouble,
     simulated_order,

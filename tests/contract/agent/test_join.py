@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from schemas.wire import Rejected
-from support.agents import AgentUnderTest, running_agent, settings_for
-from support.controller_double import (
+from support.processes.agents import AgentUnderTest, running_agent, settings_for
+from support.standins.controller import (
     CREDENTIAL,
     TOKEN,
     WAIT_S,

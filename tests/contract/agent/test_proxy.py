@@ -7,8 +7,8 @@ import aiohttp
 import pytest
 
 from schemas.wire import PROXY_REFUSAL_HEADER
-from support.agents import GPU0, AgentUnderTest
-from support.controller_double import SECRET, WAIT_S, ControllerDouble, simulated_order, start_order
+from support.processes.agents import GPU0, AgentUnderTest
+from support.standins.controller import SECRET, WAIT_S, ControllerDouble, simulated_order, start_order
 
 AUTH = {"Authorization": f"Bearer {SECRET}"}
 # Echoes requests, streams chunks, and logs when its client has gone.

@@ -11,8 +11,8 @@ import pytest
 from agent.clock import boot_clock
 from agent.sampling import request_counts as requests_module
 from schemas.wire import ProcessSample, Readings
-from support.agents import GPU0, GPU1, AgentUnderTest, running_agent, settings_for
-from support.controller_double import SECRET, WAIT_S, ControllerDouble, controller_double, simulated_order
+from support.processes.agents import GPU0, GPU1, AgentUnderTest, running_agent, settings_for
+from support.standins.controller import SECRET, WAIT_S, ControllerDouble, controller_double, simulated_order
 
 PERIOD_S = 0.5
 

@@ -6,7 +6,7 @@ import pytest
 
 from controller.store.core.database import Database
 from controller.store.core.migrate import migrate
-from support.served_hub import HubUnderTest, serving
+from support.leading.served_hub import HubUnderTest, serving
 
 
 @pytest.fixture

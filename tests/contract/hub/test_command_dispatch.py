@@ -3,9 +3,9 @@
 import asyncpg
 
 from schemas.wire import Command
-from support.agent_double import Connection, gpu, hello, process
-from support.ledger import add_deployment, add_instance, claim
-from support.served_hub import HubUnderTest, eventually, start_payload
+from support.database.ledger import add_deployment, add_instance, claim
+from support.leading.served_hub import HubUnderTest, eventually, start_payload
+from support.standins.agent import Connection, gpu, hello, process
 
 
 async def set_up(hub: HubUnderTest, *instances: str) -> tuple[str, Connection]:

@@ -10,9 +10,9 @@ from controller.hub import heartbeats as liveness
 from controller.hub import session
 from controller.hub.validate import MalformedMessageError, proxy_address
 from controller.store.core.database import Database
-from support.agent_double import gpu, hello
-from support.ledger import add_deployment, add_instance, claim
-from support.served_hub import HubUnderTest, eventually, start_payload
+from support.database.ledger import add_deployment, add_instance, claim
+from support.leading.served_hub import HubUnderTest, eventually, start_payload
+from support.standins.agent import gpu, hello
 
 
 async def test_an_agent_that_reads_nothing_is_cut_and_others_are_served(

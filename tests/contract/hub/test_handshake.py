@@ -6,9 +6,9 @@ import aiohttp
 import pytest
 
 from schemas.wire import CONNECT_PATH, DeviceFacts, InventoryChanged, Rejected
-from support.agent_double import GIB, gpu, hello, inventory, process
-from support.ledger import add_deployment, add_instance, claim
-from support.served_hub import HubUnderTest, eventually
+from support.database.ledger import add_deployment, add_instance, claim
+from support.leading.served_hub import HubUnderTest, eventually
+from support.standins.agent import GIB, gpu, hello, inventory, process
 
 
 async def test_a_hello_raises_the_session_and_stores_the_facts(hub: HubUnderTest) -> None:

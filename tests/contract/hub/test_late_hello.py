@@ -1,9 +1,9 @@
 """A hello that is written late, after the agent's next one, ends no process that started in between."""
 
 from controller.hub import handshake
-from support.agent_double import gpu, hello, process
-from support.ledger import add_deployment, add_instance, claim
-from support.served_hub import HubUnderTest, eventually
+from support.database.ledger import add_deployment, add_instance, claim
+from support.leading.served_hub import HubUnderTest, eventually
+from support.standins.agent import gpu, hello, process
 
 
 async def test_a_late_hello_does_not_end_what_started_after_it(hub: HubUnderTest) -> None:

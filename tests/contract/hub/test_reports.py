@@ -4,9 +4,9 @@ import asyncpg
 import pytest
 
 from schemas.wire import ReportAck
-from support.agent_double import Connection, gpu, hello, process
-from support.ledger import add_deployment, add_instance, claim
-from support.served_hub import HubUnderTest, eventually
+from support.database.ledger import add_deployment, add_instance, claim
+from support.leading.served_hub import HubUnderTest, eventually
+from support.standins.agent import Connection, gpu, hello, process
 
 
 async def set_up(hub: HubUnderTest, *instances: str, name: str = "gpu-1") -> str:

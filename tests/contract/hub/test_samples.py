@@ -12,9 +12,9 @@ import pytest
 from controller.hub import samples as samples_module
 from controller.store.telemetry.samples import write_samples
 from schemas.wire import Heartbeat, Welcome
-from support.agent_double import Connection, gpu, hello
-from support.samples import own, period, sample_rows, samples
-from support.served_hub import HubUnderTest, serving
+from support.builders.samples import own, period, sample_rows, samples
+from support.leading.served_hub import HubUnderTest, serving
+from support.standins.agent import Connection, gpu, hello
 
 GPU = "GPU-gpu-1"
 BASE_S = 123_456.0  # offset of the agent's clock

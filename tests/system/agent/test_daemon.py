@@ -10,8 +10,8 @@ from pathlib import Path
 
 import psutil
 
-from support.agents import GPU0, HOST, write_hosts
-from support.controller_double import TOKEN, WAIT_S, ControllerDouble, simulated_order
+from support.processes.agents import GPU0, HOST, write_hosts
+from support.standins.controller import TOKEN, WAIT_S, ControllerDouble, simulated_order
 
 MAIN = "import sys; from agent.daemon import main; from agent.settings import AgentSettings; "
 SERVE = MAIN + "sys.exit(main(AgentSettings()))"

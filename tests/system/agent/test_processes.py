@@ -11,8 +11,8 @@ import pytest
 from agent.process_records import ProcessKey
 from agent.processes.folders import InstanceFolders
 from schemas.wire import ProbeOrder
-from support.agents import GPU0, AgentUnderTest
-from support.controller_double import ControllerDouble, simulated_order, start_order
+from support.processes.agents import GPU0, AgentUnderTest
+from support.standins.controller import ControllerDouble, simulated_order, start_order
 
 PROBE = ProbeOrder(path="/health", period_s=0.2, timeout_s=0.5, failures=2)
 

@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 from controller.store.core.database import Database
-from support.migrated import migrated_database, migrated_template
-from support.postgres import PostgresServer
-from support.served import ServedApi, served
+from support.database.migrated import migrated_database, migrated_template
+from support.database.postgres import PostgresServer
+from support.leading.served_api import ServedApi, served
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ from controller.api.route import Route
 from controller.store.access.keys import CACHE_TTL_S, revoke_key
 from controller.store.core.database import Database
 from schemas.wire import CONNECT_PATH, JOIN_PATH
-from support.served import ROLES, ServedApi, served
+from support.leading.served_api import ROLES, ServedApi, served
 
 OPEN = {("GET", "/healthz"), ("GET", "/readyz")}
 READ = {"viewer", "operator", "admin"}

@@ -14,8 +14,8 @@ from yarl import URL
 
 from controller.store.core.database import Database
 from schemas.wire import PROXY_REFUSAL_HEADER
-from support.ledger import Host, add_deployment, add_host, add_instance, claim, report
-from support.served import ServedApi, proxy
+from support.database.ledger import Host, add_deployment, add_host, add_instance, claim, report
+from support.leading.served_api import ServedApi, proxy
 
 CHAT = "/v1/chat/completions"
 LIMIT_S = 20.0

@@ -11,8 +11,8 @@ from controller.api.app import all_routes
 from controller.api.context import Check
 from controller.api.resources import health
 from controller.store.core.database import Database
-from support.ledger import GIB, add_deployment, add_host, add_instance, claim
-from support.served import ServedApi
+from support.database.ledger import GIB, add_deployment, add_host, add_instance, claim
+from support.leading.served_api import ServedApi
 
 
 async def test_a_lagging_loop_is_unhealthy(api: ServedApi) -> None:

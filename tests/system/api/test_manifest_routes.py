@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from support.api_calls import problems
-from support.served import ROLES, ServedApi
+from support.leading.served_api import ROLES, ServedApi
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from controller.domain.placement import Need, PlannedClaim
 from controller.store.core.database import Database
 from schemas.manifest.deployment import DeploymentSpec
 from support.api_calls import deployment, plan, plan_problems
-from support.fleet import Fleet
-from support.ledger import GIB, add_deployment, add_host, add_instance, claim, rows
-from support.served import ServedApi
+from support.builders.fleet import Fleet
+from support.database.ledger import GIB, add_deployment, add_host, add_instance, claim, rows
+from support.leading.served_api import ServedApi
 
 _TABLES = ("deployments", "revisions", "instances", "claims", "events", "commands", "devices", "workers")
 

@@ -5,8 +5,8 @@ from typing import Any
 from controller.store.core.database import Database
 from support import api_calls
 from support.api_calls import plan, plan_problems, problems
-from support.ledger import add_host, rows
-from support.served import ServedApi
+from support.database.ledger import add_host, rows
+from support.leading.served_api import ServedApi
 
 P = "/api/v1/policies"
 D = "/api/v1/deployments"

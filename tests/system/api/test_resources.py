@@ -9,8 +9,8 @@ import pytest
 from aiohttp import web
 
 from controller.store.core.database import Database
-from support.ledger import GIB, add_deployment, add_host, add_instance, claim, report, rows
-from support.served import ServedApi, proxy
+from support.database.ledger import GIB, add_deployment, add_host, add_instance, claim, report, rows
+from support.leading.served_api import ServedApi, proxy
 
 D = "/api/v1/deployments"
 

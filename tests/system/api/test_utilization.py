@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from controller.store.core.database import Database
-from support.history import at, minutes, partitions, rolled_up, span
-from support.ledger import add_deployment, add_host, add_instance, claim
-from support.served import ServedApi
+from support.database.history import at, minutes, partitions, rolled_up, span
+from support.database.ledger import add_deployment, add_host, add_instance, claim
+from support.leading.served_api import ServedApi
 
 A = "GPU-w-0"
 

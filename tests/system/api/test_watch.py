@@ -14,8 +14,8 @@ from controller.api.resources import watch
 from controller.store.core.database import Database
 from controller.store.deployments import apply as store
 from schemas.manifest.deployment import DeploymentSpec
-from support.ledger import add_deployment, add_host, add_instance
-from support.served import ServedApi, served
+from support.database.ledger import add_deployment, add_host, add_instance
+from support.leading.served_api import ServedApi, served
 
 LIMIT_S = 20.0
 

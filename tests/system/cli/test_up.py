@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from support.up_process import Up, clean_env
+from support.processes.up_process import Up, clean_env
 
 NOBODY_UID = 65534
 STUBBORN = {

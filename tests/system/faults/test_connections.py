@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack, suppress
 import asyncpg
 import pytest
 
-from support.faults import LEASE, LISTENER, Faults, all_of
+from support.processes.faults import LEASE, LISTENER, Faults, all_of
 
 pytestmark = pytest.mark.cases
 

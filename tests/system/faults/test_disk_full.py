@@ -8,8 +8,8 @@ import aiohttp
 import asyncpg
 import pytest
 
-from support.faults import HOST, SHORT, STEADY, Faults, all_of
-from support.small_disk import SmallDisk, small_disk
+from support.processes.faults import HOST, SHORT, STEADY, Faults, all_of
+from support.processes.small_disk import SmallDisk, small_disk
 
 pytestmark = pytest.mark.cases
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import psutil
 import pytest
 
-from support.faults import HOST, SHORT, STEADY, Faults, all_of, frozen
+from support.processes.faults import HOST, SHORT, STEADY, Faults, all_of, frozen
 
 pytestmark = pytest.mark.cases
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from support.faults import HOST, SHORT, STEADY, Faults, all_of, kill
+from support.processes.faults import HOST, SHORT, STEADY, Faults, all_of, kill
 
 pytestmark = pytest.mark.cases
 

@@ -11,11 +11,11 @@ import asyncpg
 import psutil
 import pytest
 
-from support.controllers import HUB, LEADER, Controllers
-from support.engine_watch import EngineWatch
-from support.faults import RECOVERY_S, SHORT, STEADY, Faults, all_of, frozen
-from support.front_door import FrontDoor
-from support.postgres import PostgresServer, create_database, drop_database
+from support.database.postgres import PostgresServer, create_database, drop_database
+from support.processes.controllers import HUB, LEADER, Controllers
+from support.processes.engine_watch import EngineWatch
+from support.processes.faults import RECOVERY_S, SHORT, STEADY, Faults, all_of, frozen
+from support.standins.load_balancer import LoadBalancer
 
 TTL_S = float(SHORT["GPUWARD_LEASE_TTL_S"])
 NOTICED_S = 4.0  # a follower checks once a second; the rest is for a busy machine
@@ -28,14 +28,14 @@ class Pair:
         self.cluster = cluster
         self.faults = faults
         self.dsn = dsn
-        self.doors: dict[str, FrontDoor] = {}
+        self.doors: dict[str, LoadBalancer] = {}
 
     async def begin(self, **env: str) -> None:
         await self.cluster.start_named("a", **{**SHORT, **env})
         await self.cluster.until(lambda: self.cluster.leads("a"), "a leads")
         await self.cluster.start_named("b", **{**SHORT, **env})
         for name in ("a", "b"):
-            self.doors[name] = await FrontDoor(self.cluster.port_of(name)).open()
+            self.doors[name] = await LoadBalancer(self.cluster.port_of(name)).open()
             await self.cluster.start_agent(f"on-{name}", url=self.doors[name].url)
         assert (await self.cluster.leader_at("b") or {})["leading"] is False
 

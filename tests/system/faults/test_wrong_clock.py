@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from support.faults import HOST, SHORT, STEADY, Faults, kill
-from support.wrong_clock import wrong_clock
+from support.processes.faults import HOST, SHORT, STEADY, Faults, kill
+from support.processes.wrong_clock import wrong_clock
 
 pytestmark = pytest.mark.cases
 

@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator
 
 import pytest_asyncio
 
-from support.placement_site import Site, site_in
-from support.postgres import reachable_folder
+from support.database.postgres import reachable_folder
+from support.processes.placement_site import Site, site_in
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

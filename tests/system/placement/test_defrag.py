@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from support.cluster import Json
-from support.placement_site import Site
+from support.processes.cluster import Json
+from support.processes.placement_site import Site
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 MIB_OF_A80 = 85899345920 // 2**20

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from support.cluster import Json
-from support.model_files import sparse_safetensors
-from support.placement_site import Site, gpus_of
+from support.builders.model_files import sparse_safetensors
+from support.processes.cluster import Json
+from support.processes.placement_site import Site, gpus_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 GIB = 2**30

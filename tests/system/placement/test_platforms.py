@@ -2,7 +2,7 @@
 
 import pytest
 
-from support.placement_site import Site
+from support.processes.placement_site import Site
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 # With stated memory, so that the model, which does not exist, is not read.

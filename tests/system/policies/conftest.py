@@ -2,8 +2,8 @@
 
 import pytest
 
-from support.cluster import Cluster
-from support.policies import PolicyWatch
+from support.processes.cluster import Cluster
+from support.processes.policies import PolicyWatch
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from support.cluster import Cluster
-from support.policies import IDLE_POLICY, SAMPLE_S, SAMPLING, WHOLE, WINDOW_S, PolicyWatch, Serving, seconds
-from support.webhook_receiver import Receiver, webhook_receiver
+from support.processes.cluster import Cluster
+from support.processes.policies import IDLE_POLICY, SAMPLE_S, SAMPLING, WHOLE, WINDOW_S, PolicyWatch, Serving, seconds
+from support.standins.webhook_receiver import Receiver, webhook_receiver
 
 pytestmark = pytest.mark.cases
 

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from support.cluster import Cluster
-from support.controllers import Controllers
-from support.faults import RECOVERY_S, SHORT, Faults, all_of, kill
-from support.front_door import FrontDoor
-from support.policies import SAMPLE_S, SAMPLING, WINDOW_S, PolicyWatch, seconds
-from support.policy_faults import FAULT_AT_S, Subjects, subjects_on
-from support.postgres import PostgresServer, create_database, drop_database
-from support.wrong_clock import wrong_clock
+from support.database.postgres import PostgresServer, create_database, drop_database
+from support.processes.cluster import Cluster
+from support.processes.controllers import Controllers
+from support.processes.faults import RECOVERY_S, SHORT, Faults, all_of, kill
+from support.processes.policies import SAMPLE_S, SAMPLING, WINDOW_S, PolicyWatch, seconds
+from support.processes.policy_faults import FAULT_AT_S, Subjects, subjects_on
+from support.processes.wrong_clock import wrong_clock
+from support.standins.load_balancer import LoadBalancer
 
 pytestmark = pytest.mark.cases
 
@@ -77,7 +77,7 @@ async def _agents(cluster: Cluster, data_dir: Path, cut_s: float) -> None:
     with wrong_clock(data_dir / "clock") as clock:
         clock.set(-HOUR_S)
         await cluster.start_controller(**ENV)
-        door = await FrontDoor(cluster.port).open()
+        door = await LoadBalancer(cluster.port).open()
         try:
             await cluster.start_agent("killed")
             await cluster.start_agent("skewed", **clock.env)
@@ -98,7 +98,7 @@ async def _agents(cluster: Cluster, data_dir: Path, cut_s: float) -> None:
             await door.close()
 
 
-async def _mended(far: Subjects, door: FrontDoor, cut_s: float) -> None:
+async def _mended(far: Subjects, door: LoadBalancer, cut_s: float) -> None:
     """Nothing is done to instances without samples; after the cut the samples arrive."""
     await asyncio.sleep(cut_s)
     assert await far.watch.now() > far.served[far.idle].full_at()
@@ -117,14 +117,14 @@ class Pair:
 
     def __init__(self, cluster: Controllers) -> None:
         self.cluster = cluster
-        self.doors: list[FrontDoor] = []
+        self.doors: list[LoadBalancer] = []
 
     async def begin(self) -> None:
         await self.cluster.start_named("a", **ENV)
         await self.cluster.until(lambda: self.cluster.leads("a"), "a leads")
         await self.cluster.start_named("b", **ENV)
         for name in ("a", "b"):
-            self.doors.append(await FrontDoor(self.cluster.port_of(name)).open())
+            self.doors.append(await LoadBalancer(self.cluster.port_of(name)).open())
             await self.cluster.start_agent(f"on-{name}", url=self.doors[-1].url)
 
     async def aclose(self) -> None:

@@ -7,7 +7,7 @@ import pytest
 from agent.sampling import backlog as module
 from agent.sampling.backlog import Backlog
 from schemas.wire import SamplePeriod
-from support.samples import period
+from support.builders.samples import period
 
 
 def filled(count: int) -> Backlog:

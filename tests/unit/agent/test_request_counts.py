@@ -11,8 +11,8 @@ from agent.in_flight import InFlightRequests
 from agent.process_records import ProcessKey, ProcessRecord
 from agent.sampling import request_counts as module
 from agent.sampling.request_counts import RequestCounter, sum_gauges
-from support.controller_double import start_order
 from support.loopback import listening
+from support.standins.controller import start_order
 
 GAUGES = ("vllm:num_requests_running", "vllm:num_requests_waiting")
 VLLM = """

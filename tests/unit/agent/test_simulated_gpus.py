@@ -7,7 +7,7 @@ from agent.gpus.reader import GpuWork
 from agent.gpus.simulated import SimulatedReader, gpu_uuid, load_host, utilization_at
 from agent.process_records import ProcessRecord
 from schemas.wire import SimulatedLoad
-from support.controller_double import start_order
+from support.standins.controller import start_order
 
 HOSTS = """
 workers:

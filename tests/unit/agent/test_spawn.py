@@ -6,7 +6,7 @@ from agent.process_records import ProcessKey
 from agent.processes.ports import PortAllocator
 from agent.processes.spawn import engine_argv, engine_env
 from schemas.wire import ClaimOrder
-from support.controller_double import start_order
+from support.standins.controller import start_order
 
 KEY = ProcessKey("i-1", 2, 1)
 

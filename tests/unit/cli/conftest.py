@@ -8,7 +8,7 @@ from typer.testing import CliRunner, Result
 
 from cli import wait
 from cli.app import app
-from support.api_double import KEY, ApiDouble, serving
+from support.standins.api import KEY, ApiDouble, serving
 
 Gpuward = Callable[..., Result]
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from support.api_double import ApiDouble, deployment, instance, now_text, policy
+from support.standins.api import ApiDouble, deployment, instance, now_text, policy
 
 RULE = "min_gpu_utilization: 50\ntime_window: 1m\n"
 MANIFESTS = f"""

@@ -7,7 +7,7 @@ import sys
 import pytest
 import yaml
 
-from support.api_double import ApiDouble, deployment, gpu, instance, now_text, worker
+from support.standins.api import ApiDouble, deployment, gpu, instance, now_text, worker
 
 GPU_A = "GPU-aaaaaaaa-0000-0000-0000-000000000000"
 GPU_B = "GPU-bbbbbbbb-0000-0000-0000-000000000000"

@@ -13,7 +13,7 @@ import time
 import pytest
 import yaml
 
-from support.api_double import deployment, gpu, instance, now_text, worker
+from support.standins.api import deployment, gpu, instance, now_text, worker
 
 GPU_A = "GPU-aaaaaaaa-0000-0000-0000-000000000000"
 GPU_B = "GPU-bbbbbbbb-0000-0000-0000-000000000000"

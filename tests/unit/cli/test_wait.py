@@ -9,7 +9,7 @@ from cli.connection import Connection
 from cli.errors import TimedOutError
 from cli.wait import ProgressLog, Target, WaitState, until_running, wait_state
 from schemas.api.deployments import DeploymentView
-from support.api_double import KEY, ApiDouble, deployment, serving
+from support.standins.api import KEY, ApiDouble, deployment, serving
 
 
 def view(phase: str, **changes):

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from support.api_double import ApiDouble, deployment, instance, now_text, worker
+from support.standins.api import ApiDouble, deployment, instance, now_text, worker
 
 MANIFEST = "kind: Deployment\nname: hello\nengine: simulated\nresources: {gpus: 1, gpu_memory: 8GiB}\n"
 SPEC = {"engine": "simulated", "resources": {"gpus": 1, "gpu_memory": "8192MiB"}}

@@ -7,7 +7,7 @@ from controller.decide.worker_phases import decide as decide_workers
 from controller.domain.phases import WorkerPhase
 from controller.domain.restarts import RestartSettings
 from controller.domain.workers import WorkerSettings, WorkersSnapshot, WorkerState
-from support.facts import NOW, deployment, instance, process
+from support.builders.facts import NOW, deployment, instance, process
 
 HOUR = timedelta(hours=1)
 SETTINGS = RestartSettings(base_s=10, cap_s=300)

@@ -11,7 +11,7 @@ from controller.domain.placement import Need
 from controller.engines.base import Launch
 from controller.engines.registry import engine_for
 from controller.scheduling.estimate import asks_for
-from support.engine_asks import GIB, LLAMA, ONE, QUANTISED, asks, need, process, spec
+from support.builders.engine_specs import GIB, LLAMA, ONE, QUANTISED, asks, need, process, spec
 
 
 def test_llama_server() -> None:

@@ -9,7 +9,7 @@ from controller.engines.base import Launch, SpecError
 from controller.engines.registry import validate
 from controller.engines.sglang import static_fraction
 from controller.engines.vllm import memory_fraction
-from support.engine_asks import GIB, ONE, process, spec
+from support.builders.engine_specs import GIB, ONE, process, spec
 
 
 def test_vllm_on_a_share_of_one_gpu() -> None:

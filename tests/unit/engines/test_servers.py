@@ -13,7 +13,7 @@ from controller.domain.placement import PlannedClaim
 from controller.engines.registry import engine_for
 from controller.scheduling.estimate import asks_for
 from schemas.reasons import Reason
-from support.engine_asks import BERT, GIB, LLAMA, ONE, QUANTISED, asks, need, process, spec
+from support.builders.engine_specs import BERT, GIB, LLAMA, ONE, QUANTISED, asks, need, process, spec
 
 
 def test_the_need_is_measured_for_each_split_and_falls_back_to_one_sequence() -> None:

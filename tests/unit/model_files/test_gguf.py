@@ -13,8 +13,8 @@ from controller.model_files.errors import MetadataError
 from controller.model_files.files import LocalFolder
 from controller.model_files.gguf_header import GgufHeader, read_header
 from controller.runtime.child import run_child
-from support.hub_double import COMMIT, Hub, running_hub
-from support.model_files import model_folder
+from support.builders.model_files import model_folder
+from support.standins.model_hub import COMMIT, Hub, running_hub
 
 Q4_K_BLOCK = 256, 144  # elements, bytes
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from controller.runtime.child import ChildError, run_child
-from support.hub_double import COMMIT, Hub, running_hub
-from support.model_files import safetensors, with_header
+from support.builders.model_files import safetensors, with_header
+from support.standins.model_hub import COMMIT, Hub, running_hub
 
 CONFIG = json.dumps({"num_attention_heads": 8, "vocab_size": 32}).encode()
 BIG = 4 * 2**20  # bytes of weights that must not be downloaded

@@ -9,7 +9,7 @@ import pytest
 from controller.model_files.errors import MetadataError
 from controller.model_files.files import LocalFolder
 from controller.model_files.safetensors import MAX_HEADER_BYTES, Tensor, header_text, parse_header
-from support.model_files import safetensors, with_header
+from support.builders.model_files import safetensors, with_header
 
 FILE = "model.safetensors"
 

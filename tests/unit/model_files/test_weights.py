@@ -12,7 +12,7 @@ from controller.model_files.errors import MetadataError
 from controller.model_files.files import LocalFolder
 from controller.model_files.weights import BIN_INDEX_FILE, INDEX_FILE, Weights, read_weights
 from controller.runtime.child import ChildError, run_child
-from support.model_files import model_folder, safetensors
+from support.builders.model_files import model_folder, safetensors
 
 HALF_FOUR = safetensors({"a": ("F16", [4], 8)})
 HALF_TWO = safetensors({"b": ("F16", [2], 4)})

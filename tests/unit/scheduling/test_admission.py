@@ -11,7 +11,7 @@ from controller.scheduling.admission.victims import find_victims
 from controller.scheduling.inventory.capacity import Inventory
 from controller.scheduling.search.place import find, place
 from schemas.reasons import Reason
-from support.fleet import GIB, Fleet
+from support.builders.fleet import GIB, Fleet
 
 G80 = 80 * GIB
 

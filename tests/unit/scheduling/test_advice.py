@@ -13,10 +13,10 @@ from controller.scheduling.estimate import asks_for
 from controller.scheduling.explain.advice import AdviceRequest, advise
 from controller.scheduling.search.place import place
 from schemas.manifest.deployment import DeploymentSpec
-from support.engine_asks import LLAMA
-from support.engine_asks import need as need_for
-from support.engine_asks import spec as spec_for
-from support.fleet import GIB, Fleet
+from support.builders.engine_specs import LLAMA
+from support.builders.engine_specs import need as need_for
+from support.builders.engine_specs import spec as spec_for
+from support.builders.fleet import GIB, Fleet
 
 
 def spec_of(**fields: Any) -> DeploymentSpec:

@@ -14,7 +14,7 @@ from controller.scheduling.admission import consolidate as consolidating
 from controller.scheduling.admission.consolidate import Consolidation, Movable, consolidate
 from controller.scheduling.inventory.capacity import Inventory
 from controller.scheduling.search.place import find
-from support.fleet import GIB, Fleet, gpus_of
+from support.builders.fleet import GIB, Fleet, gpus_of
 
 
 def ask(name: str, gpus: int, gib: int, *, workers: int = 1, exclusive: bool = False, **more: object) -> Ask:

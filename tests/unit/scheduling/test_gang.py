@@ -7,7 +7,7 @@ import pytest
 from controller.domain.placement import Ask, Layout, Placed, Unplaced
 from controller.scheduling.search.place import place
 from schemas.api.explain import Explain
-from support.fleet import GIB, Fleet, gang_of
+from support.builders.fleet import GIB, Fleet, gang_of
 
 H80, W24A, W24B, W16 = 80 * GIB, 24810, 24564, 16376
 R1_SHARE = 49_400  # MiB of each of 16 GPUs

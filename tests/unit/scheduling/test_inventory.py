@@ -6,7 +6,7 @@ from controller.domain.holdings import InstanceLoad
 from controller.domain.placement import Ask, Layout, Placed, Unplaced
 from controller.scheduling.inventory.capacity import Inventory
 from controller.scheduling.search.place import place
-from support.fleet import GIB, Fleet, gpus_of
+from support.builders.fleet import GIB, Fleet, gpus_of
 
 WHOLE = (Layout(1, 0, True),)
 

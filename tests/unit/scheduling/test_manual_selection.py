@@ -8,7 +8,7 @@ from controller.domain.placement import Ask, Compatibility, Layout, Placed, Unpl
 from controller.scheduling.explain.unplaced import headline
 from controller.scheduling.search.place import place
 from schemas.api.explain import Explain
-from support.fleet import GIB, Fleet, gpus_of
+from support.builders.fleet import GIB, Fleet, gpus_of
 
 SIZE = 16 * GIB
 

@@ -5,7 +5,7 @@ import pytest
 from controller.domain.placement import Ask, Compatibility, Layout, Placed, Unplaced
 from controller.scheduling.search.place import place
 from schemas.reasons import Reason
-from support.fleet import GIB, Fleet, gpus_of
+from support.builders.fleet import GIB, Fleet, gpus_of
 
 SIZE = 16 * GIB
 SHARED, WHOLE = Layout(1, 4 * GIB, exclusive=False), Layout(1, 0, exclusive=True)

@@ -13,7 +13,7 @@ from controller.scheduling.inventory.capacity import Inventory
 from controller.scheduling.search.place import place
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.reasons import Reason
-from support.fleet import GIB, Fleet, gpus_of
+from support.builders.fleet import GIB, Fleet, gpus_of
 
 B = 2**20
 W24A = 26015170560 // B

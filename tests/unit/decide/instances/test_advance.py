@@ -2,8 +2,8 @@
 
 import pytest
 
+from support.builders.facts import instance, process
 from support.decisions import effects_of, phases_of
-from support.facts import instance, process
 
 
 @pytest.mark.parametrize(

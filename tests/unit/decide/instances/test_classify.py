@@ -6,8 +6,8 @@ import pytest
 
 from controller.decide.instances.classify import Buckets, classify
 from controller.domain.instances import InstanceFacts, RelocationFacts
+from support.builders.facts import deployment, host, instance, process, spec
 from support.decisions import LOST, elsewhere, running
-from support.facts import deployment, host, instance, process, spec
 
 UNREACHABLE = instance("a", "unreachable", processes=(process("running"),))
 

@@ -5,8 +5,8 @@ from datetime import timedelta
 
 import pytest
 
+from support.builders.facts import NOW, host, instance, process, spec, start
 from support.decisions import effects_of, phases_of
-from support.facts import NOW, host, instance, process, spec, start
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,8 @@
 
 import pytest
 
+from support.builders.facts import host, instance, process, spec
 from support.decisions import effects_of, phases_of, running
-from support.facts import host, instance, process, spec
 
 
 def test_missing_replicas_are_created() -> None:

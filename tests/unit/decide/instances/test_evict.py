@@ -3,8 +3,8 @@
 import pytest
 
 from controller.domain.phases import InstancePhase
+from support.builders.facts import host, instance, process, spec
 from support.decisions import effects_of, running
-from support.facts import host, instance, process, spec
 
 
 def test_drained_instances_stop_and_are_replaced() -> None:

@@ -8,7 +8,7 @@ from controller.decide.instances.decide import decide
 from controller.domain.effects import DeploymentEffects
 from controller.domain.instances import InstanceFacts
 from controller.domain.restarts import RestartSettings
-from support.facts import deployment, host, instance, process, spec, start
+from support.builders.facts import deployment, host, instance, process, spec, start
 
 EXIT_1 = ("exited", "exit", 1)
 EXIT_0 = ("exited", "exit", 0)

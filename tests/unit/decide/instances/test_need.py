@@ -6,8 +6,8 @@ from controller.decide.instances.need import Finished
 from controller.domain.effects import StoreNeed
 from controller.domain.instances import NeedError, RevisionFacts
 from controller.domain.placement import Need
+from support.builders.facts import NOW, instance, intent, spec
 from support.decisions import effects_of, phases_of
-from support.facts import NOW, instance, intent, spec
 
 
 def test_the_analysis_runs_while_an_instance_needs_it() -> None:

@@ -10,7 +10,7 @@ from controller.decide.instances.decide import decide
 from controller.domain.effects import DeploymentEffects
 from controller.domain.instances import InstanceFacts, RelocationFacts
 from controller.domain.restarts import RestartSettings
-from support.facts import NOW, deployment, instance, process, spec
+from support.builders.facts import NOW, deployment, instance, process, spec
 
 OLD = instance("old", "running", processes=(process("running"),))
 BEGUN = RelocationFacts(1, "old", 1, "w2", replacement="new")

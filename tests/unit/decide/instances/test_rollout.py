@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from support.builders.facts import instance, process, spec, start
 from support.decisions import LOST, RUNNING, effects_of, elsewhere, phases_of, running
-from support.facts import instance, process, spec, start
 
 
 def test_a_rollout_replaces_one_at_a_time_and_stops_the_old_one_first() -> None:

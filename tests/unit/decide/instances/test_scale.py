@@ -1,8 +1,8 @@
 """The number of wanted replicas, and which instances stop when there are more."""
 
 from controller.domain.instances import IntentFacts
+from support.builders.facts import NOW, instance, intent, spec
 from support.decisions import effects_of, running
-from support.facts import NOW, instance, intent, spec
 
 
 def test_surplus_instances_without_claims_stop_first() -> None:

@@ -6,8 +6,8 @@ from datetime import timedelta
 import pytest
 
 from controller.decide.instances.decide import decide
+from support.builders.facts import NOW, deployment, instance, process, spec
 from support.decisions import RUNNING, SETTINGS, effects_of, running
-from support.facts import NOW, deployment, instance, process, spec
 
 
 def test_running_instances_of_an_old_revision_are_not_up_to_date() -> None:

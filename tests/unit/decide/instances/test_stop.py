@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
+from support.builders.facts import NOW, host, instance, process, start
 from support.decisions import RUNNING, effects_of
-from support.facts import NOW, host, instance, process, start
 
 
 def test_a_stop_is_ordered_once_and_awaits_the_agents_report() -> None:

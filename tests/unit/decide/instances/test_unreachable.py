@@ -5,8 +5,8 @@ from datetime import timedelta
 import pytest
 
 from controller.decide.instances.decide import decide
+from support.builders.facts import NOW, deployment, host, instance, process, spec, start
 from support.decisions import SETTINGS, effects_of, phases_of
-from support.facts import NOW, deployment, host, instance, process, spec, start
 
 
 @pytest.mark.parametrize("phase", ["scheduled", "starting", "running", "unhealthy"])

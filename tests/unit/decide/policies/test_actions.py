@@ -17,7 +17,7 @@ from controller.domain.policies import (
     WatchedInstance,
 )
 from controller.domain.utilization import InstanceUse
-from support.telemetry import NOW, gpu, policy, steady, use
+from support.builders.telemetry import NOW, gpu, policy, steady, use
 
 IDLE, BUSY, UNKNOWN = steady(0), steady(100), {0: 0}
 UID = "6b0f"

@@ -10,7 +10,7 @@ from controller.decide.policies.idle_verdict import judge
 from controller.domain.series import Series
 from controller.domain.utilization import InstanceUse, RequestsSeen, Verdict
 from schemas.manifest.policy import UtilizationPolicy
-from support.telemetry import NOW, PERIOD_S, gpu, policy, series, steady, use
+from support.builders.telemetry import NOW, PERIOD_S, gpu, policy, series, steady, use
 
 SPARSE = {280: 30, 270: 30, 10: 40}
 ALL_LOW = steady(0)

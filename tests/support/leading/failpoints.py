@@ -14,7 +14,7 @@ from typing import Any
 import asyncpg
 
 from controller.store.core.database import Database
-from support.awaits import Awaits
+from support.leading.awaits import Awaits
 
 _GONE_LIMIT_S = 10.0
 

@@ -15,8 +15,8 @@ from controller.runtime.clock import SystemClock
 from controller.store.core.database import Database
 from controller.store.telemetry.partitions import SampleRetention
 from schemas.wire import CONNECT_PATH, Hello, Welcome
-from support.agent_double import LIMIT_S, Connection, hello
 from support.loopback import listening
+from support.standins.agent import LIMIT_S, Connection, hello
 
 
 class HubUnderTest:

@@ -7,7 +7,7 @@ _CHUNK = 2**16
 _CLOSE_S = 5.0
 
 
-class FrontDoor:
+class LoadBalancer:
     """Listens on loopback. New connections go to the port `target`."""
 
     def __init__(self, target: int) -> None:
@@ -24,7 +24,7 @@ class FrontDoor:
         """The address for agents and clients."""
         return f"http://127.0.0.1:{self.port}"
 
-    async def open(self) -> "FrontDoor":
+    async def open(self) -> "LoadBalancer":
         """Starts to listen."""
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
         self.port = self._server.sockets[0].getsockname()[1]

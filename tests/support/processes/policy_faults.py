@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import pairwise
 
-from support.policies import IDLE_POLICY, SAMPLE_S, WINDOW_S, PolicyWatch, Serving, seconds
+from support.processes.policies import IDLE_POLICY, SAMPLE_S, WINDOW_S, PolicyWatch, Serving, seconds
 
 log = logging.getLogger(__name__)
 BUSY_S = 8  # of those that become idle later

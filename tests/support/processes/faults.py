@@ -13,8 +13,8 @@ import asyncpg
 import psutil
 
 from controller.store.embedded.layout import Layout
-from support.cluster import Cluster
-from support.engine_watch import EngineWatch
+from support.processes.cluster import Cluster
+from support.processes.engine_watch import EngineWatch
 
 HOST = "host"
 STEADY = "steady"

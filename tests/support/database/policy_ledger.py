@@ -9,7 +9,7 @@ from controller.leader.policy_watch import PolicyWatch
 from controller.reconcilers.policies import PoliciesReconciler
 from controller.store.core.database import Database
 from controller.store.telemetry.partitions import SampleRetention, make_partitions
-from support.ledger import GIB, Host, add_deployment, add_host, add_instance, claim, report, rows
+from support.database.ledger import GIB, Host, add_deployment, add_host, add_instance, claim, report, rows
 
 DEVICE_GIB = 40
 PERIOD_S = 10.0
@@ -28,7 +28,7 @@ class Counted:
 
 
 @dataclass
-class Policed:
+class PolicyLedger:
     """A host, and what runs on it. Ages count from one reading of the database's clock."""
 
     db: Database
@@ -37,7 +37,7 @@ class Policed:
     gpus: dict[str, str] = field(default_factory=dict)  # by instance
 
     @classmethod
-    async def make(cls, db: Database) -> "Policed":
+    async def make(cls, db: Database) -> "PolicyLedger":
         async with db.transaction() as c:
             await make_partitions(c, SampleRetention(samples_h=25, history_days=14))
             now = await c.fetchval("select extract(epoch from clock_timestamp())::float8")

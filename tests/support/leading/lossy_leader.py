@@ -17,7 +17,7 @@ from controller.runtime.feed import ChangeFeed
 from controller.runtime.metrics import Metrics
 from controller.settings import ControllerSettings
 from controller.store.core.database import Database
-from support.road import PATIENT, RESTARTS, Crew
+from support.leading.lifecycle import PATIENT, RESTARTS, Crew
 
 RESYNC_S = 0.1
 Drops = Callable[[str], bool]  # whether a wake-up of this kind is lost
@@ -30,13 +30,13 @@ class _Settings(ControllerSettings):
         return RESTARTS
 
 
-def hurry(patch: pytest.MonkeyPatch) -> None:
+def shorten_resyncs(patch: pytest.MonkeyPatch) -> None:
     """Shortens every loop's resync from a minute to a moment."""
     for name in ("_INSTANCES", "_CANCELLING", "_ONE_AT_A_TIME"):
         patch.setattr(leading, name, replace(getattr(leading, name), resync_s=RESYNC_S))
 
 
-def cut_wires(patch: pytest.MonkeyPatch) -> None:
+def cut_wakes(patch: pytest.MonkeyPatch) -> None:
     """Stops the loops from waking one another too."""
     for name in ("_wake_deployment", "_recheck_analysis"):
         patch.setattr(leading._Term, name, lambda _self, _uid: None)

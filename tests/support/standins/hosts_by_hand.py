@@ -12,7 +12,7 @@ from controller.store.core.notify import notify
 from controller.store.deployments.commands import Answer, DueCommand, Target, take_due, write_answers
 from controller.store.deployments.processes import SessionReport, lock_sessions, write_reports
 from schemas.wire import ProcessReport
-from support.ledger import rows
+from support.database.ledger import rows
 
 Key = tuple[str, int]  # instance, epoch
 SESSION = 1
@@ -27,11 +27,11 @@ class Hosts:
 
     db: Database
     running: dict[Key, dict[str, bool]] = field(default_factory=dict)  # devices, and whether exclusive
-    manners: dict[str, list[str]] = field(default_factory=dict)  # "exit", "refuse", "slow"
+    behaviours: dict[str, list[str]] = field(default_factory=dict)  # "exit", "refuse", "slow"
     away: bool = False  # no host takes commands
     _seq: int = 0
 
-    async def play(self) -> bool:
+    async def run_commands(self) -> bool:
         """Takes due commands, carries them out and reports; whether there were any."""
         if self.away:
             return False
@@ -63,17 +63,17 @@ class Hosts:
         if command.verb == "stop":
             self.running.pop(key, None)
             return "", [{"state": "exited", "reason": "stopped", "exit_code": 0}]
-        manner = self._manner(command.payload["deployment"])
-        if manner == "refuse":
+        behaviour = self._behaviour(command.payload["deployment"])
+        if behaviour == "refuse":
             return "conflict", []
         self._occupy(key, {c["device"]: c["exclusive"] for c in command.payload["claims"]})
-        if manner == "exit":
+        if behaviour == "exit":
             del self.running[key]
             return "", [{"state": "starting"}, {"state": "exited", "reason": "exit", "exit_code": 1}]
         return "", [{"state": "starting"}, {"state": "running", "ready": True}]
 
-    def _manner(self, deployment: str) -> str:
-        left = self.manners.get(deployment)
+    def _behaviour(self, deployment: str) -> str:
+        left = self.behaviours.get(deployment)
         return left.pop(0) if left else "run"
 
     def _occupy(self, key: Key, devices: dict[str, bool]) -> None:
@@ -106,7 +106,7 @@ class Hosts:
             await notify(connection, "process", concerned)
 
 
-async def seat(db: Database, worker_id: str, *, silent: bool = False) -> None:
+async def set_heartbeat(db: Database, worker_id: str, *, silent: bool = False) -> None:
     """Sets the worker's last heartbeat to now or to ten minutes ago, and notifies."""
     seen = timedelta(minutes=-10) if silent else timedelta()
     async with db.transaction() as connection:

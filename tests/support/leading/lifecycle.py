@@ -20,10 +20,10 @@ from controller.store.core.database import Database
 from controller.store.deployments import apply as deployments
 from controller.store.workers import maintenance
 from schemas.manifest.deployment import DeploymentSpec
-from support.agent_by_hand import Hosts, as_text, seat
-from support.apply import apply_spec
-from support.leader_term import LeaderTerm
-from support.ledger import Host, add_host, rows
+from support.builders.apply import apply_spec
+from support.database.ledger import Host, add_host, rows
+from support.leading.leader_term import LeaderTerm
+from support.standins.hosts_by_hand import Hosts, as_text, set_heartbeat
 
 RESTARTS = RestartSettings(base_s=0.0, cap_s=0.0, stable_after_s=0.0)
 _EMPTY = """
@@ -123,7 +123,7 @@ class World:
         world = cls(db, Hosts(db))
         for name in ("w1", "w2", "w3"):
             world.workers[name] = await add_host(db, name, gpus=3, phase="joining")
-            await seat(db, world.workers[name].id)
+            await set_heartbeat(db, world.workers[name].id)
         return world
 
     async def apply(self, name: str, **fields: Any) -> None:
@@ -213,12 +213,12 @@ async def _exit(world: World) -> None:
 
 
 async def _fail_thrice(world: World) -> None:
-    world.hosts.manners["shared"] = ["exit", "exit"]
+    world.hosts.behaviours["shared"] = ["exit", "exit"]
     await world.hosts.end((await world.instances("shared"))[0], 1)
 
 
 async def _refuse(world: World) -> None:
-    world.hosts.manners["late"] = ["refuse"]
+    world.hosts.behaviours["late"] = ["refuse"]
     await world.apply("late", resources={"gpus": 1, "gpu_memory": "30GiB"})
 
 
@@ -246,11 +246,11 @@ async def _uncordon(world: World) -> None:
 
 async def _fall_silent(world: World) -> None:
     """Silences the host that took over from the drained one, so that something must be replaced."""
-    await seat(world.db, world.workers["w2"].id, silent=True)
+    await set_heartbeat(world.db, world.workers["w2"].id, silent=True)
 
 
 async def _return(world: World) -> None:
-    await seat(world.db, world.workers["w2"].id)
+    await set_heartbeat(world.db, world.workers["w2"].id)
 
 
 async def _delete_all(world: World) -> None:

@@ -11,7 +11,7 @@ from controller.reconcilers.placement import EVERYTHING, PlacementReconciler
 from controller.runtime.clock import SystemClock
 from controller.runtime.outcome import StaleError
 from controller.store.core.database import Database
-from support.ledger import rows
+from support.database.ledger import rows
 
 SETTLE_STEPS = 30
 

@@ -8,7 +8,7 @@ from typing import Any
 from controller.store.core.database import Database
 from controller.store.telemetry.minutes import PORTION, roll_up
 from controller.store.telemetry.partitions import SampleRetention, make_partitions
-from support.ledger import Host
+from support.database.ledger import Host
 
 T0 = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(hours=6)
 

@@ -11,7 +11,7 @@ import yaml
 from agent.daemon import run_agent
 from agent.gpus.simulated import gpu_uuid
 from agent.settings import AgentSettings
-from support.controller_double import TOKEN, WAIT_S, ControllerDouble
+from support.standins.controller import TOKEN, WAIT_S, ControllerDouble
 
 HOST = {
     "name": "sim-1",

@@ -6,7 +6,7 @@ from typing import Any
 import aiohttp
 import asyncpg
 
-from support.cluster import READY_S, Cluster, Json
+from support.processes.cluster import READY_S, Cluster, Json
 
 _LIMIT_S = 30.0
 # Written by a leader's reconcilers and by the API; only reconcilers insert commands.

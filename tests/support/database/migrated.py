@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from controller.store.core.database import Database
 from controller.store.core.migrate import migrate
-from support.postgres import PostgresServer, create_database, drop_database
+from support.database.postgres import PostgresServer, create_database, drop_database
 
 
 async def _make(server: PostgresServer) -> str:

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from agent.gpus.simulated import gpu_uuid
-from support.agents import AgentUnderTest, simulated_settings
-from support.cluster import Cluster, Json
-from support.placement_tables import host_of
+from support.processes.agents import AgentUnderTest, simulated_settings
+from support.processes.cluster import Cluster, Json
+from support.processes.placement_tables import host_of
 
 
 class Site:

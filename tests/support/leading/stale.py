@@ -10,8 +10,8 @@ import asyncpg
 from controller.runtime.outcome import StaleError
 from controller.store.core.database import Database, prepare_connection
 from controller.store.deployments.observe import list_uids
-from support.leader_term import NoMetrics
-from support.road import Crew
+from support.leading.leader_term import NoMetrics
+from support.leading.lifecycle import Crew
 
 
 class Moments:

@@ -12,7 +12,7 @@ from typing import Any
 import asyncpg
 
 from controller.store.embedded.layout import Layout
-from support.cluster import Cluster, Json
+from support.processes.cluster import Cluster, Json
 
 SAMPLE_S = 2.0
 WINDOW_S = 30

@@ -12,7 +12,7 @@ import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
 from controller.store.embedded.layout import Layout
-from support.cluster import Cluster
+from support.processes.cluster import Cluster
 
 ANALYSIS_S = 2
 LEDGER = ("deployments", "revisions", "intents", "instances", "claims", "processes", "commands")

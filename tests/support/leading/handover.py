@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from controller.runtime.database import DATABASE_ERRORS
 from controller.runtime.outcome import StaleError
 from controller.store.core.database import Database
-from support.failpoints import Failpoints
-from support.road import Act, Crew, World
+from support.leading.failpoints import Failpoints
+from support.leading.lifecycle import Act, Crew, World
 
 STEP_LIMIT_S = 30.0
 _MAX_ROUNDS = 1000
@@ -17,7 +17,7 @@ PASSING: tuple[type[Exception], ...] = (*DATABASE_ERRORS, StaleError)  # errors 
 
 
 @dataclass
-class Shift:
+class Handover:
     """Runs acts with crews over `database`, which may fail at `points`. A new crew succeeds a killed one."""
 
     world: World
@@ -30,10 +30,10 @@ class Shift:
     pictures: list[dict[str, str]] = field(default_factory=list)
 
     @classmethod
-    async def begin(cls, world: World, database: Database, points: Failpoints) -> "Shift":
+    async def begin(cls, world: World, database: Database, points: Failpoints) -> "Handover":
         return cls(world, database, points, await Crew.begin(database))
 
-    async def play(self, act: Act) -> None:
+    async def run(self, act: Act) -> None:
         """Runs the act, lets the world settle, checks it and returns its picture."""
         await act.do(self.world)
         await self._pause()
@@ -46,7 +46,7 @@ class Shift:
         trace = ""
         for _ in range(_MAX_ROUNDS):
             well = [await self.step(step) for step in self.crew.steps]
-            moved = await self.world.hosts.play()
+            moved = await self.world.hosts.run_commands()
             await self._pause()
             before, trace = trace, await self.world.trace()
             if self.crew.analyses.uids():
