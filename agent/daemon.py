@@ -13,11 +13,11 @@ import structlog
 import uvloop
 
 from agent.clock import boot_clock
+from agent.controller_heartbeat import ControllerHeartbeat
 from agent.errors import AgentError, DataFolderError, NoGpusError
 from agent.gpus.child_reader import ChildReader
 from agent.gpus.reader import GpuReader
 from agent.gpus.simulated import SimulatedReader, load_host
-from agent.heartbeat import ControllerHeartbeat
 from agent.host import read_boot_id, real_host, simulated_host
 from agent.in_flight import InFlightRequests
 from agent.inventory import InventoryWatch

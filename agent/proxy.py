@@ -15,13 +15,13 @@ from aiohttp import web
 from multidict import CIMultiDict
 from yarl import URL
 
+from agent.controller_heartbeat import ControllerHeartbeat
 from agent.errors import AgentError
-from agent.heartbeat import ControllerHeartbeat
 from agent.in_flight import InFlightRequests
+from agent.instance_logs import LogReader
 from agent.journal import Journal
 from agent.process_records import ProcessRecord
 from agent.processes.folders import InstanceFolders
-from agent.proxy_logs import LogReader
 from schemas.wire import PROXY_ENGINE_PREFIX, PROXY_LOGS_PREFIX, PROXY_REFUSAL_HEADER
 
 READY_PATH: Final = "/readyz"

@@ -8,8 +8,8 @@ from typing import Any, Final
 import structlog
 
 from controller.leader.analyses import Analyses
-from controller.leader.history import History
 from controller.leader.housekeeping import Housekeeping
+from controller.leader.minute_rollups import History
 from controller.leader.placement_passes import PlacementPasses
 from controller.leader.policy_watch import PolicyWatch
 from controller.leader.webhooks import Webhooks

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from controller.domain.restarts import RestartSettings
+from controller.domain.restart_delays import RestartSettings
 from controller.domain.workers import WorkerSettings
 
 DEFAULT_PORT = 8420

@@ -6,7 +6,7 @@
 from collections.abc import Mapping
 from typing import Final
 
-from schemas.reasons import PLACEMENT, ReasonText
+from schemas.placement_reasons import PLACEMENT, ReasonText
 
 _NONE: Final = "Nothing to do."
 _SEE_LOGS: Final = "See the log: `gpuward logs NAME --previous`."

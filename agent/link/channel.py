@@ -9,8 +9,8 @@ import aiohttp
 import orjson
 from pydantic import ValidationError
 
+from agent.controller_heartbeat import ControllerHeartbeat
 from agent.errors import UnreachableError
-from agent.heartbeat import ControllerHeartbeat
 from schemas.base import Wire
 from schemas.wire import CONNECT_PATH, MAX_MESSAGE_BYTES, controller_message
 

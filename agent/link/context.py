@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import aiohttp
 
 from agent.clock import Clock
-from agent.heartbeat import ControllerHeartbeat
+from agent.controller_heartbeat import ControllerHeartbeat
 from agent.inventory import InventoryWatch
 from agent.journal import Journal
 from agent.link.send_queue import SendQueue

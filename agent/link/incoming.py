@@ -1,6 +1,8 @@
-"""Reads the controller's messages, and handles those that end or refuse something: invalid ones and rejections."""
+"""Receives the controller's messages and handles each: commands, acknowledgements, rejections, invalid ones."""
 
-from typing import Any, NoReturn
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final, NoReturn
 
 import structlog
 
@@ -8,9 +10,34 @@ from agent.errors import UnreachableError
 from agent.link.channel import Channel, InvalidMessageError
 from agent.link.context import LinkContext
 from agent.link.credential import credential_refused
-from schemas.wire import CommandResult, Rejected
+from schemas.wire import Command, CommandResult, Rejected, ReportAck, SamplesAck
+
+_SILENCE_LIMIT_S: Final = 10.0  # three unanswered pings: the controller or the network is down
 
 log = structlog.get_logger()
+
+
+async def receive_all(context: LinkContext, channel: Channel, on_ack: Callable[[], None]) -> NoReturn:
+    """Handles messages until the connection is lost. `on_ack` is called at each acknowledgement of reports.
+
+    Raises:
+        UnreachableError: the connection is lost.
+        RefusedError: the controller refuses this agent for good.
+    """
+    while True:
+        match await next_message(context, channel, _SILENCE_LIMIT_S):
+            case Command() as command:
+                context.send_queue.add(context.supervisor.handle(command))
+            case ReportAck(seq=seq):
+                context.journal.acknowledge(seq)
+                on_ack()
+            case SamplesAck(seq=seq):
+                context.backlog.acknowledge(seq)
+            case Rejected() as message:
+                rejected(context, message)
+            case _:
+                pass  # a pong, or a repeated welcome
+        await asyncio.sleep(0)  # a burst that is already buffered must not hold the loop
 
 
 async def next_message(context: LinkContext, channel: Channel, limit_s: float) -> Any:

@@ -1,4 +1,4 @@
-"""One welcomed connection: commands in; reports, samples and heartbeats out."""
+"""One welcomed connection: what comes in is `incoming`; reports, samples and heartbeats go out."""
 
 import asyncio
 from collections.abc import Callable
@@ -6,13 +6,12 @@ from typing import Final
 
 from agent.link.channel import Channel
 from agent.link.context import LinkContext
-from agent.link.incoming import next_message, rejected
+from agent.link.incoming import receive_all
 from agent.wait_first import wait_first
-from schemas.wire import Command, Heartbeat, InventoryChanged, Rejected, ReportAck, Samples, SamplesAck, Welcome
+from schemas.wire import Heartbeat, InventoryChanged, Samples, Welcome
 
 _PING_S: Final = 3.0
 _PING_TICK_S: Final = 0.25
-_SILENCE_LIMIT_S: Final = 10.0  # three unanswered pings: the controller or the network is down
 
 
 class Session:
@@ -34,24 +33,13 @@ class Session:
             SendQueueFullError: the controller does not read.
             RefusedError: the controller refuses this agent for good.
         """
-        await wait_first(self._receive(), self._send(), self._send_samples(), self._send_heartbeats(), self._ping())
-
-    async def _receive(self) -> None:
-        context = self._context
-        while True:
-            match await next_message(context, self._channel, _SILENCE_LIMIT_S):
-                case Command() as command:
-                    context.send_queue.add(context.supervisor.handle(command))
-                case ReportAck(seq=seq):
-                    context.journal.acknowledge(seq)
-                    self._on_ack()
-                case SamplesAck(seq=seq):
-                    context.backlog.acknowledge(seq)
-                case Rejected() as message:
-                    rejected(context, message)
-                case _:
-                    pass  # a pong, or a repeated welcome
-            await asyncio.sleep(0)  # a burst that is already buffered must not hold the loop
+        await wait_first(
+            receive_all(self._context, self._channel, self._on_ack),
+            self._send(),
+            self._send_samples(),
+            self._send_heartbeats(),
+            self._ping(),
+        )
 
     async def _send(self) -> None:
         while True:

@@ -8,6 +8,7 @@ from typing import Final, Self
 
 import structlog
 
+from agent.controller_heartbeat import ControllerHeartbeat
 from agent.decide.adoption import plan_adoption
 from agent.decide.commands import (
     AgentState,
@@ -19,7 +20,6 @@ from agent.decide.commands import (
     decide,
     refused_record,
 )
-from agent.heartbeat import ControllerHeartbeat
 from agent.inventory import InventoryWatch
 from agent.process_records import HostProcess, ProcessKey, ProcessRecord, StopPlan
 from agent.processes.lifecycle import EngineProcess, ProcessContext

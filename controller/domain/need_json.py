@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from controller.domain.instances import NeedError
 from controller.domain.placement import Need, Share
-from schemas.reasons import Reason
+from schemas.placement_reasons import Reason
 
 _TYPED: Final = {"notes", "shares", "refused", "compute_capability", "by_engine"}
 _PLAIN: Final = tuple(f.name for f in fields(Need) if f.name not in _TYPED)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from schemas.api.explain import Explain
-from schemas.reasons import Reason
+from schemas.placement_reasons import Reason
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Final
 
 from controller.domain.placement import Need
 from schemas.manifest.deployment import DeploymentSpec, Parallel
-from schemas.reasons import Reason
+from schemas.placement_reasons import Reason
 
 MORE_WORKERS: Final = (2, 4)  # numbers of workers that advice considers for an instance that fits nowhere
 _EVERY_GANG_UP_TO: Final = 8  # larger gangs are tried in powers of two, and at the bound itself

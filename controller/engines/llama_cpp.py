@@ -24,9 +24,9 @@ from controller.engines.base import (
 )
 from controller.engines.flags import figure, flags, stated, text
 from controller.engines.memory import UNKNOWN_CACHE_SHARE, Workload, cache_per_gpu, mib
-from controller.engines.source import model_analysis, refuse_other_models
+from controller.engines.model_analysis import model_analysis, refuse_other_models
 from schemas.manifest.deployment import DeploymentSpec
-from schemas.reasons import Reason
+from schemas.placement_reasons import Reason
 
 DEFAULT_CONTEXT: Final = 8192
 DEFAULT_SLOTS: Final = 4  # llama-server's own default

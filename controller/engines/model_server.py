@@ -24,9 +24,9 @@ from controller.engines.memory import (
     mib,
     weights_per_gpu,
 )
-from controller.engines.source import model_analysis, refuse_other_models
+from controller.engines.model_analysis import model_analysis, refuse_other_models
 from schemas.manifest.deployment import DeploymentSpec
-from schemas.reasons import Reason
+from schemas.placement_reasons import Reason
 
 GPU_COUNTS: Final = (1, 2, 3, 4, 5, 6, 7, 8, 16)  # of one worker; the model decides which of them divide it
 # Defaults where the spec states nothing: enough for a few users at once, and long enough for a conversation. Where that

@@ -7,6 +7,7 @@ from controller.domain.splits import Split
 from controller.engines.base import EngineProcess, Launch, SpecError, probe_order
 from controller.engines.flags import figure, stated
 from controller.engines.memory import mib
+from controller.engines.model_analysis import offline_env, repository
 from controller.engines.model_server import (
     BY_PARALLEL,
     BY_PLACEMENT,
@@ -16,7 +17,6 @@ from controller.engines.model_server import (
     ServerTable,
     outside_parts,
 )
-from controller.engines.source import offline_env, repository
 from schemas.manifest.deployment import DeploymentSpec
 
 WHOLE_GPU: Final = 0.85  # for a GPU that is claimed whole, if it is enough; about its own default

@@ -18,9 +18,9 @@ from controller.engines.base import (
 from controller.engines.capability import demanded_capability
 from controller.engines.flags import flags
 from controller.engines.memory import loaded_bytes, mib
-from controller.engines.source import model_analysis, offline_env, refuse_other_models
+from controller.engines.model_analysis import model_analysis, offline_env, refuse_other_models
 from schemas.manifest.deployment import DeploymentSpec
-from schemas.reasons import Reason
+from schemas.placement_reasons import Reason
 
 # Memory beside the tensors. Key-value cache, activations and the allocator's slack grow with the model. A fifth on top
 # and 2 GiB are the figures of the placement cases, taken from real models.

@@ -9,6 +9,7 @@ from controller.domain.placement import Compatibility
 from controller.domain.splits import Split
 from controller.engines.base import EngineProcess, Launch, probe_order
 from controller.engines.flags import figure, stated
+from controller.engines.model_analysis import offline_env, repository
 from controller.engines.model_server import (
     BY_PARALLEL,
     BY_PLACEMENT,
@@ -17,7 +18,6 @@ from controller.engines.model_server import (
     ServerTable,
     outside_parts,
 )
-from controller.engines.source import offline_env, repository
 from schemas.manifest.deployment import DeploymentSpec
 
 # For a GPU that is claimed whole, if it is enough: vLLM's own default, which leaves a margin for what it does not

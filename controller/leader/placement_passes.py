@@ -23,7 +23,7 @@ from controller.scheduling.inventory.capacity import Inventory
 from controller.store.placement.commit import PlacedStart
 from schemas.api.explain import Explain
 from schemas.manifest.deployment import DeploymentSpec
-from schemas.reasons import Reason
+from schemas.placement_reasons import Reason
 
 _PATIENCE_S: Final = 0.02
 _MAX_PREEMPTIONS: Final = 8  # of one pass: each takes some 50 ms among 10,000 instances, and is written at its end

@@ -15,7 +15,7 @@ import structlog
 from controller.decide.policies.actions import is_judged, judge_again
 from controller.domain.policies import EffectivePolicy, PolicyFacts, WatchedInstance
 from controller.domain.utilization import InstanceUse
-from controller.leader.telemetry import Telemetry, Watched
+from controller.leader.policy_samples import Telemetry, Watched
 from controller.runtime.clock import Clock
 from controller.runtime.database import DATABASE_ERRORS
 from controller.store.core.database import Database

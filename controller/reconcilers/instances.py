@@ -8,7 +8,7 @@ from controller.decide.start_command import start_payload
 from controller.domain.effects import DeploymentEffects
 from controller.domain.instances import DeploymentFacts
 from controller.domain.pending import new_instance
-from controller.domain.restarts import RestartSettings
+from controller.domain.restart_delays import RestartSettings
 from controller.leader.analyses import Analyses, known_need
 from controller.leader.placement_passes import NewInstance, PlacementPasses
 from controller.runtime.lease import check_term

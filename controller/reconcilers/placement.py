@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 
 from controller.domain.holdings import Holders
 from controller.domain.pending import PendingRow
-from controller.domain.restarts import RestartSettings
+from controller.domain.restart_delays import RestartSettings
 from controller.leader.placement_passes import PlacementPasses, StillPending
 from controller.runtime.lease import check_term
 from controller.runtime.outcome import Done, Outcome, Requeue, StaleError

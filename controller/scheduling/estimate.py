@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 from controller.domain.placement import Ask, Compatibility, Layout, Need, Share
 from controller.domain.splits import Split, indivisible, splits
 from schemas.manifest.deployment import DeploymentSpec
-from schemas.reasons import Reason
+from schemas.placement_reasons import Reason
 
 _CPU_MILLI: Final = 1000
 

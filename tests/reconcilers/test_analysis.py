@@ -4,7 +4,7 @@ import asyncio
 import shutil
 from pathlib import Path
 
-from controller.domain.restarts import RestartSettings
+from controller.domain.restart_delays import RestartSettings
 from controller.store.core.database import Database
 from controller.store.views.deployments import deployment_by_name
 from schemas.manifest.deployment import DeploymentSpec

@@ -13,7 +13,7 @@ from controller.runtime import lease
 from controller.runtime.outcome import StaleError
 from controller.store.core import audit, events, guards, locks, notify
 from controller.store.core.database import Database
-from controller.store.deployments import analysis_inputs, restarts
+from controller.store.deployments import analysis_inputs, restart_in_place
 from controller.store.deployments import effects as instance_writes
 from controller.store.deployments import observe as instance_reads
 from controller.store.placement import commit as placement_store
@@ -31,7 +31,7 @@ AWAITS = Awaits(
     (
         instances, placement, placement_passes, revision_asks, workers, housekeeping, analysis, cancelling,
         analysis_inputs,
-        instance_reads, instance_writes, restarts, guards, placement_store, waiting_store, preemption, inventory,
+        instance_reads, instance_writes, restart_in_place, guards, placement_store, waiting_store, preemption, inventory,
         inventory_cache, phases, locks, events, notify, audit, retention, lease,
     )
 )  # fmt: skip

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from controller.domain.restarts import RestartSettings
+from controller.domain.restart_delays import RestartSettings
 from controller.runtime.outcome import StaleError
 from controller.store.core.database import Database
 from controller.store.placement.commit import PlacedStart

@@ -3,7 +3,7 @@
 from sqlalchemy.dialects import postgresql
 from sqlmodel import SQLModel
 
-from controller.store.access import tables
+from controller.store.access import orm_rows
 from controller.store.core.database import Database
 from support.database.ledger import rows
 
@@ -25,7 +25,7 @@ async def test_tables_mirror_the_migration(migrated: Database) -> None:
             column.server_default is not None,
             column.primary_key,
         )
-        for table in SQLModel.metadata.tables.values()
+        for table in SQLModel.metadata.orm_rows.values()
         for column in table.columns
     }
     names = {table for table, _ in in_classes}
@@ -34,5 +34,5 @@ async def test_tables_mirror_the_migration(migrated: Database) -> None:
         for row in await rows(migrated, _COLUMNS)
         if row["table"] in names
     }
-    assert names == {row.__tablename__ for row in (tables.KeyRow, tables.TokenRow, tables.SecretRow)}
+    assert names == {row.__tablename__ for row in (orm_rows.KeyRow, orm_rows.TokenRow, orm_rows.SecretRow)}
     assert in_classes == in_database

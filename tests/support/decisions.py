@@ -8,7 +8,7 @@ from controller.decide.instances.need import Finished
 from controller.domain.effects import DeploymentEffects
 from controller.domain.instances import InstanceFacts
 from controller.domain.placement import Need
-from controller.domain.restarts import RestartSettings
+from controller.domain.restart_delays import RestartSettings
 from support.builders.facts import deployment, host, instance, process
 
 SETTINGS = RestartSettings()

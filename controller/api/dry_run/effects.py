@@ -18,7 +18,7 @@ from schemas.api.explain import Explain
 from schemas.api.needs import LayoutView
 from schemas.api.plan import PlanItem
 from schemas.manifest.deployment import DeploymentSpec
-from schemas.reasons import Reason
+from schemas.placement_reasons import Reason
 
 MAX_INSTANCES: Final = 10_000
 _MAX_ADVISED: Final = 5  # deployments; each takes about ten placements, and naming blocking instances many more

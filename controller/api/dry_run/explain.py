@@ -21,7 +21,7 @@ from controller.scheduling.search.place import place
 from controller.store.placement.explain_reads import Standing, standing_of
 from controller.store.placement.preemption import read_holders
 from schemas.api.explain import Explain
-from schemas.reasons import Reason
+from schemas.placement_reasons import Reason
 
 _PENDING_PHASES: Final = frozenset({"pending", "analyzing"})
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from controller.domain.pending import PendingInstance, PendingRow
 from controller.domain.placement import Ask
-from controller.domain.restarts import RestartSettings
+from controller.domain.restart_delays import RestartSettings
 from controller.engines.registry import engine_for
 from controller.scheduling.estimate import asks_for
 from controller.store.core.database import Reader

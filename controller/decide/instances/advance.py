@@ -7,7 +7,7 @@ from controller.decide.instances.unreachable import await_return, end_replaced, 
 from controller.domain.effects import DeploymentEffects
 from controller.domain.instances import DeploymentFacts, InstanceFacts, ProcessFacts
 from controller.domain.phases import LIVE, PHASE_OF_STATE, InstancePhase
-from controller.domain.restarts import RestartSettings
+from controller.domain.restart_delays import RestartSettings
 
 P = InstancePhase
 

@@ -10,7 +10,7 @@ from controller.domain.effects import DeploymentEffects, Restart
 from controller.domain.events import NewEvent
 from controller.domain.instances import CommandFacts, DeploymentFacts, InstanceFacts, ProcessFacts
 from controller.domain.phases import InstancePhase
-from controller.domain.restarts import RestartSettings
+from controller.domain.restart_delays import RestartSettings
 
 P = InstancePhase
 # Ends that are not the model's fault: it restarts at once and no failure is counted.

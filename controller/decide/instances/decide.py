@@ -17,7 +17,7 @@ from controller.decide.instances.stop import stop
 from controller.domain.effects import DeploymentEffects
 from controller.domain.instances import DeploymentFacts
 from controller.domain.placement import Need
-from controller.domain.restarts import RestartSettings
+from controller.domain.restart_delays import RestartSettings
 
 
 def decide(

@@ -9,8 +9,8 @@ from controller.domain.events import NewEvent
 from controller.domain.instances import DeploymentFacts, InstanceFacts, NeedError
 from controller.domain.phases import InstancePhase
 from controller.domain.placement import Need
-from controller.domain.restarts import RestartSettings
-from schemas.reasons import Reason
+from controller.domain.restart_delays import RestartSettings
+from schemas.placement_reasons import Reason
 
 P = InstancePhase
 _WAITING = frozenset({P.PENDING, P.ANALYZING})

@@ -12,8 +12,8 @@ from controller.decide.instances.stop import stop, stop_reachable_ranks
 from controller.domain.effects import DeploymentEffects
 from controller.domain.instances import DeploymentFacts, InstanceFacts
 from controller.domain.phases import PHASE_OF_STATE, InstancePhase
-from controller.domain.restarts import RestartSettings
-from schemas.reasons import Reason
+from controller.domain.restart_delays import RestartSettings
+from schemas.placement_reasons import Reason
 
 P = InstancePhase
 _BACK = "its worker is back"

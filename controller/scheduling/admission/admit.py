@@ -23,7 +23,7 @@ from controller.scheduling.admission.future_capacity import FutureCapacity
 from controller.scheduling.admission.reservation import Reservation, Reservations, worker_names
 from controller.scheduling.inventory.capacity import Inventory
 from controller.scheduling.search.place import find, place_one
-from schemas.reasons import Reason
+from schemas.placement_reasons import Reason
 
 RESERVE_AFTER_S: Final = 60.0
 

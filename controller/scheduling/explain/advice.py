@@ -17,7 +17,7 @@ from controller.scheduling.inventory.capacity import Inventory
 from controller.scheduling.search.place import find
 from schemas.api.explain import Explain
 from schemas.manifest.deployment import DeploymentSpec, Parallel, Placement
-from schemas.reasons import Reason
+from schemas.placement_reasons import Reason
 
 _MIB_PER_GIB: Final = 1024
 _MILLI: Final = 1000

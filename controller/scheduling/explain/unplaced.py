@@ -13,7 +13,7 @@ from controller.scheduling.inventory.capacity import Inventory
 from controller.scheduling.search.cached_search import Search, engine_chain, search_for
 from controller.scheduling.search.feasible import FITS, STAGE, STAGES, Request
 from schemas.api.explain import Explain, NearestMiss, TriedLayout
-from schemas.reasons import Reason
+from schemas.placement_reasons import Reason
 
 _MIB_PER_GIB: Final = 1024
 _MILLI: Final = 1000

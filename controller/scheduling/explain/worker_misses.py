@@ -12,7 +12,7 @@ from controller.scheduling.search.cached_search import Search
 from controller.scheduling.search.feasible import FITS, STAGE, Stages
 from controller.scheduling.search.gang import Shortage, find_gang
 from controller.scheduling.search.group_misses import GroupMisses
-from schemas.reasons import Reason
+from schemas.placement_reasons import Reason
 
 _MIXED: Final = STAGE[Reason.MIXED_ACCELERATORS]
 _TOO_SMALL: Final = STAGE[Reason.NEED_GT_CAPACITY]

@@ -5,7 +5,7 @@ from typing import Final
 
 from controller.domain.placement import Compatibility
 from controller.scheduling.inventory.tables import Platform
-from schemas.reasons import Reason
+from schemas.placement_reasons import Reason
 
 # Names that operating systems give the same architecture.
 _ARCH_ALIASES: Final = {"arm64": "aarch64", "amd64": "x86_64"}

@@ -16,7 +16,7 @@ from controller.scheduling.inventory.arrays import Bools, Ints
 from controller.scheduling.inventory.capacity import Inventory
 from controller.scheduling.inventory.tables import GpuTable, capability_number
 from controller.scheduling.search.compatibility import platform_reason
-from schemas.reasons import Reason
+from schemas.placement_reasons import Reason
 
 STAGES: Final = (
     Reason.NOT_READY,

@@ -12,7 +12,7 @@ from typing import Final
 from sqlalchemy import func, text
 from sqlmodel import col, select
 
-from controller.store.access.tables import KeyRow
+from controller.store.access.orm_rows import KeyRow
 from controller.store.core.database import Database
 from controller.store.core.refusals import NotFoundError
 from schemas.api.access import KeyCreated, KeyView, Role

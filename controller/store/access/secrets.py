@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from sqlalchemy import func
 from sqlalchemy.dialects.postgresql import insert
 
-from controller.store.access.tables import SecretRow
+from controller.store.access.orm_rows import SecretRow
 from controller.store.core.database import Database
 from controller.store.core.refusals import NotFoundError
 

@@ -11,7 +11,7 @@ from sqlmodel import col, select
 
 from controller.domain.events import NewEvent
 from controller.store.access.keys import as_uuid, hash_secret
-from controller.store.access.tables import TokenRow
+from controller.store.access.orm_rows import TokenRow
 from controller.store.core.database import Database
 from controller.store.core.events import write_events
 from controller.store.core.notify import notify

@@ -17,7 +17,7 @@ from controller.store.core.guards import DeploymentStep, expect_rows, worker_of
 from controller.store.core.locks import lock_rows
 from controller.store.core.notify import Hints
 from controller.store.deployments.relocations import record_relocations
-from controller.store.deployments.restarts import restart_in_place
+from controller.store.deployments.restart_in_place import restart_in_place
 
 _ID_ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"  # without vowels (no words) and look-alikes
 

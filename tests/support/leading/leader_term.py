@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from controller.domain.restarts import RestartSettings
+from controller.domain.restart_delays import RestartSettings
 from controller.leader.analyses import Analyses
 from controller.leader.placement_passes import PlacementPasses
 from controller.reconcilers.instances import InstancesReconciler

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from controller.domain.phases import INSTANCE_EDGES, InstancePhase
-from controller.domain.restarts import RestartSettings
+from controller.domain.restart_delays import RestartSettings
 from controller.domain.workers import WorkerSettings
 from controller.leader.housekeeping import Housekeeping
 from controller.reconcilers.cancelling import CancellingReconciler

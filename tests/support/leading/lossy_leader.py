@@ -10,7 +10,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from controller import leading
-from controller.domain.restarts import RestartSettings
+from controller.domain.restart_delays import RestartSettings
 from controller.leading import Leading
 from controller.runtime.clock import SystemClock
 from controller.runtime.feed import ChangeFeed

@@ -5,7 +5,7 @@ from datetime import timedelta
 from controller.decide.instances.decide import decide as decide_deployment
 from controller.decide.worker_phases import decide as decide_workers
 from controller.domain.phases import WorkerPhase
-from controller.domain.restarts import RestartSettings
+from controller.domain.restart_delays import RestartSettings
 from controller.domain.workers import WorkerSettings, WorkersSnapshot, WorkerState
 from support.builders.facts import NOW, deployment, instance, process
 

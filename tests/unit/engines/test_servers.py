@@ -12,7 +12,7 @@ from controller.domain.need_view import need_view
 from controller.domain.placement import PlannedClaim
 from controller.engines.registry import engine_for
 from controller.scheduling.estimate import asks_for
-from schemas.reasons import Reason
+from schemas.placement_reasons import Reason
 from support.builders.engine_specs import BERT, GIB, LLAMA, ONE, QUANTISED, asks, need, process, spec
 
 

@@ -10,7 +10,7 @@ from controller.scheduling.admission.admit import AdmissionDecision, admit
 from controller.scheduling.admission.victims import find_victims
 from controller.scheduling.inventory.capacity import Inventory
 from controller.scheduling.search.place import find, place
-from schemas.reasons import Reason
+from schemas.placement_reasons import Reason
 from support.builders.fleet import GIB, Fleet
 
 G80 = 80 * GIB

@@ -9,7 +9,7 @@ from controller.engines.registry import engine_for
 from controller.engines.simulated import SimulatedEngine
 from controller.scheduling.estimate import asks_for, input_hash
 from schemas.manifest.deployment import DeploymentSpec
-from schemas.reasons import Reason
+from schemas.placement_reasons import Reason
 
 
 def ask(need: Need, engine: str = "simulated", **fields: Any) -> Ask:

@@ -4,7 +4,7 @@ import pytest
 
 from controller.domain.placement import Ask, Compatibility, Layout, Placed, Unplaced
 from controller.scheduling.search.place import place
-from schemas.reasons import Reason
+from schemas.placement_reasons import Reason
 from support.builders.fleet import GIB, Fleet, gpus_of
 
 SIZE = 16 * GIB

@@ -12,7 +12,7 @@ from controller.scheduling.explain.unplaced import headline
 from controller.scheduling.inventory.capacity import Inventory
 from controller.scheduling.search.place import place
 from schemas.manifest.deployment import DeploymentSpec
-from schemas.reasons import Reason
+from schemas.placement_reasons import Reason
 from support.builders.fleet import GIB, Fleet, gpus_of
 
 B = 2**20

@@ -8,7 +8,7 @@ from typing import get_args
 
 import pytest
 
-from schemas.reasons import Reason, ReasonText
+from schemas.placement_reasons import Reason, ReasonText
 from schemas.status_reasons import REASONS
 from schemas.wire import ExitReason
 

@@ -7,7 +7,7 @@ import pytest
 from controller.decide.instances.decide import decide
 from controller.domain.effects import DeploymentEffects
 from controller.domain.instances import InstanceFacts
-from controller.domain.restarts import RestartSettings
+from controller.domain.restart_delays import RestartSettings
 from support.builders.facts import deployment, host, instance, process, spec, start
 
 EXIT_1 = ("exited", "exit", 1)

@@ -9,7 +9,7 @@ import pytest
 from controller.decide.instances.decide import decide
 from controller.domain.effects import DeploymentEffects
 from controller.domain.instances import InstanceFacts, RelocationFacts
-from controller.domain.restarts import RestartSettings
+from controller.domain.restart_delays import RestartSettings
 from support.builders.facts import NOW, deployment, instance, process, spec
 
 OLD = instance("old", "running", processes=(process("running"),))
