@@ -31,8 +31,8 @@ AWAITS = Awaits(
     (
         instances, placement, placement_passes, revision_asks, workers, housekeeping, analysis, cancelling,
         analysis_inputs,
-        instance_reads, instance_writes, restart_in_place, guards, placement_store, waiting_store, preemption, inventory,
-        inventory_cache, phases, locks, events, notify, audit, retention, lease,
+        instance_reads, instance_writes, restart_in_place, guards, placement_store, waiting_store, preemption,
+        inventory, inventory_cache, phases, locks, events, notify, audit, retention, lease,
     )
 )  # fmt: skip
 # No reconciler's step passes these.
