@@ -53,7 +53,7 @@ def run(ctx: typer.Context, work: Callable[["Api"], Awaitable[None]], *, endless
     Args:
         ctx: of the verb.
         work: the verb.
-        endless: the verb runs until Ctrl-C, which is no failure then.
+        endless: the verb runs until Ctrl-C, which does not count as a failure then.
     """
     try:
         asyncio.run(_run_connected(ctx, work))

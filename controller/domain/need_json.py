@@ -1,6 +1,6 @@
 """Needs and analysis errors as JSON, as the store keeps them with a revision."""
 
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -26,7 +26,7 @@ def need_from_json(value: dict[str, Any]) -> Need:
         notes=tuple(value["notes"]),
         shares=tuple(Share(**share) for share in value.get("shares", ())),
         refused=tuple(Reason(reason) for reason in value.get("refused", ())),
-        compute_capability=None if capability is None else (capability[0], capability[1]),
+        compute_capability=(capability[0], capability[1]) if capability else None,
         by_engine=tuple((name, need_from_json(one)) for name, one in value.get("by_engine", ())),
     )
 
@@ -39,4 +39,5 @@ def need_error_to_json(error: NeedError) -> dict[str, Any]:
 def need_error_from_json(value: dict[str, Any]) -> NeedError:
     """The error that `need_error_to_json` wrote."""
     retry_at = value["retry_at"]
-    return NeedError(**value | {"retry_at": datetime.fromisoformat(retry_at) if retry_at else None})
+    error = NeedError(**{f.name: value[f.name] for f in fields(NeedError)})
+    return replace(error, retry_at=datetime.fromisoformat(retry_at) if retry_at else None)

@@ -19,12 +19,21 @@ class EngineUnsupportedError(SpecError):
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """Work for the killable child. The need follows from its result."""
+    """Work for the killable child. The need follows from its result.
 
-    target: str  # "module:function"
-    payload: Mapping[str, Any]  # JSON
+    Attributes:
+        target: "module:function" to run.
+        payload: its argument, JSON.
+        deadline_s: limit of its run.
+        memory_bytes: limit of its address space.
+        hashed_as: the target's name in stored input hashes. It stays when the target is renamed.
+    """
+
+    target: str
+    payload: Mapping[str, Any]
     deadline_s: float
     memory_bytes: int
+    hashed_as: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from controller.engines.base import Analysis, SpecError, model_reference
 from schemas.manifest.deployment import DeploymentSpec
 
 _ANALYSIS: Final = "controller.model_files.analysis:model_facts"
+_HASHED_AS: Final = "gpuward.controller.models.analysis:model_facts"
 _FOLDER_DEADLINE_S: Final = 60.0
 _HUB_DEADLINE_S: Final = 180.0
 _ANALYSIS_MEMORY_BYTES: Final = 2 * 2**30  # a header of 64 MiB takes about ten times that as Python objects
@@ -26,7 +27,8 @@ def model_analysis(spec: DeploymentSpec, adapters: Sequence[str] = ()) -> Analys
     if adapters:
         payload["adapters"] = [_adapter(one) for one in adapters]
     on_hub = "repo" in payload or any("repo" in one for one in payload.get("adapters", ()))
-    return Analysis(_ANALYSIS, payload, _HUB_DEADLINE_S if on_hub else _FOLDER_DEADLINE_S, _ANALYSIS_MEMORY_BYTES)
+    deadline_s = _HUB_DEADLINE_S if on_hub else _FOLDER_DEADLINE_S
+    return Analysis(_ANALYSIS, payload, deadline_s, _ANALYSIS_MEMORY_BYTES, _HASHED_AS)
 
 
 def _source(model: str) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from schemas.quantities import parse_duration_s, parse_size_mib
 from schemas.wire import SimulatedLoad
 
 _ANALYSIS: Final = "controller.model_files.analysis:simulated_need"
+_HASHED_AS: Final = "gpuward.controller.models.analysis:simulated_need"
 _ANALYSIS_MARGIN_S: Final = 30.0  # for the start of the child on a busy machine
 _ANALYSIS_MEMORY_BYTES: Final = 512 * 2**20
 _MAX_SECONDS: Final = 3600.0
@@ -141,7 +142,7 @@ class SimulatedEngine(SingleEngine):
         if seconds is None:
             return None
         payload = {"seconds": seconds, "memory_mib": args.get("memory")}
-        return Analysis(_ANALYSIS, payload, seconds + _ANALYSIS_MARGIN_S, _ANALYSIS_MEMORY_BYTES)
+        return Analysis(_ANALYSIS, payload, seconds + _ANALYSIS_MARGIN_S, _ANALYSIS_MEMORY_BYTES, _HASHED_AS)
 
     def need(self, spec: DeploymentSpec, result: Any) -> Need:
         """The need in the args."""

@@ -19,7 +19,7 @@ class _Work(Protocol):
     """An engine's analysis, as far as the input hash reads it."""
 
     @property
-    def target(self) -> str: ...
+    def hashed_as(self) -> str: ...
     @property
     def payload(self) -> Mapping[str, Any]: ...
 
@@ -161,7 +161,7 @@ def input_hash(spec: DeploymentSpec, engine: AnalysingEngine) -> str:
         "engine": engine.name,
         "model": spec.model,
         "args": spec.args,
-        "target": None if work is None else work.target,
+        "target": None if work is None else work.hashed_as,
         "payload": None if work is None else dict(work.payload),
         "parallel": spec.parallel.model_dump(),
         "gpus": [resources.gpus, resources.gpu_memory, resources.max_workers, len(spec.placement.gpus)],

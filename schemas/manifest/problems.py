@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-# Pydantic's own message for these fields would show a pattern, which is no help to a user.
+# Pydantic's own message for these fields would show a pattern, which does not help a user.
 _FIXES: Final[Mapping[str, str]] = {
     "name": "is not a valid name; write at most 63 lower case letters, digits and '-', such as qwen3-32b",
     "model": "is not a valid model; write hf:org/name[@revision], path:/folder/on/the/worker or gguf:/file",

@@ -110,6 +110,16 @@ def test_a_connection_that_is_over_writes_nothing() -> None:
 
 
 @pytest.mark.usefixtures("bench")
+def test_answers_and_reports_overtake_each_other() -> None:
+    with a_story(first=SHARED, second=SHARED) as story:
+        for turn in range(4):
+            for h in range(3):
+                story.process(h=h, pick=turn, what="fail")
+            story.work(rounds=2, lines=["swaps"] * 3)
+        story.work(rounds=2, lines=GOOD)
+
+
+@pytest.mark.usefixtures("bench")
 def test_a_refused_start_comes_again_once_there_is_room() -> None:
     with a_story(first=ONE, second={"replicas": 0}) as story:
         for h in range(3):

@@ -77,7 +77,7 @@ async def test_a_gang_has_claims_and_a_start_order_on_each_of_its_workers(db: Da
         "update deployments set revision = 2 where name = 'g'",
     ],
 )
-async def test_a_gang_whose_second_rank_lost_its_place_gets_nothing_and_harms_nobody(db: Database, change: str) -> None:
+async def test_a_gang_whose_second_rank_lost_its_place_gets_no_place(db: Database, change: str) -> None:
     first, second, third = [await add_host(db, name) for name in ("w1", "w2", "w3")]
     whole, other = await waiting(db, "g"), await waiting(db, "o")
     async with db.connection() as connection:
@@ -88,7 +88,7 @@ async def test_a_gang_whose_second_rank_lost_its_place_gets_nothing_and_harms_no
     assert len(await rows(db, "select 1 from events")) == 1
 
 
-async def test_what_another_has_taken_meanwhile_is_left_to_him(db: Database) -> None:
+async def test_claims_committed_meanwhile_stand(db: Database) -> None:
     first, second = await add_host(db, "w1", gib=20), await add_host(db, "w2", gib=20)
     one, other = await waiting(db, "g"), await waiting(db, "o")
     await add_instance(db, other.deployment_uid, "o-2", phase="running", epoch=1)
@@ -97,7 +97,7 @@ async def test_what_another_has_taken_meanwhile_is_left_to_him(db: Database) -> 
     assert await commit(db, gang(one, first, second, mib=5 * GIB)) == ["g-1"]
 
 
-async def test_what_is_reserved_or_in_use_meanwhile_is_given_to_nobody_who_shares(db: Database) -> None:
+async def test_what_is_reserved_or_in_use_meanwhile_is_not_given_to_sharers(db: Database) -> None:
     for n, (change, fits) in enumerate(
         [
             ("reserved_mib = 10 * 1024 where kind = 'gpu'", ["s", "w"]),

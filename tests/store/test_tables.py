@@ -25,7 +25,7 @@ async def test_tables_mirror_the_migration(migrated: Database) -> None:
             column.server_default is not None,
             column.primary_key,
         )
-        for table in SQLModel.metadata.orm_rows.values()
+        for table in SQLModel.metadata.tables.values()
         for column in table.columns
     }
     names = {table for table, _ in in_classes}

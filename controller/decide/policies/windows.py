@@ -17,7 +17,7 @@ _AT_LEAST_S: Final = 30.0
 
 
 def max_covered_s(period_s: float) -> float:
-    """The longest time that one sample covers; the newest sample is no older while telemetry flows."""
+    """The longest time that one sample covers; the newest sample cannot be older while telemetry flows."""
     return max(_PERIODS * period_s, _AT_LEAST_S)
 
 

@@ -74,13 +74,13 @@ async def test_without_its_database_the_hub_cuts_agents_and_keeps_them_connected
         raise OSError("no route to the database")
 
     write = liveness.write_liveness
-    monkeypatch.setattr(liveness, "write_seen", fails)
+    monkeypatch.setattr(liveness, "write_liveness", fails)
     monkeypatch.setattr(liveness, "CUT_AFTER_S", 0.5)
     said = await agent.end()
     assert said is not None
     assert "database" in said.message
     assert hub.hub.healthy_for_s() == 0
-    monkeypatch.setattr(liveness, "write_seen", write)
+    monkeypatch.setattr(liveness, "write_liveness", write)
     await eventually(healthy, "writes succeed again")
     assert await hub.value("select connected from worker_liveness"), "the agent did not cause it"
     await hub.connect()

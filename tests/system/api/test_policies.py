@@ -55,12 +55,12 @@ async def reasons(api: ServedApi, about: str) -> list[str]:
 async def test_refused_policies_name_the_field(api: ServedApi, db: Database) -> None:
     assert "choose another name" in (await problems(api, "PUT", f"{P}/none", SPEC))["name"]
     assert (
-        "can never fire"
+        "remove the policy instead"
         in (await problems(api, "PUT", f"{P}/p", {**SPEC, "min_gpu_utilization": 0}))["min_gpu_utilization"]
     )
-    assert "kept (2 h)" in (await problems(api, "PUT", f"{P}/p", {**SPEC, "time_window": "3h"}))["time_window"]
+    assert "at most 2h" in (await problems(api, "PUT", f"{P}/p", {**SPEC, "time_window": "3h"}))["time_window"]
     inline = {**WATCHED, "utilization_policy": {**SPEC, "time_window": "3h"}}
-    assert "kept (2 h)" in (await problems(api, "PUT", f"{D}/a", inline))["utilization_policy.time_window"]
+    assert "at most 2h" in (await problems(api, "PUT", f"{D}/a", inline))["utilization_policy.time_window"]
     hook = {**SPEC, "webhook": "https://example.com"}
     assert "gpuward secret set webhook" in (await problems(api, "PUT", f"{P}/p", hook))["webhook.secret"]
     named = {**WATCHED, "utilization_policy": "p"}

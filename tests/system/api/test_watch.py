@@ -12,8 +12,9 @@ import pytest
 from controller.api import streams
 from controller.api.resources import watch
 from controller.store.core.database import Database
-from controller.store.deployments import apply as store
+from controller.store.deployments.apply import scale
 from schemas.manifest.deployment import DeploymentSpec
+from support.builders.apply import apply_spec
 from support.database.ledger import add_deployment, add_host, add_instance
 from support.leading.served_api import ServedApi, served
 
@@ -49,7 +50,7 @@ async def test_a_snapshot_is_followed_by_changes(api: ServedApi, db: Database) -
             "deployments": ["d"], "instances": ["d-1"], "workers": ["w"],
         }  # fmt: skip
         api.changes.publish("status", uid)  # nothing has changed, so nothing is sent
-        await store.apply(db, "d", DeploymentSpec(engine="simulated", replicas=2))
+        await apply_spec(db, "d", DeploymentSpec(engine="simulated", replicas=2))
         api.changes.publish("deployment", uid)
         event = await frame(stream)
         assert (event["type"], event["object"]["kind"], event["object"]["spec"]["replicas"]) == (
@@ -77,7 +78,7 @@ async def test_many_notifications_share_a_read(api: ServedApi, db: Database) -> 
     async with watching(api) as stream:
         await frame(stream)
         for n in range(200):
-            await store.scale(db, "d", n + 2)
+            await scale(db, "d", n + 2)
             api.changes.publish("deployment", uid)
         frames = [await frame(stream)]
         while frames[-1]["object"]["spec"]["replicas"] != 201:

@@ -12,7 +12,7 @@ SIMULATED = {"seconds": 1, "memory_mib": 5}
 
 
 def analysis(payload: dict[str, object], target: str = "m:f") -> Analysis:
-    return Analysis(target, payload, deadline_s=1, memory_bytes=1)
+    return Analysis(target, payload, deadline_s=1, memory_bytes=1, hashed_as=target)
 
 
 class Time:

@@ -182,3 +182,30 @@ def test_the_input_hash_follows_what_the_analysis_reads() -> None:
         hashed(engine="vllm", model="path:/m"),
     ]
     assert len({same, *others}) == 11
+
+
+@pytest.mark.parametrize(
+    ("spec", "stored"),
+    [
+        (
+            {"engine": "vllm", "model": "hf:org/name@main", "args": {"max-model-len": 8192}},
+            "2ae7fb403717c55d4f154ce43d1008b9636a75f585d61e4866c0a62661d1a776",
+        ),
+        (
+            {"engine": "auto", "model": "path:/models/m"},
+            "36432b30674272bd5b0b2df838f3d02df56409cbc2aa59e5637adbc206b593b9",
+        ),
+        (
+            {"engine": "llama-cpp", "model": "gguf:/m.gguf"},
+            "18299e900e99a03012e8e6aad14e451fa2849391a286fffd690524f2c198ef61",
+        ),
+        (
+            {"engine": "simulated", "args": {"analysis_seconds": 1}},
+            "e0edb800c01ff97f36d7a6e6e04d334c489f6f8905b7d2d60b8da2db70b03567",
+        ),
+        ({"engine": "custom", "command": ["x"]}, "d2843494e12a0adf3b740cf057cfc87494cd0bd862e9d9b69988ff9057d77366"),
+    ],
+)
+def test_input_hashes_equal_those_that_earlier_versions_stored(spec: dict[str, Any], stored: str) -> None:
+    read = DeploymentSpec.model_validate(spec)
+    assert input_hash(read, engine_for(read)) == stored

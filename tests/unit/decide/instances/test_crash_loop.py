@@ -21,7 +21,7 @@ from support.decisions import effects_of, phases_of
         ("on_failure", "exit", 3, "backoff", 1, False),
         ("never", "exit", 0, "succeeded", None, True),
         ("never", "exit", 3, "failed", 1, True),
-        ("never", "gone", None, "failed", 1, True),  # an unknown end is no success
+        ("never", "gone", None, "failed", 1, True),  # an unknown end does not count as success
         ("never", "agent_stopped", 0, "failed", 1, True),
     ],
 )

@@ -84,7 +84,7 @@ def test_an_ended_task_is_finished_though_its_worker_fell_silent(phase, silence,
     ("phase", "expected"), [("scheduled", "pending"), ("starting", "backoff"), ("unreachable", "scheduled")]
 )
 def test_a_refused_start_is_retried_though_its_worker_fell_silent(phase, expected) -> None:
-    """An agent that ends refuses starts and is gone the next moment: that is no death of its host."""
+    """An agent that ends refuses starts and is gone the next moment: its host need not be dead."""
     one = instance("a", phase, commands=(start("refused", code="shutting_down"),))
     effects = effects_of(one, hosts=(host(phase="unreachable"),))
     assert phases_of(effects) == [expected]
