@@ -7,6 +7,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from support.builders.model_files import with_header
 from support.processes.cluster import Cluster
 
@@ -119,6 +121,7 @@ async def test_the_best_engine_that_a_host_has_serves_the_model(cluster: Cluster
     await cluster.audit()
 
 
+@pytest.mark.cases
 async def test_a_model_too_big_for_one_host_is_served_by_two(cluster: Cluster, tmp_path: Path) -> None:
     folder, log = model(cluster.folder / "model"), tmp_path / "started"
     path = install(tmp_path / "bin", log, "vllm")

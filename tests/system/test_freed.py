@@ -3,12 +3,14 @@
 from datetime import datetime
 
 import psutil
+import pytest
 
 from support.processes.cluster import Cluster
 
 SLOW_S = 8
 
 
+@pytest.mark.cases
 async def test_a_slow_stop_keeps_its_gpus_and_the_next_in_the_queue_follows_at_once(cluster: Cluster) -> None:
     """N3: nothing is placed there before the agent reports the end. N4: then by priority and age, at once."""
     await cluster.start_controller()

@@ -7,6 +7,8 @@ import os
 import sys
 from typing import Any
 
+import pytest
+
 from support.processes.cluster import Cluster
 
 OFTEN = {"GPUWARD_SAMPLE_EVERY_S": "1", "GPUWARD_ROLLUP_EVERY_S": "1"}
@@ -31,6 +33,7 @@ async def gpuward(cluster: Cluster, *words: str) -> str:
     return out.decode()
 
 
+@pytest.mark.cases
 async def test_usage_and_waste_are_known_across_a_crash(cluster: Cluster) -> None:
     await cluster.start_controller(**OFTEN)
     await cluster.start_agent("host", gpus=2, memory="40GiB")

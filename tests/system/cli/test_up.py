@@ -99,6 +99,7 @@ def _example() -> dict[str, object]:
     return {"kind": "Deployment", "name": "hello", "engine": "simulated", "replicas": 2, "resources": resources}
 
 
+@pytest.mark.cases
 def test_an_engine_that_ignores_sigterm_does_not_delay_the_stop(data_dir: Path):
     with Up(data_dir, "--agents", "1", "--port", "0") as up:
         up.wait_until_ready()
@@ -110,6 +111,7 @@ def test_an_engine_that_ignores_sigterm_does_not_delay_the_stop(data_dir: Path):
         assert took_s < 10
 
 
+@pytest.mark.cases
 def test_the_next_start_after_a_kill_adopts_the_engines(data_dir: Path):
     with Up(data_dir, "--agents", "1", "--example", "--port", "0") as up:
         up.wait_until_ready()

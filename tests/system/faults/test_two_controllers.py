@@ -82,6 +82,7 @@ async def make_pair(data_dir: Path, postgres: PostgresServer) -> AsyncIterator[M
         yield make
 
 
+@pytest.mark.cases
 async def test_one_leads_and_the_other_takes_over(make_pair: MakePair) -> None:
     await all_of(_killed(await make_pair("a")), _lost_without_knowing(await make_pair("b")))
 

@@ -113,6 +113,7 @@ async def test_a_replacement_that_does_not_start_leaves_the_original(site: Site)
     await site.cluster.audit()
 
 
+@pytest.mark.cases
 async def test_a_relocation_continues_under_the_next_controller(site: Site) -> None:
     await scattered(site, {"args": {"memory": "10GiB", "load_seconds": 2}}, movable=False)
     assert (await site.applied(BIG))["status"]["explain"] is not None
