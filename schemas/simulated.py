@@ -6,7 +6,7 @@ from pydantic import Field
 
 from schemas.base import Wire
 from schemas.fields import Name, ScalarText, Text
-from schemas.manifest.deployment import MAX_GPUS
+from schemas.manifest.resources import MAX_GPUS
 from schemas.quantities import Seconds, SizeMib
 from schemas.wire import Vendor
 
