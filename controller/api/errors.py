@@ -13,6 +13,7 @@ from controller.engines.base import EngineUnsupportedError, SpecError
 from controller.store.core.refusals import (
     GenerationConflictError,
     InUseError,
+    LastAdminKeyError,
     NotFoundError,
     TokenRefusedError,
     WorkerNameTakenError,
@@ -50,6 +51,7 @@ _STATUSES: Final[Sequence[tuple[type[Exception], int, str]]] = (
     (NotFoundError, 404, "not_found"),
     (GenerationConflictError, 412, "generation_conflict"),
     (InUseError, 409, "in_use"),
+    (LastAdminKeyError, 409, "last_admin_key"),
     (WorkerNameTakenError, 409, "name_taken"),
     (TokenRefusedError, 401, "token_refused"),
     (BadCursorError, 400, "invalid"),

@@ -126,5 +126,8 @@ _POSTS: Final = (
 )
 ROUTES: Final = (
     Route("GET", "/v1/models", models, Access.INFER, "List models with a running instance", "models", ModelList),
-    *(Route("POST", path, forward, Access.INFER, summary, "models", stream=True) for path, summary in _POSTS),
+    *(
+        Route("POST", path, forward, Access.INFER, summary, "models", stream=True, outlives_key=True)
+        for path, summary in _POSTS
+    ),
 )
