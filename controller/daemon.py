@@ -176,7 +176,9 @@ class _Controller:
 
     async def run(self, stop: asyncio.Event, on_ready: Callable[[str], None]) -> None:
         """Serves until `stop` is set; then refuses new work, releases the lease and closes the connections."""
-        runner = web.AppRunner(self._app, handler_cancellation=True, access_log=None, shutdown_timeout=_HTTP_CLOSE_S)
+        runner = web.AppRunner(
+            self._app, handler_cancellation=True, access_log=None, shutdown_timeout=_HTTP_CLOSE_S, auto_decompress=False
+        )
         await runner.setup()
         try:
             url = await self._listen(runner)

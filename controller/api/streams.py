@@ -91,6 +91,16 @@ async def write(response: web.StreamResponse, data: bytes) -> None:
         raise SlowClientError from error
 
 
+def hang_up(request: web.Request, limit_s: float) -> None:
+    """Ends the connection once all that was written has gone out, but no later than the limit. No end is written.
+
+    The client gets everything so far, and sees that the response is incomplete.
+    """
+    if request.transport is not None:
+        request.transport.close()
+        asyncio.get_running_loop().call_later(limit_s, request.transport.abort)
+
+
 def cut(request: web.Request) -> None:
     """Ends the connection at once, so that the client sees a broken response and not a short one."""
     if request.transport is not None:
