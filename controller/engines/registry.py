@@ -2,11 +2,11 @@
 
 from typing import Final
 
+from controller.domain.selection_counts import count_problem
 from controller.engines.auto import AutoEngine
 from controller.engines.base import Engine, EngineUnsupportedError, SpecError
 from controller.engines.custom import CustomEngine
 from controller.engines.llama_cpp import LlamaCppEngine
-from controller.engines.selection import check_selection
 from controller.engines.sglang import SglangEngine
 from controller.engines.simulated import SimulatedEngine
 from controller.engines.transformers import TransformersEngine
@@ -43,5 +43,6 @@ def validate(spec: DeploymentSpec) -> None:
         raise EngineUnsupportedError("update: rolling is not available in this version; use update: recreate")
     if spec.model is not None and ("{" in spec.model or "}" in spec.model):
         raise SpecError("model: braces are reserved for what the agent fills in; rename the folder")
-    check_selection(spec)
+    if (problem := count_problem(spec)) is not None:
+        raise SpecError(problem)
     engine.validate(spec)
