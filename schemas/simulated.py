@@ -4,14 +4,14 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from schemas.base import Wire
+from schemas.base import Strict
 from schemas.fields import Name, ScalarText, Text
 from schemas.manifest.deployment import MAX_GPUS
 from schemas.quantities import Seconds, SizeMib
 from schemas.wire import Vendor
 
 
-class SimulatedGpu(Wire):
+class SimulatedGpu(Strict):
     """Equal GPUs of a simulated host."""
 
     model: Text = Field(description="Name of the GPU, as its driver would report it.")
@@ -26,14 +26,14 @@ class SimulatedGpu(Wire):
     )
 
 
-class SimulatedReserve(Wire):
+class SimulatedReserve(Strict):
     """Capacity that placement must not use."""
 
     host_memory: SizeMib = Field(0, description="Main memory of the host.")
     gpu_memory: SizeMib = Field(0, description="Memory of each GPU.")
 
 
-class SimulatedWorker(Wire):
+class SimulatedWorker(Strict):
     """A simulated host, or several equal ones."""
 
     name: Name = Field(description="Name of the worker.")
@@ -58,7 +58,7 @@ class SimulatedWorker(Wire):
     )
 
 
-class SimulatedHosts(Wire):
+class SimulatedHosts(Strict):
     """All hosts of the file."""
 
     workers: Annotated[tuple[SimulatedWorker, ...], Field(min_length=1)] = Field(description="The simulated hosts.")

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from schemas.base import Wire
+from schemas.base import Strict
 from schemas.fields import Name, ScalarText, Text, Whole, no_flag
 from schemas.manifest.policy import NO_POLICY, UtilizationPolicy
 from schemas.quantities import Seconds, SizeMibOrAuto, SizeMibOrAutoOrAll
@@ -17,13 +17,13 @@ _PLACEHOLDER: Final = re.compile(r"\{([a-z_]+)\}")
 _KNOWN_PLACEHOLDERS: Final = frozenset({"port", "model", "gpu_count"})
 
 
-class SecretRef(Wire):
+class SecretRef(Strict):
     """A reference to a stored secret. The value is read when a command is dispatched and never returned."""
 
     secret: Name = Field(description="Name of the stored secret, as given to `gpuward secret set`.")
 
 
-class Probe(Wire):
+class Probe(Strict):
     """The health check of an instance: HTTP GET on its port. A 2xx status is healthy."""
 
     path: Annotated[str, Field(pattern=r"^/[^\s]*$", max_length=1024)] = Field(
@@ -45,7 +45,7 @@ class Probe(Wire):
         return value
 
 
-class Resources(Wire):
+class Resources(Strict):
     """The resources that one instance claims."""
 
     gpus: Annotated[Whole, Field(ge=0, le=MAX_GPUS)] | Literal["auto"] = Field(
@@ -86,7 +86,7 @@ class Resources(Wire):
 Degree = Annotated[Whole, Field(ge=1, le=MAX_GPUS)] | Literal["auto"]
 
 
-class Parallel(Wire):
+class Parallel(Strict):
     """Degrees of parallelism. If one is stated, the others default to 1 and their product is the number of GPUs."""
 
     tp: Degree = Field(
@@ -113,7 +113,7 @@ class Parallel(Wire):
         return world
 
 
-class Placement(Wire):
+class Placement(Strict):
     """Where an instance may be placed. Manual selection passes the same checks as automatic selection."""
 
     strategy: Literal["pack", "spread", "least_fragmentation"] = Field(
@@ -144,7 +144,7 @@ MODEL_PATTERN: Final = r"^(hf:[\w.-]+(/[\w.-]+)?(@[\w./-]+)?|path:/.*|gguf:/.*)$
 ArgValue = bool | int | float | str | list[Any] | None
 
 
-class DeploymentSpec(Wire):
+class DeploymentSpec(Strict):
     """The spec of a `Deployment`: every field of the manifest except kind and name."""
 
     model: Annotated[Text, Field(pattern=MODEL_PATTERN)] | None = Field(
