@@ -26,7 +26,14 @@ from schemas.wire.protocol import (
     no_common_protocol,
     offered_protocols,
 )
-from schemas.wire.proxy import PROXY_ENGINE_PREFIX, PROXY_LOGS_PREFIX, PROXY_REFUSAL_HEADER
+from schemas.wire.proxy import (
+    HOP_BY_HOP,
+    PROXY_ENGINE_PREFIX,
+    PROXY_LOGS_PREFIX,
+    PROXY_OUTCOME_HEADER,
+    PROXY_REFUSAL_HEADER,
+    end_to_end,
+)
 from schemas.wire.reports import ExitReason, ProcessReport, ProcessState, ReportAck
 from schemas.wire.samples import SAMPLE_S, GpuSample, ProcessSample, Readings, SamplePeriod, Samples, SamplesAck
 from schemas.wire.session import HEARTBEAT_S, Goodbye, Heartbeat, Hello, Rejected, Welcome
@@ -35,11 +42,13 @@ __all__ = [
     "CONNECT_PATH",
     "HEARTBEAT_S",
     "HIGHEST_PROTOCOL",
+    "HOP_BY_HOP",
     "JOIN_PATH",
     "LOWEST_PROTOCOL",
     "MAX_MESSAGE_BYTES",
     "PROXY_ENGINE_PREFIX",
     "PROXY_LOGS_PREFIX",
+    "PROXY_OUTCOME_HEADER",
     "PROXY_REFUSAL_HEADER",
     "SAMPLE_S",
     "SPOKEN",
@@ -82,6 +91,7 @@ __all__ = [
     "agent_message",
     "controller_message",
     "encode",
+    "end_to_end",
     "no_common_protocol",
     "offered_protocols",
 ]
