@@ -3,6 +3,7 @@
 import asyncio
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
@@ -11,6 +12,8 @@ from agent.installed_engines import installed_engines
 from schemas.wire import DeviceFacts, HostFacts, Inventory
 
 _READ_LIMIT_S: Final = 5.0
+_FULL_PERCENT: Final = 100.0
+_MOST_MIB: Final = 2**40
 _READINGS: Final = {"used_mib": None, "utilization": None, "health": "ok", "health_reason": ""}
 
 
@@ -24,6 +27,7 @@ class InventoryWatch:
         self._reserve_gpu_mib = reserve_gpu_mib
         self._devices: dict[str, DeviceFacts] = {}
         self._reported: Inventory | None = None
+        self._impossible = 0
 
     @property
     def devices(self) -> Mapping[str, DeviceFacts]:
@@ -42,6 +46,7 @@ class InventoryWatch:
                 gpus = await self._reader.read()
         except TimeoutError:
             return None
+        gpus = None if gpus is None else self._possible(gpus)
         if gpus is not None and self._reserve_gpu_mib is not None:
             gpus = tuple(gpu.model_copy(update={"reserved_mib": self._reserve_gpu_mib}) for gpu in gpus)
         if gpus is not None:
@@ -52,9 +57,28 @@ class InventoryWatch:
         """The GPUs and what runs on them, read now; None: they could not be read."""
         try:
             async with asyncio.timeout(_READ_LIMIT_S):
-                return await self._reader.sample()
+                reading = await self._reader.sample()
         except TimeoutError:
             return None
+        return None if reading is None else replace(reading, gpus=self._possible(reading.gpus))
+
+    def take_impossible(self) -> int:
+        """The number of readings since the last call that no GPU can have. They are unknown."""
+        taken, self._impossible = self._impossible, 0
+        return taken
+
+    def _possible(self, gpus: tuple[DeviceFacts, ...]) -> tuple[DeviceFacts, ...]:
+        """The GPUs without impossible readings."""
+        return tuple(self._without_impossible(gpu) for gpu in gpus)
+
+    def _without_impossible(self, gpu: DeviceFacts) -> DeviceFacts:
+        wrong: dict[str, None] = {}
+        if gpu.utilization is not None and not 0 <= gpu.utilization <= _FULL_PERCENT:  # NaN is in no range
+            wrong["utilization"] = None
+        if gpu.used_mib is not None and not 0 <= gpu.used_mib <= _MOST_MIB:
+            wrong["used_mib"] = None
+        self._impossible += len(wrong)
+        return gpu.model_copy(update=wrong) if wrong else gpu
 
     async def read(self) -> Inventory:
         """Host and GPUs, read now."""

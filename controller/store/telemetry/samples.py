@@ -9,7 +9,7 @@ from controller.store.deployments.processes import lock_sessions
 from controller.store.telemetry.partitions import samples_range
 from schemas.wire import ProcessSample, Readings, SamplePeriod
 
-_COLUMNS: Final = ("at", "device", "worker_id", "seq", "period_s", "mean", "max", "used_mib", "processes")
+_COLUMNS: Final = ("at", "device", "worker_id", "seq", "period_s", "read_s", "mean", "max", "used_mib", "processes")
 _PROGRESS: Final = "select worker_id, boot_id, seq from sample_progress where worker_id = any($1::uuid[])"
 _OWNERS: Final = "select uuid, worker_id from devices where uuid = any($1)"
 # Rows in key order, as everywhere, so that two writers never deadlock.
@@ -127,6 +127,7 @@ def _rows(sender: SessionSamples, period: SamplePeriod, at: datetime) -> Iterato
             sender.worker_id,
             period.seq,
             period.period_s,
+            period.read_s,
             gpu.mean,
             gpu.max,
             gpu.used_mib,
@@ -136,4 +137,4 @@ def _rows(sender: SessionSamples, period: SamplePeriod, at: datetime) -> Iterato
 
 def _process(process: ProcessSample, own: Readings | None) -> list[Any]:
     mean, most = (None, None) if own is None else (own.mean, own.max)
-    return [process.instance, process.epoch, process.rank, mean, most, process.requests]
+    return [process.instance, process.epoch, process.rank, mean, most, process.requests, process.arrived]
