@@ -8,6 +8,7 @@ from typing import Final
 
 import structlog
 from aiohttp import web
+from prometheus_client import CollectorRegistry
 
 from controller.hub import handshake
 from controller.hub.command_dispatch import CommandDispatcher, Secrets
@@ -21,6 +22,7 @@ from controller.hub.session import CLOSE_LIMIT_S, Session
 from controller.hub.validate import MalformedMessageError
 from controller.runtime.clock import Clock
 from controller.runtime.database import DATABASE_ERRORS
+from controller.runtime.metrics import HubMetrics
 from controller.store.core.database import Database
 from controller.store.telemetry.partition_maintenance import PartitionMaintenance
 from controller.store.telemetry.partitions import SampleRetention
@@ -47,6 +49,7 @@ class Hub:
         secrets: the values of secrets by name; unknown names are absent.
         sample_s: the agents' sampling period, in seconds.
         keep: how long samples are kept.
+        metrics: what is counted; None: nothing.
     """
 
     def __init__(
@@ -58,6 +61,7 @@ class Hub:
         secrets: Secrets,
         sample_s: float,
         keep: SampleRetention,
+        metrics: HubMetrics | None = None,
     ) -> None:
         self._database = database
         self._clock = clock
@@ -66,7 +70,8 @@ class Hub:
         self._dispatcher = CommandDispatcher(database, clock, self._sessions, secrets)
         self._reports = ReportWriter(database, clock, self._dispatcher.wake)
         self._partitions = PartitionMaintenance(database, keep)
-        self._samples = SampleWriter(database, clock, self._partitions)
+        metrics = metrics or HubMetrics(CollectorRegistry())
+        self._samples = SampleWriter(database, clock, self._partitions, metrics)
         self._sample_s = sample_s
         self._liveness = Liveness(database, clock, superseded=self._superseded, cut_all=self._cut_all)
         self._messages = MessageHandler(
@@ -76,6 +81,7 @@ class Hub:
             samples=self._samples,
             liveness=self._liveness,
             superseded=self._superseded,
+            metrics=metrics,
         )
         self._log = log.bind(controller=instance_id)
         self._handshakes = 0

@@ -18,6 +18,10 @@ _RAISE: Final = """
     select * from unnest($1::uuid[], $2::text[], $3::bigint[]) as p(worker_id, boot_id, seq) order by 1
         on conflict (worker_id) do update set boot_id = excluded.boot_id, seq = excluded.seq"""
 
+_DROPPED: Final = """
+    update workers set samples_dropped_at = clock_timestamp(), samples_dropped = $3
+     where id = $1::uuid and session = $2"""
+
 _Row = tuple[Any, ...]
 
 
@@ -89,6 +93,11 @@ async def write_samples(
     await connection.copy_records_to_table("samples", records=rows, columns=_COLUMNS)
     await _raise_progress(connection, fresh)
     return SamplesWritten(held, len(rows), too_old)
+
+
+async def record_dropped(connection: Any, worker_id: str, session: int, what: str) -> None:
+    """Shows on the worker, for a time, that one of its sampling periods could not be taken."""
+    await connection.execute(_DROPPED, worker_id, session, what)
 
 
 async def _unwritten(
