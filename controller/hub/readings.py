@@ -4,6 +4,7 @@ An impossible reading is unknown. A period that violates the protocol is dropped
 send it for ever. Both are counted.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -15,6 +16,7 @@ from schemas.wire import DeviceFacts, ProcessSample, Readings, SamplePeriod
 _FULL_PERCENT: Final = 100.0
 _MAX_MIB: Final = 2**40
 _MAX_REQUESTS: Final = 2**31 - 1
+_MAX_BIGINT: Final = 2**62
 _MAX_TEXT: Final = 300
 
 
@@ -137,13 +139,19 @@ def _forgiven_fields(item: Any, doubts: Doubts, *names: str) -> Any:
     if not isinstance(item, dict):
         return item
     wrong = [n for n in names if item.get(n) is not None and not _are_numbers(item[n])]
-    wrong += [n for n in names if n != "utilization" and isinstance(item.get(n), float) and item[n] % 1]
+    wrong += [n for n in names if n not in wrong and n != "utilization" and not _is_whole(item.get(n) or 0)]
     doubts.impossible += len(wrong)
     return item | dict.fromkeys(wrong)
 
 
+def _is_whole(value: float) -> bool:
+    return value % 1 == 0 and abs(value) < _MAX_BIGINT
+
+
 def _are_numbers(*values: Any) -> bool:
-    return all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
+    return all(
+        isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) for value in values
+    )
 
 
 def drop(seq: Any, reason: str, doubts: Doubts) -> None:

@@ -1,5 +1,6 @@
 """Parses agents' messages and refuses values that the database could not hold. Pure; one message at a time."""
 
+import json
 import math
 import re
 from collections.abc import Sized
@@ -69,8 +70,8 @@ def _parsed(raw: str, doubts: Doubts) -> AgentMessage:
         return _validated(raw)
     except MalformedMessageError:
         try:
-            sent = orjson.loads(raw)
-        except orjson.JSONDecodeError:
+            sent = json.loads(raw)  # takes NaN, too
+        except (ValueError, RecursionError):
             sent = None
         if not isinstance(sent, dict) or (kept := forgiven(sent, doubts)) == sent:
             raise
