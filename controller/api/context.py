@@ -1,16 +1,17 @@
 """What the handlers share: the database, the leader's state, and callbacks into the rest of the controller."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from controller.api.change_fanout import ChangeFanout
+from controller.api.key_ring import KeyRing
 from controller.domain.placement import Need
 from controller.scheduling.admission.admit import RESERVE_AFTER_S
-from controller.store.access.keys import KeyRing, Principal
+from controller.store.access.keys import Principal
 from controller.store.core.database import Database
 from schemas.manifest.deployment import DeploymentSpec
 
@@ -38,6 +39,7 @@ class ApiContext:
         version: of Gpuward.
         reserve_after_s: how long an instance is pending before capacity is reserved for it.
         longest_window_s: how long samples are kept; the longest allowed window of a policy.
+        local_keys: keys of this process alone, by their hash.
     """
 
     database: Database
@@ -50,6 +52,7 @@ class ApiContext:
     version: str
     longest_window_s: float
     reserve_after_s: float = RESERVE_AFTER_S
+    local_keys: Mapping[bytes, Principal] = field(default_factory=dict)
 
 
 CONTEXT: Final = web.AppKey("CONTEXT", ApiContext)

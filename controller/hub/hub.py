@@ -22,6 +22,7 @@ from controller.hub.session import CLOSE_LIMIT_S, Session
 from controller.hub.validate import MalformedMessageError
 from controller.runtime.clock import Clock
 from controller.runtime.database import DATABASE_ERRORS
+from controller.runtime.log_limit import LogLimit
 from controller.runtime.metrics import HubMetrics
 from controller.store.core.database import Database
 from controller.store.telemetry.partition_maintenance import PartitionMaintenance
@@ -84,6 +85,7 @@ class Hub:
             metrics=metrics,
         )
         self._log = log.bind(controller=instance_id)
+        self._refused_logged = LogLimit()
         self._handshakes = 0
         self._open: set[Session] = set()
         self._all_closed = asyncio.Event()
@@ -171,7 +173,9 @@ class Hub:
         except HandshakeRefusedError as error:
             await refuse(request, socket, str(error), final=error.final)
         except DATABASE_ERRORS as error:
-            self._log.warning("agent refused without a database", error=str(error) or type(error).__name__)
+            if (more := self._refused_logged.admit("no database")) is not None:
+                why = str(error) or type(error).__name__
+                self._log.warning("agent refused without a database", error=why, more_before=more)
             if not socket.prepared:
                 return refusal(503, "database_unavailable", NO_DATABASE, retry_after_s=1.0)
             await refuse(request, socket, NO_DATABASE)

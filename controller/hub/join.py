@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from controller.runtime.clock import Clock
 from controller.runtime.database import DATABASE_ERRORS
+from controller.runtime.log_limit import LogLimit
 from controller.store.access.tokens import redeem
 from controller.store.core.database import Database
 from controller.store.core.refusals import RefusedError, TokenRefusedError, WorkerNameTakenError
@@ -56,6 +57,7 @@ class JoinHandler:
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._limit = FailureLimit(clock)
+        self._failed_logged = LogLimit()
 
     async def handle(self, request: web.Request) -> web.Response:
         """Answers a join: 200 credential, 400 malformed, 401 bad token, 409 name taken, 429 too many failures."""
@@ -79,7 +81,8 @@ class JoinHandler:
             log.info("join refused", worker=wanted.name, peer=peer, code=error.code)
             return refusal(_status(error), error.code, str(error))
         except DATABASE_ERRORS as error:
-            log.warning("join failed", worker=wanted.name, error=str(error))
+            if (more := self._failed_logged.admit("no database")) is not None:
+                log.warning("join failed", worker=wanted.name, error=str(error), more_before=more)
             return refusal(
                 503, "database_unavailable", "the database is unavailable; try again in a moment", retry_after_s=1.0
             )
