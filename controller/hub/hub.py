@@ -10,7 +10,8 @@ import structlog
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
-from controller.hub import handshake
+from controller.hub import agreement, handshake
+from controller.hub.agreement import NoCommonProtocolError
 from controller.hub.command_dispatch import CommandDispatcher, Secrets
 from controller.hub.handshake import HandshakeRefusedError, HandshakeResult, refuse
 from controller.hub.heartbeats import Liveness
@@ -28,7 +29,7 @@ from controller.store.core.database import Database
 from controller.store.telemetry.partition_maintenance import PartitionMaintenance
 from controller.store.telemetry.partitions import SampleRetention
 from controller.store.workers.sessions import Identity, WorkerGoneError
-from schemas.wire import CONNECT_PATH, JOIN_PATH, MAX_MESSAGE_BYTES, Hello, ReportAck, Welcome
+from schemas.wire import CONNECT_PATH, JOIN_PATH, MAX_MESSAGE_BYTES, SPOKEN, Hello, Protocols, ReportAck, Welcome
 
 log = structlog.get_logger(__name__)
 
@@ -51,6 +52,7 @@ class Hub:
         sample_s: the agents' sampling period, in seconds.
         keep: how long samples are kept.
         metrics: what is counted; None: nothing.
+        spoken: the protocols that it offers to agents.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class Hub:
         sample_s: float,
         keep: SampleRetention,
         metrics: HubMetrics | None = None,
+        spoken: Protocols = SPOKEN,
     ) -> None:
         self._database = database
         self._clock = clock
@@ -74,6 +77,7 @@ class Hub:
         metrics = metrics or HubMetrics(CollectorRegistry())
         self._samples = SampleWriter(database, clock, self._partitions, metrics)
         self._sample_s = sample_s
+        self._spoken = spoken
         self._liveness = Liveness(database, clock, superseded=self._superseded, cut_all=self._cut_all)
         self._messages = MessageHandler(
             database,
@@ -162,7 +166,11 @@ class Hub:
         if self._closing or self._handshakes >= MAX_HANDSHAKES:
             return refusal(503, "busy", "too many agents connect at once; connect again", retry_after_s=1.0)
         socket = web.WebSocketResponse(
-            heartbeat=PING_S, timeout=CLOSE_LIMIT_S, max_msg_size=MAX_MESSAGE_BYTES, compress=False
+            heartbeat=PING_S,
+            timeout=CLOSE_LIMIT_S,
+            max_msg_size=MAX_MESSAGE_BYTES,
+            compress=False,
+            protocols=agreement.subprotocols(agreement.offered_by(request), self._spoken),
         )
         self._handshakes += 1
         session: Session | None = None
@@ -196,9 +204,14 @@ class Hub:
         if identity is None or identity.deleted:
             raise HandshakeRefusedError(_DELETED, final=True)
         try:
-            hello = await handshake.receive_hello(socket)
+            offered = agreement.offered_by(request)
+            agreement.check_offer(offered, self._spoken)
+            hello = await handshake.receive_hello(socket, offered, self._spoken)
             received_s = self._clock.monotonic()
             accepted = await handshake.accept(self._database, identity, hello, request.remote)
+        except NoCommonProtocolError as error:
+            await agreement.record_refusal(self._database, identity, str(error))
+            raise HandshakeRefusedError(str(error)) from error
         except MalformedMessageError as error:
             await handshake.record_malformed(self._database, identity.id, identity.name, error)
             raise HandshakeRefusedError(str(error)) from error
@@ -212,6 +225,7 @@ class Hub:
             number=accepted.session,
             since=accepted.at,
             boot_id=hello.boot_id,
+            protocol=hello.protocol,
             gpus=hello.inventory.gpus,
         )
         session.compare_clocks(received_s, hello.sent_s)

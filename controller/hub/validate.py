@@ -11,7 +11,6 @@ from pydantic import ValidationError
 
 from controller.hub.readings import Doubts, first_problem, forgiven, possible_gpu, takeable
 from schemas.wire import (
-    PROTOCOL,
     CommandResult,
     DeviceFacts,
     Goodbye,
@@ -144,11 +143,6 @@ def _without_nul(value: Any) -> Any:
 def _check(message: AgentMessage) -> None:
     match message:
         case Hello():
-            if message.protocol != PROTOCOL:
-                raise MalformedMessageError(
-                    f"protocol: must be {PROTOCOL}, got {message.protocol}; "
-                    "run the same version of gpuward on agent and controller"
-                )
             _text("boot_id", message.boot_id, MAX_NAME)
             _text("agent_version", message.agent_version, MAX_NAME)
             _number("highest_term", message.highest_term, _MAX_BIGINT)

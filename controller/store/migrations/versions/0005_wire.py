@@ -1,4 +1,4 @@
-"""Seconds that were read, by sample, and sampling periods that could not be taken."""
+"""Workers' conditions and protocol; events with their actor, request and subjects."""
 
 from controller.store.migrations.sql import run_sql
 
