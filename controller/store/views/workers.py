@@ -84,20 +84,22 @@ def _state(row: Any) -> str:
 
 
 def _conditions(row: Any) -> list[Condition]:
-    """Whether sampling periods could not be taken of late."""
+    """Those that are stored, and whether sampling periods could not be taken of late."""
+    conditions = [Condition.model_validate(one) for one in row["conditions"]]
     if not row["dropping"]:
-        return []
+        return conditions
     message = (
         f"some sampling periods cannot be taken and are lost, so verdicts may be unknown; {row['samples_dropped']}"
     )
     return [
+        *conditions,
         Condition(
             type="TelemetryComplete",
             status="false",
             reason="samples_dropped",
             message=message,
             since=row["samples_dropped_at"],
-        )
+        ),
     ]
 
 

@@ -244,10 +244,11 @@ async def test_u48_an_impossible_utilization_is_unknown(hub: HubUnderTest, value
     agent = await connect(hub)
     facts = json.loads(gpu(GPU).model_dump_json()) | {"utilization": value}
     await agent.send(json.dumps({"type": "heartbeat", "seq": 1, "sent_s": clock_s(), "gpus": [facts]}))
-    await agent.send(_message(max=value))
+    bad = json.loads(_message(max=value, sent_s=clock_s(), sampled_s=clock_s() - 1))
+    await agent.send(json.dumps(bad))
     await agent.samples_ack(1)
     assert await stored(hub) == [], "a GPU of which nothing is known has no sample"
-    await agent.send(_message(seq=2))
+    await send_samples(agent, period(2, clock_s(), {GPU: 1}))
     await agent.samples_ack(2)
     assert await stored(hub) == [2]
     assert (hub.count("impossible_readings"), hub.count("sampling_periods_dropped")) == (2, 0)
