@@ -6,11 +6,14 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
+import structlog
+
 from agent.gpus.reader import GpuReader, GpuReading
 from agent.installed_engines import installed_engines
 from schemas.wire import DeviceFacts, HostFacts, Inventory
 
 _READ_LIMIT_S: Final = 5.0
+log = structlog.get_logger()
 _READINGS: Final = {"used_mib": None, "utilization": None, "health": "ok", "health_reason": ""}
 
 
@@ -40,7 +43,8 @@ class InventoryWatch:
         try:
             async with asyncio.timeout(_READ_LIMIT_S):
                 gpus = await self._reader.read()
-        except TimeoutError:
+        except OSError as error:  # TimeoutError is one
+            log.warning("GPUs not read", error=repr(error))
             return None
         if gpus is not None and self._reserve_gpu_mib is not None:
             gpus = tuple(gpu.model_copy(update={"reserved_mib": self._reserve_gpu_mib}) for gpu in gpus)
@@ -53,7 +57,8 @@ class InventoryWatch:
         try:
             async with asyncio.timeout(_READ_LIMIT_S):
                 return await self._reader.sample()
-        except TimeoutError:
+        except OSError as error:  # as above
+            log.warning("GPUs not sampled", error=repr(error))
             return None
 
     async def read(self) -> Inventory:

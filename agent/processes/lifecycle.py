@@ -124,10 +124,14 @@ class EngineProcess:
         began_s, first_delays = clock(), iter(_FIRST_PROBES_S)
         log_state = self._context.folders.log_state(self.key)
         while True:
+            answered: bool | None
             if port is None:
                 answered = health.ready or clock() - began_s >= _ALIVE_AFTER_S
             else:
                 answered = await self._context.prober.probe(order.probe, port)
+            if answered is None:
+                await asyncio.sleep(probe.period_s)
+                continue
             health = after_probe(health, limits, answered=answered, now_s=clock())
             if not health.ready:
                 before, log_state = log_state, self._context.folders.log_state(self.key)

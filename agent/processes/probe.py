@@ -4,6 +4,7 @@ import asyncio
 
 import aiohttp
 
+from http1.files import is_shortage
 from schemas.wire import ProbeOrder
 
 _CONNECT_LIMIT_S = 2.0
@@ -15,8 +16,8 @@ class Prober:
     def __init__(self, session: aiohttp.ClientSession) -> None:
         self._session = session
 
-    async def probe(self, probe: ProbeOrder | None, port: int) -> bool:
-        """Whether an HTTP GET answers 2xx; without `probe`, whether the port accepts a connection."""
+    async def probe(self, probe: ProbeOrder | None, port: int) -> bool | None:
+        """Whether an HTTP GET answers 2xx; without `probe`, whether the port accepts a connection. None: unknown."""
         if probe is None:
             return await _connects(port)
         try:
@@ -27,16 +28,18 @@ class Prober:
                 headers={"Connection": "close"},
             ) as response:
                 return 200 <= response.status < 300  # noqa: PLR2004 - 2xx
+        except aiohttp.ClientOSError as error:
+            return None if is_shortage(error) else False
         except (aiohttp.ClientError, TimeoutError, ValueError):
             return False
 
 
-async def _connects(port: int) -> bool:
+async def _connects(port: int) -> bool | None:
     try:
         async with asyncio.timeout(_CONNECT_LIMIT_S):
             _, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.close()
             await writer.wait_closed()
-    except (OSError, TimeoutError):
-        return False
+    except OSError as error:  # TimeoutError is one
+        return None if is_shortage(error) else False
     return True

@@ -1,7 +1,7 @@
 """What the handlers share: the database, the leader's state, and callbacks into the rest of the controller."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from aiohttp import web
@@ -12,6 +12,8 @@ from controller.domain.placement import Need
 from controller.scheduling.admission.admit import RESERVE_AFTER_S
 from controller.store.access.keys import KeyRing, Principal
 from controller.store.core.database import Database
+from http1.connections import limits_for
+from http1.site import Bounds
 from schemas.manifest.deployment import DeploymentSpec
 
 
@@ -38,6 +40,7 @@ class ApiContext:
         version: of Gpuward.
         reserve_after_s: how long an instance is pending before capacity is reserved for it.
         longest_window_s: how long samples are kept; the longest allowed window of a policy.
+        connections: bounds the server's connections; a middleware reports which ones carry a valid key.
     """
 
     database: Database
@@ -50,6 +53,7 @@ class ApiContext:
     version: str
     longest_window_s: float
     reserve_after_s: float = RESERVE_AFTER_S
+    connections: Bounds = field(default_factory=lambda: Bounds(limits_for(1), name="api"))
 
 
 CONTEXT: Final = web.AppKey("CONTEXT", ApiContext)

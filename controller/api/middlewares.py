@@ -9,8 +9,8 @@ import structlog
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from controller.api.context import KEYS, PRINCIPAL
-from controller.api.errors import ApiError, as_api_error, error_response
+from controller.api.context import CONTEXT, KEYS, PRINCIPAL
+from controller.api.errors import ApiError, as_api_error, error_response, refuse
 from controller.api.route import Access, Route
 from controller.api.streams import cut
 
@@ -29,6 +29,13 @@ async def note_start(request: web.Request, response: web.StreamResponse) -> None
     """Signal before headers are sent, also of streams: adds the request id."""
     response.headers[_REQUEST_ID_HEADER] = request.get(REQUEST_ID, "")
     request[_STARTED] = True
+
+
+@web.middleware
+async def bound_connection(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Counts the request's connection as being answered."""
+    with request.app[CONTEXT].connections.answering(request):
+        return await handler(request)
 
 
 @web.middleware
@@ -80,6 +87,7 @@ async def authenticate(request: web.Request, handler: Handler) -> web.StreamResp
             "API key is missing or invalid; send Authorization: Bearer KEY (for gpuward: set GPUWARD_API_KEY)",
             headers={"WWW-Authenticate": "Bearer"},
         )
+    refuse(request.app[CONTEXT].connections.serve(request, principal.key_id))
     if route is None:
         return await handler(request)  # the handler of unknown paths and methods
     if not route.access.allows(principal.role):
