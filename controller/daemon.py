@@ -38,6 +38,7 @@ from controller.store.access.keys import create_first_key
 from controller.store.access.secrets import resolve_secrets
 from controller.store.core.database import Database, DatabaseUrlError, describe_dsn, normalise_dsn
 from controller.store.core.migrate import SchemaTooNewError, migrate
+from controller.store.core.notify import GONE
 from controller.store.embedded import EmbeddedPostgres, EmbeddedPostgresError
 from controller.store.telemetry.partitions import SampleRetention
 from controller.store.views.leader import read_holder
@@ -162,9 +163,11 @@ class _Controller:
             keep=SampleRetention(settings.keep_samples_h, settings.keep_history_days),
             serves=lambda request: self._connections.serve(request, agent=True) is None,
         )
-        self._leading = Leading(database, clock, metrics, settings, self._hub.healthy_for_s)
-        self._feed = ChangeFeed(database.listen_connection, self._hint, clock)
         self._lag = LoopLag(clock)
+        self._leading = Leading(
+            database, clock, metrics, settings, self._hub.healthy_for_s, loop_lag_s=self._lag.seconds
+        )
+        self._feed = ChangeFeed(database.listen_connection, self._hint, clock)
         self._app = build_app(
             ApiContext(
                 database=database.share(_API_CONNECTIONS),
@@ -226,8 +229,10 @@ class _Controller:
         return f"http://{shown}:{port}"
 
     def _hint(self, kind: str, id_: str | None) -> None:
+        self._leading.hint(kind, id_)  # first: it may end computations
+        if kind == GONE:  # a hint about the deployment follows, for everything else
+            return
         self._changes.publish(kind, id_)
-        self._leading.hint(kind, id_)
         self._hub.wake(kind, id_)
         if kind in ("lease", "*"):
             self._lease.wake()

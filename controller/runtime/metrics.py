@@ -62,8 +62,8 @@ class Metrics:
 
         self._connections_closed = Counter(
             "gpuward_connections_closed_total",
-            "Connections that the server closed: at a bound, overdue with a head, an answer or while idle, or with an "
-            "incomplete body where connections are few; and requests refused since too many others are served.",
+            "Connections closed at a `bound`, overdue with a `head`, an answer (`busy`) or while `idle`, or with an "
+            "incomplete `body` where connections are few; and requests `refused` since too many others are served.",
             ["reason"],
             registry=registry,
         )
