@@ -193,6 +193,7 @@ class _Controller:
             access_log=None,
             shutdown_timeout=_HTTP_CLOSE_S,
             keepalive_timeout=_KEEPALIVE_S,
+            auto_decompress=False,
         )
         await runner.setup()
         try:

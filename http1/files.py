@@ -1,7 +1,6 @@
 """How many files this process may open, and how many of them connections may take."""
 
 import contextlib
-import errno
 import functools
 import resource
 from typing import Final
@@ -14,14 +13,6 @@ LOW_LIMIT: Final = 4096
 _MOST: Final = 1 << 20  # a hard limit may be 2**63; more than this is never needed
 _KEPT_BACK: Final = 192  # for the database, agents, engines' logs, the sampler and what else the daemon lives by
 _FILES_PER_CONNECTION: Final = 2  # a request that is passed on takes one more, to the agent or the engine
-
-
-_SHORTAGES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
-
-
-def is_shortage(error: OSError) -> bool:
-    """Whether this host or process is short of files or memory, which says nothing about the other side."""
-    return error.errno in _SHORTAGES
 
 
 def raise_file_limit() -> int:

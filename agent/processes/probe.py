@@ -1,13 +1,16 @@
 """Probes an engine on its loopback port."""
 
 import asyncio
+import errno
+from typing import Final
 
 import aiohttp
 
-from http1.files import is_shortage
 from schemas.wire import ProbeOrder
 
 _CONNECT_LIMIT_S = 2.0
+# This agent or host has run out of something: it says nothing about the engine.
+_OUR_OWN: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EADDRNOTAVAIL})
 
 
 class Prober:
@@ -28,10 +31,8 @@ class Prober:
                 headers={"Connection": "close"},
             ) as response:
                 return 200 <= response.status < 300  # noqa: PLR2004 - 2xx
-        except aiohttp.ClientOSError as error:
-            return None if is_shortage(error) else False
-        except (aiohttp.ClientError, TimeoutError, ValueError):
-            return False
+        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+            return _of(error)
 
 
 async def _connects(port: int) -> bool | None:
@@ -40,6 +41,10 @@ async def _connects(port: int) -> bool | None:
             _, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.close()
             await writer.wait_closed()
-    except OSError as error:  # TimeoutError is one
-        return None if is_shortage(error) else False
+    except (OSError, TimeoutError) as error:
+        return _of(error)
     return True
+
+
+def _of(error: Exception) -> bool | None:
+    return None if isinstance(error, OSError) and error.errno in _OUR_OWN else False

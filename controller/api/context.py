@@ -8,9 +8,10 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from controller.api.change_fanout import ChangeFanout
+from controller.api.key_ring import KeyRing
 from controller.domain.placement import Need
 from controller.scheduling.admission.admit import RESERVE_AFTER_S
-from controller.store.access.keys import KeyRing, Principal
+from controller.store.access.keys import Principal
 from controller.store.core.database import Database
 from http1.connections import limits_for
 from http1.site import Bounds
@@ -41,6 +42,7 @@ class ApiContext:
         reserve_after_s: how long an instance is pending before capacity is reserved for it.
         longest_window_s: how long samples are kept; the longest allowed window of a policy.
         connections: bounds the server's connections; a middleware reports which ones carry a valid key.
+        local_keys: keys of this process alone, by their hash.
     """
 
     database: Database
@@ -54,6 +56,7 @@ class ApiContext:
     longest_window_s: float
     reserve_after_s: float = RESERVE_AFTER_S
     connections: Bounds = field(default_factory=lambda: Bounds(limits_for(1), name="api"))
+    local_keys: Mapping[bytes, Principal] = field(default_factory=dict)
 
 
 CONTEXT: Final = web.AppKey("CONTEXT", ApiContext)
