@@ -121,8 +121,8 @@ PLACEMENT: Final[Mapping[str, ReasonText]] = {
         "The attention heads of the vision encoder cannot be divided by the tensor parallelism.", _PARALLEL_REMEDY
     ),
     Reason.MIXED_ACCELERATORS: ReasonText(
-        "The worker has enough GPUs, but too few of one vendor and model.",
-        "Ask for fewer GPUs, or name GPUs of one model in `placement.gpus`.",
+        "There are enough GPUs, but too few of one vendor that are of one model or about equally large.",
+        "Ask for fewer GPUs, or name as many GPUs of one vendor in `placement.gpus` as the instance needs.",
     ),
     Reason.COUNT_MISMATCH: ReasonText(
         "Too few suitable GPUs or workers are left, or the stated numbers of GPUs contradict each other.",

@@ -13,7 +13,7 @@ def check_selection(spec: DeploymentSpec) -> None:
     resources, stated, named = spec.resources, spec.gpus_stated, len(spec.placement.gpus)
     if resources.gpus == 0 and (resources.gpu_memory != "auto" or resources.exclusive):
         raise SpecError("resources.gpus: is 0, but gpu_memory or exclusive asks for a GPU; remove one of them")
-    if named and stated is not None and stated > named:
+    if named and stated is not None and (stated > named or not stated):
         raise SpecError(
             f"placement.gpus: names {named} GPUs, the spec needs {stated}: count_mismatch; name as many, or remove it"
         )

@@ -10,7 +10,8 @@ from typing import Final
 import structlog
 from aiohttp import web
 
-from controller.hub import handshake
+from controller.hub import agreement, handshake
+from controller.hub.agreement import NoCommonProtocolError
 from controller.hub.command_dispatch import CommandDispatcher, Secrets
 from controller.hub.handshake import HandshakeRefusedError, HandshakeResult, refuse
 from controller.hub.heartbeats import Liveness
@@ -22,11 +23,12 @@ from controller.hub.session import CLOSE_LIMIT_S, Session
 from controller.hub.validate import MalformedMessageError
 from controller.runtime.clock import Clock
 from controller.runtime.database import DATABASE_ERRORS
+from controller.runtime.log_limit import LogLimit
 from controller.store.core.database import Database
 from controller.store.telemetry.partition_maintenance import PartitionMaintenance
 from controller.store.telemetry.partitions import SampleRetention
 from controller.store.workers.sessions import Identity, WorkerGoneError
-from schemas.wire import CONNECT_PATH, JOIN_PATH, MAX_MESSAGE_BYTES, Hello, ReportAck, Welcome
+from schemas.wire import CONNECT_PATH, JOIN_PATH, MAX_MESSAGE_BYTES, SPOKEN, Hello, Protocols, ReportAck, Welcome
 
 log = structlog.get_logger(__name__)
 
@@ -50,6 +52,7 @@ class Hub:
         sample_s: the agents' sampling period, in seconds.
         keep: how long samples are kept.
         serves: called with each request that carried a valid credential; False where too many are served.
+        spoken: the protocols that it offers to agents.
     """
 
     def __init__(
@@ -62,6 +65,7 @@ class Hub:
         sample_s: float,
         keep: SampleRetention,
         serves: Callable[[web.Request], bool] = lambda _request: True,
+        spoken: Protocols = SPOKEN,
     ) -> None:
         self._database = database
         self._clock = clock
@@ -73,6 +77,7 @@ class Hub:
         self._samples = SampleWriter(database, clock, self._partitions)
         self._sample_s = sample_s
         self._serves = serves
+        self._spoken = spoken
         self._liveness = Liveness(database, clock, superseded=self._superseded, cut_all=self._cut_all)
         self._messages = MessageHandler(
             database,
@@ -83,6 +88,7 @@ class Hub:
             superseded=self._superseded,
         )
         self._log = log.bind(controller=instance_id)
+        self._refused_logged = LogLimit()
         self._handshakes = 0
         self._identifying = asyncio.Semaphore(IDENTIFIED_AT_ONCE)
         self._open: set[Session] = set()
@@ -158,7 +164,11 @@ class Hub:
         if credential is None:
             return refusal(401, "unauthenticated", "send the worker's credential: Authorization: Bearer CREDENTIAL")
         socket = web.WebSocketResponse(
-            heartbeat=PING_S, timeout=CLOSE_LIMIT_S, max_msg_size=MAX_MESSAGE_BYTES, compress=False
+            heartbeat=PING_S,
+            timeout=CLOSE_LIMIT_S,
+            max_msg_size=MAX_MESSAGE_BYTES,
+            compress=False,
+            protocols=agreement.subprotocols(agreement.offered_by(request), self._spoken),
         )
         session: Session | None = None
         try:
@@ -173,7 +183,9 @@ class Hub:
         except HandshakeRefusedError as error:
             await refuse(request, socket, str(error), final=error.final)
         except DATABASE_ERRORS as error:
-            self._log.warning("agent refused without a database", error=str(error) or type(error).__name__)
+            if (more := self._refused_logged.admit("no database")) is not None:
+                why = str(error) or type(error).__name__
+                self._log.warning("agent refused without a database", error=why, more_before=more)
             if not socket.prepared:
                 return refusal(503, "database_unavailable", NO_DATABASE, retry_after_s=1.0)
             await refuse(request, socket, NO_DATABASE)
@@ -190,9 +202,14 @@ class Hub:
         self._handshakes += 1
         try:
             await socket.prepare(request)
-            hello = await handshake.receive_hello(socket)
+            offered = agreement.offered_by(request)
+            agreement.check_offer(offered, self._spoken)
+            hello = await handshake.receive_hello(socket, offered, self._spoken)
             received_s = self._clock.monotonic()
             accepted = await handshake.accept(self._database, identity, hello, request.remote)
+        except NoCommonProtocolError as error:
+            await agreement.record_refusal(self._database, identity, str(error))
+            raise HandshakeRefusedError(str(error)) from error
         except MalformedMessageError as error:
             await handshake.record_malformed(self._database, identity.id, identity.name, error)
             raise HandshakeRefusedError(str(error)) from error
@@ -208,6 +225,7 @@ class Hub:
             number=accepted.session,
             since=accepted.at,
             boot_id=hello.boot_id,
+            protocol=hello.protocol,
             gpus=hello.inventory.gpus,
         )
         session.compare_clocks(received_s, hello.sent_s)

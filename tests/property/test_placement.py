@@ -14,7 +14,7 @@ from controller.scheduling.search.place import place
 from schemas.manifest.gpu_requirements import CapabilityBound
 from support.builders.fleet import GIB, Fleet, gpus_of
 
-SIZES = st.sampled_from([8 * GIB, 16 * GIB, 24 * GIB])
+SIZES = st.sampled_from([8 * GIB, 16 * GIB, 16 * GIB + 600, 17 * GIB, 24 * GIB])
 PLATFORM = Compatibility(os=frozenset({"linux"}), min_driver=(525,), min_compute_capability=(7, 0))
 
 
@@ -149,7 +149,7 @@ def test_manual_and_automatic_selection_agree(fleet: Fleet, wanted: list[Ask]) -
     automatic = place(fleet.inventory(), [ask])[0]
     if isinstance(automatic, Placed):
         names = tuple(worker.removeprefix("id-") for worker in automatic.workers)
-        gpus, all_gpus = tuple(gpus_of(automatic)), automatic.layout.gpus > 0
+        gpus, all_gpus = tuple(gpus_of(automatic)) or ask.gpus, automatic.layout.gpus > 0
         named = replace(ask, gpus=gpus, layouts=(automatic.layout,), all_gpus=all_gpus, all_workers=False)
         assert place(fleet.inventory(), [replace(ask, workers=tuple({*ask.workers, *names}))])[0] == automatic
         assert place(fleet.inventory(), [named])[0] == automatic
@@ -237,3 +237,17 @@ def _committed(fleet: Fleet, wanted: list[Ask], decisions: list[Decision]) -> In
     fresh = fleet.inventory()
     fresh.upsert_load(loads)
     return fresh
+
+
+@given(fleets(), fleets(), asks())
+def test_one_more_worker_never_hinders(fleet: Fleet, others: Fleet, wanted: list[Ask]) -> None:
+    """An ask that fits still fits after a worker has joined, and where there was no other way, on the same GPUs."""
+    before = [place(fleet.inventory(), [ask])[0] for ask in wanted]
+    for name in list(others.workers)[:1]:
+        joined = replace(others.workers[name], id="id-new", name="new")
+        fleet.workers["new"] = joined
+        for uuid, device in others.devices.items():
+            if device.worker_id == f"id-{name}":
+                fleet.devices[f"new/{uuid}"] = replace(device, uuid=f"new/{uuid}", worker_id="id-new")
+    for ask, decision in zip(wanted, before, strict=True):
+        assert isinstance(place(fleet.inventory(), [ask])[0], Placed) or isinstance(decision, Unplaced)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from controller.domain.placement import Ask, Layout
 from controller.scheduling.inventory.arrays import Bools, Ints
 from controller.scheduling.inventory.capacity import Inventory
+from controller.scheduling.inventory.groups import ALIKE, ALL, OF_ONE_KIND
 from controller.scheduling.inventory.tables import UNKNOWN_CAPABILITY, GpuTable, capability_number
 from controller.scheduling.search.compatibility import platform_reason
 from controller.scheduling.search.selection import UnknownNames, select
@@ -79,6 +80,16 @@ class Request:
         """Whether the GPUs named by hand match the layout: their number, and the number of their workers."""
         named = self.named
         return named is None or (named.count == layout.gpus and named.workers == layout.workers)
+
+    def may_serve(self, wanted: Ints) -> Bools:
+        """By group: whether an instance that wants this many GPUs of it may have them of several kinds, if they are.
+
+        GPUs of several kinds must be alike, unless an instance takes each GPU that a user names.
+        """
+        most = ALL if self.named is not None else ALIKE
+        level = self.inventory.groups.level
+        found: Bools = (level == OF_ONE_KIND) | ((level <= most) & (wanted > 1))
+        return found
 
     def wanted(self, layout: Layout) -> Ints:
         """By worker: how many GPUs the layout takes there."""
