@@ -8,6 +8,7 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from controller.api.change_fanout import ChangeFanout
+from controller.domain.grants import Grant
 from controller.domain.placement import Need
 from controller.scheduling.admission.admit import RESERVE_AFTER_S
 from controller.store.access.keys import KeyRing, Principal
@@ -37,6 +38,7 @@ class ApiContext:
         registry: the metrics of this process; /metrics adds those read from rows.
         version: of Gpuward.
         reserve_after_s: how long an instance is pending before capacity is reserved for it.
+        operators_may: what operators may write in a deployment beside what every operator may.
         longest_window_s: how long samples are kept; the longest allowed window of a policy.
     """
 
@@ -50,6 +52,7 @@ class ApiContext:
     version: str
     longest_window_s: float
     reserve_after_s: float = RESERVE_AFTER_S
+    operators_may: frozenset[Grant] = frozenset()
 
 
 CONTEXT: Final = web.AppKey("CONTEXT", ApiContext)

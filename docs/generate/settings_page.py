@@ -39,6 +39,8 @@ MEANINGS: Final[Mapping[str, Mapping[str, str]]] = {
         "sample_every_s": "Seconds of the agents' sampling period",
         "keep_samples_h": "Hours for which samples are kept; a policy's window cannot be longer",
         "rollup_every_s": "Seconds by which the history lags behind",
+        "operators_may": "What operators may write in deployments beside what each may: any of `command`, `code`, "
+        "`host_files`, `environment`, separated by commas; see [Access](access.md)",
         "keep_history_days": "Days for which one-minute history and spans of claims are kept",
     },
     "AgentSettings": {},

@@ -1,5 +1,6 @@
 """The manifest of a `Deployment`: its fields, their defaults, and the rules between them."""
 
+import json
 import re
 from typing import Annotated, Any, Final, Literal
 
@@ -141,7 +142,17 @@ class Placement(Wire):
 
 
 MODEL_PATTERN: Final = r"^(hf:[\w.-]+(/[\w.-]+)?(@[\w./-]+)?|path:/.*|gguf:/.*)$"
-ArgValue = bool | int | float | str | list[Any] | None
+
+
+def _no_mapping(value: object) -> object:
+    """Refuses a mapping with the JSON text that means the same: servers take it as text."""
+    if isinstance(value, dict):
+        text = json.dumps(value, separators=(",", ":"), default=str)
+        raise ValueError(f"must be text, got a mapping; write its JSON text: '{text}'")
+    return value
+
+
+ArgValue = Annotated[bool | int | float | str | list[Any] | None, BeforeValidator(_no_mapping)]
 
 
 class DeploymentSpec(Wire):
@@ -229,7 +240,7 @@ class DeploymentSpec(Wire):
     @classmethod
     def _env_names(cls, value: dict[str, Any]) -> dict[str, Any]:
         for name in value:
-            if not _ENV_NAME.match(name):
+            if not _ENV_NAME.fullmatch(name):
                 raise ValueError(f"{name!r} is not a valid variable name; use letters, digits and '_'")
             if name.startswith("GPUWARD_") or name == "CUDA_VISIBLE_DEVICES":
                 raise ValueError(f"{name!r} is set by Gpuward; remove it")
