@@ -2,13 +2,14 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from schemas.base import Wire
 from schemas.fields import Name, ScalarText, Text
-from schemas.manifest.deployment import MAX_GPUS
+from schemas.manifest.resources import MAX_GPUS
 from schemas.quantities import Seconds, SizeMib
 from schemas.wire import Vendor
+from schemas.worker_labels import configured_labels
 
 
 class SimulatedGpu(Wire):
@@ -56,6 +57,11 @@ class SimulatedWorker(Wire):
     engines: Annotated[tuple[Text, ...], Field(max_length=64)] | None = Field(
         None, description="Engines that are installed there. Absent: unknown, so every engine may be placed there."
     )
+
+    @field_validator("labels")
+    @classmethod
+    def _own_labels(cls, value: dict[str, str]) -> dict[str, str]:
+        return configured_labels(value)
 
 
 class SimulatedHosts(Wire):

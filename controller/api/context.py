@@ -1,17 +1,18 @@
 """What the handlers share: the database, the leader's state, and callbacks into the rest of the controller."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from controller.api.change_fanout import ChangeFanout
+from controller.api.key_ring import KeyRing
 from controller.domain.grants import Grant
 from controller.domain.placement import Need
 from controller.scheduling.admission.admit import RESERVE_AFTER_S
-from controller.store.access.keys import KeyRing, Principal
+from controller.store.access.keys import Principal
 from controller.store.core.database import Database
 from schemas.manifest.deployment import DeploymentSpec
 
@@ -40,6 +41,7 @@ class ApiContext:
         reserve_after_s: how long an instance is pending before capacity is reserved for it.
         operators_may: what operators may write in a deployment beside what every operator may.
         longest_window_s: how long samples are kept; the longest allowed window of a policy.
+        local_keys: keys of this process alone, by their hash.
     """
 
     database: Database
@@ -53,6 +55,7 @@ class ApiContext:
     longest_window_s: float
     reserve_after_s: float = RESERVE_AFTER_S
     operators_may: frozenset[Grant] = frozenset()
+    local_keys: Mapping[bytes, Principal] = field(default_factory=dict)
 
 
 CONTEXT: Final = web.AppKey("CONTEXT", ApiContext)

@@ -13,6 +13,7 @@ from controller.engines.base import EngineUnsupportedError, SpecError
 from controller.store.core.refusals import (
     GenerationConflictError,
     InUseError,
+    LastAdminKeyError,
     NotFoundError,
     TokenRefusedError,
     WorkerNameTakenError,
@@ -34,6 +35,7 @@ class ApiError(Exception):
         *,
         details: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
+        param: str | None = None,
     ) -> None:
         super().__init__(message)
         self.status = status
@@ -41,6 +43,7 @@ class ApiError(Exception):
         self.message = message
         self.details = dict(details or {})
         self.headers = dict(headers or {})
+        self.param = param
 
 
 # Refusals of the store: their status and code.
@@ -48,6 +51,7 @@ _STATUSES: Final[Sequence[tuple[type[Exception], int, str]]] = (
     (NotFoundError, 404, "not_found"),
     (GenerationConflictError, 412, "generation_conflict"),
     (InUseError, 409, "in_use"),
+    (LastAdminKeyError, 409, "last_admin_key"),
     (WorkerNameTakenError, 409, "name_taken"),
     (TokenRefusedError, 401, "token_refused"),
     (BadCursorError, 400, "invalid"),
@@ -128,19 +132,32 @@ def _from_aiohttp(error: web.HTTPException) -> ApiError:
     return ApiError(error.status, code, message, headers=kept)
 
 
-# OpenAI's clients expect a `type` beside code and message.
-_OPENAI_TYPES: Final = {401: "authentication_error", 403: "permission_error", 404: "invalid_request_error",
-                        400: "invalid_request_error", 413: "invalid_request_error"}  # fmt: skip
+# OpenAI's and Anthropic's clients expect a `type` beside code and message.
+_MESSAGES_PATH: Final = "/v1/messages"
+_OPENAI_TYPES: Final = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+_MESSAGES_TYPES: Final = _OPENAI_TYPES | {404: "not_found_error", 413: "request_too_large", 503: "overloaded_error"}
+_WAITING_HELPS: Final = frozenset({429, 503})
+_WAITING_IS_IN_VAIN: Final = frozenset({"stopped", "stopped_by_policy"})
 
 
 def error_response(error: ApiError, path: str) -> web.Response:
-    """The response in the form that all errors share."""
-    body: dict[str, Any] = {"code": error.code, "message": error.message, "details": error.details}
-    if path.startswith("/v1/"):
-        body["type"] = _OPENAI_TYPES.get(error.status, "server_error")
+    """The response in the form that the path's clients know. Where waiting helps, it has a `Retry-After`."""
+    headers = dict(error.headers)
+    if error.status in _WAITING_HELPS and error.code not in _WAITING_IS_IN_VAIN:
+        headers.setdefault("Retry-After", _RETRY_AFTER_S)
     return web.Response(
-        status=error.status,
-        body=orjson.dumps({"error": body}),
-        content_type="application/json",
-        headers=error.headers,
+        status=error.status, body=orjson.dumps(_form(error, path)), content_type="application/json", headers=headers
     )
+
+
+def _form(error: ApiError, path: str) -> dict[str, Any]:
+    body: dict[str, Any] = {"code": error.code, "message": error.message, "details": error.details}
+    if not path.startswith("/v1/"):
+        return {"error": body}
+    client_fault = error.status < 500  # noqa: PLR2004 - 4xx
+    if path.startswith(_MESSAGES_PATH):
+        kind = _MESSAGES_TYPES.get(error.status, "invalid_request_error" if client_fault else "api_error")
+        form = {"type": "error", "error": body | {"type": kind}}
+        return form | {"request_id": error.details.get("request_id", "")}
+    kind = _OPENAI_TYPES.get(error.status, "invalid_request_error" if client_fault else "server_error")
+    return {"error": body | {"type": kind, "param": error.param}}

@@ -8,6 +8,7 @@ from controller.engines.custom import CustomEngine
 from controller.engines.environment import reserved
 from controller.engines.llama_cpp import LlamaCppEngine
 from controller.engines.model_analysis import reference_problem
+from controller.engines.selection import check_selection
 from controller.engines.sglang import SglangEngine
 from controller.engines.simulated import SimulatedEngine
 from controller.engines.transformers import TransformersEngine
@@ -43,7 +44,7 @@ def validate(spec: DeploymentSpec) -> None:
     if spec.update == "rolling":
         raise EngineUnsupportedError("update: rolling is not available in this version; use update: recreate")
     _check_model(spec)
-    _check_counts(spec)
+    check_selection(spec)
     _check_env(spec)
     engine.validate(spec)
 
@@ -62,14 +63,3 @@ def _check_env(spec: DeploymentSpec) -> None:
     for name in spec.env:
         if why := reserved(name):
             raise SpecError(f"env.{name}: {why}")
-
-
-def _check_counts(spec: DeploymentSpec) -> None:
-    resources, named = spec.resources, len(spec.placement.gpus)
-    count = spec.parallel.world if resources.gpus == "auto" else resources.gpus
-    if named and count is not None and count != named:
-        raise SpecError(
-            f"placement.gpus: names {named} GPUs, the spec needs {count}: count_mismatch; name as many, or remove it"
-        )
-    if resources.gpus == 0 and (resources.gpu_memory != "auto" or resources.exclusive):
-        raise SpecError("resources.gpus: is 0, but gpu_memory or exclusive asks for a GPU; remove one of them")

@@ -101,7 +101,7 @@ async def accept(database: Database, identity: Identity, hello: Hello, peer: str
         written = await processes.write_reports(connection, reports)
         gone = await processes.end_missing(connection, worker, new.session, hello.processes, hello.report_seq)
         plan = await write_inventory(connection, worker, hello.inventory)
-        await sessions.write_host(connection, worker, hello.inventory.host, gpus_known=plan.gpus_known)
+        await sessions.write_host(connection, worker, hello.inventory, gpus_known=plan.gpus_known)
         # Before anything can be placed here: the memory that unclaimed processes use.
         foreign = await write_readings(
             connection, [Reading(worker, g.uuid, g.used_mib, g.utilization, 0.0) for g in hello.inventory.gpus or ()]

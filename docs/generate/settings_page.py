@@ -70,7 +70,10 @@ def texts_of(model: type[BaseSettings]) -> dict[str, str]:
 
 def _row(model: type[BaseSettings], name: str) -> list[str]:
     field = model.model_fields[name]
-    schema = model.model_json_schema(by_alias=False)["properties"][name]
+    whole = model.model_json_schema(by_alias=False)
+    schema = whole["properties"][name]
+    if (ref := schema.get("items", {}).get("$ref")) is not None:  # a list of names: the names themselves
+        schema = schema | {"items": whole["$defs"][ref.rpartition("/")[2]]}
     default = _DEFAULTS.get((model.__name__, name)) or default_of(field, schema)
     return [
         ", ".join(code(one) for one in _variables(model, name)),

@@ -15,7 +15,14 @@ from schemas.wire.messages import (
     agent_message,
     controller_message,
 )
-from schemas.wire.proxy import PROXY_ENGINE_PREFIX, PROXY_LOGS_PREFIX, PROXY_REFUSAL_HEADER
+from schemas.wire.proxy import (
+    HOP_BY_HOP,
+    PROXY_ENGINE_PREFIX,
+    PROXY_LOGS_PREFIX,
+    PROXY_OUTCOME_HEADER,
+    PROXY_REFUSAL_HEADER,
+    end_to_end,
+)
 from schemas.wire.reports import ExitReason, ProcessReport, ProcessState, ReportAck
 from schemas.wire.samples import SAMPLE_S, GpuSample, ProcessSample, Readings, SamplePeriod, Samples, SamplesAck
 from schemas.wire.session import HEARTBEAT_S, PROTOCOL, Goodbye, Heartbeat, Hello, Rejected, Welcome
@@ -23,11 +30,13 @@ from schemas.wire.session import HEARTBEAT_S, PROTOCOL, Goodbye, Heartbeat, Hell
 __all__ = [
     "CONNECT_PATH",
     "HEARTBEAT_S",
+    "HOP_BY_HOP",
     "JOIN_PATH",
     "MAX_MESSAGE_BYTES",
     "PROTOCOL",
     "PROXY_ENGINE_PREFIX",
     "PROXY_LOGS_PREFIX",
+    "PROXY_OUTCOME_HEADER",
     "PROXY_REFUSAL_HEADER",
     "SAMPLE_S",
     "AgentMessage",
@@ -64,4 +73,5 @@ __all__ = [
     "Welcome",
     "agent_message",
     "controller_message",
+    "end_to_end",
 ]

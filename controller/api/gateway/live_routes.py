@@ -65,8 +65,8 @@ class LiveRoutes:
         self._reads += 1
         self._last_read = asyncio.get_running_loop().time()
         async with self._database.snapshot() as connection:
-            names, endpoints = await read_endpoints(connection)
-        self.table.update(names, endpoints)
+            serving, endpoints = await read_endpoints(connection)
+        self.table.update(serving.names, endpoints, serving.stopped)
 
     async def _keep_fresh(self, changes: ChangeFanout) -> None:
         """Without the database the last table stays in use."""

@@ -1,6 +1,7 @@
 """Deployments: list, read, apply, delete, start, stop, scale."""
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Final
 
 from aiohttp import web
@@ -9,6 +10,7 @@ from controller.api.body import read_model
 from controller.api.context import CONTEXT
 from controller.api.manifest_routes import ManifestResource, etag
 from controller.api.parameters import expected_generation
+from controller.api.placement_names import placement_warnings
 from controller.api.responses import json_response
 from controller.api.route import Access, Handler, Route
 from controller.api.spec_privileges import judge_for
@@ -39,7 +41,9 @@ async def _apply(
     longest_window_s: float,
     judge: store.Judge,
 ) -> store.Applied:
-    return await store.apply(
+    async with database.snapshot() as connection:
+        warnings = await placement_warnings(connection, spec)
+    applied = await store.apply(
         database,
         name,
         spec,
@@ -48,6 +52,7 @@ async def _apply(
         longest_window_s=longest_window_s,
         judge=judge,
     )
+    return replace(applied, view=applied.view.model_copy(update={"warnings": warnings})) if warnings else applied
 
 
 async def scale(request: web.Request) -> web.Response:
