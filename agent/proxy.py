@@ -4,7 +4,9 @@
 no secret: it is for health checks, and reports only whether this agent is connected to a controller.
 """
 
+import asyncio
 import hmac
+import time
 from collections.abc import Awaitable, Callable
 from typing import Final, Self
 
@@ -24,6 +26,7 @@ from schemas.wire import PROXY_ENGINE_PREFIX, PROXY_LOGS_PREFIX
 
 READY_PATH: Final = "/readyz"
 _SHUTDOWN_LIMIT_S: Final = 0.5
+_REFUSE_S: Final = 0.3  # before the port closes
 
 
 class Proxy:
@@ -47,7 +50,7 @@ class Proxy:
         self._session = session
         self._host = host
         self._wanted_port = port
-        self._stopping = False
+        self._refusing_since: float | None = None
         self._logs = LogReader(journal, folders)
         app = web.Application(middlewares=[self._authenticate])
         app.router.add_route("*", PROXY_ENGINE_PREFIX + "/{instance}{path:(/.*)?}", self._forward)
@@ -86,7 +89,15 @@ class Proxy:
 
     def refuse_requests(self) -> None:
         """Refuses requests to engines from now on, so that other replicas get them; those in flight go on."""
-        self._stopping = True
+        self._refusing_since = self._refusing_since or time.monotonic()
+
+    async def let_callers_leave(self) -> None:
+        """Waits until callers have had a moment to see the refusal.
+
+        A request that arrives on a kept connection while that closes looks as if an engine may have seen it.
+        """
+        if self._refusing_since is not None:
+            await asyncio.sleep(self._refusing_since + _REFUSE_S - time.monotonic())
 
     @web.middleware
     async def _authenticate(
@@ -106,8 +117,10 @@ class Proxy:
 
     async def _forward(self, request: web.Request) -> web.StreamResponse:
         instance = request.match_info["instance"]
-        if self._stopping:
-            return refusal(503, "stopping", "this worker's agent is stopping")
+        if self._refusing_since is not None:
+            answer = refusal(503, "stopping", "this worker's agent is stopping")
+            answer.force_close()
+            return answer
         record = _newest_with_port(self._journal, instance)
         if record is None:
             return refusal(404, "not_found", f"unknown instance {instance}, or an instance without a port")

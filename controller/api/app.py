@@ -35,6 +35,7 @@ from controller.api.resources import (
 )
 from controller.api.route import Access, Route
 from controller.api.streams import STREAMS, Streams
+from controller.runtime.log_limit import LogLimit
 from schemas.wire import CONNECT_PATH, JOIN_PATH
 
 # Agents send a join token or their own credential there, and those handlers check it.
@@ -95,6 +96,7 @@ def build_app(context: ApiContext, *, more_routes: Iterable[web.RouteDef] = ()) 
         client_max_size=forward.MAX_BODY_BYTES,
     )
     app[CONTEXT] = context
+    app[middlewares.FAILURES_LOGGED] = LogLimit()
     streams = app[STREAMS] = Streams()
     app[KEYS] = KeyRing(context.database.listen_connection, context.changes, streams.end_of, context.local_keys)
     app[manifests.ANALYSES_AT_ONCE] = asyncio.Semaphore(manifests.MAX_ANALYSES_AT_ONCE)

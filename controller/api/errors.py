@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Final
 
-import asyncpg
 import orjson
 from aiohttp import web
 
 from controller.api.change_fanout import TooManySubscribersError
 from controller.engines.base import EngineUnsupportedError, SpecError
+from controller.runtime.database import is_database_trouble
 from controller.store.core.refusals import (
     GenerationConflictError,
     InUseError,
@@ -57,18 +57,7 @@ _STATUSES: Final[Sequence[tuple[type[Exception], int, str]]] = (
     (BadCursorError, 400, "invalid"),
     (TooManySubscribersError, 503, "too_many_watches"),
 )
-# The database is unavailable, busy or restarting; the request can be repeated.
-DATABASE_TROUBLE: Final = (
-    asyncpg.PostgresConnectionError,
-    asyncpg.InterfaceError,
-    asyncpg.InternalClientError,  # a connection was cut during an answer
-    asyncpg.OperatorInterventionError,
-    asyncpg.InsufficientResourcesError,
-    asyncpg.TransactionRollbackError,
-    asyncpg.LockNotAvailableError,
-    ConnectionError,
-    FileNotFoundError,  # the server's socket is missing, as during a restart
-)
+DATABASE_UNAVAILABLE: Final = "database_unavailable"
 
 
 def as_api_error(error: Exception) -> ApiError | None:
@@ -87,8 +76,8 @@ def as_api_error(error: Exception) -> ApiError | None:
             known = _from_aiohttp(error)
         case TimeoutError():
             known = unavailable("timed_out", "the request timed out here; try again in a moment")
-        case _ if isinstance(error, DATABASE_TROUBLE):
-            known = unavailable("database_unavailable", "the database is unavailable; try again in a moment")
+        case _ if is_database_trouble(error):
+            known = unavailable(DATABASE_UNAVAILABLE, "the database is unavailable; try again in a moment")
         case _:
             found = next((entry for entry in _STATUSES if isinstance(error, entry[0])), None)
             known = ApiError(found[1], found[2], str(error)) if found else None

@@ -10,9 +10,10 @@ from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
 from controller.api.context import KEYS, PRINCIPAL
-from controller.api.errors import ApiError, as_api_error, error_response, unavailable
+from controller.api.errors import DATABASE_UNAVAILABLE, ApiError, as_api_error, error_response, unavailable
 from controller.api.route import Access, Route
 from controller.api.streams import STREAMS, StreamEndedError, cut
+from controller.runtime.log_limit import LogLimit
 
 log = structlog.get_logger(__name__)
 
@@ -20,6 +21,7 @@ HANDLER_DEADLINE_S: Final = 30.0
 REQUEST_ID: Final = web.RequestKey("REQUEST_ID", str)
 ROUTES: Final = web.AppKey("ROUTES", dict[tuple[str, str], Route])
 _STARTED: Final = web.RequestKey("STARTED", web.StreamResponse)
+FAILURES_LOGGED: Final = web.AppKey("FAILURES_LOGGED", LogLimit)
 _REQUEST_ID_HEADER: Final = "X-Request-ID"
 _GOOD_REQUEST_ID: Final = re.compile(r"^[A-Za-z0-9._-]{1,64}$")
 _SERVER_ERROR: Final = 500
@@ -47,14 +49,16 @@ async def answer_errors(request: web.Request, handler: Handler) -> web.StreamRes
         return await handler(request)
     except Exception as error:
         known = as_api_error(error)
-        if known is None or known.status >= _SERVER_ERROR:
+        more = _admitted_to_log(request, error, known)
+        if more is not None:
             log.warning(
                 "request failed",
                 method=request.method,
                 path=request.path,
                 status=known.status if known else _SERVER_ERROR,
                 exc_info=known is None,
-                error=str(error),
+                error=str(error) or type(error).__name__,
+                more_before=more,
             )
         if _STARTED in request:
             cut(request)  # a part of a response is sent; an error after it would be read as its rest
@@ -63,6 +67,19 @@ async def answer_errors(request: web.Request, handler: Handler) -> web.StreamRes
         )
         known.details.setdefault("request_id", request[REQUEST_ID])
         return error_response(known, request.path)
+
+
+def _admitted_to_log(request: web.Request, error: Exception, known: ApiError | None) -> int | None:
+    """How many failures of its kind were not logged before this one; None: this one is not logged.
+
+    What many requests meet at once, such as a database that is away, is logged once a minute. A bug always is.
+    """
+    if known is None:
+        return 0
+    if known.status < _SERVER_ERROR:
+        return None
+    one_kind = known.code in (DATABASE_UNAVAILABLE, "timed_out", "unavailable")
+    return request.app[FAILURES_LOGGED].admit(known.code if one_kind else f"{known.code} {error}")
 
 
 @web.middleware

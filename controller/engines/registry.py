@@ -2,13 +2,13 @@
 
 from typing import Final
 
+from controller.domain.selection_counts import count_problem
 from controller.engines.auto import AutoEngine
 from controller.engines.base import Engine, EngineUnsupportedError, SpecError
 from controller.engines.custom import CustomEngine
 from controller.engines.environment import reserved
 from controller.engines.llama_cpp import LlamaCppEngine
 from controller.engines.model_analysis import reference_problem
-from controller.engines.selection import check_selection
 from controller.engines.sglang import SglangEngine
 from controller.engines.simulated import SimulatedEngine
 from controller.engines.transformers import TransformersEngine
@@ -44,7 +44,8 @@ def validate(spec: DeploymentSpec) -> None:
     if spec.update == "rolling":
         raise EngineUnsupportedError("update: rolling is not available in this version; use update: recreate")
     _check_model(spec)
-    check_selection(spec)
+    if (problem := count_problem(spec)) is not None:
+        raise SpecError(problem)
     _check_env(spec)
     engine.validate(spec)
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from schemas.base import Wire
+from schemas.base import Strict
 from schemas.fields import Name, ScalarText, Text, Whole
 from schemas.manifest.policy import NO_POLICY, UtilizationPolicy
 from schemas.manifest.resources import Parallel, Placement, Resources
@@ -18,13 +18,13 @@ _PLACEHOLDER: Final = re.compile(r"\{([a-z_]+)\}")
 _KNOWN_PLACEHOLDERS: Final = frozenset({"port", "model", "gpu_count"})
 
 
-class SecretRef(Wire):
+class SecretRef(Strict):
     """A reference to a stored secret. The value is read when a command is dispatched and never returned."""
 
     secret: Name = Field(description="Name of the stored secret, as given to `gpuward secret set`.")
 
 
-class Probe(Wire):
+class Probe(Strict):
     """The health check of an instance: HTTP GET on its port. A 2xx status is healthy."""
 
     path: Annotated[str, Field(pattern=r"^/[^\s]*$", max_length=1024)] = Field(
@@ -60,7 +60,7 @@ def _no_mapping(value: object) -> object:
 ArgValue = Annotated[bool | int | float | str | list[Any] | None, BeforeValidator(_no_mapping)]
 
 
-class DeploymentSpec(Wire):
+class DeploymentSpec(Strict):
     """The spec of a `Deployment`: every field of the manifest except kind and name."""
 
     model: Annotated[Text, Field(pattern=MODEL_PATTERN)] | None = Field(
