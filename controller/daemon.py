@@ -179,6 +179,7 @@ class _Controller:
                 registry=registry,
                 version=__version__,
                 longest_window_s=settings.keep_samples_h * 3600,
+                operators_may=settings.operators_may,
                 reserve_after_s=settings.reserve_after_s,
                 connections=self._connections,
             ),
