@@ -7,6 +7,8 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
+import structlog
+
 from agent.gpus.reader import GpuReader, GpuReading
 from agent.installed_engines import installed_engines
 from schemas.wire import DeviceFacts, HostFacts, Inventory
@@ -16,6 +18,7 @@ _READ_LIMIT_S: Final = 5.0
 _FULL_PERCENT: Final = 100.0
 _MOST_MIB: Final = 2**40
 _MAX_LABELS: Final = 64  # a controller refuses more
+log = structlog.get_logger()
 _READINGS: Final = {"used_mib": None, "utilization": None, "health": "ok", "health_reason": ""}
 
 
@@ -46,7 +49,8 @@ class InventoryWatch:
         try:
             async with asyncio.timeout(_READ_LIMIT_S):
                 gpus = await self._reader.read()
-        except TimeoutError:
+        except OSError as error:  # TimeoutError is one
+            log.warning("GPUs not read", error=repr(error))
             return None
         gpus = None if gpus is None else self._possible(gpus)
         if gpus is not None and self._reserve_gpu_mib is not None:
@@ -60,7 +64,8 @@ class InventoryWatch:
         try:
             async with asyncio.timeout(_READ_LIMIT_S):
                 reading = await self._reader.sample()
-        except TimeoutError:
+        except OSError as error:  # as above
+            log.warning("GPUs not sampled", error=repr(error))
             return None
         return None if reading is None else replace(reading, gpus=self._possible(reading.gpus))
 
