@@ -127,6 +127,6 @@ def test_a_message_without_a_time_is_malformed(sent_s: float) -> None:
 
 
 @pytest.mark.parametrize("raw", ["", "[]", "7", "{", '{"type": "samples"}', '{"type": "x"}', "[" * 100_000])
-def test_what_is_no_message_is_malformed(raw: str) -> None:
+def test_other_text_is_malformed(raw: str) -> None:
     with pytest.raises(MalformedMessageError):
         parse_message(raw)
