@@ -5,10 +5,11 @@ from functools import cached_property
 from controller.domain.holdings import Holders
 from controller.domain.pending import PendingInstance
 from controller.domain.placement import Ask, Placed
+from controller.scheduling.admission.holder_index import HolderIndex
 from controller.scheduling.admission.reservation import Reservation
 from controller.scheduling.admission.victims import choose_victims, earliest_capacity
 from controller.scheduling.inventory.capacity import Inventory
-from controller.scheduling.inventory.holders import HolderTable, without
+from controller.scheduling.inventory.holders import without
 from controller.scheduling.search.place import find
 
 
@@ -30,8 +31,8 @@ class FutureCapacity:
         self._queue: list[PendingInstance] = []  # remain pending, in order, without a reservation
 
     @cached_property
-    def _table(self) -> HolderTable:
-        return HolderTable(self._inventory, self._staying)
+    def _index(self) -> HolderIndex:
+        return HolderIndex(self._inventory, self._staying)
 
     def enqueue(self, pending: PendingInstance) -> None:
         """Notes an instance that remains pending. In the next pass it comes before all of no higher priority."""
@@ -54,7 +55,7 @@ class FutureCapacity:
         if pending.priority <= upto:
             return message
         with without(self._inventory, self._leaving):
-            reservation = choose_victims(self._inventory, pending.ask, self._table, below=pending.priority)
+            reservation = choose_victims(self._inventory, pending.ask, self._index, below=pending.priority)
             taker = self._taken_by(pending, reservation) if reservation is not None else None
         if reservation is None or taker is not None:
             message = (
@@ -62,7 +63,7 @@ class FutureCapacity:
             )
             self._no_preemption[shape] = (pending.priority, message)
             return message
-        self._table.remove(reservation.victims)
+        self._index.remove(reservation.victims)
         self._leaving += reservation.victims
         self._relocating = [one for one in self._relocating if one not in reservation.victims]
         return reservation
@@ -94,7 +95,10 @@ class FutureCapacity:
         if shape in self._never:
             return None
         with without(self._inventory, self._leaving):
-            placed = find(self._inventory, ask) or earliest_capacity(self._inventory, ask, self._table)
+            placed = find(self._inventory, ask)
+            if placed is None:
+                found = earliest_capacity(self._inventory, ask, self._index, self._index.up_to())
+                placed = found.placed if found else None
         if placed is None:
             self._never.add(shape)
         return placed
