@@ -166,7 +166,7 @@ class _Controller:
                 registry=registry,
                 version=__version__,
                 longest_window_s=settings.keep_samples_h * 3600,
-                reserve_after_s=settings.reserve_after_s,
+                reserve=settings.reserve,
             ),
             more_routes=self._hub.routes(),
         )

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry
 
 from controller.api.change_fanout import ChangeFanout
 from controller.domain.placement import Need
-from controller.scheduling.admission.admit import RESERVE_AFTER_S
+from controller.scheduling.admission.admit import ReserveTimes
 from controller.store.access.keys import KeyRing, Principal
 from controller.store.core.database import Database
 from schemas.manifest.deployment import DeploymentSpec
@@ -36,7 +36,7 @@ class ApiContext:
         analyse: computes the need of a spec that has no analysis yet; raises ChildFailure.
         registry: the metrics of this process; /metrics adds those read from rows.
         version: of Gpuward.
-        reserve_after_s: how long an instance is pending before capacity is reserved for it.
+        reserve: when and how long capacity is reserved for a pending instance.
         longest_window_s: how long samples are kept; the longest allowed window of a policy.
     """
 
@@ -49,7 +49,7 @@ class ApiContext:
     registry: CollectorRegistry
     version: str
     longest_window_s: float
-    reserve_after_s: float = RESERVE_AFTER_S
+    reserve: ReserveTimes = ReserveTimes()
 
 
 CONTEXT: Final = web.AppKey("CONTEXT", ApiContext)

@@ -124,7 +124,6 @@ class Holder:
         movable: of its deployment. Others of the same priority are preempted first.
         lost_s: seconds of work that end with it; 0 for a server.
         protected: younger than its `minimum_runtime`, so it is not preempted yet.
-        draining: its worker is being drained, so it ends soon.
     """
 
     instance: str
@@ -137,7 +136,6 @@ class Holder:
     movable: bool = True
     lost_s: float = 0.0
     protected: bool = False
-    draining: bool = False
 
     @property
     def gpus(self) -> int:
@@ -153,11 +151,6 @@ class Holder:
     def weight(self) -> int:
         """What it counts among victims: a task as much as two servers."""
         return 2 if self.task else 1
-
-    @property
-    def ends(self) -> bool:
-        """Whether it ends without being preempted."""
-        return self.task or self.draining
 
 
 @dataclass(frozen=True, slots=True)

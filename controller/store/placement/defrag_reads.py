@@ -25,7 +25,9 @@ _MOVABLE: Final = """
       join devices v on v.uuid = c.device
      where i.phase = 'running' and i.pushed_out_for is null and r.need is not null
        and d.deleted_at is null and d.observed_generation = d.generation and d.phase = 'running'
-       and (d.spec ->> 'movable')::boolean and r.spec ->> 'restart' = 'always'
+       and (d.spec ->> 'movable')::boolean
+       and clock_timestamp() - c.created_at >= coalesce((d.spec ->> 'minimum_runtime')::float8, 0) * interval '1 s'
+       and r.spec ->> 'restart' = 'always'
        and not exists (select 1 from relocations m
                         where m.deployment_uid = d.uid and m.state in ('waiting', 'moving'))
      order by i.id, c.rank, c.position"""
