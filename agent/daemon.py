@@ -14,6 +14,7 @@ import uvloop
 
 from agent.clock import boot_clock
 from agent.controller_heartbeat import ControllerHeartbeat
+from agent.engine_exchange import proxy_session
 from agent.errors import AgentError, DataFolderError, NoGpusError
 from agent.gpus.child_reader import ChildReader
 from agent.gpus.reader import GpuReader
@@ -36,7 +37,7 @@ from agent.sampling.pid_owners import PidOwners
 from agent.sampling.request_counts import RequestCounter
 from agent.sampling.sampler import Sampler
 from agent.settings import AgentSettings, host_label
-from schemas.wire import HostFacts
+from schemas.wire import SPOKEN, HostFacts, Protocols
 
 EXIT_DRAIN_CAP_S: Final = 4.0
 _EXIT_STOP_LIMIT_S: Final = 5.0
@@ -60,7 +61,13 @@ def main(settings: AgentSettings) -> int:
         return runner.run(serve())
 
 
-async def run_agent(settings: AgentSettings, *, stop: asyncio.Event, on_ready: Callable[[], None] | None = None) -> int:
+async def run_agent(
+    settings: AgentSettings,
+    *,
+    stop: asyncio.Event,
+    on_ready: Callable[[], None] | None = None,
+    spoken: Protocols = SPOKEN,
+) -> int:
     """Runs an agent until `stop` is set. Several may run in one loop. Installs no signal handlers.
 
     Cancelling it is like a crash: engines keep running, and the next agent on the same data folder adopts them.
@@ -69,12 +76,13 @@ async def run_agent(settings: AgentSettings, *, stop: asyncio.Event, on_ready: C
         settings: validated settings.
         stop: set it for a clean shutdown; `settings.on_exit` decides whether the engines stop.
         on_ready: called once, at the controller's first welcome.
+        spoken: the protocols that it offers to the controller.
 
     Returns:
         0 after a clean shutdown; 1 if the agent cannot run or was refused (the reason is logged).
     """
     try:
-        await _Agent(settings, stop, on_ready).run()
+        await _Agent(settings, stop, on_ready, spoken).run()
     except AgentError as error:
         log.error("agent failed", error=str(error))  # noqa: TRY400 - the message says what to do; a trace would hide it
         return 1
@@ -96,10 +104,13 @@ async def count_real_gpus() -> int:
 class _Agent:
     """One agent's parts and their lifetimes."""
 
-    def __init__(self, settings: AgentSettings, stop: asyncio.Event, on_ready: Callable[[], None] | None) -> None:
+    def __init__(
+        self, settings: AgentSettings, stop: asyncio.Event, on_ready: Callable[[], None] | None, spoken: Protocols
+    ) -> None:
         self._settings = settings
         self._stop = stop
         self._on_ready = on_ready
+        self._spoken = spoken
 
     async def run(self) -> None:
         settings = self._settings
@@ -109,7 +120,8 @@ class _Agent:
             name, host, reader = self._host(journal)
             await reader.open()
             stack.push_async_callback(reader.aclose)
-            session = await stack.enter_async_context(_engine_session())
+            probes = await stack.enter_async_context(_probe_session())
+            proxied = await stack.enter_async_context(proxy_session())
             boot_id = read_boot_id()
             folders, in_flight, send_queue = InstanceFolders(settings.data_dir), InFlightRequests(), SendQueue()
             inventory = InventoryWatch(reader, host, reserve_gpu_mib=settings.reserve_gpu_memory)
@@ -117,14 +129,14 @@ class _Agent:
             heartbeat = ControllerHeartbeat(journal, boot_clock, boot_id)
             proxy = await stack.enter_async_context(
                 Proxy(
-                    journal, folders, in_flight, heartbeat, session, host=settings.proxy_host, port=settings.proxy_port
+                    journal, folders, in_flight, heartbeat, proxied, host=settings.proxy_host, port=settings.proxy_port
                 )
             )
             process_context = ProcessContext(
                 journal=journal,
                 folders=folders,
                 ports=PortAllocator(),
-                prober=Prober(session),
+                prober=Prober(probes),
                 in_flight=in_flight,
                 clock=boot_clock,
                 boot_id=boot_id,
@@ -133,7 +145,7 @@ class _Agent:
             )
             supervisor = await stack.enter_async_context(Supervisor(process_context, inventory, heartbeat))
             backlog = Backlog()
-            requests = RequestCounter(journal.live, in_flight, session, boot_clock)
+            requests = RequestCounter(journal.live, in_flight, probes, boot_clock)
             owners = PidOwners(str(settings.data_dir))
             sampler = Sampler(inventory, journal.live, owners, requests, backlog, boot_clock)
             link_context = LinkContext(
@@ -150,10 +162,11 @@ class _Agent:
                 backlog=backlog,
                 clock=boot_clock,
                 heartbeat=heartbeat,
+                spoken=self._spoken,
             )
             link = Link(link_context, self._on_ready)
             log.info("agent started", worker=name, data_dir=str(settings.data_dir), proxy_port=proxy.port)
-            await self._serve(link, sampler, supervisor)
+            await self._serve(link, sampler, supervisor, proxy)
             log.info("agent stopped", worker=name)
 
     def _host(self, journal: Journal) -> tuple[str, HostFacts, GpuReader]:
@@ -170,7 +183,7 @@ class _Agent:
         host = simulated_host(worker, settings.labels, settings.reserve_host_memory)
         return worker.name, host, SimulatedReader(worker, journal.live, boot_clock)
 
-    async def _serve(self, link: Link, sampler: Sampler, supervisor: Supervisor) -> None:
+    async def _serve(self, link: Link, sampler: Sampler, supervisor: Supervisor, proxy: Proxy) -> None:
         """Runs until the stop or a refusal; then shuts the engines down unless `on_exit` keeps them."""
         linked = asyncio.create_task(link.run(), name="link")
         stopped = asyncio.create_task(self._stop.wait(), name="stop")
@@ -181,6 +194,7 @@ class _Agent:
             if sampled.done():
                 await sampled  # its error ends the agent like a crash: the engines keep running
             supervisor.refuse_starts()
+            proxy.refuse_requests()
             if self._settings.on_exit == "stop":
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_EXIT_STOP_LIMIT_S):
@@ -195,10 +209,10 @@ class _Agent:
             raise error
 
 
-def _engine_session() -> aiohttp.ClientSession:
-    """For probes and proxied requests: unlimited connections, nothing decoded, no proxy from the environment."""
+def _probe_session() -> aiohttp.ClientSession:
+    """For probes and scrapes, apart from proxied requests: each opens a connection of its own."""
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0),
+        connector=aiohttp.TCPConnector(limit=0, force_close=True),
         auto_decompress=False,
         cookie_jar=aiohttp.DummyCookieJar(),
         trust_env=False,

@@ -9,8 +9,10 @@ from typing import Final
 from agent.gpus.reader import GpuReader, GpuReading
 from agent.installed_engines import installed_engines
 from schemas.wire import DeviceFacts, HostFacts, Inventory
+from schemas.worker_labels import with_agent_labels
 
 _READ_LIMIT_S: Final = 5.0
+_MAX_LABELS: Final = 64  # a controller refuses more
 _READINGS: Final = {"used_mib": None, "utilization": None, "health": "ok", "health_reason": ""}
 
 
@@ -63,7 +65,16 @@ class InventoryWatch:
             driver = await self._reader.driver()
             engines = installed_engines(os.environ)
             self._host = self._host.model_copy(update={"driver": driver or self._host.driver, "engines": engines})
-        return Inventory(host=self._host, gpus=gpus)
+        return Inventory(host=self._labelled(gpus), gpus=gpus)
+
+    def _labelled(self, gpus: tuple[DeviceFacts, ...] | None) -> HostFacts:
+        """The host with the agent's own labels; GPUs that cannot be read now count as last read.
+
+        They are left out where there would be too many labels: the controller derives them too.
+        """
+        known = gpus if gpus is not None else tuple(self._devices.values()) or None
+        labels = with_agent_labels(self._host, known)
+        return self._host.model_copy(update={"labels": labels}) if len(labels) <= _MAX_LABELS else self._host
 
     def mark_reported(self, inventory: Inventory) -> bool:
         """Notes what is reported; True if it differs from the last report in more than readings and health."""

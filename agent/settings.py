@@ -11,6 +11,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from schemas.fields import NAME_PATTERN
 from schemas.quantities import SizeMib
+from schemas.worker_labels import configured_labels
 
 _LABEL_MAX = 63
 
@@ -81,6 +82,11 @@ class AgentSettings(BaseSettings):
     @classmethod
     def _absolute(cls, value: Path) -> Path:
         return value.expanduser().absolute()
+
+    @field_validator("labels")
+    @classmethod
+    def _own_labels(cls, value: dict[str, str]) -> dict[str, str]:
+        return configured_labels(value)
 
     @field_validator("advertise")
     @classmethod

@@ -18,6 +18,7 @@ from aiohttp import web
 _WORDS = ("The", "quick", "brown", "fox", "jumps", "over", "the", "lazy", "dog", ",", "token", "by", "token", ".")
 _DEFAULT_TOKENS = 16
 _MAX_TOKENS = 100_000
+_BACKLOG = 4096
 
 
 class BadRequestError(ValueError):
@@ -32,6 +33,7 @@ class BadRequestError(ValueError):
 class CompletionRequest:
     """A validated request."""
 
+    model: str
     chat: bool
     prompt_tokens: int
     tokens: int
@@ -61,7 +63,9 @@ def parse_request(body: Any, *, chat: bool) -> CompletionRequest:
     if not isinstance(options, dict):
         raise BadRequestError("stream_options", "stream_options: must be an object")
     prompt = _chat_text(body.get("messages")) if chat else _prompt_text(body.get("prompt"))
-    return CompletionRequest(chat, len(prompt.split()), tokens, stream, bool(options.get("include_usage")))
+    return CompletionRequest(
+        body["model"], chat, len(prompt.split()), tokens, stream, bool(options.get("include_usage"))
+    )
 
 
 def _chat_text(messages: Any) -> str:
@@ -138,7 +142,7 @@ class Engine:
             return _error(400, "the body is not valid JSON", "invalid_request_error", None)
         self._count += 1
         base = {"id": f"{'chatcmpl' if chat else 'cmpl'}-{os.getpid()}-{self._count}", "created": int(time.time())}
-        base |= {"model": self._model}
+        base |= {"model": completion.model}
         self._running += 1
         try:
             return await (
@@ -223,7 +227,7 @@ async def serve(args: argparse.Namespace) -> int:
     engine = Engine(args.model, args.load_seconds, args.token_seconds)
     runner = web.AppRunner(engine.app(), access_log=None, shutdown_timeout=0.2, handler_cancellation=True)
     await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", args.port).start()
+    await web.TCPSite(runner, "127.0.0.1", args.port, backlog=_BACKLOG).start()
     print(f"serving {args.model} on 127.0.0.1:{args.port}", flush=True)  # noqa: T201 - its log
     try:
         async with asyncio.timeout(args.exit_after):

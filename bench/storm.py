@@ -21,7 +21,15 @@ import psutil
 
 from support.processes.cluster import Cluster
 from support.processes.proc_watch import ProcWatch
-from support.processes.storm import Storm, controller_rss_mib, left_rows, nothing_left, pool_size, read_counted
+from support.processes.storm import (
+    Storm,
+    controller_rss_mib,
+    late_cancels,
+    left_rows,
+    nothing_left,
+    pool_size,
+    read_counted,
+)
 
 HOLD_S = 2.5  # from a storm's applies to its deletes, in which the first engines start
 QUIET_S = 0.3  # between a storm's last DELETE and the next apply; all processes end early in it
@@ -80,6 +88,8 @@ async def one_storm(cluster: Cluster, storm: Storm, verdict: Verdict) -> None:
         f" {counted.cancelled_within(CANCEL_P99_S):.1%} within {CANCEL_P99_S} s",
         ok=p99 <= CANCEL_P99_S,
     )
+    for late in late_cancels(cluster):
+        print(f"      late: {late}")
     verdict.check(
         f"the one applied afterwards runs within {LAST_RUNS_WITHIN_S} s",
         f"{after_s:.2f} s, of which its analysis takes 2 s",
@@ -135,7 +145,7 @@ async def run(options: argparse.Namespace, folder: Path) -> bool:
     """Runs the bench; whether all checks passed."""
     cluster, verdict = Cluster(folder), Verdict()
     try:
-        await cluster.start_controller()
+        await cluster.start_controller(GPUWARD_LOG_FORMAT="json")
         for name in ("host-1", "host-2"):
             await cluster.start_agent(name)
         storm = Storm(cluster, size=options.size)

@@ -18,6 +18,8 @@ _SHORT: Final = {
     "engine_unsupported": "engine",
     "driver_too_old": "driver",
     "compute_capability": "capability",
+    "gpu_model": "GPU model",
+    "mig_mode": "in MIG mode",
     "gpu_unhealthy": "unhealthy",
     "gpu_in_use": "in use",
     "exclusive_conflict": "in shared use",
@@ -45,6 +47,8 @@ def one_line(explain: Explain) -> str:
     line = f"{explain.fit}/{explain.workers} fit: {', '.join(parts)}"
     if explain.unknown:
         line += f"; unknown workers or GPUs: {', '.join(explain.unknown)}"
+    if explain.ambiguous:
+        line += f"; ambiguous: {', '.join(explain.ambiguous)}"
     return f"{line}; {explain.note}" if explain.note else line
 
 
@@ -72,6 +76,8 @@ def explain_lines(explain: Explain) -> list[str]:
         sizes += [f"has {nearest.free_gib:g} GiB"] if nearest.free_gib is not None else []
         why = ", ".join([nearest.code, *([nearest.message] if nearest.message else sizes)])
         lines.append(f"nearest: {nearest.worker} ({why})")
+    lines += [f"unknown worker or GPU: {name}" for name in explain.unknown]
+    lines += [f"ambiguous: {name}" for name in explain.ambiguous]
     lines += [explain.note] if explain.note else []
     lines += [f"ruled out: {t.gpus} GPUs, tp {t.tp} ({t.reason})" for t in explain.tried]
     return [*lines, *explain.advice]

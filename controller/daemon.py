@@ -38,6 +38,7 @@ from controller.store.access.keys import create_first_key
 from controller.store.access.secrets import resolve_secrets
 from controller.store.core.database import Database, DatabaseUrlError, describe_dsn, normalise_dsn
 from controller.store.core.migrate import SchemaTooNewError, migrate
+from controller.store.core.notify import GONE
 from controller.store.embedded import EmbeddedPostgres, EmbeddedPostgresError
 from controller.store.telemetry.partitions import SampleRetention
 from controller.store.views.leader import read_holder
@@ -152,9 +153,11 @@ class _Controller:
             sample_s=settings.sample_every_s,
             keep=SampleRetention(settings.keep_samples_h, settings.keep_history_days),
         )
-        self._leading = Leading(database, clock, Metrics(registry), settings, self._hub.healthy_for_s)
-        self._feed = ChangeFeed(database.listen_connection, self._hint, clock)
         self._lag = LoopLag(clock)
+        self._leading = Leading(
+            database, clock, Metrics(registry), settings, self._hub.healthy_for_s, loop_lag_s=self._lag.seconds
+        )
+        self._feed = ChangeFeed(database.listen_connection, self._hint, clock)
         self._app = build_app(
             ApiContext(
                 database=database.share(_API_CONNECTIONS),
@@ -173,7 +176,9 @@ class _Controller:
 
     async def run(self, stop: asyncio.Event, on_ready: Callable[[str], None]) -> None:
         """Serves until `stop` is set; then refuses new work, releases the lease and closes the connections."""
-        runner = web.AppRunner(self._app, handler_cancellation=True, access_log=None, shutdown_timeout=_HTTP_CLOSE_S)
+        runner = web.AppRunner(
+            self._app, handler_cancellation=True, access_log=None, shutdown_timeout=_HTTP_CLOSE_S, auto_decompress=False
+        )
         await runner.setup()
         try:
             url = await self._listen(runner)
@@ -209,8 +214,10 @@ class _Controller:
         return f"http://{shown}:{port}"
 
     def _hint(self, kind: str, id_: str | None) -> None:
+        self._leading.hint(kind, id_)  # first: it may end computations
+        if kind == GONE:  # a hint about the deployment follows, for everything else
+            return
         self._changes.publish(kind, id_)
-        self._leading.hint(kind, id_)
         self._hub.wake(kind, id_)
         if kind in ("lease", "*"):
             self._lease.wake()

@@ -25,6 +25,7 @@ from controller.runtime.metrics import Metrics
 from controller.runtime.reconciler import LoopSettings, Reconciler
 from controller.settings import ControllerSettings
 from controller.store.core.database import Database
+from controller.store.core.notify import GONE, parse_gone
 from controller.store.deployments.failures import record_failure, record_quarantine
 
 log = structlog.get_logger(__name__)
@@ -61,12 +62,15 @@ class Leading:
         metrics: Metrics,
         settings: ControllerSettings,
         healthy_for_s: Callable[[], float],
+        *,
+        loop_lag_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self._database = database
         self._clock = clock
         self._metrics = metrics
         self._settings = settings
         self._healthy_for_s = healthy_for_s
+        self._loop_lag_s = loop_lag_s
         self._term: _Term | None = None
 
     def hint(self, kind: str, id_: str | None) -> None:
@@ -77,7 +81,15 @@ class Leading:
     async def lead(self, term: int) -> None:
         """Runs everything that only a leader runs, until cancelled."""
         log.info("leadership acquired", term=term)
-        self._term = _Term(self._database, term, self._clock, self._metrics, self._settings, self._healthy_for_s)
+        self._term = _Term(
+            self._database,
+            term,
+            self._clock,
+            self._metrics,
+            self._settings,
+            healthy_for_s=self._healthy_for_s,
+            loop_lag_s=self._loop_lag_s,
+        )
         try:
             await self._term.run()
         finally:
@@ -95,14 +107,20 @@ class _Term:
         clock: Clock,
         metrics: Metrics,
         settings: ControllerSettings,
+        *,
         healthy_for_s: Callable[[], float],
+        loop_lag_s: Callable[[], float],
     ) -> None:
         self._database = database
         self._clock = clock
         self._metrics = metrics
         self._rng = random.Random()  # noqa: S311 - jitter only, no secret depends on it
         self._analyses = Analyses(
-            clock=clock, metrics=metrics, hint=self._wake_deployment, on_start=self._recheck_analysis
+            clock=clock,
+            metrics=metrics,
+            hint=self._wake_deployment,
+            on_start=self._recheck_analysis,
+            loop_lag_s=loop_lag_s,
         )
         passes = PlacementPasses(clock=clock, metrics=metrics, reserve=settings.reserve)
         self._cancelling = self._loop(CancellingReconciler(database, self._analyses), _CANCELLING)
@@ -159,6 +177,9 @@ class _Term:
 
     def hint(self, kind: str, id_: str | None) -> None:
         """Adds the keys that a hint may concern."""
+        if kind == GONE and id_ is not None:
+            self._end_analysis(id_)
+            return
         if kind in ("deployment", "process", "*"):
             if id_ is None:
                 self._cancelling.add_all()
@@ -179,6 +200,12 @@ class _Term:
         if kind in ("worker", "*"):
             self._workers.add(EVERYTHING)
             self._wake_placement()
+
+    def _end_analysis(self, gone: str) -> None:
+        """Ends the analysis of a deployment that is deleted for certain: nothing has to be read first."""
+        if (parsed := parse_gone(gone)) is not None:
+            uid, deleted_at = parsed
+            self._analyses.cancel(uid, committed_at=deleted_at)
 
     def _recheck_analysis(self, uid: str) -> None:
         self._cancelling.add(uid, urgent=True)

@@ -28,6 +28,8 @@ class Reason(StrEnum):
     ENGINE_UNSUPPORTED = "engine_unsupported"
     DRIVER_TOO_OLD = "driver_too_old"
     COMPUTE_CAPABILITY = "compute_capability"
+    GPU_MODEL = "gpu_model"
+    MIG_MODE = "mig_mode"
     GPU_UNHEALTHY = "gpu_unhealthy"
     GPU_IN_USE = "gpu_in_use"
     NEED_GT_CAPACITY = "need_gt_capacity"
@@ -50,7 +52,7 @@ class Reason(StrEnum):
 _PARALLEL_REMEDY: Final = "Use another `parallel.tp` or another number of GPUs."
 PLACEMENT: Final[Mapping[str, ReasonText]] = {
     Reason.NOT_READY: ReasonText(
-        "The worker is joining, unreachable or lost.",
+        "The worker is joining, unreachable or lost, or no worker or GPU of that name is known.",
         "Start its agent again, or wait: the instance is placed once a worker is ready.",
     ),
     Reason.CORDONED: ReasonText(
@@ -78,8 +80,16 @@ PLACEMENT: Final[Mapping[str, ReasonText]] = {
         "Update the driver, or use another engine or worker.",
     ),
     Reason.COMPUTE_CAPABILITY: ReasonText(
-        "The GPU has a lower compute capability than the engine or the data type of the model needs.",
-        "Use a newer GPU, or another engine or data type.",
+        "The GPU has another compute capability than the engine, the data type of the model or the spec needs.",
+        "Use another GPU, engine or data type, or change `resources.compute_capability`.",
+    ),
+    Reason.GPU_MODEL: ReasonText(
+        "The GPU is of a model that `resources.gpu_models` does not name.",
+        "Name it as well, or remove `resources.gpu_models`.",
+    ),
+    Reason.MIG_MODE: ReasonText(
+        "The GPU is in MIG mode, in which it cannot be claimed.",
+        "Turn MIG mode off on its host (`nvidia-smi -i INDEX -mig 0`), or use another GPU.",
     ),
     Reason.GPU_UNHEALTHY: ReasonText(
         "The GPU is unhealthy, or its health is unknown.",
@@ -90,7 +100,7 @@ PLACEMENT: Final[Mapping[str, ReasonText]] = {
         "Stop that process, or reserve its memory with `--reserve-gpu-memory` of the agent.",
     ),
     Reason.NEED_GT_CAPACITY: ReasonText(
-        "The instance needs more memory than the GPU has, even when it is empty.",
+        "The GPU has less memory than the instance needs, even when it is empty, or less than `min_gpu_memory`.",
         "Use more or larger GPUs, or ask for less memory, for example with a shorter context.",
     ),
     Reason.NEED_GT_FREE: ReasonText(
@@ -111,8 +121,8 @@ PLACEMENT: Final[Mapping[str, ReasonText]] = {
         "The attention heads of the vision encoder cannot be divided by the tensor parallelism.", _PARALLEL_REMEDY
     ),
     Reason.MIXED_ACCELERATORS: ReasonText(
-        "The worker has enough GPUs, but too few of one vendor and model.",
-        "Ask for fewer GPUs, or name GPUs of one model in `placement.gpus`.",
+        "There are enough GPUs, but too few of one vendor that are of one model or about equally large.",
+        "Ask for fewer GPUs, or name as many GPUs of one vendor in `placement.gpus` as the instance needs.",
     ),
     Reason.COUNT_MISMATCH: ReasonText(
         "Too few suitable GPUs or workers are left, or the stated numbers of GPUs contradict each other.",

@@ -108,6 +108,9 @@ SizeMib = Annotated[int, BeforeValidator(parse_size_mib), _as_size, _size_schema
 SizeMibOrAuto = Annotated[
     int | Literal["auto"], _size_or_word("auto"), _as_size, _size_schema("such as 20GiB, or auto")
 ]
+SizeMibOrNone = Annotated[
+    int | Literal["none"], _size_or_word("none"), _as_size, _size_schema("such as 20GiB, or none")
+]
 SizeMibOrAutoOrAll = Annotated[
     int | Literal["auto", "all"],
     _size_or_word("auto", "all"),

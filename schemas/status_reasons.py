@@ -110,6 +110,10 @@ WORKERS: Final[Mapping[str, ReasonText]] = {
     "uncordoned": ReasonText("An operator ended the cordon or drain of the worker.", _NONE),
     "draining": ReasonText("An operator drains the worker: its instances move elsewhere.", _NONE),
     "processes_gone": ReasonText("The agent no longer knows processes that ran on the worker.", _NONE),
+    "no_common_protocol": ReasonText(
+        "The agent is refused: it and the controller speak no common protocol. Its engines run on.",
+        "Install a newer version of the older side; the message names what each speaks.",
+    ),
     "agent_message_malformed": ReasonText(
         "The agent sent a message that is not valid; it was disconnected.",
         "Use the same version of agent and controller.",

@@ -32,8 +32,13 @@ class ProcessHealth:
     unhealthy_s: float | None = None
 
 
-def after_probe(health: ProcessHealth, limits: HealthLimits, *, answered: bool, now_s: float) -> ProcessHealth:
-    """The health after one probe. A failure before the first answer changes nothing: the process is still starting."""
+def after_probe(health: ProcessHealth, limits: HealthLimits, *, answered: bool | None, now_s: float) -> ProcessHealth:
+    """The health after one probe. A failure before the first answer changes nothing: the process is still starting.
+
+    A probe that could not be made (`answered` None) changes nothing either.
+    """
+    if answered is None:
+        return health
     if answered:
         return replace(health, state="running", ready=True, failures=0, unhealthy_s=None)
     if not health.ready:

@@ -125,7 +125,7 @@ class EngineProcess:
         log_state = self._context.folders.log_state(self.key)
         while True:
             if port is None:
-                answered = health.ready or clock() - began_s >= _ALIVE_AFTER_S
+                answered: bool | None = health.ready or clock() - began_s >= _ALIVE_AFTER_S
             else:
                 answered = await self._context.prober.probe(order.probe, port)
             health = after_probe(health, limits, answered=answered, now_s=clock())
@@ -133,7 +133,7 @@ class EngineProcess:
                 before, log_state = log_state, self._context.folders.log_state(self.key)
                 if log_state != before:
                     health = replace(health, progress_s=clock())
-            reason = kill_reason(health, limits, clock())
+            reason = kill_reason(health, limits, clock()) if answered is not None else None
             if reason is not None:
                 self.stop(StopPlan(reason=reason, drain_time_s=0.0), self._kill_message(reason))
                 return

@@ -90,7 +90,7 @@ def list_keys(ctx: typer.Context, output: OutputOption = Format.TABLE) -> None:
 
 @key.command("revoke")
 def revoke_key(ctx: typer.Context, key_id: IdArgument) -> None:
-    """Revoke a key. It stops working within seconds."""
+    """Revoke a key. It is refused within a second, and its open watches and logs end."""
     delete(ctx, (KEYS.plural, key_id), f"key/{key_id} revoked")
 
 

@@ -1,5 +1,6 @@
 """The verb `apply`."""
 
+import sys
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -54,4 +55,6 @@ async def _apply_deployment(api: "Api", manifest: DeploymentManifest) -> Target:
     raw, outcome = await api.apply(path_of("deployments", manifest.name), spec_as_json(manifest))
     view = parse(DeploymentView, raw)
     print(f"deployment/{view.name} {outcome}", flush=True)
+    for line in view.warnings:
+        print(f"warning: {line}", file=sys.stderr, flush=True)
     return Target(view.name, view.uid, view.generation)

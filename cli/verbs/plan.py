@@ -1,5 +1,6 @@
 """The verb `plan`."""
 
+import sys
 from typing import TYPE_CHECKING
 
 import typer
@@ -57,6 +58,8 @@ def _print_plan(view: PlanView) -> None:
     advice = {i.deployment: i.explain.advice for i in view.items if i.explain is not None and i.explain.advice}
     for name, lines in advice.items():
         print(f"\n{name}:", *(f"  {line}" for line in lines), sep="\n")
+    for line in view.warnings:
+        print(f"warning: {line}", file=sys.stderr)
 
 
 def _row(item: PlanItem) -> list[str]:

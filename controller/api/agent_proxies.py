@@ -7,17 +7,16 @@ import aiohttp
 from aiohttp import web
 
 _CONNECT_S: Final = 5.0
-_SILENCE_S: Final = 600.0  # a model may think long before its first token
-_CONNECTIONS: Final = 4096
-_PER_WORKER: Final = 1024
+_KEPT_S: Final = 15.0  # idle connections; agents end them later
 AGENT_PROXIES: Final = web.AppKey("AGENT_PROXIES", aiohttp.ClientSession)
 
 
 async def agent_proxies_context(app: web.Application) -> AsyncIterator[None]:
     """Opens the session with the app and closes it with the app. It keeps no cookies and decompresses nothing."""
     async with aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=_CONNECTIONS, limit_per_host=_PER_WORKER),
-        timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=_SILENCE_S),
+        # No limit: a request that waits for a free connection would hang in a queue that nothing shows.
+        connector=aiohttp.TCPConnector(limit=0, limit_per_host=0, keepalive_timeout=_KEPT_S),
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S),
         cookie_jar=aiohttp.DummyCookieJar(),
         auto_decompress=False,
     ) as session:

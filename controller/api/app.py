@@ -1,7 +1,7 @@
 """Builds the HTTP application: one table of all routes with their access, behind the same middlewares."""
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Final
 
 from aiohttp import web
@@ -12,6 +12,7 @@ from controller.api.context import CONTEXT, KEYS, ApiContext
 from controller.api.dry_run import defrag, explain, manifests, plan
 from controller.api.gateway import forward
 from controller.api.gateway.live_routes import live_routes_context
+from controller.api.key_ring import KeyRing
 from controller.api.openapi import openapi_route
 from controller.api.resources import (
     audit,
@@ -34,7 +35,7 @@ from controller.api.resources import (
 )
 from controller.api.route import Access, Route
 from controller.api.streams import STREAMS, Streams
-from controller.store.access.keys import KeyRing
+from controller.runtime.log_limit import LogLimit
 from schemas.wire import CONNECT_PATH, JOIN_PATH
 
 # Agents send a join token or their own credential there, and those handlers check it.
@@ -89,16 +90,19 @@ def build_app(context: ApiContext, *, more_routes: Iterable[web.RouteDef] = ()) 
             middlewares.identify,
             middlewares.answer_errors,
             middlewares.authenticate,
+            middlewares.end_streams,
             middlewares.deadline(),
         ],
         client_max_size=forward.MAX_BODY_BYTES,
     )
     app[CONTEXT] = context
-    app[KEYS] = KeyRing(context.database)
-    app[STREAMS] = Streams()
+    app[middlewares.FAILURES_LOGGED] = LogLimit()
+    streams = app[STREAMS] = Streams()
+    app[KEYS] = KeyRing(context.database.listen_connection, context.changes, streams.end_of, context.local_keys)
     app[manifests.ANALYSES_AT_ONCE] = asyncio.Semaphore(manifests.MAX_ANALYSES_AT_ONCE)
     app.on_response_prepare.append(middlewares.note_start)
-    app.on_shutdown.append(app[STREAMS].end)
+    app.on_shutdown.append(streams.end)
+    app.cleanup_ctx.append(_key_ring_context)
     app.cleanup_ctx.append(agent_proxies_context)
     app.cleanup_ctx.append(live_routes_context)
     table = {(route.method, route.path): route for route in all_routes(context.version)}
@@ -108,6 +112,15 @@ def build_app(context: ApiContext, *, more_routes: Iterable[web.RouteDef] = ()) 
     app[middlewares.ROUTES] = table
     _check(app)
     return app
+
+
+async def _key_ring_context(app: web.Application) -> AsyncIterator[None]:
+    """Runs the key ring with the app."""
+    app[KEYS].start()
+    try:
+        yield
+    finally:
+        await app[KEYS].stop()
 
 
 def _agents_route(given: web.RouteDef) -> Route:

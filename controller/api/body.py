@@ -19,8 +19,12 @@ async def read_body(request: web.Request, limit_bytes: int = MAX_BODY_BYTES) -> 
     """The body. Reading stops at the limit.
 
     Raises:
-        ApiError: 413 for a larger body, 400 for one that breaks off.
+        ApiError: 413 for a larger body, 415 for a compressed one, 400 for one that breaks off.
     """
+    encoding = request.headers.get("Content-Encoding", "identity").strip().lower()
+    if encoding not in ("", "identity"):
+        message = f"Content-Encoding: {encoding} is not supported here; send the body uncompressed"
+        raise ApiError(415, "unsupported_encoding", message)
     declared = request.content_length
     if declared is not None and declared > limit_bytes:
         raise _too_large(limit_bytes)

@@ -1,13 +1,14 @@
 """Passes change notifications on to watches and the gateway. Bounded and coalescing; an overflow says "read all"."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
 MAX_PENDING: Final = 1024  # distinct changes; a subscriber further behind reads everything again
 MAX_SUBSCRIBERS: Final = 256
+_EVERY_KIND: Final = "*"
 
 
 class TooManySubscribersError(Exception):
@@ -61,11 +62,25 @@ class ChangeFanout:
 
     def __init__(self) -> None:
         self._subscriptions: set[Subscription] = set()
+        self._wakes: list[tuple[str, Callable[[], None]]] = []
 
     def publish(self, kind: str, object_id: str | None) -> None:
         """Passes a change to every subscriber; `object_id` None: read everything again."""
         for subscription in self._subscriptions:
             subscription.put(kind, object_id)
+        for wanted, wake in self._wakes:
+            if kind in (wanted, _EVERY_KIND):
+                wake()
+
+    @contextmanager
+    def woken_by(self, kind: str, wake: Callable[[], None]) -> Iterator[None]:
+        """Calls `wake` at each change of this kind for as long as the context lasts. For parts of the server itself."""
+        entry = (kind, wake)
+        self._wakes.append(entry)
+        try:
+            yield
+        finally:
+            self._wakes.remove(entry)
 
     @contextmanager
     def subscribe(self) -> Iterator[Subscription]:

@@ -1,16 +1,17 @@
 """What the handlers share: the database, the leader's state, and callbacks into the rest of the controller."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from controller.api.change_fanout import ChangeFanout
+from controller.api.key_ring import KeyRing
 from controller.domain.placement import Need
-from controller.scheduling.admission.admit import ReserveTimes
-from controller.store.access.keys import KeyRing, Principal
+from controller.scheduling.admission.admit import DEFAULT_RESERVE, ReserveTimes
+from controller.store.access.keys import Principal
 from controller.store.core.database import Database
 from schemas.manifest.deployment import DeploymentSpec
 
@@ -38,6 +39,7 @@ class ApiContext:
         version: of Gpuward.
         reserve: when and how long capacity is reserved for a pending instance.
         longest_window_s: how long samples are kept; the longest allowed window of a policy.
+        local_keys: keys of this process alone, by their hash.
     """
 
     database: Database
@@ -49,7 +51,8 @@ class ApiContext:
     registry: CollectorRegistry
     version: str
     longest_window_s: float
-    reserve: ReserveTimes = ReserveTimes()
+    reserve: ReserveTimes = DEFAULT_RESERVE
+    local_keys: Mapping[bytes, Principal] = field(default_factory=dict)
 
 
 CONTEXT: Final = web.AppKey("CONTEXT", ApiContext)

@@ -4,15 +4,16 @@ from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Final
 
-import asyncpg
 import orjson
 from aiohttp import web
 
 from controller.api.change_fanout import TooManySubscribersError
 from controller.engines.base import EngineUnsupportedError, SpecError
+from controller.runtime.database import is_database_trouble
 from controller.store.core.refusals import (
     GenerationConflictError,
     InUseError,
+    LastAdminKeyError,
     NotFoundError,
     TokenRefusedError,
     WorkerNameTakenError,
@@ -34,6 +35,7 @@ class ApiError(Exception):
         *,
         details: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
+        param: str | None = None,
     ) -> None:
         super().__init__(message)
         self.status = status
@@ -41,6 +43,7 @@ class ApiError(Exception):
         self.message = message
         self.details = dict(details or {})
         self.headers = dict(headers or {})
+        self.param = param
 
 
 # Refusals of the store: their status and code.
@@ -48,23 +51,13 @@ _STATUSES: Final[Sequence[tuple[type[Exception], int, str]]] = (
     (NotFoundError, 404, "not_found"),
     (GenerationConflictError, 412, "generation_conflict"),
     (InUseError, 409, "in_use"),
+    (LastAdminKeyError, 409, "last_admin_key"),
     (WorkerNameTakenError, 409, "name_taken"),
     (TokenRefusedError, 401, "token_refused"),
     (BadCursorError, 400, "invalid"),
     (TooManySubscribersError, 503, "too_many_watches"),
 )
-# The database is unavailable, busy or restarting; the request can be repeated.
-DATABASE_TROUBLE: Final = (
-    asyncpg.PostgresConnectionError,
-    asyncpg.InterfaceError,
-    asyncpg.InternalClientError,  # a connection was cut during an answer
-    asyncpg.OperatorInterventionError,
-    asyncpg.InsufficientResourcesError,
-    asyncpg.TransactionRollbackError,
-    asyncpg.LockNotAvailableError,
-    ConnectionError,
-    FileNotFoundError,  # the server's socket is missing, as during a restart
-)
+DATABASE_UNAVAILABLE: Final = "database_unavailable"
 
 
 def as_api_error(error: Exception) -> ApiError | None:
@@ -83,8 +76,8 @@ def as_api_error(error: Exception) -> ApiError | None:
             known = _from_aiohttp(error)
         case TimeoutError():
             known = unavailable("timed_out", "the request timed out here; try again in a moment")
-        case _ if isinstance(error, DATABASE_TROUBLE):
-            known = unavailable("database_unavailable", "the database is unavailable; try again in a moment")
+        case _ if is_database_trouble(error):
+            known = unavailable(DATABASE_UNAVAILABLE, "the database is unavailable; try again in a moment")
         case _:
             found = next((entry for entry in _STATUSES if isinstance(error, entry[0])), None)
             known = ApiError(found[1], found[2], str(error)) if found else None
@@ -128,19 +121,32 @@ def _from_aiohttp(error: web.HTTPException) -> ApiError:
     return ApiError(error.status, code, message, headers=kept)
 
 
-# OpenAI's clients expect a `type` beside code and message.
-_OPENAI_TYPES: Final = {401: "authentication_error", 403: "permission_error", 404: "invalid_request_error",
-                        400: "invalid_request_error", 413: "invalid_request_error"}  # fmt: skip
+# OpenAI's and Anthropic's clients expect a `type` beside code and message.
+_MESSAGES_PATH: Final = "/v1/messages"
+_OPENAI_TYPES: Final = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+_MESSAGES_TYPES: Final = _OPENAI_TYPES | {404: "not_found_error", 413: "request_too_large", 503: "overloaded_error"}
+_WAITING_HELPS: Final = frozenset({429, 503})
+_WAITING_IS_IN_VAIN: Final = frozenset({"stopped", "stopped_by_policy"})
 
 
 def error_response(error: ApiError, path: str) -> web.Response:
-    """The response in the form that all errors share."""
-    body: dict[str, Any] = {"code": error.code, "message": error.message, "details": error.details}
-    if path.startswith("/v1/"):
-        body["type"] = _OPENAI_TYPES.get(error.status, "server_error")
+    """The response in the form that the path's clients know. Where waiting helps, it has a `Retry-After`."""
+    headers = dict(error.headers)
+    if error.status in _WAITING_HELPS and error.code not in _WAITING_IS_IN_VAIN:
+        headers.setdefault("Retry-After", _RETRY_AFTER_S)
     return web.Response(
-        status=error.status,
-        body=orjson.dumps({"error": body}),
-        content_type="application/json",
-        headers=error.headers,
+        status=error.status, body=orjson.dumps(_form(error, path)), content_type="application/json", headers=headers
     )
+
+
+def _form(error: ApiError, path: str) -> dict[str, Any]:
+    body: dict[str, Any] = {"code": error.code, "message": error.message, "details": error.details}
+    if not path.startswith("/v1/"):
+        return {"error": body}
+    client_fault = error.status < 500  # noqa: PLR2004 - 4xx
+    if path.startswith(_MESSAGES_PATH):
+        kind = _MESSAGES_TYPES.get(error.status, "invalid_request_error" if client_fault else "api_error")
+        form = {"type": "error", "error": body | {"type": kind}}
+        return form | {"request_id": error.details.get("request_id", "")}
+    kind = _OPENAI_TYPES.get(error.status, "invalid_request_error" if client_fault else "server_error")
+    return {"error": body | {"type": kind, "param": error.param}}

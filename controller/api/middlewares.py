@@ -10,16 +10,18 @@ from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
 from controller.api.context import KEYS, PRINCIPAL
-from controller.api.errors import ApiError, as_api_error, error_response
+from controller.api.errors import DATABASE_UNAVAILABLE, ApiError, as_api_error, error_response, unavailable
 from controller.api.route import Access, Route
-from controller.api.streams import cut
+from controller.api.streams import STREAMS, StreamEndedError, cut
+from controller.runtime.log_limit import LogLimit
 
 log = structlog.get_logger(__name__)
 
 HANDLER_DEADLINE_S: Final = 30.0
 REQUEST_ID: Final = web.RequestKey("REQUEST_ID", str)
 ROUTES: Final = web.AppKey("ROUTES", dict[tuple[str, str], Route])
-_STARTED: Final = web.RequestKey("STARTED", bool)
+_STARTED: Final = web.RequestKey("STARTED", web.StreamResponse)
+FAILURES_LOGGED: Final = web.AppKey("FAILURES_LOGGED", LogLimit)
 _REQUEST_ID_HEADER: Final = "X-Request-ID"
 _GOOD_REQUEST_ID: Final = re.compile(r"^[A-Za-z0-9._-]{1,64}$")
 _SERVER_ERROR: Final = 500
@@ -28,7 +30,7 @@ _SERVER_ERROR: Final = 500
 async def note_start(request: web.Request, response: web.StreamResponse) -> None:
     """Signal before headers are sent, also of streams: adds the request id."""
     response.headers[_REQUEST_ID_HEADER] = request.get(REQUEST_ID, "")
-    request[_STARTED] = True
+    request[_STARTED] = response
 
 
 @web.middleware
@@ -47,22 +49,37 @@ async def answer_errors(request: web.Request, handler: Handler) -> web.StreamRes
         return await handler(request)
     except Exception as error:
         known = as_api_error(error)
-        if known is None or known.status >= _SERVER_ERROR:
+        more = _admitted_to_log(request, error, known)
+        if more is not None:
             log.warning(
                 "request failed",
                 method=request.method,
                 path=request.path,
                 status=known.status if known else _SERVER_ERROR,
                 exc_info=known is None,
-                error=str(error),
+                error=str(error) or type(error).__name__,
+                more_before=more,
             )
-        if request.get(_STARTED):
+        if _STARTED in request:
             cut(request)  # a part of a response is sent; an error after it would be read as its rest
         known = known or ApiError(
             _SERVER_ERROR, "internal", "internal error; search the controller's log for the request id"
         )
         known.details.setdefault("request_id", request[REQUEST_ID])
         return error_response(known, request.path)
+
+
+def _admitted_to_log(request: web.Request, error: Exception, known: ApiError | None) -> int | None:
+    """How many failures of its kind were not logged before this one; None: this one is not logged.
+
+    What many requests meet at once, such as a database that is away, is logged once a minute. A bug always is.
+    """
+    if known is None:
+        return 0
+    if known.status < _SERVER_ERROR:
+        return None
+    one_kind = known.code in (DATABASE_UNAVAILABLE, "timed_out", "unavailable")
+    return request.app[FAILURES_LOGGED].admit(known.code if one_kind else f"{known.code} {error}")
 
 
 @web.middleware
@@ -74,12 +91,7 @@ async def authenticate(request: web.Request, handler: Handler) -> web.StreamResp
     scheme, _, key = request.headers.get("Authorization", "").partition(" ")
     principal = await request.app[KEYS].authenticate(key.strip()) if scheme.lower() == "bearer" else None
     if principal is None:
-        raise ApiError(
-            401,
-            "unauthenticated",
-            "API key is missing or invalid; send Authorization: Bearer KEY (for gpuward: set GPUWARD_API_KEY)",
-            headers={"WWW-Authenticate": "Bearer"},
-        )
+        raise _unauthenticated()
     if route is None:
         return await handler(request)  # the handler of unknown paths and methods
     if not route.access.allows(principal.role):
@@ -87,6 +99,36 @@ async def authenticate(request: web.Request, handler: Handler) -> web.StreamResp
         raise ApiError(403, "forbidden", f"role {principal.role} is not allowed here; use a key with one of: {allowed}")
     request[PRINCIPAL] = principal
     return await handler(request)
+
+
+def _unauthenticated() -> ApiError:
+    return ApiError(
+        401,
+        "unauthenticated",
+        "API key is missing or invalid; send Authorization: Bearer KEY (for gpuward: set GPUWARD_API_KEY)",
+        headers={"WWW-Authenticate": "Bearer"},
+    )
+
+
+@web.middleware
+async def end_streams(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Ends streams when their key is revoked or the server stops. A stream that `outlives_key` ends by itself."""
+    route = _route_of(request)
+    if route is None or not route.stream or route.outlives_key or PRINCIPAL not in request:
+        return await handler(request)
+    try:
+        with request.app[STREAMS].registered(request[PRINCIPAL].key_id):
+            return await handler(request)
+    except StreamEndedError as ended:
+        if _STARTED not in request:
+            raise _unauthenticated() if ended.why == "revoked" else _stopping() from ended
+        if ended.why == "revoked":
+            cut(request)  # a clean end would be read as the stream's own
+        return request[_STARTED]
+
+
+def _stopping() -> ApiError:
+    return unavailable("unavailable", "the controller is stopping")
 
 
 def _route_of(request: web.Request) -> Route | None:

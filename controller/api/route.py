@@ -58,7 +58,8 @@ class Route:
         query: query parameters.
         status: of a successful response.
         media: content type of a successful response.
-        stream: without a deadline.
+        stream: without a deadline. It ends within seconds when its key is revoked.
+        outlives_key: a stream that a revocation of its key does not end.
     """
 
     method: str
@@ -73,3 +74,4 @@ class Route:
     status: int = 200
     media: str = "application/json"
     stream: bool = False
+    outlives_key: bool = False

@@ -1,9 +1,10 @@
-"""Streaming responses: cut when the client is too slow, ended when the server stops."""
+"""Streaming responses: cut when the client is too slow or its key is revoked, ended when the server stops."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Final
+from dataclasses import dataclass
+from typing import Any, Final, Literal
 
 from aiohttp import web
 
@@ -14,34 +15,64 @@ class SlowClientError(Exception):
     """The client did not read in time."""
 
 
+Why = Literal["revoked", "stopping"]
+
+
+class StreamEndedError(Exception):
+    """The stream was ended here: its key is revoked, or the server stops."""
+
+    def __init__(self, why: Why) -> None:
+        super().__init__(why)
+        self.why = why
+
+
+@dataclass(slots=True)
+class _Stream:
+    """An open stream; `why` says why it was ended here, and is None otherwise."""
+
+    key_id: str
+    why: Why | None = None
+
+
 class Streams:
-    """The tasks of open streams. A stopping server cancels them instead of waiting."""
+    """The tasks of open streams. They end with the key that opened them, and a stopping server does not await them."""
 
     def __init__(self) -> None:
-        self._tasks: set[asyncio.Task[None] | asyncio.Task[web.StreamResponse]] = set()
-        self._closing = False
+        self._open: dict[asyncio.Task[Any], _Stream] = {}
 
     @contextmanager
-    def registered(self) -> Iterator[None]:
-        """Registers the calling task for as long as the context lasts. A cancel by `end` raises no error."""
+    def registered(self, key_id: str) -> Iterator[None]:
+        """Registers the calling task for as long as the context lasts.
+
+        Raises:
+            StreamEndedError: in place of the cancel with which `end_of` or `end` ended it.
+        """
         task = asyncio.current_task()
         if task is None:
             raise RuntimeError("registered() was called outside a task")
-        self._tasks.add(task)
+        stream = self._open[task] = _Stream(key_id)
         try:
             yield
-        except asyncio.CancelledError:
-            if not self._closing:
+        except asyncio.CancelledError as cancel:
+            if stream.why is None or task.uncancel() > 0:
                 raise
-            task.uncancel()
+            raise StreamEndedError(stream.why) from cancel
         finally:
-            self._tasks.discard(task)
+            del self._open[task]
+
+    def end_of(self, key_ids: Collection[str]) -> None:
+        """Ends the streams that these keys opened."""
+        self._end([task for task, stream in self._open.items() if stream.key_id in key_ids], "revoked")
 
     async def end(self, _app: web.Application) -> None:
         """Ends every open stream; the app's on_shutdown signal."""
-        self._closing = True
-        for task in tuple(self._tasks):
-            task.cancel()
+        self._end(list(self._open), "stopping")
+
+    def _end(self, tasks: Iterable[asyncio.Task[Any]], why: Why) -> None:
+        for task in tasks:
+            if self._open[task].why is None:
+                self._open[task].why = why
+                task.cancel()
 
 
 STREAMS: Final = web.AppKey("STREAMS", Streams)
@@ -58,6 +89,16 @@ async def write(response: web.StreamResponse, data: bytes) -> None:
             await response.write(data)
     except TimeoutError as error:
         raise SlowClientError from error
+
+
+def hang_up(request: web.Request, limit_s: float) -> None:
+    """Ends the connection once all that was written has gone out, but no later than the limit. No end is written.
+
+    The client gets everything so far, and sees that the response is incomplete.
+    """
+    if request.transport is not None:
+        request.transport.close()
+        asyncio.get_running_loop().call_later(limit_s, request.transport.abort)
 
 
 def cut(request: web.Request) -> None:

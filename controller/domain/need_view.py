@@ -2,7 +2,7 @@
 
 from controller.domain.placement import Layout, Need, Share
 from schemas.api.needs import NeedView
-from schemas.manifest.deployment import Resources
+from schemas.manifest.resources import Resources
 
 
 def need_view(need: Need, resources: Resources, engine: str | None = None, layout: Layout | None = None) -> NeedView:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from schemas.api.explain import Explain
+from schemas.manifest.gpu_requirements import CapabilityBound
 from schemas.placement_reasons import Reason
 
 
@@ -110,11 +111,15 @@ class Ask:
     cpu_milli: int = 0
     strategy: Literal["pack", "spread", "least_fragmentation"] = "pack"
     labels: Mapping[str, str] = field(default_factory=dict)
-    workers: tuple[str, ...] = ()  # manual: names; only these, and all of them must be ready
-    gpus: tuple[str, ...] = ()  # manual: UUID or worker:index
+    workers: tuple[str, ...] = ()  # manual: names; only these
+    gpus: tuple[str, ...] = ()  # manual: UUID or worker:index; only these
+    all_workers: bool = False  # the instance takes all named workers; otherwise they are a pool
+    all_gpus: bool = False  # the instance takes all named GPUs; otherwise they are a pool
     compatibility: Compatibility = Compatibility()
     avoid_workers: frozenset[str] = frozenset()  # worker ids to try last (it failed there)
-    gpu_models: tuple[str, ...] = ()  # accepted models; empty: any
+    gpu_models: tuple[str, ...] = ()  # parts of the names of accepted models; empty: any
+    min_gpu_mib: int = 0  # least size of each GPU
+    capability_bounds: tuple[CapabilityBound, ...] = ()  # beside the engine's own minimum
     engine: str = ""
     otherwise: "Ask | None" = None  # the ask with the next best engine, used if this one fits nowhere
 
@@ -127,8 +132,9 @@ class Ask:
         """Equal for asks with the same decision on any inventory; `spread` counts the deployment's instances."""
         return (
             self.layouts, self.refused, self.tried, self.host_memory_mib, self.cpu_milli, self.strategy,
-            tuple(sorted(self.labels.items())), self.workers, self.gpus, self.compatibility, self.avoid_workers,
-            self.deployment_uid if self.strategy == "spread" else None, self.gpu_models, self.engine,
+            tuple(sorted(self.labels.items())), self.workers, self.gpus, self.all_workers, self.all_gpus,
+            self.compatibility, self.avoid_workers, self.deployment_uid if self.strategy == "spread" else None,
+            self.gpu_models, self.min_gpu_mib, self.capability_bounds, self.engine,
             self.otherwise.shape() if self.otherwise else None,
         )  # fmt: skip
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from controller.domain.placement import Need
-from schemas.manifest.deployment import DeploymentSpec, Parallel
+from schemas.manifest.deployment import DeploymentSpec
+from schemas.manifest.resources import Parallel, Placement
 from schemas.placement_reasons import Reason
 
 MORE_WORKERS: Final = (2, 4)  # numbers of workers that advice considers for an instance that fits nowhere
@@ -38,8 +39,9 @@ class Split:
 def splits(spec: DeploymentSpec, counts: Sequence[int]) -> tuple[Split, ...]:
     """The splits to try: fewer workers first, then fewer GPUs.
 
-    Every worker gives equally many GPUs, unless the user names the GPUs. Stated degrees are kept. Otherwise tensor
-    parallelism stays within a worker, where GPUs are closest to each other, and the pipeline runs across workers.
+    Every worker gives equally many GPUs, unless an instance takes all GPUs that the user names. Stated degrees are
+    kept. Otherwise tensor parallelism stays within a worker, where GPUs are closest to each other, and the pipeline
+    runs across workers.
 
     Args:
         spec: parallel degrees, GPUs and workers, as stated.
@@ -48,20 +50,20 @@ def splits(spec: DeploymentSpec, counts: Sequence[int]) -> tuple[Split, ...]:
     Returns:
         Nothing if no GPUs are wanted.
     """
-    parallel, resources, named = spec.parallel, spec.resources, len(spec.placement.gpus)
+    parallel, named = spec.parallel, len(spec.placement.gpus) if spec.takes_all_named_gpus else 0
     if parallel.world is not None:
         tp, pp, dp = (1 if degree == "auto" else degree for degree in (parallel.tp, parallel.pp, parallel.dp))
-        gangs = _gangs(resources.max_workers, parallel.world, named)
+        gangs = _gangs(spec, parallel.world)
         # Each data-parallel copy stays on one worker: servers spread copies over workers only to run more of them.
         return tuple(Split(tp, pp, dp, n) for n in gangs if dp == 1 or dp % n == 0)
-    total = resources.gpus if resources.gpus != "auto" else named or None
+    total = spec.gpus_stated if spec.gpus_stated is not None else named or None
     if total == 0 or (total is None and not any(counts)):
         return ()
     if total is not None:
-        return tuple(_of_total(total, n) for n in _gangs(resources.max_workers, total, named))
+        return tuple(_of_total(total, n) for n in _gangs(spec, total))
     return tuple(
         Split(count, n, 1, n)
-        for n in _gang_sizes(resources.max_workers)
+        for n in _gang_sizes(spec)
         for count in counts
         if n == 1 or count.bit_count() == 1  # over several workers odd counts are not worth trying
     )
@@ -77,6 +79,8 @@ def splits_to_measure(spec: DeploymentSpec, counts: Sequence[int]) -> tuple[Spli
         if workers > spec.resources.max_workers:
             resources = spec.resources.model_copy(update={"max_workers": workers})
             asked.append(spec.model_copy(update={"resources": resources}))
+    if spec.placement.all_of:
+        asked.append(spec.model_copy(update={"placement": Placement()}))
     return tuple({split.degrees: split for one in asked for split in splits(one, counts)}.values())
 
 
@@ -85,12 +89,23 @@ def _of_total(total: int, workers: int) -> Split:
     return Split(total // workers, workers, 1, workers) if even else Split(1, total, 1, workers)
 
 
-def _gangs(max_workers: int, total: int, named: int) -> Iterator[int]:
+def _gangs(spec: DeploymentSpec, total: int) -> Iterator[int]:
     """The numbers of workers that a stated number of GPUs may be spread over."""
-    return (n for n in range(1, min(max_workers, total) + 1) if named or total % n == 0)
+    most, uneven = min(spec.resources.max_workers, total), spec.takes_all_named_gpus
+    least = spec.resources.max_workers if _takes_all_workers(spec) else 1
+    return (n for n in range(least, most + 1) if uneven or total % n == 0)
 
 
-def _gang_sizes(max_workers: int) -> Iterator[int]:
+def _takes_all_workers(spec: DeploymentSpec) -> bool:
+    """Whether each instance takes all named workers, and so as many as `max_workers` says."""
+    return spec.placement.all_of and bool(spec.placement.workers)
+
+
+def _gang_sizes(spec: DeploymentSpec) -> Iterator[int]:
+    max_workers = spec.resources.max_workers
+    if _takes_all_workers(spec):
+        yield max_workers
+        return
     yield from range(1, min(max_workers, _EVERY_GANG_UP_TO) + 1)
     size = 2 * _EVERY_GANG_UP_TO
     while size < max_workers:

@@ -49,9 +49,8 @@ class CustomEngine(SingleEngine):
         return Compatibility()
 
     def gpu_counts(self, spec: DeploymentSpec) -> tuple[int, ...]:
-        """One GPU if the spec asks for GPU memory or a whole GPU, else none."""
-        resources = spec.resources
-        return (1,) if resources.gpu_memory != "auto" or resources.exclusive else (0,)
+        """One GPU if the spec names GPUs, or asks for GPU memory, a whole GPU or a kind of GPU; else none."""
+        return (1,) if spec.resources.asks_for_a_gpu or spec.placement.gpus else (0,)
 
     def analysis(self, spec: DeploymentSpec) -> Analysis | None:  # noqa: ARG002 - the same for every spec
         """None: a command has nothing to read."""

@@ -96,7 +96,7 @@ class LlamaCppEngine(SingleEngine):
             )
         layers = _gpu_layers(spec)
         wants_gpus = spec.resources.gpus not in ("auto", 0) or bool(spec.placement.gpus)
-        if layers == 0 and (wants_gpus or spec.resources.gpu_memory != "auto" or spec.resources.exclusive):
+        if layers == 0 and (wants_gpus or spec.resources.asks_for_a_gpu):
             raise SpecError("args.n-gpu-layers: is 0, so no GPU would be used; remove the GPUs or raise it")
         if layers != 0 and spec.resources.gpus == 0:
             raise SpecError("resources.gpus: is 0, but layers would go to a GPU; set args: {n-gpu-layers: 0}")
@@ -146,7 +146,7 @@ class LlamaCppEngine(SingleEngine):
             parts = {"weights": mib(facts.weight_bytes), "cache": mib(cache)}
             return Need(0, host, parts, notes=tuple(notes), context=each, sequences=slots)
         shares = tuple(_share(facts, workload, count, on_gpu) for count in _GPU_COUNTS)
-        if spec.resources.gpus != "auto" or spec.placement.gpus:
+        if spec.resources.gpus != "auto" or spec.takes_all_named_gpus:
             count = spec.resources.gpus if spec.resources.gpus != "auto" else len(spec.placement.gpus)
             shares = (_share(facts, workload, count, on_gpu),)
         return Need(

@@ -6,6 +6,7 @@ from controller.engines.auto import AutoEngine
 from controller.engines.base import Engine, EngineUnsupportedError, SpecError
 from controller.engines.custom import CustomEngine
 from controller.engines.llama_cpp import LlamaCppEngine
+from controller.engines.selection import check_selection
 from controller.engines.sglang import SglangEngine
 from controller.engines.simulated import SimulatedEngine
 from controller.engines.transformers import TransformersEngine
@@ -42,16 +43,5 @@ def validate(spec: DeploymentSpec) -> None:
         raise EngineUnsupportedError("update: rolling is not available in this version; use update: recreate")
     if spec.model is not None and ("{" in spec.model or "}" in spec.model):
         raise SpecError("model: braces are reserved for what the agent fills in; rename the folder")
-    _check_counts(spec)
+    check_selection(spec)
     engine.validate(spec)
-
-
-def _check_counts(spec: DeploymentSpec) -> None:
-    resources, named = spec.resources, len(spec.placement.gpus)
-    count = spec.parallel.world if resources.gpus == "auto" else resources.gpus
-    if named and count is not None and count != named:
-        raise SpecError(
-            f"placement.gpus: names {named} GPUs, the spec needs {count}: count_mismatch; name as many, or remove it"
-        )
-    if resources.gpus == 0 and (resources.gpu_memory != "auto" or resources.exclusive):
-        raise SpecError("resources.gpus: is 0, but gpu_memory or exclusive asks for a GPU; remove one of them")

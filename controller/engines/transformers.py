@@ -64,7 +64,7 @@ class TransformersEngine(SingleEngine):
         refuse_gangs(spec, self.name)
         flags(spec, _RESERVED)
         resources = spec.resources
-        wants_gpus = resources.gpus not in ("auto", 0) or resources.gpu_memory != "auto" or resources.exclusive
+        wants_gpus = resources.gpus not in ("auto", 0) or resources.asks_for_a_gpu
         if _on_cpu(spec) and (wants_gpus or spec.placement.gpus):
             raise SpecError("resources: args.device is cpu, so no GPU would be used; remove the GPUs or args.device")
         if not _on_cpu(spec) and resources.gpus == 0:

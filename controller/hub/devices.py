@@ -46,7 +46,7 @@ async def write_device_change(
             return False
         if isinstance(report, Inventory):
             plan = await write_inventory(connection, worker, report)
-            await sessions.write_host(connection, worker, report.host, gpus_known=plan.gpus_known)
+            await sessions.write_host(connection, worker, report, gpus_known=plan.gpus_known)
         else:
             plan = await write_gpus(connection, worker, report)
             await sessions.write_gpus_known(connection, worker, gpus_known=plan.gpus_known)

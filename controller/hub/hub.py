@@ -9,7 +9,8 @@ from typing import Final
 import structlog
 from aiohttp import web
 
-from controller.hub import handshake
+from controller.hub import agreement, handshake
+from controller.hub.agreement import NoCommonProtocolError
 from controller.hub.command_dispatch import CommandDispatcher, Secrets
 from controller.hub.handshake import HandshakeRefusedError, HandshakeResult, refuse
 from controller.hub.heartbeats import Liveness
@@ -21,11 +22,12 @@ from controller.hub.session import CLOSE_LIMIT_S, Session
 from controller.hub.validate import MalformedMessageError
 from controller.runtime.clock import Clock
 from controller.runtime.database import DATABASE_ERRORS
+from controller.runtime.log_limit import LogLimit
 from controller.store.core.database import Database
 from controller.store.telemetry.partition_maintenance import PartitionMaintenance
 from controller.store.telemetry.partitions import SampleRetention
 from controller.store.workers.sessions import Identity, WorkerGoneError
-from schemas.wire import CONNECT_PATH, JOIN_PATH, MAX_MESSAGE_BYTES, Hello, ReportAck, Welcome
+from schemas.wire import CONNECT_PATH, JOIN_PATH, MAX_MESSAGE_BYTES, SPOKEN, Hello, Protocols, ReportAck, Welcome
 
 log = structlog.get_logger(__name__)
 
@@ -47,6 +49,7 @@ class Hub:
         secrets: the values of secrets by name; unknown names are absent.
         sample_s: the agents' sampling period, in seconds.
         keep: how long samples are kept.
+        spoken: the protocols that it offers to agents.
     """
 
     def __init__(
@@ -58,6 +61,7 @@ class Hub:
         secrets: Secrets,
         sample_s: float,
         keep: SampleRetention,
+        spoken: Protocols = SPOKEN,
     ) -> None:
         self._database = database
         self._clock = clock
@@ -68,6 +72,7 @@ class Hub:
         self._partitions = PartitionMaintenance(database, keep)
         self._samples = SampleWriter(database, clock, self._partitions)
         self._sample_s = sample_s
+        self._spoken = spoken
         self._liveness = Liveness(database, clock, superseded=self._superseded, cut_all=self._cut_all)
         self._messages = MessageHandler(
             database,
@@ -78,6 +83,7 @@ class Hub:
             superseded=self._superseded,
         )
         self._log = log.bind(controller=instance_id)
+        self._refused_logged = LogLimit()
         self._handshakes = 0
         self._open: set[Session] = set()
         self._all_closed = asyncio.Event()
@@ -154,7 +160,11 @@ class Hub:
         if self._closing or self._handshakes >= MAX_HANDSHAKES:
             return refusal(503, "busy", "too many agents connect at once; connect again", retry_after_s=1.0)
         socket = web.WebSocketResponse(
-            heartbeat=PING_S, timeout=CLOSE_LIMIT_S, max_msg_size=MAX_MESSAGE_BYTES, compress=False
+            heartbeat=PING_S,
+            timeout=CLOSE_LIMIT_S,
+            max_msg_size=MAX_MESSAGE_BYTES,
+            compress=False,
+            protocols=agreement.subprotocols(agreement.offered_by(request), self._spoken),
         )
         self._handshakes += 1
         session: Session | None = None
@@ -165,7 +175,9 @@ class Hub:
         except HandshakeRefusedError as error:
             await refuse(request, socket, str(error), final=error.final)
         except DATABASE_ERRORS as error:
-            self._log.warning("agent refused without a database", error=str(error) or type(error).__name__)
+            if (more := self._refused_logged.admit("no database")) is not None:
+                why = str(error) or type(error).__name__
+                self._log.warning("agent refused without a database", error=why, more_before=more)
             if not socket.prepared:
                 return refusal(503, "database_unavailable", NO_DATABASE, retry_after_s=1.0)
             await refuse(request, socket, NO_DATABASE)
@@ -186,9 +198,14 @@ class Hub:
         if identity is None or identity.deleted:
             raise HandshakeRefusedError(_DELETED, final=True)
         try:
-            hello = await handshake.receive_hello(socket)
+            offered = agreement.offered_by(request)
+            agreement.check_offer(offered, self._spoken)
+            hello = await handshake.receive_hello(socket, offered, self._spoken)
             received_s = self._clock.monotonic()
             accepted = await handshake.accept(self._database, identity, hello, request.remote)
+        except NoCommonProtocolError as error:
+            await agreement.record_refusal(self._database, identity, str(error))
+            raise HandshakeRefusedError(str(error)) from error
         except MalformedMessageError as error:
             await handshake.record_malformed(self._database, identity.id, identity.name, error)
             raise HandshakeRefusedError(str(error)) from error
@@ -202,6 +219,7 @@ class Hub:
             number=accepted.session,
             since=accepted.at,
             boot_id=hello.boot_id,
+            protocol=hello.protocol,
             gpus=hello.inventory.gpus,
         )
         session.compare_clocks(received_s, hello.sent_s)

@@ -11,11 +11,12 @@ from pydantic import ValidationError
 
 from controller.runtime.clock import Clock
 from controller.runtime.database import DATABASE_ERRORS
+from controller.runtime.log_limit import LogLimit
 from controller.store.access.tokens import redeem
 from controller.store.core.database import Database
 from controller.store.core.refusals import RefusedError, TokenRefusedError, WorkerNameTakenError
 from schemas.api.envelopes import ErrorBody, ErrorView
-from schemas.wire import JoinRequest
+from schemas.wire import LOWEST_PROTOCOL, JoinRequest, encode
 
 log = structlog.get_logger(__name__)
 
@@ -56,6 +57,7 @@ class JoinHandler:
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._limit = FailureLimit(clock)
+        self._failed_logged = LogLimit()
 
     async def handle(self, request: web.Request) -> web.Response:
         """Answers a join: 200 credential, 400 malformed, 401 bad token, 409 name taken, 429 too many failures."""
@@ -79,12 +81,13 @@ class JoinHandler:
             log.info("join refused", worker=wanted.name, peer=peer, code=error.code)
             return refusal(_status(error), error.code, str(error))
         except DATABASE_ERRORS as error:
-            log.warning("join failed", worker=wanted.name, error=str(error))
+            if (more := self._failed_logged.admit("no database")) is not None:
+                log.warning("join failed", worker=wanted.name, error=str(error), more_before=more)
             return refusal(
                 503, "database_unavailable", "the database is unavailable; try again in a moment", retry_after_s=1.0
             )
         log.info("worker joined", worker=answer.worker, peer=peer)
-        return web.json_response(text=answer.model_dump_json())
+        return web.json_response(text=encode(answer, LOWEST_PROTOCOL))
 
 
 def _status(error: RefusedError) -> int:

@@ -9,7 +9,6 @@ import orjson
 from pydantic import ValidationError
 
 from schemas.wire import (
-    PROTOCOL,
     CommandResult,
     DeviceFacts,
     Goodbye,
@@ -104,11 +103,6 @@ def _without_nul(value: Any) -> Any:
 def _check(message: AgentMessage) -> None:
     match message:
         case Hello():
-            if message.protocol != PROTOCOL:
-                raise MalformedMessageError(
-                    f"protocol: must be {PROTOCOL}, got {message.protocol}; "
-                    "run the same version of gpuward on agent and controller"
-                )
             _text("boot_id", message.boot_id, MAX_NAME)
             _text("agent_version", message.agent_version, MAX_NAME)
             _number("highest_term", message.highest_term, _MAX_BIGINT)

@@ -38,6 +38,7 @@ class Analyses:
         metrics: what is counted.
         hint: called with the uid of a deployment whose analysis has ended.
         on_start: called with the uid of a deployment whose analysis begins; its input may be outdated by then.
+        loop_lag_s: the event loop's worst recent lag, for the log.
     """
 
     def __init__(
@@ -47,10 +48,11 @@ class Analyses:
         metrics: ComputationMetrics,
         hint: Callable[[str], None],
         on_start: Callable[[str], None] = lambda _uid: None,
+        loop_lag_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self._hint = hint
         self._on_start = on_start
-        self._computations = Computations(self._done, clock=clock, metrics=metrics)
+        self._computations = Computations(self._done, clock=clock, metrics=metrics, loop_lag_s=loop_lag_s)
         self._known = ModelCache(clock.monotonic)
         self._running: dict[str, _Running] = {}
         self._finished: dict[str, Finished] = {}

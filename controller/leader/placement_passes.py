@@ -18,7 +18,7 @@ from controller.domain.placement import Ask, Need, Placed, Unplaced
 from controller.leader.inventory_cache import InventoryCache
 from controller.leader.revision_asks import RevisionAsks
 from controller.runtime.clock import Clock
-from controller.scheduling.admission.admit import ReserveTimes, admit, may_reserve
+from controller.scheduling.admission.admit import DEFAULT_RESERVE, ReserveTimes, admit, may_reserve
 from controller.scheduling.inventory.capacity import Inventory
 from controller.store.placement.commit import PlacedStart
 from schemas.api.explain import Explain
@@ -69,7 +69,7 @@ class NewInstance:
 class PlacementPasses:
     """Lives as long as one term."""
 
-    def __init__(self, *, clock: Clock, metrics: PlacementMetrics, reserve: ReserveTimes = ReserveTimes()) -> None:
+    def __init__(self, *, clock: Clock, metrics: PlacementMetrics, reserve: ReserveTimes = DEFAULT_RESERVE) -> None:
         self._clock = clock
         self._reserve = reserve
         self._metrics = metrics

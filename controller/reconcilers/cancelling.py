@@ -1,5 +1,8 @@
 """Cancels analyses whose deployment was deleted or changed: one narrow read, no write.
 
+A deletion that is notified ends its analysis at once (`leading.py`). This finds changed specs, and deletions of which
+no notification arrived, or only before the analysis began.
+
 The instances' step would cancel them too. But it takes hundreds of deployments together, reads all their rows and waits
 for locks, and an obsolete computation must not wait for that. What was read may be outdated when it is acted on, so
 only a tombstone and a newer revision count here, which cannot be undone. Stops are left to that step.

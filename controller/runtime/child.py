@@ -9,6 +9,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +87,14 @@ class ChildError(ChildFailure):
         self.retryable = retryable
 
 
-async def run_child(target: str, payload: Any, *, deadline_s: float, memory_bytes: int) -> Any:
+async def run_child(
+    target: str,
+    payload: Any,
+    *,
+    deadline_s: float,
+    memory_bytes: int,
+    on_start: Callable[[Callable[[], None]], None] = lambda _kill: None,
+) -> Any:
     """Call `target` with `payload` in a fresh process and return its result.
 
     The process has its own session and group, `memory_bytes` of address space and a reduced environment. It starts no
@@ -96,6 +105,7 @@ async def run_child(target: str, payload: Any, *, deadline_s: float, memory_byte
         payload: a JSON value.
         deadline_s: seconds, including the start of the process.
         memory_bytes: address space (RLIMIT_AS); an interpreter alone takes about 32 MiB.
+        on_start: gets a function that kills the child's group at once. A cancel of this call does so a little later.
 
     Raises:
         ValueError: `target` is not of the form "module:function", or the payload is too large or not JSON.
@@ -109,6 +119,7 @@ async def run_child(target: str, payload: Any, *, deadline_s: float, memory_byte
     process = _start(memory_bytes)
     pipes: ChildPipes | None = None
     try:
+        on_start(partial(_kill, process))
         pipes = ChildPipes(process, request, max_answer_bytes=MAX_FRAME_BYTES, stderr_tail_bytes=_STDERR_TAIL_BYTES)
         async with asyncio.timeout(deadline_s):
             answer = await pipes.answer()
@@ -223,6 +234,11 @@ async def _end(process: subprocess.Popen[bytes]) -> None:
         pause_s = min(2 * pause_s, _POLL_LAST_S)
     if cancelled is not None:
         raise cancelled
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    if process.returncode is None:  # not reaped yet, so no other group can have this number
+        _signal_group(process.pid, signal.SIGKILL)
 
 
 def _signal_group(pgid: int, number: int) -> bool:

@@ -17,7 +17,7 @@ from controller.runtime.child import run_child
 from controller.runtime.clock import Clock
 from controller.runtime.outcome import RetryableError
 from controller.runtime.slot_queue import SlotQueue
-from controller.runtime.slots import Computation, SlotKind, Slots, Work
+from controller.runtime.slots import Cancelled, Computation, SlotKind, Slots, Work
 from controller.runtime.tasks import end_tasks
 
 log = structlog.get_logger(__name__)
@@ -26,6 +26,7 @@ LIFO_SLICE_S = 0.75
 # Cancels come in bursts, and the next computations in the queue are likely to be cancelled next. In a burst of
 # deletes, starting a new child for each of them at once cost the loop more than all other work.
 REFILL_PAUSE_S = 0.1
+LATE_S = 0.1  # a computation must be gone this soon after the commit that made it obsolete
 _CLOSE_LIMIT_S = 15.0
 
 CountOutcome: TypeAlias = Literal["started", "completed", "cancelled", "failed"]
@@ -65,6 +66,7 @@ class Computations:
         slice_s: the LIFO slot's time slice, in seconds.
         refill_pause_s: how long the slots of cancelled computations stay empty, in seconds.
         runner: runs one computation until it is done or cancelled; called as `run_child` is.
+        loop_lag_s: the event loop's worst recent lag in seconds, for the log.
     """
 
     def __init__(
@@ -78,6 +80,7 @@ class Computations:
         slice_s: float = LIFO_SLICE_S,
         refill_pause_s: float = REFILL_PAUSE_S,
         runner: Runner = run_child,
+        loop_lag_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
         size = 2 * len(os.sched_getaffinity(0)) if pool_size is None else pool_size
         if size < 1:
@@ -90,6 +93,7 @@ class Computations:
         self._refill_pause_s = refill_pause_s
         self._pause: asyncio.TimerHandle | None = None
         self._runner = runner
+        self._loop_lag_s = loop_lag_s
         self._arrivals = count()
         self._slots = Slots(size)
         self._queue: SlotQueue[Computation] = SlotQueue()
@@ -147,11 +151,13 @@ class Computations:
             return
         # From here on the same hash is a new computation: no owner may be added to this one.
         del self._by_hash[computation.work.input_hash]
-        computation.committed_at = committed_at
+        computation.cancelled = Cancelled(committed_at, known_at=self._clock.now())
         if computation.task is None:
             self._queue.remove(computation.arrival)
             self._count_cancelled(computation)
         else:
+            if computation.kill is not None:
+                computation.kill()  # the task would do it, but only when the loop gets to it
             computation.task.cancel()
 
     async def aclose(self) -> None:
@@ -202,7 +208,13 @@ class Computations:
         computation.slot = slot
         computation.requeued = computation.slice_over = False
         computation.task = asyncio.create_task(
-            self._runner(work.target, work.payload, deadline_s=work.deadline_s, memory_bytes=work.memory_bytes),
+            self._runner(
+                work.target,
+                work.payload,
+                deadline_s=work.deadline_s,
+                memory_bytes=work.memory_bytes,
+                on_start=partial(setattr, computation, "kill"),
+            ),
             name=f"computation-{work.purpose}-{work.input_hash}",
         )
         if slot is SlotKind.LIFO:
@@ -236,7 +248,7 @@ class Computations:
     def _ended(self, computation: Computation, task: asyncio.Task[Any]) -> None:
         """A child is gone: free its slot and report its result to the owners."""
         self._make_fifo(computation)
-        computation.task = None
+        computation.task = computation.kill = None
         self._slots.running.discard(computation)
         self._metrics.in_flight(len(self._slots.running))
         owners = list(computation.owners)
@@ -270,5 +282,18 @@ class Computations:
 
     def _count_cancelled(self, computation: Computation) -> None:
         self._metrics.count(computation.work.purpose, "cancelled")
-        if computation.committed_at is not None:
-            self._metrics.cancel_seconds((self._clock.now() - computation.committed_at).total_seconds())
+        cancelled = computation.cancelled
+        if cancelled is None or cancelled.committed_at is None:
+            return
+        gone_at = self._clock.now()
+        took_s = (gone_at - cancelled.committed_at).total_seconds()
+        self._metrics.cancel_seconds(took_s)
+        if took_s > LATE_S:
+            log.info(
+                "computation was cancelled late",
+                input_hash=computation.work.input_hash,
+                took_ms=round(1000 * took_s),
+                commit_to_known_ms=round(1000 * (cancelled.known_at - cancelled.committed_at).total_seconds()),
+                known_to_gone_ms=round(1000 * (gone_at - cancelled.known_at).total_seconds()),
+                loop_lag_ms=round(1000 * self._loop_lag_s()),
+            )

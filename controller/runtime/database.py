@@ -30,3 +30,17 @@ TRANSIENT_ERRORS: tuple[type[Exception], ...] = (
     asyncpg.TransactionRollbackError,
     asyncpg.LockNotAvailableError,
 )
+
+# Classes of SQLSTATE (and two whole codes) that say that the server, its state or our rights are at fault, whatever
+# the statement was: connection, transaction state (a standby is read-only), authorization, missing database, rollback,
+# resources, object state, operator, system and internal errors; missing rights, and a schema that is not there.
+_TROUBLE_STATES = ("08", "25", "28", "3D", "40", "53", "55", "57", "58", "F0", "XX", "42501", "42P01")
+
+
+def is_database_trouble(error: BaseException) -> bool:
+    """Whether the database or the way to it failed. Other errors of the driver are bugs in a statement of ours."""
+    if isinstance(error, asyncpg.PostgresError):
+        return (error.sqlstate or "").startswith(_TROUBLE_STATES)
+    if isinstance(error, asyncpg.InterfaceError):
+        return not isinstance(error, ValueError)  # an argument of a wrong type or size
+    return isinstance(error, (OSError, TimeoutError, asyncpg.InternalClientError))

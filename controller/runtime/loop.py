@@ -12,7 +12,7 @@ from typing import Generic
 import structlog
 
 from controller.runtime.clock import Clock
-from controller.runtime.database import TRANSIENT_ERRORS
+from controller.runtime.database import TRANSIENT_ERRORS, is_database_trouble
 from controller.runtime.outcome import (
     Done,
     Outcome,
@@ -161,8 +161,9 @@ class ReconcileLoop(Generic[K]):
             if deadline.expired():
                 failure = Retry(f"the step took longer than {self._settings.step_timeout_s:g} s", "StepTimeout")
         except Exception as error:
-            # Not classified: most likely a bug, so the trace is logged.
-            log.exception("reconcile step failed unexpectedly", keys=len(keys))
+            if not is_database_trouble(error):
+                # Not classified: most likely a bug, so the trace is logged.
+                log.exception("reconcile step failed unexpectedly", keys=len(keys))
             failure = Retry(_sentence(error), type(error).__name__)
         return dict.fromkeys(keys, failure) if last_resort else None
 

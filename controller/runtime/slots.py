@@ -1,7 +1,7 @@
 """A computation from admission to its end, and the slots that limit how many run. Pure bookkeeping."""
 
 import asyncio
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
@@ -29,6 +29,14 @@ class Work:
     memory_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """When a computation became obsolete, and when that was known here."""
+
+    committed_at: datetime | None
+    known_at: datetime
+
+
 class SlotKind(Enum):
     """The order in which a slot takes computations: oldest first, or newest first with a time slice."""
 
@@ -48,7 +56,8 @@ class Computation:
     slice_timer: asyncio.TimerHandle | None = None
     slice_over: bool = False
     requeued: bool = False  # its child is killed, and it goes back to the queue
-    committed_at: datetime | None = None
+    kill: Callable[[], None] | None = None  # ends its child at once
+    cancelled: "Cancelled | None" = None
 
 
 @dataclass(slots=True)

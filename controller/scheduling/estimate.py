@@ -10,6 +10,7 @@ from typing import Any, Final, Protocol
 from controller.domain.placement import Ask, Compatibility, Layout, Need, Share
 from controller.domain.splits import Split, indivisible, splits
 from schemas.manifest.deployment import DeploymentSpec
+from schemas.manifest.gpu_requirements import capability_bounds
 from schemas.placement_reasons import Reason
 
 _CPU_MILLI: Final = 1000
@@ -93,6 +94,11 @@ def _ask(spec: DeploymentSpec, need: Need, engine: EngineFacts, blank: Ask) -> A
         labels=spec.placement.labels,
         workers=spec.placement.workers,
         gpus=spec.placement.gpus,
+        all_workers=spec.placement.all_of and bool(spec.placement.workers),
+        all_gpus=spec.takes_all_named_gpus,
+        gpu_models=resources.gpu_models,
+        min_gpu_mib=0 if resources.min_gpu_memory == "none" else resources.min_gpu_memory,
+        capability_bounds=capability_bounds(resources.compute_capability),
         compatibility=replace(compatibility, min_compute_capability=max(capabilities, default=None)),
         engine=engine.name,
     )
@@ -157,6 +163,7 @@ def _layout(spec: DeploymentSpec, need: Need, split: Split, share: Share) -> Lay
 def input_hash(spec: DeploymentSpec, engine: AnalysingEngine) -> str:
     """SHA-256 of all inputs of the analysis and the need. Equal hashes mean equal needs."""
     work, resources = engine.analysis(spec), spec.resources
+    named = len(spec.placement.gpus) if spec.takes_all_named_gpus else 0
     inputs = {
         "engine": engine.name,
         "model": spec.model,
@@ -164,7 +171,7 @@ def input_hash(spec: DeploymentSpec, engine: AnalysingEngine) -> str:
         "target": None if work is None else work.hashed_as,
         "payload": None if work is None else dict(work.payload),
         "parallel": spec.parallel.model_dump(),
-        "gpus": [resources.gpus, resources.gpu_memory, resources.max_workers, len(spec.placement.gpus)],
+        "gpus": [resources.gpus, resources.gpu_memory, resources.max_workers, named],
         "host_memory": resources.host_memory,
     }
     return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()

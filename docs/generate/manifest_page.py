@@ -6,8 +6,9 @@ from typing import Annotated, Any, Final
 from pydantic import BaseModel, TypeAdapter
 
 from fields import default_of, described, limits_of, type_of
-from schemas.manifest.deployment import DeploymentManifest, Parallel, Placement, Probe, Resources, SecretRef
+from schemas.manifest.deployment import DeploymentManifest, Probe, SecretRef
 from schemas.manifest.policy import PolicyManifest, UtilizationPolicy, Webhook
+from schemas.manifest.resources import Parallel, Placement, Resources
 from schemas.simulated import SimulatedGpu, SimulatedHosts, SimulatedReserve, SimulatedWorker
 from tables import code, one_line, sentence, table
 

@@ -5,12 +5,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from schemas.base import View, Wire
+from schemas.base import Strict, View
 
 MAX_DEMANDS = 100
 
 
-class DefragBody(Wire):
+class DefragBody(Strict):
     """Body of `POST /defrag`. Pending instances are always considered first, then those of `manifests`."""
 
     apply: bool = False

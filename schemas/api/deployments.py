@@ -46,7 +46,7 @@ class DeploymentStatus(View):
 
 
 class DeploymentView(View):
-    """A deployment."""
+    """A deployment. `warnings` are about what an apply has just written; empty in all other answers."""
 
     kind: Literal["Deployment"] = "Deployment"
     name: str
@@ -56,3 +56,4 @@ class DeploymentView(View):
     deleted_at: datetime | None = None
     spec: DeploymentSpec
     status: DeploymentStatus
+    warnings: list[str] = []

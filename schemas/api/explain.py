@@ -31,6 +31,7 @@ class Explain(View):
         nearest: the worker that came closest.
         gpus: how many GPUs were checked.
         unknown: selected workers and GPUs that do not exist.
+        ambiguous: selected GPUs whose name means several, each with what to write instead.
         note: about the queue: for which instance capacity is reserved, or what is preempted.
         tried: layouts for which there would be workers, if the model had another shape. Only in answers on demand.
         advice: what would make the instance fit; the scheduler has tried each line. Only in answers on demand.
@@ -43,6 +44,7 @@ class Explain(View):
     nearest: NearestMiss | None = None
     gpus: int = 0
     unknown: list[str] = []
+    ambiguous: list[str] = []
     note: str = ""
     tried: list[TriedLayout] = []
     advice: list[str] = []

@@ -31,4 +31,5 @@ class PlanView(View):
     items: list[PlanItem]
     changes: dict[str, Literal["create", "replace", "update", "unchanged"]] = {}
     policy_changes: dict[str, Literal["create", "update", "unchanged"]] = {}
+    warnings: list[str] = []  # such as unknown names of workers and GPUs; each begins with the deployment
     policies: dict[str, PlannedPolicy] = {}  # the effective policy of each deployment; a missing key means none

@@ -3,27 +3,27 @@
 import re
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from schemas.base import Wire
-from schemas.fields import Name, ScalarText, Text, Whole, no_flag
+from schemas.base import Strict
+from schemas.fields import Name, ScalarText, Text, Whole
 from schemas.manifest.policy import NO_POLICY, UtilizationPolicy
-from schemas.quantities import Seconds, SizeMibOrAuto, SizeMibOrAutoOrAll
+from schemas.manifest.resources import Parallel, Placement, Resources
+from schemas.quantities import Seconds
 
 MAX_REPLICAS: Final = 100_000
-MAX_GPUS: Final = 4096
 _ENV_NAME: Final = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
 _PLACEHOLDER: Final = re.compile(r"\{([a-z_]+)\}")
 _KNOWN_PLACEHOLDERS: Final = frozenset({"port", "model", "gpu_count"})
 
 
-class SecretRef(Wire):
+class SecretRef(Strict):
     """A reference to a stored secret. The value is read when a command is dispatched and never returned."""
 
     secret: Name = Field(description="Name of the stored secret, as given to `gpuward secret set`.")
 
 
-class Probe(Wire):
+class Probe(Strict):
     """The health check of an instance: HTTP GET on its port. A 2xx status is healthy."""
 
     path: Annotated[str, Field(pattern=r"^/[^\s]*$", max_length=1024)] = Field(
@@ -45,106 +45,11 @@ class Probe(Wire):
         return value
 
 
-class Resources(Wire):
-    """The resources that one instance claims."""
-
-    gpus: Annotated[Whole, Field(ge=0, le=MAX_GPUS)] | Literal["auto"] = Field(
-        "auto",
-        description="GPUs of one instance, over all its workers. `auto`: as many as the model needs. "
-        "For a custom command `auto` is 1 if `gpu_memory` or `exclusive` asks for a GPU, else 0.",
-    )
-    gpu_memory: SizeMibOrAutoOrAll = Field(
-        "auto",
-        description="Memory to claim on each GPU, such as `20GiB`. `auto`: the estimate for the model, "
-        "or whole GPUs if there is no estimate. `all`: whole GPUs.",
-    )
-    exclusive: bool = Field(
-        default=False, description="Claim whole GPUs that no other instance shares. `gpu_memory: all` does the same."
-    )
-    max_workers: Annotated[Whole, Field(ge=1, le=1024)] = Field(
-        1,
-        description="Most workers over which one instance may be spread. "
-        "Values above 1 need an engine that can span hosts.",
-    )
-    host_memory: SizeMibOrAuto = Field(
-        "auto",
-        description="Main memory to claim on each worker of the instance, such as `16GiB`. "
-        "`auto`: the estimate of the engine; none for a custom command.",
-    )
-    cpus: Annotated[float, BeforeValidator(no_flag), Field(ge=0, le=65536)] | Literal["auto"] = Field(
-        "auto", description="CPU cores to claim on each worker of the instance; fractions are allowed. `auto`: none."
-    )
-
-    @field_validator("gpu_memory")
-    @classmethod
-    def _some_memory(cls, value: int | str) -> int | str:
-        if value == 0:
-            raise ValueError("must be more than 0; write a size such as 20GiB, or remove it")
-        return value
-
-
-Degree = Annotated[Whole, Field(ge=1, le=MAX_GPUS)] | Literal["auto"]
-
-
-class Parallel(Wire):
-    """Degrees of parallelism. If one is stated, the others default to 1 and their product is the number of GPUs."""
-
-    tp: Degree = Field(
-        "auto",
-        description="Tensor parallelism: GPUs that split each layer. "
-        "`auto`: chosen with the placement, or 1 if another degree is stated.",
-    )
-    pp: Degree = Field(
-        "auto",
-        description="Pipeline parallelism: GPUs that hold different layers. "
-        "`auto`: chosen with the placement, or 1 if another degree is stated.",
-    )
-    dp: Degree = Field("auto", description="Data parallelism: copies of the model inside one instance. `auto`: 1.")
-
-    @property
-    def world(self) -> int | None:
-        """The number of GPUs that the stated degrees need together; None if none is stated."""
-        stated = [d for d in (self.tp, self.pp, self.dp) if d != "auto"]
-        if not stated:
-            return None
-        world = 1
-        for degree in stated:
-            world *= degree
-        return world
-
-
-class Placement(Wire):
-    """Where an instance may be placed. Manual selection passes the same checks as automatic selection."""
-
-    strategy: Literal["pack", "spread", "least_fragmentation"] = Field(
-        "pack",
-        description="How to choose among the places that fit. `pack` fills used GPUs and workers first. "
-        "`spread` puts replicas on different workers. "
-        "`least_fragmentation` keeps free GPUs usable for the usual demand.",
-    )
-    labels: Annotated[dict[Text, ScalarText], Field(max_length=64)] = Field(
-        {}, description="Labels that the worker must have, such as `{zone: a}`. Empty: any worker."
-    )
-    workers: Annotated[tuple[Text, ...], Field(max_length=1024)] = Field(
-        (), description="Names of the only workers to use. Empty: any worker."
-    )
-    gpus: Annotated[tuple[Text, ...], Field(max_length=MAX_GPUS)] = Field(
-        (), description="The only GPUs to use, each as its UUID or as `worker:index`. Empty: any GPU."
-    )
-
-    @field_validator("gpus")
-    @classmethod
-    def _distinct_gpus(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        if len(set(value)) != len(value):
-            raise ValueError("lists the same GPU twice; remove one")
-        return value
-
-
 MODEL_PATTERN: Final = r"^(hf:[\w.-]+(/[\w.-]+)?(@[\w./-]+)?|path:/.*|gguf:/.*)$"
 ArgValue = bool | int | float | str | list[Any] | None
 
 
-class DeploymentSpec(Wire):
+class DeploymentSpec(Strict):
     """The spec of a `Deployment`: every field of the manifest except kind and name."""
 
     model: Annotated[Text, Field(pattern=MODEL_PATTERN)] | None = Field(
@@ -279,6 +184,18 @@ class DeploymentSpec(Wire):
                 f"parallel: tp x pp x dp is {world}, but resources.gpus is {gpus} (count_mismatch); make them equal"
             )
         return self
+
+    @property
+    def gpus_stated(self) -> int | None:
+        """The number of GPUs of one instance, as `resources.gpus` or `parallel` states it; None: neither does."""
+        gpus = self.resources.gpus
+        return self.parallel.world if gpus == "auto" else gpus
+
+    @property
+    def takes_all_named_gpus(self) -> bool:
+        """Whether each instance takes all GPUs that `placement.gpus` names. Otherwise they are a pool."""
+        named = len(self.placement.gpus)
+        return named > 0 and (self.placement.all_of or self.gpus_stated == named)
 
 
 # A change of these fields keeps running instances as they are. Any other change makes a revision.

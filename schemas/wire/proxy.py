@@ -1,7 +1,24 @@
 """The agent's proxy: paths and headers. Every request carries Authorization: Bearer <proxy_secret>."""
 
+from collections.abc import Iterable
 from typing import Final
 
 PROXY_ENGINE_PREFIX: Final = "/engines"  # /engines/{instance}/{path...}
 PROXY_LOGS_PREFIX: Final = "/logs"  # /logs/{instance}?tail=N&follow=1&previous=1
-PROXY_REFUSAL_HEADER: Final = "X-Gpuward-Refusal"  # only on the proxy's own answers, never on an engine's
+# Marks of the agent on its own answers. It strips headers with their prefix from the engines', which cannot forge them.
+OUR_HEADERS: Final = "x-gpuward-"
+PROXY_REFUSAL_HEADER: Final = "X-Gpuward-Refusal"  # no byte went to the engine; the value is a code
+PROXY_OUTCOME_HEADER: Final = "X-Gpuward-Outcome"  # the engine may have seen the request: engine_died, timed_out
+# Headers of one connection only (RFC 9110, 7.6.1).
+HOP_BY_HOP: Final = frozenset({
+    "connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer",
+    "transfer-encoding", "upgrade",
+})  # fmt: skip
+
+
+def end_to_end(headers: Iterable[tuple[str, str]], dropped: frozenset[str]) -> list[tuple[str, str]]:
+    """The headers that go on to the next hop: without these (in lower case), ours, and those that Connection names."""
+    given = [(name, name.lower(), value) for name, value in headers]
+    named = {one.strip().lower() for _, low, value in given if low == "connection" for one in value.split(",")}
+    gone = dropped | named
+    return [(name, value) for name, low, value in given if low not in gone and not low.startswith(OUR_HEADERS)]

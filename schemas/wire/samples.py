@@ -2,7 +2,7 @@
 
 from typing import Final, Literal
 
-from schemas.base import Wire
+from schemas.wire.base import Wire
 
 SAMPLE_S: Final = 10.0
 

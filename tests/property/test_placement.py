@@ -11,9 +11,10 @@ from controller.domain.holdings import InstanceLoad
 from controller.domain.placement import Ask, Compatibility, Decision, Layout, Placed, Unplaced
 from controller.scheduling.inventory.capacity import Inventory
 from controller.scheduling.search.place import place
+from schemas.manifest.gpu_requirements import CapabilityBound
 from support.builders.fleet import GIB, Fleet, gpus_of
 
-SIZES = st.sampled_from([8 * GIB, 16 * GIB, 24 * GIB])
+SIZES = st.sampled_from([8 * GIB, 16 * GIB, 16 * GIB + 600, 17 * GIB, 24 * GIB])
 PLATFORM = Compatibility(os=frozenset({"linux"}), min_driver=(525,), min_compute_capability=(7, 0))
 
 
@@ -63,7 +64,12 @@ SHAPES: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
         "deployment_uid": st.sampled_from(["d", "e"]),
         "labels": st.sampled_from([{}, {}, {"zone": "a"}]),
         "workers": st.sampled_from([(), (), (), ("w0",), ("w0", "w1"), ("w9",)]),
-        "gpus": st.sampled_from([(), (), (), ("w0:0",), ("w0/0", "w0:1"), ("w1:7",)]),
+        "gpus": st.sampled_from([(), (), (), ("w0:0",), ("w0/0", "w0:1"), ("w1:7",), ("w0:0", "w1:1", "w2:0", "x:0")]),
+        "all_gpus": st.booleans(),
+        "all_workers": st.booleans(),
+        "gpu_models": st.sampled_from([(), (), ("h",)]),
+        "min_gpu_mib": st.sampled_from([0, 0, 16 * GIB]),
+        "capability_bounds": st.sampled_from([(), (), (CapabilityBound(">=", (8, 0)),)]),
         "compatibility": st.sampled_from([Compatibility(), PLATFORM]),
         "avoid_workers": st.sampled_from([frozenset(), frozenset({"id-w0"})]),
     }
@@ -97,12 +103,16 @@ def test_no_overcommit_and_exclusive_claims_are_alone(fleet: Fleet, wanted: list
         for rank in range(len(workers)):
             own = decision.of_rank(rank)
             assert [c.position for c in own] == list(range(len(own)))
-            assert ask.gpus or len(own) - 1 == decision.layout.gpus // len(workers)
+            assert (ask.gpus and ask.all_gpus) or len(own) - 1 == decision.layout.gpus // len(workers)
         for claim in decision.claims:
             device = fleet.devices[claim.device]
             assert device.worker_id == decision.workers[claim.rank]
             assert device.healthy
             assert not device.mig_mode
+            if device.kind == "gpu":
+                assert device.memory_mib >= ask.min_gpu_mib
+                assert not ask.gpu_models or device.model == "H"
+                assert all(bound.allows(device.compute_capability) for bound in ask.capability_bounds)
             assert not claim.exclusive or claim.memory_mib == device.memory_mib
             claimed[claim.device] += claim.memory_mib
             cpu[claim.device] += claim.cpu_milli
@@ -139,9 +149,11 @@ def test_manual_and_automatic_selection_agree(fleet: Fleet, wanted: list[Ask]) -
     automatic = place(fleet.inventory(), [ask])[0]
     if isinstance(automatic, Placed):
         names = tuple(worker.removeprefix("id-") for worker in automatic.workers)
-        named = replace(ask, gpus=tuple(gpus_of(automatic)), layouts=(automatic.layout,))
+        gpus, all_gpus = tuple(gpus_of(automatic)) or ask.gpus, automatic.layout.gpus > 0
+        named = replace(ask, gpus=gpus, layouts=(automatic.layout,), all_gpus=all_gpus, all_workers=False)
         assert place(fleet.inventory(), [replace(ask, workers=tuple({*ask.workers, *names}))])[0] == automatic
         assert place(fleet.inventory(), [named])[0] == automatic
+        assert place(fleet.inventory(), [replace(named, all_gpus=False)])[0] == automatic
         return
     for name in fleet.workers:  # what does not fit automatically does not fit by naming it
         if not ask.workers and not ask.gpus:
@@ -165,7 +177,7 @@ def test_a_worker_named_by_hand_is_rejected_for_the_same_reason(fleet: Fleet, wa
             assert by_name == automatic
         gpus = tuple(d.uuid for d in fleet.devices.values() if d.kind == "gpu")
         if gpus and all(one.gpus == len(gpus) and one.workers == 1 for one in ask.layouts):
-            assert place(fleet.inventory(), [replace(ask, gpus=gpus)])[0] == automatic
+            assert place(fleet.inventory(), [replace(ask, gpus=gpus, all_gpus=True)])[0] == automatic
 
 
 @given(fleets(), asks())
@@ -225,3 +237,17 @@ def _committed(fleet: Fleet, wanted: list[Ask], decisions: list[Decision]) -> In
     fresh = fleet.inventory()
     fresh.upsert_load(loads)
     return fresh
+
+
+@given(fleets(), fleets(), asks())
+def test_one_more_worker_never_hinders(fleet: Fleet, others: Fleet, wanted: list[Ask]) -> None:
+    """An ask that fits still fits after a worker has joined, and where there was no other way, on the same GPUs."""
+    before = [place(fleet.inventory(), [ask])[0] for ask in wanted]
+    for name in list(others.workers)[:1]:
+        joined = replace(others.workers[name], id="id-new", name="new")
+        fleet.workers["new"] = joined
+        for uuid, device in others.devices.items():
+            if device.worker_id == f"id-{name}":
+                fleet.devices[f"new/{uuid}"] = replace(device, uuid=f"new/{uuid}", worker_id="id-new")
+    for ask, decision in zip(wanted, before, strict=True):
+        assert isinstance(place(fleet.inventory(), [ask])[0], Placed) or isinstance(decision, Unplaced)

@@ -123,3 +123,32 @@ async def test_a_cancel_does_not_wait_for_a_step(db: Database) -> None:
         if sample.name == "gpuward_computation_cancel_seconds_count"
     ]
     assert cancelled == 1
+
+
+async def test_a_deletion_ends_a_computation_without_a_read(db: Database) -> None:
+    """No read of revisions returns meanwhile, so only the notification itself can have ended it."""
+    registry = CollectorRegistry()
+
+    def in_flight() -> float | None:
+        return registry.get_sample_value("gpuward_computations_in_flight")
+
+    async with leading(db, Metrics(registry)):
+        await apply_spec(db, "slow", spec())
+        await until(lambda: in_flight() == 1)
+        async with db.connection() as blocker, blocker.transaction():
+            await blocker.execute("lock table revisions in access exclusive mode")
+            deleting = asyncio.create_task(deployments.delete(db, "slow"))
+            await until(lambda: in_flight() == 0, STEPS_HANG_S / 2)
+        await deleting
+
+
+async def test_a_malformed_notification_of_a_deletion_ends_nothing(db: Database) -> None:
+    registry = CollectorRegistry()
+    async with leading(db, Metrics(registry)):
+        uid = (await apply_spec(db, "slow", spec())).view.uid
+        await until(lambda: registry.get_sample_value("gpuward_computations_in_flight") == 1)
+        async with db.connection() as c:
+            for payload in ("gone", "gone *", f"gone {uid}", f"gone {uid}@soon", f"gone {uid}@1e400", "gone @1.5"):
+                await c.execute("select pg_notify('gpuward', $1)", payload)
+        await asyncio.sleep(0.3)
+        assert registry.get_sample_value("gpuward_computations_in_flight") == 1

@@ -24,7 +24,7 @@ class Children:
         self.started: list[float] = []
         self.kills = 0
 
-    async def run(self, _target: str, payload: Any, *, deadline_s: float, memory_bytes: int) -> Any:
+    async def run(self, _target: str, payload: Any, *, deadline_s: float, memory_bytes: int, **_: Any) -> Any:
         assert deadline_s > 0
         assert memory_bytes > 0
         self.started.append(payload)

@@ -4,11 +4,19 @@ import asyncio
 
 import pytest
 
-from controller.store.access.keys import KeyRing, create_first_key, create_key, list_keys, revoke_key
+from controller.store.access.keys import (
+    create_first_key,
+    create_key,
+    find_keys,
+    hash_secret,
+    list_keys,
+    read_keys,
+    revoke_key,
+)
 from controller.store.access.secrets import delete_secret, put_secret, resolve_secrets
 from controller.store.access.tokens import create_token, list_tokens, redeem, revoke_token
 from controller.store.core.database import Database
-from controller.store.core.refusals import NotFoundError, TokenRefusedError, WorkerNameTakenError
+from controller.store.core.refusals import LastAdminKeyError, NotFoundError, TokenRefusedError, WorkerNameTakenError
 from controller.store.workers.maintenance import delete_worker
 from support.database.ledger import rows
 
@@ -19,37 +27,55 @@ async def test_a_key_is_stored_as_its_hash_alone(migrated: Database) -> None:
     assert made.key.startswith("gpw_")
     assert made.key.encode() not in row["hash"]
     assert len(row["hash"]) == 32
-    principal = await KeyRing(migrated).authenticate(made.key)
-    assert principal is not None
+    async with migrated.connection() as connection:
+        found = await find_keys(connection, [hash_secret(made.key), hash_secret("gpw_other")])
+        assert found == await read_keys(connection)
+    principal = found[hash_secret(made.key)]
     assert (principal.name, principal.role, principal.key_id) == ("dashboard", "viewer", made.id)
     (listed,) = await list_keys(migrated)
     assert not hasattr(listed, "key")
 
 
-@pytest.mark.parametrize("key", ["", "gpw_", "gpw_wrong", "x" * 100_000, "gpj_abc", "gpw_\x00"])
-async def test_an_invalid_key_has_no_principal(migrated: Database, key: str) -> None:
-    assert await KeyRing(migrated).authenticate(key) is None
-
-
-async def test_a_revoked_key_ends_within_the_cache_time(migrated: Database) -> None:
-    now = 0.0
-    ring = KeyRing(migrated, ttl_s=3.0, monotonic=lambda: now)
-    made = await create_key(migrated, "admin")
-    assert await ring.authenticate(made.key) is not None
+async def test_a_revoked_key_is_no_longer_read(migrated: Database) -> None:
+    made, _ = await create_key(migrated, "admin"), await create_key(migrated, "admin")
     first = await revoke_key(migrated, made.id)
     assert (await revoke_key(migrated, made.id)).revoked_at == first.revoked_at
-    now = 2.9
-    assert await ring.authenticate(made.key) is not None, "remembered"
-    now = 3.0
-    assert await ring.authenticate(made.key) is None
+    async with migrated.connection() as connection:
+        assert hash_secret(made.key) not in await read_keys(connection)
+        assert await find_keys(connection, [hash_secret(made.key)]) == {}
     with pytest.raises(NotFoundError):
         await revoke_key(migrated, "no-uuid")
+
+
+async def test_the_last_administrators_key_stays(migrated: Database) -> None:
+    first, second = await create_key(migrated, "admin", name="a"), await create_key(migrated, "admin", name="b")
+    operator = await create_key(migrated, "operator")
+    await revoke_key(migrated, first.id)
+    with pytest.raises(LastAdminKeyError, match="gpuward key create --role admin"):
+        await revoke_key(migrated, second.id)
+    await revoke_key(migrated, first.id)  # once more, which changes nothing
+    await revoke_key(migrated, operator.id)
+    third = await create_key(migrated, "admin")
+    await revoke_key(migrated, second.id)
+    async with migrated.connection() as connection:
+        assert {one.key_id for one in (await read_keys(connection)).values()} == {third.id}
+
+
+async def test_of_revocations_that_meet_one_is_refused(migrated: Database) -> None:
+    for _ in range(5):
+        await create_key(migrated, "admin")
+        await create_key(migrated, "admin")
+        valid = [one.id for one in await list_keys(migrated) if one.revoked_at is None]
+        answers = await asyncio.gather(*(revoke_key(migrated, one) for one in valid), return_exceptions=True)
+        assert [type(answer) for answer in answers if isinstance(answer, BaseException)] == [LastAdminKeyError]
+        assert len([one for one in await list_keys(migrated) if one.revoked_at is None]) == 1
 
 
 async def test_concurrent_starts_create_one_first_key(migrated: Database) -> None:
     made = await asyncio.gather(*(create_first_key(migrated) for _ in range(4)))
     (only,) = [key for key in made if key is not None]
     assert only.role == "admin"
+    await create_key(migrated, "admin")
     await revoke_key(migrated, only.id)
     assert await create_first_key(migrated) is None
 

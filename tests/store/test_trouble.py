@@ -1,6 +1,8 @@
 """Database errors are the driver's own everywhere: in ORM sessions and in the gateway's refresh."""
 
 import asyncio
+import socket
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -16,6 +18,50 @@ from controller.api.gateway.live_routes import LiveRoutes
 from controller.runtime.database import DATABASE_ERRORS
 from controller.store.access.tokens import create_token
 from controller.store.core.database import TRANSACTION_TIMEOUT, Database
+
+TROUBLE = (
+    socket.gaierror(-2, "Name or service not known"),
+    ConnectionRefusedError(111, "refused"),
+    OSError(24, "Too many open files"),
+    ssl.SSLError("handshake"),
+    TimeoutError(),
+    asyncpg.InterfaceError("pool is closing"),
+    asyncpg.InternalClientError("cut"),
+    asyncpg.TooManyConnectionsError("53300"),
+    asyncpg.CannotConnectNowError("57P03"),
+    asyncpg.AdminShutdownError("57P01"),
+    asyncpg.QueryCanceledError("57014"),
+    asyncpg.DeadlockDetectedError("40P01"),
+    asyncpg.LockNotAvailableError("55P03"),
+    asyncpg.ReadOnlySQLTransactionError("25006"),
+    asyncpg.InvalidPasswordError("28P01"),
+    asyncpg.InvalidCatalogNameError("3D000"),
+    asyncpg.InsufficientPrivilegeError("42501"),
+    asyncpg.UndefinedTableError("42P01"),
+    asyncpg.DiskFullError("53100"),
+    asyncpg.PostgresIOError("58030"),
+    asyncpg.InternalServerError("XX000"),
+)
+BUGS = (
+    asyncpg.UndefinedColumnError("42703"),
+    asyncpg.PostgresSyntaxError("42601"),
+    asyncpg.CheckViolationError("23514"),
+    asyncpg.exceptions.DataError("an argument of ours"),
+    KeyError("x"),
+)
+
+
+@pytest.mark.parametrize("error", TROUBLE, ids=lambda error: type(error).__name__)
+def test_trouble_of_the_database_is_503(error: Exception) -> None:
+    known = as_api_error(error)
+    assert known is not None
+    assert known.status == 503
+    assert known.headers["Retry-After"]
+
+
+@pytest.mark.parametrize("error", BUGS, ids=lambda error: type(error).__name__)
+def test_a_bug_is_not_taken_for_trouble(error: Exception) -> None:
+    assert as_api_error(error) is None
 
 
 async def test_a_session_raises_what_the_driver_raised(migrated: Database) -> None:

@@ -11,10 +11,12 @@ async def listening(
     app: web.Application, *, port: int = 0, shutdown_s: float = 1.0, cancel_handlers: bool = True
 ) -> AsyncIterator[str]:
     """Serves the application until the end of the context; yields HOST:PORT."""
-    runner = web.AppRunner(app, access_log=None, handler_cancellation=cancel_handlers, shutdown_timeout=shutdown_s)
+    runner = web.AppRunner(
+        app, access_log=None, handler_cancellation=cancel_handlers, shutdown_timeout=shutdown_s, auto_decompress=False
+    )
     await runner.setup()
     try:
-        await web.TCPSite(runner, "127.0.0.1", port, reuse_address=True).start()
+        await web.TCPSite(runner, "127.0.0.1", port, reuse_address=True, backlog=4096).start()
         host, bound = runner.addresses[0][:2]
         yield f"{host}:{bound}"
     finally:

@@ -1,6 +1,7 @@
 """A host that is not ready is never used, even if a user chose it. Once it is back, pending instances start."""
 
 import signal
+from typing import Any
 
 from support.processes.cluster import Cluster
 
@@ -15,13 +16,17 @@ async def test_a_silent_host_is_never_used(cluster: Cluster) -> None:
     await cluster.until(lambda: cluster.worker_is("h3", "unreachable"), "h3 is unreachable", 40)
 
     one = {"resources": {"gpus": 1}}
-    await cluster.apply("all-three", **one, placement={"workers": list(HOSTS)})
-    await cluster.apply("two", **one, placement={"workers": ["h1", "h3"]})
-    await cluster.apply("alone", **one, placement={"workers": ["h3"]})
     silent_gpu = next(g["name"] for g in (await cluster.get("/gpus"))["items"] if g["status"]["worker"] == "h3")
+    spanning: dict[str, Any] = {"resources": {"gpus": 2, "max_workers": 2}}
+    await cluster.apply("all-of", **spanning, placement={"workers": ["h1", "h3"], "all_of": True})
+    await cluster.apply("all-gpus", **spanning, placement={"gpus": ["h1:0", silent_gpu]})
+    await cluster.apply("alone", **one, placement={"workers": ["h3"]})
     await cluster.apply("by-gpu", **one, placement={"gpus": [silent_gpu]})
-    await cluster.apply("automatic", replicas=4, **one)
-    await cluster.running("automatic")
+    await cluster.apply("pool", **one, placement={"workers": ["h3", "h2"]})
+    await cluster.apply("gpu-pool", **one, placement={"gpus": [silent_gpu, "h1:0", "h1:1"]})
+    await cluster.apply("automatic", replicas=2, **one)
+    for name in ("pool", "gpu-pool", "automatic"):
+        await cluster.running(name)
 
     async def reason(name: str) -> str:
         (only,) = await cluster.instances(name) or [{"status": {"reason": ""}}]
@@ -31,8 +36,8 @@ async def test_a_silent_host_is_never_used(cluster: Cluster) -> None:
         return await reason(name) != ""
 
     for name, expected in {
-        "all-three": "not_all_selected_ready",
-        "two": "not_all_selected_ready",
+        "all-of": "not_all_selected_ready",
+        "all-gpus": "not_all_selected_ready",
         "alone": "not_ready",
         "by-gpu": "not_ready",
     }.items():
@@ -43,9 +48,13 @@ async def test_a_silent_host_is_never_used(cluster: Cluster) -> None:
     assert on_h3 == []
     await cluster.audit()
 
-    await cluster.post("/deployments/automatic/scale", {"replicas": 0})
-    await cluster.until(lambda: cluster.phase_is("automatic", "stopped"), "automatic is stopped")
+    assert {i["status"]["worker"] for i in await cluster.instances("pool")} == {"h2"}
+    assert {i["status"]["worker"] for i in await cluster.instances("gpu-pool")} == {"h1"}
+
+    for name in ("automatic", "gpu-pool", "by-gpu", "all-gpus"):
+        await cluster.post(f"/deployments/{name}/scale", {"replicas": 0})
+        await cluster.until(lambda name=name: cluster.phase_is(name, "stopped"), f"{name} is stopped")
     cluster.signal("h3", signal.SIGCONT)
-    for name in ("all-three", "two", "alone"):
+    for name in ("all-of", "alone"):
         assert await cluster.running(name, 5.0) <= 5.0
     await cluster.audit()

@@ -10,7 +10,7 @@ from controller.domain.need_view import need_view
 from controller.domain.pending import PendingInstance
 from controller.domain.placement import Ask, Need, Placed, Unplaced
 from controller.engines.registry import engine_for
-from controller.scheduling.admission.admit import AdmissionDecision, ReserveTimes, admit
+from controller.scheduling.admission.admit import DEFAULT_RESERVE, AdmissionDecision, ReserveTimes, admit
 from controller.scheduling.estimate import asks_for
 from controller.scheduling.explain.advice import AdviceRequest, advise
 from controller.scheduling.inventory.capacity import Inventory
@@ -45,7 +45,7 @@ def plan_items(
     holders: Holders = NO_HOLDERS,
     queue: Queue = EMPTY_QUEUE,
     *,
-    reserve: ReserveTimes = ReserveTimes(),
+    reserve: ReserveTimes = DEFAULT_RESERVE,
     name_blockers: bool = True,
 ) -> list[PlanItem]:
     """Places all instances together, higher priority first and behind pending ones. Keeps the manifests' order.

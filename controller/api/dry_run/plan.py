@@ -12,6 +12,7 @@ from controller.api.dry_run.manifests import ANALYSES_AT_ONCE, effects_of, valid
 from controller.api.dry_run.policy_effects import policy_effects
 from controller.api.dry_run.queue import read_queue
 from controller.api.errors import invalid
+from controller.api.placement_names import warnings_of
 from controller.api.responses import json_response
 from controller.api.route import Access, Route
 from controller.leader.inventory_cache import read_inventory
@@ -36,6 +37,7 @@ async def post(request: web.Request) -> web.Response:
     validate_all(deployments)
     async with context.database.snapshot() as connection:
         policies = await policy_effects(connection, written, longest_window_s=context.longest_window_s)
+        warnings = await warnings_of(connection, deployments)
     if policies.problems:
         raise invalid(policies.problems)
     async with request.app[ANALYSES_AT_ONCE]:
@@ -55,8 +57,9 @@ async def post(request: web.Request) -> web.Response:
     )  # fmt: skip
     changes = {effect.name: effect.change for effect in effects}
     view = PlanView(
-        items=items, changes=changes, policy_changes=dict(policies.changes), policies=dict(policies.effective)
-    )
+        items=items, changes=changes, policy_changes=dict(policies.changes), warnings=warnings,
+        policies=dict(policies.effective),
+    )  # fmt: skip
     return json_response(view)
 
 

@@ -19,11 +19,11 @@ class Endpoint:
     request_model: str | None = None  # what its server expects as `model`; None: any name
 
 
-async def read_endpoints(connection: Reader) -> tuple[frozenset[str], list[Endpoint]]:
-    """The names of all live deployments, and the endpoints of their running instances."""
+async def read_endpoints(connection: Reader) -> tuple[Serving, list[Endpoint]]:
+    """The live deployments, and the endpoints of their running instances."""
     serving = await read_serving(connection)
     processes = _processes(serving)
-    return serving.names, [
+    return serving, [
         Endpoint(
             model=one.deployment,
             instance=one.instance,

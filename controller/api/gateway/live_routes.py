@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Final
 
 import structlog
@@ -9,6 +10,7 @@ from aiohttp import web
 
 from controller.api.change_fanout import ChangeFanout
 from controller.api.context import CONTEXT
+from controller.api.errors import unavailable
 from controller.api.gateway.endpoints import read_endpoints
 from controller.api.gateway.pick_instance import RoutingTable
 from controller.runtime.database import DATABASE_ERRORS
@@ -18,8 +20,8 @@ log = structlog.get_logger(__name__)
 
 REFRESH_S: Final = 2.0
 DEBOUNCE_S: Final = 0.05
-READ_LIMIT_S: Final = 10.0
-_RECHECK_LIMIT_S: Final = 3.0
+READ_LIMIT_S: Final = 5.0
+_RECHECK_LIMIT_S: Final = 1.0
 _RECHECK_PAUSE_S: Final = 0.1
 _STOP_LIMIT_S: Final = 5.0
 
@@ -38,6 +40,8 @@ class LiveRoutes:
         self._reading = asyncio.Lock()
         self._reads = 0
         self._last_read = float("-inf")
+        self._known = False  # whether the table was ever read
+        self._stale = False
         self.refreshing = asyncio.create_task(self._keep_fresh(changes), name="gateway-routing")
 
     def current(self) -> RoutingTable:
@@ -50,39 +54,44 @@ class LiveRoutes:
         """Reads the table before a request is refused: its client may already have seen the model running.
 
         Concurrent callers share one read that begins after they called, with at most ten reads a second. Without the
-        database the table stays as it is.
+        database the table stays as it is; a caller waits for it at most a second.
+
+        Raises:
+            ApiError: 503 `unavailable`: the table was never read.
         """
         asked = self._reads
-        try:
-            async with asyncio.timeout(_RECHECK_LIMIT_S), self._reading:
-                if self._reads == asked:
-                    await asyncio.sleep(self._last_read + _RECHECK_PAUSE_S - asyncio.get_running_loop().time())
-                    await self._read()
-        except DATABASE_ERRORS as error:
-            log.info("gateway routing not rechecked", error=str(error) or type(error).__name__)
+        if not self._stale:
+            with suppress(*DATABASE_ERRORS):  # the task logs it
+                async with asyncio.timeout(_RECHECK_LIMIT_S), self._reading:
+                    if self._reads == asked:
+                        await asyncio.sleep(self._last_read + _RECHECK_PAUSE_S - asyncio.get_running_loop().time())
+                        await self._read()
+        if not self._known:
+            raise unavailable("unavailable", "the database is away, and no model is known yet; try again in a moment")
 
     async def _read(self) -> None:
         self._reads += 1
         self._last_read = asyncio.get_running_loop().time()
         async with self._database.snapshot() as connection:
-            names, endpoints = await read_endpoints(connection)
-        self.table.update(names, endpoints)
+            serving, endpoints = await read_endpoints(connection)
+        self.table.update(serving.names, endpoints, serving.stopped)
+        self._known = True
 
     async def _keep_fresh(self, changes: ChangeFanout) -> None:
         """Without the database the last table stays in use."""
-        stale = False
         with changes.subscribe() as subscription:
             while True:
                 try:
                     async with asyncio.timeout(READ_LIMIT_S), self._reading:
                         await self._read()
-                    if stale:
+                    if self._stale:
                         log.info("gateway routing is fresh again")
-                    stale = False
+                    self._stale = False
                 except DATABASE_ERRORS as error:
-                    if not stale:
-                        log.warning("gateway routing not refreshed, keeping the last one", error=str(error))
-                    stale = True
+                    if not self._stale:
+                        why = str(error) or type(error).__name__
+                        log.warning("gateway routing not refreshed, keeping the last one", error=why)
+                    self._stale = True
                 try:
                     async with asyncio.timeout(REFRESH_S):
                         await subscription.take()
@@ -97,7 +106,7 @@ LIVE_ROUTES: Final = web.AppKey("LIVE_ROUTES", LiveRoutes)
 async def live_routes_context(app: web.Application) -> AsyncIterator[None]:
     """Starts the task with the app and stops it with the app."""
     context = app[CONTEXT]
-    routes = app[LIVE_ROUTES] = LiveRoutes(context.database, context.changes)
+    routes = app[LIVE_ROUTES] = LiveRoutes(context.database.share(1), context.changes)
     try:
         yield
     finally:

@@ -1,43 +1,59 @@
 """Picks the instance for a request, from a table in memory: fewest requests in flight first. No I/O."""
 
-from collections.abc import Collection, Iterable, Iterator
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
 from controller.api.gateway.endpoints import Endpoint
+from controller.api.gateway.replica_backoff import ReplicaBackoff
+from controller.store.deployments.serving import Stopped
 
 Names = frozenset[str]
 _NEVER: Final = 0
 
 
 class RoutingTable:
-    """Running endpoints by model, with the requests in flight to each. The counts outlive an update."""
+    """Running endpoints by model, with the requests in flight to each. The counts outlive an update.
 
-    def __init__(self) -> None:
+    Args:
+        clock: seconds, monotonic.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._names: Names = frozenset()
+        self._stopped: Mapping[str, Stopped] = {}
         self._by_model: dict[str, list[Endpoint]] = {}
         self._in_flight: dict[str, int] = {}
         self._last_picked: dict[str, int] = {}
         self._picks = _NEVER
+        self._backoff = ReplicaBackoff()
 
-    def update(self, names: Names, endpoints: Iterable[Endpoint]) -> None:
+    def update(self, names: Names, endpoints: Iterable[Endpoint], stopped: Mapping[str, Stopped] | None = None) -> None:
         """Replaces the endpoints.
 
         Args:
             names: of all live deployments.
             endpoints: of their running instances.
+            stopped: those that want no replicas, with the reason.
         """
         by_model: dict[str, list[Endpoint]] = {}
         present: set[str] = set()
         for endpoint in endpoints:
             by_model.setdefault(endpoint.model, []).append(endpoint)
             present.add(endpoint.instance)
-        self._names, self._by_model = names, by_model
+        self._names, self._by_model, self._stopped = names, by_model, stopped or {}
         self._last_picked = {i: pick for i, pick in self._last_picked.items() if i in present}
+        self._backoff.keep(present)
 
     def knows(self, model: str) -> bool:
         """Whether a live deployment has that name."""
         return model in self._names
+
+    def stopped(self, model: str) -> Stopped | None:
+        """Why that deployment wants no replicas; None: it wants some, or is unknown."""
+        return self._stopped.get(model)
 
     def running_models(self) -> list[str]:
         """The models with at least one running instance."""
@@ -46,11 +62,17 @@ class RoutingTable:
     def pick(self, model: str, tried: Collection[str] = ()) -> Endpoint | None:
         """The endpoint with the fewest requests in flight; among equals the least recently picked.
 
+        One that refused is left alone for a while. Where all of a model's do so, the one that may be tried first is
+        picked, once.
+
         Args:
             model: the deployment's name.
             tried: instances that this request has tried already.
         """
-        candidates = [e for e in self._by_model.get(model, ()) if e.instance not in tried]
+        now, known = self._clock(), self._by_model.get(model, ())
+        candidates = [e for e in known if e.instance not in tried and self._backoff.waits_until(e.instance) <= now]
+        if not candidates and known and not tried:
+            candidates = [min(known, key=lambda e: self._backoff.waits_until(e.instance))]
         if not candidates:
             return None
         chosen = min(
@@ -58,7 +80,16 @@ class RoutingTable:
         )
         self._picks += 1
         self._last_picked[chosen.instance] = self._picks
+        self._backoff.picked(chosen.instance, now)
         return chosen
+
+    def refused(self, endpoint: Endpoint) -> None:
+        """The endpoint could not take a request: it is left alone for a while."""
+        self._backoff.refused(endpoint.instance, self._clock())
+
+    def answered(self, endpoint: Endpoint) -> None:
+        """The endpoint's engine began an answer."""
+        self._backoff.answered(endpoint.instance)
 
     @contextmanager
     def counted(self, endpoint: Endpoint) -> Iterator[None]:

@@ -1,6 +1,7 @@
 """Deployments: list, read, apply, delete, start, stop, scale."""
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Final
 
 from aiohttp import web
@@ -9,6 +10,7 @@ from controller.api.body import read_model
 from controller.api.context import CONTEXT
 from controller.api.manifest_routes import ManifestResource, etag
 from controller.api.parameters import expected_generation
+from controller.api.placement_names import placement_warnings
 from controller.api.responses import json_response
 from controller.api.route import Access, Handler, Route
 from controller.engines.registry import engine_for, validate
@@ -32,7 +34,9 @@ def _parse(body: object, name: str) -> DeploymentSpec:
 async def _apply(
     database: Database, name: str, spec: DeploymentSpec, *, if_match: int | None, longest_window_s: float
 ) -> store.Applied:
-    return await store.apply(
+    async with database.snapshot() as connection:
+        warnings = await placement_warnings(connection, spec)
+    applied = await store.apply(
         database,
         name,
         spec,
@@ -40,6 +44,7 @@ async def _apply(
         if_match=if_match,
         longest_window_s=longest_window_s,
     )
+    return replace(applied, view=applied.view.model_copy(update={"warnings": warnings})) if warnings else applied
 
 
 async def scale(request: web.Request) -> web.Response:

@@ -10,7 +10,7 @@ from controller.api.context import CONTEXT
 from controller.api.errors import ApiError, unavailable
 from controller.api.parameters import flag, known_parameters, whole_number
 from controller.api.route import Access, Query, Route
-from controller.api.streams import STREAMS, SlowClientError, cut, write
+from controller.api.streams import SlowClientError, cut, write
 from controller.store.views.instances import LogSource, log_source
 from schemas.wire import PROXY_LOGS_PREFIX
 
@@ -51,12 +51,11 @@ async def get(request: web.Request) -> web.StreamResponse:
 async def _relay(request: web.Request, answer: aiohttp.ClientResponse) -> web.StreamResponse:
     response = web.StreamResponse(headers={"Content-Type": "text/plain; charset=utf-8", "Cache-Control": "no-cache"})
     await response.prepare(request)
-    with request.app[STREAMS].registered():
-        try:
-            async for chunk in answer.content.iter_any():
-                await write(response, chunk)
-        except (aiohttp.ClientError, TimeoutError, SlowClientError, ConnectionError):
-            cut(request)
+    try:
+        async for chunk in answer.content.iter_any():
+            await write(response, chunk)
+    except (aiohttp.ClientError, TimeoutError, SlowClientError, ConnectionError):
+        cut(request)
     return response
 
 

@@ -11,7 +11,7 @@ from aiohttp import web
 from controller.api.change_fanout import Changes, Subscription
 from controller.api.context import CONTEXT
 from controller.api.route import Access, Route
-from controller.api.streams import STREAMS, SlowClientError, cut, write
+from controller.api.streams import SlowClientError, cut, write
 from controller.store.core.database import Database
 from controller.store.views.deployments import deployments_by_uid
 from controller.store.views.instances import instances_of
@@ -82,12 +82,11 @@ async def watch(request: web.Request) -> web.StreamResponse:
         sent.difference(first, ReadScope(_ALL_CHANGES))
         response = web.StreamResponse(headers=_HEADERS)
         await response.prepare(request)
-        with request.app[STREAMS].registered():
-            try:
-                await write(response, _frame({"type": "snapshot", "object": _snapshot(first)}))
-                await _follow(context.database, subscription, sent, response)
-            except (SlowClientError, ConnectionError):
-                cut(request)
+        try:
+            await write(response, _frame({"type": "snapshot", "object": _snapshot(first)}))
+            await _follow(context.database, subscription, sent, response)
+        except (SlowClientError, ConnectionError):
+            cut(request)
     return response
 
 

@@ -77,12 +77,15 @@ class ReserveTimes:
     for_s: float = RESERVE_FOR_S
 
 
+DEFAULT_RESERVE: Final = ReserveTimes()
+
+
 def admit(
     inventory: Inventory,
     waiting: Iterable[PendingInstance],
     holders: Holders | None,
     *,
-    reserve: ReserveTimes = ReserveTimes(),
+    reserve: ReserveTimes = DEFAULT_RESERVE,
     reserved: Sequence[Ask] = (),
     max_preemptions: float = math.inf,
 ) -> Generator[AdmissionDecision, None, None]:

@@ -16,7 +16,8 @@ from controller.scheduling.estimate import EngineFacts, asks_for
 from controller.scheduling.inventory.capacity import Inventory
 from controller.scheduling.search.place import find
 from schemas.api.explain import Explain
-from schemas.manifest.deployment import DeploymentSpec, Parallel, Placement
+from schemas.manifest.deployment import DeploymentSpec
+from schemas.manifest.resources import Parallel, Placement
 from schemas.placement_reasons import Reason
 
 _MIB_PER_GIB: Final = 1024

@@ -12,6 +12,7 @@ from controller.scheduling.inventory.arrays import Bools, Ints
 from controller.scheduling.inventory.capacity import Inventory
 from controller.scheduling.search.cached_search import Search, engine_chain, search_for
 from controller.scheduling.search.feasible import FITS, STAGE, STAGES, Request
+from controller.scheduling.search.selection import UnknownNames
 from schemas.api.explain import Explain, NearestMiss, TriedLayout
 from schemas.placement_reasons import Reason
 
@@ -21,6 +22,8 @@ _MILLI: Final = 1000
 _COUNTED: Final = {
     Reason.COUNT_MISMATCH: "GPUs",
     Reason.GPU_UNHEALTHY: "healthy GPUs",
+    Reason.GPU_MODEL: "GPUs of that model",
+    Reason.MIG_MODE: "GPUs not in MIG mode",
     Reason.COMPUTE_CAPABILITY: "GPUs of that compute capability",
     Reason.EXCLUSIVE_CONFLICT: "unclaimed GPUs",
     Reason.GPU_IN_USE: "unused GPUs",
@@ -52,8 +55,9 @@ def _explained(search: Search, misses: WorkerMisses) -> Explain:
     for stage, count in enumerate(np.bincount(reached).tolist()):
         if count:
             rejected[str(_reason(stage))] += count
-    if request.unknown:
-        rejected[str(Reason.NOT_ALL_SELECTED_READY)] += len(request.unknown)
+    unknown = request.unknown
+    if len(unknown):
+        rejected[str(Reason.NOT_ALL_SELECTED_READY if unknown.needed else Reason.NOT_READY)] += len(unknown)
     too_small = reached == _TOO_SMALL
     ruled_out = _ruled_out(search, too_small)
     if ruled_out:
@@ -62,19 +66,20 @@ def _explained(search: Search, misses: WorkerMisses) -> Explain:
         rejected.update({str(reason): int(would.sum()) for reason, would in ruled_out.items()})
         rejected = +rejected
     nearest = _nearest(request, misses, ruled_out)
-    workers = len(reached) + len(request.unknown)
+    workers = len(reached) + len(unknown)
     return Explain(
         workers=workers,
         rejected=dict(sorted(rejected.items(), key=lambda item: (-item[1], item[0]))),
         nearest=nearest,
         gpus=len(request.inventory.gpus.uuid),
-        unknown=list(request.unknown),
+        unknown=list(unknown.names),
+        ambiguous=list(unknown.ambiguous),
         tried=[
             TriedLayout(gpus=layout.gpus, tp=layout.tp, reason=reason)
             for layout, reason in request.ask.tried
             if _large_enough(search, layout, too_small).any()
         ],
-        message=_message(workers, rejected, nearest, request.unknown),
+        message=_message(workers, rejected, nearest, unknown),
     )
 
 
@@ -105,8 +110,11 @@ def headline(explain: Explain) -> Reason:
     """The reason code of the status: the most telling one of the explanation."""
     if Reason.NOT_ALL_SELECTED_READY in explain.rejected:
         return Reason.NOT_ALL_SELECTED_READY
-    if explain.nearest is not None and explain.nearest.code in explain.rejected:
-        return Reason(explain.nearest.code)
+    nearest = explain.nearest
+    if nearest is not None and nearest.code == Reason.NOT_SELECTED and Reason.NOT_READY in explain.rejected:
+        return Reason.NOT_READY  # nothing of the selection is known
+    if nearest is not None and nearest.code in explain.rejected:
+        return Reason(nearest.code)
     return Reason(next(iter(explain.rejected), Reason.NOT_READY))
 
 
@@ -143,7 +151,8 @@ def _nearest(request: Request, misses: WorkerMisses, ruled_out: Mapping[Reason, 
 
 def _shortfall(request: Request, reason: Reason, worker: int, need: int, free: int) -> str:
     """What the worker lacks, in the unit of the reason."""
-    facts, oldest = request.inventory.workers.facts[worker], request.ask.compatibility
+    ask = request.ask
+    facts, oldest = request.inventory.workers.facts[worker], ask.compatibility
     if reason == Reason.CPU:
         return f"need {need / _MILLI:g} cores, best free {free / _MILLI:g} on {facts.name}"
     if reason == Reason.DRIVER_TOO_OLD:
@@ -151,9 +160,18 @@ def _shortfall(request: Request, reason: Reason, worker: int, need: int, free: i
     if reason not in _COUNTED:
         return f"such as {facts.name}"
     what = _COUNTED[reason]
-    if reason == Reason.COMPUTE_CAPABILITY and oldest.min_compute_capability is not None:
-        what = "GPUs of compute capability {}.{} or more".format(*oldest.min_compute_capability)
+    if reason == Reason.GPU_MODEL:
+        what = f"GPUs of model {' or '.join(ask.gpu_models)}"
+    if reason == Reason.COMPUTE_CAPABILITY:
+        what = f"GPUs of compute capability {_capabilities(ask)}"
     return f"need {need} {what if need != 1 else what.replace('GPUs', 'GPU')}, best {free} on {facts.name}"
+
+
+def _capabilities(ask: Ask) -> str:
+    """The compute capabilities that an ask accepts: `7.0 or more, <9.0`."""
+    oldest = ask.compatibility.min_compute_capability
+    parts = [] if oldest is None else ["{}.{} or more".format(*oldest)]
+    return ", ".join([*parts, *map(str, ask.capability_bounds)])
 
 
 def _named_otherwise(request: Request, misses: WorkerMisses, worker: int) -> str | None:
@@ -187,11 +205,12 @@ def _figures(request: Request, reason: Reason, misses: WorkerMisses, *, sized: b
     if reason == Reason.CPU:
         return need + ask.cpu_milli, np.maximum(workers.cpu - workers.cpu_claimed, 0)
     if sized:
-        return np.array([layout.memory_mib for layout in layouts_shown(ask)])[misses.layout], misses.free
+        least = ask.min_gpu_mib if reason == Reason.NEED_GT_CAPACITY else 0
+        return np.array([max(layout.memory_mib, least) for layout in layouts_shown(ask)])[misses.layout], misses.free
     return (misses.wanted, misses.left) if reason in _COUNTED else (need, need)
 
 
-def _message(workers: int, rejected: Counter[str], nearest: NearestMiss | None, unknown: tuple[str, ...]) -> str:
+def _message(workers: int, rejected: Counter[str], nearest: NearestMiss | None, unknown: UnknownNames) -> str:
     if not workers:
         return "0/0 fit: no worker has joined yet"
     parts = []
@@ -199,6 +218,8 @@ def _message(workers: int, rejected: Counter[str], nearest: NearestMiss | None, 
         figures = f" ({nearest.message})" if nearest is not None and nearest.code == code else ""
         parts.append(f"{count} {code}{figures}")
     line = f"0/{workers} fit: {', '.join(parts)}"
-    if unknown:
-        line += f"; no such worker or GPU: {', '.join(unknown)}"
+    if unknown.names:
+        line += f"; no such worker or GPU: {', '.join(unknown.names)}"
+    if unknown.ambiguous:
+        line += f"; ambiguous: {', '.join(unknown.ambiguous)}"
     return line

@@ -8,6 +8,7 @@ import numpy as np
 
 from controller.domain.placement import Ask, Layout
 from controller.scheduling.inventory.arrays import Bools, Ints
+from controller.scheduling.inventory.groups import OF_ONE_KIND, GroupTable
 from controller.scheduling.search.cached_search import Search
 from controller.scheduling.search.feasible import FITS, STAGE, Stages
 from controller.scheduling.search.gang import Shortage, find_gang
@@ -74,7 +75,7 @@ def _of_layout(search: Search, layouts: Sequence[Layout], number: int) -> Worker
         order = np.lexsort((misses.left, misses.reached, groups.worker))
         rows = order[np.searchsorted(groups.worker[order], np.arange(workers), side="right") - 1]
         reached = misses.reached[rows]
-        reached[_enough_if_mixed(misses, groups.worker, reached)] = _MIXED
+        reached[_enough_if_mixed(misses, groups, reached)] = _MIXED
     wanted, left = misses.wanted[rows], misses.left[rows]
     if not search.request.ask.layouts:  # a worker with enough GPUs is too small for the layouts that the model allows
         reached = np.minimum(reached, _TOO_SMALL).astype(np.int8)
@@ -88,9 +89,11 @@ def _of_layout(search: Search, layouts: Sequence[Layout], number: int) -> Worker
     return WorkerMisses(reached, np.full(workers, number, dtype=np.int64), wanted, left, misses.free[rows])
 
 
-def _enough_if_mixed(misses: GroupMisses, owner: Ints, reached: Stages) -> Bools:
+def _enough_if_mixed(misses: GroupMisses, groups: GroupTable, reached: Stages) -> Bools:
     """By worker: it would have enough suitable GPUs if they were all of one kind."""
-    together = np.bincount(owner, weights=misses.suitable, minlength=len(reached))
+    owner = groups.worker
+    suitable = np.where(groups.level == OF_ONE_KIND, misses.suitable, 0)
+    together = np.bincount(owner, weights=suitable, minlength=len(reached))
     wanted = np.zeros(len(reached), dtype=np.int64)
     wanted[owner] = misses.wanted
     lacks_gpus = (reached >= STAGE[Reason.COUNT_MISMATCH]) & (reached < _MIXED)

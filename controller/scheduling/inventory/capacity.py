@@ -251,9 +251,11 @@ class Inventory:
         self._touch(row, gpu=gpu)
 
     def _touch(self, row: int, *, gpu: bool) -> None:
-        """Notes in the log that the GPU's group changed, or for a host all groups of its worker."""
+        """Notes in the log that the GPU's groups changed, or for a host all groups of its worker."""
         if gpu:
             self.log.add(int(self._groups.of_gpu[row]))
+            for group in self._groups.also.get(row, ()):
+                self.log.add(group)
         else:
             for group in range(int(self._groups.first[row]), int(self._groups.first[row + 1])):
                 self.log.add(group)

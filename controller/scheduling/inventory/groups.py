@@ -1,40 +1,70 @@
-"""Groups: the GPUs of one kind on one worker. An instance gets GPUs of one group on each worker.
+"""Groups: the GPUs of one worker that may serve one instance together. An instance gets one group of each worker.
 
-Most workers have one group. A worker without GPUs has an empty one.
+Most workers have one group: all their GPUs, of one kind. A worker without GPUs has an empty one. A worker with several
+kinds of one vendor has more: GPUs of unlike models serve together if they are about equally large. Which GPUs are alike
+depends on these GPUs alone, never on other workers.
 """
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
-from controller.scheduling.inventory.arrays import Ints
+from controller.scheduling.inventory.arrays import Bools, Ints
 from controller.scheduling.inventory.tables import GpuTable, WorkerTable
 
 _MATCHING_PERCENT: Final = 5  # GPUs of two models may serve one instance if their sizes differ by at most this
+_EVERY_RANGE_UP_TO: Final = 4  # different sizes on a worker; of more, only the widest ranges become groups
 _LOG_ROWS: Final = 8_192
 _KEPT_ROWS: Final = 4_096
+
+OF_ONE_KIND: Final = 0
+ALIKE: Final = 1  # of several kinds, about equally large
+ALL: Final = 2  # all GPUs of a vendor, for instances that take GPUs one by one as a user names them
 
 
 @dataclass(frozen=True, slots=True)
 class GroupTable:
-    """One row per group, by worker and kind.
+    """One row per group, by worker; those of one kind first, by kind.
 
     Attributes:
         worker: row of its worker.
         gpus: rows of its GPUs by index, padded with the placeholder GPU.
-        kind: of its GPUs, -1 where it has none.
-        matching: groups of one number may serve one instance together.
+        level: OF_ONE_KIND, ALIKE or ALL.
+        kind: of its GPUs; -1 where it has none, and a number beyond all kinds where they are of several.
+        vendor: a number of its GPUs' vendor; -1 where it has none.
+        smallest: size (MiB) of its smallest GPU.
+        largest: size (MiB) of its largest GPU.
         first: worker i has the groups first[i] : first[i + 1].
-        of_gpu: the group of each GPU, by the GPU's row.
+        of_gpu: the group of one kind of each GPU, by the GPU's row.
+        also: further groups of a GPU, by the GPU's row.
     """
 
     worker: Ints
     gpus: Ints
+    level: Ints
     kind: Ints
-    matching: Ints
+    vendor: Ints
+    smallest: Ints
+    largest: Ints
     first: Ints
     of_gpu: Ints
+    also: Mapping[int, tuple[int, ...]]
+
+    def alike(self, rows: Ints) -> Iterator[Ints]:
+        """Of these groups, the sets that may serve one instance together although their kinds differ."""
+        for vendor in np.unique(self.vendor[rows]).tolist():
+            of_vendor = rows[self.vendor[rows] == vendor]
+            smallest, largest = self.smallest[of_vendor], self.largest[of_vendor]
+            for size in np.unique(smallest).tolist():
+                yield of_vendor[(smallest >= size) & _alike(size, largest)]
+
+
+def _alike(smallest: int, sizes: Ints) -> Bools:
+    """Whether GPUs of these sizes are about as large as one that is not larger."""
+    found: Bools = sizes * 100 <= smallest * (100 + _MATCHING_PERCENT)
+    return found
 
 
 def build_groups(workers: WorkerTable, gpus: GpuTable) -> GroupTable:
@@ -42,21 +72,42 @@ def build_groups(workers: WorkerTable, gpus: GpuTable) -> GroupTable:
     count, owners = len(gpus.uuid), len(workers.facts)
     worker, kind = gpus.worker[:count], gpus.kind[:count]
     begins = np.flatnonzero(np.r_[True, (worker[1:] != worker[:-1]) | (kind[1:] != kind[:-1])]) if count else _none()
+    sizes = np.diff(np.r_[begins, count]) if count else _none()
     without = np.setdiff1d(np.arange(owners), worker)
-    owner = np.r_[worker[begins], without]
+    mixed = _mixed_groups(gpus, worker[begins], begins, sizes)
+    further = np.array([int(worker[rows[0]]) for _, rows in mixed], dtype=np.int64)
+    owner = np.r_[worker[begins], without, further]
     order = np.argsort(owner, kind="stable")
-    sizes = np.r_[np.diff(np.r_[begins, count]) if count else _none(), np.zeros(len(without), np.int64)][order]
-    starts = np.r_[begins, np.zeros(len(without), np.int64)][order]
-    steps = np.arange(int(sizes.max(initial=0)))
-    rows = np.where(steps < sizes[:, None], starts[:, None] + steps, count)
-    kinds = np.r_[kind[begins], np.full(len(without), -1, np.int64)][order]
+    widths = np.r_[sizes, np.zeros(len(without), np.int64), np.array([len(r) for _, r in mixed], np.int64)]
+    rows = np.full((len(owner), int(widths.max(initial=0))), count, dtype=np.int64)
+    steps = np.arange(rows.shape[1])
+    rows[: len(begins)] = np.where(steps < sizes[:, None], begins[:, None] + steps, count)
+    for number, (_, found) in enumerate(mixed, len(begins) + len(without)):
+        rows[number, : len(found)] = found
+    level = np.r_[np.zeros(len(begins) + len(without), np.int64), np.array([one for one, _ in mixed], np.int64)][order]
+    rows, place = rows[order], np.argsort(order, kind="stable")
+    vendors = sorted({one.vendor for one in gpus.kinds})
+    vendor_of_kind = np.array([*(vendors.index(one.vendor) for one in gpus.kinds), -1], dtype=np.int64)
+    if not rows.shape[1]:  # no worker has a GPU
+        rows = np.full((len(owner), 1), count, dtype=np.int64)[:, :0]
+    leading = rows[:, 0] if rows.shape[1] else np.full(len(owner), count, dtype=np.int64)
+    vendor = vendor_of_kind[gpus.kind[leading]]
+    real, total = rows < count, gpus.total[rows]
+    also: dict[int, tuple[int, ...]] = {}
+    for group in np.flatnonzero(level).tolist():
+        for row in rows[group][real[group]].tolist():
+            also[row] = (*also.get(row, ()), group)
     return GroupTable(
         worker=owner[order],
         gpus=rows,
-        kind=kinds,
-        matching=np.r_[_matching(gpus), -1][kinds],
+        level=level,
+        kind=np.where(level == OF_ONE_KIND, gpus.kind[leading], len(gpus.kinds) + vendor),
+        vendor=vendor,
+        smallest=np.where(real, total, np.iinfo(np.int64).max).min(axis=1, initial=np.iinfo(np.int64).max),
+        largest=np.where(real, total, 0).max(axis=1, initial=0),
         first=np.searchsorted(owner[order], np.arange(owners + 1)).astype(np.int64),
-        of_gpu=np.repeat(np.arange(len(sizes)), sizes),
+        of_gpu=np.repeat(place[: len(begins)], sizes),
+        also=also,
     )
 
 
@@ -64,17 +115,35 @@ def _none() -> Ints:
     return np.zeros(0, dtype=np.int64)
 
 
-def _matching(gpus: GpuTable) -> Ints:
-    """By kind: a number shared by kinds of one vendor whose GPUs are about equally large."""
-    smallest = [int(gpus.total[gpus.kind == number].min()) for number in range(len(gpus.kinds))]
-    numbers = np.zeros(len(smallest), dtype=np.int64)
-    begun: tuple[str, int] | None = None
-    current = -1
-    for vendor, size, kind in sorted((k.vendor, smallest[number], number) for number, k in enumerate(gpus.kinds)):
-        if begun is None or vendor != begun[0] or size * 100 > begun[1] * (100 + _MATCHING_PERCENT):
-            begun, current = (vendor, size), current + 1
-        numbers[kind] = current
-    return numbers
+def _mixed_groups(gpus: GpuTable, owner: Ints, begins: Ints, sizes: Ints) -> list[tuple[int, Ints]]:
+    """The groups of several kinds, with their levels: GPU rows by index."""
+    found: list[tuple[int, Ints]] = []
+    several = np.flatnonzero(np.bincount(owner, minlength=1) > 1) if len(owner) else _none()
+    for worker in several.tolist():
+        mine = np.flatnonzero(owner == worker)
+        of_one_kind = {frozenset(range(begins[g], begins[g] + sizes[g])) for g in mine.tolist()}
+        rows = np.arange(begins[mine[0]], begins[mine[-1]] + sizes[mine[-1]])
+        vendors = np.array([gpus.kinds[kind].vendor for kind in gpus.kind[rows].tolist()])
+        for vendor in sorted(set(vendors.tolist())):
+            known = set(of_one_kind)
+            of_vendor = rows[vendors == vendor]
+            sets = [(ALIKE, found) for found in _size_ranges(gpus, of_vendor)] + [(ALL, of_vendor)]
+            for level, members in sets:
+                key = frozenset(members.tolist())
+                if key not in known:
+                    known.add(key)
+                    found.append((level, members[np.lexsort((members, gpus.index[members]))]))
+    return found
+
+
+def _size_ranges(gpus: GpuTable, rows: Ints) -> Iterator[Ints]:
+    """The GPUs of each range of sizes that are alike."""
+    total = gpus.total[rows]
+    sizes = np.unique(total)
+    for size in sizes.tolist():
+        tops = sizes[(sizes >= size) & _alike(size, sizes)]
+        for top in tops.tolist() if len(sizes) <= _EVERY_RANGE_UP_TO else tops[-1:].tolist():
+            yield rows[(total >= size) & (total <= top)]
 
 
 class TouchLog:

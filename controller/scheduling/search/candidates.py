@@ -12,7 +12,7 @@ import numpy as np
 from controller.domain.placement import Ask, Layout
 from controller.scheduling.inventory.arrays import NEVER, Bools, Ints
 from controller.scheduling.inventory.capacity import Inventory
-from controller.scheduling.inventory.groups import LogReader
+from controller.scheduling.inventory.groups import OF_ONE_KIND, LogReader
 from controller.scheduling.search.feasible import FITS, Request, host_checks
 from controller.scheduling.search.rank import Fitting, Ranking
 
@@ -40,7 +40,8 @@ class Candidates:
         self._ranking = ranking(request.inventory, request.ask, layout)
         groups, gpus = request.inventory.groups, request.inventory.gpus
         self.wanted: Ints = request.wanted(layout)[groups.worker]
-        self.eligible: Bools = (request.failed_at == FITS)[groups.worker]
+        self.eligible: Bools = (request.failed_at == FITS)[groups.worker] & request.may_serve(self.wanted)
+        self._of_one_kind: Bools | None = None if not groups.level.any() else groups.level == OF_ONE_KIND
         if not request.allows(layout):
             self.eligible[:] = False
         usable = request.capable
@@ -57,8 +58,11 @@ class Candidates:
             self._rank(rows)
 
     def best(self, rows: Bools | None = None) -> int | None:
-        """The best group, among these rows if given; None if no group fits."""
+        """The best group, among these rows if given; one of one kind, if any fits. None if no group fits."""
         first = self.first if rows is None else np.where(rows, self.first, NEVER)
+        if self._of_one_kind is not None:
+            alone = np.where(self._of_one_kind, first, NEVER)
+            first = alone if (alone != NEVER).any() else first
         if not len(first):
             return None
         best = int(first.argmin())

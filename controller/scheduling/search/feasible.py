@@ -4,9 +4,10 @@ Every check is a stage, and the stages have a fixed order. A worker is rejected 
 are rejected one by one, and their group by the stage that leaves too few of them.
 """
 
-from collections.abc import Iterator
+import operator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +15,11 @@ from numpy.typing import NDArray
 from controller.domain.placement import Ask, Layout
 from controller.scheduling.inventory.arrays import Bools, Ints
 from controller.scheduling.inventory.capacity import Inventory
-from controller.scheduling.inventory.tables import GpuTable, capability_number
+from controller.scheduling.inventory.groups import ALIKE, ALL, OF_ONE_KIND
+from controller.scheduling.inventory.tables import UNKNOWN_CAPABILITY, GpuTable, capability_number
 from controller.scheduling.search.compatibility import platform_reason
+from controller.scheduling.search.selection import UnknownNames, select
+from schemas.manifest.gpu_requirements import matches_model
 from schemas.placement_reasons import Reason
 
 STAGES: Final = (
@@ -28,6 +32,8 @@ STAGES: Final = (
     Reason.DRIVER_TOO_OLD,
     Reason.NOT_ALL_SELECTED_READY,
     Reason.COUNT_MISMATCH,
+    Reason.GPU_MODEL,
+    Reason.MIG_MODE,
     Reason.GPU_UNHEALTHY,
     Reason.COMPUTE_CAPABILITY,
     Reason.NEED_GT_CAPACITY,
@@ -41,11 +47,14 @@ STAGES: Final = (
 STAGE: Final = {reason: stage for stage, reason in enumerate(STAGES)}
 FITS: Final = len(STAGES)
 Stages = NDArray[np.int8]
+_COMPARE: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
+    ">=": operator.ge, "<=": operator.le, "==": operator.eq, ">": operator.gt, "<": operator.lt,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """GPUs named by hand."""
+    """GPUs named by hand, of which an instance takes all."""
 
     count: int  # of those that exist
     workers: int  # number of their workers
@@ -59,15 +68,28 @@ class Request:
     inventory: Inventory
     ask: Ask
     failed_at: Stages  # by worker: stage of the first failed check of whole workers, else FITS
-    claimable: Bools  # by GPU: selected, of an accepted vendor and model, and not in MIG mode
-    capable: Bools  # by GPU: claimable, and of sufficient compute capability
+    chosen: Bools  # by GPU: selected, and of an accepted vendor
+    of_model: Bools  # by GPU: chosen, and of an accepted model
+    claimable: Bools  # by GPU: of an accepted model, and not in MIG mode
+    capable: Bools  # by GPU: claimable, of sufficient compute capability, and large enough for the spec
+    fits_version: Bools  # by GPU: of sufficient compute capability
     named: Named | None
-    unknown: tuple[str, ...]  # names of no worker and no GPU
+    unknown: UnknownNames
 
     def allows(self, layout: Layout) -> bool:
         """Whether the GPUs named by hand match the layout: their number, and the number of their workers."""
         named = self.named
         return named is None or (named.count == layout.gpus and named.workers == layout.workers)
+
+    def may_serve(self, wanted: Ints) -> Bools:
+        """By group: whether an instance that wants this many GPUs of it may have them of several kinds, if they are.
+
+        GPUs of several kinds must be alike, unless an instance takes each GPU that a user names.
+        """
+        most = ALL if self.named is not None else ALIKE
+        level = self.inventory.groups.level
+        found: Bools = (level == OF_ONE_KIND) | ((level <= most) & (wanted > 1))
+        return found
 
     def wanted(self, layout: Layout) -> Ints:
         """By worker: how many GPUs the layout takes there."""
@@ -79,71 +101,59 @@ class Request:
 def resolve(inventory: Inventory, ask: Ask) -> Request:
     """Runs all checks on whole workers and looks up the names selected by hand."""
     workers, gpus = inventory.workers, inventory.gpus
-    selected, chosen, unknown = _selection(inventory, ask)
+    selected = select(inventory, ask)
     failed_at = np.full(len(workers.facts), FITS, dtype=np.int8)
-    for reason, passed in _worker_checks(inventory, ask, selected):
+    for reason, passed in _worker_checks(inventory, ask, selected.workers):
         failed_at[~passed & (failed_at == FITS)] = STAGE[reason]
-    if ask.workers or ask.gpus:
-        whole = failed_at == FITS
-        if unknown or (selected & ~whole).any():
-            failed_at[selected & whole] = STAGE[Reason.NOT_ALL_SELECTED_READY]
-    claimable = chosen & ~gpus.mig & _accepted_kinds(ask, gpus)[gpus.kind]
-    oldest = ask.compatibility.min_compute_capability
+    whole = failed_at == FITS
+    if selected.unknown.needed or (selected.needed & ~whole).any():
+        failed_at[selected.workers & whole] = STAGE[Reason.NOT_ALL_SELECTED_READY]
+    chosen = selected.gpus & _of_vendor(ask, gpus)[gpus.kind]
+    of_model = chosen & _of_model(ask, gpus)[gpus.kind]
+    claimable = of_model & ~gpus.mig
+    fits_version = _fits_version(ask, gpus)
     return Request(
         inventory=inventory,
         ask=ask,
         failed_at=failed_at,
+        chosen=chosen,
+        of_model=of_model,
         claimable=claimable,
-        capable=claimable if oldest is None else claimable & (gpus.capability >= capability_number(oldest)),
-        named=_named(inventory, chosen) if ask.gpus else None,
-        unknown=unknown,
+        capable=claimable & fits_version & (gpus.total >= ask.min_gpu_mib),
+        fits_version=fits_version,
+        named=_named(inventory, selected.gpus) if ask.all_gpus else None,
+        unknown=selected.unknown,
     )
 
 
-def _accepted_kinds(ask: Ask, gpus: GpuTable) -> Bools:
-    """By kind: whether the ask accepts it. The last entry is the placeholder GPU's kind, never accepted."""
-    vendors, models = ask.compatibility.vendors, ask.gpu_models
-    found = [(not vendors or k.vendor in vendors) and (not models or k.model in models) for k in gpus.kinds]
-    return np.array([*found, False], dtype=np.bool_)
+def _of_vendor(ask: Ask, gpus: GpuTable) -> Bools:
+    """By kind: whether the engine supports its vendor. The last entry is the placeholder GPU's kind, never accepted."""
+    vendors = ask.compatibility.vendors
+    return np.array([*(not vendors or kind.vendor in vendors for kind in gpus.kinds), False], dtype=np.bool_)
+
+
+def _of_model(ask: Ask, gpus: GpuTable) -> Bools:
+    """By kind: whether the ask accepts its model. The last entry is the placeholder GPU's kind, never accepted."""
+    models = ask.gpu_models
+    return np.array([*(not models or matches_model(k.model, models) for k in gpus.kinds), False], dtype=np.bool_)
+
+
+def _fits_version(ask: Ask, gpus: GpuTable) -> Bools:
+    """By GPU: whether its compute capability suffices."""
+    oldest = ask.compatibility.min_compute_capability
+    fits: Bools = np.ones(len(gpus.capability), dtype=np.bool_)
+    if oldest is not None:
+        fits &= gpus.capability >= capability_number(oldest)
+    if ask.capability_bounds:
+        fits &= gpus.capability != UNKNOWN_CAPABILITY
+    for bound in ask.capability_bounds:
+        fits &= _COMPARE[bound.relation](gpus.capability, capability_number(bound.version))
+    return fits
 
 
 def _named(inventory: Inventory, chosen: Bools) -> Named:
     of_worker = np.bincount(inventory.gpus.worker[chosen], minlength=len(inventory.workers.facts)).astype(np.int64)
     return Named(int(chosen.sum()), int((of_worker > 0).sum()), of_worker)
-
-
-def _selection(inventory: Inventory, ask: Ask) -> tuple[Bools, Bools, tuple[str, ...]]:
-    """The selected workers, the selected GPUs, and the unknown names."""
-    workers, gpus = inventory.workers, inventory.gpus
-    all_workers, all_gpus = np.ones(len(workers.facts), dtype=np.bool_), np.ones(len(gpus.uuid) + 1, dtype=np.bool_)
-    all_gpus[-1] = False
-    if not ask.workers and not ask.gpus:
-        return all_workers, all_gpus, ()
-    worker_rows = {name: inventory.row_of_name.get(name) for name in ask.workers}
-    gpu_rows = {name: _gpu_row(inventory, name) for name in ask.gpus}
-    unknown = tuple(name for name, row in (worker_rows | gpu_rows).items() if row is None)
-    selected, chosen = np.zeros_like(all_workers), all_gpus
-    selected[[row for row in worker_rows.values() if row is not None]] = True
-    if ask.gpus:
-        chosen = np.zeros_like(all_gpus)
-        chosen[[row for row in gpu_rows.values() if row is not None]] = True
-        if not ask.workers:  # if both are named, GPUs of other workers give count_mismatch
-            selected[gpus.worker[chosen]] = True
-    return selected, chosen, unknown
-
-
-def _gpu_row(inventory: Inventory, name: str) -> int | None:
-    """The row of a GPU given as UUID or worker:index."""
-    row = inventory.gpu_row(name)
-    if row is not None:
-        return row
-    worker_name, _, index = name.rpartition(":")
-    worker = inventory.row_of_name.get(worker_name)
-    if worker is None or not index.isdecimal():
-        return None
-    first, end = inventory.workers.first_gpu[worker : worker + 2]
-    matches = np.flatnonzero(inventory.gpus.index[first:end] == int(index))
-    return int(first + matches[0]) if len(matches) else None
 
 
 def _worker_checks(inventory: Inventory, ask: Ask, selected: Bools) -> Iterator[tuple[Reason, Bools]]:
@@ -159,9 +169,9 @@ def _worker_checks(inventory: Inventory, ask: Ask, selected: Bools) -> Iterator[
     for reason in (Reason.OS_ARCH, Reason.ENGINE_UNSUPPORTED, Reason.DRIVER_TOO_OLD):
         if reason in reasons:
             yield reason, np.array([r != reason for r in reasons], dtype=np.bool_)[workers.platform]
-    if needs_gpu and (ask.compatibility.vendors or ask.gpu_models):
-        # Rejects workers without any GPU of an accepted kind. Those without GPUs get count_mismatch instead.
-        accepted = _accepted_kinds(ask, gpus)[gpus.kind]
+    if needs_gpu and ask.compatibility.vendors:
+        # Rejects workers without any GPU of an accepted vendor. Those without GPUs get count_mismatch instead.
+        accepted = _of_vendor(ask, gpus)[gpus.kind]
         has = np.zeros(len(workers.facts), dtype=np.bool_)
         has[gpus.worker[accepted]] = True
         yield Reason.ENGINE_UNSUPPORTED, has | (np.diff(workers.first_gpu) == 0)
@@ -170,11 +180,13 @@ def _worker_checks(inventory: Inventory, ask: Ask, selected: Bools) -> Iterator[
 def gpu_checks(request: Request, layout: Layout, rows: Ints) -> Iterator[tuple[Reason, Bools]]:
     """The checks of the GPUs in these rows. Each result has the shape of `rows`."""
     gpus, need = request.inventory.gpus, layout.memory_mib
-    yield Reason.COUNT_MISMATCH, request.claimable[rows] & request.allows(layout)
+    yield Reason.COUNT_MISMATCH, request.chosen[rows] & request.allows(layout)
+    yield Reason.GPU_MODEL, request.of_model[rows]
+    yield Reason.MIG_MODE, request.claimable[rows]
     yield Reason.GPU_UNHEALTHY, gpus.healthy[rows]
-    yield Reason.COMPUTE_CAPABILITY, request.capable[rows]
+    yield Reason.COMPUTE_CAPABILITY, request.fits_version[rows]
     capacity = gpus.total[rows] if layout.exclusive else gpus.total[rows] - gpus.reserved[rows]
-    yield Reason.NEED_GT_CAPACITY, capacity >= need
+    yield Reason.NEED_GT_CAPACITY, (capacity >= need) & (gpus.total[rows] >= request.ask.min_gpu_mib)
     if layout.exclusive:
         yield Reason.EXCLUSIVE_CONFLICT, gpus.claims[rows] == 0
         yield Reason.GPU_IN_USE, gpus.foreign[rows] == 0

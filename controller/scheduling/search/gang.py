@@ -1,10 +1,12 @@
-"""Chooses a gang's workers: as many as the layout has, with GPUs of one kind or of matching kinds, leader first."""
+"""Chooses a gang's workers: as many as the layout has, with GPUs of one kind or of alike kinds, leader first."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from controller.scheduling.inventory.arrays import NEVER, Bools, Ints
+from controller.scheduling.inventory.groups import OF_ONE_KIND, GroupTable
 from controller.scheduling.search.candidates import Candidates
 
 
@@ -19,8 +21,8 @@ class Shortage:
 def find_gang(candidates: Candidates, rows: Bools | None = None) -> list[int] | Shortage:
     """The groups of the best gang by rank, among these rows if given.
 
-    GPUs of one kind are preferred to matching kinds. All GPUs that are named by hand must take part. The leader is the
-    worker with the most GPUs; the other ranks follow the workers' names.
+    GPUs of one kind are preferred to kinds that are alike. GPUs that are taken as a user names them need not be alike,
+    but of one vendor. The leader is the worker with the most GPUs; the other ranks follow the workers' names.
     """
     fits = candidates.first != NEVER
     if rows is not None:
@@ -28,20 +30,25 @@ def find_gang(candidates: Candidates, rows: Bools | None = None) -> list[int] | 
     fitting = np.flatnonzero(fits)
     groups = candidates.request.inventory.groups
     size = candidates.layout.workers
-    for classes in (groups.kind, groups.matching):
-        found = [
-            gang
-            for number in np.unique(classes[fitting]).tolist()
-            if (gang := _best(candidates, fitting[classes[fitting] == number], size)) is not None
-        ]
+    most = 0
+    for sets in (_of_one_kind, _of_one_vendor if candidates.request.named is not None else GroupTable.alike):
+        together = list(sets(groups, fitting))
+        found = [gang for some in together if (gang := _best(candidates, some, size)) is not None]
         if found:
             chosen = min(found, key=lambda gang: [(candidates.first[g], candidates.second[g], g) for g in gang])
             return sorted(chosen, key=lambda group: (-int(candidates.wanted[group]), group))
+        most = max((len(np.unique(groups.worker[some])) for some in together), default=0)
     workers = len(np.unique(groups.worker[fitting]))
-    if workers < size:
-        return Shortage(workers, mixed=False)
-    matching = groups.matching[fitting]
-    return Shortage(max(len(np.unique(groups.worker[fitting[matching == n]])) for n in np.unique(matching)), mixed=True)
+    return Shortage(workers, mixed=False) if workers < size else Shortage(most, mixed=True)
+
+
+def _of_one_kind(groups: GroupTable, rows: Ints) -> Iterator[Ints]:
+    some = rows[groups.level[rows] == OF_ONE_KIND]
+    return (some[groups.kind[some] == kind] for kind in np.unique(groups.kind[some]).tolist())
+
+
+def _of_one_vendor(groups: GroupTable, rows: Ints) -> Iterator[Ints]:
+    return (rows[groups.vendor[rows] == vendor] for vendor in np.unique(groups.vendor[rows]).tolist())
 
 
 def _best(candidates: Candidates, fitting: Ints, size: int) -> list[int] | None:

@@ -1,5 +1,7 @@
 """By group: the check at which one layout fails. Explanations are made of it; it is kept current like a search."""
 
+from typing import Final
+
 import numpy as np
 
 from controller.domain.placement import Layout
@@ -7,12 +9,15 @@ from controller.scheduling.inventory.arrays import Bools, Ints
 from controller.scheduling.inventory.groups import LogReader
 from controller.scheduling.search.feasible import FITS, STAGE, Request, Stages, gpu_checks, host_checks
 
+_NEVER: Final = -1
+
 
 class GroupMisses:
     """By group of GPUs: the stage reached and its figures.
 
     Attributes:
-        reached: stage of the first check that leaves too few GPUs or that the worker fails, else FITS.
+        reached: stage of the first check that leaves too few GPUs or that the worker fails, else FITS. Below all
+            stages where the instance may not have the GPUs together.
         left: number of GPUs that pass up to that check.
         suitable: number of GPUs that pass all checks.
         free: free memory (MiB) of the last GPU that the layout would get, best ones first; 0: too few GPUs.
@@ -28,6 +33,7 @@ class GroupMisses:
         self.left: Ints = np.zeros(size, dtype=np.int64)
         self.suitable: Ints = np.zeros(size, dtype=np.int64)
         self.free: Ints = np.zeros(size, dtype=np.int64)
+        self._may_serve = request.may_serve(self.wanted)
         self._log = LogReader(request.inventory.log, size)
         self._update(np.arange(size))
 
@@ -50,7 +56,7 @@ class GroupMisses:
                 reached[falls], left[falls] = STAGE[reason], counts[falls]
         for reason, passed in host_checks(request, workers):
             reached[~passed & (reached == FITS)] = STAGE[reason]
-        self.reached[rows], self.left[rows] = reached, left
+        self.reached[rows], self.left[rows] = np.where(self._may_serve[rows], reached, _NEVER), left
         self.suitable[rows] = np.count_nonzero(alive, axis=1)
         self.free[rows] = self._free(slots, self.wanted[rows])
 

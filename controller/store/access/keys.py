@@ -1,27 +1,32 @@
-"""API keys: random, stored as hashes, checked through a small cache whose lifetime bounds that of revoked keys."""
+"""API keys: random, stored as hashes. At least one administrator's key stays valid."""
 
 import hashlib
 import secrets
-import time
 import uuid
-from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from sqlalchemy import func, text
+from sqlalchemy.ext.asyncio import AsyncSession
 from sqlmodel import col, select
 
 from controller.store.access.orm_rows import KeyRow
-from controller.store.core.database import Database
-from controller.store.core.refusals import NotFoundError
+from controller.store.core.database import Database, Reader
+from controller.store.core.notify import CHANNEL, payloads
+from controller.store.core.refusals import LastAdminKeyError, NotFoundError
 from schemas.api.access import KeyCreated, KeyView, Role
 
 KEY_PREFIX: Final = "gpw_"
-CACHE_TTL_S: Final = 3.0
-CACHE_SIZE: Final = 4096
-_MAX_KEY_CHARS: Final = 256
 _FIRST_KEY_LOCK: Final = 7_309_446_272  # an arbitrary constant: names this lock in the whole database
+
+
+_VALID_ADMINISTRATORS: Final = (
+    select(KeyRow.id)
+    .where(col(KeyRow.role) == "admin", col(KeyRow.revoked_at).is_(None))
+    .order_by(col(KeyRow.id))
+    .with_for_update()
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +48,7 @@ async def create_key(database: Database, role: Role, *, name: str = "") -> KeyCr
     key = KEY_PREFIX + secrets.token_urlsafe(32)
     row = KeyRow(id=uuid.uuid4(), name=name or role, role=role, hash=hash_secret(key))
     async with database.session() as session:
-        session.add(row)
-        await session.flush()
-        await session.refresh(row)
+        await _insert(session, row)
     return KeyCreated(key=key, **_view(row).model_dump())
 
 
@@ -57,10 +60,15 @@ async def create_first_key(database: Database) -> KeyCreated | None:
         if (await session.execute(select(func.count()).select_from(KeyRow))).scalar_one():
             return None
         row = KeyRow(id=uuid.uuid4(), name="first", role="admin", hash=hash_secret(key))
-        session.add(row)
-        await session.flush()
-        await session.refresh(row)
+        await _insert(session, row)
     return KeyCreated(key=key, **_view(row).model_dump())
+
+
+async def _insert(session: AsyncSession, row: KeyRow) -> None:
+    session.add(row)
+    await session.flush()
+    await session.refresh(row)
+    await _announce(session, row.id)
 
 
 async def list_keys(database: Database) -> list[KeyView]:
@@ -75,53 +83,50 @@ async def revoke_key(database: Database, key_id: str) -> KeyView:
 
     Raises:
         NotFoundError: no key has this id.
+        LastAdminKeyError: no other administrator's key is valid.
     """
     async with database.session() as session:
+        # All at once and in one order: of two revocations that meet, the second one sees what the first one left.
+        administrators = (await session.execute(_VALID_ADMINISTRATORS)).scalars().all()
         row = await session.get(KeyRow, as_uuid(key_id), with_for_update=True)
         if row is None:
             raise NotFoundError(f"no key has the id {key_id!r}; `gpuward key list` shows the ids")
         if row.revoked_at is None:
+            if administrators == [row.id]:
+                raise LastAdminKeyError(
+                    f"key {row.name!r} is the only valid key of an administrator; create another one first: "
+                    "gpuward key create --role admin"
+                )
             row.revoked_at = (await session.execute(select(func.now()))).scalar_one()
+            await _announce(session, row.id)
         return _view(row)
 
 
-class KeyRing:
-    """Checks keys. Caches valid ones for `ttl_s` seconds, so a revocation takes effect within that time.
+async def read_keys(connection: Reader) -> dict[bytes, Principal]:
+    """All unrevoked keys, by their hash."""
+    return _by_hash(await connection.fetch("select hash, id, name, role from api_keys where revoked_at is null"))
 
-    Args:
-        database: where the keys are.
-        ttl_s: how long a valid key is cached.
-        monotonic: seconds that never go backwards.
-    """
 
-    def __init__(
-        self, database: Database, *, ttl_s: float = CACHE_TTL_S, monotonic: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._database = database
-        self._ttl_s = ttl_s
-        self._monotonic = monotonic
-        self._known: OrderedDict[bytes, tuple[Principal, float]] = OrderedDict()
+async def find_keys(connection: Reader, hashes: Collection[bytes]) -> dict[bytes, Principal]:
+    """Those of these keys that exist and are not revoked, by their hash."""
+    query = "select hash, id, name, role from api_keys where hash = any($1::bytea[]) and revoked_at is null"
+    return _by_hash(await connection.fetch(query, list(hashes)))
 
-    async def authenticate(self, key: str) -> Principal | None:
-        """The owner of the key; None if it is unknown or revoked."""
-        if not key.startswith(KEY_PREFIX) or len(key) > _MAX_KEY_CHARS:
-            return None
-        digest = hash_secret(key)
-        known = self._known.get(digest)
-        if known is not None and self._monotonic() < known[1]:
-            return known[0]
-        self._known.pop(digest, None)
-        checked_at = self._monotonic()
-        async with self._database.connection() as connection:
-            query = "select id, name, role from api_keys where hash = $1 and revoked_at is null"
-            row = await connection.fetchrow(query, digest)
-        if row is None:
-            return None
-        principal = Principal(str(row["id"]), row["name"], row["role"])
-        self._known[digest] = (principal, checked_at + self._ttl_s)
-        while len(self._known) > CACHE_SIZE:
-            self._known.popitem(last=False)
-        return principal
+
+async def count_keys(connection: Reader) -> tuple[int, int]:
+    """How many keys there are, and how many of them are revoked. No change of keys leaves both as they were."""
+    (row,) = await connection.fetch("select count(*) as all_keys, count(revoked_at) as revoked from api_keys")
+    return row["all_keys"], row["revoked"]
+
+
+def _by_hash(rows: Iterable[Any]) -> dict[bytes, Principal]:
+    return {row["hash"]: Principal(str(row["id"]), row["name"], row["role"]) for row in rows}
+
+
+async def _announce(session: AsyncSession, key_id: uuid.UUID) -> None:
+    """Tells every controller at the commit that this key has changed."""
+    for payload in payloads({"key": [str(key_id)]}):
+        await session.execute(text("select pg_notify(:channel, :payload)"), {"channel": CHANNEL, "payload": payload})
 
 
 def as_uuid(text_id: str) -> uuid.UUID:

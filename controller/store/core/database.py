@@ -10,7 +10,8 @@ from urllib.parse import parse_qsl, urlsplit, urlunsplit
 import asyncpg
 import orjson
 from asyncpg.pool import PoolConnectionProxy
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, DisconnectionError, OperationalError, PendingRollbackError
+from sqlalchemy.exc import InterfaceError as OrmInterfaceError
 from sqlalchemy.exc import TimeoutError as OrmTimeoutError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
 
@@ -192,6 +193,7 @@ class Database:
         Raises:
             asyncpg.PostgresError: the driver's own error, as everywhere else, without the ORM's wrapping.
             TimeoutError: all ORM connections are in use.
+            ConnectionError: the connection was lost, as the ORM noticed.
         """
         try:
             async with self._sessions.begin() as session:
@@ -200,6 +202,8 @@ class Database:
             raise _driver_error(error) from error
         except OrmTimeoutError as error:
             raise TimeoutError(str(error)) from error
+        except (DisconnectionError, PendingRollbackError) as error:
+            raise ConnectionError(str(error)) from error
 
     async def ping(self) -> None:
         """Runs one query; raises what the driver raises if the database does not answer."""
@@ -234,8 +238,11 @@ def _terminate_if_cancelled(connection: Any, cancels: list[asyncio.CancelledErro
 
 
 def _driver_error(error: DBAPIError) -> BaseException:
-    """The driver's own error, which the ORM wraps twice."""
-    return (error.orig and error.orig.__cause__) or error
+    """The driver's own error, which the ORM wraps twice. Of a lost connection there may be none."""
+    if error.orig is not None and error.orig.__cause__ is not None:
+        return error.orig.__cause__
+    lost = isinstance(error, OperationalError | OrmInterfaceError) or error.connection_invalidated
+    return ConnectionError(str(error)) if lost else error
 
 
 def describe_dsn(dsn: str) -> str:

@@ -2,13 +2,18 @@
 
 Kinds: `deployment` (a user changed it), `process` (an agent reported; ids are deployments), `worker` (a worker or its
 devices changed), `command` (open commands; ids are workers), `status` (derived state changed, for watchers; ids are
-deployments), `relocation` (relocations wait or have ended), `lease`.
+deployments), `relocation` (relocations wait or have ended), `key` (an API key is created or revoked), `lease`.
+
+One kind says more: `gone` comes before `deployment` when one is deleted. Its id is `uid@seconds`, with the tombstone's
+time. A tombstone is never undone, so the deployment's computations end without a read.
 """
 
 from collections.abc import Collection, Iterable, Mapping
+from datetime import UTC, datetime
 from typing import Any, Final, Protocol
 
 CHANNEL: Final = "gpuward"
+GONE: Final = "gone"
 Hints = Mapping[str, Collection[str]]  # ids by kind
 _MAX_PAYLOAD_BYTES: Final = 7_900  # PostgreSQL refuses 8,000
 
@@ -34,6 +39,15 @@ async def notify_all(connection: Executor, hints: Mapping[str, Iterable[str]]) -
 def payloads(hints: Mapping[str, Iterable[str]]) -> list[str]:
     """The payloads of these hints, for a statement that sends them along with its writes."""
     return [_payload(kind, wanted) for kind, ids in hints.items() if (wanted := sorted(set(ids)))]
+
+
+def parse_gone(hint: str) -> tuple[str, datetime] | None:
+    """The deployment's uid and the time of its tombstone in a `gone` hint; None if malformed."""
+    uid, _, seconds = hint.partition("@")
+    try:
+        return uid, datetime.fromtimestamp(float(seconds), UTC)
+    except (ValueError, OverflowError, OSError):
+        return None
 
 
 def _payload(kind: str, ids: list[str]) -> str:

@@ -33,6 +33,12 @@ class InUseError(RefusedError):
     code = "in_use"
 
 
+class LastAdminKeyError(RefusedError):
+    """Without this key there would be no administrator."""
+
+    code = "last_admin_key"
+
+
 class TokenRefusedError(RefusedError):
     """A join token that is unknown, used, revoked or expired; the answer does not say which."""
 

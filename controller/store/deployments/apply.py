@@ -35,7 +35,9 @@ _DELETE: Final = """
     noted as (
         insert into events (reason, message, objects)
         select 'deleted', $2, array['deployment:' || uid] from gone)
-    select gone.*, pg_notify($3, 'deployment ' || uid) from gone"""
+    select gone.*, pg_notify($3, 'gone ' || uid || '@' || extract(epoch from deleted_at)),
+           pg_notify($3, 'deployment ' || uid)
+      from gone"""
 
 
 @dataclass(frozen=True, slots=True)

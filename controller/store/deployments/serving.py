@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from controller.store.core.database import Reader
 from controller.store.deployments.observe import spec_from_json
@@ -25,8 +25,25 @@ class RunningInstance:
 
 
 @dataclass(frozen=True, slots=True)
+class Stopped:
+    """Why a deployment wants no replicas.
+
+    Attributes:
+        source: of the limit: user or policy; empty: its spec asks for none.
+        policy: its name; empty: not a policy, or an inline one.
+    """
+
+    source: str
+    policy: str = ""
+
+    def remedy(self, deployment: str) -> str:
+        """What starts it again."""
+        return f"gpuward start {deployment}" if self.source else f"gpuward scale {deployment} 1"
+
+
+@dataclass(frozen=True, slots=True)
 class Serving:
-    """The names of all live deployments, the running instances, and their specs.
+    """The names of all live deployments, the running instances, their specs, and which are stopped.
 
     A spec that this version cannot read, as after a downgrade, is missing.
     """
@@ -34,11 +51,26 @@ class Serving:
     names: frozenset[str]
     instances: list[RunningInstance]
     specs: Mapping[RevisionKey, DeploymentSpec]
+    stopped: Mapping[str, Stopped]
+
+
+# A user's stop goes before a policy's: it is the one that lasts.
+_DEPLOYMENTS: Final = """
+    select d.name, (d.spec->>'replicas')::int as replicas, limited.source,
+           (select a.policy from policy_actions a
+             where limited.source = 'policy' and a.deployment_uid = d.uid and a.ended_at is null
+             order by a.id desc limit 1) as policy
+      from deployments d
+      left join lateral (
+             select i.source from intents i
+              where i.deployment_uid = d.uid and i.max_replicas = 0 and i.source in ('user', 'policy')
+              order by i.source = 'policy' limit 1) limited on true
+     where d.deleted_at is null"""
 
 
 async def read_serving(connection: Reader) -> Serving:
     """Reads them. The connection must be in one REPEATABLE READ transaction."""
-    names = await connection.fetch("select name from deployments where deleted_at is null")
+    names = await connection.fetch(_DEPLOYMENTS)
     running = await connection.fetch(
         """select d.name, i.id, i.deployment_uid, i.revision, coalesce(i.engine, '') as engine,
                   w.proxy_address, w.proxy_secret
@@ -61,7 +93,12 @@ async def read_serving(connection: Reader) -> Serving:
     ]
     revisions = {one.revision for one in instances}
     specs = await _specs(connection, revisions) if revisions else {}
-    return Serving(frozenset(row["name"] for row in names), instances, specs)
+    stopped = {
+        row["name"]: Stopped(row["source"] or "", row["policy"] or "")
+        for row in names
+        if row["source"] is not None or row["replicas"] == 0
+    }
+    return Serving(frozenset(row["name"] for row in names), instances, specs, stopped)
 
 
 async def _specs(connection: Reader, revisions: set[RevisionKey]) -> dict[RevisionKey, DeploymentSpec]:

@@ -19,7 +19,7 @@ from schemas.api.explain import Explain
 from schemas.api.instances import ClaimView, InstanceSpecView, InstanceStatus, InstanceView
 from schemas.api.needs import LayoutView, NeedView
 from schemas.api.policies import InstanceUtilization
-from schemas.manifest.deployment import Resources
+from schemas.manifest.resources import Resources
 
 _INSTANCES: Final = """
     select i.*, d.name as deployment, r.spec, r.need

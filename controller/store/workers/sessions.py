@@ -5,13 +5,14 @@ from datetime import datetime
 from typing import Final
 
 from controller.store.core.database import Connection
-from schemas.wire import Hello, HostFacts
+from schemas.wire import Hello, Inventory
+from schemas.worker_labels import with_agent_labels
 
 _BY_CREDENTIAL: Final = "select id, name, proxy_secret, deleted_at from workers where credential_hash = $1"
 _HELLO: Final = """
     update workers w
        set session = w.session + 1, boot_id = $2, agent_version = $3, highest_term = $4, proxy_address = $5,
-           reported_at = clock_timestamp()
+           protocol = $6, reported_at = clock_timestamp()
       from (select id, boot_id, highest_term from workers where id = $1 and deleted_at is null for no key update) before
      where w.id = before.id
     returning w.session, before.boot_id as boot_before, before.highest_term as term_before,
@@ -69,7 +70,7 @@ async def begin_session(connection: Connection, worker_id: str, hello: Hello, pr
         WorkerGoneError: the worker is deleted.
     """
     row = await connection.fetchrow(
-        _HELLO, worker_id, hello.boot_id, hello.agent_version, hello.highest_term, proxy_address
+        _HELLO, worker_id, hello.boot_id, hello.agent_version, hello.highest_term, proxy_address, hello.protocol
     )
     if row is None:
         raise WorkerGoneError(worker_id)
@@ -79,10 +80,14 @@ async def begin_session(connection: Connection, worker_id: str, hello: Hello, pr
     return NewSession(row["session"], row["term"], row["at"], rebooted, term_ahead)
 
 
-async def write_host(connection: Connection, worker_id: str, host: HostFacts, *, gpus_known: bool) -> None:
-    """Stores the host's own facts from a full report."""
+async def write_host(connection: Connection, worker_id: str, inventory: Inventory, *, gpus_known: bool) -> None:
+    """Stores the host's own facts from a full report.
+
+    The agent's own labels are derived anew, for agents that send none, and for those that send a user's instead.
+    """
+    host, labels = inventory.host, with_agent_labels(inventory.host, inventory.gpus)
     await connection.execute(
-        _HOST, worker_id, host.hostname, host.os, host.arch, host.driver, host.simulated, host.labels, gpus_known,
+        _HOST, worker_id, host.hostname, host.os, host.arch, host.driver, host.simulated, labels, gpus_known,
         None if host.engines is None else list(host.engines),
     )  # fmt: skip
 

@@ -10,6 +10,26 @@ from support.database.ledger import add_deployment, add_instance, claim
 from support.leading.served_hub import HubUnderTest, eventually
 from support.standins.agent import GIB, gpu, hello, inventory, process
 
+OWN_LABELS = {
+    "gpuward/gpu-count": "1", "gpuward/gpu-model": "H100", "gpuward/driver": "580.95", "gpuward/hostname": "h",
+}  # fmt: skip
+
+
+async def test_nothing_but_the_facts_sets_the_agent_s_labels(hub: HubUnderTest) -> None:
+    """An older agent sends none, or sends those that its user configured."""
+    await hub.add_worker()
+    labels = {"zone": "a", "gpuward/gpu-model": "B200", "gpuward/rack": "7"}
+    connection = await hub.connect(first=hello(shape=inventory([gpu("GPU-a")], labels=labels)))
+    assert await hub.value("select labels from workers") == {"zone": "a", **OWN_LABELS}
+    two = inventory([gpu("GPU-a"), gpu("GPU-b").model_copy(update={"model": "A100", "index": 1})], labels=labels)
+    await connection.send(InventoryChanged(inventory=two))
+
+    async def written() -> bool:
+        found = await hub.value("select labels from workers")
+        return bool(found["gpuward/gpu-count"] == "2" and "gpuward/gpu-model" not in found)
+
+    await eventually(written, "the labels follow the GPUs")
+
 
 async def test_a_hello_raises_the_session_and_stores_the_facts(hub: HubUnderTest) -> None:
     worker = await hub.add_worker()
@@ -25,7 +45,7 @@ async def test_a_hello_raises_the_session_and_stores_the_facts(hub: HubUnderTest
     assert (row["session"], row["os"], row["labels"], row["proxy_address"]) == (
         1,
         "linux",
-        {"zone": "a"},
+        {"zone": "a", **OWN_LABELS},
         "gpu-1.example:7000",
     )
     assert row["gpus_known"]
@@ -86,13 +106,11 @@ async def test_a_worker_deleted_while_connected_is_cut(hub: HubUnderTest) -> Non
     [
         ("{", "JSON"),
         ('{"type": "dance"}', "type"),
-        ('{"type": "heartbeat", "seq": 1, "gpus": [], "mood": "good"}', "mood"),
         ('{"type": "heartbeat", "seq": 1, "gpus": null}', "must be the first message"),
         (hello([gpu("GPU-a"), gpu("GPU-a")]).model_dump_json(), "twice"),
         (hello([gpu("0")]).model_dump_json(), "must be a GPU's UUID"),
         (hello(advertise="http://gpu-1/").model_dump_json(), "advertise"),
         (hello(proxy_port=70_000).model_dump_json(), "proxy_port"),
-        (hello(protocol=99).model_dump_json(), "protocol"),
         (hello(processes=[process("i", epoch=2**40)]).model_dump_json(), "epoch"),
     ],
 )

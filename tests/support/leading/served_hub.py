@@ -14,7 +14,7 @@ from controller.hub.hub import Hub
 from controller.runtime.clock import SystemClock
 from controller.store.core.database import Database
 from controller.store.telemetry.partitions import SampleRetention
-from schemas.wire import CONNECT_PATH, Hello, Welcome
+from schemas.wire import CONNECT_PATH, SPOKEN, Hello, Protocols, Welcome
 from support.loopback import listening
 from support.standins.agent import LIMIT_S, Connection, hello
 
@@ -42,10 +42,11 @@ class HubUnderTest:
             )
         return str(id_)
 
-    async def dial(self, name: str = "gpu-1") -> Connection:
-        """An open socket, before any hello."""
+    async def dial(self, name: str = "gpu-1", offered: Protocols | None = None) -> Connection:
+        """An open socket, before any hello; `offered` None: as an agent that names no protocol."""
         headers = {"Authorization": f"Bearer secret-{name}"}
-        return Connection(await self.session.ws_connect(self.url + CONNECT_PATH, headers=headers))
+        names = () if offered is None else offered.names()
+        return Connection(await self.session.ws_connect(self.url + CONNECT_PATH, headers=headers, protocols=names))
 
     async def connect(self, name: str = "gpu-1", first: Hello | None = None) -> Connection:
         """A welcomed connection."""
@@ -114,7 +115,7 @@ async def eventually(check: Callable[[], Awaitable[Any]], what: str) -> Any:
 
 
 @asynccontextmanager
-async def serving(database: Database) -> AsyncIterator[HubUnderTest]:
+async def serving(database: Database, spoken: Protocols = SPOKEN) -> AsyncIterator[HubUnderTest]:
     """A running hub; its connections end with it."""
     known: dict[str, str] = {}
 
@@ -128,6 +129,7 @@ async def serving(database: Database) -> AsyncIterator[HubUnderTest]:
         secrets=secrets,
         sample_s=2.5,
         keep=SampleRetention(samples_h=8, history_days=1),
+        spoken=spoken,
     )
     app = web.Application()
     app.add_routes(hub.routes())

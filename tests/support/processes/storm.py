@@ -1,9 +1,10 @@
 """A storm over a real cluster: many deployments with distinct inputs, applied and deleted together."""
 
 import asyncio
+import json
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import count
 from typing import Any
 
@@ -15,6 +16,7 @@ from controller.store.embedded.layout import Layout
 from support.processes.cluster import Cluster
 
 ANALYSIS_S = 2
+LATE_EVENT = "computation was cancelled late"
 LEDGER = ("deployments", "revisions", "intents", "instances", "claims", "processes", "commands")
 
 
@@ -61,6 +63,40 @@ async def read_counted(cluster: Cluster) -> Counted:
                     buckets[float(sample.labels["le"])] = int(sample.value)
     started = outcomes.pop("started", 0)
     return Counted(in_flight, started, outcomes, buckets)
+
+
+@dataclass(frozen=True)
+class LateCancel:
+    """Where the time of a late cancel went, from the controller's log; in milliseconds.
+
+    Attributes:
+        took_ms: from the commit until the computation was gone.
+        commit_to_known_ms: until the controller knew, which is the commit itself, its notification and the loop's lag.
+        known_to_gone_ms: kill and reaping; 0 for a computation that had no child yet.
+        loop_lag_ms: the loop's worst lag of the ten seconds before.
+    """
+
+    took_ms: int
+    commit_to_known_ms: int
+    known_to_gone_ms: int
+    loop_lag_ms: int
+
+    def __str__(self) -> str:
+        """One line for a report."""
+        return (
+            f"{self.took_ms} ms: {self.commit_to_known_ms} from commit to known, {self.known_to_gone_ms} from known to"
+            f" gone; worst lag of the loop {self.loop_lag_ms}"
+        )
+
+
+def late_cancels(cluster: Cluster) -> list[LateCancel]:
+    """All late cancels of the controller's log, which is of JSON lines."""
+    found = []
+    for line in (cluster.folder / "controller.log").read_text(errors="replace").splitlines():
+        if LATE_EVENT in line:
+            said = json.loads(line)
+            found.append(LateCancel(**{field.name: said[field.name] for field in fields(LateCancel)}))
+    return found
 
 
 class Storm:

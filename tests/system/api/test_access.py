@@ -6,9 +6,7 @@ import pytest
 from aiohttp import web
 
 from controller.api.app import RouteWithoutAccessError, all_routes
-from controller.api.context import KEYS
 from controller.api.route import Route
-from controller.store.access.keys import CACHE_TTL_S, revoke_key
 from controller.store.core.database import Database
 from schemas.wire import CONNECT_PATH, JOIN_PATH
 from support.leading.served_api import ROLES, ServedApi, served
@@ -95,16 +93,3 @@ async def test_unknown_paths_and_methods_require_a_key(api: ServedApi) -> None:
             assert answer.status == 401
         got, body = await api.call(method, path, role="viewer")
         assert (got, body["error"]["code"]) == (status, code)
-
-
-async def test_a_revoked_key_is_refused_soon(api: ServedApi, db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    await api.get("/api/v1/deployments", role="viewer")
-    for key in (await api.get("/api/v1/keys"))["items"]:
-        if key["role"] == "viewer":
-            await revoke_key(db, key["id"])
-    assert CACHE_TTL_S <= 5
-    ring = api.app[KEYS]
-    real = ring._monotonic
-    monkeypatch.setattr(ring, "_monotonic", lambda: real() + CACHE_TTL_S)
-    status, _ = await api.call("GET", "/api/v1/deployments", role="viewer")
-    assert status == 401

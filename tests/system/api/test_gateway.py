@@ -3,10 +3,6 @@
 import asyncio
 import gzip
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
-from typing import Any
 
 import pytest
 from aiohttp import web
@@ -14,65 +10,8 @@ from yarl import URL
 
 from controller.store.core.database import Database
 from schemas.wire import PROXY_REFUSAL_HEADER
-from support.database.ledger import Host, add_deployment, add_host, add_instance, claim, report
-from support.leading.served_api import ServedApi, proxy
-
-CHAT = "/v1/chat/completions"
-LIMIT_S = 20.0
-
-
-@dataclass
-class Agent:
-    """A stand-in for an agent's proxy: records requests, and answers as the test sets it."""
-
-    answer: Callable[[web.Request], Awaitable[web.StreamResponse]] | None = None
-    seen: list[tuple[str, dict[str, str], bytes]] = field(default_factory=list)
-
-    async def handle(self, request: web.Request) -> web.StreamResponse:
-        self.seen.append((request.raw_path, dict(request.headers), await request.read()))
-        if self.answer is not None:
-            return await self.answer(request)
-        return web.json_response({"from": request.path.split("/")[2]})
-
-
-class Floor:
-    """Workers with running instances behind stand-ins for their agents."""
-
-    def __init__(self, api: ServedApi, db: Database, stack: AsyncExitStack) -> None:
-        self.api, self.db, self.stack = api, db, stack
-
-    async def worker(self, name: str, agent: Agent | None = None) -> Host:
-        """A worker; without an agent its address refuses connections."""
-        host = await add_host(self.db, name, gpus=1)
-        address = "127.0.0.1:9" if agent is None else await self.stack.enter_async_context(proxy(agent.handle))
-        async with self.db.transaction() as connection:
-            query = "update workers set proxy_address = $1, proxy_secret = $2 where name = $3"
-            await connection.execute(query, address, f"secret of {name}", name)
-        return host
-
-    async def run(self, uid: str, instance: str, host: Host) -> None:
-        await add_instance(self.db, uid, instance, phase="running", epoch=1)
-        await claim(self.db, f"host-{host.id}", instance, 0)
-        await report(self.db, instance, "running")
-
-    async def ask(self, model: str = "m", **options: Any) -> tuple[int, Any]:
-        return await self.api.call("POST", CHAT, role="inference", json={"model": model, "messages": []}, **options)
-
-    async def served(self, *models: str) -> None:
-        """Waits until the gateway lists exactly these models."""
-        self.api.changes.publish("status", "any")
-        async with asyncio.timeout(LIMIT_S):
-            while True:
-                found = await self.api.get("/v1/models", role="inference")
-                if [one["id"] for one in found["data"]] == sorted(models):
-                    return
-                await asyncio.sleep(0.02)
-
-
-@pytest.fixture
-async def floor(api: ServedApi, db: Database) -> AsyncIterator[Floor]:
-    async with AsyncExitStack() as stack:
-        yield Floor(api, db, stack)
+from support.database.ledger import add_deployment
+from support.leading.models_floor import CHAT, LIMIT_S, Agent, Floor
 
 
 async def test_bodies_and_headers_pass_unchanged(floor: Floor, db: Database) -> None:
@@ -164,12 +103,12 @@ async def test_unreachable_and_refusing_agents_are_skipped(floor: Floor, db: Dat
     await floor.served("m")
     for _ in range(6):
         assert await floor.ask() == (200, {"from": "m-3"})
-    assert refusing.seen
+    assert len(refusing.seen) == 1, "it is left alone for a second"
     healthy.answer = refuse
     before = len(healthy.seen)
     status, body = await floor.ask()
     assert (status, body["error"]["code"]) == (503, "model_not_running")
-    assert sorted(body["error"]["details"]["tried"]) == ["m-1", "m-2", "m-3"]
+    assert "m-3" in body["error"]["details"]["tried"]
     assert len(healthy.seen) == before + 1, "each once"
 
 

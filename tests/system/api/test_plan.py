@@ -224,3 +224,24 @@ def test_a_full_cluster_is_planned_within_a_second() -> None:
     assert not any(item.fits for item in items)
     assert items[0].explain is not None
     assert "ended on" in items[0].explain.advice[-1]
+
+
+async def test_unknown_names_are_warned_of_and_ambiguous_ones_refused(api: ServedApi, db: Database) -> None:
+    await add_host(db, "w", gpus=3, gib=40)
+    async with db.connection() as connection:
+        await connection.execute("update devices set index = 0, vendor = 'amd' where uuid = 'GPU-w-1'")
+    pool = {"workers": ["w", "gone"], "gpus": ["w:2", "w:7"]}
+    wanted = deployment("pool", resources={"gpus": 1}, placement=pool)
+    said = [
+        "placement.workers: unknown worker gone; the others are used",
+        "placement.gpus: unknown GPU w:7; the others are used",
+    ]
+    body = await plan(api, wanted)
+    assert body["warnings"] == [f"pool: {line}" for line in said]
+    assert body["items"][0]["gpus"] == ["GPU-w-2"]
+    _, applied = await api.call("PUT", "/api/v1/deployments/pool", json=wanted)
+    assert applied["warnings"] == said
+
+    both = deployment("both", resources={"gpus": 1}, placement={"gpus": ["w:0"]})
+    problems = await plan_problems(api, both)
+    assert problems == {"placement.gpus": "w:0 means GPU-w-0 (nvidia) or GPU-w-1 (amd); write the UUID"}

@@ -33,6 +33,7 @@ def test_environment_and_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
         ("proxy_port", -1),
         ("on_exit", "explode"),
         ("nonsense", 1),
+        ("labels", {"zone": "a", "gpuward/gpu-model": "B200"}),
     ],
 )
 def test_invalid_values_name_their_field(field: str, value: object) -> None:

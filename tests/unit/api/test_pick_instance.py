@@ -58,3 +58,68 @@ def test_an_update_keeps_requests_in_flight() -> None:
         assert chosen(made) == "b"
     made.update(frozenset({"m"}), endpoints("m", "a", "b"))
     assert chosen(made) == "a"
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def suspects(*instances: str) -> tuple[RoutingTable, Clock]:
+    clock = Clock()
+    made = RoutingTable(clock)
+    made.update(frozenset({"m"}), endpoints("m", *instances))
+    return made, clock
+
+
+def refuse(made: RoutingTable, instance: str) -> None:
+    made.refused(endpoints("m", instance)[0])
+
+
+def test_a_refusing_instance_is_tried_after_1_2_4_to_30_seconds() -> None:
+    made, clock = suspects("a", "b")
+    refuse(made, "a")
+    waits = []
+    for _ in range(8):
+        began = clock.now
+        while chosen(made) != "a":
+            clock.now += 0.5
+        refuse(made, "a")
+        waits.append(clock.now - began)
+    assert waits == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0]
+
+
+def test_refusals_under_way_at_once_count_once() -> None:
+    made, clock = suspects("a", "b")
+    for _ in range(50):
+        refuse(made, "a")
+    clock.now += 1.0
+    assert "a" in {chosen(made), chosen(made)}
+
+
+def test_one_request_tries_a_suspect_and_an_answer_ends_the_suspicion() -> None:
+    made, clock = suspects("a", "b")
+    refuse(made, "a")
+    clock.now += 1.0
+    assert [chosen(made) for _ in range(4)].count("a") == 1
+    made.answered(endpoints("m", "a")[0])
+    assert {chosen(made), chosen(made)} == {"a", "b"}
+
+
+def test_where_all_refuse_the_one_that_waits_least_is_tried_once() -> None:
+    made, clock = suspects("a", "b")
+    refuse(made, "a")
+    clock.now += 0.5
+    refuse(made, "b")
+    assert chosen(made) == "a"
+    assert chosen(made, ("a",)) is None
+
+
+def test_a_suspect_that_left_the_table_comes_back_without_suspicion() -> None:
+    made, _ = suspects("a", "b")
+    refuse(made, "a")
+    made.update(frozenset({"m"}), endpoints("m", "b"))
+    made.update(frozenset({"m"}), endpoints("m", "a", "b"))
+    assert {chosen(made), chosen(made)} == {"a", "b"}

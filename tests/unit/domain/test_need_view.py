@@ -4,7 +4,7 @@ import pytest
 
 from controller.domain.need_view import need_view
 from controller.domain.placement import Layout, Need, Share
-from schemas.manifest.deployment import Resources
+from schemas.manifest.resources import Resources
 
 UNKNOWN, KNOWN = Need(None), Need(40, parts={"weights": 40}, shares=(Share(2, 1, 1, 22),))
 TWO = Layout(2, 22, exclusive=False, tp=2)

@@ -70,6 +70,36 @@ def test_unsupported_in_this_version(fields: dict[str, Any], words: str) -> None
             {"engine": "simulated", "parallel": {"tp": 4}, "placement": {"gpus": ["a:0"]}},
             "placement.gpus: names 1",
         ),
+        ({"command": ["x"], "placement": {"all_of": True}}, "placement.all_of: .*name nothing"),
+        (
+            {"command": ["x"], "resources": {"gpus": 1}, "placement": {"gpus": ["a:0", "a:1"], "all_of": True}},
+            "placement.all_of: takes all 2 named GPUs, the spec needs 1: count_mismatch",
+        ),
+        (
+            {"engine": "simulated", "placement": {"workers": ["a", "b"], "all_of": True}},
+            "resources.max_workers: must be 2 .*, got 1",
+        ),
+        (
+            {"engine": "simulated", "resources": {"max_workers": 3}, "placement": {"workers": ["a"], "all_of": True}},
+            "resources.max_workers: must be 1 .*, got 3",
+        ),
+        (
+            {
+                "engine": "simulated",
+                "resources": {"max_workers": 2, "gpus": 3},
+                "placement": {"workers": ["a", "b"], "all_of": True},
+            },
+            "resources.gpus: 3 GPUs cannot be divided evenly",
+        ),
+        (
+            {
+                "engine": "simulated",
+                "resources": {"max_workers": 2},
+                "parallel": {"tp": 2, "dp": 3},
+                "placement": {"workers": ["a", "b"], "all_of": True},
+            },
+            "parallel.dp: 3 copies cannot be divided evenly",
+        ),
         ({"model": "hf:a/b", "resources": {"gpus": 0}}, "resources.gpus: .*device: cpu"),
         ({"model": "hf:a/b", "args": {"device": "cpu"}, "resources": {"gpus": 1}}, "resources: args.device is cpu"),
         (

@@ -52,9 +52,23 @@ def test_layouts(engine: str, need: Need, resources: dict[str, Any], layouts: li
     assert ask(need, engine, resources=resources).layouts == tuple(Layout(*layout) for layout in layouts)
 
 
-def test_named_gpus_set_the_count() -> None:
-    assert ask(known(100), placement={"gpus": ["a:0", "a:1"]}).layouts == (Layout(2, 50, False),)
+def test_named_gpus_set_the_count_where_an_instance_takes_them_all() -> None:
+    named = {"gpus": ["a:0", "a:1"]}
+    assert ask(known(100), placement=named | {"all_of": True}).layouts == (Layout(2, 50, False),)
+    assert ask(known(100), placement=named).layouts == ask(known(100)).layouts  # a pool
+    assert [ask(known(100), placement=named, resources={"gpus": n}).all_gpus for n in (1, 2)] == [False, True]
+    assert ask(known(100), placement=named, parallel={"tp": 2}).all_gpus
     assert ask(Need(None), "custom", placement={"gpus": ["a:0"]}).layouts == (Layout(1, 0, True),)
+
+
+def test_all_named_workers_set_the_number_of_workers() -> None:
+    named = {"workers": ["a", "b"], "all_of": True}
+    asked = ask(known(100), resources={"max_workers": 2}, placement=named)
+    assert {one.workers for one in asked.layouts} == {2}
+    assert asked.all_workers
+    assert {one.workers for one in ask(known(100), resources={"max_workers": 2, "gpus": 4}).layouts} == {1, 2}
+    stated = ask(known(100), resources={"max_workers": 2, "gpus": 4}, placement=named)
+    assert [(one.gpus, one.workers) for one in stated.layouts] == [(4, 2)]
 
 
 def test_stated_degrees_set_the_count() -> None:
@@ -105,7 +119,7 @@ def test_gpus_named_by_hand_may_be_uneven() -> None:
     named = {"gpus": ["a:0", "a:1", "b:0", "c:0"]}
     asked = ask(Need(96, heads=12), parallel={"pp": 4}, resources={"max_workers": 3}, placement=named)
     assert [(one.gpus, one.workers, one.pp) for one in asked.layouts] == [(4, 1, 4), (4, 2, 4), (4, 3, 4)]
-    asked = ask(Need(96, heads=12), resources={"max_workers": 3}, placement=named)
+    asked = ask(Need(96, heads=12), resources={"max_workers": 3}, placement=named | {"all_of": True})
     assert [(one.workers, one.tp, one.pp) for one in asked.layouts] == [(1, 4, 1), (2, 2, 2), (3, 1, 4)]
 
 
@@ -177,7 +191,7 @@ def test_the_input_hash_follows_what_the_analysis_reads() -> None:
         hashed(model="path:/m", resources={"gpus": 2}),
         hashed(model="path:/m", resources={"max_workers": 2}),
         hashed(model="path:/m", parallel={"tp": 2}),
-        hashed(model="path:/m", placement={"gpus": ["a:0", "a:1"]}),
+        hashed(model="path:/m", placement={"gpus": ["a:0", "a:1"], "all_of": True}),
         hashed(engine="simulated", model="path:/m"),
         hashed(engine="vllm", model="path:/m"),
     ]

@@ -93,21 +93,21 @@ def test_two_vendors_never_share_an_instance() -> None:
     both = Fleet().add("a", [H80, H80]).set("a/1", vendor="amd")
     assert refused(both, gang(2, 1)).rejected == {"mixed_accelerators": 1}
     assert len(placed(both, gang(1, 1))) == 1
-    assert refused(both, gang(2, 1, gpus=("a:0", "a:1"))).rejected == {"mixed_accelerators": 1}
+    assert refused(both, gang(2, 1, gpus=("a/0", "a/1"), all_gpus=True)).rejected == {"mixed_accelerators": 1}
 
 
 def test_c22_named_by_hand() -> None:
     fleet = Fleet().add("w24a", [W24A]).add("w24b", [W24B]).set("w24b/0", model="other")
-    named = gang(2, 2, gpus=("w24b:0", "w24a:0"))
+    named = gang(2, 2, gpus=("w24b:0", "w24a:0"), all_gpus=True)
     assert placed(fleet, named) == {"w24a": ["w24a/0"], "w24b": ["w24b/0"]}
-    assert refused(fleet, gang(2, 1, gpus=("w24a:0", "w24b:0"))).rejected == {"count_mismatch": 2}
+    assert refused(fleet, gang(2, 1, gpus=("w24a:0", "w24b:0"), all_gpus=True)).rejected == {"count_mismatch": 2}
 
 
 def test_c24_unequal_counts_only_where_gpus_are_named() -> None:
     fleet = hosts("a80_1", "a80_2", "a80_3", gpus=2)
-    named = gang(4, 3, gpus=("a80_3:0", "a80_1:0", "a80_2:0", "a80_1:1"))
+    named = gang(4, 3, gpus=("a80_3:0", "a80_1:0", "a80_2:0", "a80_1:1"), all_gpus=True)
     assert placed(fleet, named) == {"a80_1": ["a80_1/0", "a80_1/1"], "a80_2": ["a80_2/0"], "a80_3": ["a80_3/0"]}
-    leader = gang(4, 3, gpus=("a80_3:0", "a80_1:0", "a80_2:0", "a80_3:1"))
+    leader = gang(4, 3, gpus=("a80_3:0", "a80_1:0", "a80_2:0", "a80_3:1"), all_gpus=True)
     assert list(placed(fleet, leader)) == ["a80_3", "a80_1", "a80_2"]
     assert refused(fleet.claim("a80_2/0"), named).rejected == {"count_mismatch": 2, "gpu_in_use": 1}
 

@@ -268,7 +268,7 @@ def test_avoided_workers_are_the_last_resort() -> None:
     ("changes", "wanted", "reason"),
     [
         ({"healthy": False}, Layout(1, GIB, False), Reason.GPU_UNHEALTHY),
-        ({"mig_mode": True}, Layout(1, GIB, False), Reason.COUNT_MISMATCH),
+        ({"mig_mode": True}, Layout(1, GIB, False), Reason.MIG_MODE),
         ({}, Layout(2, GIB, False), Reason.COUNT_MISMATCH),
         ({"compute_capability": (6, 1)}, Layout(1, GIB, False), Reason.COMPUTE_CAPABILITY),
         ({"compute_capability": None}, Layout(1, GIB, False), Reason.COMPUTE_CAPABILITY),

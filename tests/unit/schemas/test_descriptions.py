@@ -5,8 +5,9 @@ import re
 import pytest
 from pydantic import BaseModel
 
-from schemas.manifest.deployment import DeploymentManifest, Parallel, Placement, Probe, Resources, SecretRef
+from schemas.manifest.deployment import DeploymentManifest, Probe, SecretRef
 from schemas.manifest.policy import PolicyManifest, Webhook
+from schemas.manifest.resources import Parallel, Placement, Resources
 
 MODELS = (DeploymentManifest, SecretRef, Probe, Resources, Parallel, Placement, PolicyManifest, Webhook)
 FIELDS = [(model, name) for model in MODELS for name in model.model_fields]

@@ -1,0 +1,55 @@
+"""Server-sent events on their way to the client: whole events only, so that an error event can follow at any time."""
+
+from typing import Any, Final
+
+import orjson
+
+MAX_HELD_BYTES: Final = 256 * 2**10
+MESSAGES_PATH: Final = "/v1/messages"
+_BLANK_LINES: Final = (b"\n\n", b"\n\r\n", b"\r\r")
+
+
+class WholeEvents:
+    """Holds the begun event back until its end arrives. One larger than `MAX_HELD_BYTES` passes in pieces."""
+
+    def __init__(self) -> None:
+        self._held = b""
+        self._between = True  # whether all that passed so far ended with an event's end
+
+    def pass_on(self, chunk: bytes) -> bytes:
+        """What can go to the client now, with this chunk; may be empty."""
+        data = self._held + chunk if self._held else chunk
+        if data.endswith(b"\n\n"):
+            self._held, self._between = b"", True
+            return data
+        end = max(data.rfind(mark) + len(mark) if mark in data else 0 for mark in _BLANK_LINES)
+        if len(data) - end > MAX_HELD_BYTES:
+            self._held, self._between = b"", False
+            return data
+        self._held = data[end:]
+        self._between = self._between or end > 0
+        return data[:end]
+
+    def rest(self) -> bytes:
+        """What is held back, for a stream that ended as it should."""
+        rest, self._held = self._held, b""
+        return rest
+
+    def error(self, path: str, code: str, message: str) -> bytes:
+        """The error event. It ends a stream that broke off; the event that was held back is dropped."""
+        return (b"" if self._between else b"\n\n") + error_event(path, code, message)
+
+
+def error_event(path: str, code: str, message: str) -> bytes:
+    """The event by which this API's clients see an error in a stream that has begun."""
+    if path.startswith(MESSAGES_PATH):
+        body = {"type": "error", "error": {"type": "api_error", "message": message, "code": code}}
+        return b"event: error\ndata: " + orjson.dumps(body) + b"\n\n"
+    error: dict[str, Any] = {"message": message, "type": "server_error", "code": code, "param": None, "details": {}}
+    return b"data: " + orjson.dumps({"error": error}) + b"\n\n"
+
+
+def is_event_stream(content_type: str, content_encoding: str) -> bool:
+    """Whether events can be read in an answer with these headers: an encoded one is not looked into."""
+    plain = content_encoding.strip().lower() in ("", "identity")
+    return plain and content_type.partition(";")[0].strip().lower() == "text/event-stream"

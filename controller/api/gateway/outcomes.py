@@ -1,0 +1,76 @@
+"""What follows when a request to one replica does not end in that replica's answer. Pure: one table.
+
+A request never runs twice. It goes to another replica only where it cannot have reached an engine, or where the engine
+itself answered 503 before anything else. Everything after the first byte to the engine is final.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Final
+
+
+class Happening(Enum):
+    """What happened to the request at one replica."""
+
+    NOT_CONNECTED = auto()  # the agent's address refused the connection, or none came about in time
+    NO_FILES = auto()  # this process may open no more files
+    AGENT_REFUSED = auto()  # the agent's own answer, before a byte went to the engine
+    ENGINE_BUSY = auto()  # the engine answered 503 before anything else
+    BROKE_OFF = auto()  # the connection ended before the answer began; the engine may have seen the request
+    SILENT = auto()  # nothing arrived in time
+    BROKE_OFF_MIDWAY = auto()  # a part of the answer has reached the client
+    SILENT_MIDWAY = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class TryAnother:
+    """Another replica may have it. `suspect`: this one is left alone for a while."""
+
+    suspect: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """The client is told, and no other replica sees the request.
+
+    Attributes:
+        status: of the response; None: it has begun, so an error event and a cut connection tell it.
+        code: of the error.
+    """
+
+    status: int | None
+    code: str
+
+
+Verdict = TryAnother | Settled
+ENGINE_DIED: Final = "engine_died"
+TIMED_OUT: Final = "timed_out"
+OVERLOADED: Final = "overloaded"
+VERDICTS: Final[Mapping[Happening, Verdict]] = {
+    Happening.NOT_CONNECTED: TryAnother(),
+    Happening.NO_FILES: Settled(503, OVERLOADED),
+    Happening.AGENT_REFUSED: TryAnother(),
+    Happening.ENGINE_BUSY: TryAnother(),
+    Happening.BROKE_OFF: Settled(502, ENGINE_DIED),
+    Happening.SILENT: Settled(504, TIMED_OUT),
+    Happening.BROKE_OFF_MIDWAY: Settled(None, ENGINE_DIED),
+    Happening.SILENT_MIDWAY: Settled(None, TIMED_OUT),
+}
+# Agents before this rule marked also this answer as a refusal, though the engine may have seen the request.
+_AFTER_THE_FIRST_BYTE: Final = frozenset({"engine_unreachable"})
+
+
+def of_agents_answer(*, refusal: str | None, outcome: str | None, status: int) -> Happening | None:
+    """What an answer of an agent says happened; None: it is the engine's own, to be passed on.
+
+    Args:
+        refusal: the agent's mark that no byte went to the engine; no engine can set it.
+        outcome: the agent's mark of an end after the first byte.
+        status: of the answer.
+    """
+    if refusal is not None:
+        return Happening.BROKE_OFF if refusal in _AFTER_THE_FIRST_BYTE else Happening.AGENT_REFUSED
+    if outcome is not None:
+        return Happening.SILENT if outcome == TIMED_OUT else Happening.BROKE_OFF
+    return Happening.ENGINE_BUSY if status == 503 else None  # noqa: PLR2004 - the one status that invites another try

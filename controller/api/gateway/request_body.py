@@ -1,0 +1,108 @@
+"""What the gateway reads of a request: the encoding, and the top-level `model`. All other bytes pass unseen."""
+
+import re
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+
+_UTF8: Final = frozenset({"", "utf-8", "utf8", "us-ascii", "ascii"})
+_CHARSET: Final = re.compile(r";\s*charset\s*=\s*\"?([^\s\";]+)", re.IGNORECASE)
+_BOM: Final = b"\xef\xbb\xbf"
+# The key, each letter plain or as an escape. It may also match inside a longer key; the search below tells them apart.
+_KEY: Final = re.compile(
+    rb'"(?:m|\\u006[dD])(?:o|\\u006[fF])(?:d|\\u0064)(?:e|\\u0065)(?:l|\\u006[cC])"(?=[ \t\r\n]*:)'
+)
+_VALUE: Final = re.compile(rb'[ \t\r\n]*:[ \t\r\n]*("[^"\\]*(?:\\.[^"\\]*)*")', re.DOTALL)
+_MOST_KEYS: Final = 10_000  # named `model` at any depth
+
+
+class BadRequestError(ValueError):
+    """The request cannot be routed. `param`: the field at fault; empty: the body as a whole."""
+
+    def __init__(self, message: str, param: str = "") -> None:
+        super().__init__(message)
+        self.param = param
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request body with the model that it asks for.
+
+    Attributes:
+        model: the value of the top-level `model`.
+        body: as it came.
+        span: where that value stands in the body, its quotes included.
+    """
+
+    model: str
+    body: bytes
+    span: tuple[int, int]
+
+    def with_model(self, model: str | None) -> bytes:
+        """The body with another model, and no other byte changed; None: as it came."""
+        if model is None or model == self.model:
+            return self.body
+        start, end = self.span
+        return b"".join((self.body[:start], orjson.dumps(model), self.body[end:]))
+
+
+def check_charset(content_type: str) -> None:
+    """Checks that the body's stated charset is one that can be read.
+
+    Raises:
+        BadRequestError: it is not UTF-8 or a part of it.
+    """
+    found = _CHARSET.search(content_type)
+    if found is not None and found[1].lower() not in _UTF8:
+        raise BadRequestError(f"Content-Type: charset must be utf-8, got {found[1]}")
+
+
+def read_asked(body: bytes) -> Asked:
+    """The model that a body asks for.
+
+    Raises:
+        BadRequestError: the body is not a JSON object with exactly one `model`, a string.
+    """
+    if body.startswith(_BOM):
+        raise BadRequestError("body: must not begin with a byte order mark; send plain UTF-8")
+    content = _parsed(body)
+    if not isinstance(content, dict):
+        raise BadRequestError("body: must be a JSON object")
+    model = content.get("model")
+    if not isinstance(model, str) or not model:
+        raise BadRequestError("model: is required; write the name of a deployment", "model")
+    spans = _model_spans(body)
+    if len(spans) != 1:
+        raise BadRequestError(f"model: must be given once, got it {len(spans)} times", "model")
+    return Asked(model, body, spans[0])
+
+
+def _parsed(body: bytes) -> Any:
+    try:
+        return orjson.loads(body)
+    except (orjson.JSONDecodeError, RecursionError) as error:
+        raise BadRequestError(f"body: not valid JSON: {error}") from error
+
+
+def _model_spans(body: bytes) -> list[tuple[int, int]]:
+    """Where the values of top-level `model` keys stand, in a valid JSON object."""
+    keys = [key.span() for key, _ in zip(_KEY.finditer(body), range(_MOST_KEYS + 1), strict=False)]
+    if len(keys) > _MOST_KEYS:
+        raise BadRequestError(f"body: has more than {_MOST_KEYS} keys named model")
+    if len(keys) > 1:
+        keys = _at_top(body, keys)
+    return [value.span(1) if (value := _VALUE.match(body, end)) else (start, end) for start, end in keys]
+
+
+def _at_top(body: bytes, keys: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Those of the keys that stand at the top level: each gets a name of its own, and the parser says where it is."""
+    prefix = b"key-"
+    while prefix in body:
+        prefix += b"-"
+    parts, at = [], 0
+    for number, (start, end) in enumerate(keys):
+        parts += [body[at:start], b'"%b%d"' % (prefix, number)]
+        at = end
+    top = _parsed(b"".join((*parts, body[at:])))
+    return [span for number, span in enumerate(keys) if f"{prefix.decode()}{number}" in top]

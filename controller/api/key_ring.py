@@ -1,0 +1,173 @@
+"""All unrevoked keys in memory, so that each request is checked at once, also while the database is away.
+
+One task reads them on a connection of its own: at its start, at each change, and where a count each `POLL_S` differs.
+Unknown keys are looked up together, a batch at a time, so that a flood of wrong keys costs few queries.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from itertools import islice
+from typing import Any, Final
+
+import structlog
+
+from controller.api.change_fanout import ChangeFanout
+from controller.api.errors import unavailable
+from controller.runtime.database import DATABASE_ERRORS, Connect
+from controller.store.access.keys import KEY_PREFIX, Principal, count_keys, find_keys, hash_secret, read_keys
+
+log = structlog.get_logger(__name__)
+
+ANSWER_S: Final = 1.0  # the longest wait of a request for the database
+POLL_S: Final = 0.8
+SPACING_S: Final = 0.05  # between two reads, so at most 20 a second
+BATCH: Final = 1024
+MAX_UNKNOWN: Final = 4096  # keys that wait for a look-up
+_CONNECT_LIMIT_S: Final = 3.0
+_READ_LIMIT_S: Final = 3.0
+_RETRY_S: Final = 0.5
+_STOP_LIMIT_S: Final = 2.0
+_MAX_KEY_CHARS: Final = 256
+
+
+class KeyRing:
+    """Checks keys.
+
+    Args:
+        connect: opens a connection to the database that no other work uses.
+        changes: wakes it at each change of kind `key`.
+        ended: called with the ids of keys that are revoked.
+        local: keys of this process alone, by their hash. They are stored nowhere and cannot be revoked.
+    """
+
+    def __init__(
+        self,
+        connect: Connect,
+        changes: ChangeFanout,
+        ended: Callable[[frozenset[str]], None],
+        local: Mapping[bytes, Principal] | None = None,
+    ) -> None:
+        self._connect = connect
+        self._changes = changes
+        self._ended = ended
+        self._local = dict(local or {})
+        self._known: dict[bytes, Principal] = {}
+        self._counted: tuple[int, int] | None = None  # keys and revoked ones at the last full read
+        self._unknown: dict[bytes, asyncio.Future[bool]] = {}  # to whether the look-up succeeded
+        self._away = False
+        self._changed = False
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Starts the task that reads. It ends only by a defect, which `authenticate` then raises."""
+        self._task = asyncio.create_task(self._run(), name="key-ring")
+
+    async def stop(self) -> None:
+        """Ends the task."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task], timeout=_STOP_LIMIT_S)
+
+    async def authenticate(self, key: str) -> Principal | None:
+        """The owner of the key; None if it is unknown or revoked. Waits at most `ANSWER_S`.
+
+        Raises:
+            ApiError: 503 `unavailable`: the key is not known here, and the database is away.
+        """
+        if self._task is not None and self._task.done():
+            self._task.result()  # stale keys must not be accepted
+        if not key.startswith(KEY_PREFIX) or len(key) > _MAX_KEY_CHARS or not key.isascii():
+            return None
+        digest = hash_secret(key)
+        known = self._local.get(digest) or self._known.get(digest)
+        if known is None and await self._look_up(digest):
+            known = self._known.get(digest)
+        return known
+
+    async def _look_up(self, digest: bytes) -> bool:
+        """Returns once a read that began after the call has put the key among the known ones, if it exists."""
+        asked = self._unknown.get(digest)
+        if asked is None and not self._away and len(self._unknown) < MAX_UNKNOWN:
+            asked = self._unknown[digest] = asyncio.get_running_loop().create_future()
+            self._wake.set()
+        if asked is not None:
+            await asyncio.wait({asked}, timeout=ANSWER_S)
+        if asked is None or not asked.done() or not asked.result():
+            raise unavailable(
+                "unavailable", "the database is away, and this key is not among those in memory; try again in a moment"
+            )
+        return True
+
+    async def _run(self) -> None:
+        with self._changes.woken_by("key", self._note_change):
+            while True:
+                try:
+                    await self._serve()
+                except DATABASE_ERRORS as error:
+                    if not self._away:
+                        log.warning(
+                            "keys not refreshed, keeping those in memory",
+                            keys=len(self._known),
+                            error=str(error) or type(error).__name__,
+                        )
+                    self._away = True
+                    self._answer(tuple(self._unknown), succeeded=False)
+                    await asyncio.sleep(_RETRY_S)
+
+    def _note_change(self) -> None:
+        self._changed = True
+        self._wake.set()
+
+    async def _serve(self) -> None:
+        """Reads on one connection until it fails; always raises."""
+        async with asyncio.timeout(_CONNECT_LIMIT_S):
+            connection = await self._connect()
+        try:
+            self._changed = True
+            while True:
+                await self._refresh(connection)
+                if self._unknown:
+                    await self._read_unknown(connection)
+                await asyncio.sleep(SPACING_S)
+                await self._until_woken()
+        finally:
+            connection.terminate()
+
+    async def _refresh(self, connection: Any) -> None:
+        """Reads all keys if they have changed; calls back with those that are gone."""
+        counted = await _read(count_keys(connection))
+        if self._changed or counted != self._counted:
+            self._changed = False
+            before = {principal.key_id for principal in self._known.values()}
+            self._known = await _read(read_keys(connection))
+            self._counted = counted
+            gone = before - {principal.key_id for principal in self._known.values()}
+            if gone:
+                self._ended(frozenset(gone))
+        if self._away:
+            log.info("keys are fresh again", keys=len(self._known))
+        self._away = False
+
+    async def _read_unknown(self, connection: Any) -> None:
+        batch = tuple(islice(self._unknown, BATCH))
+        self._known.update(await _read(find_keys(connection, batch)))
+        self._answer(batch, succeeded=True)
+
+    def _answer(self, digests: tuple[bytes, ...], *, succeeded: bool) -> None:
+        for digest in digests:
+            self._unknown.pop(digest).set_result(succeeded)
+
+    async def _until_woken(self) -> None:
+        if not self._unknown:
+            try:
+                async with asyncio.timeout(POLL_S):
+                    await self._wake.wait()
+            except TimeoutError:
+                return
+        self._wake.clear()
+
+
+async def _read(reading: Awaitable[Any]) -> Any:
+    async with asyncio.timeout(_READ_LIMIT_S):
+        return await reading

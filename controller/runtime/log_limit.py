@@ -1,0 +1,34 @@
+"""Bounds repeated log lines: one of a kind in a period, with the number of those held back."""
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+PERIOD_S: Final = 60.0
+MAX_KINDS: Final = 256
+
+
+class LogLimit:
+    """Admits one line of each kind in `period_s`.
+
+    Args:
+        period_s: seconds between two lines of one kind.
+        monotonic: seconds that never go backwards.
+    """
+
+    def __init__(self, period_s: float = PERIOD_S, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._period_s = period_s
+        self._monotonic = monotonic
+        self._kinds: dict[str, tuple[float, int]] = {}  # when a line was admitted, and how many were held back since
+
+    def admit(self, kind: str) -> int | None:
+        """The number of lines of this kind that were held back before this one; None: hold this one back too."""
+        now = self._monotonic()
+        at, held_back = self._kinds.get(kind, (float("-inf"), 0))
+        if now - at < self._period_s:
+            self._kinds[kind] = (at, held_back + 1)
+            return None
+        if kind not in self._kinds and len(self._kinds) >= MAX_KINDS:
+            del self._kinds[min(self._kinds, key=lambda known: self._kinds[known][0])]
+        self._kinds[kind] = (now, 0)
+        return held_back

@@ -1,0 +1,53 @@
+"""Labels of workers. Those that begin with `gpuward/` follow from what the agent reads; nothing else sets them."""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from schemas.wire.inventory import DeviceFacts, HostFacts
+
+AGENT_PREFIX: Final = "gpuward/"
+_MAX_CHARS: Final = 253
+_BLANKS: Final = re.compile(r"[\s\-]+")
+
+
+def agent_labels(host: HostFacts, gpus: Iterable[DeviceFacts] | None) -> dict[str, str]:
+    """The labels that the agent sets itself: model and number of GPUs, driver, host name.
+
+    A label is absent where its value is unknown or empty. `gpu-model` is absent where models differ.
+
+    Args:
+        host: the host as its agent reads it.
+        gpus: its GPUs; None: unknown.
+    """
+    found = {"hostname": host.hostname, "driver": host.driver or ""}
+    if gpus is not None:
+        models = [gpu.model for gpu in gpus]
+        found["gpu-count"] = str(len(models))
+        found["gpu-model"] = models[0] if len(set(models)) == 1 else ""
+    values = {name: _label_value(value) for name, value in found.items()}
+    return {AGENT_PREFIX + name: value for name, value in values.items() if value}
+
+
+def with_agent_labels(host: HostFacts, gpus: Iterable[DeviceFacts] | None) -> dict[str, str]:
+    """The host's labels, of which those with the agent's prefix are replaced by what follows from its facts."""
+    own = {name: value for name, value in host.labels.items() if not name.startswith(AGENT_PREFIX)}
+    return own | agent_labels(host, gpus)
+
+
+def configured_labels(labels: Mapping[str, str]) -> dict[str, str]:
+    """Labels as a user configures them.
+
+    Raises:
+        ValueError: one has the agent's prefix.
+    """
+    taken = sorted(name for name in labels if name.startswith(AGENT_PREFIX))
+    if taken:
+        raise ValueError(f"{', '.join(taken)}: labels that begin with {AGENT_PREFIX} are set by the agent; remove it")
+    return dict(labels)
+
+
+def _label_value(text: str) -> str:
+    """The text in printable characters, with `-` for blanks, and bounded."""
+    printable = "".join(char for char in text if char.isprintable() or char.isspace())
+    return _BLANKS.sub("-", printable)[:_MAX_CHARS].strip("-")

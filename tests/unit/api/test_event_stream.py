@@ -1,0 +1,61 @@
+"""Only whole events pass, so that an error event can follow at any time."""
+
+import json
+from itertools import pairwise
+
+import pytest
+
+from controller.api.gateway.event_stream import MAX_HELD_BYTES, WholeEvents, is_event_stream
+
+STREAM = b"data: one\n\n: ping\r\n\r\nevent: x\ndata: two\n\ndata: three\r\rdata: [DONE]\n\n"
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
+def test_all_bytes_pass_in_order(size: int) -> None:
+    events = WholeEvents()
+    pieces = [events.pass_on(STREAM[at : at + size]) for at in range(0, len(STREAM), size)]
+    assert b"".join((*pieces, events.rest())) == STREAM
+
+
+@pytest.mark.parametrize("end", range(len(STREAM)))
+def test_an_error_event_never_joins_a_begun_one(end: int) -> None:
+    events = WholeEvents()
+    passed = events.pass_on(STREAM[:end]) + events.error("/v1/chat/completions", "engine_died", "it died")
+    whole, _, last = passed.rstrip(b"\n").rpartition(b"data: {")
+    assert json.loads(b"{" + last)["error"]["code"] == "engine_died"
+    assert STREAM.startswith(whole)
+    assert whole in {STREAM[:at] for at in (0, *ends_of(STREAM))}
+
+
+def ends_of(stream: bytes) -> list[int]:
+    marks = (b"\n\n", b"\r\n\r\n", b"\r\r")
+    return [at + len(mark) for mark in marks for at in range(len(stream)) if stream.startswith(mark, at)]
+
+
+def test_an_event_beyond_the_bound_passes_in_pieces() -> None:
+    events, piece = WholeEvents(), b"data: " + b"x" * 50_000
+    sizes = [len(events.pass_on(piece)) for _ in range(8)]
+    assert sum(sizes) > 0, "it is not held for ever"
+    assert all(sum(sizes[:one]) + MAX_HELD_BYTES >= len(piece) * one for one, _ in pairwise(range(9)))
+    assert events.error("/v1/chat/completions", "engine_died", "").startswith(b"\n\ndata: {"), "it ends the piece first"
+
+
+def test_messages_have_an_error_event_of_their_own_form() -> None:
+    name, data = WholeEvents().error("/v1/messages", "engine_died", "it died").strip().split(b"\n")
+    assert name == b"event: error"
+    body = json.loads(data.removeprefix(b"data: "))
+    assert (body["type"], body["error"]["type"], body["error"]["message"]) == ("error", "api_error", "it died")
+
+
+@pytest.mark.parametrize(
+    ("content_type", "encoding", "found"),
+    [
+        ("text/event-stream", "", True),
+        ("Text/Event-Stream; charset=utf-8", "identity", True),
+        ("text/event-stream", "gzip", False),
+        ("application/json", "", False),
+        ("", "", False),
+    ],
+)
+def test_which_answers_are_events(content_type: str, encoding: str, found: bool) -> None:
+    assert is_event_stream(content_type, encoding) is found

@@ -1,0 +1,84 @@
+"""The model of a request: found exactly once, replaced without touching another byte, or refused with a clear word."""
+
+import json
+import time
+
+import pytest
+
+from controller.api.gateway.request_body import BadRequestError, check_charset, read_asked
+
+DEEP = '"messages": [{"model": "inner", "content": "say \\"model\\": \\"x\\""}], "tool": {"model": {"model": 1}}'
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        '{"model": "m"}',
+        '{ "stream":true ,\n "model"  :\t"m" , "f": 1.10, "big": 123456789012345678901234567890 }',
+        f'{{{DEEP}, "model": "m"}}',
+        f'{{"model": "m", {DEEP}}}',
+        '{"a": "model", "model": "m", "b": ["model", "model"]}',
+        '{"\\u006dode\\u006C": "m", "x": {"model": "n"}}',
+        '{"x\\"model": "n", "model": "m", "key-0": 1}',
+        '{"é": "ü", "model": "m"}',
+    ],
+)
+def test_the_top_level_model_alone_is_replaced(body: str) -> None:
+    asked = read_asked(body.encode())
+    assert asked.model == "m"
+    assert asked.with_model(None) == asked.with_model("m") == body.encode(), "no byte changes"
+    start, end = asked.span
+    assert body.encode()[start:end] == b'"m"'
+    other = asked.with_model('/a "b"')
+    assert other == body.encode()[:start] + b'"/a \\"b\\""' + body.encode()[end:]
+    assert json.loads(other) == {**json.loads(body), "model": '/a "b"'}
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "said"),
+    [
+        (b"", "", "not valid JSON"),
+        (b"{", "", "not valid JSON"),
+        (b"[]", "", "must be a JSON object"),
+        (b'"model"', "", "must be a JSON object"),
+        (b"{}", "model", "is required"),
+        (b'{"model": 7}', "model", "is required"),
+        (b'{"model": ""}', "model", "is required"),
+        (b'{"x": {"model": "m"}}', "model", "is required"),
+        (b'\xef\xbb\xbf{"model": "m"}', "", "byte order mark"),
+        ('{"model": "m"}'.encode("utf-16"), "", "not valid JSON"),
+        (b'{"model": "m\xff"}', "", "not valid JSON"),
+        (b'{"model": "m", "t": NaN}', "", "not valid JSON"),
+        (b'{"model": "m", "t": Infinity}', "", "not valid JSON"),
+        (b'{"model": "m", "s": "\\ud800"}', "", "not valid JSON"),
+        (b'{"model": "m"} {}', "", "not valid JSON"),
+        (b'{"model": "m", "d": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "", "not valid JSON"),
+        (b'{"model": "a", "model": "b"}', "model", "2 times"),
+        (b'{"model": "a", "mod\\u0065l": "b"}', "model", "2 times"),
+        (b'{"model": {"x": 1}, "y": {"model": 1}, "model": "b"}', "model", "2 times"),
+    ],
+)
+def test_other_bodies_are_refused_with_a_word(body: bytes, param: str, said: str) -> None:
+    with pytest.raises(BadRequestError, match=said) as refused:
+        read_asked(body)
+    assert refused.value.param == param
+
+
+def test_many_nested_keys_are_bounded_and_cheap() -> None:
+    body = b'{"model": "m", "x": [' + b",".join([b'{"model": 1}'] * 9_000) + b"]}"
+    began = time.process_time()
+    assert read_asked(body).model == "m"
+    assert time.process_time() - began < 1.0
+    with pytest.raises(BadRequestError, match="more than 10000 keys"):
+        read_asked(b'{"model": "m", "x": [' + b",".join([b'{"model": 1}'] * 11_000) + b"]}")
+
+
+@pytest.mark.parametrize("content_type", ["", "application/json", 'x/json; charset="UTF-8"', "x/y; charset=ascii"])
+def test_utf_8_is_read(content_type: str) -> None:
+    check_charset(content_type)
+
+
+@pytest.mark.parametrize("content_type", ["application/json; charset=latin-1", 'application/json;charset="utf-16"'])
+def test_other_charsets_are_refused(content_type: str) -> None:
+    with pytest.raises(BadRequestError, match="charset must be utf-8"):
+        check_charset(content_type)
