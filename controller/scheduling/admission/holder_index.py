@@ -71,7 +71,7 @@ class HolderIndex:
             for worker in workers:
                 self._on_worker[worker].append(number)
         self._gpus, self._memory, self._cpu = _Claims(gpus), _Claims(memory), _Claims(cpu)
-        self._group = inventory.groups.of_gpu[self._gpus.row]  # by claim on a GPU
+        self._worker = inventory.gpus.worker[self._gpus.row]  # by claim on a GPU
         self._span = self._most_gpus()
         self._traits = tuple(
             np.array(figures, dtype=np.int64)
@@ -83,9 +83,9 @@ class HolderIndex:
         )  # fmt: skip
 
     def _most_gpus(self) -> Ints:
-        """By group: the most GPUs that one holder has there."""
-        count = len(self.inventory.groups.worker)
-        pairs, numbers = np.unique(self._gpus.owner * count + self._group, return_counts=True)
+        """By worker: the most GPUs that one holder has there."""
+        count = len(self.inventory.workers.facts)
+        pairs, numbers = np.unique(self._gpus.owner * count + self._worker, return_counts=True)
         span = np.ones(count, dtype=np.int64)
         np.maximum.at(span, pairs % max(count, 1), numbers)
         return span
@@ -109,14 +109,14 @@ class HolderIndex:
         return [n for n in dict.fromkeys(n for w in workers for n in self._on_worker[w]) if allowed[n]]
 
     def least(self, groups: Ints, allowed: Bools) -> list[Ints]:
-        """By group, for those with equally many holders in the way: the least weight, lost work, size and age there."""
+        """The least weight, lost work, size and age on the worker of each of these groups: the second keys of sites."""
         kept = allowed[self._gpus.owner]
-        owner, group = self._gpus.owner[kept], self._group[kept]
+        owner, worker = self._gpus.owner[kept], self._worker[kept]
         found = []
         for trait in self._traits:
-            least = np.full(len(self.inventory.groups.worker), NEVER, dtype=np.int64)
-            np.minimum.at(least, group, trait[owner])
-            found.append(least[groups])
+            least = np.full(len(self.inventory.workers.facts), NEVER, dtype=np.int64)
+            np.minimum.at(least, worker, trait[owner])
+            found.append(least[self.inventory.groups.worker[groups]])
         return found
 
     def in_the_way(self, candidates: Candidates, allowed: Bools) -> Ints:
@@ -145,7 +145,7 @@ class HolderIndex:
         last = np.clip(wanted, 1, columns) - 1
         rows = np.arange(len(wanted))
         nth, together = ordered[rows, last], np.cumsum(ordered, axis=1)[rows, last]
-        fewest = np.maximum(nth, -(-together // self._span))
+        fewest = np.maximum(nth, -(-together // self._span[self.inventory.groups.worker]))
         return np.where((wanted > columns) | (wanted < 1) | (nth >= _IMPOSSIBLE), _IMPOSSIBLE, fewest)
 
     def _by_gpu(self, layout: Layout, allowed: Bools) -> Ints:

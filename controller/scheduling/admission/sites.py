@@ -20,6 +20,7 @@ from controller.scheduling.admission.holder_index import HolderIndex
 from controller.scheduling.inventory.arrays import NEVER, Bools
 from controller.scheduling.search.cached_search import engine_chain, search_for
 from controller.scheduling.search.candidates import Candidates
+from controller.scheduling.search.gang import gang_sets
 
 _MAX_SITES: Final = 64  # looked at closely, per layout
 _MAX_SETS: Final = 4_000  # sets of holders tried on one site
@@ -56,12 +57,13 @@ def _of_layout(index: HolderIndex, candidates: Candidates, allowed: Bools, limit
             yield Site(int(fewest[group]), candidates, (group,))
         return
     groups, size = index.inventory.groups, candidates.layout.workers
-    for alike in np.unique(groups.matching[nearest]).tolist():
-        some = nearest[groups.matching[nearest] == alike]
+    for rows in gang_sets(candidates, possible):
+        some = nearest[np.isin(nearest, rows)]
         _, first = np.unique(groups.worker[some], return_index=True)
-        if len(first) >= size:
-            last = int(fewest[some[np.sort(first)[size - 1]]])
-            yield Site(last, candidates, tuple(some[: size + _SPARE + len(some) - len(first)].tolist()))
+        nearest_of_each = some[np.sort(first)]
+        if len(nearest_of_each) >= size:
+            chosen = nearest_of_each[: size + _SPARE].tolist()
+            yield Site(int(fewest[chosen[size - 1]]), candidates, tuple(chosen))
 
 
 class SiteProblem:
