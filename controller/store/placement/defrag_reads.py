@@ -16,8 +16,8 @@ _SHOWN: Final = 100
 # Only of deployments at rest: all of their instances run the newest revision. A task that never restarts would run
 # twice, and an instance that is being preempted frees its capacity anyway.
 _MOVABLE: Final = """
-    select i.id, i.epoch, i.deployment_uid, i.revision, d.name, (d.spec ->> 'priority')::int as priority, r.spec, r.need,
-           c.device, c.rank, c.memory_mib,
+    select i.id, i.epoch, i.deployment_uid, i.revision, d.name, (d.spec ->> 'priority')::int as priority, r.spec,
+           r.need, c.device, c.rank, c.memory_mib,
            c.cpu_milli, c.exclusive, c.position, v.worker_id
       from instances i
       join deployments d on d.uid = i.deployment_uid
@@ -143,11 +143,11 @@ async def read_demands(connection: Reader, limit: int) -> list[DemandRow]:
     )
     return [
         DemandRow(
-            row["id"],
-            str(row["deployment_uid"]),
-            spec_from_json(row["spec"]),
-            need_from_json(row["need"]),
-            row["priority"],
-        )  # fmt: skip
+            instance=row["id"],
+            deployment_uid=str(row["deployment_uid"]),
+            spec=spec_from_json(row["spec"]),
+            need=need_from_json(row["need"]),
+            priority=row["priority"],
+        )
         for row in rows
     ]
