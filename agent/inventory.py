@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
+import structlog
+
 from agent.gpus.reader import GpuReader, GpuReading
 from agent.installed_engines import installed_engines
 from schemas.wire import DeviceFacts, HostFacts, Inventory
@@ -13,6 +15,7 @@ from schemas.worker_labels import with_agent_labels
 
 _READ_LIMIT_S: Final = 5.0
 _MAX_LABELS: Final = 64  # a controller refuses more
+log = structlog.get_logger()
 _READINGS: Final = {"used_mib": None, "utilization": None, "health": "ok", "health_reason": ""}
 
 
@@ -42,7 +45,8 @@ class InventoryWatch:
         try:
             async with asyncio.timeout(_READ_LIMIT_S):
                 gpus = await self._reader.read()
-        except TimeoutError:
+        except OSError as error:  # TimeoutError is one
+            log.warning("GPUs not read", error=repr(error))
             return None
         if gpus is not None and self._reserve_gpu_mib is not None:
             gpus = tuple(gpu.model_copy(update={"reserved_mib": self._reserve_gpu_mib}) for gpu in gpus)
@@ -55,7 +59,8 @@ class InventoryWatch:
         try:
             async with asyncio.timeout(_READ_LIMIT_S):
                 return await self._reader.sample()
-        except TimeoutError:
+        except OSError as error:  # as above
+            log.warning("GPUs not sampled", error=repr(error))
             return None
 
     async def read(self) -> Inventory:

@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Final, NoReturn
 
+import structlog
+
 from agent.clock import Clock
 from agent.gpus.reader import GpuReading, GpuWork
 from agent.inventory import InventoryWatch
@@ -17,6 +19,8 @@ from schemas.wire import SAMPLE_S, SamplePeriod
 READ_EVERY_S: Final = 1.0
 _OWNERS_LIMIT_S: Final = 1.0
 _NO_WORK: Final = GpuWork()
+
+log = structlog.get_logger()
 
 
 class Sampler:
@@ -103,7 +107,7 @@ class Sampler:
         )
 
     async def _owners_of(self, reading: GpuReading) -> Mapping[int, ProcessKey | None]:
-        """The owners of the driver's pids; empty (all unknown) while /proc does not answer."""
+        """The owners of the driver's pids; empty (all unknown) while /proc cannot be read."""
         pids = {pid for work in reading.work.values() for pid in (*work.running, *(work.percent or ()))}
         if not pids:
             return {}
@@ -111,4 +115,10 @@ class Sampler:
             return {}
         self._finding = asyncio.create_task(asyncio.to_thread(self._owners.find, pids, self._live()))
         await asyncio.wait({self._finding}, timeout=_OWNERS_LIMIT_S)
-        return self._finding.result() if self._finding.done() else {}
+        if not self._finding.done():
+            return {}
+        try:
+            return self._finding.result()
+        except OSError as error:
+            log.warning("owners of GPU processes not read", error=repr(error))
+            return {}

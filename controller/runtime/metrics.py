@@ -60,6 +60,16 @@ class Metrics:
         for verdict in ("idle", "busy", "unknown"):
             self._evaluations.labels(verdict)
 
+        self._connections_closed = Counter(
+            "gpuward_connections_closed_total",
+            "Connections closed at a `bound`, overdue with a `head`, an answer (`busy`) or while `idle`, or with an "
+            "incomplete `body` where connections are few; and requests `refused` since too many others are served.",
+            ["reason"],
+            registry=registry,
+        )
+        for reason in ("bound", "head", "busy", "idle", "body", "refused"):
+            self._connections_closed.labels(reason)
+
     def observed(self, kind: str, outcome: str, seconds: float) -> None:
         """One key of `kind` got `outcome` from a step that took `seconds`."""
         self._reconcile_seconds.labels(kind, _OUTCOME_LABELS.get(outcome, outcome)).observe(seconds)
@@ -88,6 +98,10 @@ class Metrics:
     def placement_seconds(self, seconds: float) -> None:
         """An instance's claims were committed `seconds` after it became pending."""
         self._placement_seconds.observe(max(seconds, 0.0))
+
+    def connection_closed(self, reason: str) -> None:
+        """The server closed a connection or refused a request for this reason, one of the label's."""
+        self._connections_closed.labels(reason).inc()
 
     def judged(self, verdict: str) -> None:
         """A utilization policy judged an instance `idle`, `busy` or `unknown`."""

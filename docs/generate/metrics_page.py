@@ -39,6 +39,7 @@ LABELS: Final[Mapping[str, str]] = {
     "phase": "phase, see [States](states.md)",
     "policy": "name of the policy; `(inline)` for inline policies",
     "purpose": "what is computed",
+    "reason": "what was done at a bound or deadline, see [Operations](operations.md#connections-and-open-files)",
     "verdict": "`idle`, `busy` or `unknown`",
     "version": "version of Gpuward",
     "worker": "name of the worker",

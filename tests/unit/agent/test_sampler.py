@@ -1,6 +1,7 @@
 """Periods close on time, even if the driver hangs or the host sleeps."""
 
 import asyncio
+import errno
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -9,7 +10,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from agent.gpus.reader import GpuReading
+from agent.gpus.reader import GpuReading, GpuWork
 from agent.in_flight import InFlightRequests
 from agent.inventory import InventoryWatch
 from agent.sampling.backlog import Backlog
@@ -30,6 +31,7 @@ class Host:
         self.slept_s = 5_000.0
         self.percent = 10.0
         self.answer: Callable[[], Awaitable[None]] | None = None
+        self.work: dict[str, GpuWork] = {}
         self.backlog = Backlog()
 
     def clock(self) -> float:
@@ -49,7 +51,7 @@ class Host:
             await self.answer()
             return None
         gpu = DeviceFacts(uuid="GPU-a", index=0, model="H100", memory_mib=1, utilization=self.percent)
-        return GpuReading((gpu,))
+        return GpuReading((gpu,), self.work)
 
     async def closed(self) -> list[SamplePeriod]:
         """The periods in the backlog."""
@@ -124,3 +126,27 @@ async def test_a_new_period_length_applies_at_once(tmp_path: Path) -> None:
         sampler.period_s = 2.0
         await asyncio.sleep(3.0)  # closed at 4, with the new length, and at 6
         assert [period.period_s for period in await host.closed()] == [2.0, 2.0]
+
+
+async def test_a_reader_and_owners_without_files_are_unknown_and_sampling_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def no_files() -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    def find(*_: object) -> dict[int, None]:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    host = Host()
+    host.work = {"GPU-a": GpuWork(running=(7,), percent={7: 50.0})}
+    monkeypatch.setattr(PidOwners, "find", find)
+    async with sampling(host, tmp_path):
+        await asyncio.sleep(10.5)
+        host.answer = no_files
+        await asyncio.sleep(20.0)
+        assert await InventoryWatch(host, HOST).read_gpus() is None
+        host.answer = None
+        await asyncio.sleep(20.0)
+        first, *_, last = await host.closed()
+    assert first.gpus[0].mean == 10.0
+    assert last.sampled_s - first.sampled_s > 20
