@@ -37,7 +37,7 @@ from agent.sampling.pid_owners import PidOwners
 from agent.sampling.request_counts import RequestCounter
 from agent.sampling.sampler import Sampler
 from agent.settings import AgentSettings, host_label
-from schemas.wire import HostFacts
+from schemas.wire import SPOKEN, HostFacts, Protocols
 
 EXIT_DRAIN_CAP_S: Final = 4.0
 _EXIT_STOP_LIMIT_S: Final = 5.0
@@ -61,7 +61,13 @@ def main(settings: AgentSettings) -> int:
         return runner.run(serve())
 
 
-async def run_agent(settings: AgentSettings, *, stop: asyncio.Event, on_ready: Callable[[], None] | None = None) -> int:
+async def run_agent(
+    settings: AgentSettings,
+    *,
+    stop: asyncio.Event,
+    on_ready: Callable[[], None] | None = None,
+    spoken: Protocols = SPOKEN,
+) -> int:
     """Runs an agent until `stop` is set. Several may run in one loop. Installs no signal handlers.
 
     Cancelling it is like a crash: engines keep running, and the next agent on the same data folder adopts them.
@@ -70,12 +76,13 @@ async def run_agent(settings: AgentSettings, *, stop: asyncio.Event, on_ready: C
         settings: validated settings.
         stop: set it for a clean shutdown; `settings.on_exit` decides whether the engines stop.
         on_ready: called once, at the controller's first welcome.
+        spoken: the protocols that it offers to the controller.
 
     Returns:
         0 after a clean shutdown; 1 if the agent cannot run or was refused (the reason is logged).
     """
     try:
-        await _Agent(settings, stop, on_ready).run()
+        await _Agent(settings, stop, on_ready, spoken).run()
     except AgentError as error:
         log.error("agent failed", error=str(error))  # noqa: TRY400 - the message says what to do; a trace would hide it
         return 1
@@ -97,10 +104,13 @@ async def count_real_gpus() -> int:
 class _Agent:
     """One agent's parts and their lifetimes."""
 
-    def __init__(self, settings: AgentSettings, stop: asyncio.Event, on_ready: Callable[[], None] | None) -> None:
+    def __init__(
+        self, settings: AgentSettings, stop: asyncio.Event, on_ready: Callable[[], None] | None, spoken: Protocols
+    ) -> None:
         self._settings = settings
         self._stop = stop
         self._on_ready = on_ready
+        self._spoken = spoken
 
     async def run(self) -> None:
         settings = self._settings
@@ -152,6 +162,7 @@ class _Agent:
                 backlog=backlog,
                 clock=boot_clock,
                 heartbeat=heartbeat,
+                spoken=self._spoken,
             )
             link = Link(link_context, self._on_ready)
             log.info("agent started", worker=name, data_dir=str(settings.data_dir), proxy_port=proxy.port)
@@ -189,6 +200,7 @@ class _Agent:
                     async with asyncio.timeout(_EXIT_STOP_LIMIT_S):
                         await supervisor.stop_all(EXIT_DRAIN_CAP_S)
                 await link.flush(_EXIT_ACK_LIMIT_S)
+            await proxy.let_callers_leave()
             await link.goodbye()
         finally:
             for task in tasks:

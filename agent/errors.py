@@ -21,5 +21,9 @@ class UnreachableError(Exception):
     """The controller cannot be reached or cannot serve now; a later attempt may succeed."""
 
 
+class RejectedError(UnreachableError):
+    """The controller answers, but does not serve this agent now; the message says why."""
+
+
 class SpawnError(Exception):
     """A process could not be started; the message is reported as the reason."""

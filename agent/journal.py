@@ -18,7 +18,7 @@ from typing import Final
 
 from agent.errors import DataFolderError
 from agent.process_records import ProcessKey, ProcessRecord
-from schemas.base import Wire
+from schemas.wire import Wire
 
 ENDED_KEPT: Final = 2000
 EPOCHS_KEPT: Final = 20_000

@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
-from schemas.base import Wire
-from schemas.wire import ClaimOrder, ExitReason, ProcessReport, ProcessState, StartOrder
+from schemas.wire import ClaimOrder, ExitReason, ProcessReport, ProcessState, StartOrder, Wire
 
 RefusalCode = Literal["old_term", "old_epoch", "claim_conflict", "bad_command", "unknown_device", "shutting_down"]
 

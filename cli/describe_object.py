@@ -16,7 +16,7 @@ from schemas.api.events import EventView
 from schemas.api.gpus import GpuView
 from schemas.api.instances import InstanceView
 from schemas.api.policies import PolicyView
-from schemas.api.workers import WorkerView
+from schemas.api.workers import WorkerStatus, WorkerView
 from schemas.base import View
 
 Fields = Sequence[tuple[str, str]]
@@ -137,7 +137,7 @@ def _worker(view: WorkerView, now: datetime) -> Iterator[str]:
             ("Host", f"{or_dash(status.hostname)}, {status.os}/{status.arch}"),
             ("Simulated", "yes" if status.simulated else "no"),
             ("Driver", or_dash(status.driver)),
-            ("Agent", or_dash(status.agent_version)),
+            ("Agent", _agent(status)),
             ("Address", or_dash(status.proxy_address)),
             ("Labels", or_dash(", ".join(f"{k}={v}" for k, v in sorted(status.labels.items())))),
             ("GPUs", str(status.gpus) if status.gpus_known else "unknown"),
@@ -150,6 +150,11 @@ def _worker(view: WorkerView, now: datetime) -> Iterator[str]:
         ]
     )
     yield from _conditions(status.conditions, now)
+
+
+def _agent(status: WorkerStatus) -> str:
+    protocol = "" if status.protocol is None else f", protocol {status.protocol}"
+    return or_dash(status.agent_version + protocol)
 
 
 def _gpu(view: GpuView) -> Iterator[str]:

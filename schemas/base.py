@@ -7,8 +7,8 @@ from pydantic import BaseModel, ConfigDict
 M = TypeVar("M", bound=BaseModel)
 
 
-class Wire(BaseModel):
-    """Refuses unknown keys. For manifests, bodies of requests, and messages between agent and controller."""
+class Strict(BaseModel):
+    """Refuses unknown keys. For manifests and bodies of requests: a misspelt key must not be ignored."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from schemas.base import Wire
+from schemas.base import Strict
 from schemas.fields import Name, ScalarText, Text
 from schemas.manifest.resources import MAX_GPUS
 from schemas.quantities import Seconds, SizeMib
@@ -12,7 +12,7 @@ from schemas.wire import Vendor
 from schemas.worker_labels import configured_labels
 
 
-class SimulatedGpu(Wire):
+class SimulatedGpu(Strict):
     """Equal GPUs of a simulated host."""
 
     model: Text = Field(description="Name of the GPU, as its driver would report it.")
@@ -27,14 +27,14 @@ class SimulatedGpu(Wire):
     )
 
 
-class SimulatedReserve(Wire):
+class SimulatedReserve(Strict):
     """Capacity that placement must not use."""
 
     host_memory: SizeMib = Field(0, description="Main memory of the host.")
     gpu_memory: SizeMib = Field(0, description="Memory of each GPU.")
 
 
-class SimulatedWorker(Wire):
+class SimulatedWorker(Strict):
     """A simulated host, or several equal ones."""
 
     name: Name = Field(description="Name of the worker.")
@@ -64,7 +64,7 @@ class SimulatedWorker(Wire):
         return configured_labels(value)
 
 
-class SimulatedHosts(Wire):
+class SimulatedHosts(Strict):
     """All hosts of the file."""
 
     workers: Annotated[tuple[SimulatedWorker, ...], Field(min_length=1)] = Field(description="The simulated hosts.")

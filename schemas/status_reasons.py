@@ -110,6 +110,10 @@ WORKERS: Final[Mapping[str, ReasonText]] = {
     "uncordoned": ReasonText("An operator ended the cordon or drain of the worker.", _NONE),
     "draining": ReasonText("An operator drains the worker: its instances move elsewhere.", _NONE),
     "processes_gone": ReasonText("The agent no longer knows processes that ran on the worker.", _NONE),
+    "no_common_protocol": ReasonText(
+        "The agent is refused: it and the controller speak no common protocol. Its engines run on.",
+        "Install a newer version of the older side; the message names what each speaks.",
+    ),
     "agent_message_malformed": ReasonText(
         "The agent sent a message that is not valid; it was disconnected.",
         "Use the same version of agent and controller.",
@@ -163,6 +167,14 @@ POLICIES: Final[Mapping[str, ReasonText]] = {
     "window_not_full": ReasonText("The instance has not run for the whole window yet.", "Wait."),
     "coverage": ReasonText(
         "Samples cover too little of the window.", "Check the agent, or lower `min_coverage` of the policy."
+    ),
+    "stale": ReasonText(
+        "No fresh sample has arrived, so the present use of the GPU is unknown.",
+        "Check the agent and its connection. After an outage, wait until its buffered samples have arrived.",
+    ),
+    "samples_dropped": ReasonText(
+        "The controller could not take some sampling periods of the worker's agent. They are lost.",
+        "Read the message, and run the same version of gpuward on agent and controller.",
     ),
     "no_process_utilization": ReasonText(
         "The GPU is shared and its driver does not report the use of single processes.",

@@ -14,8 +14,7 @@ from pydantic import Field
 from agent.clock import Clock, boot_clock
 from agent.errors import NoGpusError
 from agent.gpus.reader import GpuReading, GpuWork
-from schemas.base import Wire
-from schemas.wire import DeviceFacts
+from schemas.wire import DeviceFacts, Wire
 
 READ_LIMIT_S: Final = 2.0
 _FIRST_LIMIT_S: Final = 15.0  # without persistence mode, the driver initializes every GPU at the first call

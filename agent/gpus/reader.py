@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from schemas.base import Wire
-from schemas.wire import DeviceFacts
+from schemas.wire import DeviceFacts, Wire
 
 
 class GpuWork(Wire):

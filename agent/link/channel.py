@@ -11,8 +11,16 @@ from pydantic import ValidationError
 
 from agent.controller_heartbeat import ControllerHeartbeat
 from agent.errors import UnreachableError
-from schemas.base import Wire
-from schemas.wire import CONNECT_PATH, MAX_MESSAGE_BYTES, controller_message
+from schemas.wire import (
+    CONNECT_PATH,
+    MAX_MESSAGE_BYTES,
+    SPOKEN,
+    Protocols,
+    Wire,
+    controller_message,
+    encode,
+    offered_protocols,
+)
 
 _CONNECT_LIMIT_S: Final = 10.0
 _SEND_LIMIT_S: Final = 10.0
@@ -38,17 +46,30 @@ class InvalidMessageError(Exception):
 
 
 class Channel:
-    """An open connection."""
+    """An open connection.
 
-    def __init__(self, ws: aiohttp.ClientWebSocketResponse, heartbeat: ControllerHeartbeat) -> None:
+    Attributes:
+        protocol: of everything that is sent; None: the controller takes none of ours.
+    """
+
+    def __init__(
+        self, ws: aiohttp.ClientWebSocketResponse, heartbeat: ControllerHeartbeat, spoken: Protocols = SPOKEN
+    ) -> None:
+        self.protocol = spoken.common(offered_protocols([ws.protocol or ""]))
+        self._spoken = spoken
         self._ws = ws
         self._heartbeat = heartbeat
 
     @classmethod
     async def dial(
-        cls, session: aiohttp.ClientSession, controller_url: str, credential: str, heartbeat: ControllerHeartbeat
+        cls,
+        session: aiohttp.ClientSession,
+        controller_url: str,
+        credential: str,
+        heartbeat: ControllerHeartbeat,
+        spoken: Protocols = SPOKEN,
     ) -> "Channel":
-        """Connects.
+        """Connects, and offers every protocol in `spoken`.
 
         Raises:
             UnauthorizedError: the credential is refused.
@@ -59,6 +80,7 @@ class Channel:
                 ws = await session.ws_connect(
                     controller_url + CONNECT_PATH,
                     headers={"Authorization": f"Bearer {credential}"},
+                    protocols=spoken.names(),
                     max_msg_size=MAX_MESSAGE_BYTES,
                     autoping=False,  # pongs count as the controller's heartbeat, so they are handled here
                 )
@@ -68,11 +90,11 @@ class Channel:
             raise UnreachableError(f"the controller answers {error.status}") from error
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise UnreachableError(repr(error)) from error
-        return cls(ws, heartbeat)
+        return cls(ws, heartbeat, spoken)
 
     async def send(self, message: Wire) -> None:
         """Sends one message."""
-        await _send(self._ws.send_str(message.model_dump_json()))
+        await _send(self._ws.send_str(encode(message, self.protocol or self._spoken.lowest)))
 
     async def ping(self) -> None:
         """Asks the controller for a pong."""

@@ -13,11 +13,17 @@ from agent.processes.supervisor import Supervisor
 from agent.sampling.backlog import Backlog
 from agent.sampling.sampler import Sampler
 from agent.settings import AgentSettings
+from schemas.wire import SPOKEN, Protocols
 
 
 @dataclass(frozen=True, slots=True)
 class LinkContext:
-    """The agent's parts that the link uses. `name` is the worker's name that the agent asks for at the join."""
+    """The agent's parts that the link uses.
+
+    Attributes:
+        name: the worker's name that the agent asks for at the join.
+        spoken: the protocols that it offers.
+    """
 
     settings: AgentSettings
     name: str
@@ -32,3 +38,4 @@ class LinkContext:
     backlog: Backlog
     clock: Clock
     heartbeat: ControllerHeartbeat
+    spoken: Protocols = SPOKEN

@@ -1,14 +1,14 @@
 """The handshake of a new connection: hello with the agent's whole state, then the controller's welcome."""
 
-from typing import Final
+from typing import Any, Final, NoReturn
 
-from agent.errors import UnreachableError
+from agent.errors import RejectedError, UnreachableError
 from agent.link.channel import Channel, UnauthorizedError, time_limit
 from agent.link.context import LinkContext
 from agent.link.credential import credential, credential_refused
 from agent.link.incoming import next_message, rejected
 from schemas.version import __version__
-from schemas.wire import Hello, Rejected, Welcome
+from schemas.wire import UNNAMED, Hello, Rejected, Welcome, no_common_protocol
 
 _WELCOME_LIMIT_S: Final = 15.0
 
@@ -22,7 +22,9 @@ async def connect(context: LinkContext) -> tuple[Channel, Welcome]:
     """
     secret = await credential(context)
     try:
-        channel = await Channel.dial(context.http, context.settings.controller_url, secret, context.heartbeat)
+        channel = await Channel.dial(
+            context.http, context.settings.controller_url, secret, context.heartbeat, context.spoken
+        )
     except UnauthorizedError as error:
         credential_refused(context, str(error))
     try:
@@ -33,11 +35,14 @@ async def connect(context: LinkContext) -> tuple[Channel, Welcome]:
 
 
 async def _handshake(context: LinkContext, channel: Channel) -> Welcome:
+    if channel.protocol is None:
+        await _no_common_protocol(context, channel)
     journal = context.journal
     inventory = await context.inventory.read()
     context.inventory.mark_reported(inventory)
     context.send_queue.clear()
     hello = Hello(
+        protocol=channel.protocol,
         agent_version=__version__,
         boot_id=context.boot_id,
         highest_term=journal.facts.highest_term,
@@ -49,15 +54,42 @@ async def _handshake(context: LinkContext, channel: Channel) -> Welcome:
         processes=tuple(record.report() for record in journal.unacknowledged()),
     )
     await channel.send(hello)
-    answer = None
-    async with time_limit(_WELCOME_LIMIT_S, "no welcome"):
-        while answer is None:
-            answer = await next_message(context, channel, _WELCOME_LIMIT_S)
-    if isinstance(answer, Rejected):
-        rejected(context, answer)
+    answer = await _answer(context, channel)
     if not isinstance(answer, Welcome):
         raise UnreachableError("the controller's first message must be a welcome")
     if answer.term < journal.facts.highest_term:
         raise UnreachableError(f"the controller's term {answer.term} is over")
     journal.remember(worker=answer.worker, highest_term=answer.term, proxy_secret=answer.proxy_secret)
     return answer
+
+
+async def _answer(context: LinkContext, channel: Channel) -> Any:
+    """The controller's first message.
+
+    Raises:
+        RejectedError: it is a rejection.
+        UnreachableError: none comes.
+        RefusedError: the controller refuses this agent for good.
+    """
+    answer = None
+    async with time_limit(_WELCOME_LIMIT_S, "no welcome"):
+        while answer is None:
+            answer = await next_message(context, channel, _WELCOME_LIMIT_S)
+    if isinstance(answer, Rejected):
+        rejected(context, answer)
+    return answer
+
+
+async def _no_common_protocol(context: LinkContext, channel: Channel) -> NoReturn:
+    """Waits for the controller's own words, which name both sides; an old controller says nothing before a hello.
+
+    Raises:
+        RejectedError: always.
+    """
+    try:
+        await _answer(context, channel)
+    except RejectedError:
+        raise
+    except UnreachableError as error:
+        raise RejectedError(no_common_protocol(context.spoken, UNNAMED)) from error
+    raise RejectedError(no_common_protocol(context.spoken, UNNAMED))

@@ -6,7 +6,7 @@ from typing import Any, Final, NoReturn
 
 import structlog
 
-from agent.errors import UnreachableError
+from agent.errors import RejectedError
 from agent.link.channel import Channel, InvalidMessageError
 from agent.link.context import LinkContext
 from agent.link.credential import credential_refused
@@ -60,9 +60,9 @@ def rejected(context: LinkContext, message: Rejected) -> NoReturn:
     """Handles a rejection.
 
     Raises:
-        UnreachableError: a later attempt may succeed.
+        RejectedError: a later attempt may succeed.
         RefusedError: the controller refuses this agent for good.
     """
     if message.final:
         credential_refused(context, message.message)
-    raise UnreachableError(f"rejected: {message.message}")
+    raise RejectedError(f"rejected: {message.message}")

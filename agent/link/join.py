@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from agent.errors import RefusedError, UnreachableError
 from schemas.base import View
-from schemas.wire import JOIN_PATH, JoinRequest, JoinResponse
+from schemas.wire import JOIN_PATH, LOWEST_PROTOCOL, JoinRequest, JoinResponse, encode
 
 _JOIN_LIMIT_S: Final = 15.0
 _TOO_MANY: Final = 429
@@ -33,7 +33,8 @@ async def join(session: aiohttp.ClientSession, controller_url: str, request: Joi
     try:
         async with session.post(
             controller_url + JOIN_PATH,
-            json=request.model_dump(),
+            data=encode(request, LOWEST_PROTOCOL),
+            headers={"Content-Type": "application/json"},
             timeout=aiohttp.ClientTimeout(total=_JOIN_LIMIT_S),
             allow_redirects=False,
         ) as response:

@@ -9,7 +9,7 @@ from typing import Final
 import structlog
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_random_exponential
 
-from agent.errors import UnreachableError
+from agent.errors import RejectedError, UnreachableError
 from agent.link.channel import Channel
 from agent.link.context import LinkContext
 from agent.link.handshake import connect
@@ -32,6 +32,7 @@ class Link:
         self._on_ready = on_ready
         self._channel: Channel | None = None
         self._acknowledged = asyncio.Event()
+        self._failure = ""
         self._rng = random.Random()  # noqa: S311 - spreads reconnects, keeps no secret
 
     async def run(self) -> None:
@@ -77,13 +78,19 @@ class Link:
         retrying = AsyncRetrying(
             retry=retry_if_exception_type(UnreachableError),
             wait=wait_random_exponential(multiplier=BACKOFF_FIRST_S, max=BACKOFF_MAX_S),
-            before_sleep=self._log_first_failure,
+            before_sleep=self._log_failure,
         )
+        self._failure = ""
         return await retrying(connect, self._context)
 
-    def _log_first_failure(self, state: RetryCallState) -> None:
-        if state.attempt_number == 1 and state.outcome is not None:
-            log.warning("controller unreachable", worker=self._context.name, error=str(state.outcome.exception()))
+    def _log_failure(self, state: RetryCallState) -> None:
+        """Logs the first failure, and every one with another reason."""
+        error = None if state.outcome is None else state.outcome.exception()
+        if str(error) == self._failure:
+            return
+        self._failure = str(error)
+        what = "controller rejects this agent" if isinstance(error, RejectedError) else "controller unreachable"
+        log.warning(what, worker=self._context.name, error=self._failure)
 
     async def _serve(self, channel: Channel, welcome: Welcome) -> None:
         self._channel = channel

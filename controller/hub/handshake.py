@@ -12,6 +12,7 @@ import structlog
 from aiohttp import WSMsgType, web
 
 from controller.domain.events import NewEvent
+from controller.hub.agreement import COMPATIBLE, check_hello, check_unparsed
 from controller.hub.devices import inventory_events, write_inventory
 from controller.hub.heartbeats import foreign_events
 from controller.hub.reports import stray_event, truncated
@@ -23,9 +24,10 @@ from controller.store.core.events import write_events
 from controller.store.core.notify import notify
 from controller.store.deployments import processes
 from controller.store.workers import sessions
+from controller.store.workers.conditions import clear_condition
 from controller.store.workers.heartbeats import Reading, write_readings
 from controller.store.workers.sessions import Identity, NewSession
-from schemas.wire import Hello, Rejected
+from schemas.wire import LOWEST_PROTOCOL, Hello, Protocols, Rejected, encode
 
 log = structlog.get_logger(__name__)
 
@@ -66,12 +68,13 @@ async def identify(database: Database, credential: str) -> Identity | None:
         return await sessions.find_by_credential(connection, digest)
 
 
-async def receive_hello(socket: web.WebSocketResponse) -> Hello:
+async def receive_hello(socket: web.WebSocketResponse, offered: Protocols, spoken: Protocols) -> Hello:
     """Waits for the first message.
 
     Raises:
         MalformedMessageError: the message is not a hello.
         HandshakeRefusedError: no message arrived in time, or the connection ended.
+        NoCommonProtocolError: it is of a protocol that is not spoken here.
     """
     try:
         async with asyncio.timeout(HELLO_LIMIT_S):
@@ -80,9 +83,14 @@ async def receive_hello(socket: web.WebSocketResponse) -> Hello:
         raise HandshakeRefusedError(f"no hello arrived within {HELLO_LIMIT_S:g} s") from error
     if message.type is not WSMsgType.TEXT:
         raise HandshakeRefusedError("the connection ended or sent binary data before a hello")
-    hello = parse_message(message.data)
+    try:
+        hello = parse_message(message.data)
+    except MalformedMessageError:
+        check_unparsed(message.data, offered, spoken)
+        raise
     if not isinstance(hello, Hello):
         raise MalformedMessageError(f"hello: must be the first message, got {hello.type!r}")
+    check_hello(hello, offered, spoken)
     return hello
 
 
@@ -97,6 +105,7 @@ async def accept(database: Database, identity: Identity, hello: Hello, peer: str
     worker = identity.id
     async with asyncio.timeout(WRITE_LIMIT_S), database.transaction() as connection:
         new = await sessions.begin_session(connection, worker, hello, address)
+        await clear_condition(connection, worker, COMPATIBLE)
         reports = [processes.SessionReport(worker, new.session, truncated(report)) for report in hello.processes]
         written = await processes.write_reports(connection, reports)
         gone = await processes.end_missing(connection, worker, new.session, hello.processes, hello.report_seq)
@@ -125,7 +134,7 @@ async def refuse(request: web.Request, socket: web.WebSocketResponse, why: str, 
     # An error here means that the agent has disconnected.
     with suppress(TimeoutError, ConnectionError, RuntimeError):
         async with asyncio.timeout(SEND_LIMIT_S):
-            await socket.send_str(Rejected(message=why, final=final).model_dump_json())
+            await socket.send_str(encode(Rejected(message=why, final=final), LOWEST_PROTOCOL))
     await close_socket(socket, request.transport)
 
 

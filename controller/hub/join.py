@@ -16,7 +16,7 @@ from controller.store.access.tokens import redeem
 from controller.store.core.database import Database
 from controller.store.core.refusals import RefusedError, TokenRefusedError, WorkerNameTakenError
 from schemas.api.envelopes import ErrorBody, ErrorView
-from schemas.wire import JoinRequest
+from schemas.wire import LOWEST_PROTOCOL, JoinRequest, encode
 
 log = structlog.get_logger(__name__)
 
@@ -87,7 +87,7 @@ class JoinHandler:
                 503, "database_unavailable", "the database is unavailable; try again in a moment", retry_after_s=1.0
             )
         log.info("worker joined", worker=answer.worker, peer=peer)
-        return web.json_response(text=answer.model_dump_json())
+        return web.json_response(text=encode(answer, LOWEST_PROTOCOL))
 
 
 def _status(error: RefusedError) -> int:

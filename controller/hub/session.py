@@ -8,8 +8,10 @@ from typing import Final
 import structlog
 from aiohttp import ClientConnectionResetError, WSMsgType, web
 
+from controller.hub.older_agents import Outgoing, for_agent
+from controller.hub.readings import Doubts
 from controller.hub.validate import AgentMessage, MalformedMessageError, parse_message
-from schemas.wire import Command, DeviceFacts, Rejected, ReportAck, SamplesAck, Welcome
+from schemas.wire import HIGHEST_PROTOCOL, DeviceFacts, Rejected, encode
 
 log = structlog.get_logger(__name__)
 
@@ -18,8 +20,6 @@ SEND_LIMIT_S: Final = 10.0
 SILENCE_LIMIT_S: Final = 20.0  # an agent that answers pings but sends nothing for so long hangs
 CLOSE_LIMIT_S: Final = 2.0
 _DRIFT: Final = 2e-4  # seconds per second: two monotonic clocks drift apart by less
-
-Outgoing = Welcome | Command | ReportAck | SamplesAck | Rejected
 
 
 class Session:
@@ -31,11 +31,13 @@ class Session:
         number: the session number; every write of this connection is fenced by it.
         since: the database's time of the hello; commands sent before it went over an older connection.
         boot_id: of the host, from the hello.
+        protocol: of this connection, from the hello.
         offset_s: to add to a time on the agent's clock for the time on ours (monotonic); None while unknown.
         clean: the agent sent a goodbye.
         ours: the controller ended it for its own reasons, so its end says nothing about the agent.
         unanswered: ids of commands sent here and not answered, with the time of sending (monotonic).
         strays: processes without claims that were sent a stop, with the time of sending (monotonic).
+        doubts: what of the last message was left out.
         gpus: GPUs as last written, so that an equal heartbeat costs no write; None: unreadable.
         held_elsewhere: reported GPUs that belong to another worker; rechecked from `recheck_at` on.
     """
@@ -50,6 +52,7 @@ class Session:
         number: int,
         since: datetime,
         boot_id: str,
+        protocol: int = HIGHEST_PROTOCOL,
         gpus: tuple[DeviceFacts, ...] | None,
     ) -> None:
         self.worker_id = worker_id
@@ -57,11 +60,13 @@ class Session:
         self.number = number
         self.since = since
         self.boot_id = boot_id
+        self.protocol = protocol
         self.offset_s: float | None = None
         self._compared_s = 0.0
         self.clean = False
         self.ours = False
         self.unanswered: dict[int, float] = {}
+        self.doubts = Doubts()
         self.strays: dict[tuple[str, int, int], float] = {}
         self.gpus = gpus
         self.held_elsewhere: frozenset[str] = frozenset()
@@ -136,7 +141,8 @@ class Session:
             self.cut(f"no message arrived for {SILENCE_LIMIT_S:g} s")
             return None
         if message.type is WSMsgType.TEXT:
-            return parse_message(message.data)
+            self.doubts = Doubts()
+            return parse_message(message.data, self.doubts)
         if message.type is WSMsgType.BINARY:
             raise MalformedMessageError("message: must be JSON text, got binary data")
         return None
@@ -165,7 +171,7 @@ class Session:
 
     async def _write(self, message: Outgoing) -> None:
         async with asyncio.timeout(SEND_LIMIT_S):
-            await self._socket.send_str(message.model_dump_json())
+            await self._socket.send_str(encode(for_agent(message, self.protocol), self.protocol))
 
 
 async def close_socket(socket: web.WebSocketResponse, transport: asyncio.BaseTransport | None) -> None:

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from pydantic import Field, field_validator
 
 from schemas.api.access import Role
-from schemas.base import Wire
+from schemas.base import Strict
 from schemas.fields import Text, Whole
 from schemas.manifest.deployment import MAX_REPLICAS
 from schemas.quantities import Seconds
@@ -13,26 +13,26 @@ from schemas.quantities import Seconds
 MAX_TOKEN_TTL_S = 30 * 86400.0
 
 
-class ScaleBody(Wire):
+class ScaleBody(Strict):
     """`POST /deployments/{name}/scale`."""
 
     replicas: Annotated[Whole, Field(ge=0, le=MAX_REPLICAS)]
 
 
-class PlanBody(Wire):
+class PlanBody(Strict):
     """`POST /plan`: complete manifests, planned together."""
 
     manifests: Annotated[list[dict[str, Any]], Field(min_length=1, max_length=1000)]
 
 
-class KeyBody(Wire):
+class KeyBody(Strict):
     """`POST /keys`. The default name is the role."""
 
     role: Role
     name: Annotated[Text, Field(max_length=200)] = ""
 
 
-class TokenBody(Wire):
+class TokenBody(Strict):
     """`POST /tokens`."""
 
     expires_s: Seconds = 3600.0
@@ -45,7 +45,7 @@ class TokenBody(Wire):
         return value
 
 
-class SecretBody(Wire):
+class SecretBody(Strict):
     """`PUT /secrets/{name}`."""
 
     value: Annotated[str, Field(max_length=65536)]

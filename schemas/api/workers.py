@@ -21,6 +21,7 @@ class WorkerStatus(View):
 
     Attributes:
         state: for operators: `drained`, `draining`, `cordoned`, else the phase.
+        protocol: of the agent's newest connection; None: it has not connected since this field exists.
         gpus_known: whether the GPUs could be read; if not, `gpus` is unknown.
         memory_mib, claimed_mib, free_mib: of all its GPUs together; `free_mib` as in `GpuStatus`.
         fence_until: nothing of a lost worker runs after this; None: unknown.
@@ -37,6 +38,7 @@ class WorkerStatus(View):
     driver: str | None = None
     hostname: str = ""
     agent_version: str = ""
+    protocol: int | None = None
     simulated: bool = False
     labels: dict[str, str] = {}
     gpus: int = 0

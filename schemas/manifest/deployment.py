@@ -1,11 +1,12 @@
 """The manifest of a `Deployment`: its fields, their defaults, and the rules between them."""
 
+import json
 import re
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from schemas.base import Wire
+from schemas.base import Strict
 from schemas.fields import Name, ScalarText, Text, Whole
 from schemas.manifest.policy import NO_POLICY, UtilizationPolicy
 from schemas.manifest.resources import Parallel, Placement, Resources
@@ -17,13 +18,13 @@ _PLACEHOLDER: Final = re.compile(r"\{([a-z_]+)\}")
 _KNOWN_PLACEHOLDERS: Final = frozenset({"port", "model", "gpu_count"})
 
 
-class SecretRef(Wire):
+class SecretRef(Strict):
     """A reference to a stored secret. The value is read when a command is dispatched and never returned."""
 
     secret: Name = Field(description="Name of the stored secret, as given to `gpuward secret set`.")
 
 
-class Probe(Wire):
+class Probe(Strict):
     """The health check of an instance: HTTP GET on its port. A 2xx status is healthy."""
 
     path: Annotated[str, Field(pattern=r"^/[^\s]*$", max_length=1024)] = Field(
@@ -46,10 +47,20 @@ class Probe(Wire):
 
 
 MODEL_PATTERN: Final = r"^(hf:[\w.-]+(/[\w.-]+)?(@[\w./-]+)?|path:/.*|gguf:/.*)$"
-ArgValue = bool | int | float | str | list[Any] | None
 
 
-class DeploymentSpec(Wire):
+def _no_mapping(value: object) -> object:
+    """Refuses a mapping with the JSON text that means the same: servers take it as text."""
+    if isinstance(value, dict):
+        text = json.dumps(value, separators=(",", ":"), default=str)
+        raise ValueError(f"must be text, got a mapping; write its JSON text: '{text}'")
+    return value
+
+
+ArgValue = Annotated[bool | int | float | str | list[Any] | None, BeforeValidator(_no_mapping)]
+
+
+class DeploymentSpec(Strict):
     """The spec of a `Deployment`: every field of the manifest except kind and name."""
 
     model: Annotated[Text, Field(pattern=MODEL_PATTERN)] | None = Field(
@@ -112,7 +123,16 @@ class DeploymentSpec(Wire):
         default=False,
         description="Allow preemption: if nothing is free, drain and requeue instances of lower priority.",
     )
-    movable: bool = Field(default=True, description="Allow `gpuward defrag` to relocate running instances.")
+    movable: bool = Field(
+        default=True,
+        description="Allow `gpuward defrag` to relocate running instances. "
+        "Where `false`, they are preempted last among those of their priority.",
+    )
+    minimum_runtime: Seconds = Field(
+        0.0,
+        description="Time that an instance runs from its start before it may be preempted or relocated. "
+        "Drains, stops and policies do not wait for it.",
+    )
     update: Literal["recreate", "rolling"] = Field(
         "recreate",
         description="How a new revision replaces instances. `recreate`: stop each old instance before its "
@@ -134,7 +154,7 @@ class DeploymentSpec(Wire):
     @classmethod
     def _env_names(cls, value: dict[str, Any]) -> dict[str, Any]:
         for name in value:
-            if not _ENV_NAME.match(name):
+            if not _ENV_NAME.fullmatch(name):
                 raise ValueError(f"{name!r} is not a valid variable name; use letters, digits and '_'")
             if name.startswith("GPUWARD_") or name == "CUDA_VISIBLE_DEVICES":
                 raise ValueError(f"{name!r} is set by Gpuward; remove it")
@@ -190,7 +210,9 @@ class DeploymentSpec(Wire):
 
 
 # A change of these fields keeps running instances as they are. Any other change makes a revision.
-IN_PLACE_FIELDS: Final = frozenset({"replicas", "priority", "labels", "utilization_policy", "preempt", "movable"})
+IN_PLACE_FIELDS: Final = frozenset(
+    {"replicas", "priority", "labels", "utilization_policy", "preempt", "movable", "minimum_runtime"}
+)
 
 
 class DeploymentManifest(DeploymentSpec):

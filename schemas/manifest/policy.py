@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, WithJsonSchema
 
-from schemas.base import Wire
+from schemas.base import Strict
 from schemas.fields import NAME_PATTERN
 from schemas.quantities import Seconds, parse_duration_s
 
@@ -79,7 +79,7 @@ Window = Annotated[
 Url = Annotated[str, Field(max_length=2048), AfterValidator(_url)]
 
 
-class Webhook(Wire):
+class Webhook(Strict):
     """Where the actions of a policy are reported. Each report is signed as Standard Webhooks specifies."""
 
     url: Url = Field(description="Address to post reports to: http or https, without a user name or password.")
@@ -94,7 +94,7 @@ def _as_webhook(value: object) -> Any:
     return {"url": value} if isinstance(value, str) else value
 
 
-class UtilizationPolicy(Wire):
+class UtilizationPolicy(Strict):
     """What counts as idle and what is done then: inline in a deployment, or the main part of a policy object."""
 
     min_gpu_utilization: Percent = Field(

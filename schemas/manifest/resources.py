@@ -4,7 +4,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
-from schemas.base import Wire
+from schemas.base import Strict
 from schemas.fields import ScalarText, Text, Whole, no_flag
 from schemas.manifest.gpu_requirements import compute_capability_text, gpu_model_text
 from schemas.quantities import SizeMibOrAuto, SizeMibOrAutoOrAll, SizeMibOrNone
@@ -12,7 +12,7 @@ from schemas.quantities import SizeMibOrAuto, SizeMibOrAutoOrAll, SizeMibOrNone
 MAX_GPUS: Final = 4096
 
 
-class Resources(Wire):
+class Resources(Strict):
     """The resources that one instance claims."""
 
     gpus: Annotated[Whole, Field(ge=0, le=MAX_GPUS)] | Literal["auto"] = Field(
@@ -85,7 +85,7 @@ class Resources(Wire):
 Degree = Annotated[Whole, Field(ge=1, le=MAX_GPUS)] | Literal["auto"]
 
 
-class Parallel(Wire):
+class Parallel(Strict):
     """Degrees of parallelism. If one is stated, the others default to 1 and their product is the number of GPUs."""
 
     tp: Degree = Field(
@@ -112,7 +112,7 @@ class Parallel(Wire):
         return world
 
 
-class Placement(Wire):
+class Placement(Strict):
     """Where an instance may be placed. Manual selection passes the same checks as automatic selection."""
 
     strategy: Literal["pack", "spread", "least_fragmentation"] = Field(

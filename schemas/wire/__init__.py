@@ -1,9 +1,11 @@
 """What agent and controller exchange over one WebSocket: JSON objects distinguished by `type`.
 
 Every message may be repeated, late or lost. A process report has a sequence number that rises over the agent's life;
-the newest report wins. Only field names and values are the contract; the split into files is not.
+the newest report wins. Only field names and values are the contract; the split into files is not. Unknown keys are
+ignored. A new field is marked `Since` its protocol, and both sides send only what the other one's protocol has.
 """
 
+from schemas.wire.base import Since, Wire, encode
 from schemas.wire.commands import ClaimOrder, Command, CommandResult, ProbeOrder, SimulatedLoad, StartOrder, StopOrder
 from schemas.wire.inventory import DeviceFacts, Health, HostFacts, Inventory, InventoryChanged, Vendor
 from schemas.wire.join import JOIN_PATH, JoinRequest, JoinResponse
@@ -15,6 +17,15 @@ from schemas.wire.messages import (
     agent_message,
     controller_message,
 )
+from schemas.wire.protocol import (
+    HIGHEST_PROTOCOL,
+    LOWEST_PROTOCOL,
+    SPOKEN,
+    UNNAMED,
+    Protocols,
+    no_common_protocol,
+    offered_protocols,
+)
 from schemas.wire.proxy import (
     HOP_BY_HOP,
     PROXY_ENGINE_PREFIX,
@@ -25,20 +36,23 @@ from schemas.wire.proxy import (
 )
 from schemas.wire.reports import ExitReason, ProcessReport, ProcessState, ReportAck
 from schemas.wire.samples import SAMPLE_S, GpuSample, ProcessSample, Readings, SamplePeriod, Samples, SamplesAck
-from schemas.wire.session import HEARTBEAT_S, PROTOCOL, Goodbye, Heartbeat, Hello, Rejected, Welcome
+from schemas.wire.session import HEARTBEAT_S, Goodbye, Heartbeat, Hello, Rejected, Welcome
 
 __all__ = [
     "CONNECT_PATH",
     "HEARTBEAT_S",
+    "HIGHEST_PROTOCOL",
     "HOP_BY_HOP",
     "JOIN_PATH",
+    "LOWEST_PROTOCOL",
     "MAX_MESSAGE_BYTES",
-    "PROTOCOL",
     "PROXY_ENGINE_PREFIX",
     "PROXY_LOGS_PREFIX",
     "PROXY_OUTCOME_HEADER",
     "PROXY_REFUSAL_HEADER",
     "SAMPLE_S",
+    "SPOKEN",
+    "UNNAMED",
     "AgentMessage",
     "ClaimOrder",
     "Command",
@@ -60,6 +74,7 @@ __all__ = [
     "ProcessReport",
     "ProcessSample",
     "ProcessState",
+    "Protocols",
     "Readings",
     "Rejected",
     "ReportAck",
@@ -67,11 +82,16 @@ __all__ = [
     "Samples",
     "SamplesAck",
     "SimulatedLoad",
+    "Since",
     "StartOrder",
     "StopOrder",
     "Vendor",
     "Welcome",
+    "Wire",
     "agent_message",
     "controller_message",
+    "encode",
     "end_to_end",
+    "no_common_protocol",
+    "offered_protocols",
 ]

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from schemas.base import Wire
+from schemas.wire.base import Wire
 
 Health = Literal["ok", "unhealthy", "unknown"]
 Vendor = Literal["nvidia", "amd", "apple"]

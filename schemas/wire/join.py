@@ -4,7 +4,7 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
-from schemas.base import Wire
+from schemas.wire.base import Wire
 
 JOIN_PATH: Final = "/api/v1/join"
 

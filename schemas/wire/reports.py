@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from schemas.base import Wire
+from schemas.wire.base import Wire
 
 ProcessState = Literal["starting", "running", "unhealthy", "stopping", "exited"]
 ExitReason = Literal[

@@ -2,12 +2,12 @@
 
 from typing import Final, Literal
 
-from schemas.base import Wire
+from schemas.wire.base import Wire
 from schemas.wire.inventory import DeviceFacts, Inventory
+from schemas.wire.protocol import HIGHEST_PROTOCOL
 from schemas.wire.reports import ProcessReport
 from schemas.wire.samples import SAMPLE_S
 
-PROTOCOL: Final = 3  # rises when an older peer could misunderstand a message
 HEARTBEAT_S: Final = 5.0
 
 
@@ -15,7 +15,7 @@ class Hello(Wire):
     """The first message of a connection: the agent's whole state. `sent_s` is on the clock of its samples."""
 
     type: Literal["hello"] = "hello"
-    protocol: int = PROTOCOL
+    protocol: int = HIGHEST_PROTOCOL  # of this connection
     agent_version: str
     boot_id: str
     highest_term: int = 0

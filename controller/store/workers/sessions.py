@@ -12,7 +12,7 @@ _BY_CREDENTIAL: Final = "select id, name, proxy_secret, deleted_at from workers 
 _HELLO: Final = """
     update workers w
        set session = w.session + 1, boot_id = $2, agent_version = $3, highest_term = $4, proxy_address = $5,
-           reported_at = clock_timestamp()
+           protocol = $6, reported_at = clock_timestamp()
       from (select id, boot_id, highest_term from workers where id = $1 and deleted_at is null for no key update) before
      where w.id = before.id
     returning w.session, before.boot_id as boot_before, before.highest_term as term_before,
@@ -70,7 +70,7 @@ async def begin_session(connection: Connection, worker_id: str, hello: Hello, pr
         WorkerGoneError: the worker is deleted.
     """
     row = await connection.fetchrow(
-        _HELLO, worker_id, hello.boot_id, hello.agent_version, hello.highest_term, proxy_address
+        _HELLO, worker_id, hello.boot_id, hello.agent_version, hello.highest_term, proxy_address, hello.protocol
     )
     if row is None:
         raise WorkerGoneError(worker_id)

@@ -9,12 +9,14 @@ from typing import Any
 
 import aiohttp
 from aiohttp import web
+from prometheus_client import CollectorRegistry
 
 from controller.hub.hub import Hub
 from controller.runtime.clock import SystemClock
+from controller.runtime.metrics import HubMetrics
 from controller.store.core.database import Database
 from controller.store.telemetry.partitions import SampleRetention
-from schemas.wire import CONNECT_PATH, Hello, Welcome
+from schemas.wire import CONNECT_PATH, SPOKEN, Hello, Protocols, Welcome
 from support.loopback import listening
 from support.standins.agent import LIMIT_S, Connection, hello
 
@@ -28,6 +30,7 @@ class HubUnderTest:
         self.url = url
         self.session = session
         self.secrets: dict[str, str] = {}
+        self.registry = CollectorRegistry()
 
     async def add_worker(self, name: str = "gpu-1") -> str:
         """Adds a joined worker; its credential is `secret-NAME`."""
@@ -42,10 +45,11 @@ class HubUnderTest:
             )
         return str(id_)
 
-    async def dial(self, name: str = "gpu-1") -> Connection:
-        """An open socket, before any hello."""
+    async def dial(self, name: str = "gpu-1", offered: Protocols | None = None) -> Connection:
+        """An open socket, before any hello; `offered` None: as an agent that names no protocol."""
         headers = {"Authorization": f"Bearer secret-{name}"}
-        return Connection(await self.session.ws_connect(self.url + CONNECT_PATH, headers=headers))
+        names = () if offered is None else offered.names()
+        return Connection(await self.session.ws_connect(self.url + CONNECT_PATH, headers=headers, protocols=names))
 
     async def connect(self, name: str = "gpu-1", first: Hello | None = None) -> Connection:
         """A welcomed connection."""
@@ -54,6 +58,10 @@ class HubUnderTest:
         welcome = await connection.next()
         assert isinstance(welcome, Welcome), welcome
         return connection
+
+    def count(self, metric: str) -> float | None:
+        """One of the hub's counters, such as `impossible_readings`."""
+        return self.registry.get_sample_value(f"gpuward_{metric}_total")
 
     async def one(self, query: str, *args: Any) -> Any:
         async with self.database.connection() as c:
@@ -114,13 +122,14 @@ async def eventually(check: Callable[[], Awaitable[Any]], what: str) -> Any:
 
 
 @asynccontextmanager
-async def serving(database: Database) -> AsyncIterator[HubUnderTest]:
+async def serving(database: Database, spoken: Protocols = SPOKEN) -> AsyncIterator[HubUnderTest]:
     """A running hub; its connections end with it."""
     known: dict[str, str] = {}
 
     async def secrets(names: Iterable[str]) -> dict[str, str]:
         return {name: known[name] for name in names if name in known}
 
+    registry = CollectorRegistry()
     hub = Hub(
         database,
         SystemClock(),
@@ -128,6 +137,8 @@ async def serving(database: Database) -> AsyncIterator[HubUnderTest]:
         secrets=secrets,
         sample_s=2.5,
         keep=SampleRetention(samples_h=8, history_days=1),
+        metrics=HubMetrics(registry),
+        spoken=spoken,
     )
     app = web.Application()
     app.add_routes(hub.routes())
@@ -136,6 +147,7 @@ async def serving(database: Database) -> AsyncIterator[HubUnderTest]:
         try:
             under_test = HubUnderTest(database, hub, f"http://{address}", session)
             under_test.secrets = known
+            under_test.registry = registry
             yield under_test
             assert not running.done(), running
         finally:

@@ -11,6 +11,7 @@ import yaml
 from agent.daemon import run_agent
 from agent.gpus.simulated import gpu_uuid
 from agent.settings import AgentSettings
+from schemas.wire import SPOKEN, Protocols
 from support.standins.controller import TOKEN, WAIT_S, ControllerDouble
 
 HOST = {
@@ -25,11 +26,11 @@ GPU0, GPU1 = gpu_uuid("sim-1", 0), gpu_uuid("sim-1", 1)
 class AgentUnderTest:
     """One agent's task."""
 
-    def __init__(self, settings: AgentSettings) -> None:
+    def __init__(self, settings: AgentSettings, spoken: Protocols = SPOKEN) -> None:
         self.settings = settings
         self.ready = asyncio.Event()
         self._stop = asyncio.Event()
-        self.task = asyncio.create_task(run_agent(settings, stop=self._stop, on_ready=self.ready.set))
+        self.task = asyncio.create_task(run_agent(settings, stop=self._stop, on_ready=self.ready.set, spoken=spoken))
 
     async def stop(self) -> int:
         """Shuts down cleanly; returns the exit code."""

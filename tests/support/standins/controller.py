@@ -11,6 +11,7 @@ from aiohttp import WSMsgType, web
 from schemas.wire import (
     CONNECT_PATH,
     JOIN_PATH,
+    SPOKEN,
     ClaimOrder,
     Command,
     CommandResult,
@@ -42,7 +43,11 @@ WAIT_S = 15.0
 
 
 class ControllerDouble:
-    """Serves one agent at a time and keeps all of its messages; `until` waits for what a test expects."""
+    """Serves one agent at a time and keeps all of its messages; `until` waits for what a test expects.
+
+    `protocols` is what it takes at the upgrade: none, like a controller from before protocols were negotiated, or some.
+    `refusal` is sent before any hello.
+    """
 
     def __init__(self) -> None:
         self.term = 1
@@ -50,6 +55,9 @@ class ControllerDouble:
         self.credentials = {CREDENTIAL}
         self.reject: Rejected | None = None
         self.rejections = 0
+        self.protocols = SPOKEN.names()
+        self.refusal: Rejected | None = None
+        self.raw: list[str] = []
         self.hellos: list[Hello] = []
         self.reports: list[ProcessReport] = []
         self.results: dict[int, CommandResult] = {}
@@ -150,12 +158,15 @@ class ControllerDouble:
     async def _connect(self, request: web.Request) -> web.StreamResponse:
         if request.headers.get("Authorization", "").removeprefix("Bearer ") not in self.credentials:
             return web.Response(status=401)
-        ws = web.WebSocketResponse()
+        ws = web.WebSocketResponse(protocols=self.protocols)
         await ws.prepare(request)
         self._ws = ws
+        if self.refusal is not None:
+            await ws.send_str(self.refusal.model_dump_json())
         try:
             async for frame in ws:
                 if frame.type is WSMsgType.TEXT:
+                    self.raw.append(frame.data)
                     await self._take(ws, agent_message.validate_json(frame.data))
         finally:
             if self._ws is ws:

@@ -14,7 +14,7 @@ from support.processes.cluster import Cluster
 from support.processes.up_process import Up, clean_env
 
 pytestmark = pytest.mark.cases
-NOBODY_UID = 65534
+OTHER_UID = 65534
 
 
 def reset(folder: Path, **env: str) -> subprocess.CompletedProcess[str]:
@@ -79,7 +79,7 @@ def test_it_needs_the_rights_of_the_data_folder(data_dir: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can give a folder to another account")
     (data_dir / "client.env").write_text("GPUWARD_URL=http://127.0.0.1:1\n")
-    os.chown(data_dir, NOBODY_UID, NOBODY_UID)
+    os.chown(data_dir, OTHER_UID, OTHER_UID)
     done = reset(data_dir, GPUWARD_DATABASE_URL="postgresql://h/db")
     assert done.returncode == 1
     assert "run this command as that account" in done.stderr

@@ -1,0 +1,98 @@
+"""The protocol of a connection: what the agent offers and what this controller speaks.
+
+`schemas.wire.protocol` says how they agree. A refusal names both sides to the agent, in the log and as an event.
+"""
+
+import asyncio
+import logging
+from typing import Any, Final
+
+import orjson
+import structlog
+from aiohttp import hdrs, web
+
+from controller.domain.events import NewEvent
+from controller.runtime.database import DATABASE_ERRORS
+from controller.store.core.database import Database
+from controller.store.core.events import write_events
+from controller.store.core.notify import notify
+from controller.store.workers.conditions import set_condition
+from controller.store.workers.sessions import Identity
+from schemas.wire import UNNAMED, Hello, Protocols, no_common_protocol, offered_protocols
+
+log = structlog.get_logger(__name__)
+
+COMPATIBLE: Final = "Compatible"  # the condition of a worker
+NO_COMMON_PROTOCOL: Final = "no_common_protocol"
+WRITE_LIMIT_S: Final = 10.0
+
+# aiohttp warns of every connection without a common subprotocol, in the agent's words and before it is known.
+logging.getLogger("aiohttp.websocket").setLevel(logging.ERROR)
+
+
+class NoCommonProtocolError(Exception):
+    """Agent and controller have no protocol in common; the text names what both speak."""
+
+
+def offered_by(request: web.Request) -> Protocols:
+    """What the agent offers at the upgrade."""
+    return offered_protocols(request.headers.get(hdrs.SEC_WEBSOCKET_PROTOCOL, "").split(","))
+
+
+def subprotocols(offered: Protocols, spoken: Protocols) -> tuple[str, ...]:
+    """What the upgrade is answered with: the highest common protocol, if any."""
+    common = spoken.common(offered)
+    return () if common is None else Protocols(common, common).names()
+
+
+def check_offer(offered: Protocols, spoken: Protocols) -> None:
+    """Refuses an agent at the upgrade.
+
+    Raises:
+        NoCommonProtocolError: nothing that it offers is spoken here. An agent that offers nothing speaks in its hello.
+    """
+    if offered != UNNAMED and spoken.common(offered) is None:
+        raise NoCommonProtocolError(no_common_protocol(offered, spoken))
+
+
+def check_hello(hello: Hello, offered: Protocols, spoken: Protocols) -> None:
+    """Refuses an agent at its hello.
+
+    Raises:
+        NoCommonProtocolError: the hello's protocol is not spoken here.
+    """
+    _check_number(hello.protocol, offered, spoken)
+
+
+def check_unparsed(raw: str, offered: Protocols, spoken: Protocols) -> None:
+    """Refuses a hello that does not parse because it is of another protocol.
+
+    Raises:
+        NoCommonProtocolError: it names a protocol that is not spoken here.
+    """
+    try:
+        content: Any = orjson.loads(raw)
+    except orjson.JSONDecodeError:
+        return
+    number = content.get("protocol") if isinstance(content, dict) and content.get("type") == "hello" else None
+    if isinstance(number, int):
+        _check_number(number, offered, spoken)
+
+
+def _check_number(number: int, offered: Protocols, spoken: Protocols) -> None:
+    if number not in spoken:
+        agent = offered if number in offered else Protocols(number, number)
+        raise NoCommonProtocolError(no_common_protocol(agent, spoken))
+
+
+async def record_refusal(database: Database, identity: Identity, why: str) -> None:
+    """Makes the refusal visible: a condition of the worker, and an event when it is new. Best effort."""
+    log.warning("no common protocol", worker=identity.name, reason=why)
+    message = f"the agent of {identity.name} is refused: {why}"
+    try:
+        async with asyncio.timeout(WRITE_LIMIT_S), database.transaction() as connection:
+            if await set_condition(connection, identity.id, COMPATIBLE, NO_COMMON_PROTOCOL, why):
+                await write_events(connection, [NewEvent(NO_COMMON_PROTOCOL, message, (f"worker:{identity.id}",))])
+                await notify(connection, "worker", [identity.id])
+    except DATABASE_ERRORS as error:
+        log.warning("refusal not recorded", worker=identity.name, error=str(error) or type(error).__name__)

@@ -1,0 +1,36 @@
+"""Workers' conditions: facts about a worker that its phase does not tell, each with a reason."""
+
+from typing import Any, Final
+
+from controller.store.core.database import Connection
+
+# An unchanged condition is not written, so that repeated refusals cost no row versions and make no events.
+_SET: Final = """
+    update workers w
+       set conditions = (select coalesce(jsonb_agg(c), '[]') from jsonb_array_elements(w.conditions) c
+                          where c ->> 'type' <> $2)
+                        || jsonb_build_object('type', $2, 'status', 'false', 'reason', $3, 'message', $4,
+                                              'since', clock_timestamp())
+     where w.id = $1 and w.deleted_at is null
+       and not exists (select 1 from jsonb_array_elements(w.conditions) c
+                        where (c ->> 'type', c ->> 'reason', c ->> 'message') = ($2, $3, $4))
+    returning 1"""
+_CLEAR: Final = """
+    update workers w
+       set conditions = (select coalesce(jsonb_agg(c), '[]') from jsonb_array_elements(w.conditions) c
+                          where c ->> 'type' <> $2)
+     where w.id = $1
+       and exists (select 1 from jsonb_array_elements(w.conditions) c where c ->> 'type' = $2)
+    returning 1"""
+
+
+async def set_condition(connection: Connection, worker_id: str, type_: str, reason: str, message: str) -> bool:
+    """Sets a condition of this type to false, for this reason; returns whether that is new."""
+    row: Any = await connection.fetchrow(_SET, worker_id, type_, reason, message)
+    return row is not None
+
+
+async def clear_condition(connection: Connection, worker_id: str, type_: str) -> bool:
+    """Removes the condition of this type; returns whether there was one."""
+    row: Any = await connection.fetchrow(_CLEAR, worker_id, type_)
+    return row is not None

@@ -1,0 +1,60 @@
+"""Which protocols agent and controller speak, and how they find the common one.
+
+The agent offers each as a WebSocket subprotocol, the highest first; the controller takes the highest that it speaks.
+The hello then names the protocol of the connection. Agents and controllers before 0.2 offer and take none: they speak
+protocol 3, refuse unknown keys, and are sent no field that came later (`Since`).
+The join comes before the connection, so both of its messages are of the lowest protocol.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+LOWEST_PROTOCOL: Final = 3
+HIGHEST_PROTOCOL: Final = 4  # 4: readers ignore unknown keys. It rises when an older peer could misunderstand a message
+_UNNAMED: Final = 3  # of peers that name no protocol
+_NAME: Final = re.compile(r"gpuward\.v(\d{1,4})")
+_MAX_OFFERED: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Protocols:
+    """The lowest and the highest protocol that one side speaks; it speaks all between them."""
+
+    lowest: int
+    highest: int
+
+    def __str__(self) -> str:
+        return f"{self.lowest}" if self.lowest == self.highest else f"{self.lowest} to {self.highest}"
+
+    def __contains__(self, protocol: int) -> bool:
+        return self.lowest <= protocol <= self.highest
+
+    def names(self) -> tuple[str, ...]:
+        """The subprotocols to offer, the highest first."""
+        return tuple(f"gpuward.v{number}" for number in range(self.highest, self.lowest - 1, -1))
+
+    def common(self, other: "Protocols") -> int | None:
+        """The highest protocol that both speak; None: there is none."""
+        highest = min(self.highest, other.highest)
+        return highest if highest >= max(self.lowest, other.lowest) else None
+
+
+SPOKEN: Final = Protocols(LOWEST_PROTOCOL, HIGHEST_PROTOCOL)
+UNNAMED: Final = Protocols(_UNNAMED, _UNNAMED)
+
+
+def offered_protocols(names: Iterable[str]) -> Protocols:
+    """What a peer offers; `UNNAMED` where it offers none of ours."""
+    numbers = [int(match[1]) for name in list(names)[:_MAX_OFFERED] if (match := _NAME.fullmatch(name.strip()))]
+    return Protocols(min(numbers), max(numbers)) if numbers else UNNAMED
+
+
+def no_common_protocol(agent: Protocols, controller: Protocols) -> str:
+    """The refusal, for both sides."""
+    older = "agent" if agent.highest < controller.lowest else "controller"
+    return (
+        f"no common protocol: the agent speaks {agent}, the controller speaks {controller}; "
+        f"install a newer gpuward for the {older}"
+    )

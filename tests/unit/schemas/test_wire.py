@@ -1,0 +1,100 @@
+"""Protocols in common, fields that older peers are not sent, and which models refuse unknown keys."""
+
+import inspect
+from types import ModuleType
+from typing import Annotated
+
+import pytest
+from pydantic import BaseModel, Field
+
+from schemas import simulated, wire
+from schemas.api import defrag, requests
+from schemas.manifest import deployment, policy, resources
+from schemas.wire import UNNAMED, Protocols, Since, Wire, encode, no_common_protocol, offered_protocols
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "common"),
+    [
+        ((3, 4), (3, 3), 3),
+        ((3, 4), (4, 9), 4),
+        ((3, 9), (4, 5), 5),
+        ((3, 4), (5, 9), None),
+        ((5, 9), (3, 4), None),
+    ],
+)
+def test_the_common_protocol_is_the_highest_that_both_speak(
+    ours: tuple[int, int], theirs: tuple[int, int], common: int | None
+) -> None:
+    assert Protocols(*ours).common(Protocols(*theirs)) == common
+    assert Protocols(*theirs).common(Protocols(*ours)) == common
+
+
+@pytest.mark.parametrize(
+    ("names", "offered"),
+    [
+        ((), UNNAMED),
+        (("",), UNNAMED),
+        (("chat", "gpuward.v", "gpuward.v-4", "gpuward.v99999", "GPUWARD.v4"), UNNAMED),
+        ((" gpuward.v5", "gpuward.v4 ", "chat"), Protocols(4, 5)),
+        (("gpuward.v5",) + ("chat",) * 10_000 + ("gpuward.v9",), Protocols(5, 5)),
+    ],
+)
+def test_what_a_peer_offers(names: tuple[str, ...], offered: Protocols) -> None:
+    assert offered_protocols(names) == offered
+
+
+def test_what_is_offered_is_understood() -> None:
+    assert Protocols(3, 5).names() == ("gpuward.v5", "gpuward.v4", "gpuward.v3")
+    assert offered_protocols(Protocols(3, 5).names()) == Protocols(3, 5)
+
+
+def test_a_refusal_says_which_side_is_older() -> None:
+    assert no_common_protocol(Protocols(3, 3), Protocols(4, 5)).endswith("install a newer gpuward for the agent")
+    assert no_common_protocol(Protocols(6, 7), Protocols(4, 5)).endswith("install a newer gpuward for the controller")
+
+
+class Inner(Wire):
+    old: int = 1
+    new: Annotated[int | None, Since(4)] = 2
+
+
+class Derived(Inner):
+    more: int = 3
+
+
+class Outer(Wire):
+    many: tuple[Inner, ...] = (Inner(), Derived())
+    named: dict[str, Inner | None] = Field(default={"a": Inner(), "b": None})
+    maybe: Inner | None = Inner()
+    one: Annotated[Inner, Since(5)] = Inner()
+
+
+def test_a_peer_is_sent_the_fields_of_its_protocol_at_every_depth() -> None:
+    assert encode(Outer(), 3) == '{"many":[{"old":1},{"old":1}],"named":{"a":{"old":1},"b":null},"maybe":{"old":1}}'
+    assert '"one"' not in encode(Outer(), 4)
+    assert '"new":2' in encode(Outer(), 4)
+    assert encode(Outer(), 5) == Outer().model_dump_json()
+
+
+def test_every_later_field_has_a_default_for_messages_of_older_peers() -> None:
+    for model in _models(wire):
+        for name, field in model.model_fields.items():
+            if any(isinstance(mark, Since) for mark in field.metadata):
+                assert not field.is_required(), f"{model.__name__}.{name}: needs a default"
+
+
+@pytest.mark.parametrize("module", [deployment, policy, resources, simulated, requests, defrag])
+def test_what_users_write_refuses_unknown_keys(module: ModuleType) -> None:
+    written = [m for m in _models(module) if not m.__name__.endswith(("View", "Status", "Move", "Action"))]
+    assert written
+    assert [m.__name__ for m in written if m.model_config.get("extra") != "forbid"] == []
+
+
+def test_what_agent_and_controller_exchange_ignores_unknown_keys() -> None:
+    assert [m.__name__ for m in _models(wire) if m.model_config.get("extra") != "ignore"] == []
+
+
+def _models(module: ModuleType) -> list[type[BaseModel]]:
+    found = [value for _, value in inspect.getmembers(module, inspect.isclass) if issubclass(value, BaseModel)]
+    return [model for model in found if model is not BaseModel]
