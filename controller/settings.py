@@ -4,11 +4,13 @@ import os
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, SecretStr
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import BeforeValidator, Field, SecretStr
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from controller.domain.grants import Grant
 from controller.domain.restart_delays import RestartSettings
 from controller.domain.workers import WorkerSettings
+from controller.scheduling.admission.admit import ReserveTimes
 
 DEFAULT_PORT = 8420
 
@@ -19,6 +21,11 @@ def default_data_dir() -> Path:
         return Path("/var/lib/gpuward")
     base = os.environ.get("XDG_DATA_HOME")
     return (Path(base) if base else Path.home() / ".local" / "share") / "gpuward"
+
+
+def _listed(value: object) -> object:
+    """`command, code` as a list."""
+    return [one.strip() for one in value.split(",") if one.strip()] if isinstance(value, str) else value
 
 
 Positive = Annotated[float, Field(gt=0, le=86_400)]
@@ -40,13 +47,22 @@ class ControllerSettings(BaseSettings):
     unreachable_after_s: Positive = 15.0
     lost_after_s: Positive = 60.0
     reserve_after_s: Positive = 60.0  # capacity is reserved for an instance that has been pending so long
+    # Servers need not end. Capacity that they hold is reserved for so long; then the next instance has its turn.
+    reserve_for_s: Annotated[float, Field(gt=0, le=30 * 86_400)] = 3600.0
     relocations_at_once: Annotated[int, Field(ge=1, le=100)] = 2  # instances relocated at the same time
     audit_every_s: Positive = 60.0
     keep_events_days: Annotated[int, Field(ge=1, le=3650)] = 30
     sample_every_s: Annotated[float, Field(ge=1, le=60)] = 10.0  # agents' sampling period
     keep_samples_h: Annotated[float, Field(ge=1, le=24 * 14)] = 25.0  # the longest window of a policy
     rollup_every_s: Positive = 60.0  # the delay of the history
+    # What operators may write in a deployment beside what every operator may.
+    operators_may: Annotated[frozenset[Grant], NoDecode, BeforeValidator(_listed)] = frozenset()
     keep_history_days: Annotated[int, Field(ge=1, le=400)] = 14  # one-minute rollups, spans of claims
+
+    @property
+    def reserve(self) -> ReserveTimes:
+        """When and how long capacity is reserved for a pending instance."""
+        return ReserveTimes(self.reserve_after_s, self.reserve_for_s)
 
     @property
     def restarts(self) -> RestartSettings:

@@ -33,12 +33,16 @@ MEANINGS: Final[Mapping[str, Mapping[str, str]]] = {
         "unreachable_after_s": "Seconds of silence after which a connected worker is `unreachable`",
         "lost_after_s": "Seconds of silence after which a worker is `lost` and its instances are replaced",
         "reserve_after_s": "Seconds after which capacity is reserved for a pending instance",
+        "reserve_for_s": "Longest time in seconds for which capacity is reserved that servers hold; then the next "
+        "pending instance has its turn",
         "relocations_at_once": "Instances that are relocated at the same time",
         "audit_every_s": "Seconds between two checks of the ledger's invariants",
         "keep_events_days": "Days for which events are kept",
         "sample_every_s": "Seconds of the agents' sampling period",
         "keep_samples_h": "Hours for which samples are kept; a policy's window cannot be longer",
         "rollup_every_s": "Seconds by which the history lags behind",
+        "operators_may": "What operators may write in deployments beside what each may: any of `command`, `code`, "
+        "`host_files`, `environment`, separated by commas; see [Access](access.md)",
         "keep_history_days": "Days for which one-minute history and spans of claims are kept",
     },
     "AgentSettings": {},
@@ -68,7 +72,10 @@ def texts_of(model: type[BaseSettings]) -> dict[str, str]:
 
 def _row(model: type[BaseSettings], name: str) -> list[str]:
     field = model.model_fields[name]
-    schema = model.model_json_schema(by_alias=False)["properties"][name]
+    whole = model.model_json_schema(by_alias=False)
+    schema = whole["properties"][name]
+    if (ref := schema.get("items", {}).get("$ref")) is not None:  # a list of names: the names themselves
+        schema = schema | {"items": whole["$defs"][ref.rpartition("/")[2]]}
     default = _DEFAULTS.get((model.__name__, name)) or default_of(field, schema)
     return [
         ", ".join(code(one) for one in _variables(model, name)),

@@ -1,9 +1,10 @@
 """The manifest of a `Deployment`: its fields, their defaults, and the rules between them."""
 
+import json
 import re
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from schemas.base import Strict
 from schemas.fields import Name, ScalarText, Text, Whole
@@ -47,7 +48,17 @@ class Probe(Strict):
 
 
 MODEL_PATTERN: Final = r"^(hf:[\w.-]+(/[\w.-]+)?(@[\w./-]+)?|path:/.*|gguf:/.*)$"
-ArgValue = bool | int | float | str | list[Any] | None
+
+
+def _no_mapping(value: object) -> object:
+    """Refuses a mapping with the JSON text that means the same: servers take it as text."""
+    if isinstance(value, dict):
+        text = json.dumps(value, separators=(",", ":"), default=str)
+        raise ValueError(f"must be text, got a mapping; write its JSON text: '{text}'")
+    return value
+
+
+ArgValue = Annotated[bool | int | float | str | list[Any] | None, BeforeValidator(_no_mapping)]
 
 
 class DeploymentSpec(Strict):
@@ -113,7 +124,16 @@ class DeploymentSpec(Strict):
         default=False,
         description="Allow preemption: if nothing is free, drain and requeue instances of lower priority.",
     )
-    movable: bool = Field(default=True, description="Allow `gpuward defrag` to relocate running instances.")
+    movable: bool = Field(
+        default=True,
+        description="Allow `gpuward defrag` to relocate running instances. "
+        "Where `false`, they are preempted last among those of their priority.",
+    )
+    minimum_runtime: Seconds = Field(
+        0.0,
+        description="Time that an instance runs from its start before it may be preempted or relocated. "
+        "Drains, stops and policies do not wait for it.",
+    )
     update: Literal["recreate", "rolling"] = Field(
         "recreate",
         description="How a new revision replaces instances. `recreate`: stop each old instance before its "
@@ -136,7 +156,7 @@ class DeploymentSpec(Strict):
     @classmethod
     def _env_names(cls, value: dict[str, Any]) -> dict[str, Any]:
         for name in value:
-            if not _ENV_NAME.match(name):
+            if not _ENV_NAME.fullmatch(name):
                 raise ValueError(f"{name!r} is not a valid variable name; use letters, digits and '_'")
             if name.startswith("GPUWARD_") or name == "CUDA_VISIBLE_DEVICES":
                 raise ValueError(f"{name!r} is set by Gpuward; remove it")
@@ -192,9 +212,9 @@ class DeploymentSpec(Strict):
 
 
 # A change of these fields keeps running instances as they are. Any other change makes a revision.
-IN_PLACE_FIELDS: Final = frozenset({
-    "replicas", "priority", "labels", "utilization_policy", "preempt", "movable", "serving",
-})  # fmt: skip
+IN_PLACE_FIELDS: Final = frozenset(
+    {"replicas", "priority", "labels", "utilization_policy", "preempt", "movable", "minimum_runtime", "serving"}
+)
 
 
 class DeploymentManifest(DeploymentSpec):

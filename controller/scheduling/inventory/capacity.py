@@ -77,6 +77,13 @@ class Inventory:
         device = self._devices.get(uuid)
         return self._row.get(uuid) if device is not None and device.kind == "gpu" else None
 
+    def host_row(self, uuid: str) -> int | None:
+        """The row of the worker that has this host device; None if no known worker has it."""
+        if self._stale:
+            self._rebuild()
+        device = self._devices.get(uuid)
+        return self._row.get(uuid) if device is not None and device.kind == "host" else None
+
     # From the ledger
 
     def upsert_workers(self, workers: Iterable[WorkerFacts]) -> None:
