@@ -106,7 +106,7 @@ def reason_to_end(error: Exception, dsn: str) -> str | None:
             what = f"refuses this user: {error}; check user and password in GPUWARD_DATABASE_URL (or PGPASSWORD)"
         case asyncpg.InvalidCatalogNameError():
             what = f"lacks it: {error}; create it, or correct the name in GPUWARD_DATABASE_URL"
-        case asyncpg.InsufficientPrivilegeError():
+        case asyncpg.InsufficientPrivilegeError() | asyncpg.InvalidSchemaNameError():  # a schema that it may not use
             what = f"denies a right: {error}; make the user of GPUWARD_DATABASE_URL the owner of the database"
         case ssl.SSLCertVerificationError():
             what = f"shows a certificate that is not trusted: {error}; set sslrootcert in the URL to its CA"
