@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from controller.decide.instances.need import Finished
 from controller.decide.start_command import start_payload
+from controller.domain.instances import RevisionFacts
 from controller.domain.model_facts import ModelFacts, facts_to_json
 from controller.domain.placement import Ask, Layout, Need, Placed, PlannedClaim
 from controller.domain.splits import Split
@@ -16,6 +18,8 @@ from controller.engines.base import EngineUnsupportedError
 from controller.engines.memory import Workload, cache_per_gpu
 from controller.engines.model_server import outside_parts
 from controller.engines.registry import engine_for, validate
+from controller.leader.analyses import _finish
+from controller.runtime.child import ChildError
 from controller.scheduling.estimate import asks_for
 from controller.scheduling.explain.advice import AdviceRequest, advise
 from controller.scheduling.search.place import place
@@ -291,3 +295,15 @@ def test_advice_about_memory_is_true_when_followed(engine: str) -> None:
             assert share.least_mib <= share.memory_mib == placed.layout.memory_mib
             followed += 1
     assert followed > 3
+
+
+def test_the_analysis_that_fails_leaves_a_need_only_where_enough_is_stated() -> None:
+    def finished(**resources: Any) -> Finished:
+        wanted = spec("vllm", resources=resources)
+        revision = RevisionFacts(generation=1, spec=wanted, need=None, need_error=None, input_hash="h")
+        return _finish(revision, ChildError("MetadataError", "gated", retryable=False))
+
+    found = finished(**TWO)
+    assert found.need is not None
+    assert found.need.notes[-1] == "the model was not read: gated"
+    assert finished(gpus=2).error.startswith("gated; then stop and start")
