@@ -22,10 +22,14 @@ from agent.instance_logs import LogReader
 from agent.journal import Journal
 from agent.process_records import ProcessRecord
 from agent.processes.folders import InstanceFolders
+from http1.connections import limits_for
+from http1.files import connection_bound, raise_file_limit
+from http1.site import BoundedSite, Bounds
 from schemas.wire import PROXY_ENGINE_PREFIX, PROXY_LOGS_PREFIX
 
 READY_PATH: Final = "/readyz"
 _SHUTDOWN_LIMIT_S: Final = 0.5
+_KEEPALIVE_S: Final = 90.0  # the bounds end an idle connection earlier
 _REFUSE_S: Final = 0.3  # before the port closes
 
 
@@ -52,12 +56,18 @@ class Proxy:
         self._wanted_port = port
         self._refusing_since: float | None = None
         self._logs = LogReader(journal, folders)
-        app = web.Application(middlewares=[self._authenticate])
+        self._bounds = Bounds(limits_for(connection_bound(raise_file_limit())), name="agent's proxy")
+        app = web.Application(middlewares=[self._bound, self._authenticate])
         app.router.add_route("*", PROXY_ENGINE_PREFIX + "/{instance}{path:(/.*)?}", self._forward)
         app.router.add_get(READY_PATH, self._ready)
         app.router.add_get(PROXY_LOGS_PREFIX + "/{instance}", self._logs.handle)
         self._runner = web.AppRunner(
-            app, handler_cancellation=True, access_log=None, shutdown_timeout=_SHUTDOWN_LIMIT_S, auto_decompress=False
+            app,
+            handler_cancellation=True,
+            access_log=None,
+            shutdown_timeout=_SHUTDOWN_LIMIT_S,
+            keepalive_timeout=_KEEPALIVE_S,
+            auto_decompress=False,
         )
         self.port = 0
 
@@ -73,7 +83,7 @@ class Proxy:
         choices = [self._wanted_port] if self._wanted_port else [last, 0] if last else [0]
         for choice in choices:
             try:
-                await web.TCPSite(self._runner, self._host, choice).start()
+                await BoundedSite(self._runner, self._bounds, self._host, choice).start()
             except OSError as error:
                 failure = error
                 continue
@@ -100,6 +110,13 @@ class Proxy:
             await asyncio.sleep(self._refusing_since + _REFUSE_S - time.monotonic())
 
     @web.middleware
+    async def _bound(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        with self._bounds.answering(request):
+            return await handler(request)
+
+    @web.middleware
     async def _authenticate(
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
@@ -109,6 +126,8 @@ class Proxy:
         given = request.headers.get("Authorization", "").encode(errors="surrogateescape")
         if secret is None or not hmac.compare_digest(given, f"Bearer {secret}".encode()):
             return refusal(401, "unauthorized", "Authorization: the proxy's secret is missing or wrong")
+        if self._bounds.serve(request) is not None:
+            return refusal(503, "overloaded", "this worker's agent serves too many requests; try again in a moment")
         return await handler(request)
 
     async def _ready(self, _: web.Request) -> web.Response:

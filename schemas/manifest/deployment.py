@@ -123,7 +123,16 @@ class DeploymentSpec(Strict):
         default=False,
         description="Allow preemption: if nothing is free, drain and requeue instances of lower priority.",
     )
-    movable: bool = Field(default=True, description="Allow `gpuward defrag` to relocate running instances.")
+    movable: bool = Field(
+        default=True,
+        description="Allow `gpuward defrag` to relocate running instances. "
+        "Where `false`, they are preempted last among those of their priority.",
+    )
+    minimum_runtime: Seconds = Field(
+        0.0,
+        description="Time that an instance runs from its start before it may be preempted or relocated. "
+        "Drains, stops and policies do not wait for it.",
+    )
     update: Literal["recreate", "rolling"] = Field(
         "recreate",
         description="How a new revision replaces instances. `recreate`: stop each old instance before its "
@@ -201,7 +210,9 @@ class DeploymentSpec(Strict):
 
 
 # A change of these fields keeps running instances as they are. Any other change makes a revision.
-IN_PLACE_FIELDS: Final = frozenset({"replicas", "priority", "labels", "utilization_policy", "preempt", "movable"})
+IN_PLACE_FIELDS: Final = frozenset(
+    {"replicas", "priority", "labels", "utilization_policy", "preempt", "movable", "minimum_runtime"}
+)
 
 
 class DeploymentManifest(DeploymentSpec):
