@@ -59,9 +59,9 @@ the server's command line follow:
 
 What passes through the model at once is estimated for 256 requests, and vLLM on a part of a GPU is held to that number.
 
-**Stated memory.** With `resources: {gpu_memory: 20GiB}` the model is read all the same. Degrees follow from the GPUs: `gpus: 2`
-starts vLLM and SGLang with tensor parallelism of 2. The server gets the longest context up to the default, and then as
-many sequences as the memory holds. Where weights and one sequence exceed it, the instance is refused with
+**Stated memory.** With `resources: {gpu_memory: 20GiB}` the model is read all the same. Degrees follow from the GPUs:
+`gpus: 2` starts vLLM and SGLang with tensor parallelism of 2. The server gets the longest context up to the default,
+and then as many sequences as the memory holds. Where weights and one sequence exceed it, the instance is refused with
 `need_gt_stated` and the figure. A model that the controller cannot read (a gated one, no network, a folder of the
 worker alone) is started on trust: degrees follow from the GPUs or from `parallel`, and `gpuward plan` says what is
 assumed. SGLang on a shared GPU then needs `context-length` and `max-running-requests`. Without a stated memory, such a

@@ -3,6 +3,7 @@
 import random
 import re
 from dataclasses import replace
+from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
 
@@ -300,7 +301,7 @@ def test_advice_about_memory_is_true_when_followed(engine: str) -> None:
 def test_the_analysis_that_fails_leaves_a_need_only_where_enough_is_stated() -> None:
     def finished(**resources: Any) -> Finished:
         wanted = spec("vllm", resources=resources)
-        revision = RevisionFacts(generation=1, spec=wanted, need=None, need_error=None, input_hash="h")
+        revision = RevisionFacts(1, wanted, "h", datetime.now(UTC))
         return _finish(revision, ChildError("MetadataError", "gated", retryable=False))
 
     found = finished(**TWO)
