@@ -130,7 +130,7 @@ async def test_a_claim_that_is_renewed_leaves_spans_that_touch(migrated: Databas
 
 async def test_minutes_cover_what_verdicts_cover(migrated: Database, host: Host) -> None:
     """The rule of coverage in SQL and the one in Python, over pieces of any length, some of which overlap."""
-    rng = random.Random(11)
+    rng = random.Random(11)  # noqa: S311 - test data
     ages = sorted(rng.uniform(0, 590) for _ in range(60))
     pieces = [(end, rng.choice([0.0, 0.5, 4.0, 10.0, 25.0, None])) for end in ages]
     series = Series()
