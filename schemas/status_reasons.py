@@ -192,11 +192,21 @@ POLICIES: Final[Mapping[str, ReasonText]] = {
     ),
 }
 
+ACCESS: Final[Mapping[str, ReasonText]] = {
+    "key_created": ReasonText("An API key was created.", _NONE),
+    "key_revoked": ReasonText("An API key was revoked.", _NONE),
+    "token_created": ReasonText("A join token was created.", _NONE),
+    "token_revoked": ReasonText("A join token was revoked.", _NONE),
+    "secret_set": ReasonText("A secret was set. Its value is told nowhere.", _NONE),
+    "secret_deleted": ReasonText("A secret was deleted. Running processes keep its value.", _NONE),
+}
+
 REASONS: Final[Mapping[str, Mapping[str, ReasonText]]] = {
     "Placement": PLACEMENT,
     "Instances": INSTANCES,
     "Workers": WORKERS,
     "GPUs": GPUS,
     "Deployments": DEPLOYMENTS,
+    "Access": ACCESS,
     "Policies": POLICIES,
 }

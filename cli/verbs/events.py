@@ -75,5 +75,6 @@ def _print_events(found: list[Json], output: Format) -> None:
             continue
         view = parse(EventView, raw)
         moment = f"{view.at.astimezone(datetime.now(UTC).astimezone().tzinfo):%H:%M:%S}"
-        about = f"  {', '.join(view.objects)}" if output is Format.WIDE else ""
+        parts = (view.actor, view.request_id, ", ".join(view.objects))
+        about = "".join(f"  {part}" for part in parts if part) if output is Format.WIDE else ""
         print(printable(f"{moment}  {view.reason}  {view.message}{about}"), flush=True)

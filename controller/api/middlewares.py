@@ -14,6 +14,7 @@ from controller.api.errors import DATABASE_UNAVAILABLE, ApiError, as_api_error, 
 from controller.api.route import Access, Route
 from controller.api.streams import STREAMS, StreamEndedError, cut
 from controller.runtime.log_limit import LogLimit
+from controller.store.core.acting import acting
 
 log = structlog.get_logger(__name__)
 
@@ -37,7 +38,7 @@ async def note_start(request: web.Request, response: web.StreamResponse) -> None
 async def identify(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Takes the client's request id if it is valid, else makes one; logs carry it."""
     given = request.headers.get(_REQUEST_ID_HEADER, "")
-    request[REQUEST_ID] = given if _GOOD_REQUEST_ID.match(given) else secrets.token_hex(8)
+    request[REQUEST_ID] = given if _GOOD_REQUEST_ID.fullmatch(given) else secrets.token_hex(8)
     with structlog.contextvars.bound_contextvars(request_id=request[REQUEST_ID]):
         return await handler(request)
 
@@ -98,7 +99,8 @@ async def authenticate(request: web.Request, handler: Handler) -> web.StreamResp
         allowed = ", ".join(sorted(route.access.value))
         raise ApiError(403, "forbidden", f"role {principal.role} is not allowed here; use a key with one of: {allowed}")
     request[PRINCIPAL] = principal
-    return await handler(request)
+    with acting(f"key:{principal.name}", request[REQUEST_ID]):
+        return await handler(request)
 
 
 def _unauthenticated() -> ApiError:

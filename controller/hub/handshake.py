@@ -141,7 +141,10 @@ async def refuse(request: web.Request, socket: web.WebSocketResponse, why: str, 
 async def record_malformed(database: Database, worker_id: str, name: str, error: MalformedMessageError) -> None:
     """Records an agent's malformed message. Best effort: the connection is closed in any case."""
     event = NewEvent(
-        "agent_message_malformed", f"the agent of {name} sent an invalid message: {error}", (f"worker:{worker_id}",)
+        "agent_message_malformed",
+        f"the agent of {name} sent an invalid message: {error}",
+        (f"worker:{worker_id}",),
+        actor=f"agent:{name}",
     )
     try:
         async with asyncio.timeout(SEND_LIMIT_S), database.transaction() as connection:

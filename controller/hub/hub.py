@@ -23,6 +23,7 @@ from controller.hub.validate import MalformedMessageError
 from controller.runtime.clock import Clock
 from controller.runtime.database import DATABASE_ERRORS
 from controller.runtime.log_limit import LogLimit
+from controller.store.core.acting import acting
 from controller.store.core.database import Database
 from controller.store.telemetry.partition_maintenance import PartitionMaintenance
 from controller.store.telemetry.partitions import SampleRetention
@@ -184,7 +185,8 @@ class Hub:
         finally:
             self._handshakes -= 1
         if session is not None:
-            await self._serve(session)
+            with acting(f"agent:{session.name}"):
+                await self._serve(session)
         return socket
 
     async def _handshake(
@@ -202,7 +204,8 @@ class Hub:
             agreement.check_offer(offered, self._spoken)
             hello = await handshake.receive_hello(socket, offered, self._spoken)
             received_s = self._clock.monotonic()
-            accepted = await handshake.accept(self._database, identity, hello, request.remote)
+            with acting(f"agent:{identity.name}"):
+                accepted = await handshake.accept(self._database, identity, hello, request.remote)
         except NoCommonProtocolError as error:
             await agreement.record_refusal(self._database, identity, str(error))
             raise HandshakeRefusedError(str(error)) from error
