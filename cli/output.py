@@ -14,7 +14,7 @@ if TYPE_CHECKING:  # slow to import
 
 _PIPED_WIDTH: Final = 10_000
 _GOOD: Final = frozenset({"running", "ready", "ok", "succeeded", "open"})
-_BAD: Final = frozenset({"failed", "lost", "unhealthy", "unreachable", "degraded", "backoff"})
+_BAD: Final = frozenset({"failed", "lost", "unhealthy", "unreachable", "degraded", "backoff", "quarantined"})
 _COLOURED: Final = frozenset({"PHASE", "STATE", "HEALTH"})
 
 

@@ -227,6 +227,8 @@ class Hub:
         )
         session.compare_clocks(received_s, hello.sent_s)
         session.held_elsewhere = accepted.held_elsewhere
+        if accepted.held_for_s:
+            session.held_until = received_s + accepted.held_for_s
         if not self._register(session):
             raise HandshakeRefusedError(_SHUTDOWN if self._closing else _TAKEN_OVER)
         self._welcome(session, identity, hello, accepted)
@@ -244,6 +246,8 @@ class Hub:
                 proxy_secret=identity.proxy_secret,
             )
         )
+        if session.held_until is not None:
+            return
         if hello.processes:
             session.send(ReportAck(seq=max(report.seq for report in hello.processes)))
         self._reports.stop_strays(session, accepted.strays, accepted.term)

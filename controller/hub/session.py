@@ -37,6 +37,7 @@ class Session:
         unanswered: ids of commands sent here and not answered, with the time of sending (monotonic).
         strays: processes without claims that were sent a stop, with the time of sending (monotonic).
         gpus: GPUs as last written, so that an equal heartbeat costs no write; None: unreadable.
+        held_until: it is not believed before (monotonic), and ends then; None: it is believed.
         held_elsewhere: reported GPUs that belong to another worker; rechecked from `recheck_at` on.
     """
 
@@ -67,6 +68,7 @@ class Session:
         self.strays: dict[tuple[str, int, int], float] = {}
         self.gpus = gpus
         self.held_elsewhere: frozenset[str] = frozenset()
+        self.held_until: float | None = None
         self.recheck_at = 0.0
         self._socket = socket
         self._transport = transport

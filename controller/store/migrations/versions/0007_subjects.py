@@ -2,8 +2,8 @@
 
 from controller.store.migrations.sql import run_sql
 
-revision = "0006"
-down_revision = "0005"
+revision = "0007"
+down_revision = "0006"
 
 
 def upgrade() -> None:
