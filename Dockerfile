@@ -10,6 +10,7 @@ RUN pip download --no-cache-dir --no-deps --only-binary=:all: --require-hashes -
 COPY pyproject.toml README.md LICENSE ./
 COPY controller controller
 COPY agent agent
+COPY http1 http1
 COPY schemas schemas
 COPY cli cli
 RUN python -m venv --without-pip /opt/gpuward \

@@ -200,6 +200,7 @@ class _Agent:
                     async with asyncio.timeout(_EXIT_STOP_LIMIT_S):
                         await supervisor.stop_all(EXIT_DRAIN_CAP_S)
                 await link.flush(_EXIT_ACK_LIMIT_S)
+            await proxy.let_callers_leave()
             await link.goodbye()
         finally:
             for task in tasks:

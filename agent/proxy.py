@@ -4,7 +4,9 @@
 no secret: it is for health checks, and reports only whether this agent is connected to a controller.
 """
 
+import asyncio
 import hmac
+import time
 from collections.abc import Awaitable, Callable
 from typing import Final, Self
 
@@ -20,10 +22,15 @@ from agent.instance_logs import LogReader
 from agent.journal import Journal
 from agent.process_records import ProcessRecord
 from agent.processes.folders import InstanceFolders
+from http1.connections import limits_for
+from http1.files import connection_bound, raise_file_limit
+from http1.site import BoundedSite, Bounds
 from schemas.wire import PROXY_ENGINE_PREFIX, PROXY_LOGS_PREFIX
 
 READY_PATH: Final = "/readyz"
 _SHUTDOWN_LIMIT_S: Final = 0.5
+_KEEPALIVE_S: Final = 90.0  # the bounds end an idle connection earlier
+_REFUSE_S: Final = 0.3  # before the port closes
 
 
 class Proxy:
@@ -47,14 +54,20 @@ class Proxy:
         self._session = session
         self._host = host
         self._wanted_port = port
-        self._stopping = False
+        self._refusing_since: float | None = None
         self._logs = LogReader(journal, folders)
-        app = web.Application(middlewares=[self._authenticate])
+        self._bounds = Bounds(limits_for(connection_bound(raise_file_limit())), name="agent's proxy")
+        app = web.Application(middlewares=[self._bound, self._authenticate])
         app.router.add_route("*", PROXY_ENGINE_PREFIX + "/{instance}{path:(/.*)?}", self._forward)
         app.router.add_get(READY_PATH, self._ready)
         app.router.add_get(PROXY_LOGS_PREFIX + "/{instance}", self._logs.handle)
         self._runner = web.AppRunner(
-            app, handler_cancellation=True, access_log=None, shutdown_timeout=_SHUTDOWN_LIMIT_S, auto_decompress=False
+            app,
+            handler_cancellation=True,
+            access_log=None,
+            shutdown_timeout=_SHUTDOWN_LIMIT_S,
+            keepalive_timeout=_KEEPALIVE_S,
+            auto_decompress=False,
         )
         self.port = 0
 
@@ -70,7 +83,7 @@ class Proxy:
         choices = [self._wanted_port] if self._wanted_port else [last, 0] if last else [0]
         for choice in choices:
             try:
-                await web.TCPSite(self._runner, self._host, choice).start()
+                await BoundedSite(self._runner, self._bounds, self._host, choice).start()
             except OSError as error:
                 failure = error
                 continue
@@ -86,7 +99,22 @@ class Proxy:
 
     def refuse_requests(self) -> None:
         """Refuses requests to engines from now on, so that other replicas get them; those in flight go on."""
-        self._stopping = True
+        self._refusing_since = self._refusing_since or time.monotonic()
+
+    async def let_callers_leave(self) -> None:
+        """Waits until callers have had a moment to see the refusal.
+
+        A request that arrives on a kept connection while that closes looks as if an engine may have seen it.
+        """
+        if self._refusing_since is not None:
+            await asyncio.sleep(self._refusing_since + _REFUSE_S - time.monotonic())
+
+    @web.middleware
+    async def _bound(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        with self._bounds.answering(request):
+            return await handler(request)
 
     @web.middleware
     async def _authenticate(
@@ -98,6 +126,8 @@ class Proxy:
         given = request.headers.get("Authorization", "").encode(errors="surrogateescape")
         if secret is None or not hmac.compare_digest(given, f"Bearer {secret}".encode()):
             return refusal(401, "unauthorized", "Authorization: the proxy's secret is missing or wrong")
+        if self._bounds.serve(request) is not None:
+            return refusal(503, "overloaded", "this worker's agent serves too many requests; try again in a moment")
         return await handler(request)
 
     async def _ready(self, _: web.Request) -> web.Response:
@@ -106,8 +136,10 @@ class Proxy:
 
     async def _forward(self, request: web.Request) -> web.StreamResponse:
         instance = request.match_info["instance"]
-        if self._stopping:
-            return refusal(503, "stopping", "this worker's agent is stopping")
+        if self._refusing_since is not None:
+            answer = refusal(503, "stopping", "this worker's agent is stopping")
+            answer.force_close()
+            return answer
         record = _newest_with_port(self._journal, instance)
         if record is None:
             return refusal(404, "not_found", f"unknown instance {instance}, or an instance without a port")

@@ -39,7 +39,7 @@ SimulateOption = Annotated[
 ]
 _LOOPBACK: Final = "127.0.0.1"
 _LOGS: Final = "logs"
-_OWN_PACKAGES: Final = ("agent", "cli", "controller", "schemas")
+_OWN_PACKAGES: Final = ("agent", "cli", "controller", "http1", "schemas")
 
 
 @app.command()

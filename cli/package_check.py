@@ -4,7 +4,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-_PACKAGES: Final = ("agent", "controller", "schemas")
+_PACKAGES: Final = ("agent", "controller", "http1", "schemas")
 _HOME: Final = Path(__file__).resolve().parents[1]
 
 

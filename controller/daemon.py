@@ -32,7 +32,7 @@ from controller.runtime.database import DATABASE_ERRORS
 from controller.runtime.feed import ChangeFeed
 from controller.runtime.gc_tuning import tune_gc
 from controller.runtime.lease import Lease, expire_lease
-from controller.runtime.metrics import Metrics
+from controller.runtime.metrics import HubMetrics, Metrics
 from controller.settings import ControllerSettings
 from controller.store.access.keys import create_first_key
 from controller.store.access.secrets import resolve_secrets
@@ -42,12 +42,16 @@ from controller.store.core.notify import GONE
 from controller.store.embedded import EmbeddedPostgres, EmbeddedPostgresError
 from controller.store.telemetry.partitions import SampleRetention
 from controller.store.views.leader import read_holder
+from http1.connections import limits_for
+from http1.files import connection_bound, raise_file_limit
+from http1.site import BoundedSite, Bounds
 from schemas.version import __version__
 
 log = structlog.get_logger(__name__)
 
 _DATABASE_WAIT_S: Final = 60.0
 _HTTP_CLOSE_S: Final = 2.0
+_KEEPALIVE_S: Final = 90.0  # the bounds end an idle connection earlier
 # Of the pool's connections, so that a flood of requests leaves the others to the controller's own work. With fewer
 # requests at once each one's statements follow closely, and the event loop comes round sooner. In a storm of requests
 # 6, 4 and 3 gave the same rate, and with 3 a cancel took half as long as with 6.
@@ -88,6 +92,7 @@ async def run_controller(settings: ControllerSettings, *, stop: asyncio.Event, o
     Returns:
         0 after a clean end; 1 where it cannot run (logged with what to do).
     """
+    raise_file_limit()  # before the embedded server starts, which inherits it
     try:
         async with _database(settings) as database:
             await _Controller(settings, database).run(stop, on_ready)
@@ -140,6 +145,10 @@ class _Controller:
         self._database = database
         clock = SystemClock()
         registry = CollectorRegistry()
+        metrics = Metrics(registry)
+        self._connections = Bounds(
+            limits_for(connection_bound(raise_file_limit())), name="controller", closed=metrics.connection_closed
+        )
         self._changes = ChangeFanout()
         # Unique per process, so that a successor never counts as the holder.
         holder = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
@@ -152,10 +161,12 @@ class _Controller:
             secrets=lambda names: resolve_secrets(database, names),
             sample_s=settings.sample_every_s,
             keep=SampleRetention(settings.keep_samples_h, settings.keep_history_days),
+            metrics=HubMetrics(registry),
+            serves=lambda request: self._connections.serve(request, agent=True) is None,
         )
         self._lag = LoopLag(clock)
         self._leading = Leading(
-            database, clock, Metrics(registry), settings, self._hub.healthy_for_s, loop_lag_s=self._lag.seconds
+            database, clock, metrics, settings, self._hub.healthy_for_s, loop_lag_s=self._lag.seconds
         )
         self._feed = ChangeFeed(database.listen_connection, self._hint, clock)
         self._app = build_app(
@@ -169,7 +180,9 @@ class _Controller:
                 registry=registry,
                 version=__version__,
                 longest_window_s=settings.keep_samples_h * 3600,
+                operators_may=settings.operators_may,
                 reserve_after_s=settings.reserve_after_s,
+                connections=self._connections,
             ),
             more_routes=self._hub.routes(),
         )
@@ -177,7 +190,12 @@ class _Controller:
     async def run(self, stop: asyncio.Event, on_ready: Callable[[str], None]) -> None:
         """Serves until `stop` is set; then refuses new work, releases the lease and closes the connections."""
         runner = web.AppRunner(
-            self._app, handler_cancellation=True, access_log=None, shutdown_timeout=_HTTP_CLOSE_S, auto_decompress=False
+            self._app,
+            handler_cancellation=True,
+            access_log=None,
+            shutdown_timeout=_HTTP_CLOSE_S,
+            keepalive_timeout=_KEEPALIVE_S,
+            auto_decompress=False,
         )
         await runner.setup()
         try:
@@ -203,7 +221,7 @@ class _Controller:
 
     async def _listen(self, runner: web.AppRunner) -> str:
         settings = self._settings
-        site = web.TCPSite(runner, settings.host, settings.port)
+        site = BoundedSite(runner, self._connections, settings.host, settings.port)
         try:
             await site.start()
         except OSError as error:

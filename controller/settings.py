@@ -4,9 +4,10 @@ import os
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, SecretStr
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import BeforeValidator, Field, SecretStr
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from controller.domain.grants import Grant
 from controller.domain.restart_delays import RestartSettings
 from controller.domain.workers import WorkerSettings
 
@@ -19,6 +20,11 @@ def default_data_dir() -> Path:
         return Path("/var/lib/gpuward")
     base = os.environ.get("XDG_DATA_HOME")
     return (Path(base) if base else Path.home() / ".local" / "share") / "gpuward"
+
+
+def _listed(value: object) -> object:
+    """`command, code` as a list."""
+    return [one.strip() for one in value.split(",") if one.strip()] if isinstance(value, str) else value
 
 
 Positive = Annotated[float, Field(gt=0, le=86_400)]
@@ -46,6 +52,8 @@ class ControllerSettings(BaseSettings):
     sample_every_s: Annotated[float, Field(ge=1, le=60)] = 10.0  # agents' sampling period
     keep_samples_h: Annotated[float, Field(ge=1, le=24 * 14)] = 25.0  # the longest window of a policy
     rollup_every_s: Positive = 60.0  # the delay of the history
+    # What operators may write in a deployment beside what every operator may.
+    operators_may: Annotated[frozenset[Grant], NoDecode, BeforeValidator(_listed)] = frozenset()
     keep_history_days: Annotated[int, Field(ge=1, le=400)] = 14  # one-minute rollups, spans of claims
 
     @property

@@ -29,14 +29,17 @@ class PortAllocator:
         """Chooses and locks a free port.
 
         Raises:
-            SpawnError: no free port was found.
+            SpawnError: no free port was found, or no socket can be opened.
         """
-        for _ in range(_TRIES):
-            port = self._rng.randint(_FIRST, _LAST)
-            if self.lock(port):
-                if _is_free(port):
-                    return port
-                self.release(port)
+        try:
+            for _ in range(_TRIES):
+                port = self._rng.randint(_FIRST, _LAST)
+                if self.lock(port):
+                    if _is_free(port):
+                        return port
+                    self.release(port)
+        except OSError as error:
+            raise SpawnError(f"no port can be locked: {error}") from error
         raise SpawnError(f"no free port between {_FIRST} and {_LAST} on this host")
 
     def lock(self, port: int) -> bool:

@@ -6,11 +6,15 @@ import signal
 from contextlib import suppress
 from typing import Final
 
+import structlog
+
 from agent.process_records import ProcessKey
 from agent.processes.procfs import group_members
 
 _POLL_S: Final = (0.01, 0.02, 0.05, 0.1, 0.25)
 _SCAN_LIMIT_S: Final = 30.0
+
+log = structlog.get_logger()
 
 
 class ProcessGroup:
@@ -52,11 +56,14 @@ class ProcessGroup:
         while True:
             self._signal_group(signal.SIGKILL)
             left = await self._members()
-            if self.exited.is_set() and not left:
+            if left is None:
+                left = (self.pid,)
+            elif self.exited.is_set() and not left:
                 return ()
-            for pid in left:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+            else:
+                for pid in left:
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
             if self._loop.time() >= deadline:
                 return left or (self.pid,)
             await asyncio.sleep(next(delays, _POLL_S[-1]))
@@ -71,11 +78,15 @@ class ProcessGroup:
             os.close(self._fd)
             self._fd = -1
 
-    async def _members(self) -> tuple[int, ...]:
-        """The pids that are left; read in a thread, because a host may have thousands of processes."""
+    async def _members(self) -> tuple[int, ...] | None:
+        """The pids that are left, None if unknown; read in a thread: a host may have thousands of processes."""
         trusted = self._pid_is_valid()
-        async with asyncio.timeout(_SCAN_LIMIT_S):
-            return await asyncio.to_thread(group_members, self.pid, self._key, self._folder, trust_session=trusted)
+        try:
+            async with asyncio.timeout(_SCAN_LIMIT_S):
+                return await asyncio.to_thread(group_members, self.pid, self._key, self._folder, trust_session=trusted)
+        except OSError as error:  # TimeoutError is one
+            log.warning("processes not read", pid=self.pid, error=repr(error))
+            return None
 
     def _pid_is_valid(self) -> bool:
         return not self.exited.is_set() or self._unreaped

@@ -87,6 +87,7 @@ def build_app(context: ApiContext, *, more_routes: Iterable[web.RouteDef] = ()) 
     """
     app = web.Application(
         middlewares=[
+            middlewares.bound_connection,
             middlewares.identify,
             middlewares.answer_errors,
             middlewares.authenticate,

@@ -9,10 +9,13 @@ from prometheus_client import CollectorRegistry
 
 from controller.api.change_fanout import ChangeFanout
 from controller.api.key_ring import KeyRing
+from controller.domain.grants import Grant
 from controller.domain.placement import Need
 from controller.scheduling.admission.admit import RESERVE_AFTER_S
 from controller.store.access.keys import Principal
 from controller.store.core.database import Database
+from http1.connections import limits_for
+from http1.site import Bounds
 from schemas.manifest.deployment import DeploymentSpec
 
 
@@ -38,7 +41,9 @@ class ApiContext:
         registry: the metrics of this process; /metrics adds those read from rows.
         version: of Gpuward.
         reserve_after_s: how long an instance is pending before capacity is reserved for it.
+        operators_may: what operators may write in a deployment beside what every operator may.
         longest_window_s: how long samples are kept; the longest allowed window of a policy.
+        connections: bounds the server's connections; a middleware reports which ones carry a valid key.
         local_keys: keys of this process alone, by their hash.
     """
 
@@ -52,6 +57,8 @@ class ApiContext:
     version: str
     longest_window_s: float
     reserve_after_s: float = RESERVE_AFTER_S
+    connections: Bounds = field(default_factory=lambda: Bounds(limits_for(1), name="api"))
+    operators_may: frozenset[Grant] = frozenset()
     local_keys: Mapping[bytes, Principal] = field(default_factory=dict)
 
 

@@ -19,6 +19,7 @@ from controller.store.core.refusals import (
     WorkerNameTakenError,
 )
 from controller.store.views.paging import BadCursorError
+from http1.connections import Refusal
 from schemas.manifest.problems import FieldProblem, ManifestError
 
 _RETRY_AFTER_S: Final = "1"
@@ -104,6 +105,18 @@ def invalid(problems: Sequence[FieldProblem], *, code: str = "invalid") -> ApiEr
 def unavailable(code: str, message: str) -> ApiError:
     """503: the same request may succeed in a moment."""
     return ApiError(503, code, message, headers={"Retry-After": _RETRY_AFTER_S})
+
+
+def refuse(refusal: Refusal | None) -> None:
+    """Raises the error for a request that is not served: 429 where its key, 503 where all keys hold too much."""
+    match refusal:
+        case Refusal.CLIENT:
+            message = "too many bodies of this key are incomplete; wait until they are sent"
+            raise ApiError(429, "too_much_in_flight", message, headers={"Retry-After": _RETRY_AFTER_S})
+        case Refusal.ALL:
+            raise unavailable("overloaded", "too many requests are being answered; try again in a moment")
+        case None:
+            pass
 
 
 def _from_aiohttp(error: web.HTTPException) -> ApiError:

@@ -3,9 +3,9 @@
 `ETag` returns the generation of what was read; `If-Match` applies or deletes only that generation.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 from aiohttp import web
 from pydantic import BaseModel
@@ -52,6 +52,7 @@ class ManifestResource:
         read: the object of a name.
         apply: writes a spec (database, name, spec, *, if_match, longest_window_s).
         delete: deletes (database, name, *, if_match).
+        of_caller: further arguments of `apply`, which depend on the caller.
         delete_status: 202 where the object is removed later.
     """
 
@@ -67,6 +68,7 @@ class ManifestResource:
     apply: Callable[..., Awaitable[Applied]]
     delete: Callable[..., Awaitable[ManifestView]]
     delete_status: int = 200
+    of_caller: Callable[[web.Request], Mapping[str, Any]] = lambda _request: {}
 
     def routes(self) -> tuple[Route, ...]:
         """The four routes."""
@@ -89,7 +91,12 @@ class ManifestResource:
         spec = self.parse(await read_json_body(request), name)
         context, if_match = request.app[CONTEXT], expected_generation(request)
         applied = await self.apply(
-            context.database, name, spec, if_match=if_match, longest_window_s=context.longest_window_s
+            context.database,
+            name,
+            spec,
+            if_match=if_match,
+            longest_window_s=context.longest_window_s,
+            **self.of_caller(request),
         )
         status = 201 if applied.outcome == "created" else 200
         return json_response(

@@ -9,8 +9,8 @@ import structlog
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from controller.api.context import KEYS, PRINCIPAL
-from controller.api.errors import DATABASE_UNAVAILABLE, ApiError, as_api_error, error_response, unavailable
+from controller.api.context import CONTEXT, KEYS, PRINCIPAL
+from controller.api.errors import DATABASE_UNAVAILABLE, ApiError, as_api_error, error_response, refuse, unavailable
 from controller.api.route import Access, Route
 from controller.api.streams import STREAMS, StreamEndedError, cut
 from controller.runtime.log_limit import LogLimit
@@ -32,6 +32,13 @@ async def note_start(request: web.Request, response: web.StreamResponse) -> None
     """Signal before headers are sent, also of streams: adds the request id."""
     response.headers[_REQUEST_ID_HEADER] = request.get(REQUEST_ID, "")
     request[_STARTED] = response
+
+
+@web.middleware
+async def bound_connection(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Counts the request's connection as being answered."""
+    with request.app[CONTEXT].connections.answering(request):
+        return await handler(request)
 
 
 @web.middleware
@@ -93,6 +100,7 @@ async def authenticate(request: web.Request, handler: Handler) -> web.StreamResp
     principal = await request.app[KEYS].authenticate(key.strip()) if scheme.lower() == "bearer" else None
     if principal is None:
         raise _unauthenticated()
+    refuse(request.app[CONTEXT].connections.serve(request, principal.key_id))
     if route is None:
         return await handler(request)  # the handler of unknown paths and methods
     if not route.access.allows(principal.role):

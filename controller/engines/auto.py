@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from controller.domain.placement import Compatibility, Need
-from controller.engines.base import Analysis, Engine, EngineProcess, Launch, SpecError
+from controller.engines.base import Analysis, Engine, EngineProcess, Launch, RefusedFlagError, SpecError
 from controller.engines.flags import flag_of
 from schemas.manifest.deployment import DeploymentSpec
 
@@ -45,7 +45,9 @@ class AutoEngine:
             except SpecError as error:
                 problems.append(error)
         if len(problems) == len(meant):
-            raise next((one for one in reversed(problems) if not str(one).startswith("model: engine")), problems[-1])
+            refused = [one for one in problems if isinstance(one, RefusedFlagError)]
+            own = [one for one in problems if not str(one).startswith("model: engine")]
+            raise (refused or own or problems)[-1]
 
     def compatibility(self, spec: DeploymentSpec) -> Compatibility:
         """That of the best engine. Each engine's ask uses its own."""
@@ -91,12 +93,16 @@ class AutoEngine:
         return own & {flag_of(name) for name in spec.args}
 
     def _able(self, spec: DeploymentSpec) -> list[Engine]:
-        """The engines that accept this spec."""
+        """The engines that accept this spec; else those that accept all but flags that an earlier version stored."""
         able: list[Engine] = []
+        lenient: list[Engine] = []
         for engine in self._meant(spec):
             try:
                 engine.validate(spec)
+            except RefusedFlagError:
+                lenient.append(engine)
             except SpecError:
                 continue
-            able.append(engine)
-        return able or [self.chosen("")]
+            else:
+                able.append(engine)
+        return able or lenient or [self.chosen("")]

@@ -17,6 +17,10 @@ class EngineUnsupportedError(SpecError):
     """The spec needs an engine or a feature that this version lacks (reason `engine_unsupported`)."""
 
 
+class RefusedFlagError(SpecError):
+    """A flag that an apply refuses. A spec that an earlier version stored goes on running with it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Analysis:
     """Work for the killable child. The need follows from its result.

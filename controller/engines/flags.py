@@ -1,14 +1,15 @@
 """A spec's args as command-line flags, and the values of single flags. Shared by all model servers."""
 
+import json
 import re
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable
 from decimal import Decimal
 from typing import Any, Final
 
 from controller.engines.base import SpecError
 from schemas.manifest.deployment import DeploymentSpec
 
-_FLAG: Final = re.compile(r"^[a-z][a-z0-9-]*$")
+_FLAG: Final = re.compile(r"[a-z][a-z0-9-]*")
 _NUMBER: Final = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,12})?)([kKmMgG]?)")
 # vLLM's suffixes: lower case is decimal, upper case is binary.
 _SUFFIXES: Final = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
@@ -22,8 +23,6 @@ def flag_of(name: str) -> str:
 
 def flags(
     spec: DeploymentSpec,
-    reserved: Mapping[str, str],
-    read: Iterable[str] = (),
     figures: Container[str] = (),
     repeated: Container[str] | None = None,
     *,
@@ -33,26 +32,27 @@ def flags(
 
     Args:
         spec: of the deployment.
-        reserved: flags that the user may not set, with what to do instead.
-        read: flags that the need or the claim depends on.
-        figures: those of them that `figure` reads. They are written in full, since not every server accepts 8k.
+        figures: flags that `figure` reads. They are written in full, since not every server accepts 8k.
         repeated: flags repeated for each value of a list; None: all flags.
         negated: whether the server's switches have a `--no-` form; else a switch that is off is left out.
 
     Raises:
         SpecError: names the arg.
     """
-    known = {*reserved, *read}
     argv: list[str] = []
     for name, value in spec.args.items():
         flag = flag_of(name)
-        _check_flag(name, flag, reserved, known)
+        if not _FLAG.fullmatch(flag):
+            raise SpecError(f"args.{name}: not a valid flag name; write it without dashes in front, such as dtype")
         plain = figure(spec, flag) if flag in figures else None
         if isinstance(value, bool):
             argv += [f"--{flag}"] if value else [f"--no-{flag}"] if negated else []
             continue
         items = [item for item in (value if isinstance(value, list) else [value]) if item is not None]
-        if any(isinstance(item, bool | list | dict) for item in items):
+        if any(isinstance(item, list | dict) for item in items):
+            text = json.dumps(value, separators=(",", ":"))
+            raise SpecError(f"args.{name}: nested values are written as JSON text: '{text}'")
+        if any(isinstance(item, bool) for item in items):
             raise SpecError(f"args.{name}: a list may hold only numbers and strings")
         words = [str(item) for item in items] if plain is None else [str(plain)]
         if repeated is None or flag in repeated:
@@ -60,16 +60,6 @@ def flags(
         elif words:
             argv += [f"--{flag}", *words]
     return argv
-
-
-def _check_flag(name: str, flag: str, reserved: Mapping[str, str], known: Iterable[str]) -> None:
-    """Raises SpecError for an invalid or reserved flag, also if abbreviated: servers accept a flag's beginning."""
-    if not _FLAG.match(flag):
-        raise SpecError(f"args.{name}: not a valid flag name; write it without dashes in front, such as dtype")
-    if flag in reserved:
-        raise SpecError(f"args.{name}: is set by Gpuward; {reserved[flag]}")
-    if flag not in known and (meant := sorted(one for one in known if one.startswith(flag))):
-        raise SpecError(f"args.{name}: the server would read it as {meant[0]}; write the flag out")
 
 
 def stated(spec: DeploymentSpec, names: Iterable[str]) -> Any:

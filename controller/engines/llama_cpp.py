@@ -22,9 +22,11 @@ from controller.engines.base import (
     refuse_gangs,
     refuse_parallel,
 )
-from controller.engines.flags import figure, flags, stated, text
+from controller.engines.flags import figure, flag_of, flags, stated, text
+from controller.engines.llama_cpp_options import LLAMA_CPP
 from controller.engines.memory import UNKNOWN_CACHE_SHARE, Workload, cache_per_gpu, mib
 from controller.engines.model_analysis import model_analysis, refuse_other_models
+from controller.engines.options import COMMON_FLAGS
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.placement_reasons import Reason
 
@@ -60,26 +62,13 @@ _COMPATIBILITY: Final = Compatibility(
     arch=frozenset({"x86_64", "aarch64"}),
     vendors=frozenset({"nvidia", "apple"}),
 )
-_RESERVED: Final = {
-    "host": "the agent's proxy serves it",
-    "port": "the agent chooses it",
-    "model": "set it as model",
-    "model-url": "set it as model",
-    "hf-repo": "set it as model",
-    "metrics": "always on: requests are counted by it",
-    "rpc": "engine llama-cpp does not span workers",
-    "device": "placement chooses the GPUs",
-    "main-gpu": "placement chooses the GPUs",
-    "tensor-split": "each GPU gets as many layers, and the claims follow from that",
-    "fit": "Gpuward checks before the start that it fits",
-}
 
 
 class LlamaCppEngine(SingleEngine):
     """Spreads whole layers over the GPUs of one worker."""
 
     name = "llama-cpp"
-    own_flags = frozenset({*_LAYERS, *_CONTEXT, *_SLOTS, *_ADAPTERS})
+    own_flags = frozenset({*_LAYERS, *_CONTEXT, *_SLOTS, *_ADAPTERS, *LLAMA_CPP.names, *LLAMA_CPP.short}) - COMMON_FLAGS
 
     def validate(self, spec: DeploymentSpec) -> None:
         """Raises SpecError for models and args that cannot work."""
@@ -100,6 +89,7 @@ class LlamaCppEngine(SingleEngine):
             raise SpecError("args.n-gpu-layers: is 0, so no GPU would be used; remove the GPUs or raise it")
         if layers != 0 and spec.resources.gpus == 0:
             raise SpecError("resources.gpus: is 0, but layers would go to a GPU; set args: {n-gpu-layers: 0}")
+        LLAMA_CPP.check(spec, _READ, flag_of)
 
     def compatibility(self, spec: DeploymentSpec) -> Compatibility:  # noqa: ARG002 - the same for every spec
         """Hosts on which it is installed; GPUs of NVIDIA and Apple."""
@@ -198,7 +188,7 @@ def _share(facts: ModelFacts, workload: Workload, count: int, on_gpu: float) -> 
 
 
 def _flags(spec: DeploymentSpec) -> list[str]:
-    return flags(spec, _RESERVED, _READ, _FIGURES)
+    return flags(spec, _FIGURES)
 
 
 def _cache_per_gpu(facts: ModelFacts, split: Split, workload: Workload) -> float:

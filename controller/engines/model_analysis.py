@@ -54,6 +54,22 @@ def refuse_other_models(spec: DeploymentSpec, engine: str, *, gguf: bool) -> Non
         raise SpecError(f"model: {engine} reads what follows '@' as a revision; rename the folder")
 
 
+def reference_problem(reference: str, *, on_hub: bool) -> str | None:
+    """Why a model or an adapter cannot be named so; None: it can. Servers would read `--x` as a flag.
+
+    Args:
+        reference: a path, or `org/name@revision` on the hub.
+        on_hub: whether it is a name on the hub.
+    """
+    if not reference.isprintable():
+        return "contains control characters; remove them"
+    if ".." in reference.replace("@", "/").split("/"):
+        return "contains '..'; write the path out"
+    if on_hub and any(part.startswith("-") for part in reference.replace("@", "/").split("/")):
+        return "a part of it begins with '-', which a server would read as a flag"
+    return None
+
+
 def offline_env(spec: DeploymentSpec) -> dict[str, str]:
     """The environment that keeps a server off the hub where the model is a folder."""
     return {"HF_HUB_OFFLINE": "1"} if spec.model is not None and spec.model.startswith("path:") else {}

@@ -12,7 +12,7 @@ from controller.domain.placement import Compatibility, Need, Share
 from controller.domain.splits import Split, splits_to_measure
 from controller.engines.base import Analysis, SingleEngine, SpecError
 from controller.engines.capability import demanded_capability
-from controller.engines.flags import figure, flags, stated, text
+from controller.engines.flags import figure, flag_of, flags, stated, text
 from controller.engines.memory import (
     DTYPE_BYTES,
     UNKNOWN_CACHE_SHARE,
@@ -24,7 +24,8 @@ from controller.engines.memory import (
     mib,
     weights_per_gpu,
 )
-from controller.engines.model_analysis import model_analysis, refuse_other_models
+from controller.engines.model_analysis import model_analysis, reference_problem, refuse_other_models
+from controller.engines.options import COMMON_FLAGS, Options
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.placement_reasons import Reason
 
@@ -51,12 +52,6 @@ IMAGES_MIB: Final = 3072
 HOST_RUNTIME_MIB: Final = 4096
 _FP8_CACHE: Final = 1.0
 _READ: Final = ("dtype", "quantization", "kv-cache-dtype", "mm-encoder-tp-mode", "mm-enable-dp-encoder")
-# Flags that other engines have too.
-_COMMON_FLAGS: Final = frozenset({"host", "port", "model", "revision", "device", "config"})
-# What to do instead of setting a reserved flag.
-BY_PARALLEL: Final = "set it under parallel"
-BY_PLACEMENT: Final = "it follows from the placement"
-BY_RESOURCES: Final = "set resources.gpu_memory instead, which is then claimed"
 _VOCABULARY_PAD: Final = 64  # both pad the vocabulary to a multiple of this before they divide it
 
 
@@ -67,7 +62,7 @@ class ServerTable:
     Attributes:
         capabilities: least compute capability by quantisation method, `fp8-weights`, `fp8-cache` and `bfloat16`.
         unsupported: architectures that it cannot run, with the reason.
-        reserved: flags that the user may not set, with what to do instead.
+        options: which flags the user may not set, and which need a grant.
         repeated: flags repeated for each value; all others take several values.
         negated: whether a switch has a `--no-` form.
         windows: whether its cache is bounded by the window in layers with a sliding window.
@@ -77,7 +72,7 @@ class ServerTable:
     compatibility: Compatibility
     capabilities: Mapping[str, tuple[int, int]]
     unsupported: Mapping[str, str]
-    reserved: Mapping[str, str]
+    options: Options
     context: tuple[str, ...]
     sequences: tuple[str, ...]
     batch_tokens: tuple[str, ...]
@@ -97,12 +92,15 @@ class ServerTable:
     @property
     def own_flags(self) -> frozenset[str]:
         """The flags that show that this server is meant, also those that the user may not set."""
-        return frozenset({*self.figures, *self.adapters, *self.reserved}) - _COMMON_FLAGS
+        return frozenset({*self.figures, *self.adapters, *self.options.names}) - COMMON_FLAGS
 
     def flags(self, spec: DeploymentSpec) -> list[str]:
         """The spec's args as flags of this server. Raises SpecError that names the arg."""
-        read = {*self.figures, *self.adapters, *_READ}
-        return flags(spec, self.reserved, read, self.figures, self.repeated, negated=self.negated)
+        return flags(spec, self.figures, self.repeated, negated=self.negated)
+
+    def refuse_flags(self, spec: DeploymentSpec) -> None:
+        """Raises RefusedFlagError for args that would outgrow the claim."""
+        self.options.check(spec, frozenset({*self.figures, *self.adapters, *_READ}), flag_of)
 
 
 class ModelServer(SingleEngine):
@@ -112,7 +110,11 @@ class ModelServer(SingleEngine):
     table: ServerTable
 
     def validate(self, spec: DeploymentSpec) -> None:
-        """Raises SpecError for models and args that cannot work."""
+        """Raises SpecError for models and args that cannot work, at last RefusedFlagError."""
+        self._check(spec)
+        self.table.refuse_flags(spec)
+
+    def _check(self, spec: DeploymentSpec) -> None:
         refuse_other_models(spec, self.name, gguf=False)
         self.table.flags(spec)
         dtype = text(spec, "dtype")
@@ -220,6 +222,8 @@ class ModelServer(SingleEngine):
             name, _, path = str(entry).partition("=")
             if not name or not path:
                 raise SpecError(f"args.{self.table.adapters[0]}: write each as name=/folder or name=org/repository")
+            if problem := reference_problem(path, on_hub=not path.startswith("/")):
+                raise SpecError(f"args.{self.table.adapters[0]}: {problem}")
             found.append(path)
         return tuple(found)
 

@@ -2,11 +2,13 @@
 
 from typing import Final
 
+from controller.domain.selection_counts import count_problem
 from controller.engines.auto import AutoEngine
 from controller.engines.base import Engine, EngineUnsupportedError, SpecError
 from controller.engines.custom import CustomEngine
+from controller.engines.environment import reserved
 from controller.engines.llama_cpp import LlamaCppEngine
-from controller.engines.selection import check_selection
+from controller.engines.model_analysis import reference_problem
 from controller.engines.sglang import SglangEngine
 from controller.engines.simulated import SimulatedEngine
 from controller.engines.transformers import TransformersEngine
@@ -41,7 +43,24 @@ def validate(spec: DeploymentSpec) -> None:
     engine = engine_for(spec)
     if spec.update == "rolling":
         raise EngineUnsupportedError("update: rolling is not available in this version; use update: recreate")
-    if spec.model is not None and ("{" in spec.model or "}" in spec.model):
-        raise SpecError("model: braces are reserved for what the agent fills in; rename the folder")
-    check_selection(spec)
+    _check_model(spec)
+    if (problem := count_problem(spec)) is not None:
+        raise SpecError(problem)
+    _check_env(spec)
     engine.validate(spec)
+
+
+def _check_model(spec: DeploymentSpec) -> None:
+    if spec.model is None:
+        return
+    if "{" in spec.model or "}" in spec.model:
+        raise SpecError("model: braces are reserved for what the agent fills in; rename the folder")
+    scheme, _, reference = spec.model.partition(":")
+    if problem := reference_problem(reference, on_hub=scheme == "hf"):
+        raise SpecError(f"model: {problem}")
+
+
+def _check_env(spec: DeploymentSpec) -> None:
+    for name in spec.env:
+        if why := reserved(name):
+            raise SpecError(f"env.{name}: {why}")

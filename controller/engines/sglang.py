@@ -9,14 +9,12 @@ from controller.engines.flags import figure, stated
 from controller.engines.memory import mib
 from controller.engines.model_analysis import offline_env, repository
 from controller.engines.model_server import (
-    BY_PARALLEL,
-    BY_PLACEMENT,
-    BY_RESOURCES,
     CONTEXT_MIB,
     ModelServer,
     ServerTable,
     outside_parts,
 )
+from controller.engines.sglang_options import SGLANG
 from schemas.manifest.deployment import DeploymentSpec
 
 WHOLE_GPU: Final = 0.85  # for a GPU that is claimed whole, if it is enough; about its own default
@@ -51,31 +49,7 @@ _TABLE: Final = ServerTable(
         "MBartForConditionalGeneration": "it has no encoder-decoder models",
         "WhisperForConditionalGeneration": "only the newest versions support it",
     },
-    reserved={
-        "host": "the agent's proxy serves it",
-        "port": "the agent chooses it",
-        "model": "set it as model",
-        "model-path": "set it as model",
-        "revision": "set it as model: hf:org/name@revision",
-        "tp": BY_PARALLEL,
-        "tp-size": BY_PARALLEL,
-        "tensor-parallel-size": BY_PARALLEL,
-        "pp-size": BY_PARALLEL,
-        "pipeline-parallel-size": BY_PARALLEL,
-        "dp": BY_PARALLEL,
-        "dp-size": BY_PARALLEL,
-        "data-parallel-size": BY_PARALLEL,
-        "nnodes": BY_PLACEMENT,
-        "node-rank": BY_PLACEMENT,
-        "dist-init-addr": BY_PLACEMENT,
-        "nccl-init-addr": BY_PLACEMENT,
-        "base-gpu-id": BY_PLACEMENT,
-        "mem-fraction-static": BY_RESOURCES,
-        "max-total-tokens": "it follows from context-length and max-running-requests; set those",
-        "enable-metrics": "always on: requests are counted by it",
-        "device": "engine sglang runs on GPUs",
-        "config": "write what is in the file under args",
-    },
+    options=SGLANG,
     context=("context-length",),
     sequences=("max-running-requests",),
     batch_tokens=("chunked-prefill-size",),
@@ -95,9 +69,8 @@ class SglangEngine(ModelServer):
     table = _TABLE
     own_flags = _TABLE.own_flags
 
-    def validate(self, spec: DeploymentSpec) -> None:
-        """Raises SpecError for models and args that cannot work."""
-        super().validate(spec)
+    def _check(self, spec: DeploymentSpec) -> None:
+        super()._check(spec)
         if spec.parallel.dp not in ("auto", 1) and spec.resources.max_workers > 1:
             raise SpecError(
                 "parallel.dp: sglang keeps all copies of a model on one worker; set resources.max_workers: 1"

@@ -16,9 +16,11 @@ from controller.engines.base import (
     refuse_parallel,
 )
 from controller.engines.capability import demanded_capability
-from controller.engines.flags import flags
+from controller.engines.flags import flag_of, flags, text
 from controller.engines.memory import loaded_bytes, mib
 from controller.engines.model_analysis import model_analysis, offline_env, refuse_other_models
+from controller.engines.options import COMMON_FLAGS
+from controller.engines.transformers_options import TRANSFORMERS
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.placement_reasons import Reason
 
@@ -30,15 +32,11 @@ GPU_RUNTIME_MIB: Final = 2048  # CUDA context, kernels, cuBLAS workspaces
 HOST_RUNTIME_MIB: Final = 1024
 
 _OVERRIDE_BYTES: Final = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8}
-_RESERVED: Final = {
-    "host": "the agent's proxy serves it",
-    "port": "the agent chooses it",
-    "force-model": "set it as model",
-}
 
 # Below these it converts the weights to bfloat16, twice as large, or refuses them (quantizer_finegrained_fp8.py and
 # quantizer_fbgemm_fp8.py of Transformers).
 _CAPABILITIES: Final = {"fp8-weights": (8, 9), "fbgemm_fp8": (9, 0)}
+_READ: Final = frozenset({"dtype", "torch-dtype", "device"})
 _ON_GPU: Final = Compatibility(
     engine="transformers",
     vendors=frozenset({"nvidia"}),
@@ -56,19 +54,21 @@ class TransformersEngine(SingleEngine):
     """One process that may spread a model's layers over its GPUs. It needs one unless the spec states more."""
 
     name = "transformers"
+    own_flags = TRANSFORMERS.names - COMMON_FLAGS
 
     def validate(self, spec: DeploymentSpec) -> None:
         """Raises SpecError for models and args that cannot work."""
         refuse_other_models(spec, self.name, gguf=False)
         refuse_parallel(spec, self.name)
         refuse_gangs(spec, self.name)
-        flags(spec, _RESERVED)
+        flags(spec)
         resources = spec.resources
         wants_gpus = resources.gpus not in ("auto", 0) or resources.asks_for_a_gpu
         if _on_cpu(spec) and (wants_gpus or spec.placement.gpus):
             raise SpecError("resources: args.device is cpu, so no GPU would be used; remove the GPUs or args.device")
         if not _on_cpu(spec) and resources.gpus == 0:
             raise SpecError("resources.gpus: is 0, but the engine would use a GPU; set args: {device: cpu}")
+        TRANSFORMERS.check(spec, _READ, flag_of)
 
     def compatibility(self, spec: DeploymentSpec) -> Compatibility:
         """The platforms of PyTorch's wheels."""
@@ -92,7 +92,7 @@ class TransformersEngine(SingleEngine):
             return Need(
                 None, refused=(Reason.ENGINE_UNSUPPORTED,), notes=("transformers serve does not load GGUF files",)
             )
-        tensor_bytes = loaded_bytes(facts, _OVERRIDE_BYTES.get(str(spec.args.get("dtype"))))
+        tensor_bytes = loaded_bytes(facts, _OVERRIDE_BYTES.get(text(spec, "dtype", "torch-dtype") or ""))
         parts = {"tensors": mib(tensor_bytes), "working": mib(tensor_bytes * WORKING_SHARE)}
         if _on_cpu(spec):
             parts["runtime"] = HOST_RUNTIME_MIB
@@ -105,7 +105,7 @@ class TransformersEngine(SingleEngine):
         """`transformers serve MODEL`, bound to this model: it refuses requests for another."""
         reference = model_reference(spec) or ""
         env = {"PYTHONUNBUFFERED": "1"} | offline_env(spec)
-        argv = ("transformers", "serve", reference, "--host", "127.0.0.1", "--port", "{port}", *flags(spec, _RESERVED))
+        argv = ("transformers", "serve", reference, "--host", "127.0.0.1", "--port", "{port}", *flags(spec))
         return EngineProcess(
             argv=argv, needs_port=True, env=env, probe=probe_order(spec, "/health"), request_model=reference
         )

@@ -11,13 +11,11 @@ from controller.engines.base import EngineProcess, Launch, probe_order
 from controller.engines.flags import figure, stated
 from controller.engines.model_analysis import offline_env, repository
 from controller.engines.model_server import (
-    BY_PARALLEL,
-    BY_PLACEMENT,
-    BY_RESOURCES,
     ModelServer,
     ServerTable,
     outside_parts,
 )
+from controller.engines.vllm_options import VLLM
 from schemas.manifest.deployment import DeploymentSpec
 
 # For a GPU that is claimed whole, if it is enough: vLLM's own default, which leaves a margin for what it does not
@@ -60,30 +58,7 @@ _TABLE: Final = ServerTable(
         "Phi4FlashForCausalLM": "vLLM 0.10.2 was the last to have it",
         "MotifForCausalLM": "vLLM 0.10.2 was the last to have it",
     },
-    reserved={
-        "host": "the agent's proxy serves it",
-        "port": "the agent chooses it",
-        "model": "set it as model",
-        "revision": "set it as model: hf:org/name@revision",
-        "tensor-parallel-size": BY_PARALLEL,
-        "pipeline-parallel-size": BY_PARALLEL,
-        "data-parallel-size": BY_PARALLEL,
-        "data-parallel-size-local": BY_PLACEMENT,
-        "data-parallel-start-rank": BY_PLACEMENT,
-        "data-parallel-address": BY_PLACEMENT,
-        "data-parallel-rpc-port": BY_PLACEMENT,
-        "distributed-executor-backend": BY_PLACEMENT,
-        "nnodes": BY_PLACEMENT,
-        "node-rank": BY_PLACEMENT,
-        "master-addr": BY_PLACEMENT,
-        "master-port": BY_PLACEMENT,
-        "headless": BY_PLACEMENT,
-        "gpu-memory-utilization": BY_RESOURCES,
-        "kv-cache-memory-bytes": BY_RESOURCES,
-        "device": "engine vllm runs on GPUs",
-        "config": "write what is in the file under args",
-        "uds": "the agent's proxy connects to a port",
-    },
+    options=VLLM,
     context=("max-model-len",),
     sequences=("max-num-seqs",),
     batch_tokens=("max-num-batched-tokens",),

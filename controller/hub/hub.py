@@ -4,10 +4,12 @@ It writes what agents report and dispatches the reconcilers' commands. It decide
 """
 
 import asyncio
+from collections.abc import Callable
 from typing import Final
 
 import structlog
 from aiohttp import web
+from prometheus_client import CollectorRegistry
 
 from controller.hub import agreement, handshake
 from controller.hub.agreement import NoCommonProtocolError
@@ -23,6 +25,7 @@ from controller.hub.validate import MalformedMessageError
 from controller.runtime.clock import Clock
 from controller.runtime.database import DATABASE_ERRORS
 from controller.runtime.log_limit import LogLimit
+from controller.runtime.metrics import HubMetrics
 from controller.store.core.acting import acting
 from controller.store.core.database import Database
 from controller.store.telemetry.partition_maintenance import PartitionMaintenance
@@ -34,6 +37,7 @@ log = structlog.get_logger(__name__)
 
 PING_S: Final = 10.0
 CLOSE_ALL_LIMIT_S: Final = 3.0
+IDENTIFIED_AT_ONCE: Final = 4  # of the database's connections
 MAX_HANDSHAKES: Final = 512  # at once: hellos awaited or being written
 _SHUTDOWN: Final = "the controller is shutting down"
 _TAKEN_OVER: Final = "a newer connection of this worker has taken over"
@@ -50,6 +54,8 @@ class Hub:
         secrets: the values of secrets by name; unknown names are absent.
         sample_s: the agents' sampling period, in seconds.
         keep: how long samples are kept.
+        metrics: what is counted; None: nothing.
+        serves: called with each request that carried a valid credential; False where too many are served.
         spoken: the protocols that it offers to agents.
     """
 
@@ -62,6 +68,8 @@ class Hub:
         secrets: Secrets,
         sample_s: float,
         keep: SampleRetention,
+        metrics: HubMetrics | None = None,
+        serves: Callable[[web.Request], bool] = lambda _request: True,
         spoken: Protocols = SPOKEN,
     ) -> None:
         self._database = database
@@ -71,8 +79,10 @@ class Hub:
         self._dispatcher = CommandDispatcher(database, clock, self._sessions, secrets)
         self._reports = ReportWriter(database, clock, self._dispatcher.wake)
         self._partitions = PartitionMaintenance(database, keep)
-        self._samples = SampleWriter(database, clock, self._partitions)
+        metrics = metrics or HubMetrics(CollectorRegistry())
+        self._samples = SampleWriter(database, clock, self._partitions, metrics)
         self._sample_s = sample_s
+        self._serves = serves
         self._spoken = spoken
         self._liveness = Liveness(database, clock, superseded=self._superseded, cut_all=self._cut_all)
         self._messages = MessageHandler(
@@ -82,10 +92,12 @@ class Hub:
             samples=self._samples,
             liveness=self._liveness,
             superseded=self._superseded,
+            metrics=metrics,
         )
         self._log = log.bind(controller=instance_id)
         self._refused_logged = LogLimit()
         self._handshakes = 0
+        self._identifying = asyncio.Semaphore(IDENTIFIED_AT_ONCE)
         self._open: set[Session] = set()
         self._all_closed = asyncio.Event()
         self._closing = False
@@ -158,8 +170,6 @@ class Hub:
         credential = handshake.bearer(request)
         if credential is None:
             return refusal(401, "unauthenticated", "send the worker's credential: Authorization: Bearer CREDENTIAL")
-        if self._closing or self._handshakes >= MAX_HANDSHAKES:
-            return refusal(503, "busy", "too many agents connect at once; connect again", retry_after_s=1.0)
         socket = web.WebSocketResponse(
             heartbeat=PING_S,
             timeout=CLOSE_LIMIT_S,
@@ -167,11 +177,15 @@ class Hub:
             compress=False,
             protocols=agreement.subprotocols(agreement.offered_by(request), self._spoken),
         )
-        self._handshakes += 1
         session: Session | None = None
         try:
-            identity = await handshake.identify(self._database, credential)
-            await socket.prepare(request)
+            async with self._identifying:  # unknown credentials must not use up the database's connections
+                identity = await handshake.identify(self._database, credential)
+            if identity is None or identity.deleted:
+                await socket.prepare(request)
+                raise HandshakeRefusedError(_DELETED, final=True)  # noqa: TRY301 - answered as other refusals are
+            if self._closing or self._handshakes >= MAX_HANDSHAKES or not self._serves(request):
+                return refusal(503, "busy", "too many agents connect at once; connect again", retry_after_s=1.0)
             session = await self._handshake(request, socket, identity)
         except HandshakeRefusedError as error:
             await refuse(request, socket, str(error), final=error.final)
@@ -182,24 +196,20 @@ class Hub:
             if not socket.prepared:
                 return refusal(503, "database_unavailable", NO_DATABASE, retry_after_s=1.0)
             await refuse(request, socket, NO_DATABASE)
-        finally:
-            self._handshakes -= 1
         if session is not None:
             with acting(f"agent:{session.name}"):
                 await self._serve(session)
         return socket
 
-    async def _handshake(
-        self, request: web.Request, socket: web.WebSocketResponse, identity: Identity | None
-    ) -> Session:
+    async def _handshake(self, request: web.Request, socket: web.WebSocketResponse, identity: Identity) -> Session:
         """Turns an open socket into a registered session.
 
         Raises:
             HandshakeRefusedError: says why.
         """
-        if identity is None or identity.deleted:
-            raise HandshakeRefusedError(_DELETED, final=True)
+        self._handshakes += 1
         try:
+            await socket.prepare(request)
             offered = agreement.offered_by(request)
             agreement.check_offer(offered, self._spoken)
             hello = await handshake.receive_hello(socket, offered, self._spoken)
@@ -214,6 +224,8 @@ class Hub:
             raise HandshakeRefusedError(str(error)) from error
         except WorkerGoneError as error:
             raise HandshakeRefusedError(_DELETED, final=True) from error
+        finally:
+            self._handshakes -= 1
         session = Session(
             socket,
             request.transport,

@@ -13,6 +13,7 @@ from controller.hub.session import Session
 from controller.hub.validate import AgentMessage, MalformedMessageError
 from controller.runtime.clock import Clock
 from controller.runtime.database import DATABASE_ERRORS
+from controller.runtime.metrics import HubMetrics
 from controller.store.core.database import Database
 from schemas.wire import (
     CommandResult,
@@ -54,6 +55,7 @@ class MessageHandler:
         samples: SampleWriter,
         liveness: Liveness,
         superseded: Callable[[Session], None],
+        metrics: HubMetrics,
     ) -> None:
         self._database = database
         self._clock = clock
@@ -61,6 +63,7 @@ class MessageHandler:
         self._samples = samples
         self._liveness = liveness
         self._superseded = superseded
+        self._metrics = metrics
 
     async def read_all(self, session: Session) -> None:
         """Handles messages until the connection ends."""
@@ -70,6 +73,7 @@ class MessageHandler:
                 if message is None:
                     return
                 self._liveness.heard(session)
+                self._metrics.doubted(session.doubts.impossible, len(session.doubts.dropped))
                 if session.held_until is None:
                     await self._handle(session, message)
                 elif self._clock.monotonic() >= session.held_until:

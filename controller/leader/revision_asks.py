@@ -2,11 +2,13 @@
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
 from controller.domain.pending import PendingRow
 from controller.domain.placement import Ask, Need
+from controller.engines.base import RefusedFlagError
 from controller.engines.registry import engine_for
 from controller.scheduling.estimate import asks_for
 from controller.store.placement.pending import RevisionKey, read_revisions
@@ -48,7 +50,8 @@ class RevisionAsks:
         """Keeps a revision, or the reason why this version cannot run it."""
         try:
             engine = engine_for(spec)
-            engine.validate(spec)
+            with suppress(RefusedFlagError):  # what an earlier version stored goes on running; an apply refuses it
+                engine.validate(spec)
             ask = asks_for(spec, need, engine, instance="", deployment_uid=key[0])
             self._kept[key] = RevisionAsk(spec, need, ask)
         except ValueError as error:

@@ -60,6 +60,16 @@ class Metrics:
         for verdict in ("idle", "busy", "unknown"):
             self._evaluations.labels(verdict)
 
+        self._connections_closed = Counter(
+            "gpuward_connections_closed_total",
+            "Connections closed at a `bound`, overdue with a `head`, an answer (`busy`) or while `idle`, or with an "
+            "incomplete `body` where connections are few; and requests `refused` since too many others are served.",
+            ["reason"],
+            registry=registry,
+        )
+        for reason in ("bound", "head", "busy", "idle", "body", "refused"):
+            self._connections_closed.labels(reason)
+
     def observed(self, kind: str, outcome: str, seconds: float) -> None:
         """One key of `kind` got `outcome` from a step that took `seconds`."""
         self._reconcile_seconds.labels(kind, _OUTCOME_LABELS.get(outcome, outcome)).observe(seconds)
@@ -89,6 +99,35 @@ class Metrics:
         """An instance's claims were committed `seconds` after it became pending."""
         self._placement_seconds.observe(max(seconds, 0.0))
 
+    def connection_closed(self, reason: str) -> None:
+        """The server closed a connection or refused a request for this reason, one of the label's."""
+        self._connections_closed.labels(reason).inc()
+
     def judged(self, verdict: str) -> None:
         """A utilization policy judged an instance `idle`, `busy` or `unknown`."""
         self._evaluations.labels(verdict).inc()
+
+
+class HubMetrics:
+    """Counters of what agents send and cannot be taken.
+
+    Args:
+        registry: as of `Metrics`.
+    """
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._impossible = Counter(
+            "gpuward_impossible_readings_total",
+            "Readings of GPUs and engines that cannot be, such as a utilization of 101 %. They are unknown.",
+            registry=registry,
+        )
+        self._dropped = Counter(
+            "gpuward_sampling_periods_dropped_total",
+            "Sampling periods of agents that could not be taken and are lost.",
+            registry=registry,
+        )
+
+    def doubted(self, impossible: int, dropped: int) -> None:
+        """A message had so many impossible readings, and so many sampling periods that could not be taken."""
+        self._impossible.inc(impossible)
+        self._dropped.inc(dropped)

@@ -13,6 +13,7 @@ from typing import Final
 import cli_page
 import manifest_page
 import metrics_page
+import privileged_page
 import reason_codes_page
 import settings_page
 import states_page
@@ -22,6 +23,7 @@ PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "cli.md": cli_page.page,
     "manifest.md": manifest_page.page,
     "metrics.md": metrics_page.page,
+    "privileged.md": privileged_page.page,
     "reason-codes.md": reason_codes_page.page,
     "settings.md": settings_page.page,
     "states.md": states_page.page,

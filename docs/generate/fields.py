@@ -77,7 +77,7 @@ def _written(default: object, schema: Mapping[str, Any]) -> str:
     match default:
         case bool():
             text = str(default).lower()
-        case tuple() | list() | dict() if not default:
+        case tuple() | list() | dict() | frozenset() if not default:
             text = "[]" if schema.get("type") == "array" else "{}"
         case int() | float() if _is_duration(schema):
             text = duration(default)

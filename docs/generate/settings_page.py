@@ -39,6 +39,8 @@ MEANINGS: Final[Mapping[str, Mapping[str, str]]] = {
         "sample_every_s": "Seconds of the agents' sampling period",
         "keep_samples_h": "Hours for which samples are kept; a policy's window cannot be longer",
         "rollup_every_s": "Seconds by which the history lags behind",
+        "operators_may": "What operators may write in deployments beside what each may: any of `command`, `code`, "
+        "`host_files`, `environment`, separated by commas; see [Access](access.md)",
         "keep_history_days": "Days for which one-minute history and spans of claims are kept",
     },
     "AgentSettings": {},
@@ -68,7 +70,10 @@ def texts_of(model: type[BaseSettings]) -> dict[str, str]:
 
 def _row(model: type[BaseSettings], name: str) -> list[str]:
     field = model.model_fields[name]
-    schema = model.model_json_schema(by_alias=False)["properties"][name]
+    whole = model.model_json_schema(by_alias=False)
+    schema = whole["properties"][name]
+    if (ref := schema.get("items", {}).get("$ref")) is not None:  # a list of names: the names themselves
+        schema = schema | {"items": whole["$defs"][ref.rpartition("/")[2]]}
     default = _DEFAULTS.get((model.__name__, name)) or default_of(field, schema)
     return [
         ", ".join(code(one) for one in _variables(model, name)),

@@ -1,9 +1,10 @@
 """The manifest of a `Deployment`: its fields, their defaults, and the rules between them."""
 
+import json
 import re
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from schemas.base import Strict
 from schemas.fields import Name, ScalarText, Text, Whole
@@ -46,7 +47,17 @@ class Probe(Strict):
 
 
 MODEL_PATTERN: Final = r"^(hf:[\w.-]+(/[\w.-]+)?(@[\w./-]+)?|path:/.*|gguf:/.*)$"
-ArgValue = bool | int | float | str | list[Any] | None
+
+
+def _no_mapping(value: object) -> object:
+    """Refuses a mapping with the JSON text that means the same: servers take it as text."""
+    if isinstance(value, dict):
+        text = json.dumps(value, separators=(",", ":"), default=str)
+        raise ValueError(f"must be text, got a mapping; write its JSON text: '{text}'")
+    return value
+
+
+ArgValue = Annotated[bool | int | float | str | list[Any] | None, BeforeValidator(_no_mapping)]
 
 
 class DeploymentSpec(Strict):
@@ -134,7 +145,7 @@ class DeploymentSpec(Strict):
     @classmethod
     def _env_names(cls, value: dict[str, Any]) -> dict[str, Any]:
         for name in value:
-            if not _ENV_NAME.match(name):
+            if not _ENV_NAME.fullmatch(name):
                 raise ValueError(f"{name!r} is not a valid variable name; use letters, digits and '_'")
             if name.startswith("GPUWARD_") or name == "CUDA_VISIBLE_DEVICES":
                 raise ValueError(f"{name!r} is set by Gpuward; remove it")

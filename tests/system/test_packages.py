@@ -23,7 +23,7 @@ from packaging.utils import canonicalize_name
 from schemas.version import __version__
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = {"controller", "agent", "schemas", "cli"}
+PACKAGES = {"controller", "agent", "http1", "schemas", "cli"}
 SOURCES = {".py", ".sql"}
 NO_CONFIG = {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
 # Lends the packages of the tests' environment, but for those that this installation would not have brought.

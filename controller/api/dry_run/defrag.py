@@ -13,6 +13,7 @@ from controller.api.dry_run.effects import ManifestEffect, asks_of
 from controller.api.dry_run.manifests import ANALYSES_AT_ONCE, effects_of, validate_all
 from controller.api.responses import json_response
 from controller.api.route import Access, Route
+from controller.api.spec_privileges import judge_for
 from controller.domain.holdings import Holder
 from controller.domain.placement import Ask, Placed
 from controller.engines.registry import engine_for
@@ -53,7 +54,7 @@ async def post(request: web.Request) -> web.Response:
     effects: list[ManifestEffect] = []
     if manifests:
         async with request.app[ANALYSES_AT_ONCE]:
-            effects = await effects_of(context, manifests)
+            effects = await effects_of(context, manifests, judge_for(request))
     async with context.database.snapshot() as connection:
         await check_none_in_progress(connection)
         seen = await read_inventory(connection)

@@ -14,7 +14,7 @@ from controller.engines.base import SpecError
 from controller.engines.registry import engine_for, validate
 from controller.runtime.child import ChildError, ChildFailure
 from controller.scheduling.estimate import input_hash
-from controller.store.deployments.apply import change_between
+from controller.store.deployments.apply import Judge, change_between
 from controller.store.placement.plan_reads import known_needs, placed_counts
 from controller.store.views.deployments import live_by_name
 from schemas.api.deployments import DeploymentView
@@ -51,16 +51,20 @@ def validate_all(manifests: Mapping[str, DeploymentManifest]) -> None:
         raise invalid(problems)
 
 
-async def effects_of(context: ApiContext, manifests: Sequence[DeploymentManifest]) -> list[ManifestEffect]:
+async def effects_of(
+    context: ApiContext, manifests: Sequence[DeploymentManifest], judge: Judge
+) -> list[ManifestEffect]:
     """The effect of each manifest, with its need: known, or analysed here.
 
     Raises:
-        ApiError: 400 for too many instances together.
+        ApiError: 400 for too many instances together; 403 for what the caller may not apply, by `judge`.
     """
     specs = {manifest.name: manifest.spec() for manifest in manifests}
     hashes = {name: input_hash(spec, engine_for(spec)) for name, spec in specs.items()}
     async with context.database.snapshot() as connection:
         live = await live_by_name(connection, specs)
+        for name, spec in specs.items():
+            judge(name, live[name].spec if name in live else None, spec)
         placed = await placed_counts(connection, [view.uid for view in live.values()])
         needs = await known_needs(connection, hashes.values())
     effects: list[ManifestEffect] = []

@@ -15,6 +15,7 @@ from controller.api.errors import invalid
 from controller.api.placement_names import warnings_of
 from controller.api.responses import json_response
 from controller.api.route import Access, Route
+from controller.api.spec_privileges import judge_for
 from controller.leader.inventory_cache import read_inventory
 from controller.scheduling.admission.admit import may_reserve
 from controller.store.placement.preemption import read_holders
@@ -41,7 +42,7 @@ async def post(request: web.Request) -> web.Response:
     if policies.problems:
         raise invalid(policies.problems)
     async with request.app[ANALYSES_AT_ONCE]:
-        effects = await effects_of(context, list(deployments.values()))
+        effects = await effects_of(context, list(deployments.values()), judge_for(request))
     replaced = [effect.uid for effect in effects if effect.change == "replace"]
     name_blockers = len(effects) <= MAX_WITH_BLOCKERS
     async with context.database.snapshot() as connection:

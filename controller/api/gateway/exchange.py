@@ -114,7 +114,7 @@ async def exchange(
         return relay.response if relay is not None else web.Response()
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
         begun = relay if relay is not None and relay.begun else None
-        failure = Failure(_happening(error, begun=begun is not None), str(error) or type(error).__name__)
+        failure = Failure(happening_of(error, begun=begun is not None), str(error) or type(error).__name__)
         return failure if begun is None else await begun.break_off(failure, endpoint)
 
 
@@ -156,14 +156,14 @@ def _returned(headers: CIMultiDictProxy[str]) -> CIMultiDict[str]:
     return CIMultiDict(end_to_end(headers.items(), _NOT_RETURNED))
 
 
-def _happening(error: Exception, *, begun: bool) -> Happening:
+def happening_of(error: Exception, *, begun: bool) -> Happening:
     """What an error says. Only an error of connecting proves that no byte was sent."""
     match error:
         case aiohttp.ClientConnectorError() if error.errno in _NO_FILES:
             return Happening.NO_FILES
         case aiohttp.ClientConnectorError() | aiohttp.ConnectionTimeoutError():
             return Happening.NOT_CONNECTED
-        case TimeoutError():
+        case TimeoutError() if error.errno is None:  # a deadline of ours; the kernel's ETIMEDOUT has a number
             return Happening.SILENT_MIDWAY if begun else Happening.SILENT
         case _:
             return Happening.BROKE_OFF_MIDWAY if begun else Happening.BROKE_OFF

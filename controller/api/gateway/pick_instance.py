@@ -91,6 +91,10 @@ class RoutingTable:
         """The endpoint's engine began an answer."""
         self._backoff.answered(endpoint.instance)
 
+    def in_flight(self, instance: str) -> int:
+        """Requests in flight to an instance, from this gateway."""
+        return self._in_flight.get(instance, 0)
+
     @contextmanager
     def counted(self, endpoint: Endpoint) -> Iterator[None]:
         """Counts a request in flight for as long as the context lasts."""

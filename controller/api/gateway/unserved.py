@@ -48,13 +48,13 @@ def unserved(model: str, table: RoutingTable, tried: Sequence[str]) -> ApiError:
     details: dict[str, Any] = {"start": stopped.remedy(model)}
     if stopped.source != "policy":
         why = "by its user" if stopped.source == "user" else "since it asks for no replicas"
-        return ApiError(
-            503, "stopped", f"model: {model!r} is stopped {why}; to start it: {details['start']}", details=details
-        )
+        message = f"model: {model!r} is stopped {why}; to start it: {details['start']}"
+        return ApiError(503, "stopped", message, details=details, headers=_NO_RETRY)
     who = f"policy {stopped.policy}" if stopped.policy else "its inline policy"
     return ApiError(
         503,
         "stopped_by_policy",
         f"model: {model!r} was stopped by {who}, and waiting does not start it; to start it: {details['start']}",
         details=details | {"policy": stopped.policy},
+        headers=_NO_RETRY,
     )

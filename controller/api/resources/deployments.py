@@ -13,6 +13,7 @@ from controller.api.parameters import expected_generation
 from controller.api.placement_names import placement_warnings
 from controller.api.responses import json_response
 from controller.api.route import Access, Handler, Route
+from controller.api.spec_privileges import judge_for
 from controller.engines.registry import engine_for, validate
 from controller.scheduling.estimate import input_hash
 from controller.store.core.database import Database
@@ -32,7 +33,13 @@ def _parse(body: object, name: str) -> DeploymentSpec:
 
 
 async def _apply(
-    database: Database, name: str, spec: DeploymentSpec, *, if_match: int | None, longest_window_s: float
+    database: Database,
+    name: str,
+    spec: DeploymentSpec,
+    *,
+    if_match: int | None,
+    longest_window_s: float,
+    judge: store.Judge,
 ) -> store.Applied:
     async with database.snapshot() as connection:
         warnings = await placement_warnings(connection, spec)
@@ -43,6 +50,7 @@ async def _apply(
         input_hash=input_hash(spec, engine_for(spec)),
         if_match=if_match,
         longest_window_s=longest_window_s,
+        judge=judge,
     )
     return replace(applied, view=applied.view.model_copy(update={"warnings": warnings})) if warnings else applied
 
@@ -76,6 +84,7 @@ _MANIFEST_ROUTES: Final = ManifestResource(
     read_page=list_deployments,
     read=deployment_by_name,
     apply=_apply,
+    of_caller=lambda request: {"judge": judge_for(request)},
     delete=store.delete,
     delete_status=202,  # removed once its instances have ended
 ).routes()

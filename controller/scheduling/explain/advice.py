@@ -10,6 +10,7 @@ from typing import Any, Final
 from controller.domain.holdings import Holder
 from controller.domain.need_view import need_view
 from controller.domain.placement import Ask, Layout, Need, Placed, WorkerFacts
+from controller.domain.selection_counts import count_problem
 from controller.domain.splits import MORE_WORKERS
 from controller.scheduling.admission.victims import find_victims
 from controller.scheduling.estimate import EngineFacts, asks_for
@@ -23,6 +24,7 @@ from schemas.placement_reasons import Reason
 _MIB_PER_GIB: Final = 1024
 _MILLI: Final = 1000
 _MAX_NAMED: Final = 4
+_ANY_KIND: Final = {"gpu_models": (), "min_gpu_memory": "none", "compute_capability": "none"}
 _CACHE: Final = "cache"  # the part of a need that can shrink, down to the cache of one sequence
 _SIMULATED: Final = "simulated"  # the part of a simulated need, which can shrink at will
 _SIZED: Final = frozenset({Reason.NEED_GT_FREE, Reason.NEED_GT_CAPACITY, Reason.GPU_IN_USE})
@@ -43,8 +45,14 @@ class AdviceRequest:
         """The ask of an instance with this spec."""
         return asks_for(spec, self.need, self.engine, instance="advice", deployment_uid=self.deployment_uid)
 
-    def place(self, inventory: Inventory, spec: DeploymentSpec) -> Placed | None:
-        """The place of an instance with this spec, if its engine accepts the spec. Reserves nothing."""
+    def place(self, inventory: Inventory, changed: DeploymentSpec) -> Placed | None:
+        """The place of an instance with this spec, if an apply would accept the spec. Reserves nothing."""
+        try:
+            spec = DeploymentSpec.model_validate(changed.model_dump(mode="json"))
+        except ValueError:
+            return None
+        if count_problem(spec) is not None:
+            return None
         placed = find(inventory, self.ask(spec))
         return placed if placed is not None and self._accepts(spec, placed.engine) else None
 
@@ -73,7 +81,7 @@ def _less_gpu_memory(inventory: Inventory, request: AdviceRequest) -> Iterator[s
     # The figure of the nearest miss is rounded to hundredths, maybe upwards.
     sizes = {most * 10 // _MIB_PER_GIB, int((max(nearest.free_gib or 0, 0.01) - 0.01) * 10)}
     for tenths in sorted(sizes, reverse=True):
-        memory_mib = tenths * _MIB_PER_GIB // 10
+        memory_mib = -(-tenths * _MIB_PER_GIB // 10)  # as a manifest's text is read
         placed = (
             request.place(inventory, _with(request.spec, "resources", gpu_memory=memory_mib)) if tenths > 0 else None
         )
@@ -97,7 +105,7 @@ def _less_host_memory(inventory: Inventory, request: AdviceRequest) -> Iterator[
     if nearest is None or nearest.code != Reason.HOST_MEMORY or not nearest.free_gib:
         return
     tenths = int((nearest.free_gib - 0.01) * 10)
-    memory_mib = tenths * _MIB_PER_GIB // 10
+    memory_mib = -(-tenths * _MIB_PER_GIB // 10)
     least_mib = min(need.host_memory_mib for _, need in request.need.by_engine or (("", request.need),))
     spec = _with(request.spec, "resources", host_memory=memory_mib)
     if tenths > 0 and memory_mib > least_mib and request.place(inventory, spec) is not None:
@@ -111,15 +119,19 @@ def _fewer_cpus(inventory: Inventory, request: AdviceRequest) -> Iterator[str]:
     workers = inventory.workers
     most = int((workers.cpu - workers.cpu_claimed).max(initial=0)) / _MILLI
     if 0 < most < cpus and request.place(inventory, _with(request.spec, "resources", cpus=most)) is not None:
-        yield f"fits with cpus <= {most:g}"
+        yield f"fits with cpus <= {f'{most:.3f}'.rstrip('0').rstrip('.')}"
 
 
 def _other_degrees(inventory: Inventory, request: AdviceRequest) -> Iterator[str]:
     if request.spec.parallel.world is None:
         return
     placed = request.place(inventory, request.spec.model_copy(update={"parallel": Parallel()}))
-    if placed is not None:
-        yield f"fits with tp: {placed.layout.tp}, pp: {placed.layout.pp}, dp: {placed.layout.dp}"
+    if placed is None:
+        return
+    layout = placed.layout
+    degrees = Parallel(tp=layout.tp, pp=layout.pp, dp=layout.dp)
+    if request.place(inventory, request.spec.model_copy(update={"parallel": degrees})) is not None:
+        yield f"fits with tp: {layout.tp}, pp: {layout.pp}, dp: {layout.dp}"
 
 
 def _more_workers(inventory: Inventory, request: AdviceRequest) -> Iterator[str]:
@@ -132,29 +144,30 @@ def _more_workers(inventory: Inventory, request: AdviceRequest) -> Iterator[str]
 
 
 def _free_choice(inventory: Inventory, request: AdviceRequest) -> Iterator[str]:
-    placement = request.spec.placement
-    chosen = [name for name in ("workers", "gpus", "labels") if getattr(placement, name)]
-    if chosen:
-        spec = request.spec.model_copy(update={"placement": Placement(strategy=placement.strategy)})
-        if (placed := request.place(inventory, spec)) is not None:
-            names = ", ".join(f"placement.{name}" for name in chosen)
-            yield f"fits on {_listed(_names(inventory, placed))} without {names}"
+    """Tries the spec without what it says of workers and GPUs: where they are, of which kind, and then both."""
+    placement, resources = request.spec.placement, request.spec.resources
+    anywhere = {"placement": Placement(strategy=placement.strategy)}
+    any_kind = {"resources": resources.model_copy(update=_ANY_KIND)}
+    named = [f"placement.{name}" for name in ("workers", "gpus", "labels", "all_of") if getattr(placement, name)]
+    kinds = [f"resources.{name}" for name, free in _ANY_KIND.items() if getattr(resources, name) != free]
+    both = [*named, *kinds] if named and kinds else []
+    for names, update in ((named, anywhere), (kinds, any_kind), (both, anywhere | any_kind)):
+        placed = request.place(inventory, request.spec.model_copy(update=update)) if names else None
+        if placed is not None:
+            yield f"fits on {_listed(_names(inventory, placed))} without {', '.join(names)}"
+            return
 
 
 def _uncordoned(inventory: Inventory, request: AdviceRequest) -> Iterator[str]:
     closed = [w for w in inventory.workers.facts if w.ready and not w.schedulable]
-    opened = [replace(worker, schedulable=True) for worker in closed]
-    if (placed := _with_workers(inventory, request, closed, opened)) is not None:
-        commands = (f"gpuward uncordon {name}" for name in _names(inventory, placed, among=closed))
-        yield f"fits after: {'; '.join(commands)}"
+    if names := _workers_to_change(inventory, request, closed, lambda worker: replace(worker, schedulable=True)):
+        yield f"fits after: {'; '.join(f'gpuward uncordon {name}' for name in names)}"
 
 
 def _all_ready(inventory: Inventory, request: AdviceRequest) -> Iterator[str]:
     away = [w for w in inventory.workers.facts if not w.ready and w.schedulable]
-    back = [replace(worker, ready=True) for worker in away]
-    if (placed := _with_workers(inventory, request, away, back)) is not None:
-        names = _names(inventory, placed, among=away)
-        yield f"fits once {_listed(names)} {_is(names)} ready"
+    if names := _workers_to_change(inventory, request, away, lambda worker: replace(worker, ready=True)):
+        yield f"fits once {', '.join(names)} {_is(names)} ready"
 
 
 def _without_holders(inventory: Inventory, request: AdviceRequest) -> Iterator[str]:
@@ -162,20 +175,38 @@ def _without_holders(inventory: Inventory, request: AdviceRequest) -> Iterator[s
     if reservation is not None and reservation.victims:
         names = _names(inventory, reservation.placed)
         victims = [o.instance for o in reservation.victims]
-        yield f"fits once {_listed(victims)} {'has' if len(victims) == 1 else 'have'} ended on {_listed(names)}"
+        yield f"fits once {', '.join(victims)} {'has' if len(victims) == 1 else 'have'} ended on {_listed(names)}"
 
 
-def _with_workers(
-    inventory: Inventory, request: AdviceRequest, real: list[WorkerFacts], changed: list[WorkerFacts]
+def _workers_to_change(
+    inventory: Inventory,
+    request: AdviceRequest,
+    workers: list[WorkerFacts],
+    change: Callable[[WorkerFacts], WorkerFacts],
+) -> list[str]:
+    """The names of the workers whose change makes the instance fit: those that it is then placed on, where they do."""
+    placed = _with_changed(inventory, request, workers, change)
+    if placed is None:
+        return []
+    used = [worker for worker in workers if worker.id in placed.workers]
+    enough = used and _with_changed(inventory, request, used, change) is not None
+    return sorted(worker.name for worker in (used if enough else workers))
+
+
+def _with_changed(
+    inventory: Inventory,
+    request: AdviceRequest,
+    workers: list[WorkerFacts],
+    change: Callable[[WorkerFacts], WorkerFacts],
 ) -> Placed | None:
-    """The place of the instance if the `real` workers were as in `changed`."""
-    if not real:
+    """The place of the instance if these workers were changed."""
+    if not workers:
         return None
-    inventory.upsert_workers(changed)
+    inventory.upsert_workers([change(worker) for worker in workers])
     try:
         return request.place(inventory, request.spec)
     finally:
-        inventory.upsert_workers(real)
+        inventory.upsert_workers(workers)
 
 
 def _with(spec: DeploymentSpec, part: str, **changes: Any) -> DeploymentSpec:
@@ -198,9 +229,8 @@ def _is(names: list[str]) -> str:
     return "is" if len(names) == 1 else "are"
 
 
-def _names(inventory: Inventory, placed: Placed, among: list[WorkerFacts] | None = None) -> list[str]:
-    ids = placed.workers if among is None else {w.id for w in among}.intersection(placed.workers)
-    return sorted(w.name for w in inventory.workers.facts if w.id in ids)
+def _names(inventory: Inventory, placed: Placed) -> list[str]:
+    return sorted(w.name for w in inventory.workers.facts if w.id in placed.workers)
 
 
 _TRIALS: Final[tuple[Callable[[Inventory, AdviceRequest], Iterator[str]], ...]] = (

@@ -4,6 +4,7 @@ It writes only the API's columns; the reconciler derives the rest.
 """
 
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -26,6 +27,7 @@ from schemas.manifest.problems import ManifestError
 
 ApplyOutcome = Literal["created", "unchanged", "updated", "replaced"]
 Change = Literal["unchanged", "updated", "replaced"]
+Judge = Callable[[str, DeploymentSpec | None, DeploymentSpec], None]
 _LIVE: Final = "select * from deployments where name = $1 and deleted_at is null for no key update"
 # One statement, so one round trip: the commit follows the written time closely. The delay until the deployment's
 # computations have ended is measured from that time.
@@ -50,6 +52,10 @@ class Applied:
     outcome: ApplyOutcome
 
 
+def allow_all(_name: str, _old: DeploymentSpec | None, _new: DeploymentSpec) -> None:
+    """Judges that every change may be made."""
+
+
 def change_between(old: DeploymentSpec, new: DeploymentSpec) -> Change:
     """What a change from `old` to `new` does to the instances."""
     before, after = old.model_dump(mode="json"), new.model_dump(mode="json")
@@ -69,6 +75,7 @@ async def apply(
     input_hash: str,
     if_match: int | None = None,
     longest_window_s: float = MAX_WINDOW_S,
+    judge: Judge = allow_all,
 ) -> Applied:
     """Applies `spec` under `name`; a deleted name gets a new uid at once.
 
@@ -79,6 +86,7 @@ async def apply(
         input_hash: of what the spec's analysis reads, stored with a new revision.
         if_match: the present generation must be this one.
         longest_window_s: how long samples are kept, which bounds a policy's window.
+        judge: called with the name, the stored spec and the new one; raises for what the caller may not change.
 
     Raises:
         GenerationConflictError: the deployment is at another generation.
@@ -91,10 +99,12 @@ async def apply(
         if if_match is not None and (row is None or row["generation"] != if_match):
             raise GenerationConflictError(name, wanted=if_match, found=row["generation"] if row else None)
         if row is None:
+            judge(name, None, spec)
             uid = await _create(connection, name, spec, input_hash)
             outcome = "created"
         else:
             uid = row["uid"]
+            judge(name, DeploymentSpec.model_validate(row["spec"]), spec)
             outcome = await _change(connection, row, spec, "applied", input_hash)
         return Applied(await deployment_by_uid(connection, str(uid)), outcome)
 

@@ -10,7 +10,7 @@ from schemas.api.workers import WorkerView
 from schemas.wire import Hello, Rejected
 from support.database.ledger import add_deployment, add_instance, claim
 from support.leading.served_hub import HubUnderTest, eventually
-from support.standins.agent import gpu, hello, inventory, process
+from support.standins.agent import Connection, gpu, hello, inventory, process
 
 PROCESS = process("d-1", seq=5)
 
@@ -29,16 +29,20 @@ def agent_b() -> Hello:
     return hello(shape=shape, boot_id="boot-b", processes=[gone, stray], proxy_port=7002)
 
 
-async def running_on_a(hub: HubUnderTest) -> str:
+async def running_on_a(hub: HubUnderTest) -> tuple[str, Connection]:
+    """The worker, and A's connection; a connection that nothing holds is closed."""
     worker = await hub.add_worker()
     await hub.execute("update lease set acquired_at = now() - interval '1 day'")
-    await hub.connect(first=agent_a())
+    joined = await hub.connect(first=agent_a())
     uid = await add_deployment(hub.database, "d")
     await add_instance(hub.database, uid, "d-1", phase="running", epoch=1)
     await claim(hub.database, "GPU-a", "d-1", 1024)
-    await hub.connect(first=agent_a())
+    connection = await hub.connect(first=agent_a())
+    await joined.end()
     assert await hub.value("select state from processes where instance_id = 'd-1'") == "running"
-    return worker
+    assert (await step(hub, worker)).status.phase == "ready"
+    await hub.execute("delete from events")
+    return worker, connection
 
 
 async def step(hub: HubUnderTest, worker: str) -> WorkerView:
@@ -55,14 +59,15 @@ async def test_two_agents_with_one_identity_are_quarantined_and_neither_is_told_
     hub: HubUnderTest,
 ) -> None:
     """faults.md 19. Nothing that either reports is believed, from the first take-over on."""
-    worker = await running_on_a(hub)
+    worker, first = await running_on_a(hub)
     before = await hub.one("select state, seq from processes where instance_id = 'd-1'")
     address = await hub.value("select proxy_address from workers")
-    command = await hub.order(worker, "d-1", "stop")
-    connections = []
+    connections = [first]
     for n in range(5):
         assert (await step(hub, worker)).status.phase == "ready"
         connections.append(await hub.connect(first=agent_a() if n % 2 else agent_b()))
+        if n == 0:
+            command = await hub.order(worker, "d-1", "stop")
         await connections[-1].send(process("d-1", "exited", seq=20 + n, reason="gone", pid=None))
         await connections[-1].beat([gpu("GPU-c")])
     view = await step(hub, worker)
@@ -86,16 +91,17 @@ async def test_two_agents_with_one_identity_are_quarantined_and_neither_is_told_
     assert await hub.value("select proxy_address from workers") == address
     for connection in connections[:-1]:
         assert isinstance(await connection.end(), Rejected)
-    assert [c.commands for c in connections] == [[]] * 5
+    assert [c.commands for c in connections] == [[]] * 6
     assert await hub.value("select state = 'open' from commands where id = $1", command)
     reasons = set(await hub.value("select array_agg(reason) from events"))
     assert not reasons & {"stray_process", "processes_gone", "gpu_missing", "worker_rebooted"}
 
 
 async def test_a_quarantine_ends_by_itself_once_one_agent_is_left(hub: HubUnderTest) -> None:
-    worker = await running_on_a(hub)
+    worker, first = await running_on_a(hub)
     for n in range(5):
         last = await hub.connect(first=agent_a() if n % 2 else agent_b())
+    assert (await first.end()) is not None
     assert (await step(hub, worker)).status.state == "quarantined"
     await hub.execute("update workers set quarantined_until = clock_timestamp(), recent_hellos = recent_hellos - 0")
     session = next(iter(hub.hub._sessions.values()))
@@ -116,9 +122,9 @@ async def test_a_quarantine_ends_by_itself_once_one_agent_is_left(hub: HubUnderT
 
 async def test_an_agent_that_reconnects_more_than_five_times_a_minute_is_not_ready(hub: HubUnderTest) -> None:
     """The end of U49. One agent is believed, and obeys; only nothing is placed there."""
-    worker = await running_on_a(hub)
+    worker, _ = await running_on_a(hub)
     for _ in range(4):
-        await hub.connect(first=agent_a())
+        _ = await hub.connect(first=agent_a())
         assert (await step(hub, worker)).status.phase == "ready"
     last = await hub.connect(first=agent_a())
     view = await step(hub, worker)
@@ -130,8 +136,9 @@ async def test_an_agent_that_reconnects_more_than_five_times_a_minute_is_not_rea
 
 
 async def test_a_host_that_rebooted_a_while_ago_is_believed_at_once(hub: HubUnderTest) -> None:
-    await running_on_a(hub)
+    _, first = await running_on_a(hub)
     await hub.execute("update worker_liveness set last_seen = last_seen - interval '16 seconds'")
     again = hello(shape=inventory([gpu("GPU-a")], hostname="host-a"), boot_id="boot-2", proxy_port=7001)
     await hub.connect(first=again)
+    await first.end()
     assert await hub.value("select state from processes where instance_id = 'd-1'") == "exited"

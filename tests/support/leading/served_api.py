@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 from controller.api.app import build_app
 from controller.api.change_fanout import ChangeFanout
 from controller.api.context import ApiContext, Check
+from controller.domain.grants import Grant
 from controller.domain.placement import Need
 from controller.runtime.child import ChildError
 from controller.runtime.metrics import Metrics
@@ -81,7 +82,11 @@ class ServedApi:
 
 @asynccontextmanager
 async def served(
-    database: Database, *, more_routes: Iterable[web.RouteDef] = (), shutdown_s: float = 5.0
+    database: Database,
+    *,
+    more_routes: Iterable[web.RouteDef] = (),
+    shutdown_s: float = 5.0,
+    operators_may: frozenset[Grant] = frozenset(),
 ) -> AsyncIterator[ServedApi]:
     """Serves until the end of the context."""
     surroundings, changes = Surroundings(), ChangeFanout()
@@ -95,6 +100,7 @@ async def served(
         registry=surroundings.registry,
         version="1.2.3",
         longest_window_s=KEPT_S,
+        operators_may=operators_may,
     )
     keys = {role: (await create_key(database, role)).key for role in ROLES}  # type: ignore[arg-type]  # of the literals
     app = build_app(context, more_routes=more_routes)

@@ -29,6 +29,7 @@ class Cluster:
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.port = 0
         self._session: aiohttp.ClientSession | None = None
+        self.prefix: tuple[str, ...] = ()  # argv before that of each process
         self._module = "cli"
         self._path = tuple(p for p in sys.path if p)
 
@@ -44,7 +45,7 @@ class Cluster:
         log = (self.folder / f"{name}.log").open("ab")
         with log:
             self.processes[name] = subprocess.Popen(
-                [sys.executable, "-P", "-m", self._module, *argv],
+                [*self.prefix, sys.executable, "-P", "-m", self._module, *argv],
                 env={**clean, "PYTHONPATH": os.pathsep.join(self._path), **env},
                 stdin=subprocess.DEVNULL,
                 stdout=log,

@@ -8,6 +8,7 @@ import pytest
 from aiohttp import web
 from yarl import URL
 
+from controller.api.gateway.live_routes import LIVE_ROUTES
 from controller.store.core.database import Database
 from schemas.wire import PROXY_REFUSAL_HEADER
 from support.database.ledger import add_deployment
@@ -232,3 +233,58 @@ async def test_without_the_database_the_last_table_stays_in_use(floor: Floor, db
     floor.api.changes.publish("status", "any")
     await asyncio.sleep(0.2)
     assert await floor.ask() == (200, {"from": "m-1"})
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_client_that_leaves_before_the_answer_ends_its_request_and_its_count(
+    stream: bool, floor: Floor
+) -> None:
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    async def silent(request: web.Request) -> web.StreamResponse:
+        if stream:
+            await web.StreamResponse(headers={"Content-Type": "text/event-stream"}).prepare(request)
+        begun.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.set()
+        return web.Response()
+
+    await floor.replicas(Agent(silent))
+    async with asyncio.timeout(LIMIT_S):
+        asking = asyncio.create_task(floor.ask())
+        await begun.wait()
+        asking.cancel()
+        await ended.wait()
+        while floor.api.app[LIVE_ROUTES].current().in_flight("m-1"):  # noqa: ASYNC110 - no event
+            await asyncio.sleep(0.01)
+
+
+async def test_many_streams_closed_at_once_leave_no_request_behind(floor: Floor) -> None:
+    open_now = 0
+
+    async def endless(request: web.Request) -> web.StreamResponse:
+        nonlocal open_now
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        open_now += 1
+        try:
+            while True:
+                await response.write(b"data: x\n\n")
+                await asyncio.sleep(0.2)
+        finally:
+            open_now -= 1
+
+    await floor.replicas(Agent(endless))
+    async with asyncio.timeout(LIMIT_S):
+        call = floor.api.session.post
+        header = floor.api.header("inference")
+        got = await asyncio.gather(
+            *(call(floor.api.url + CHAT, json={"model": "m"}, headers=header) for _ in range(80))
+        )
+        assert open_now == 80
+        for one in got:
+            one.close()
+        while open_now or floor.api.app[LIVE_ROUTES].current().in_flight("m-1"):  # noqa: ASYNC110 - no event
+            await asyncio.sleep(0.01)

@@ -74,7 +74,9 @@ async def stopped_by_policy(db: Database, uid: str, policy: str) -> None:
 async def refused(floor: Floor, model: str) -> tuple[int, dict[str, Any], bool]:
     headers = floor.api.header("inference")
     async with floor.api.session.post(floor.api.url + CHAT, json={"model": model}, headers=headers) as got:
-        return got.status, (await got.json())["error"], "Retry-After" in got.headers
+        helps = "Retry-After" in got.headers
+        assert helps != (got.headers.get("x-should-retry") == "false"), "clients repeat other 503s by themselves"
+        return got.status, (await got.json())["error"], helps
 
 
 async def test_a_stopped_model_says_who_stopped_it_and_what_starts_it(floor: Floor, db: Database) -> None:

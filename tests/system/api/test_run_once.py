@@ -105,7 +105,9 @@ async def test_a_large_body_reaches_the_next_replica_whole(floor: Floor) -> None
     class Unread(Agent):
         async def handle(self, request: web.Request) -> web.StreamResponse:
             assert request.content_length
-            return web.json_response({}, status=503, headers={PROXY_REFUSAL_HEADER: "not_running"})
+            response = web.json_response({}, status=503, headers={PROXY_REFUSAL_HEADER: "stopping"})
+            response.force_close()
+            return response
 
     agent = Agent()
     await floor.replicas(Unread(), agent)

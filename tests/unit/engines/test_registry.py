@@ -112,7 +112,7 @@ def test_unsupported_in_this_version(fields: dict[str, Any], words: str) -> None
             "args.force_model: is set by Gpuward",
         ),
         ({"model": "hf:a/b", "args": {"--dtype": "x"}}, "args.--dtype: .*without dashes"),
-        ({"model": "hf:a/b", "args": {"dtype": [["x"]]}}, "args.dtype: a list"),
+        ({"model": "hf:a/b", "args": {"dtype": [["x"]]}}, "args.dtype: .*JSON text"),
         ({"engine": "simulated", "args": {"load_second": 2}}, "args.load_second: .*did you mean 'load_seconds'"),
         ({"engine": "simulated", "args": {"zzz": 2}}, "args.zzz: .*known: analysis_seconds"),
         ({"engine": "simulated", "args": {"load_seconds": "soon"}}, "args.load_seconds: .*not a valid duration"),

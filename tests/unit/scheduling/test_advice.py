@@ -155,3 +155,28 @@ def test_which_instance_has_to_end() -> None:
     ]
     said = advice(fleet, Need(20 * GIB, parts={"weights": 20 * GIB}), holders=holders, resources={"gpus": 1})
     assert said == ["fits once one has ended on a"]
+
+
+def test_a_free_choice_of_the_kind_of_gpu_and_of_all_that_is_named() -> None:
+    fleet = Fleet().add("a", [8 * GIB]).add("b", [24 * GIB])
+    need = Need(20 * GIB, parts={"weights": 20 * GIB})
+    kinds = {"resources": {"gpus": 1, "gpu_models": ["B200"], "min_gpu_memory": "100GiB"}}
+    assert advice(fleet, need, **kinds) == ["fits on b without resources.gpu_models, resources.min_gpu_memory"]
+    said = advice(fleet, need, resources={"gpus": 1}, placement={"gpus": ["a:0"], "all_of": True})
+    assert said == ["fits on b without placement.gpus, placement.all_of"]
+    both = advice(fleet, need, resources={"gpus": 1, "gpu_models": ["B200"]}, placement={"workers": ["a"]})
+    assert both == ["fits on b without placement.workers, resources.gpu_models"]
+
+
+def test_no_line_is_empty_where_a_named_worker_is_cordoned() -> None:
+    """The instance is placed elsewhere than on the cordoned worker, which must be ready all the same."""
+    fleet = Fleet().add("a", [24 * GIB]).add("b", [24 * GIB], schedulable=False)
+    wanted = {"resources": {"gpus": 2, "gpu_memory": "4GiB", "max_workers": 2}}
+    said = advice(fleet, Need(None), **wanted, placement={"gpus": ["a:0", "b:0"]})
+    assert "fits after: gpuward uncordon b" in said
+    assert not [line for line in said if line.rstrip().endswith(":")]
+
+
+def test_degrees_that_were_found_without_a_split_are_not_advised() -> None:
+    fleet = Fleet().add("a", [24 * GIB] * 2)
+    assert advice(fleet, Need(40 * GIB), parallel={"tp": 3}) == []

@@ -1,0 +1,101 @@
+"""How many bytes of request bodies are held at once: in all, and for each key. Counts; reads nothing."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class BodiesFullError(Exception):
+    """A body does not fit into what is free.
+
+    Attributes:
+        of_key: whether the key's own bound refuses it; else the bound over all keys does.
+        limit_bytes: that bound.
+    """
+
+    def __init__(self, limit_bytes: int, *, of_key: bool) -> None:
+        super().__init__(f"request bodies in flight would exceed {limit_bytes} bytes")
+        self.of_key = of_key
+        self.limit_bytes = limit_bytes
+
+
+class Hold:
+    """The bytes that one request holds. Grows by `take` while its body arrives."""
+
+    def __init__(self, bodies: "Bodies", key: str) -> None:
+        self._bodies = bodies
+        self._key = key
+        self.size = 0
+
+    def take(self, size: int) -> None:
+        """Holds `size` more bytes.
+
+        Raises:
+            BodiesFullError: they do not fit; nothing more is held then.
+        """
+        self._bodies.add(self._key, size)
+        self.size += size
+
+    def take_up_to(self, size: int) -> None:
+        """Holds `size` bytes in all; nothing where it already holds as many.
+
+        Raises:
+            BodiesFullError: as `take`.
+        """
+        if size > self.size:
+            self.take(size - self.size)
+
+
+class Bodies:
+    """The bodies of one server.
+
+    Args:
+        most: bytes in all.
+        most_per_key: bytes of one key's requests.
+    """
+
+    def __init__(self, most: int, most_per_key: int) -> None:
+        self._most = most
+        self._most_per_key = most_per_key
+        self._of_key: dict[str, int] = {}
+        self.held = 0
+
+    @contextmanager
+    def hold(self, key: str, expected: int = 0) -> Iterator[Hold]:
+        """Holds a request's body until the context ends.
+
+        Args:
+            key: whose request it is.
+            expected: bytes that the request has announced.
+
+        Raises:
+            BodiesFullError: what was announced does not fit.
+        """
+        hold = Hold(self, key)
+        try:
+            hold.take(expected)
+            yield hold
+        finally:
+            self._release(key, hold.size)
+
+    def add(self, key: str, size: int) -> None:
+        """Counts `size` more bytes for a key.
+
+        Raises:
+            BodiesFullError: they do not fit; nothing is counted then.
+        """
+        of_key = self._of_key.get(key, 0) + size
+        if of_key > self._most_per_key:
+            raise BodiesFullError(self._most_per_key, of_key=True)
+        if self.held + size > self._most:
+            raise BodiesFullError(self._most, of_key=False)
+        self.held += size
+        if of_key:
+            self._of_key[key] = of_key
+
+    def _release(self, key: str, size: int) -> None:
+        self.held -= size
+        left = self._of_key.get(key, 0) - size
+        if left > 0:
+            self._of_key[key] = left
+        else:
+            self._of_key.pop(key, None)

@@ -1,0 +1,219 @@
+"""Which connections a server keeps: bounds in all and per address, and which one gives way. Pure; times are arguments.
+
+A connection is `known` once one of its requests carried a valid key or credential. At a bound the unknown connection
+that has stayed longest in its state gives way: with an incomplete head, or whatever else a stranger can do. Then go
+known ones between two requests. Requests with a key never take all connections: some remain for new heads and agents.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+
+class Refusal(StrEnum):
+    """Why a request with a valid key is not served."""
+
+    CLIENT = "client"  # the client has too many incomplete bodies
+    ALL = "all"  # too many requests are served
+
+
+class State(StrEnum):
+    """What a connection does."""
+
+    HEAD = "head"  # a request's head is incomplete
+    BODY = "body"  # known; a request's body is incomplete
+    BUSY = "busy"  # a request is being answered
+    IDLE = "idle"  # the next request is awaited
+
+
+@dataclass(eq=False, slots=True)
+class Connection:
+    """One connection.
+
+    Attributes:
+        address: of the other side, without the port.
+        since_s: when it came into its state.
+        counted: whether the bound for each address applies; not for trusted proxies, behind which all clients are.
+        known: whether one of its requests carried a valid key or credential.
+        client: whose key it was; "" where clients are not told apart.
+    """
+
+    address: str
+    since_s: float
+    counted: bool = True
+    known: bool = False
+    state: State = State.HEAD
+    client: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds and deadlines of one server.
+
+    Attributes:
+        most: connections in all.
+        most_unknown_per_address: connections of one address that have not shown a valid key or credential.
+        most_bodies_per_client: incomplete bodies of one client.
+        reserved: connections that clients with a key may not use for requests.
+        head_s: seconds within which a request's head must be complete.
+        answer_s: seconds within which a request without a valid key must be answered.
+        idle_s: seconds for which a connection is kept for its next request.
+        body_s: seconds after which an incomplete body gives way to another request where connections are few.
+    """
+
+    most: int
+    most_unknown_per_address: int
+    most_bodies_per_client: int
+    reserved: int = 0
+    head_s: float = 10.0
+    answer_s: float = 30.0
+    idle_s: float = 75.0
+    body_s: float = 10.0
+
+
+_MOST: Final = 1 << 16
+_MOST_UNKNOWN_PER_ADDRESS: Final = 512
+_RESERVED_SHARE: Final = 8
+_CLIENT_SHARE: Final = 5
+_SERVED: Final = frozenset({State.BODY, State.BUSY})
+
+_Group = dict[Connection, None]  # in order of insertion, which is the order of `since_s`
+
+
+def limits_for(connections: int) -> Limits:
+    """The usual limits of a server that can have so many connections."""
+    most = min(connections, _MOST)
+    unknown = min(max(1, most // 2), _MOST_UNKNOWN_PER_ADDRESS)
+    return Limits(most, unknown, max(1, most // _CLIENT_SHARE), reserved=most // _RESERVED_SHARE)
+
+
+class Connections:
+    """All open connections of one server."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._groups: dict[tuple[bool, State], _Group] = {
+            (known, state): {} for known in (False, True) for state in State
+        }
+        self._unknown: _Group = {}
+        self._unknown_of: dict[str, _Group] = {}  # by address
+        self._bodies_of: dict[str, _Group] = {}  # by client
+
+    def __len__(self) -> int:
+        return sum(map(len, self._groups.values()))
+
+    def count(self, state: State) -> int:
+        """How many connections are in a state."""
+        return sum(len(group) for (_, of), group in self._groups.items() if of is state)
+
+    def admit(self, connection: Connection) -> Connection | None:
+        """Admits a new connection and returns the one that gives way to it: None below the bounds, else maybe itself.
+
+        The caller closes what is returned; it is no longer counted.
+        """
+        yielding: Connection | None = None
+        mine = self._unknown_of.get(connection.address, {})
+        if connection.counted and len(mine) >= self._limits.most_unknown_per_address:
+            yielding = next(iter(mine))
+        elif len(self) >= self._limits.most:
+            groups = (self._unknown, self._groups[True, State.IDLE], self._groups[True, State.HEAD], [connection])
+            yielding = next(found for group in groups for found in group)
+        if yielding is not connection:
+            if yielding is not None:
+                self.remove(yielding)
+            self._add(connection)
+        return yielding
+
+    def serve(
+        self, connection: Connection, now_s: float, *, body: bool, client: str = "", agent: bool = False
+    ) -> tuple[Refusal | None, Connection | None]:
+        """Makes a connection known and serves its request, unless too many are served.
+
+        Args:
+            connection: whose request carried a valid key or credential.
+            now_s: the time.
+            body: whether the request's body is incomplete.
+            client: whose key it was; "" where clients are not told apart.
+            agent: whether it is an agent's, which may use reserved connections.
+
+        Returns:
+            Why the request is not served, and the connection that gives way to it, which the caller closes.
+        """
+        refusal: Refusal | None = None
+        if body and client and len(self._bodies_of.get(client, ())) >= self._limits.most_bodies_per_client:
+            refusal, bodies = Refusal.CLIENT, self._bodies_of[client]
+        elif not agent and sum(len(self._groups[True, of]) for of in _SERVED) >= self._most_served:
+            refusal, bodies = Refusal.ALL, self._groups[True, State.BODY]
+        else:
+            bodies = {}
+        yielding = next(iter(bodies), None)
+        if yielding is not None and now_s - yielding.since_s >= self._limits.body_s:
+            self.remove(yielding)
+            refusal = None
+        else:
+            yielding = None
+        if refusal is None and self._take(connection):
+            connection.known, connection.client = True, client
+            connection.state, connection.since_s = State.BODY if body else State.BUSY, now_s
+            self._add(connection)
+        return refusal, yielding
+
+    @property
+    def _most_served(self) -> int:
+        return self._limits.most - self._limits.reserved
+
+    def enter(self, connection: Connection, state: State, now_s: float) -> None:
+        """Moves a connection to another state. A removed one stays so."""
+        if self._take(connection):
+            connection.state, connection.since_s = state, now_s
+            self._add(connection)
+
+    def remove(self, connection: Connection) -> None:
+        """Forgets a connection; repeating it changes nothing."""
+        self._take(connection)
+
+    def overdue(self, now_s: float) -> list[Connection]:
+        """Those whose head, answer or next request is overdue, in no order. They stay counted until removed."""
+        limits = self._limits
+        deadlines = (
+            (False, State.HEAD, limits.head_s),
+            (True, State.HEAD, limits.head_s),
+            (False, State.BUSY, limits.answer_s),
+            (False, State.IDLE, limits.idle_s),
+            (True, State.IDLE, limits.idle_s),
+        )
+        found = []
+        for known, state, limit_s in deadlines:
+            for connection in self._groups[known, state]:
+                if now_s - connection.since_s < limit_s:
+                    break
+                found.append(connection)
+        return found
+
+    def _add(self, connection: Connection) -> None:
+        self._groups[connection.known, connection.state][connection] = None
+        if connection.known:
+            if connection.client and connection.state is State.BODY:
+                self._bodies_of.setdefault(connection.client, {})[connection] = None
+            return
+        self._unknown[connection] = None
+        if connection.counted:
+            self._unknown_of.setdefault(connection.address, {})[connection] = None
+
+    def _take(self, connection: Connection) -> bool:
+        group = self._groups[connection.known, connection.state]
+        if connection not in group:
+            return False
+        del group[connection]
+        self._unknown.pop(connection, None)
+        _discard(self._unknown_of, connection.address, connection)
+        _discard(self._bodies_of, connection.client, connection)
+        return True
+
+
+def _discard(groups: dict[str, _Group], name: str, connection: Connection) -> None:
+    """Removes a connection from the named group, and the group once it is empty."""
+    group = groups.get(name, {})
+    group.pop(connection, None)
+    if not group:
+        groups.pop(name, None)

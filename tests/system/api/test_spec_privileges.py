@@ -1,0 +1,77 @@
+"""What operators may write in a deployment: on a real API, for apply, plan and defrag alike."""
+
+from typing import Any
+
+import pytest
+
+from controller.domain.grants import Grant
+from controller.store.core.database import Database
+from support.api_calls import PLAN
+from support.leading.served_api import ServedApi, served
+
+SERVER = {"engine": "vllm", "model": "hf:org/name"}
+TRUSTING = {**SERVER, "args": {"trust-remote-code": True}}
+PRIVILEGED = [
+    ({"command": ["sleep", "60"]}, "command"),
+    (TRUSTING, "args.trust-remote-code"),
+    ({**SERVER, "env": {"LD_PRELOAD": "/x.so"}}, "env.LD_PRELOAD"),
+    ({**SERVER, "args": {"allowed_local_media_path": "/"}}, "args.allowed_local_media_path"),
+]
+
+
+async def put(api: ServedApi, name: str, body: dict[str, Any], role: str) -> tuple[int, Any]:
+    return await api.call("PUT", f"/api/v1/deployments/{name}", role=role, json=body)
+
+
+@pytest.mark.parametrize(("body", "path"), PRIVILEGED)
+async def test_apply_plan_and_defrag_judge_alike(api: ServedApi, body: dict[str, Any], path: str) -> None:
+    manifest = {"kind": "Deployment", "name": "a", **body}
+    calls = (
+        ("PUT", "/api/v1/deployments/a", body),
+        ("POST", PLAN, {"manifests": [manifest]}),
+        ("POST", "/api/v1/defrag", {"manifests": [manifest]}),
+    )
+    for method, url, sent in calls:
+        status, answer = await api.call(method, url, role="operator", json=sent)
+        assert (status, answer["error"]["code"]) == (403, "forbidden"), (url, answer)
+        assert [one["path"] for one in answer["error"]["details"]["problems"]] == [path]
+        assert "GPUWARD_OPERATORS_MAY=" in answer["error"]["message"]
+    assert (await api.get("/api/v1/deployments"))["items"] == []
+    assert (await put(api, "a", body, "admin"))[0] == 201
+
+
+async def test_an_operator_works_with_what_an_administrator_applied(api: ServedApi) -> None:
+    assert (await put(api, "a", TRUSTING, "admin"))[0] == 201
+    in_place = {**TRUSTING, "replicas": 3, "priority": 7, "labels": {"team": "b"}}
+    for body in (TRUSTING, in_place):
+        assert (await put(api, "a", body, "operator"))[0] == 200
+    for verb, body in (("scale", {"replicas": 2}), ("stop", None), ("start", None)):
+        status, _ = await api.call("POST", f"/api/v1/deployments/a/{verb}", role="operator", json=body)
+        assert status == 200, verb
+    for changed in (
+        {**TRUSTING, "model": "hf:evil/name"},
+        {**TRUSTING, "args": {"trust-remote-code": True, "seed": 1}},
+        {**TRUSTING, "env": {"A": "b"}},
+    ):
+        status, answer = await put(api, "a", changed, "operator")
+        assert (status, answer["error"]["code"]) == (403, "forbidden"), changed
+        status, _ = await api.call(
+            "POST", PLAN, role="operator", json={"manifests": [{"kind": "Deployment", "name": "a", **changed}]}
+        )
+        assert status == 403
+    # Without the flag it needs no grant; to bring it back does.
+    assert (await put(api, "a", SERVER, "operator"))[0] == 200
+    assert (await put(api, "a", TRUSTING, "operator"))[0] == 403
+    # A deleted name is not a stored spec.
+    await put(api, "b", TRUSTING, "admin")
+    assert (await api.call("DELETE", "/api/v1/deployments/b", role="operator"))[0] == 202
+    assert (await put(api, "b", TRUSTING, "operator"))[0] == 403
+
+
+async def test_a_setting_grants_operators_some_of_it(db: Database) -> None:
+    async with served(db, operators_may=frozenset({Grant.CODE, Grant.COMMAND})) as api:
+        assert (await put(api, "a", TRUSTING, "operator"))[0] == 201
+        assert (await put(api, "b", {"command": ["sleep", "60"]}, "operator"))[0] == 201
+        status, answer = await put(api, "c", {**TRUSTING, "env": {"PATH": "/x"}}, "operator")
+        assert status == 403
+        assert [one["path"] for one in answer["error"]["details"]["problems"]] == ["env.PATH"]

@@ -1,0 +1,184 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from http1.connections import Connection, Connections, Limits, Refusal, State, limits_for
+
+
+def limits(most: int, unknown: int = 100, **others: float) -> Limits:
+    return Limits(**{"most": most, "most_unknown_per_address": unknown, "most_bodies_per_client": 2, **others})
+
+
+LIMITS = limits(4, 3)
+
+
+def opened(connections: Connections, address: str, at: float, *, counted: bool = True) -> Connection:
+    connection = Connection(address, at, counted)
+    assert connections.admit(connection) is None
+    return connection
+
+
+def test_below_the_bounds_every_connection_is_admitted() -> None:
+    connections = Connections(LIMITS)
+    for n in range(4):
+        opened(connections, f"10.0.0.{n}", n)
+    assert (len(connections), connections.count(State.HEAD)) == (4, 4)
+
+
+def test_at_the_bound_the_oldest_without_a_complete_head_gives_way() -> None:
+    connections = Connections(LIMITS)
+    first, *_ = [opened(connections, f"10.0.0.{n}", n) for n in range(4)]
+    assert connections.admit(Connection("10.0.1.1", 5)) is first
+    assert len(connections) == 4
+
+
+def test_a_new_head_on_an_idle_connection_counts_from_its_first_byte() -> None:
+    connections = Connections(LIMITS)
+    first, second, *_ = [opened(connections, f"10.0.0.{n}", n) for n in range(4)]
+    connections.enter(first, State.IDLE, 10)
+    connections.enter(first, State.HEAD, 11)
+    assert connections.admit(Connection("10.0.1.1", 12)) is second
+
+
+def serve(connections: Connections, connection: Connection, at: float, *, body: bool = False) -> None:
+    assert connections.serve(connection, at, body=body) == (None, None)
+
+
+def test_unknown_connections_give_way_before_known_ones_and_served_ones_never() -> None:
+    connections = Connections(LIMITS)
+    known, unknown_busy, unknown_idle, busy = [opened(connections, f"10.0.0.{n}", n) for n in range(4)]
+    serve(connections, known, 5)
+    connections.enter(known, State.IDLE, 5)
+    connections.enter(unknown_busy, State.BUSY, 5)
+    connections.enter(unknown_idle, State.IDLE, 6)
+    serve(connections, busy, 5)
+    for expected in (unknown_busy, unknown_idle, known):
+        new = Connection("10.0.1.1", 7)
+        assert connections.admit(new) is expected
+        serve(connections, new, 8, body=True)
+    refused = Connection("10.0.1.3", 11)
+    assert connections.admit(refused) is refused
+    assert len(connections) == 4
+
+
+def test_reserved_connections_are_for_heads_and_agents() -> None:
+    connections = Connections(limits(4, 4, reserved=2))
+    first, second, third, agent = [opened(connections, f"10.0.0.{n}", n) for n in range(4)]
+    serve(connections, first, 5)
+    serve(connections, second, 5)
+    assert connections.serve(third, 6, body=False) == (Refusal.ALL, None)
+    assert not third.known
+    assert connections.serve(agent, 6, body=False, agent=True) == (None, None)
+    connections.enter(first, State.IDLE, 7)
+    assert connections.serve(third, 7, body=False) == (Refusal.ALL, None)
+    connections.remove(agent)
+    serve(connections, third, 8)
+
+
+def test_an_incomplete_body_gives_way_to_a_request_once_it_is_old_and_connections_are_few() -> None:
+    connections = Connections(limits(4, 4, reserved=2, body_s=10))
+    slow, newer, new = [opened(connections, f"10.0.0.{n}", n) for n in range(3)]
+    serve(connections, slow, 5, body=True)
+    serve(connections, newer, 8, body=True)
+    assert connections.serve(new, 14, body=False) == (Refusal.ALL, None)
+    assert connections.serve(new, 15, body=False) == (None, slow)
+    assert len(connections) == 2
+
+
+def test_the_bound_of_an_address_counts_unknown_connections_only() -> None:
+    connections = Connections(limits(100, 2))
+    first = opened(connections, "10.0.0.1", 0)
+    serve(connections, first, 1)
+    second = opened(connections, "10.0.0.1", 2)
+    opened(connections, "10.0.0.1", 3)
+    assert connections.admit(Connection("10.0.0.1", 4)) is second
+    opened(connections, "10.0.0.2", 5)
+
+
+def test_the_bound_of_an_address_does_not_apply_to_a_proxy() -> None:
+    connections = Connections(limits(100, 2))
+    for n in range(10):
+        opened(connections, "10.0.0.1", n, counted=False)
+
+
+def test_one_client_holds_few_incomplete_bodies_and_its_oldest_gives_way_once_it_is_old() -> None:
+    connections = Connections(limits(100, 100, body_s=10))
+    first, second, third, other = [opened(connections, f"10.0.0.{n}", n) for n in range(4)]
+    for connection in (first, second):
+        assert connections.serve(connection, 5, body=True, client="key") == (None, None)
+    assert connections.serve(third, 6, body=True, client="key") == (Refusal.CLIENT, None)
+    assert connections.serve(third, 6, body=False, client="key") == (None, None)
+    assert connections.serve(other, 6, body=True, client="other") == (None, None)
+    connections.enter(second, State.BUSY, 7)
+    assert connections.serve(third, 8, body=True, client="key") == (None, None)
+    new = opened(connections, "10.0.0.9", 9)
+    assert connections.serve(new, 15, body=True, client="key") == (None, first)
+
+
+def test_what_a_stranger_keeps_busy_gives_way_before_a_new_head() -> None:
+    connections = Connections(limits(100, 2))
+    join, new = opened(connections, "10.0.0.1", 0), opened(connections, "10.0.0.1", 1)
+    connections.enter(join, State.BUSY, 0.5)
+    opened(connections, "10.0.0.2", 2)
+    connections.enter(new, State.IDLE, 2)
+    assert connections.admit(Connection("10.0.0.1", 3)) is join
+
+
+def test_what_strangers_and_idle_connections_take_too_long_for_is_overdue() -> None:
+    connections = Connections(limits(10, 10))
+    head, idle, busy, served, body = (opened(connections, f"10.0.0.{n}", 0) for n in range(5))
+    connections.enter(idle, State.IDLE, 0)
+    connections.enter(busy, State.BUSY, 0)
+    serve(connections, served, 0)
+    serve(connections, body, 0, body=True)
+    assert connections.overdue(9.9) == []
+    assert connections.overdue(10) == [head]
+    assert connections.overdue(30) == [head, busy]
+    assert set(connections.overdue(75)) == {head, idle, busy}
+
+
+def test_what_was_removed_stays_so() -> None:
+    connections = Connections(LIMITS)
+    gone = opened(connections, "10.0.0.1", 0)
+    for _ in range(2):
+        connections.remove(gone)
+    connections.enter(gone, State.BUSY, 1)
+    connections.serve(gone, 2, body=True, client="key")
+    assert len(connections) == 0
+
+
+STEPS = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 7), st.booleans()), max_size=200)
+
+
+@given(STEPS)
+def test_whatever_happens_the_bounds_hold_and_no_served_one_gives_way(steps: list[tuple[int, int, bool]]) -> None:
+    connections, living = Connections(limits(6, 4, reserved=2, body_s=3)), list[Connection]()
+    for now, (what, which, flag) in enumerate(steps):
+        if what == 0 or not living:
+            new = Connection(f"10.0.0.{which % 2}", now, flag)
+            yielding = connections.admit(new)
+            if yielding is not new:
+                living.append(new)
+            if yielding is not None and yielding is not new:
+                assert not yielding.known or yielding.state not in (State.BUSY, State.BODY)
+                living.remove(yielding)
+        elif what == 1:
+            connections.remove(living.pop(which % len(living)))
+        elif what == 2:
+            client, agent = ("", "a", "b")[which % 3], which == 3
+            _, slow = connections.serve(living[which % len(living)], now, body=flag, client=client, agent=agent)
+            if slow is not None:
+                assert now - slow.since_s >= 3
+                living.remove(slow)
+        else:
+            state = (State.HEAD, State.BUSY, State.IDLE)[which % 3]
+            connection = living[which % len(living)]
+            connections.enter(connection, State.IDLE if connection.known else state, now)
+        assert len(connections) == len(living) <= 6
+        for address in ("10.0.0.0", "10.0.0.1"):
+            assert sum(c.address == address and c.counted and not c.known for c in living) <= 4
+
+
+def test_usual_limits_leave_room_for_heads_and_agents_and_bound_what_one_stranger_holds() -> None:
+    few, many = limits_for(416), limits_for(500_000)
+    assert (few.most, few.most_unknown_per_address, few.most_bodies_per_client, few.reserved) == (416, 208, 83, 52)
+    assert (many.most, many.most_unknown_per_address) == (65_536, 512)
