@@ -52,7 +52,7 @@ def events(
             try:
                 found = (await api.items(path, limit=_MAX_EVENTS, object=key, since=seen))[::-1]
             except UnreachableError as error:
-                print(f"gpuward: {str(error).splitlines()[0]}; retrying", file=sys.stderr)
+                print(printable(f"gpuward: {str(error).splitlines()[0]}; retrying"), file=sys.stderr)
                 continue
             seen = max((int(raw["id"]) for raw in found), default=seen)
             _print_events(found, output)
