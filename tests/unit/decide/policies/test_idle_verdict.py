@@ -8,6 +8,7 @@ import pytest
 
 from controller.decide.policies.evidence import evidence_of
 from controller.decide.policies.idle_verdict import judge
+from controller.domain.mean_series import MeanSeries
 from controller.domain.policies import EffectivePolicy
 from controller.domain.series import Series
 from controller.domain.utilization import InstanceUse, Verdict
@@ -372,3 +373,22 @@ def test_a_change_to_winter_time_within_the_window_has_no_effect(monkeypatch: py
         time.tzset()
     (verdict,) = found
     assert verdict.verdict == "idle"
+
+
+def test_a_mean_over_a_day_costs_no_more_than_each_gpu_by_itself() -> None:
+    """As samples arrive: only what is new is computed. A ratio, since the machine's speed varies."""
+    day = 86_400
+    gpus = [gpu(f"g{n}", steady(5, to=day + 300)) for n in range(8)]
+    mean = MeanSeries([one.series for one in gpus])
+    instance = use(*gpus, ran_for_s=2 * day, mean=mean)
+    rules = {mode: policy(day, gpus=mode, ignore_requests=True) for mode in ("all", "mean")}
+    assert {judge(rule, instance, NOW).verdict for rule in rules.values()} == {"idle"}
+    spent = dict.fromkeys(rules, math.inf)
+    for look in range(1, 20):
+        for one in gpus:
+            one.series.put(NOW + look * 10, PERIOD_S, 5, 5)
+        for mode, rule in rules.items():
+            began = time.perf_counter()
+            assert judge(rule, instance, NOW + look * 10).verdict == "idle"
+            spent[mode] = min(spent[mode], time.perf_counter() - began)
+    assert spent["mean"] <= 2 * spent["all"], spent

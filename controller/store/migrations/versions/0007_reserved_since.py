@@ -1,4 +1,4 @@
-"""Events' subjects, and a quarantine of workers."""
+"""Since when capacity is reserved for a pending instance that servers hold."""
 
 from controller.store.migrations.sql import run_sql
 
