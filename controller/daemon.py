@@ -42,6 +42,7 @@ from controller.store.core.notify import GONE
 from controller.store.embedded import EmbeddedPostgres, EmbeddedPostgresError
 from controller.store.telemetry.partitions import SampleRetention
 from controller.store.views.leader import read_holder
+from http1.bodies import Bodies
 from http1.connections import limits_for
 from http1.files import connection_bound, raise_file_limit
 from http1.site import BoundedSite, Bounds
@@ -149,6 +150,12 @@ class _Controller:
         self._connections = Bounds(
             limits_for(connection_bound(raise_file_limit())), name="controller", closed=metrics.connection_closed
         )
+        bodies = Bodies(
+            settings.bodies_in_flight * 2**20,
+            settings.bodies_in_flight_per_key * 2**20,
+            refused=metrics.body_refused,
+        )
+        metrics.bodies_held(lambda: bodies.held)
         self._changes = ChangeFanout()
         # Unique per process, so that a successor never counts as the holder.
         holder = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
@@ -182,6 +189,7 @@ class _Controller:
                 operators_may=settings.operators_may,
                 reserve_after_s=settings.reserve_after_s,
                 connections=self._connections,
+                bodies=bodies,
             ),
             more_routes=self._hub.routes(),
         )

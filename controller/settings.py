@@ -10,6 +10,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from controller.domain.grants import Grant
 from controller.domain.restart_delays import RestartSettings
 from controller.domain.workers import WorkerSettings
+from schemas.quantities import SizeMib
 
 DEFAULT_PORT = 8420
 
@@ -54,6 +55,8 @@ class ControllerSettings(BaseSettings):
     rollup_every_s: Positive = 60.0  # the delay of the history
     # What operators may write in a deployment beside what every operator may.
     operators_may: Annotated[frozenset[Grant], NoDecode, BeforeValidator(_listed)] = frozenset()
+    bodies_in_flight: SizeMib = Field(512, ge=64, validate_default=False)  # of requests' bodies held at once, in all
+    bodies_in_flight_per_key: SizeMib = Field(256, ge=64, validate_default=False)
     keep_history_days: Annotated[int, Field(ge=1, le=400)] = 14  # one-minute rollups, spans of claims
 
     @property

@@ -19,6 +19,7 @@ from controller.store.core.refusals import (
     WorkerNameTakenError,
 )
 from controller.store.views.paging import BadCursorError
+from http1.bodies import BodiesFullError
 from http1.connections import Refusal
 from schemas.manifest.problems import FieldProblem, ManifestError
 
@@ -71,6 +72,8 @@ def as_api_error(error: Exception) -> ApiError | None:
             known = invalid(error.problems)
         case EngineUnsupportedError():
             known = invalid([_field_problem(error)], code="engine_unsupported")
+        case BodiesFullError():
+            known = _bodies_full(error)
         case SpecError():
             known = invalid([_field_problem(error)])
         case web.HTTPException():
@@ -117,6 +120,16 @@ def refuse(refusal: Refusal | None) -> None:
             raise unavailable("overloaded", "too many requests are being answered; try again in a moment")
         case None:
             pass
+
+
+def _bodies_full(error: BodiesFullError) -> ApiError:
+    limit = f"{error.limit_bytes // 2**20} MiB"
+    if error.of_key:
+        message = f"body: this key's requests in flight would hold more than {limit}; wait until others are answered"
+        return ApiError(429, "too_much_in_flight", message, headers={"Retry-After": _RETRY_AFTER_S})
+    return unavailable(
+        "overloaded", f"body: all requests in flight would hold more than {limit}; try again in a moment"
+    )
 
 
 def _from_aiohttp(error: web.HTTPException) -> ApiError:

@@ -9,7 +9,7 @@ import structlog
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from controller.api.context import CONTEXT, KEYS, PRINCIPAL
+from controller.api.context import BODY, CONTEXT, KEYS, PRINCIPAL
 from controller.api.errors import DATABASE_UNAVAILABLE, ApiError, as_api_error, error_response, refuse, unavailable
 from controller.api.route import Access, Route
 from controller.api.streams import STREAMS, StreamEndedError, cut
@@ -106,7 +106,8 @@ async def authenticate(request: web.Request, handler: Handler) -> web.StreamResp
         allowed = ", ".join(sorted(route.access.value))
         raise ApiError(403, "forbidden", f"role {principal.role} is not allowed here; use a key with one of: {allowed}")
     request[PRINCIPAL] = principal
-    return await handler(request)
+    with request.app[CONTEXT].bodies.hold(principal.key_id) as request[BODY]:
+        return await handler(request)
 
 
 def _unauthenticated() -> ApiError:
