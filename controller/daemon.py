@@ -45,6 +45,8 @@ from controller.store.views.leader import read_holder
 from http1.bodies import Bodies
 from http1.connections import limits_for
 from http1.files import connection_bound, raise_file_limit
+from http1.forwarded import TrustedProxies
+from http1.server_log import ServerLog
 from http1.site import BoundedSite, Bounds
 from schemas.version import __version__
 
@@ -147,8 +149,12 @@ class _Controller:
         clock = SystemClock()
         registry = CollectorRegistry()
         metrics = Metrics(registry)
+        proxies = TrustedProxies(settings.trusted_proxy)
         self._connections = Bounds(
-            limits_for(connection_bound(raise_file_limit())), name="controller", closed=metrics.connection_closed
+            limits_for(connection_bound(raise_file_limit())),
+            name="controller",
+            is_proxy=proxies.__contains__,
+            closed=metrics.connection_closed,
         )
         bodies = Bodies(
             settings.bodies_in_flight * 2**20,
@@ -190,6 +196,7 @@ class _Controller:
                 reserve_after_s=settings.reserve_after_s,
                 connections=self._connections,
                 bodies=bodies,
+                proxies=proxies,
             ),
             more_routes=self._hub.routes(),
         )
@@ -202,6 +209,7 @@ class _Controller:
             access_log=None,
             shutdown_timeout=_HTTP_CLOSE_S,
             keepalive_timeout=_KEEPALIVE_S,
+            logger=ServerLog("controller"),
             auto_decompress=False,
         )
         await runner.setup()

@@ -1,5 +1,6 @@
 """The controller's settings, validated once. From arguments, else the environment (`GPUWARD_*`), else defaults."""
 
+import ipaddress
 import os
 from pathlib import Path
 from typing import Annotated, Literal
@@ -57,6 +58,10 @@ class ControllerSettings(BaseSettings):
     operators_may: Annotated[frozenset[Grant], NoDecode, BeforeValidator(_listed)] = frozenset()
     bodies_in_flight: SizeMib = Field(512, ge=64, validate_default=False)  # of requests' bodies held at once, in all
     bodies_in_flight_per_key: SizeMib = Field(256, ge=64, validate_default=False)
+    # Proxies whose X-Forwarded-* counts.
+    trusted_proxy: Annotated[
+        tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...], NoDecode, BeforeValidator(_listed)
+    ] = ()
     keep_history_days: Annotated[int, Field(ge=1, le=400)] = 14  # one-minute rollups, spans of claims
 
     @property

@@ -16,6 +16,7 @@ from controller.store.access.keys import Principal
 from controller.store.core.database import Database
 from http1.bodies import Bodies, Hold
 from http1.connections import limits_for
+from http1.forwarded import TrustedProxies
 from http1.site import Bounds
 from schemas.manifest.deployment import DeploymentSpec
 
@@ -44,6 +45,7 @@ class ApiContext:
         reserve_after_s: how long an instance is pending before capacity is reserved for it.
         operators_may: what operators may write in a deployment beside what every operator may.
         longest_window_s: how long samples are kept; the longest allowed window of a policy.
+        proxies: whose `X-Forwarded-*` counts.
         bodies: bounds the bytes of bodies in flight.
         connections: bounds the server's connections; a middleware reports which ones carry a valid key.
         local_keys: keys of this process alone, by their hash.
@@ -59,6 +61,7 @@ class ApiContext:
     version: str
     longest_window_s: float
     reserve_after_s: float = RESERVE_AFTER_S
+    proxies: TrustedProxies = field(default_factory=TrustedProxies)
     bodies: Bodies = field(default_factory=lambda: Bodies(512 * 2**20, 256 * 2**20))
     connections: Bounds = field(default_factory=lambda: Bounds(limits_for(1), name="api"))
     operators_may: frozenset[Grant] = frozenset()

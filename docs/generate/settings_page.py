@@ -43,6 +43,7 @@ MEANINGS: Final[Mapping[str, Mapping[str, str]]] = {
         "`host_files`, `environment`, separated by commas; see [Access](access.md)",
         "bodies_in_flight": "Memory that all requests' bodies may hold at once; one more gets 503 `overloaded`",
         "bodies_in_flight_per_key": "Memory that one key's bodies may hold; one more gets 429 `too_much_in_flight`",
+        "trusted_proxy": "Networks of the proxies whose `X-Forwarded-*` counts, separated by commas",
         "keep_history_days": "Days for which one-minute history and spans of claims are kept",
     },
     "AgentSettings": {},

