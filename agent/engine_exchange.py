@@ -19,7 +19,7 @@ from schemas.wire import HOP_BY_HOP, PROXY_OUTCOME_HEADER, PROXY_REFUSAL_HEADER,
 # Secrets and cookies of the hops before; "expect" is answered when the body is read.
 _NOT_FORWARDED: Final = HOP_BY_HOP | {"host", "authorization", "x-api-key", "api-key", "cookie", "expect"}
 _CONNECT_LIMIT_S: Final = 5.0
-_READ_LIMIT_S: Final = 7200.0  # between two pieces. A last resort: the gateway, which knows the model, gives up earlier
+_READ_LIMIT_S: Final = 90_000.0  # between two pieces; a last resort, beyond the limits of any deployment
 _BODY_LIMIT_S: Final = 60.0
 _WRITE_LIMIT_S: Final = 300.0
 KEPT_S: Final = 1.5  # idle connections. Engines end theirs after 5 s (uvicorn, llama.cpp) or 2 s (gunicorn)

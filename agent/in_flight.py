@@ -12,12 +12,14 @@ class InFlightRequests:
     def __init__(self) -> None:
         self._count: Counter[str] = Counter()
         self._peaks: dict[str, int] = {}
+        self._arrived: Counter[str] = Counter()
         self._idle: dict[str, asyncio.Event] = {}
 
     @contextmanager
     def enter(self, instance: str) -> Iterator[None]:
         """Counts one request while it lasts."""
         self._count[instance] += 1
+        self._arrived[instance] += 1
         self._peaks[instance] = max(self._peaks.get(instance, 0), self._count[instance])
         try:
             yield
@@ -35,6 +37,11 @@ class InFlightRequests:
     def take_peaks(self) -> dict[str, int]:
         """The most requests in flight at once since the last call, by instance; instances without any are left out."""
         taken, self._peaks = self._peaks, dict(self._count)
+        return taken
+
+    def take_arrived(self) -> dict[str, int]:
+        """The number of requests that came since the last call, by instance; instances without any are left out."""
+        taken, self._arrived = dict(self._arrived), Counter()
         return taken
 
     async def until_idle(self, instance: str) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
@@ -14,6 +15,8 @@ from schemas.wire import DeviceFacts, HostFacts, Inventory
 from schemas.worker_labels import with_agent_labels
 
 _READ_LIMIT_S: Final = 5.0
+_FULL_PERCENT: Final = 100.0
+_MOST_MIB: Final = 2**40
 _MAX_LABELS: Final = 64  # a controller refuses more
 log = structlog.get_logger()
 _READINGS: Final = {"used_mib": None, "utilization": None, "health": "ok", "health_reason": ""}
@@ -29,6 +32,7 @@ class InventoryWatch:
         self._reserve_gpu_mib = reserve_gpu_mib
         self._devices: dict[str, DeviceFacts] = {}
         self._reported: Inventory | None = None
+        self._impossible = 0
 
     @property
     def devices(self) -> Mapping[str, DeviceFacts]:
@@ -48,6 +52,7 @@ class InventoryWatch:
         except OSError as error:  # TimeoutError is one
             log.warning("GPUs not read", error=repr(error))
             return None
+        gpus = None if gpus is None else self._possible(gpus)
         if gpus is not None and self._reserve_gpu_mib is not None:
             gpus = tuple(gpu.model_copy(update={"reserved_mib": self._reserve_gpu_mib}) for gpu in gpus)
         if gpus is not None:
@@ -58,10 +63,29 @@ class InventoryWatch:
         """The GPUs and what runs on them, read now; None: they could not be read."""
         try:
             async with asyncio.timeout(_READ_LIMIT_S):
-                return await self._reader.sample()
+                reading = await self._reader.sample()
         except OSError as error:  # as above
             log.warning("GPUs not sampled", error=repr(error))
             return None
+        return None if reading is None else replace(reading, gpus=self._possible(reading.gpus))
+
+    def take_impossible(self) -> int:
+        """The number of readings since the last call that no GPU can have. They are unknown."""
+        taken, self._impossible = self._impossible, 0
+        return taken
+
+    def _possible(self, gpus: tuple[DeviceFacts, ...]) -> tuple[DeviceFacts, ...]:
+        """The GPUs without impossible readings."""
+        return tuple(self._without_impossible(gpu) for gpu in gpus)
+
+    def _without_impossible(self, gpu: DeviceFacts) -> DeviceFacts:
+        wrong: dict[str, None] = {}
+        if gpu.utilization is not None and not 0 <= gpu.utilization <= _FULL_PERCENT:  # NaN is in no range
+            wrong["utilization"] = None
+        if gpu.used_mib is not None and not 0 <= gpu.used_mib <= _MOST_MIB:
+            wrong["used_mib"] = None
+        self._impossible += len(wrong)
+        return gpu.model_copy(update=wrong) if wrong else gpu
 
     async def read(self) -> Inventory:
         """Host and GPUs, read now."""

@@ -25,9 +25,14 @@ from typing import Any
 import asyncpg
 import psutil
 
+from controller.decide.policies.idle_verdict import judge
+from controller.domain.mean_series import MeanSeries
+from controller.domain.series import Series
+from controller.domain.utilization import GpuUse, InstanceUse
 from controller.store.embedded.layout import Layout
 from many_hosts import BUSY, LOW, ManyHosts
 from meter import Meter
+from schemas.manifest.policy import UtilizationPolicy
 from support.processes.cluster import Cluster
 
 PERIOD_S = 10.0
@@ -193,6 +198,34 @@ def print_cost(baseline: Stretch, ingest: Stretch, policies: Stretch) -> bool:
     return kept
 
 
+def print_modes() -> None:
+    """Prints what one verdict costs over a day of eight GPUs, by `gpus`, and the ratio of `mean` to `all`."""
+    day_s, gpus = 86_400, []
+    for n in range(8):
+        series = Series()
+        series.extend((k * PERIOD_S, PERIOD_S, 5.0, 5.0, PERIOD_S) for k in range(int(day_s / PERIOD_S) + 30))
+        gpus.append(GpuUse(f"GPU-{n}", "w", series))
+    now = float(gpus[0].series.at[-1])
+    use = InstanceUse("running", -1.0, tuple(gpus), mean=MeanSeries([gpu.series for gpu in gpus]))
+    cost: dict[str, float] = {}
+    for mode in ("all", "mean"):
+        fields = {"min_gpu_utilization": 50, "time_window": day_s, "gpus": mode, "ignore_requests": True}
+        rule = UtilizationPolicy.model_validate(fields)
+        cost[mode] = float("inf")
+        for _ in range(30):
+            now += PERIOD_S
+            for gpu in gpus:
+                gpu.series.put(now, PERIOD_S, 5.0, 5.0)
+            began = time.perf_counter()
+            judge(rule, use, now)
+            cost[mode] = min(cost[mode], time.perf_counter() - began)
+    print(
+        f"one verdict over 24 h of 8 GPUs: all {cost['all'] * 1e3:.2f} ms, mean {cost['mean'] * 1e3:.2f} ms,"
+        f" ratio {cost['mean'] / cost['all']:.2f}",
+        flush=True,
+    )
+
+
 async def run(options: argparse.Namespace, folder: Path) -> bool:
     """Starts everything, runs the bench, ends everything."""
     cluster = Cluster(folder)
@@ -216,6 +249,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0, help="length of each steady stretch")
     options = parser.parse_args()
     print(f"$ {shlex.join(sys.argv)}   ({psutil.cpu_count()} cores, {len(os.sched_getaffinity(0))} usable)", flush=True)
+    print_modes()
     with tempfile.TemporaryDirectory(prefix="gpuward-bench-") as folder:
         Path(folder).chmod(0o711)
         kept = asyncio.run(run(options, Path(folder)))

@@ -32,7 +32,7 @@ from controller.runtime.database import DATABASE_ERRORS
 from controller.runtime.feed import ChangeFeed
 from controller.runtime.gc_tuning import tune_gc
 from controller.runtime.lease import Lease, expire_lease
-from controller.runtime.metrics import Metrics
+from controller.runtime.metrics import HubMetrics, Metrics
 from controller.settings import ControllerSettings
 from controller.store.access.keys import create_first_key
 from controller.store.access.secrets import resolve_secrets
@@ -174,6 +174,7 @@ class _Controller:
             secrets=lambda names: resolve_secrets(database, names),
             sample_s=settings.sample_every_s,
             keep=SampleRetention(settings.keep_samples_h, settings.keep_history_days),
+            metrics=HubMetrics(registry),
             serves=lambda request: self._connections.serve(request, agent=True) is None,
         )
         self._lag = LoopLag(clock)
@@ -192,8 +193,8 @@ class _Controller:
                 registry=registry,
                 version=__version__,
                 longest_window_s=settings.keep_samples_h * 3600,
+                reserve=settings.reserve,
                 operators_may=settings.operators_may,
-                reserve_after_s=settings.reserve_after_s,
                 connections=self._connections,
                 bodies=bodies,
                 proxies=proxies,

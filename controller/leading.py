@@ -122,7 +122,7 @@ class _Term:
             on_start=self._recheck_analysis,
             loop_lag_s=loop_lag_s,
         )
-        passes = PlacementPasses(clock=clock, metrics=metrics, reserve_after_s=settings.reserve_after_s)
+        passes = PlacementPasses(clock=clock, metrics=metrics, reserve=settings.reserve)
         self._cancelling = self._loop(CancellingReconciler(database, self._analyses), _CANCELLING)
         self._instances = self._loop(
             InstancesReconciler(database, term, self._analyses, settings.restarts, passes, self._wake_placement),

@@ -12,6 +12,7 @@ from controller.domain.grants import Grant
 from controller.domain.restart_delays import RestartSettings
 from controller.domain.workers import WorkerSettings
 from schemas.quantities import SizeMib
+from controller.scheduling.admission.admit import ReserveTimes
 
 DEFAULT_PORT = 8420
 
@@ -48,6 +49,8 @@ class ControllerSettings(BaseSettings):
     unreachable_after_s: Positive = 15.0
     lost_after_s: Positive = 60.0
     reserve_after_s: Positive = 60.0  # capacity is reserved for an instance that has been pending so long
+    # Servers need not end. Capacity that they hold is reserved for so long; then the next instance has its turn.
+    reserve_for_s: Annotated[float, Field(gt=0, le=30 * 86_400)] = 3600.0
     relocations_at_once: Annotated[int, Field(ge=1, le=100)] = 2  # instances relocated at the same time
     audit_every_s: Positive = 60.0
     keep_events_days: Annotated[int, Field(ge=1, le=3650)] = 30
@@ -63,6 +66,11 @@ class ControllerSettings(BaseSettings):
         tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...], NoDecode, BeforeValidator(_listed)
     ] = ()
     keep_history_days: Annotated[int, Field(ge=1, le=400)] = 14  # one-minute rollups, spans of claims
+
+    @property
+    def reserve(self) -> ReserveTimes:
+        """When and how long capacity is reserved for a pending instance."""
+        return ReserveTimes(self.reserve_after_s, self.reserve_for_s)
 
     @property
     def restarts(self) -> RestartSettings:

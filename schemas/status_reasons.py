@@ -168,6 +168,14 @@ POLICIES: Final[Mapping[str, ReasonText]] = {
     "coverage": ReasonText(
         "Samples cover too little of the window.", "Check the agent, or lower `min_coverage` of the policy."
     ),
+    "stale": ReasonText(
+        "No fresh sample has arrived, so the present use of the GPU is unknown.",
+        "Check the agent and its connection. After an outage, wait until its buffered samples have arrived.",
+    ),
+    "samples_dropped": ReasonText(
+        "The controller could not take some sampling periods of the worker's agent. They are lost.",
+        "Read the message, and run the same version of gpuward on agent and controller.",
+    ),
     "no_process_utilization": ReasonText(
         "The GPU is shared and its driver does not report the use of single processes.",
         "Use `exclusive: true` if the policy shall judge the instance.",

@@ -21,6 +21,15 @@ _AT_ONCE: Final = 16
 _MAX_BYTES: Final = 4 * 2**20
 _OK: Final = 200
 _NOT_OFFERED: Final = (404, 405, 501)
+_MOST: Final = 2**31 - 1  # no engine has more requests at once
+
+
+@dataclass(frozen=True, slots=True)
+class Requests:
+    """A process's requests since the last `take`: the most at once (None: unknown), and the number that came."""
+
+    most: int | None
+    arrived: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +63,7 @@ class RequestCounter:
         self._clock = clock
         self._scrapes: dict[ProcessKey, list[_Scrape]] = {}
         self._slots = asyncio.Semaphore(_AT_ONCE)
+        self._impossible = 0
 
     async def run(self) -> None:
         """Scrapes until cancelled."""
@@ -69,10 +79,15 @@ class RequestCounter:
             for record in records:
                 group.create_task(self._scrape(record))
 
-    def take(self, records: Iterable[ProcessRecord]) -> dict[ProcessKey, int | None]:
-        """The most requests at once since the last `take`, by process; None: unknown."""
-        peaks = self._in_flight.take_peaks()
-        return {r.key: self._take(r, peaks.get(r.instance, 0)) for r in records}
+    def take(self, records: Iterable[ProcessRecord]) -> dict[ProcessKey, Requests]:
+        """The requests since the last `take`, by process."""
+        peaks, arrived = self._in_flight.take_peaks(), self._in_flight.take_arrived()
+        return {r.key: Requests(self._take(r, peaks.get(r.instance, 0)), arrived.get(r.instance, 0)) for r in records}
+
+    def take_impossible(self) -> int:
+        """The number of scrapes since the last call with a figure that no engine can have."""
+        taken, self._impossible = self._impossible, 0
+        return taken
 
     def _take(self, record: ProcessRecord, proxied: int) -> int | None:
         if not _gauges(record):
@@ -104,15 +119,23 @@ class RequestCounter:
                     if len(body) > _MAX_BYTES:
                         return None
             return sum_gauges(body.decode(), gauges)
+        except ImpossibleGaugeError:
+            self._impossible += 1
+            return None
         except (aiohttp.ClientError, OSError, ValueError):  # TimeoutError is an OSError
             return None
+
+
+class ImpossibleGaugeError(ValueError):
+    """A gauge has a value that no engine can have."""
 
 
 def sum_gauges(text: str, gauges: Collection[str]) -> int:
     """The sum of these gauges over all labels, rounded up; 0 if the text has none of them.
 
     Raises:
-        ValueError: one of their lines is invalid, or its value is not finite.
+        ImpossibleGaugeError: one of them is negative, not finite, or larger than any engine's.
+        ValueError: one of their lines is invalid.
     """
     # Only these lines are parsed: an engine may have a thousand others.
     lines = (line for line in text.splitlines() if line.startswith(tuple(gauges)))
@@ -121,9 +144,9 @@ def sum_gauges(text: str, gauges: Collection[str]) -> int:
     except IndexError as error:  # the parser raises it for a truncated line
         raise ValueError("a request gauge is invalid") from error
     values = [sample.value for family in families for sample in family.samples if sample.name in gauges]
-    if not all(map(math.isfinite, values)):
-        raise ValueError("a request gauge must be finite")
-    return math.ceil(sum(max(value, 0.0) for value in values))
+    if not all(0 <= value <= _MOST for value in values) or sum(values) > _MOST:  # NaN is in no range
+        raise ImpossibleGaugeError(f"a request gauge must be 0 to {_MOST}")
+    return math.ceil(sum(values))
 
 
 def _gauges(record: ProcessRecord) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from agent.process_records import ProcessKey, ProcessRecord
 from agent.sampling.backlog import Backlog
 from agent.sampling.periods import Holder, PeriodAccumulator
 from agent.sampling.pid_owners import PidOwners
-from agent.sampling.request_counts import RequestCounter
+from agent.sampling.request_counts import RequestCounter, Requests
 from schemas.wire import SAMPLE_S, SamplePeriod
 
 READ_EVERY_S: Final = 1.0
@@ -56,6 +56,11 @@ class Sampler:
         self._clock = clock
         self._finding: asyncio.Task[dict[int, ProcessKey | None]] | None = None
         self._seq = 0
+        self._readings = PeriodAccumulator()
+        self._unsent: dict[ProcessKey, Requests] = {}
+        self._present: dict[ProcessKey, Requests] = {}
+        self._impossible = 0
+        self._due_s = 0.0  # the last reading that was due
 
     async def run(self) -> None:
         """Samples until cancelled."""
@@ -68,43 +73,66 @@ class Sampler:
                 self._finding.cancel()  # its thread cannot be cancelled: it ends by itself
 
     async def _sample(self) -> NoReturn:
-        began_s = self._clock()
+        began_s = self._due_s = self._clock()
         while True:
-            self._close(await self._read_period(began_s))
+            await self._read_period(began_s)
+            self._close()
             began_s += self.period_s
             # Periods follow one another without a gap, unless the host slept or a reading took longer than a period.
             if (now_s := self._clock()) >= began_s + self.period_s:
                 began_s = now_s
 
-    async def _read_period(self, began_s: float) -> PeriodAccumulator:
-        readings = PeriodAccumulator()
-        while (left_s := began_s + self.period_s - self._clock()) > 0:
-            await asyncio.sleep(min(READ_EVERY_S, left_s))
+    async def _read_period(self, began_s: float) -> None:
+        """Reads each second; a reading that takes longer is followed by the next at once."""
+        while (now_s := self._clock()) < (end_s := began_s + self.period_s):
+            self._due_s = min(max(self._due_s + READ_EVERY_S, now_s), end_s)
+            await asyncio.sleep(self._due_s - now_s)
             reading = await self._inventory.sample_gpus()
             if reading is not None:
+                at_s = self._clock()
                 owners = await self._owners_of(reading)
                 for gpu in reading.gpus:
-                    readings.add(gpu, reading.work.get(gpu.uuid, _NO_WORK), owners)
-        return readings
+                    self._readings.add(at_s, gpu, reading.work.get(gpu.uuid, _NO_WORK), owners)
 
-    def _close(self, readings: PeriodAccumulator) -> None:
+    def _close(self) -> None:
+        """Puts what was read into the backlog; requests are kept until a sample of their process can carry them."""
         live = self._live()
-        requests = self._requests.take(live)
-        gpus = readings.gpus()
-        if not gpus:
-            return  # nothing was read
-        now_s = self._clock()
-        self._seq = max(self._seq + 1, int(now_s * 1000))
-        holders = (Holder(r.key, tuple(claim.device for claim in r.claims), requests[r.key]) for r in live)
-        self._backlog.add(
-            SamplePeriod(
-                seq=self._seq,
-                sampled_s=now_s,
-                period_s=self.period_s,
-                gpus=gpus,
-                processes=tuple(readings.process(holder) for holder in holders if holder.devices),
+        self._gather_requests(live)
+        impossible = self._impossible + self._inventory.take_impossible() + self._requests.take_impossible()
+        for period in self._readings.close():
+            processes = [sample for record in live if (sample := period.process(self._holder(record))) is not None]
+            for sample in processes:
+                self._unsent.pop(ProcessKey(sample.instance, sample.epoch, sample.rank), None)
+            self._seq = max(self._seq + 1, int(period.end_s * 1000))
+            self._backlog.add(
+                SamplePeriod(
+                    seq=self._seq,
+                    sampled_s=period.end_s,
+                    period_s=self.period_s,
+                    read_s=period.read_s,
+                    impossible=impossible,
+                    gpus=period.gpus(),
+                    processes=tuple(processes),
+                )
             )
-        )
+            impossible = 0
+        self._impossible = impossible  # no sample could carry them
+
+    def _gather_requests(self, live: tuple[ProcessRecord, ...]) -> None:
+        """Adds the requests of this period to those that no sample has carried yet."""
+        taken = self._requests.take(live)
+        before, self._unsent = self._unsent, dict(taken)
+        self._present = taken
+        for key, now in taken.items():
+            if (kept := before.get(key)) is not None and (kept.most or kept.arrived):
+                most = max(kept.most or 0, now.most or 0)
+                self._unsent[key] = Requests(most or now.most, kept.arrived + now.arrived)
+
+    def _holder(self, record: ProcessRecord) -> Holder:
+        """The process with its requests; those that a piece of this period has carried are not counted again."""
+        requests = self._unsent.get(record.key, Requests(self._present[record.key].most, 0))
+        devices = tuple(claim.device for claim in record.claims)
+        return Holder(record.key, devices, requests.most, requests.arrived)
 
     async def _owners_of(self, reading: GpuReading) -> Mapping[int, ProcessKey | None]:
         """The owners of the driver's pids; empty (all unknown) while /proc cannot be read."""

@@ -32,6 +32,10 @@ def defrag(
         str | None,
         typer.Option("--file", "-f", help="Also free capacity for the deployments in this manifest; `-` reads stdin."),
     ] = None,
+    any_priority: Annotated[
+        bool,
+        typer.Option("--any-priority", help="Also relocate instances of a higher priority than those that shall fit."),
+    ] = False,
     output: OutputOption = Format.TABLE,
 ) -> None:
     """Relocate running instances so that pending ones fit. Without a flag, show the progress of earlier relocations.
@@ -48,7 +52,8 @@ def defrag(
             _print_relocations(await api.get(path_of("defrag")), output)
             return
         manifests = [manifest_as_json(one) for one in read_manifests(file)] if file is not None else []
-        raw = await api.post(path_of("defrag"), {"apply": apply, "manifests": manifests})
+        asked = {"any_priority": True} if any_priority else {}
+        raw = await api.post(path_of("defrag"), {"apply": apply, "manifests": manifests, **asked})
         view = parse(DefragView, raw)
         if output.for_programs:
             print_data(raw, output)

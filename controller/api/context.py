@@ -11,7 +11,7 @@ from controller.api.change_fanout import ChangeFanout
 from controller.api.key_ring import KeyRing
 from controller.domain.grants import Grant
 from controller.domain.placement import Need
-from controller.scheduling.admission.admit import RESERVE_AFTER_S
+from controller.scheduling.admission.admit import DEFAULT_RESERVE, ReserveTimes
 from controller.store.access.keys import Principal
 from controller.store.core.database import Database
 from http1.bodies import Bodies, Hold
@@ -42,7 +42,7 @@ class ApiContext:
         analyse: computes the need of a spec that has no analysis yet; raises ChildFailure.
         registry: the metrics of this process; /metrics adds those read from rows.
         version: of Gpuward.
-        reserve_after_s: how long an instance is pending before capacity is reserved for it.
+        reserve: when and how long capacity is reserved for a pending instance.
         operators_may: what operators may write in a deployment beside what every operator may.
         longest_window_s: how long samples are kept; the longest allowed window of a policy.
         proxies: whose `X-Forwarded-*` counts.
@@ -60,9 +60,13 @@ class ApiContext:
     registry: CollectorRegistry
     version: str
     longest_window_s: float
+<<<<<<< HEAD
     reserve_after_s: float = RESERVE_AFTER_S
     proxies: TrustedProxies = field(default_factory=TrustedProxies)
     bodies: Bodies = field(default_factory=lambda: Bodies(512 * 2**20, 256 * 2**20))
+=======
+    reserve: ReserveTimes = DEFAULT_RESERVE
+>>>>>>> main
     connections: Bounds = field(default_factory=lambda: Bounds(limits_for(1), name="api"))
     operators_may: frozenset[Grant] = frozenset()
     local_keys: Mapping[bytes, Principal] = field(default_factory=dict)

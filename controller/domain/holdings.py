@@ -111,19 +111,46 @@ class Holdings:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """An instance that holds claims and may be preempted."""
+    """An instance that holds claims and may be preempted.
+
+    Attributes:
+        instance: its id.
+        priority: of its deployment.
+        queued_at: seconds since the epoch, from which its age in the queue counts.
+        workers: ids.
+        claims: on GPUs and hosts.
+        epoch: of the claims.
+        task: it ends by itself (`restart: never` or `on_failure`), and loses its work if it is preempted.
+        movable: of its deployment. Others of the same priority are preempted first.
+        lost_s: seconds of work that end with it; 0 for a server.
+        protected: younger than its `minimum_runtime`, so it is not preempted yet.
+    """
 
     instance: str
     priority: int
-    queued_at: float  # seconds since the epoch, from which its age in the queue counts
-    workers: frozenset[str]  # ids
+    queued_at: float
+    workers: frozenset[str]
     claims: tuple[PlannedClaim, ...]
-    epoch: int = 0  # of the claims
+    epoch: int = 0
+    task: bool = False
+    movable: bool = True
+    lost_s: float = 0.0
+    protected: bool = False
 
     @property
     def gpus(self) -> int:
         """Number of claims on GPUs: all claims but the one on each host."""
         return len(self.claims) - len(self.workers)
+
+    @property
+    def level(self) -> int:
+        """The order of preemption: by priority, and of equal ones the movable first."""
+        return 2 * self.priority + (not self.movable)
+
+    @property
+    def weight(self) -> int:
+        """What it counts among victims: a task as much as two servers."""
+        return 2 if self.task else 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ class PendingInstance:
         waited_s: seconds since it became pending.
         preempting: its preemption victims have not ended yet.
         relocation_target: the ask for the one place that relocations free for it.
+        reserved_s: seconds since capacity was first reserved for it that only servers hold; None: never.
     """
 
     ask: Ask
@@ -24,6 +25,7 @@ class PendingInstance:
     waited_s: float = 0.0
     preempting: bool = False
     relocation_target: Ask | None = None
+    reserved_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,7 @@ class PendingRow:
     preempting: bool = False  # its preemption victims have not ended yet
     destination: Destination | None = None  # of a relocation's replacement, which goes there and nowhere else
     relocation_target: Destination | None = None  # that relocations free for it
+    reserved_s: float | None = None  # since capacity that servers hold was first reserved for it
 
     def ask_by(self, ask: Ask) -> Ask:
         """Its own ask, from the ask that all instances of its revision share."""
@@ -63,7 +66,9 @@ class PendingRow:
         """Its place in the queue, from the ask that all instances of its revision share."""
         own = self.ask_by(ask)
         relocation_target = _bound_for(own, self.relocation_target) if self.relocation_target is not None else None
-        return PendingInstance(own, self.priority, self.preempt, self.waited_s, self.preempting, relocation_target)
+        return PendingInstance(
+            own, self.priority, self.preempt, self.waited_s, self.preempting, relocation_target, self.reserved_s
+        )
 
 
 def new_instance(id_: str, deployment_uid: str, deployment: str, revision: int) -> PendingRow:

@@ -1,11 +1,12 @@
 """Samples of one GPU, or of one instance on it, in order of time. In memory; no clock, no verdicts.
 
-The order and the repetition of arriving samples make no difference. A full series grows by half and drops trimmed
-samples, so it takes at most about 1.5 times the size of its samples (20 bytes each).
+A sample speaks for the seconds that were really read: from `since` until `at`, and never for time before the previous
+sample. The order and the repetition of arriving samples make no difference. A full series grows by half and drops
+trimmed samples, so it takes at most about 1.5 times the size of its samples (28 bytes each).
 """
 
 from collections.abc import Iterable
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,9 +23,10 @@ class Series:
     Its columns are views, valid until the next `put`, `extend` or `trim`.
     """
 
-    __slots__ = ("_at", "_end", "_first", "_high", "_mean", "_period")
+    __slots__ = ("_at", "_end", "_first", "_high", "_mean", "_period", "_since", "rebuilt")
 
     def __init__(self) -> None:
+        self.rebuilt = 0  # rises with each change other than a sample at the end
         self._first = self._end = 0
         self._allocate(0)
 
@@ -33,8 +35,13 @@ class Series:
 
     @property
     def at(self) -> Times:
-        """The end of each sampling period."""
+        """The end of each sample."""
         return self._at[self._first : self._end]
+
+    @property
+    def since(self) -> Times:
+        """Where the time that each sample speaks for begins; never before the end of the previous sample."""
+        return self._since[self._first : self._end]
 
     @property
     def period(self) -> Values:
@@ -51,52 +58,95 @@ class Series:
         """Highest utilization in percent."""
         return self._high[self._first : self._end]
 
-    def put(self, at: float, period_s: float, mean: float, high: float) -> None:
-        """Adds one sample. Of two at the same time the higher values count, so that neither hides use."""
+    def put(self, at: float, period_s: float, mean: float, high: float, read_s: float | None = None) -> None:
+        """Adds one sample. Of two at the same time the higher values count, so that neither hides use.
+
+        Args:
+            at: its end.
+            period_s: length of the sampling period.
+            mean: percent; NaN: unknown.
+            high: the same.
+            read_s: seconds that were read, up to `at`; None: the whole period.
+        """
         if self._end == len(self._at):
             self._grow()
         n = self._end
+        since = at - (period_s if read_s is None else read_s)
         if n > self._first and at <= self._at[n - 1]:
             k = self._first + int(np.searchsorted(self.at, at))
             if self._at[k] == at:
-                self._period[k] = max(self._period[k], period_s)
-                self._mean[k] = np.fmax(self._mean[k], mean)
-                self._high[k] = np.fmax(self._high[k], high)
+                self._merge(k, since, period_s, mean, high)
                 return
-            for column in (self._at, self._period, self._mean, self._high):
+            self.rebuilt += 1
+            for column in self._columns:
                 column[k + 1 : n + 1] = column[k:n].copy()
+            self._since[k + 1] = max(self._since[k + 1], at)
             n = k
-        self._at[n], self._period[n], self._mean[n], self._high[n] = at, period_s, mean, high
+        if n > self._first:
+            since = max(since, self._at[n - 1])
+        self._at[n], self._since[n] = at, since
+        self._period[n], self._mean[n], self._high[n] = period_s, mean, high
         self._end += 1
 
-    def extend(self, rows: Iterable[tuple[float, float, float, float]]) -> None:
-        """Adds many samples at once: (at, period_s, mean, high) each."""
-        fresh = np.array(list(rows), dtype=np.float64).reshape(-1, 4)
-        held = np.stack([self.at, self.period, self.mean, self.high], axis=1)
-        together = np.concatenate([held, fresh])
-        if not len(together):
+    def _merge(self, k: int, since: float, period_s: float, mean: float, high: float) -> None:
+        before = self._at[k - 1] if k > self._first else -np.inf
+        merged = (
+            min(self._since[k], max(since, before)),
+            max(self._period[k], period_s),
+            np.fmax(self._mean[k], np.float32(mean)),
+            np.fmax(self._high[k], np.float32(high)),
+        )
+        present = (self._since[k], self._period[k], self._mean[k], self._high[k])
+        if not np.array_equal(np.array(merged), np.array(present), equal_nan=True):
+            self.rebuilt += 1
+            self._since[k], self._period[k], self._mean[k], self._high[k] = merged
+
+    def extend(self, rows: Iterable[tuple[float, float, float, float, float | None]]) -> None:
+        """Adds many samples at once: (at, period_s, mean, high, read_s) each, as `put` takes them."""
+        found = list(rows)
+        if not found:
             return
+        fresh = np.array([(at, p if read is None else read, p, m, h) for at, p, m, h, read in found], dtype=np.float64)
+        held = np.stack([self.at, self.at - self.since, self.period, self.mean, self.high], axis=1)
+        together = np.concatenate([held, fresh])
         at, group = np.unique(together[:, 0], return_inverse=True)
-        merged = np.full((len(at), 4), np.nan)
-        for n in (1, 2, 3):
+        merged = np.full((len(at), 5), np.nan)
+        for n in (1, 2, 3, 4):
             np.fmax.at(merged[:, n], group, together[:, n])
+        since = at - merged[:, 1]
+        since[1:] = np.maximum(since[1:], at[:-1])
+        self._first = self._end = 0
         self._allocate(len(at))
-        self._first, self._end = 0, len(at)
-        self._at[: self._end] = at
-        self._period[: self._end], self._mean[: self._end], self._high[: self._end] = merged[:, 1:].T
+        self.append(at, since, merged[:, 2], merged[:, 3], merged[:, 4])
+        self.rebuilt += 1
+
+    def append(self, at: Times, since: Times, period: Any, mean: Any, high: Any) -> None:
+        """Adds samples behind the last one, in order of time, that speak for no time before it."""
+        while self._end + len(at) > len(self._at):
+            self._grow(len(at))
+        new = slice(self._end, self._end + len(at))
+        self._at[new], self._since[new], self._period[new], self._mean[new], self._high[new] = (
+            at, since, period, mean, high,
+        )  # fmt: skip
+        self._end += len(at)
 
     def trim(self, before: float) -> None:
-        """Drops samples older than that."""
-        if len(self) and self._at[self._first] < before:
-            self._first += int(np.searchsorted(self.at, before))
+        """Drops samples older than that, but for the newest of them: it shows whether a gap follows."""
+        if len(self) > 1 and self._at[self._first + 1] < before:
+            self._first += int(np.searchsorted(self.at, before)) - 1
 
-    def _grow(self) -> None:
-        n, (at, period, mean, high) = len(self), (self.at, self.period, self.mean, self.high)
-        self._allocate(n)
-        self._at[:n], self._period[:n], self._mean[:n], self._high[:n] = at, period, mean, high
+    @property
+    def _columns(self) -> tuple[Any, ...]:
+        return (self._at, self._since, self._period, self._mean, self._high)
+
+    def _grow(self, more: int = 0) -> None:
+        n, held = len(self), (self.at, self.since, self.period, self.mean, self.high)
+        self._allocate(n + more)
+        for column, values in zip(self._columns, held, strict=True):
+            column[:n] = values
         self._first, self._end = 0, n
 
     def _allocate(self, live: int) -> None:
         size = live + live // 2 + _SPARE
-        self._at = np.empty(size, np.float64)
+        self._at, self._since = np.empty(size, np.float64), np.empty(size, np.float64)
         self._period, self._mean, self._high = (np.empty(size, np.float32) for _ in range(3))

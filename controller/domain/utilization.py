@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from controller.domain.mean_series import MeanSeries
 from controller.domain.series import Series
 
 Judgement: TypeAlias = Literal["idle", "busy", "unknown"]
@@ -19,22 +20,24 @@ class GpuUse:
 
 
 @dataclass(frozen=True, slots=True)
-class RequestsSeen:
-    """The most requests that one rank had at once in its newest sampling period; None: unknown."""
-
-    at: float
-    period_s: float
-    requests: int | None
-
-
-@dataclass(frozen=True, slots=True)
 class InstanceUse:
-    """How one epoch of an instance uses its GPUs. `running_since` None: it is not running yet."""
+    """How one epoch of an instance uses its GPUs.
+
+    Attributes:
+        phase: of the instance.
+        running_since: None: it is not running yet.
+        gpus: its claimed GPUs.
+        requests: of each rank that reports any: `high` is the most requests at once, `mean` the number that came.
+        mean: the mean of all GPUs, as kept from look to look; None: it is computed anew.
+        leapt_s: by how much the database's clock has leapt forward since `running_since`: time that did not pass.
+    """
 
     phase: str
     running_since: float | None
     gpus: tuple[GpuUse, ...]
-    requests: tuple[RequestsSeen, ...] = ()  # of each rank
+    requests: tuple[Series, ...] = ()
+    mean: MeanSeries | None = None
+    leapt_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +45,7 @@ class Verdict:
     """Idle, busy or unknown, with its reason.
 
     Attributes:
-        low_since: since when all known samples are low.
+        low_since: since when everything was read and low; never before the end of a gap.
         due_at: when it will be idle if its samples stay low.
     """
 

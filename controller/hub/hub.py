@@ -9,6 +9,7 @@ from typing import Final
 
 import structlog
 from aiohttp import web
+from prometheus_client import CollectorRegistry
 
 from controller.hub import agreement, handshake
 from controller.hub.agreement import NoCommonProtocolError
@@ -24,6 +25,7 @@ from controller.hub.validate import MalformedMessageError
 from controller.runtime.clock import Clock
 from controller.runtime.database import DATABASE_ERRORS
 from controller.runtime.log_limit import LogLimit
+from controller.runtime.metrics import HubMetrics
 from controller.store.core.database import Database
 from controller.store.telemetry.partition_maintenance import PartitionMaintenance
 from controller.store.telemetry.partitions import SampleRetention
@@ -51,6 +53,7 @@ class Hub:
         secrets: the values of secrets by name; unknown names are absent.
         sample_s: the agents' sampling period, in seconds.
         keep: how long samples are kept.
+        metrics: what is counted; None: nothing.
         serves: called with each request that carried a valid credential; False where too many are served.
         spoken: the protocols that it offers to agents.
     """
@@ -64,6 +67,7 @@ class Hub:
         secrets: Secrets,
         sample_s: float,
         keep: SampleRetention,
+        metrics: HubMetrics | None = None,
         serves: Callable[[web.Request], bool] = lambda _request: True,
         spoken: Protocols = SPOKEN,
     ) -> None:
@@ -74,7 +78,8 @@ class Hub:
         self._dispatcher = CommandDispatcher(database, clock, self._sessions, secrets)
         self._reports = ReportWriter(database, clock, self._dispatcher.wake)
         self._partitions = PartitionMaintenance(database, keep)
-        self._samples = SampleWriter(database, clock, self._partitions)
+        metrics = metrics or HubMetrics(CollectorRegistry())
+        self._samples = SampleWriter(database, clock, self._partitions, metrics)
         self._sample_s = sample_s
         self._serves = serves
         self._spoken = spoken
@@ -86,6 +91,7 @@ class Hub:
             samples=self._samples,
             liveness=self._liveness,
             superseded=self._superseded,
+            metrics=metrics,
         )
         self._log = log.bind(controller=instance_id)
         self._refused_logged = LogLimit()

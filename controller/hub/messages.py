@@ -13,6 +13,7 @@ from controller.hub.session import Session
 from controller.hub.validate import AgentMessage, MalformedMessageError
 from controller.runtime.clock import Clock
 from controller.runtime.database import DATABASE_ERRORS
+from controller.runtime.metrics import HubMetrics
 from controller.store.core.database import Database
 from schemas.wire import (
     CommandResult,
@@ -53,6 +54,7 @@ class MessageHandler:
         samples: SampleWriter,
         liveness: Liveness,
         superseded: Callable[[Session], None],
+        metrics: HubMetrics,
     ) -> None:
         self._database = database
         self._clock = clock
@@ -60,6 +62,7 @@ class MessageHandler:
         self._samples = samples
         self._liveness = liveness
         self._superseded = superseded
+        self._metrics = metrics
 
     async def read_all(self, session: Session) -> None:
         """Handles messages until the connection ends."""
@@ -69,6 +72,7 @@ class MessageHandler:
                 if message is None:
                     return
                 self._liveness.heard(session)
+                self._metrics.doubted(session.doubts.impossible, len(session.doubts.dropped))
                 await self._handle(session, message)
             except MalformedMessageError as error:
                 await handshake.record_malformed(self._database, session.worker_id, session.name, error)

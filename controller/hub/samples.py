@@ -4,15 +4,23 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
+import asyncpg
 import structlog
 
 from controller.hub.session import Session
 from controller.hub.write_queue import WriteQueue
 from controller.runtime.clock import Clock
 from controller.runtime.database import DATABASE_ERRORS
+from controller.runtime.metrics import HubMetrics
 from controller.store.core.database import Database
 from controller.store.telemetry.partition_maintenance import PartitionMaintenance
-from controller.store.telemetry.samples import NoPartitionError, SamplesWritten, SessionSamples, write_samples
+from controller.store.telemetry.samples import (
+    NoPartitionError,
+    SamplesWritten,
+    SessionSamples,
+    record_dropped,
+    write_samples,
+)
 from schemas.wire import SamplePeriod, Samples, SamplesAck
 
 log = structlog.get_logger(__name__)
@@ -21,6 +29,12 @@ GATHER_S: Final = 0.5
 BATCH: Final = 20_000  # readings of GPUs and processes in one transaction
 MAX_UNWRITTEN: Final = 50_000  # of one agent, which sends at most a few hundred KiB before an acknowledgement
 
+RECORD_EVERY_S: Final = 30.0
+
+# The value is at fault, not the database. A later attempt would fail in the same way.
+UNTAKEABLE: Final[tuple[type[Exception], ...]] = (
+    asyncpg.DataError, asyncpg.IntegrityConstraintViolationError, ValueError, TypeError, OverflowError,
+)  # fmt: skip
 _RETRIED: Final[tuple[type[Exception], ...]] = (*DATABASE_ERRORS, NoPartitionError)
 
 
@@ -30,10 +44,16 @@ class _Unwritten:
 
     session: Session
     periods: dict[int, SamplePeriod] = field(default_factory=dict)
+    dropped: dict[int, str] = field(default_factory=dict)  # periods that cannot be taken, with the reason
     size: int = 0
 
     def __len__(self) -> int:
-        return self.size
+        return self.size + len(self.dropped)
+
+    def drop(self, seq: int, reason: str) -> None:
+        if self.periods.pop(seq, None) is not None:
+            self.size -= 1  # the rest of it is small
+        self.dropped[seq] = reason
 
     def add(self, period: SamplePeriod) -> None:
         if period.seq not in self.periods:
@@ -44,6 +64,8 @@ class _Unwritten:
 def _merge(older: _Unwritten, newer: _Unwritten) -> None:
     for period in newer.periods.values():
         older.add(period)
+    for seq, reason in newer.dropped.items():
+        older.drop(seq, reason)
 
 
 class SampleWriter:
@@ -53,12 +75,15 @@ class SampleWriter:
         database: to write to.
         clock: time.
         partitions: creates the partitions of samples.
+        metrics: what is counted.
     """
 
-    def __init__(self, database: Database, clock: Clock, partitions: PartitionMaintenance) -> None:
+    def __init__(self, database: Database, clock: Clock, partitions: PartitionMaintenance, metrics: HubMetrics) -> None:
         self._database = database
         self._clock = clock
         self._partitions = partitions
+        self._metrics = metrics
+        self._recorded_s: dict[Session, float] = {}  # when a dropped period was last recorded
         self._queue = WriteQueue(clock, _Unwritten, _merge, keep_ended=False)
 
     def take(self, session: Session, samples: Samples) -> None:
@@ -67,6 +92,8 @@ class SampleWriter:
         unwritten = self._queue.entry(session)
         for period in samples.periods:
             unwritten.add(period)
+        for seq, reason in session.doubts.dropped.items():
+            unwritten.drop(seq, reason)
         if unwritten.size > MAX_UNWRITTEN:
             self.closed(session)
             session.cut("too many unwritten samples; send them again, fewer at a time")
@@ -76,6 +103,7 @@ class SampleWriter:
     def closed(self, session: Session) -> None:
         """Drops unwritten samples: the agent sends them again on its next connection."""
         self._queue.drop(session)
+        self._recorded_s.pop(session, None)
 
     async def run(self) -> None:
         """Writes until cancelled."""
@@ -83,15 +111,50 @@ class SampleWriter:
         await self._queue.run("samples", self._write, batch_size=BATCH, gather_s=GATHER_S, retried=_RETRIED)
 
     async def _write(self, batch: list[_Unwritten]) -> None:
+        """Writes a batch. Where the database refuses a value, each period is tried by itself."""
+        try:
+            written = await self._store(batch)
+        except UNTAKEABLE as error:
+            log.warning("samples refused by the database", error=str(error), connections=len(batch))
+            for unwritten in batch:
+                await self._try_each(unwritten)
+            written = await self._store(batch)
+        if written.too_old:
+            log.info("samples dropped: older than the retention", rows=written.too_old)
+        for unwritten in batch:
+            await self._record_dropped(unwritten)
+        _acknowledge(batch, written)
+
+    async def _store(self, batch: list[_Unwritten]) -> SamplesWritten:
         try:
             async with self._database.transaction() as connection:
-                written = await write_samples(connection, [_of_session(u) for u in batch], self._clock.monotonic)
+                return await write_samples(connection, [_of_session(u) for u in batch], self._clock.monotonic)
         except NoPartitionError:
             self._partitions.wake()
             raise
-        if written.too_old:
-            log.info("samples dropped: older than the retention", rows=written.too_old)
-        _acknowledge(batch, written)
+
+    async def _try_each(self, unwritten: _Unwritten) -> None:
+        """Drops the periods that the database refuses. Those that it takes are written by this, in order."""
+        for seq in sorted(unwritten.periods):
+            one = _Unwritten(unwritten.session, {seq: unwritten.periods[seq]})
+            try:
+                await self._store([one])
+            except UNTAKEABLE as error:
+                unwritten.drop(seq, f"the database refuses it: {error}")
+                self._metrics.doubted(0, 1)
+
+    async def _record_dropped(self, unwritten: _Unwritten) -> None:
+        """Shows on the worker that periods were dropped; not with each message."""
+        if not unwritten.dropped:
+            return
+        session, now_s = unwritten.session, self._clock.monotonic()
+        if now_s - self._recorded_s.get(session, -RECORD_EVERY_S) < RECORD_EVERY_S:
+            return
+        seq, reason = max(unwritten.dropped.items())
+        log.warning("sampling period dropped", worker=session.name, seq=seq, reason=reason)
+        async with self._database.transaction() as connection:
+            await record_dropped(connection, session.worker_id, session.number, f"period {seq}: {reason}")
+        self._recorded_s[session] = now_s
 
 
 def _of_session(unwritten: _Unwritten) -> SessionSamples:
@@ -106,5 +169,5 @@ def _acknowledge(batch: Iterable[_Unwritten], written: SamplesWritten) -> None:
         session = unwritten.session
         if (session.worker_id, session.number) not in written.held:
             session.cut("a newer connection of this worker has taken over")
-        elif unwritten.periods:
-            session.send(SamplesAck(seq=max(unwritten.periods)))
+        elif unwritten.periods or unwritten.dropped:
+            session.send(SamplesAck(seq=max([*unwritten.periods, *unwritten.dropped])))

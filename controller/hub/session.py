@@ -9,6 +9,7 @@ import structlog
 from aiohttp import ClientConnectionResetError, WSMsgType, web
 
 from controller.hub.older_agents import Outgoing, for_agent
+from controller.hub.readings import Doubts
 from controller.hub.validate import AgentMessage, MalformedMessageError, parse_message
 from schemas.wire import HIGHEST_PROTOCOL, DeviceFacts, Rejected, encode
 
@@ -36,6 +37,7 @@ class Session:
         ours: the controller ended it for its own reasons, so its end says nothing about the agent.
         unanswered: ids of commands sent here and not answered, with the time of sending (monotonic).
         strays: processes without claims that were sent a stop, with the time of sending (monotonic).
+        doubts: what of the last message was left out.
         gpus: GPUs as last written, so that an equal heartbeat costs no write; None: unreadable.
         held_elsewhere: reported GPUs that belong to another worker; rechecked from `recheck_at` on.
     """
@@ -64,6 +66,7 @@ class Session:
         self.clean = False
         self.ours = False
         self.unanswered: dict[int, float] = {}
+        self.doubts = Doubts()
         self.strays: dict[tuple[str, int, int], float] = {}
         self.gpus = gpus
         self.held_elsewhere: frozenset[str] = frozenset()
@@ -138,7 +141,8 @@ class Session:
             self.cut(f"no message arrived for {SILENCE_LIMIT_S:g} s")
             return None
         if message.type is WSMsgType.TEXT:
-            return parse_message(message.data)
+            self.doubts = Doubts()
+            return parse_message(message.data, self.doubts)
         if message.type is WSMsgType.BINARY:
             raise MalformedMessageError("message: must be JSON text, got binary data")
         return None

@@ -1,5 +1,6 @@
 """Parses agents' messages and refuses values that the database could not hold. Pure; one message at a time."""
 
+import json
 import math
 import re
 from collections.abc import Sized
@@ -8,6 +9,7 @@ from typing import Any, Final
 import orjson
 from pydantic import ValidationError
 
+from controller.hub.readings import Doubts, first_problem, forgiven, possible_gpu, takeable
 from schemas.wire import (
     CommandResult,
     DeviceFacts,
@@ -33,6 +35,7 @@ MAX_PERIODS: Final = 10_000
 _MAX_SECONDS: Final = 1e10
 _MIN_PERIOD_S: Final = 0.5
 _MAX_PERIOD_S: Final = 120.0
+_MAX_STOP_S: Final = 60.0  # a period may end late, but nothing is read for so long without a stop
 _AHEAD_S: Final = 1.0  # a period may end a moment after the message's own time
 _MAX_INT: Final = 2**31 - 1
 _MAX_BIGINT: Final = 2**62
@@ -49,25 +52,44 @@ class MalformedMessageError(ValueError):
     """The message violates the protocol; the text names the field and says why."""
 
 
-def parse_message(raw: str) -> AgentMessage:
-    """Parses one message.
+def parse_message(raw: str, doubts: Doubts | None = None) -> AgentMessage:
+    """Parses one message. Impossible readings and periods that cannot be taken are left out, and noted in `doubts`.
 
     Raises:
         MalformedMessageError: it violates the protocol, or a value is out of bounds.
     """
+    doubts = doubts if doubts is not None else Doubts()
+    message = _possible(_parsed(raw, doubts), doubts)
+    _check(message)
+    return message
+
+
+def _parsed(raw: str, doubts: Doubts) -> AgentMessage:
     try:
+        return _validated(raw)
+    except MalformedMessageError:
+        try:
+            sent = json.loads(raw)  # takes NaN, too
+        except (ValueError, RecursionError):
+            sent = None
+        if not isinstance(sent, dict) or (kept := forgiven(sent, doubts)) == sent:
+            raise
+        return _validated(kept)
+
+
+def _validated(raw: str | dict[str, Any]) -> AgentMessage:
+    try:
+        if isinstance(raw, dict):
+            message = agent_message.validate_python(_without_nul(raw), strict=False)
         # PostgreSQL's text cannot hold NUL, but an engine's output can.
-        if "\\u0000" in raw:
+        elif "\\u0000" in raw:
             message = agent_message.validate_python(_without_nul(orjson.loads(raw)), strict=False)
         else:
             message = agent_message.validate_json(raw)
     except orjson.JSONDecodeError as error:
         raise MalformedMessageError(f"not JSON: {error}") from error
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        field = ".".join(str(part) for part in first["loc"]) or "message"
-        raise MalformedMessageError(f"{field}: {first['msg']}") from error
-    _check(message)
+        raise MalformedMessageError(first_problem(error)) from error
     return message  # type: ignore[no-any-return]  # the adapter is typed Any; it yields one of the union
 
 
@@ -88,6 +110,24 @@ def proxy_address(hello: Hello, peer: str | None) -> str:
         field = "advertise" if hello.advertise is not None else "proxy_port"
         raise MalformedMessageError(f"{field}: must be HOST:PORT, such as gpu-1.example:7070, got {address!r}")
     return address
+
+
+def _possible(message: AgentMessage, doubts: Doubts) -> AgentMessage:
+    match message:
+        case Heartbeat(gpus=gpus) if gpus is not None:
+            return message.model_copy(update={"gpus": tuple(possible_gpu(gpu, doubts) for gpu in gpus)})
+        case Hello(inventory=inventory) | InventoryChanged(inventory=inventory) if inventory.gpus is not None:
+            gpus = tuple(possible_gpu(gpu, doubts) for gpu in inventory.gpus)
+            return message.model_copy(update={"inventory": inventory.model_copy(update={"gpus": gpus})})
+        case Samples():
+            _sent(message.sent_s)
+
+            def check(period: SamplePeriod) -> None:
+                _period(period, message.sent_s)
+
+            return message.model_copy(update={"periods": takeable(message.periods, check, doubts)})
+        case _:
+            return message
 
 
 def _without_nul(value: Any) -> Any:
@@ -182,14 +222,17 @@ def _sent(sent_s: float | None) -> None:
 def _samples(samples: Samples) -> None:
     _sent(samples.sent_s)
     _bounded("periods", samples.periods, MAX_PERIODS)
-    for period in samples.periods:
-        _number("periods.seq", period.seq, _MAX_BIGINT)
-        _between("periods.sampled_s", period.sampled_s, 0, samples.sent_s + _AHEAD_S)
-        _between("periods.period_s", period.period_s, _MIN_PERIOD_S, _MAX_PERIOD_S)
-        _period_gpus(period)
-        _bounded("periods.processes", period.processes, MAX_PROCESSES)
-        for process in period.processes:
-            _process_sample(process)
+
+
+def _period(period: SamplePeriod, sent_s: float) -> None:
+    _number("periods.seq", period.seq, _MAX_BIGINT)
+    _between("periods.sampled_s", period.sampled_s, 0, sent_s + _AHEAD_S)
+    _between("periods.period_s", period.period_s, _MIN_PERIOD_S, _MAX_PERIOD_S)
+    _between("periods.read_s", period.read_s or 0.0, 0, _MAX_PERIOD_S + _MAX_STOP_S)
+    _period_gpus(period)
+    _bounded("periods.processes", period.processes, MAX_PROCESSES)
+    for process in period.processes:
+        _process_sample(process)
 
 
 def _period_gpus(period: SamplePeriod) -> None:

@@ -18,7 +18,7 @@ from controller.domain.placement import Ask, Need, Placed, Unplaced
 from controller.leader.inventory_cache import InventoryCache
 from controller.leader.revision_asks import RevisionAsks
 from controller.runtime.clock import Clock
-from controller.scheduling.admission.admit import RESERVE_AFTER_S, admit, may_reserve
+from controller.scheduling.admission.admit import DEFAULT_RESERVE, ReserveTimes, admit, may_reserve
 from controller.scheduling.inventory.capacity import Inventory
 from controller.store.placement.commit import PlacedStart
 from schemas.api.explain import Explain
@@ -42,11 +42,19 @@ class PlacementMetrics(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StillPending:
-    """An instance that does not fit now, with the reason. `victims`: the holders that it preempts."""
+    """An instance that does not fit now, with the reason.
+
+    Attributes:
+        waiting: the instance.
+        decision: the reason.
+        victims: the holders that it preempts.
+        awaits_servers: capacity is reserved for it that servers hold, so its time for that runs.
+    """
 
     waiting: PendingRow
     decision: Unplaced
     victims: tuple[Holder, ...] = ()
+    awaits_servers: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +69,9 @@ class NewInstance:
 class PlacementPasses:
     """Lives as long as one term."""
 
-    def __init__(self, *, clock: Clock, metrics: PlacementMetrics, reserve_after_s: float = RESERVE_AFTER_S) -> None:
+    def __init__(self, *, clock: Clock, metrics: PlacementMetrics, reserve: ReserveTimes = DEFAULT_RESERVE) -> None:
         self._clock = clock
-        self._reserve_after_s = reserve_after_s
+        self._reserve = reserve
         self._metrics = metrics
         self._cache = InventoryCache()
         self._revisions = RevisionAsks()
@@ -138,7 +146,7 @@ class PlacementPasses:
 
     def needs_holders(self, waiting: Iterable[PendingRow]) -> bool:
         """Whether any of them may preempt or get a reservation if it does not fit. Holders must be read for that."""
-        return any(may_reserve(one, self._reserve_after_s) for one in waiting)
+        return any(may_reserve(one, self._reserve.after_s) for one in waiting)
 
     def decide(
         self,
@@ -162,7 +170,7 @@ class PlacementPasses:
             self.inventory,
             self._pending(waiting, impossible),
             holders,
-            reserve_after_s=self._reserve_after_s,
+            reserve=self._reserve,
             reserved=self._asks(reserved),
             max_preemptions=_MAX_PREEMPTIONS,
         )
@@ -172,7 +180,7 @@ class PlacementPasses:
                 if isinstance(admission.decision, Placed):
                     yield self._start(one, admission.decision)
                 else:
-                    yield StillPending(one, admission.decision, admission.victims)
+                    yield StillPending(one, admission.decision, admission.victims, admission.awaits_servers)
         yield from impossible
 
     def _pending(self, waiting: Iterable[PendingRow], impossible: list[StillPending]) -> Iterator[PendingInstance]:

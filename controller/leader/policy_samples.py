@@ -10,9 +10,10 @@ from math import nan
 from typing import Final, TypeAlias
 
 from controller.decide.policies.actions import is_judged
+from controller.domain.mean_series import MeanSeries
 from controller.domain.policies import GpuClaim, PolicyFacts, WatchedInstance
 from controller.domain.series import Series
-from controller.domain.utilization import GpuUse, InstanceUse, RequestsSeen
+from controller.domain.utilization import GpuUse, InstanceUse
 from controller.store.telemetry.sample_reads import ProcessReading, Sample
 
 _MARGIN_S: Final = 300.0  # beyond the window: the time covered by its oldest sample, and the delay of a look
@@ -22,12 +23,18 @@ Watched: TypeAlias = tuple[str, str]  # deployment's uid, instance
 
 
 class Telemetry:
-    """Series of GPUs and of instances on shared GPUs, and the latest reports of requests. Not thread-safe."""
+    """Series of GPUs, of instances on shared GPUs, and of requests. Not thread-safe.
+
+    Attributes:
+        leaps: of the database's clock, forward: (the time after it, its seconds).
+    """
 
     def __init__(self) -> None:
         self._gpus: dict[str, Series] = {}
         self._own: dict[Hold, Series] = {}
-        self._requests: dict[tuple[str, int], dict[int, RequestsSeen]] = {}
+        self.leaps: list[tuple[float, float]] = []
+        self._requests: dict[tuple[str, int], dict[int, Series]] = {}  # by instance and epoch, by rank
+        self._means: dict[tuple[str, int], MeanSeries] = {}
         self._holds: dict[str, dict[Hold, float]] = {}  # by deployment; seconds of history that each needs
         self._watchers: defaultdict[str, dict[Hold, str]] = defaultdict(
             dict
@@ -36,7 +43,7 @@ class Telemetry:
 
     @property
     def samples(self) -> int:
-        """Number of samples in memory."""
+        """Number of samples of utilization in memory."""
         return sum(len(s) for s in (*self._gpus.values(), *self._own.values()))
 
     def watch(self, facts: PolicyFacts) -> None:
@@ -66,6 +73,7 @@ class Telemetry:
         self._own.pop(hold, None)
         self._loaded.pop(hold, None)
         self._requests.pop((instance, epoch), None)
+        self._means.pop((instance, epoch), None)
         self._watchers[gpu].pop(hold, None)
         if not self._watchers[gpu]:
             del self._watchers[gpu]
@@ -81,7 +89,7 @@ class Telemetry:
         for gpu, found in groupby(samples, key=lambda s: s.device):
             rows = list(found)
             if gpu in self._gpus:
-                self._gpus[gpu].extend((s.at, s.period_s, s.mean, s.max) for s in rows)
+                self._gpus[gpu].extend((s.at, s.period_s, s.mean, s.max, s.read_s) for s in rows)
                 for sample in rows:
                     self._put_processes(sample)
         for gpu in gpus:
@@ -95,13 +103,15 @@ class Telemetry:
             series = self._gpus.get(sample.device)
             if series is None:
                 continue
-            series.put(sample.at, sample.period_s, sample.mean, sample.max)
+            series.put(sample.at, sample.period_s, sample.mean, sample.max, sample.read_s)
             self._put_processes(sample)
             watchers = self._watchers[sample.device]
             keep_s = max(self._holds[uid][hold] for hold, uid in watchers.items())
             series.trim(sample.at - keep_s)
             for hold, uid in watchers.items():
                 self._own[hold].trim(sample.at - keep_s)
+                for ranks in self._requests[hold[:2]].values():
+                    ranks.trim(sample.at - keep_s)
                 concerned.add((uid, hold[0]))
         return concerned
 
@@ -111,20 +121,26 @@ class Telemetry:
             if own is not None:
                 mean = nan if process.mean is None else process.mean
                 high = nan if process.max is None else process.max
-                own.put(sample.at, sample.period_s, mean, high)
+                own.put(sample.at, sample.period_s, mean, high, sample.read_s)
                 self._put_requests(sample, process)
 
     def _put_requests(self, sample: Sample, process: ProcessReading) -> None:
         ranks = self._requests[process.instance, process.epoch]
-        before = ranks.get(process.rank)
-        if before is None or sample.at > before.at:
-            ranks[process.rank] = RequestsSeen(sample.at, sample.period_s, process.requests)
+        most = nan if process.requests is None else process.requests
+        arrived = nan if process.arrived is None else process.arrived
+        ranks.setdefault(process.rank, Series()).put(sample.at, sample.period_s, arrived, most, sample.read_s)
 
     def use_of(self, instance: WatchedInstance) -> InstanceUse:
         """How this epoch uses its GPUs, by all samples in memory."""
         gpus = tuple(self._gpu_use(instance, claim) for claim in instance.claims)
-        ranks = self._requests.get((instance.id, instance.epoch), {})
-        return InstanceUse(instance.phase, instance.running_since, gpus, tuple(ranks.values()))
+        key = (instance.id, instance.epoch)
+        sources = tuple(gpu.series for gpu in gpus)
+        mean = self._means.get(key)
+        if mean is None or mean.sources != sources:
+            mean = self._means[key] = MeanSeries(sources)
+        leapt_s = sum(seconds for at, seconds in self.leaps if at > (instance.running_since or at))
+        ranks = tuple(self._requests.get(key, {}).values())
+        return InstanceUse(instance.phase, instance.running_since, gpus, ranks, mean, leapt_s)
 
     def _gpu_use(self, instance: WatchedInstance, claim: GpuClaim) -> GpuUse:
         """A whole GPU is judged by the GPU's samples; a shared one by the instance's own processes on it."""

@@ -5,6 +5,7 @@ from the stored one is a step made, which reads and judges everything anew.
 """
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from controller.decide.policies.actions import is_judged, judge_again
 from controller.domain.policies import EffectivePolicy, PolicyFacts, WatchedInstance
 from controller.domain.utilization import InstanceUse
 from controller.leader.policy_samples import Telemetry, Watched
-from controller.runtime.clock import Clock
+from controller.runtime.clock import JUMP_S, Clock
 from controller.runtime.database import DATABASE_ERRORS
 from controller.store.core.database import Database
 from controller.store.policies.observe import read_clock
@@ -25,6 +26,7 @@ from schemas.wire import SAMPLE_S
 
 log = structlog.get_logger(__name__)
 
+_MAX_LEAPS: Final = 100
 _POLL_S: Final = 0.5
 _SILENT_S: Final = 30.0  # an instance without new samples is judged this often: its coverage shrinks
 _MAX_PAST: Final = 50_000  # past samples read in one step, about: parsing them blocks the event loop
@@ -52,13 +54,23 @@ class PolicyWatch:
         database: where samples are read.
         metrics: what is counted.
         sample_s: the agents' sampling period.
+        monotonic: seconds that never leap, to tell leaps of the database's clock.
     """
 
-    def __init__(self, database: Database, metrics: PolicyMetrics, *, sample_s: float = SAMPLE_S) -> None:
+    def __init__(
+        self,
+        database: Database,
+        metrics: PolicyMetrics,
+        *,
+        sample_s: float = SAMPLE_S,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._database = database
         self._metrics = metrics
         self._max_past_s = _MAX_PAST * sample_s  # GPUs times seconds
         self._telemetry = Telemetry()
+        self._monotonic = monotonic
+        self._clocks: tuple[float, float] | None = None  # the database's and ours, after the last look
         # One reader at a time: a look with a newer snapshot than a step's would skip GPUs that it begins to watch.
         self._reading = asyncio.Lock()
         self._horizon: str | None = None
@@ -79,10 +91,28 @@ class PolicyWatch:
     async def look(self) -> set[str]:
         """Takes in new samples; returns the deployments that need a step because of them, or of silence."""
         async with self.reading() as connection:
+            before = self._monotonic()
             now = await read_clock(connection)
+        self._compare_clocks(now, before)
         silent = {w for w, at in self._judged_at.items() if not 0 <= now - at < _SILENT_S}
         concerned, self._concerned = self._concerned | silent, set()
         return self.judge(concerned, now)
+
+    def _compare_clocks(self, now: float, before: float) -> None:
+        """Notes a leap of the database's clock: what it leapt over was not lived through.
+
+        Args:
+            now: the database's clock, read after `before`.
+            before: ours.
+        """
+        after = self._monotonic()
+        if self._clocks is not None:
+            passed_s = after - self._clocks[1]  # at most
+            leapt_s = now - self._clocks[0] - passed_s
+            if leapt_s > JUMP_S:
+                log.warning("the database's clock has leapt forward", seconds=round(leapt_s))
+                self._telemetry.leaps = [*self._telemetry.leaps[-_MAX_LEAPS:], (now, leapt_s)]
+        self._clocks = (now, before)
 
     def judge(self, concerned: Iterable[Watched], now: float) -> set[str]:
         """Judges these instances; returns the deployments with a verdict that differs from the stored one."""

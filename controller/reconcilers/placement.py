@@ -178,7 +178,10 @@ class PlacementReconciler:
         changed = [
             one
             for one in unplaced
-            if one.victims or one.waiting.phase != "pending" or one.waiting.message != one.decision.explain.message
+            if one.victims
+            or one.waiting.phase != "pending"
+            or one.waiting.message != one.decision.explain.message
+            or (one.awaits_servers and one.waiting.reserved_s is None)
         ]
         for batch in _batches(changed, _MAX_EXPLAINED):
             await self._explain_batch(batch)
@@ -198,7 +201,8 @@ class PlacementReconciler:
                 victims_of = await preempt_victims(connection, preemptions) if preemptions else victims_of
             except LostGuardError as lost:
                 raise StaleError(str(lost)) from lost
-            await store_explanations(connection, explained, victims_of)
+            awaiting = {one.waiting.id for one in unplaced if one.awaits_servers}
+            await store_explanations(connection, explained, victims_of, awaiting)
         self._changed.update(victims_of, (one.waiting.deployment_uid for one in unplaced))
 
 

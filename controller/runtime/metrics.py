@@ -128,3 +128,28 @@ class Metrics:
     def judged(self, verdict: str) -> None:
         """A utilization policy judged an instance `idle`, `busy` or `unknown`."""
         self._evaluations.labels(verdict).inc()
+
+
+class HubMetrics:
+    """Counters of what agents send and cannot be taken.
+
+    Args:
+        registry: as of `Metrics`.
+    """
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._impossible = Counter(
+            "gpuward_impossible_readings_total",
+            "Readings of GPUs and engines that cannot be, such as a utilization of 101 %. They are unknown.",
+            registry=registry,
+        )
+        self._dropped = Counter(
+            "gpuward_sampling_periods_dropped_total",
+            "Sampling periods of agents that could not be taken and are lost.",
+            registry=registry,
+        )
+
+    def doubted(self, impossible: int, dropped: int) -> None:
+        """A message had so many impossible readings, and so many sampling periods that could not be taken."""
+        self._impossible.inc(impossible)
+        self._dropped.inc(dropped)

@@ -9,6 +9,7 @@ from fields import default_of, described, limits_of, type_of
 from schemas.manifest.deployment import DeploymentManifest, Probe, SecretRef
 from schemas.manifest.policy import PolicyManifest, UtilizationPolicy, Webhook
 from schemas.manifest.resources import Parallel, Placement, Resources
+from schemas.manifest.serving import ServingLimits
 from schemas.simulated import SimulatedGpu, SimulatedHosts, SimulatedReserve, SimulatedWorker
 from tables import code, one_line, sentence, table
 
@@ -33,6 +34,7 @@ SECTIONS: Final[tuple[tuple[str, type[BaseModel]], ...]] = (
     ("Resources", Resources),
     ("Parallel", Parallel),
     ("Placement", Placement),
+    ("ServingLimits", ServingLimits),
     ("UtilizationPolicy object", PolicyManifest),
     ("UtilizationPolicy", UtilizationPolicy),
     ("Webhook", Webhook),

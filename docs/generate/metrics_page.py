@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from controller.api.resources.metrics import figures_text
-from controller.runtime.metrics import Metrics
+from controller.runtime.metrics import HubMetrics, Metrics
 from controller.store.views.metrics import Figures
 from tables import code, sentence, table, words
 
@@ -71,6 +71,7 @@ def metrics() -> list[MetricFacts]:
 def _counted() -> Iterator[MetricFacts]:
     registry = _Listing()
     Metrics(registry)
+    HubMetrics(registry)
     for collector in registry.collectors:
         (family,) = collector.describe()
         suffix = "_total" if family.type == "counter" else ""

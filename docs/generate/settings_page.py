@@ -33,6 +33,8 @@ MEANINGS: Final[Mapping[str, Mapping[str, str]]] = {
         "unreachable_after_s": "Seconds of silence after which a connected worker is `unreachable`",
         "lost_after_s": "Seconds of silence after which a worker is `lost` and its instances are replaced",
         "reserve_after_s": "Seconds after which capacity is reserved for a pending instance",
+        "reserve_for_s": "Longest time in seconds for which capacity is reserved that servers hold; then the next "
+        "pending instance has its turn",
         "relocations_at_once": "Instances that are relocated at the same time",
         "audit_every_s": "Seconds between two checks of the ledger's invariants",
         "keep_events_days": "Days for which events are kept",

@@ -11,9 +11,13 @@ MAX_DEMANDS = 100
 
 
 class DefragBody(Strict):
-    """Body of `POST /defrag`. Pending instances are always considered first, then those of `manifests`."""
+    """Body of `POST /defrag`. Pending instances are always considered first, then those of `manifests`.
+
+    An instance of a higher priority than those that shall fit is relocated only with `any_priority`.
+    """
 
     apply: bool = False
+    any_priority: bool = False
     manifests: Annotated[list[dict[str, Any]], Field(max_length=MAX_DEMANDS)] = []
 
 

@@ -10,6 +10,7 @@ from schemas.base import Strict
 from schemas.fields import Name, ScalarText, Text, Whole
 from schemas.manifest.policy import NO_POLICY, UtilizationPolicy
 from schemas.manifest.resources import Parallel, Placement, Resources
+from schemas.manifest.serving import ServingLimits
 from schemas.quantities import Seconds
 
 MAX_REPLICAS: Final = 100_000
@@ -123,7 +124,16 @@ class DeploymentSpec(Strict):
         default=False,
         description="Allow preemption: if nothing is free, drain and requeue instances of lower priority.",
     )
-    movable: bool = Field(default=True, description="Allow `gpuward defrag` to relocate running instances.")
+    movable: bool = Field(
+        default=True,
+        description="Allow `gpuward defrag` to relocate running instances. "
+        "Where `false`, they are preempted last among those of their priority.",
+    )
+    minimum_runtime: Seconds = Field(
+        0.0,
+        description="Time that an instance runs from its start before it may be preempted or relocated. "
+        "Drains, stops and policies do not wait for it.",
+    )
     update: Literal["recreate", "rolling"] = Field(
         "recreate",
         description="How a new revision replaces instances. `recreate`: stop each old instance before its "
@@ -135,6 +145,7 @@ class DeploymentSpec(Strict):
     resources: Resources = Field(Resources(), description="GPUs, memory and CPU cores that one instance claims.")
     parallel: Parallel = Field(Parallel(), description="How the model is split over the GPUs of one instance.")
     placement: Placement = Field(Placement(), description="Where instances may be placed.")
+    serving: ServingLimits = Field(ServingLimits(), description="How requests to the model are served.")
     utilization_policy: UtilizationPolicy | Name | None = Field(
         None,
         description="The utilization policy: inline, or the name of one. Absent: the default policy, if there is one. "
@@ -201,7 +212,9 @@ class DeploymentSpec(Strict):
 
 
 # A change of these fields keeps running instances as they are. Any other change makes a revision.
-IN_PLACE_FIELDS: Final = frozenset({"replicas", "priority", "labels", "utilization_policy", "preempt", "movable"})
+IN_PLACE_FIELDS: Final = frozenset(
+    {"replicas", "priority", "labels", "utilization_policy", "preempt", "movable", "minimum_runtime", "serving"}
+)
 
 
 class DeploymentManifest(DeploymentSpec):

@@ -1,8 +1,8 @@
 """Samples of GPUs and processes, and their acknowledgement."""
 
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
-from schemas.wire.base import Wire
+from schemas.wire.base import Since, Wire
 
 SAMPLE_S: Final = 10.0
 
@@ -27,6 +27,7 @@ class ProcessSample(Wire):
     Attributes:
         utilization: by the UUID of each claimed GPU, of this process's tree alone; None: unknown.
         requests: the most requests in flight or waiting at once; None: unknown.
+        arrived: the number of requests that came in; None: unknown.
     """
 
     instance: str
@@ -34,19 +35,26 @@ class ProcessSample(Wire):
     rank: int = 0
     utilization: dict[str, Readings | None] = {}
     requests: int | None = None
+    arrived: Annotated[int | None, Since(4)] = None
 
 
 class SamplePeriod(Wire):
-    """The samples of one sampling period. `seq` rises over the agent's life between two boots of its host.
+    """The samples of one sampling period, or of a piece of it: it is cut where reading stopped for more than 2 s.
 
     Attributes:
-        sampled_s: the period's end on the agent's monotonic clock (seconds since the host's boot).
+        seq: rises over the agent's life between two boots of its host.
+        sampled_s: the last reading, on the agent's monotonic clock (seconds since the host's boot).
         period_s: length of a sampling period.
+        read_s: seconds that were really read, up to `sampled_s`: all that the samples speak for. None: the whole
+            period, from an agent that does not say.
+        impossible: readings that were left out because no GPU or engine can have them.
     """
 
     seq: int
     sampled_s: float
     period_s: float
+    read_s: Annotated[float | None, Since(4)] = None
+    impossible: Annotated[int, Since(4)] = 0
     gpus: tuple[GpuSample, ...]
     processes: tuple[ProcessSample, ...] = ()
 

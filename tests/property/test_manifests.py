@@ -23,7 +23,7 @@ FIELDS = st.sampled_from(
         "start_timeout", "drain_time", "probe", "priority", "preempt", "movable", "update", "resources",
         "gpus", "gpu_memory", "exclusive", "max_workers", "host_memory", "cpus", "parallel", "tp", "pp", "dp",
         "placement", "strategy", "labels", "workers", "utilization_policy", "min_gpu_utilization",
-        "time_window", "secret", "path", "period",
+        "time_window", "serving", "first_token_timeout", "secret", "path", "period",
     ]
 )  # fmt: skip
 VALUES = SCALARS | st.sampled_from(

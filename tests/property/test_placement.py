@@ -3,6 +3,7 @@
 from collections import Counter
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from controller.domain.holdings import InstanceLoad
 from controller.domain.placement import Ask, Compatibility, Decision, Layout, Placed, Unplaced
 from controller.scheduling.inventory.capacity import Inventory
+from controller.scheduling.search import candidates
 from controller.scheduling.search.place import place
 from schemas.manifest.gpu_requirements import CapabilityBound
 from support.builders.fleet import GIB, Fleet, gpus_of
@@ -251,3 +253,26 @@ def test_one_more_worker_never_hinders(fleet: Fleet, others: Fleet, wanted: list
                 fleet.devices[f"new/{uuid}"] = replace(device, uuid=f"new/{uuid}", worker_id="id-new")
     for ask, decision in zip(wanted, before, strict=True):
         assert isinstance(place(fleet.inventory(), [ask])[0], Placed) or isinstance(decision, Unplaced)
+
+
+@given(fleets(), asks(), st.lists(st.tuples(st.sampled_from("de"), st.integers(0, 3), st.integers(0, 3)), max_size=8))
+def test_ranking_one_group_of_each_state_decides_as_ranking_all(
+    fleet: Fleet, wanted: list[Ask], running: list[tuple[str, int, int]]
+) -> None:
+    """Large fleets rank one group of each state. Here small ones do, with workers that are often equal."""
+    for number in range(1, 4):
+        twin = replace(
+            fleet.workers.get("w0") or Fleet().add("w0").workers["w0"], id=f"id-t{number}", name=f"t{number}"
+        )
+        fleet.workers[f"t{number}"] = twin
+        for device in [d for d in fleet.devices.values() if d.worker_id == "id-w0"]:
+            uuid = f"t{number}/{device.uuid}"
+            fleet.devices[uuid] = replace(device, uuid=uuid, worker_id=f"id-t{number}")
+    loads = [InstanceLoad(f"r{n}", uid, (f"id-w{w}",), (f"w{w}/{g}",)) for n, (uid, w, g) in enumerate(running)]
+    decided = []
+    for few in (10**9, 0):
+        with patch.object(candidates, "_FEW", few):
+            inventory = fleet.inventory()
+            inventory.upsert_load(loads)
+            decided.append([place(inventory, [replace(a, instance=f"{a.instance}{n}") for a in wanted]) for n in "ab"])
+    assert decided[0] == decided[1]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from controller.domain.holdings import Holder, Holders
 from controller.domain.pending import PendingInstance
 from controller.domain.placement import Ask, Layout, Placed
-from controller.scheduling.admission.admit import admit
+from controller.scheduling.admission.admit import ReserveTimes, admit
 from controller.scheduling.admission.victims import find_victims
 from controller.scheduling.inventory.capacity import Inventory
 from controller.scheduling.inventory.holders import without
@@ -105,7 +105,10 @@ def test_nothing_is_preempted_for_what_fits_or_may_not_preempt(scene: Scene) -> 
     fits = find(inventory, scene.ask) is not None
     for preempt in (True, False):
         (admission,) = admit(
-            inventory, [PendingInstance(scene.ask, 5, preempt=preempt)], Holders(tuple(holders)), reserve_after_s=60
+            inventory,
+            [PendingInstance(scene.ask, 5, preempt=preempt)],
+            Holders(tuple(holders)),
+            reserve=ReserveTimes(60),
         )
         assert isinstance(admission.decision, Placed) == fits
         if fits or not preempt:

@@ -5,7 +5,7 @@ import pytest
 from controller.runtime.outcome import Requeue
 from controller.store.core.database import Database
 from support.database.ledger import claim, rows
-from support.database.policy_ledger import STOP_IDLE, PolicyLedger, settle, steady
+from support.database.policy_ledger import STOP_IDLE, WINDOW_S, PolicyLedger, settle, steady
 
 
 @pytest.fixture
@@ -168,3 +168,34 @@ async def test_the_past_is_read_in_portions_between_looks(world: PolicyLedger) -
     assert len(await leader.watch.look()) <= 1
     await leader.step([uid for uid, o in outcomes.items() if isinstance(o, Requeue)])
     assert len(await world.actions()) == 2
+
+
+async def test_u50_what_the_databases_clock_leapt_over_was_not_lived_through(world: PolicyLedger) -> None:
+    """Even where a policy asks for hardly any coverage."""
+    rule = {"min_gpu_utilization": 50, "time_window": WINDOW_S, "min_coverage": 0.1}
+    uid = await world.deployment(utilization_policy=rule)
+    await world.samples("d-0", steady(0))
+    leader = await world.leader()
+    await settle(leader)
+    await leader.watch.look()
+    clocks = leader.watch._clocks
+    assert clocks is not None
+    leader.watch._clocks = (
+        clocks[0] - 3570,
+        clocks[1],
+    )  # an hour passed on the database's clock, half a minute on ours
+    await leader.watch.look()
+    ((_, leapt_s),) = leader.watch._telemetry.leaps
+    assert 3565 < leapt_s <= 3570
+    await leader.step([uid])
+    assert (await world.verdicts())["d-0"] == ("unknown", "window_not_full")
+
+
+async def test_u47_the_requests_of_the_whole_window_count(world: PolicyLedger) -> None:
+    await world.deployment()
+    await world.samples("d-0", {age: value for age, value in steady(0).items() if age != 41.0})
+    await world.samples("d-0", {41.0: 0.0}, requests=3)
+    leader = await world.leader()
+    await settle(leader)
+    assert (await world.verdicts())["d-0"] == ("busy", "requests")
+    assert await world.actions() == []

@@ -60,7 +60,9 @@ async def post(request: web.Request) -> web.Response:
         seen = await read_inventory(connection)
         movable, demands = await read_movable(connection), await read_demands(connection, MAX_DEMANDS)
         leaving = (await read_holders(connection, seen.holdings)).leaving
-    outcome = await asyncio.to_thread(_consolidate, seen.inventory, effects, demands, movable, leaving)
+    outcome = await asyncio.to_thread(
+        _consolidate, seen.inventory, effects, demands, movable, leaving, body.any_priority
+    )
     view = _view(outcome, effects)
     if body.apply and outcome.plan.relocations:
         await request_relocations(context.database, _relocations(outcome))
@@ -87,13 +89,15 @@ def _consolidate(
     demands: Sequence[DemandRow],
     movable: Sequence[MovableRow],
     leaving: Sequence[Holder],
+    any_priority: bool,
 ) -> _Outcome:
     stated = {effect.uid for effect in effects}
-    asks = [_ask(row) for row in demands if row.deployment_uid not in stated]
-    asks += [ask for effect in effects for ask in asks_of(effect)]
+    wanted = [(_ask(row), row.priority) for row in demands if row.deployment_uid not in stated]
+    wanted += [(ask, effect.spec.priority) for effect in effects for ask in asks_of(effect)]
+    priorities = None if any_priority else {ask.instance: priority for ask, priority in wanted}
     may_move = [row for row in movable if row.deployment_uid not in stated]
-    copies = [Movable(row.instance, row.workers, row.claims, _ask(row)) for row in may_move]
-    plan = consolidate(inventory, asks, copies, leaving=leaving)
+    copies = [Movable(row.instance, row.workers, row.claims, _ask(row), row.priority) for row in may_move]
+    plan = consolidate(inventory, [ask for ask, _ in wanted], copies, leaving=leaving, priorities=priorities)
     names = {worker.id: worker.name for worker in inventory.workers.facts}
     return _Outcome(plan, {row.instance: row for row in may_move}, names, frozenset(inventory.gpus.uuid))
 

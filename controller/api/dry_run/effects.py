@@ -10,7 +10,7 @@ from controller.domain.need_view import need_view
 from controller.domain.pending import PendingInstance
 from controller.domain.placement import Ask, Need, Placed, Unplaced
 from controller.engines.registry import engine_for
-from controller.scheduling.admission.admit import RESERVE_AFTER_S, AdmissionDecision, admit
+from controller.scheduling.admission.admit import DEFAULT_RESERVE, AdmissionDecision, ReserveTimes, admit
 from controller.scheduling.estimate import asks_for
 from controller.scheduling.explain.advice import AdviceRequest, advise
 from controller.scheduling.inventory.capacity import Inventory
@@ -45,7 +45,7 @@ def plan_items(
     holders: Holders = NO_HOLDERS,
     queue: Queue = EMPTY_QUEUE,
     *,
-    reserve_after_s: float = RESERVE_AFTER_S,
+    reserve: ReserveTimes = DEFAULT_RESERVE,
     name_blockers: bool = True,
 ) -> list[PlanItem]:
     """Places all instances together, higher priority first and behind pending ones. Keeps the manifests' order.
@@ -57,12 +57,12 @@ def plan_items(
         effects: of the manifests.
         holders: claim holders, which the new instances may preempt.
         queue: instances that are pending already; at equal priority they are older.
-        reserve_after_s: how long an instance is pending before capacity is reserved for it.
+        reserve: when and how long capacity is reserved for a pending instance.
         name_blockers: whether the first advice names the instances whose end would help.
     """
     newest = [PendingInstance(ask, one.spec.priority, one.spec.preempt) for one in effects for ask in asks_of(one)]
     pending_instances = sorted([*queue.waiting, *newest], key=lambda pending: -pending.priority)
-    answers = admit(inventory, pending_instances, holders, reserve_after_s=reserve_after_s, reserved=queue.reserved)
+    answers = admit(inventory, pending_instances, holders, reserve=reserve, reserved=queue.reserved)
     decided = {one.decision.instance: one for one in answers}
     names = {worker.id: worker.name for worker in inventory.workers.facts}
     items: list[PlanItem] = []

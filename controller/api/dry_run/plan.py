@@ -50,11 +50,11 @@ async def post(request: web.Request) -> web.Response:
         seen = await read_inventory(connection, without=replaced)
         queue = await read_queue(connection, without=[effect.uid for effect in effects])
         needed = name_blockers or any(effect.spec.preempt for effect in effects)
-        needed |= any(may_reserve(one, context.reserve_after_s) for one in queue.waiting)
+        needed |= any(may_reserve(one, context.reserve.after_s) for one in queue.waiting)
         holders = await read_holders(connection, seen.holdings, without=replaced) if needed else NO_HOLDERS
     items = await asyncio.to_thread(
         plan_items, seen.inventory, effects, holders, queue,
-        reserve_after_s=context.reserve_after_s, name_blockers=name_blockers,
+        reserve=context.reserve, name_blockers=name_blockers,
     )  # fmt: skip
     changes = {effect.name: effect.change for effect in effects}
     view = PlanView(

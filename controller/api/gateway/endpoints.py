@@ -1,11 +1,12 @@
 """The endpoints of models: every running instance that has a port."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from controller.engines.base import EngineProcess, Launch
 from controller.engines.registry import engine_for
 from controller.store.core.database import Reader
 from controller.store.deployments.serving import RevisionKey, Serving, read_serving
+from schemas.manifest.serving import ServingLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +17,7 @@ class Endpoint:
     instance: str
     address: str  # HOST:PORT of the worker's proxy
     secret: str
+    limits: ServingLimits = field(default_factory=ServingLimits)
     request_model: str | None = None  # what its server expects as `model`; None: any name
 
 
@@ -29,6 +31,7 @@ async def read_endpoints(connection: Reader) -> tuple[Serving, list[Endpoint]]:
             instance=one.instance,
             address=one.address,
             secret=one.secret,
+            limits=one.limits,
             request_model=process.request_model,
         )
         for one in serving.instances

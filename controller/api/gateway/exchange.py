@@ -43,17 +43,6 @@ _HELD_LIMIT_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
-    """How long an engine may be silent, in seconds: before the first byte of its answer, and between two pieces."""
-
-    first_byte_s: float = 1800.0
-    silence_s: float = 300.0
-
-
-PATIENCE: Final = Patience()
-
-
-@dataclass(frozen=True, slots=True)
 class HeldAnswer:
     """An engine's 503, kept for the case that no other replica answers."""
 
@@ -87,8 +76,12 @@ async def exchange(
         answered: called when an engine's own answer begins.
     """
     relay: _Relay | None = None
+    limits = endpoint.limits
     try:
-        async with asyncio.timeout(PATIENCE.first_byte_s) as patience, _send(request, endpoint, body) as answer:
+        async with (
+            asyncio.timeout(limits.first_token_timeout) as patience,
+            _send(request, endpoint, body) as answer,
+        ):
             happening = of_agents_answer(
                 refusal=answer.headers.get(PROXY_REFUSAL_HEADER),
                 outcome=answer.headers.get(PROXY_OUTCOME_HEADER),
@@ -105,7 +98,7 @@ async def exchange(
             while piece:
                 patience.reschedule(None)
                 await relay.pass_on(piece)
-                patience.reschedule(asyncio.get_running_loop().time() + PATIENCE.silence_s)
+                patience.reschedule(asyncio.get_running_loop().time() + limits.silence_timeout)
                 piece = await answer.content.readany()
             return await relay.end()
     except _ClientGoneError as error:

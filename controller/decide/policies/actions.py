@@ -45,7 +45,7 @@ def decide_policy(facts: PolicyFacts, uses: Mapping[str, InstanceUse]) -> Policy
         facts: the deployment, read at one moment.
         uses: the telemetry of every judged instance.
     """
-    end_actions = facts.open_actions and not any(i.source == _SOURCE for i in facts.intents)
+    end_actions = facts.open_actions and not _policy_limits(facts)
     stored = {i.id for i in facts.instances if i.stored is not None}
     if facts.policy is None or facts.deleted:
         return PolicyEffects(
@@ -62,6 +62,13 @@ def decide_policy(facts: PolicyFacts, uses: Mapping[str, InstanceUse]) -> Policy
     forget = stored - {j.instance.id for j in judged}
     verdicts = tuple(j.verdict.verdict for j in judged)
     return PolicyEffects(verdicts, tuple(writes), tuple(sorted(forget)), tuple(actions), end_actions)
+
+
+def _policy_limits(facts: PolicyFacts) -> bool:
+    """Whether a policy's intent keeps replicas away that are wanted otherwise: only then it frees something."""
+    limits = [i.max_replicas for i in facts.intents if i.source == _SOURCE]
+    others = [i.max_replicas for i in facts.intents if i.source != _SOURCE]
+    return bool(limits) and min(limits) < min([facts.replicas, *others])
 
 
 def judge_again(

@@ -1,16 +1,18 @@
 """The evidence of a verdict, as events, webhooks and `describe` show it. Pure. Plain JSON values."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import numpy as np
 
-from controller.decide.policies.windows import end_of, window_of
+from controller.decide.policies.windows import end_of, requests_in, window_of
 from controller.domain.policies import EffectivePolicy
 from controller.domain.utilization import GpuUse, InstanceUse
 from schemas.manifest.policy import UtilizationPolicy
 
 _SLOTS: Final = 60
+_MAX_GAPS: Final = 16
 _MAX_GPUS: Final = 64  # keeps an event small; the others are counted
 
 
@@ -29,32 +31,54 @@ def evidence_of(policy: EffectivePolicy, uses: Mapping[str, InstanceUse], now: f
         "min_coverage": spec.min_coverage,
         "grace_period_s": spec.grace_period,
         "instances": list(uses),
-        "requests_seen": _requests_seen(uses.values()),
+        "ignore_requests": spec.ignore_requests,
+        **_requests(spec, uses.values(), now),
         "gpus": [_of_gpu(spec, gpu, now) for gpu in gpus[:_MAX_GPUS]],
         "gpus_left_out": max(len(gpus) - _MAX_GPUS, 0),
     }
 
 
-def _requests_seen(uses: Any) -> int | None:
-    """The most requests that any rank had at once in its newest period; None: unknown."""
-    known = [r.requests for use in uses for r in use.requests if r.requests is not None]
-    return max(known, default=None)
+def _requests(policy: UtilizationPolicy, uses: Iterable[InstanceUse], now: float) -> dict[str, Any]:
+    """The number of requests in the window, and when the last one was seen; None: unknown, or none is known."""
+    ranks = [series for use in uses for series in use.requests if len(series)]
+    windows = [window_of(series, end_of([series], now), policy.time_window) for series in ranks]
+    seen = [float(series.at[series.high > 0][-1]) for series in ranks if bool((series.high > 0).any())]
+    return {
+        "requests_seen": sum(map(requests_in, windows)) if any(len(w.at) for w in windows) else None,
+        "last_request_at": time_text(max(seen)) if seen else None,
+    }
 
 
 def _of_gpu(policy: UtilizationPolicy, gpu: GpuUse, now: float) -> dict[str, Any]:
     found: dict[str, Any] = {"uuid": gpu.uuid, "worker": gpu.worker, "own_processes": gpu.own}
     if not len(gpu.series):
-        return found | {"highest": None, "mean": None, "samples": 0, "coverage": 0.0, "series": []}
+        nothing: dict[str, Any] = {
+            "highest": None,
+            "mean": None,
+            "samples": 0,
+            "coverage": 0.0,
+            "series": [],
+            "gaps": [],
+        }
+        return found | nothing | {"unread_s": float(policy.time_window)}
     window = window_of(gpu.series, end_of([gpu.series], now), policy.time_window)
-    known = ~np.isnan(window.high)
     slots = min(_SLOTS, max(int(policy.time_window / gpu.series.period[-1]), 1))
     return found | {
-        "highest": round(float(window.high[known].max()), 1) if known.any() else None,
-        "mean": round(float(window.mean[known].mean()), 1) if known.any() else None,
-        "samples": int(known.sum()),
+        "window_from": time_text(window.start),
+        "window_until": time_text(window.end),
+        "highest": round(float(window.high.max()), 1) if len(window.high) else None,
+        "mean": round(float(window.mean.mean()), 1) if len(window.mean) else None,
+        "samples": len(window.at),
         "coverage": round(min(window.covered_s / policy.time_window, 1.0), 3),
-        "series": _drawn(window.since[known], window.at[known], window.high[known], window.start, window.end, slots),
+        "unread_s": round(max(policy.time_window - window.covered_s, 0.0), 1),
+        "gaps": [[time_text(begin), time_text(end)] for begin, end in window.gaps()[-_MAX_GAPS:]],
+        "series": _drawn(window.since, window.at, window.high, window.start, window.end, slots),
     }
+
+
+def time_text(at: float) -> str:
+    """A time in evidence: ISO 8601 with date and zone."""
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")
 
 
 def _drawn(since: Any, at: Any, high: Any, start: float, end: float, slots: int) -> Sequence[float | None]:

@@ -3,14 +3,24 @@
 Missing data is unknown, never idle. A verdict is about one instance; `actions.py` decides what follows from it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Final
 
 import numpy as np
 
-from controller.decide.policies.windows import Window, end_of, is_fresh, mean_steps, window_of
+from controller.decide.policies.texts import clock_text, duration_text, gaps_text, name_of
+from controller.decide.policies.windows import (
+    GAP_S,
+    Window,
+    covered_since,
+    end_of,
+    newest_known,
+    silent_since,
+    window_of,
+)
+from controller.domain.mean_series import MeanSeries
+from controller.domain.series import Series
 from controller.domain.utilization import GpuUse, InstanceUse, Judgement, Verdict
 from schemas.manifest.policy import UtilizationPolicy
 
@@ -20,12 +30,13 @@ _TINY_S: Final = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class _GpuVerdict:
-    """The verdict on one GPU, or on the mean of several."""
+    """The verdict on one GPU, or on the mean of several. `quiet_from`: the last use, or the end of the grace period."""
 
     verdict: Judgement
     reason: str
     text: str
     low_since: float | None = None
+    quiet_from: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +47,23 @@ class _Case:
     now: float
     judged_from: float
     low_before: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Subject:
+    """What is judged: one GPU, or the mean of several.
+
+    Attributes:
+        name: in messages.
+        series: its samples; of a mean only the covered times.
+        sources: the series of its GPUs.
+        own: whether one of them is shared, so that its samples may be of unknown value.
+    """
+
+    name: str
+    series: Series
+    sources: Sequence[Series]
+    own: bool
 
 
 def judge(policy: UtilizationPolicy, use: InstanceUse, now: float, low_before: float | None = None) -> Verdict:
@@ -51,12 +79,8 @@ def judge(policy: UtilizationPolicy, use: InstanceUse, now: float, low_before: f
         return Verdict("unknown", "not_running", f"it is {use.phase}")
     if not use.gpus:
         return Verdict("unknown", "no_telemetry", "it claims no GPU")
-    case = _Case(policy, now, use.running_since + policy.grace_period, low_before)
-    for gpu in use.gpus:
-        unusable = _unusable(gpu, now)
-        if unusable is not None and policy.gpus == "mean":
-            return Verdict(unusable.verdict, unusable.reason, unusable.text)
-    return _with_requests(case, use, {"all": _all, "any": _any, "mean": _mean}[policy.gpus](case, use.gpus))
+    case = _Case(policy, now, use.running_since + use.leapt_s + policy.grace_period, low_before)
+    return _with_requests(case, use, {"all": _all, "any": _any, "mean": _mean}[policy.gpus](case, use))
 
 
 def _verdict(
@@ -68,48 +92,90 @@ def _verdict(
 
 
 def _with_requests(case: _Case, use: InstanceUse, found: _GpuVerdict) -> Verdict:
-    """An instance with requests is busy; one whose requests are unknown is unknown instead of idle."""
+    """An instance with requests in its window is busy; one whose requests are unknown is unknown instead of idle."""
+    window_s = case.policy.time_window
     due_at = None
-    if found.low_since is not None and (found.verdict == "busy" or found.reason == "window_not_full"):
-        due_at = found.low_since + case.policy.time_window
-    if found.verdict != "busy" and not case.policy.ignore_requests:
-        fresh = [r for r in use.requests if is_fresh(r.at, r.period_s, case.now)]
-        if any(r.requests for r in fresh):
-            return _verdict("busy", "requests", "requests are in flight or waiting", found.low_since)
-        if found.verdict == "idle" and (not use.requests or any(r.requests is None for r in fresh)):
-            return _verdict("unknown", "requests_unknown", "its engine does not report its requests", found.low_since)
-        if found.verdict == "idle" and len(fresh) < len(use.requests):
-            oldest = clock_text(min(r.at for r in use.requests))
-            text = f"no report of its requests since {oldest}"
-            return _verdict("unknown", "requests_unknown", text, found.low_since)
-    return _verdict(found.verdict, found.reason, found.text, found.low_since, due_at)
+    if found.quiet_from is not None and (found.verdict == "busy" or found.reason == "window_not_full"):
+        due_at = found.quiet_from + window_s
+    text = found.text
+    if case.policy.ignore_requests:
+        text += "; requests are ignored" if found.verdict == "idle" else ""
+    elif found.verdict != "busy":
+        last_at = _last_request(case, use.requests)
+        if last_at is not None:
+            if any(len(s) and s.high[-1] > 0 for s in use.requests):
+                return _verdict("busy", "requests", "requests are in flight or waiting", found.low_since)
+            text = f"the last request was seen at {clock_text(last_at)}, within its window of {duration_text(window_s)}"
+            due_at = max(last_at, found.quiet_from or last_at) + window_s
+            return _verdict("busy", "requests", text, found.low_since, due_at)
+        unknown = _requests_unknown(case, use) if found.verdict == "idle" else None
+        if unknown is not None:
+            return _verdict("unknown", "requests_unknown", unknown, found.low_since)
+        text += f"; no request seen in {duration_text(window_s)}" if found.verdict == "idle" else ""
+    return _verdict(found.verdict, found.reason, text, found.low_since, due_at)
 
 
-def _all(case: _Case, gpus: Sequence[GpuUse]) -> _GpuVerdict:
+def _last_request(case: _Case, requests: Sequence[Series]) -> float | None:
+    """When the last request in the window was seen; None: there was none."""
+    found: list[float] = []
+    for series in requests:
+        if len(series):
+            start = max(end_of([series], case.now) - case.policy.time_window, case.judged_from)
+            first = int(np.searchsorted(series.at, start, side="right"))
+            seen = np.flatnonzero(series.high[first:] > 0)
+            found += [float(series.at[first + seen[-1]])] if len(seen) else []
+    return max(found, default=None)
+
+
+def _requests_unknown(case: _Case, use: InstanceUse) -> str | None:
+    """Why it is unknown whether there were requests in the window; None: it is known that there was none."""
+    ranks = [series for series in use.requests if len(series)]
+    if len(ranks) < len({gpu.worker for gpu in use.gpus}):
+        return "not every process reports its requests"
+    silent = silent_since(ranks, case.now)
+    if silent is not None and any(newest_known(s) != s.at[-1] for s in ranks):
+        return "its engine does not report its requests"
+    if silent is not None:
+        return f"no report of its requests since {clock_text(silent)}"
+    window_s, needed = case.policy.time_window, case.policy.min_coverage
+    covered_s = min(window_of(s, end_of([s], case.now), window_s).covered_s for s in ranks)
+    if covered_s + _TINY_S < needed * window_s:
+        share = int(100 * covered_s / window_s)
+        return f"its requests are known for {share} % of {duration_text(window_s)}, {100 * needed:g} % needed"
+    return None
+
+
+def _all(case: _Case, use: InstanceUse) -> _GpuVerdict:
     """Busy if any GPU is, idle if all are, else unknown."""
     found: list[_GpuVerdict] = []
-    for gpu in gpus:
+    for gpu in use.gpus:
         one = _judge_gpu(case, gpu)
         if one.verdict == "busy" and one.low_since is None:
             return one  # in use now, which decides it
         found.append(one)
-    lows = [f.low_since for f in found]
-    low_since = None if None in lows else max(low for low in lows if low is not None)
-    order: tuple[Judgement, ...] = ("busy", "unknown", "idle")
-    return _first(order, found, low_since)
+    low_since, quiet_from = _latest(f.low_since for f in found), _latest(f.quiet_from for f in found)
+    return _first(("busy", "unknown", "idle"), found, low_since, quiet_from)
 
 
-def _any(case: _Case, gpus: Sequence[GpuUse]) -> _GpuVerdict:
+def _any(case: _Case, use: InstanceUse) -> _GpuVerdict:
     """Idle if any GPU is, else unknown if any is, else busy."""
-    found = [_judge_gpu(case, gpu) for gpu in gpus]
+    found = [_judge_gpu(case, gpu) for gpu in use.gpus]
     low_since = min((f.low_since for f in found if f.low_since is not None), default=None)
-    order: tuple[Judgement, ...] = ("idle", "unknown", "busy")
-    return _first(order, found, low_since)
+    quiet_from = min((f.quiet_from for f in found if f.quiet_from is not None), default=None)
+    return _first(("idle", "unknown", "busy"), found, low_since, quiet_from)
 
 
-def _first(order: Sequence[Judgement], found: Sequence[_GpuVerdict], low_since: float | None) -> _GpuVerdict:
+def _latest(times: Iterable[float | None]) -> float | None:
+    """The latest of them; None if any is None."""
+    found = list(times)
+    return None if None in found else max(at for at in found if at is not None)
+
+
+def _first(
+    order: Sequence[Judgement], found: Sequence[_GpuVerdict], low_since: float | None, quiet_from: float | None
+) -> _GpuVerdict:
     decisive = min(found, key=lambda f: order.index(f.verdict))
-    return _GpuVerdict(decisive.verdict, decisive.reason, decisive.text, low_since)
+    return _GpuVerdict(decisive.verdict, decisive.reason, decisive.text, low_since, quiet_from)
 
 
 def _unusable(gpu: GpuUse, now: float) -> _GpuVerdict | None:
@@ -124,108 +190,80 @@ def _unusable(gpu: GpuUse, now: float) -> _GpuVerdict | None:
 
 def _judge_gpu(case: _Case, gpu: GpuUse) -> _GpuVerdict:
     unusable = _unusable(gpu, case.now)
-    if unusable is not None:
-        return unusable
-    series, policy = gpu.series, case.policy
-    end = end_of([series], case.now)
-    start = end - policy.time_window
-    newest = series.at[-1]
-    if newest > max(start, case.judged_from) and series.high[-1] >= policy.min_gpu_utilization:
-        return _GpuVerdict("busy", "busy", f"{name_of(gpu)}: in use, at or above {policy.min_gpu_utilization} %")
-    first = int(np.searchsorted(series.at, case.judged_from, side="right"))
-    highs = np.flatnonzero(series.high[first:] >= policy.min_gpu_utilization)
-    if not len(highs):
-        low_since = _low_since(case, float(series.at[0] - series.period[0]))
-        return _judge_low(case, gpu, window_of(series, end, policy.time_window), low_since)
-    last = first + int(highs[-1])
-    high_at = float(series.at[last])
-    if high_at > start:
-        seen = f"{series.high[last]:.0f} % at {clock_text(high_at)}, {policy.min_gpu_utilization} % is in use"
-        return _GpuVerdict("busy", "busy", f"{name_of(gpu)}: {seen}", high_at)
-    return _judge_low(case, gpu, window_of(series, end, policy.time_window), high_at)
+    return unusable or _judge(case, _Subject(name_of(gpu), gpu.series, [gpu.series], gpu.own))
 
 
-def _low_since(case: _Case, known_since: float) -> float:
-    if case.low_before is not None:
-        return case.low_before
-    return max(case.judged_from, known_since)
-
-
-def _judge_low(case: _Case, gpu: GpuUse, window: Window, low_since: float) -> _GpuVerdict:
-    """The verdict on a GPU with no high sample in the window: idle if the samples cover enough of it."""
-    unknown = _too_little(case, window.start, window.covered_s)
-    if unknown is None:
-        return _GpuVerdict("idle", "idle", f"{name_of(gpu)}: {_idle_text(case, low_since)}", low_since)
-    reason, text = unknown
-    newest, period = float(gpu.series.at[-1]), float(gpu.series.period[-1])
-    if reason == "coverage" and not is_fresh(newest, period, case.now):
-        text += f"; no data since {clock_text(newest)}"
-    if reason == "coverage" and gpu.own and bool(np.isnan(window.high).any()):
-        reason, text = "no_process_utilization", f"shared, and the driver reports no utilization by process; {text}"
-    return _GpuVerdict("unknown", reason, f"{name_of(gpu)}: {text}", low_since)
-
-
-def _too_little(case: _Case, start: float, covered_s: float) -> tuple[str, str] | None:
-    """Why the samples of the window are not enough evidence: reason and text; None: they are."""
-    window_s, needed = case.policy.time_window, case.policy.min_coverage
-    if case.judged_from > start + _TINY_S:
-        return (
-            "window_not_full",
-            f"its window of {duration_text(window_s)} is full at {clock_text(case.judged_from + window_s)}",
-        )
-    if covered_s + _TINY_S < needed * window_s:
-        share = int(100 * covered_s / window_s)
-        return "coverage", f"covered {share} % of {duration_text(window_s)}, {100 * needed:g} % needed"
-    return None
-
-
-def _mean(case: _Case, gpus: Sequence[GpuUse]) -> _GpuVerdict:
+def _mean(case: _Case, use: InstanceUse) -> _GpuVerdict:
     """The verdict on the mean of all GPUs, which is uncovered wherever one of them is."""
-    policy, series = case.policy, [gpu.series for gpu in gpus]
-    end = end_of(series, case.now)
-    steps = mean_steps(series, end, policy.time_window)
-    what = f"mean of {len(gpus)} GPUs" if len(gpus) > 1 else name_of(gpus[0])
-    high = np.flatnonzero((steps.value >= policy.min_gpu_utilization) & (steps.until > case.judged_from))
-    if len(high):
-        high_at = float(steps.until[high[-1]])
-        if high_at >= end:
-            return _GpuVerdict("busy", "busy", f"{what}: in use, at or above {policy.min_gpu_utilization} %")
-        seen = f"{steps.value[high[-1]]:.0f} % at {clock_text(high_at)}, {policy.min_gpu_utilization} % is in use"
-        return _GpuVerdict("busy", "busy", f"{what}: {seen}", high_at)
-    low_since = _low_since(case, max(float(s.at[0] - s.period[0]) for s in series))
-    unknown = _too_little(case, end - policy.time_window, steps.covered_s)
-    if unknown is None:
-        return _GpuVerdict("idle", "idle", f"{what}: {_idle_text(case, low_since)}", low_since)
-    reason, text = unknown
-    silent = [float(s.at[-1]) for s in series if not is_fresh(float(s.at[-1]), float(s.period[-1]), case.now)]
-    if reason == "coverage" and silent:
-        text += f"; no data since {clock_text(min(silent))}"
-    if reason == "coverage" and any(_own_is_unknown(case, gpu, end) for gpu in gpus):
+    for gpu in use.gpus:
+        unusable = _unusable(gpu, case.now)
+        if unusable is not None:
+            return unusable
+    sources = [gpu.series for gpu in use.gpus]
+    mean = use.mean if use.mean is not None else MeanSeries(sources)
+    name = f"mean of {len(sources)} GPUs" if len(sources) > 1 else name_of(use.gpus[0])
+    return _judge(case, _Subject(name, mean.read(), sources, any(gpu.own for gpu in use.gpus)))
+
+
+def _judge(case: _Case, subject: _Subject) -> _GpuVerdict:
+    series, minimum = subject.series, case.policy.min_gpu_utilization
+    end = end_of(subject.sources, case.now)
+    start = end - case.policy.time_window
+    first = int(np.searchsorted(series.at, case.judged_from, side="right"))
+    highs = np.flatnonzero(series.high[first:] >= minimum)
+    quiet_from = case.judged_from
+    if len(highs):
+        last = first + int(highs[-1])
+        quiet_from = float(series.at[last])
+        if quiet_from > start:
+            if quiet_from >= min(float(s.at[-1]) for s in subject.sources):
+                return _GpuVerdict("busy", "busy", f"{subject.name}: in use, at or above {minimum} %")
+            seen = f"{series.high[last]:.0f} % at {clock_text(quiet_from)}, {minimum} % is in use"
+            low = covered_since(series, quiet_from)
+            return _GpuVerdict("busy", "busy", f"{subject.name}: {seen}", low, quiet_from)
+    low_since = _low_since(case, series, start, quiet_from if len(highs) else None)
+    return _judge_low(case, subject, window_of(series, end, case.policy.time_window), low_since, quiet_from)
+
+
+def _low_since(case: _Case, series: Series, start: float, high_at: float | None) -> float | None:
+    """Since when everything was read and low. What an earlier verdict knew counts while the window shows no gap."""
+    if not len(series):
+        return None
+    known_since = float(series.since[0])
+    if high_at is not None:
+        return covered_since(series, high_at)
+    if case.low_before is not None and (case.low_before >= known_since or known_since <= start + GAP_S):
+        return covered_since(series, case.low_before)
+    return covered_since(series, max(case.judged_from, known_since))
+
+
+def _judge_low(
+    case: _Case, subject: _Subject, window: Window, low_since: float | None, quiet_from: float
+) -> _GpuVerdict:
+    """The verdict on a GPU with no high sample in the window: idle if it was read for enough of it, until now."""
+    window_s, needed = case.policy.time_window, case.policy.min_coverage
+    silent = silent_since(subject.sources, case.now)
+    lacking = window.covered_s + _TINY_S < needed * window_s
+    if case.judged_from > window.start + _TINY_S:
+        full_at = clock_text(case.judged_from + window_s)
+        reason, text = "window_not_full", f"its window of {duration_text(window_s)} is full at {full_at}"
+    elif lacking:
+        share = int(100 * window.covered_s / window_s)
+        reason, text = "coverage", f"covered {share} % of {duration_text(window_s)}, {100 * needed:g} % needed"
+    elif silent is not None:
+        reason, text = "stale", f"no data since {clock_text(silent)}"
+    else:
+        gaps = window.gaps()
+        low = f"below {case.policy.min_gpu_utilization} %"
+        low += f" since {clock_text(low_since)}" if low_since is not None and not gaps else ""
+        low += f" where it was read in {duration_text(window_s)}; {gaps_text(gaps)}" if gaps else ""
+        return _GpuVerdict("idle", "idle", f"{subject.name}: {low}", low_since, quiet_from)
+    if reason == "coverage" and silent is not None:
+        text += f"; no data since {clock_text(silent)}"
+    if reason != "window_not_full" and subject.own and _has_unknown(subject, window):
         reason, text = "no_process_utilization", f"shared, and the driver reports no utilization by process; {text}"
-    return _GpuVerdict("unknown", reason, f"{what}: {text}", low_since)
+    return _GpuVerdict("unknown", reason, f"{subject.name}: {text}", low_since, quiet_from)
 
 
-def _own_is_unknown(case: _Case, gpu: GpuUse, end: float) -> bool:
-    return gpu.own and bool(np.isnan(window_of(gpu.series, end, case.policy.time_window).high).any())
-
-
-def _idle_text(case: _Case, low_since: float) -> str:
-    return f"below {case.policy.min_gpu_utilization} % since {clock_text(low_since)}"
-
-
-def name_of(gpu: GpuUse) -> str:
-    """A GPU's name in messages."""
-    return f"{gpu.uuid} on {gpu.worker}"
-
-
-def clock_text(at: float) -> str:
-    """A time in messages: UTC."""
-    return datetime.fromtimestamp(at, UTC).strftime("%H:%M:%S")
-
-
-def duration_text(seconds: float) -> str:
-    """A duration as in manifests."""
-    for unit_s, unit in ((3600, "h"), (60, "m")):
-        if seconds >= unit_s and seconds % unit_s == 0:
-            return f"{seconds / unit_s:g}{unit}"
-    return f"{seconds:g}s"
+def _has_unknown(subject: _Subject, window: Window) -> bool:
+    return any(window_of(s, window.end, window.end - window.start).unknown for s in subject.sources)

@@ -1,8 +1,8 @@
 """What a policy would have freed: the verdict for each minute of the past. Pure.
 
-The history holds a mean and a maximum per minute, which count as a sample with a period of 60 s. It holds no requests,
-so requests are ignored. An instance is followed from its start until its first idle verdict. From then on, all that it
-held without a gap would have been free, restarts in place included.
+The history holds a mean and a maximum per minute, which count as a sample that speaks for the seconds of the minute
+that were read. It holds no requests, so requests are ignored. An instance is followed from its start until its first
+idle verdict. From then on, all that it held without a gap would have been free, restarts in place included.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,6 +10,7 @@ from typing import Final
 
 from controller.decide.policies.idle_verdict import judge
 from controller.domain.history import MINUTE_S, Minute, PastClaim, Track
+from controller.domain.mean_series import MeanSeries
 from controller.domain.series import Series
 from controller.domain.utilization import GpuUse, InstanceUse
 from schemas.manifest.policy import UtilizationPolicy
@@ -69,16 +70,17 @@ def _idle_in_epoch(
         return None
     ended = min(claim.ended for claim in claims)
     uses = tuple(GpuUse(c.track.device, c.worker, Series(), own=c.track.own) for c in claims)
-    use = InstanceUse(phase="running", running_since=started, gpus=uses)
+    mean = MeanSeries([gpu.series for gpu in uses])
+    use = InstanceUse(phase="running", running_since=started, gpus=uses, mean=mean)
     arrivals = sorted(
         (minute, n)
         for n, claim in enumerate(claims)
         for minute in minutes.get(claim.track, ())
-        if started <= minute.at - MINUTE_S and minute.at <= ended and _counts(minute, policy)
+        if started <= minute.at - MINUTE_S and minute.at <= ended
     )
     not_before = started + policy.grace_period + policy.time_window
     for k, (minute, n) in enumerate(arrivals):
-        uses[n].series.put(minute.at, MINUTE_S, minute.mean, minute.high)
+        uses[n].series.put(minute.at, MINUTE_S, minute.mean, minute.high, min(minute.covered_s, MINUTE_S))
         if policy.gpus == "all" and minute.high >= policy.min_gpu_utilization:
             not_before = max(not_before, minute.at + policy.time_window)  # busy until then
         together = k + 1 < len(arrivals) and arrivals[k + 1][0].at == minute.at
@@ -91,8 +93,3 @@ def _idle_in_epoch(
             return minute.at
         not_before = max(not_before, verdict.due_at or 0.0)
     return None
-
-
-def _counts(minute: Minute, policy: UtilizationPolicy) -> bool:
-    """A poorly covered minute is not evidence of idleness; a peak in it is still evidence of use."""
-    return minute.high >= policy.min_gpu_utilization or minute.covered_s >= policy.min_coverage * MINUTE_S

@@ -1,7 +1,8 @@
-"""Which samples are in a window, and how much of it they cover. Pure. Times in seconds.
+"""Which samples are in a window, how much of it they cover, and where its gaps are. Pure. Times in seconds.
 
-A sample covers the time since the previous one, up to three sampling periods (at least 30 s). The very first sample
-covers its own period. Time without a sample, or with a sample of unknown value, is uncovered.
+This is the one definition of coverage: verdicts, evidence, messages and replays use it. `store/telemetry/coverage.py`
+says the same in SQL, for graphs and minutes. A sample covers the seconds that were really read, `since` to `at`. Time
+without a sample, or with a sample of unknown value, is uncovered.
 """
 
 from collections.abc import Sequence
@@ -12,29 +13,42 @@ import numpy as np
 
 from controller.domain.series import Series, Times, Values
 
-_PERIODS: Final = 3
-_AT_LEAST_S: Final = 30.0
-
-
-def max_covered_s(period_s: float) -> float:
-    """The longest time that one sample covers; the newest sample cannot be older while telemetry flows."""
-    return max(_PERIODS * period_s, _AT_LEAST_S)
+GAP_S: Final = 2.0  # uncovered time that is longer is a gap: the agents cut their periods by the same limit
+_FRESH_PERIODS: Final = 2
+_FRESH_AT_MOST_S: Final = 30.0
+_FRESH_AT_LEAST_S: Final = 5.0  # a sample takes a second or two from the agent to its verdict
 
 
 def is_fresh(at: float, period_s: float, now: float) -> bool:
-    """Whether telemetry flows, with its newest sample at `at`."""
-    return now - at <= max_covered_s(period_s)
+    """Whether telemetry flows, with its newest sample at `at`: two periods, 30 s at most."""
+    return now - at <= max(min(_FRESH_PERIODS * period_s, _FRESH_AT_MOST_S), _FRESH_AT_LEAST_S)
+
+
+def silent_since(series: Sequence[Series], now: float) -> float | None:
+    """The newest known sample of a series in which telemetry does not flow, the oldest such; None: it flows in all.
+
+    No series may be empty.
+    """
+    newest = [(newest_known(s), float(s.period[-1])) for s in series]
+    return min((at for at, period_s in newest if not is_fresh(at, period_s, now)), default=None)
+
+
+def newest_known(series: Series) -> float:
+    """The end of the newest sample of known value; if there is none, the beginning of the series. It is not empty."""
+    if not np.isnan(series.high[-1]):
+        return float(series.at[-1])
+    known = np.flatnonzero(~np.isnan(series.high))
+    return float(series.at[known[-1]]) if len(known) else float(series.since[0])
 
 
 def end_of(series: Sequence[Series], now: float) -> float:
     """The end of the window: the newest samples while all are fresh, else now. No series may be empty."""
-    newest = [(float(s.at[-1]), float(s.period[-1])) for s in series]
-    return min(at for at, _ in newest) if all(is_fresh(at, p, now) for at, p in newest) else now
+    return min(float(s.at[-1]) for s in series) if silent_since(series, now) is None else now
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The samples of age [0, window) at `end`. `since`: where the time that each covers begins."""
+    """The samples of known value, of age [0, window) at `end`. `since`: where the time that each covers begins."""
 
     start: float
     end: float
@@ -42,66 +56,55 @@ class Window:
     since: Times
     mean: Values
     high: Values
+    before: float  # where the last sample before the window ends; if there is none, the start
+    unknown: int  # samples of unknown value
 
     @property
     def covered_s(self) -> float:
-        """Seconds of the window that known samples cover."""
-        covered = self.at - np.maximum(self.since, self.start)
-        return float(covered[~np.isnan(self.high)].sum())
+        """Seconds of the window that samples cover."""
+        return float((self.at - self.since).sum())
+
+    def gaps(self) -> list[tuple[float, float]]:
+        """The uncovered times of more than two seconds, oldest first; the first may have begun before the window."""
+        begins = np.concatenate([(self.start,), self.at])
+        ends = np.concatenate([self.since, (self.end,)])
+        long = np.flatnonzero(ends - begins > GAP_S)
+        return [(float(begins[n]) if n else self.before, float(ends[n])) for n in long]
 
 
 def window_of(series: Series, end: float, window_s: float) -> Window:
     """The window of `window_s` seconds that ends at `end`."""
     start = end - window_s
     first, last = (int(n) for n in np.searchsorted(series.at, (start, end), side="right"))
-    at, since = series.at[first:last], _since(series, first, last)
-    return Window(start, end, at, since, series.mean[first:last], series.high[first:last])
+    at, since = series.at[first:last], np.maximum(series.since[first:last], start)
+    mean, high = series.mean[first:last], series.high[first:last]
+    known = ~np.isnan(high)
+    unknown = len(high) - int(np.count_nonzero(known))
+    if unknown:
+        at, since, mean, high = at[known], since[known], mean[known], high[known]
+    before = float(series.at[first - 1]) if first else start
+    return Window(start, end, at, since, mean, high, before, unknown)
 
 
-def _since(series: Series, first: int, last: int) -> Times:
-    at = series.at
-    before = np.empty(last - first)
-    if last > first:
-        before[1:] = at[first : last - 1]
-        before[0] = at[first - 1] if first else at[0] - series.period[0]
-    longest = np.maximum(series.period[first:last] * _PERIODS, _AT_LEAST_S)
-    return np.maximum(before, at[first:last] - longest)
+def requests_in(window: Window) -> int:
+    """The number of requests in the window. Those that were in flight all the time are counted once."""
+    if not len(window.high):
+        return 0
+    return int(max(np.nansum(window.mean), window.high.max()))
 
 
-@dataclass(frozen=True, slots=True)
-class Steps:
-    """The mean of several GPUs as a step function: `value` from `since` until `until`, NaN where uncovered."""
+def covered_since(series: Series, after: float) -> float:
+    """The end of the last gap after that time, up to the newest sample; the time itself if there is none.
 
-    since: Times
-    until: Times
-    value: Times
-
-    @property
-    def covered_s(self) -> float:
-        """Seconds in which all GPUs are covered."""
-        return float((self.until - self.since)[~np.isnan(self.value)].sum())
-
-
-def mean_steps(series: Sequence[Series], end: float, window_s: float) -> Steps:
-    """The mean of the GPUs' highest values, at each moment of the window."""
-    start = end - window_s
-    functions = [_function(s, start, end) for s in series]
-    edges = np.unique(np.concatenate([(start, end), *(np.concatenate((at, since)) for at, since, _ in functions)]))
-    edges = edges[(edges >= start) & (edges <= end)]
-    total = np.zeros(len(edges) - 1)
-    for at, since, high in functions:
-        if not len(at):
-            total += np.nan
-            continue
-        n = np.searchsorted(at, edges[1:])
-        sample = np.minimum(n, len(at) - 1)
-        covered = (n < len(at)) & (edges[:-1] >= since[sample])
-        total += np.where(covered, high[sample], np.nan)
-    return Steps(edges[:-1], edges[1:], total / len(series))
-
-
-def _function(series: Series, start: float, end: float) -> tuple[Times, Times, Values]:
-    """The samples that cover any of the window; the last one may have been taken after its end."""
-    first = int(np.searchsorted(series.at, start, side="right"))
-    last = min(int(np.searchsorted(series.at, end, side="left")) + 1, len(series))
-    return series.at[first:last], _since(series, first, last), series.high[first:last]
+    What came before the first sample is not known here: it counts as covered.
+    """
+    first = max(int(np.searchsorted(series.at, after, side="right")), 1)
+    at, since, high = series.at, series.since[first:], series.high[first:]
+    known = ~np.isnan(high)
+    if bool(known.all()):
+        begins = at[first - 1 : -1]
+    else:
+        at, since = at[first:][known], since[known]
+        begins = np.concatenate([series.at[first - 1 : first], at[:-1]])
+    gaps = np.flatnonzero(since - np.maximum(begins, after) > GAP_S)
+    return float(since[gaps[-1]]) if len(gaps) else after

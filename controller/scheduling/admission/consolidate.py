@@ -4,20 +4,24 @@ A relocation starts a replacement before the old instance ends. So each replacem
 now, beside the earlier replacements, and beside the demands. Then relocations cannot block one another in any order.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 from typing import Final
 
 from controller.domain.holdings import Holder
 from controller.domain.placement import Ask, Placed, PlannedClaim
-from controller.scheduling.admission.reservation import Reservation
-from controller.scheduling.admission.victims import find_victims
+from controller.scheduling.admission.holder_index import HolderIndex
+from controller.scheduling.admission.replacements import find_replacement, replaceable
+from controller.scheduling.admission.sites import SiteProblem, sites
+from controller.scheduling.inventory.arrays import Bools
 from controller.scheduling.inventory.capacity import Inventory
 from controller.scheduling.inventory.holders import without
 from controller.scheduling.search.place import find
 
 MAX_RELOCATIONS: Final = 32  # of one plan
-_MAX_ATTEMPTS: Final = 8  # per demand; each attempt rules out one instance that fits nowhere else
+_MAX_ATTEMPTS: Final = 32  # per demand; each tries to place the replacements of one set
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +32,7 @@ class Movable:
     workers: tuple[str, ...]  # ids by rank
     claims: tuple[PlannedClaim, ...]
     ask: Ask
+    priority: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +59,7 @@ def consolidate(
     *,
     leaving: Sequence[Holder] = (),
     max_relocations: int = MAX_RELOCATIONS,
+    priorities: Mapping[str, int] | None = None,
 ) -> Consolidation:
     """Plans relocations for demands in the order given. The inventory is the same afterwards.
 
@@ -63,99 +69,144 @@ def consolidate(
         movable: instances that may be relocated. All others stay.
         leaving: holders that end anyway. Their claims are free for demands, but not for replacements.
         max_relocations: limit for the whole plan.
+        priorities: of the demands, by instance; nothing of a higher priority is relocated. None: whatever it is.
     """
-    work = _Work(inventory, {one.instance: one for one in movable}, leaving, max_relocations)
-    plan = work.plan
-    unplaceable: set[object] = set()  # shapes; the plan only takes capacity, so a later equal ask fits nowhere either
     inventory.begin_pass()
+    work = _Work(inventory, movable, leaving, max_relocations)
+    plan = work.plan
+    unplaceable: dict[object, float] = {}  # by shape: the highest priority for which nothing was found
     try:
         for demand in demands:
             shape = demand.shape()
-            placed = None if shape in unplaceable else _fit(work, demand)
+            priority = math.inf if priorities is None else priorities.get(demand.instance, 0)
+            placed = None if priority <= unplaceable.get(shape, -1) else _fit(work, demand, priority)
             if placed is not None:
                 plan.placed.append(placed)
-            else:
-                unplaceable.add(shape)
+            else:  # the plan only takes capacity, so a later equal ask fits nowhere either
+                unplaceable[shape] = priority
                 plan.unplaced.append(demand.instance)
     finally:
         inventory.rollback()
     return plan
 
 
-@dataclass(slots=True)
 class _Work:
     """The state of one call."""
 
-    inventory: Inventory
-    staying: dict[str, Movable]  # not relocated so far
-    leaving: Sequence[Holder]
-    max_relocations: int
-    plan: Consolidation = field(default_factory=Consolidation)
+    def __init__(
+        self, inventory: Inventory, movable: Sequence[Movable], leaving: Sequence[Holder], max_relocations: int
+    ) -> None:
+        self.inventory = inventory
+        self.leaving = leaving
+        self.plan = Consolidation()
+        self.max_relocations = max_relocations
+        self.asks = {one.instance: one.ask for one in movable}
+        self._movable = movable
+        self._index: HolderIndex | None = None
+
+    @property
+    def index(self) -> HolderIndex:
+        """The instances that may be relocated and whose replacement may fit somewhere."""
+        if self._index is None:
+            may = replaceable(self.inventory, [one.ask for one in self._movable])
+            holders = [
+                Holder(one.instance, one.priority, 0.0, frozenset(one.workers), one.claims)
+                for one, fits in zip(self._movable, may, strict=True)
+                if fits
+            ]
+            self._index = HolderIndex(self.inventory, holders)
+        return self._index
+
+    def allowed(self, priority: float) -> Bools:
+        """By holder: whether it may be relocated for a demand of this priority."""
+        if priority == math.inf:
+            return self.index.up_to()
+        return self.index.up_to(2 * int(priority) + 1)
 
 
-def _fit(work: _Work, demand: Ask) -> Placed | None:
+def _fit(work: _Work, demand: Ask, priority: float) -> Placed | None:
     """The place for one demand, reserved; its relocations are added to the plan."""
     with without(work.inventory, work.leaving):
         placed = find(work.inventory, demand)
     if placed is None:
-        return _fit_by_relocations(work, demand)
+        return _fit_by_relocations(work, demand, priority)
     work.inventory.reserve(placed, demand.deployment_uid)
     return placed
 
 
-def _fit_by_relocations(work: _Work, demand: Ask) -> Placed | None:
+@dataclass(order=True, slots=True)
+class _Attempt:
+    """Holders of a site to relocate; the cheapest first."""
+
+    cost: tuple[object, ...]
+    number: int  # of the site
+    excluded: frozenset[str] = field(compare=False)
+    moved: list[Holder] = field(compare=False)
+
+
+def _fit_by_relocations(work: _Work, demand: Ask, priority: float) -> Placed | None:
     """Adds the relocations for one demand to the plan and reserves what they take. None: nothing was found."""
-    candidates = dict(work.staying)
-    for _ in range(_MAX_ATTEMPTS):
+    most = work.max_relocations - len(work.plan.relocations)
+    allowed = work.allowed(priority)
+    if most <= 0 or not allowed.any():
+        return None
+    with without(work.inventory, work.leaving):
+        found = [site for site in sites(work.index, demand, allowed) if site.fewest <= most]
+    queue: list[_Attempt] = []
+    looked = 0
+
+    def look(number: int, excluded: frozenset[str]) -> None:
         with without(work.inventory, work.leaving):
-            reservation = _reservation(work.inventory, demand, candidates)
-        if reservation is None or len(reservation.victims) > work.max_relocations - len(work.plan.relocations):
+            moved = SiteProblem(work.index, found[number], allowed, excluded).cheapest(_cost, most)
+        if moved:
+            heappush(queue, _Attempt(_cost(moved), number, excluded, moved))
+
+    for _ in range(_MAX_ATTEMPTS):
+        while looked < len(found) and (not queue or found[looked].fewest <= len(queue[0].moved)):
+            look(looked, frozenset())
+            looked += 1
+        if not queue:
             return None
-        found = _relocate(work.inventory, demand, reservation, candidates)
-        if isinstance(found, str):
-            del candidates[found]
-            continue
-        work.plan.relocations += found
-        for relocation in found:
-            del work.staying[relocation.instance]
-        return reservation.placed
+        attempt = heappop(queue)
+        placed = _relocate(work, demand, attempt.moved)
+        if isinstance(placed, Placed):
+            return placed
+        look(attempt.number, attempt.excluded | {placed})
     return None
 
 
-def _size(one: Holder | Movable) -> int:
+def _size(one: Holder) -> int:
     return sum(claim.memory_mib for claim in one.claims)
 
 
-def _reservation(inventory: Inventory, demand: Ask, candidates: Mapping[str, Movable]) -> Reservation | None:
-    """The place for which the fewest and smallest instances relocate. Tried twice: large ones stay, small ones stay."""
-    found: list[Reservation] = []
-    for sign in (1, -1):
-        # All have one priority. An instance that shall stay gets the higher age.
-        holders = [
-            Holder(one.instance, 0, float(sign * _size(one)), frozenset(one.workers), one.claims)
-            for one in candidates.values()
-        ]
-        if (reservation := find_victims(inventory, demand, holders)) is not None:
-            found.append(reservation)
-    return min(found, key=lambda one: (len(one.victims), sum(map(_size, one.victims))), default=None)
+def _cost(moved: Sequence[Holder]) -> tuple[object, ...]:
+    return len(moved), sum(map(_size, moved)), sorted(one.instance for one in moved)
 
 
-def _relocate(
-    inventory: Inventory, demand: Ask, reservation: Reservation, candidates: Mapping[str, Movable]
-) -> list[Relocation] | str:
-    """Places for all replacements, reserved with the demand's; else the name of an instance that fits nowhere else."""
-    reserved = [reservation.placed]
-    inventory.reserve(reservation.placed, demand.deployment_uid)  # on top of the old claims: replacements stay out
+def _relocate(work: _Work, demand: Ask, moved: Sequence[Holder]) -> Placed | str:
+    """The demand's place, reserved with those of all replacements; else the name of an instance that fits nowhere else.
+
+    The demand's place is reserved on top of the old claims: replacements stay out of it.
+    """
+    inventory = work.inventory
+    with without(inventory, [*work.leaving, *moved]):
+        placed = find(inventory, demand)
+    if placed is None:  # the search knows a reason against this site
+        return moved[0].instance
+    reserved = [placed]
+    inventory.reserve(placed, demand.deployment_uid)
     relocations: list[Relocation] = []
     # The largest are the hardest to place, so they come first.
-    for one in sorted(reservation.victims, key=lambda o: (-o.gpus, -_size(o), o.instance)):
-        ask = candidates[one.instance].ask
-        replacement = find(inventory, ask.for_instance(f"{one.instance}+"))
+    for one in sorted(moved, key=lambda o: (-o.gpus, -_size(o), o.instance)):
+        ask = work.asks[one.instance]
+        replacement = find_replacement(inventory, ask.for_instance(f"{one.instance}+"), one)
         if replacement is None:
-            for placed in reversed(reserved):
-                inventory.unreserve(placed)
+            for taken in reversed(reserved):
+                inventory.unreserve(taken)
             return one.instance
         inventory.reserve(replacement, ask.deployment_uid)
         reserved.append(replacement)
         relocations.append(Relocation(one.instance, replacement))
-    return relocations
+    work.plan.relocations += relocations
+    work.index.remove(moved)
+    return placed

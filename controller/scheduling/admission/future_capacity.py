@@ -1,14 +1,18 @@
 """Where an ask would fit later: once holders have ended, were preempted or were relocated."""
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 
-from controller.domain.holdings import Holders
+import numpy as np
+
+from controller.domain.holdings import Holder, Holders
 from controller.domain.pending import PendingInstance
 from controller.domain.placement import Ask, Placed
-from controller.scheduling.admission.reservation import Reservation
+from controller.scheduling.admission.holder_index import HolderIndex
+from controller.scheduling.admission.reservation import Reservation, Reservations
 from controller.scheduling.admission.victims import choose_victims, earliest_capacity
-from controller.scheduling.inventory.capacity import Inventory
-from controller.scheduling.inventory.holders import HolderTable, without
+from controller.scheduling.inventory.holders import without
 from controller.scheduling.search.place import find
 
 
@@ -19,33 +23,48 @@ class FutureCapacity:
     the same or a lower priority.
     """
 
-    def __init__(self, inventory: Inventory, holders: Holders) -> None:
-        self._inventory = inventory
+    def __init__(self, reservations: Reservations, holders: Holders) -> None:
+        self._inventory = reservations.inventory
+        self._reservations = reservations
         self._staying = holders.staying
         self._leaving = list(holders.leaving)
         self._relocating = list(holders.relocating)
         # By shape: the highest priority for which preemption was ruled out, and the message that says why.
         self._no_preemption: dict[object, tuple[int, str]] = {}
-        self._never: set[object] = set()  # shapes that would not fit if all holders ended
+        # By shape, and whether servers may have to end: those that would not fit if all such holders ended.
+        self._never: set[tuple[object, bool]] = set()
         self._queue: list[PendingInstance] = []  # remain pending, in order, without a reservation
 
     @cached_property
-    def _table(self) -> HolderTable:
-        return HolderTable(self._inventory, self._staying)
+    def _index(self) -> HolderIndex:
+        return HolderIndex(self._inventory, [one for one in self._staying if not one.protected])
+
+    @cached_property
+    def _all(self) -> HolderIndex:
+        """All that stay, also those that may not be preempted yet."""
+        return HolderIndex(self._inventory, self._staying)
+
+    @contextmanager
+    def _later(self, also: Sequence[Holder] = ()) -> Iterator[None]:
+        """The inventory once the leaving holders, and these, have ended and all reservations are claimed."""
+        with self._reservations.whole(), without(self._inventory, [*self._leaving, *also]):
+            yield
 
     def enqueue(self, pending: PendingInstance) -> None:
         """Notes an instance that remains pending. In the next pass it comes before all of no higher priority."""
         self._queue.append(pending)
 
-    def after_leaving(self, ask: Ask) -> Placed | None:
+    def after_leaving(self, ask: Ask) -> Reservation | None:
         """Where the ask fits once the leaving holders have ended."""
-        with without(self._inventory, self._leaving):
-            return find(self._inventory, ask)
+        with self._later():
+            placed = find(self._inventory, ask)
+        return None if placed is None else Reservation(placed, tuple(self._leaving))
 
-    def relocation_target(self, target: Ask) -> Placed | None:
+    def relocation_target(self, target: Ask) -> Reservation | None:
         """The place that this ask names, if it is free once leaving and relocating holders have ended."""
-        with without(self._inventory, [*self._leaving, *self._relocating]):
-            return find(self._inventory, target)
+        with self._later(self._relocating):
+            placed = find(self._inventory, target)
+        return None if placed is None else Reservation(placed, (*self._leaving, *self._relocating))
 
     def preempt(self, pending: PendingInstance) -> Reservation | str:
         """The place that preemption frees; its victims then count as leaving. Else a message, which may be empty."""
@@ -53,8 +72,8 @@ class FutureCapacity:
         upto, message = self._no_preemption.get(shape, (-1, ""))
         if pending.priority <= upto:
             return message
-        with without(self._inventory, self._leaving):
-            reservation = choose_victims(self._inventory, pending.ask, self._table, below=pending.priority)
+        with self._later():
+            reservation = choose_victims(self._inventory, pending.ask, self._index, below=pending.priority)
             taker = self._taken_by(pending, reservation) if reservation is not None else None
         if reservation is None or taker is not None:
             message = (
@@ -62,7 +81,8 @@ class FutureCapacity:
             )
             self._no_preemption[shape] = (pending.priority, message)
             return message
-        self._table.remove(reservation.victims)
+        self._index.remove(reservation.victims)
+        self._all.remove(reservation.victims)
         self._leaving += reservation.victims
         self._relocating = [one for one in self._relocating if one not in reservation.victims]
         return reservation
@@ -88,13 +108,25 @@ class FutureCapacity:
                     self._inventory.unreserve(placed)
         return None
 
-    def earliest(self, ask: Ask) -> Placed | None:
-        """The place for which the fewest holders have to end."""
-        shape = ask.shape()
-        if shape in self._never:
+    def earliest(self, ask: Ask, *, servers: bool) -> Reservation | None:
+        """The place for which the fewest holders have to end.
+
+        Args:
+            ask: what does not fit now.
+            servers: whether holders count that do not end by themselves, beside tasks and relocations.
+        """
+        key = ask.shape(), servers
+        if key in self._never:
             return None
-        with without(self._inventory, self._leaving):
-            placed = find(self._inventory, ask) or earliest_capacity(self._inventory, ask, self._table)
-        if placed is None:
-            self._never.add(shape)
-        return placed
+        relocating = {one.instance for one in self._relocating}
+        index = self._all
+        among = index.up_to()
+        if not servers:
+            among = among & np.array([one.task or one.instance in relocating for one in index.holders], dtype=np.bool_)
+        with self._later():
+            placed = find(self._inventory, ask)
+            found = earliest_capacity(self._inventory, ask, index, among) if placed is None else Reservation(placed)
+        if found is None:
+            self._never.add(key)
+            return None
+        return Reservation(found.placed, (*found.victims, *self._leaving))

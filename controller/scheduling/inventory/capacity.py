@@ -14,8 +14,9 @@ import numpy as np
 
 from controller.domain.holdings import InstanceLoad
 from controller.domain.placement import DeviceState, Placed, PlannedClaim, WorkerFacts
-from controller.scheduling.inventory.arrays import Bools
+from controller.scheduling.inventory.arrays import Bools, Ints
 from controller.scheduling.inventory.demand import ObservedDemand
+from controller.scheduling.inventory.equal_groups import EqualGroups
 from controller.scheduling.inventory.groups import GroupTable, TouchLog, build_groups
 from controller.scheduling.inventory.load import Loads
 from controller.scheduling.inventory.tables import GpuTable, WorkerTable, build_tables
@@ -32,6 +33,7 @@ class Inventory:
         self._pass: dict[str, Placed] = {}  # reserved in this pass, by instance
         self._reserved: defaultdict[str, dict[str, PlannedClaim]] = defaultdict(dict)  # by device and instance
         self._stale = True
+        self._equal: EqualGroups | None = None
         self.log = TouchLog()
         # Kept searches, by their key. Cleared when anything but claims, use and loads changes.
         self.searches: OrderedDict[Hashable, Any] = OrderedDict()
@@ -60,6 +62,20 @@ class Inventory:
         return self._gpus
 
     @property
+    def equal_groups(self) -> EqualGroups:
+        """The states of groups, kept until the arrays are rebuilt."""
+        groups = self.groups
+        if self._equal is None:
+            self._equal = EqualGroups(self._workers, self._gpus, groups, self.log)
+        return self._equal
+
+    def groups_on(self, worker_ids: Iterable[str]) -> Ints:
+        """The groups of these workers. Unknown ones have none."""
+        first = self.groups.first
+        rows = (self._row_of_id[one] for one in worker_ids if one in self._row_of_id)
+        return np.array([group for row in rows for group in range(first[row], first[row + 1])], dtype=np.int64)
+
+    @property
     def row_of_name(self) -> Mapping[str, int]:
         """The worker's row by its name."""
         if self._stale:
@@ -76,6 +92,13 @@ class Inventory:
             self._rebuild()
         device = self._devices.get(uuid)
         return self._row.get(uuid) if device is not None and device.kind == "gpu" else None
+
+    def host_row(self, uuid: str) -> int | None:
+        """The row of the worker that has this host device; None if no known worker has it."""
+        if self._stale:
+            self._rebuild()
+        device = self._devices.get(uuid)
+        return self._row.get(uuid) if device is not None and device.kind == "host" else None
 
     # From the ledger
 
@@ -219,6 +242,7 @@ class Inventory:
     def _rebuild(self) -> None:
         self._workers, self._gpus, self._row = build_tables(self._facts.values(), self._devices)
         self._groups = build_groups(self._workers, self._gpus)
+        self._equal = None
         self.searches.clear()
         self._row_of_id = {w.id: row for row, w in enumerate(self._workers.facts)}
         self._row_of_name = {w.name: row for row, w in enumerate(self._workers.facts)}

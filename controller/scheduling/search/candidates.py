@@ -6,6 +6,7 @@ same as a search from the start.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from controller.scheduling.inventory.groups import OF_ONE_KIND, LogReader
 from controller.scheduling.search.feasible import FITS, Request, host_checks
 from controller.scheduling.search.rank import Fitting, Ranking
 
+_FEW: Final = 64  # groups that are ranked one by one
 RankingOf = Callable[[Inventory, Ask, Layout], Ranking]
 
 
@@ -31,7 +33,7 @@ class Candidates:
     """The groups for one layout of one request.
 
     `first` and `second` are the ranking keys by group; `first` is NEVER where the group does not fit. A group that is
-    not `eligible` never fits, whatever is claimed.
+    not `eligible` never fits, whatever is claimed. The keys of all groups are worked out when they are first needed.
     """
 
     def __init__(self, request: Request, layout: Layout, ranking: RankingOf) -> None:
@@ -44,21 +46,39 @@ class Candidates:
         self._of_one_kind: Bools | None = None if not groups.level.any() else groups.level == OF_ONE_KIND
         if not request.allows(layout):
             self.eligible[:] = False
-        usable = request.capable
-        self._usable: Bools | None = None if usable[:-1].all() else usable
+        self._usable: Bools | None = request.capable if request.restricted else None
         self._have: Ints = gpus.whole if layout.exclusive else gpus.free
-        self.first: Ints = np.full(len(groups.worker), NEVER, dtype=np.int64)
-        self.second: Ints = np.zeros(len(groups.worker), dtype=np.int64)
         self._log = LogReader(request.inventory.log, len(groups.worker))
-        self._rank(np.arange(len(groups.worker)))
+        self._keys: tuple[Ints, Ints] | None = None
+        self._best: int | None = None
+        if self._states_decide():
+            self._best = self._best_by_state()
+        else:
+            self._rank_all()
+
+    @property
+    def first(self) -> Ints:
+        """The first key of each group."""
+        return (self._keys or self._rank_all())[0]
+
+    @property
+    def second(self) -> Ints:
+        """The second key of each group."""
+        return (self._keys or self._rank_all())[1]
 
     def refresh(self) -> None:
         """Updates the groups that changed since the last call."""
-        if (rows := self._log.changed()) is not None:
-            self._rank(rows)
+        if (rows := self._log.changed()) is None:
+            return
+        if self._keys is None:
+            self._rank_all()
+        else:
+            self._rank(rows, *self._keys)
 
     def best(self, rows: Bools | None = None) -> int | None:
         """The best group, among these rows if given; one of one kind, if any fits. None if no group fits."""
+        if self._keys is None and rows is None:
+            return self._best
         first = self.first if rows is None else np.where(rows, self.first, NEVER)
         if self._of_one_kind is not None:
             alone = np.where(self._of_one_kind, first, NEVER)
@@ -92,20 +112,56 @@ class Candidates:
             suitable &= self._usable[slots]
         return Fitting(rows, groups.worker[rows], slots, have, suitable)
 
-    def _rank(self, rows: Ints) -> None:
-        some = self._fitting(rows)
-        wanted = self.wanted[rows]
+    def _states_decide(self) -> bool:
+        """Whether groups in equal states have equal keys, and one of each is enough to find the best."""
+        return (
+            len(self.eligible) >= _FEW
+            and self.layout.workers == 1
+            and not self.request.ask.gpus
+            and self._of_one_kind is None
+            and bool(self.eligible.all())
+        )
+
+    def _best_by_state(self) -> int | None:
+        """The best of one group of each state, and of the groups that are set apart; the first of equal ones."""
+        equal, apart = self.request.inventory.equal_groups, self._ranking.set_apart()
+        equal.refresh()
+        found: list[tuple[int, int, int]] = []
+        for some, alone in ((equal.examples(apart), False), (apart, True)):
+            rows, first, second = self._ranked(some)
+            if not len(rows):
+                continue
+            best = np.flatnonzero(first == first.min())
+            best = best[second[best] == second[best].min()]
+            group = int(rows[best].min()) if alone else equal.first_like(rows[best], apart)
+            if group is not None:
+                found.append((int(first[best[0]]), int(second[best[0]]), group))
+        return min(found)[2] if found else None
+
+    def _rank_all(self) -> tuple[Ints, Ints]:
+        size = len(self.eligible)
+        keys = self._keys = np.full(size, NEVER, dtype=np.int64), np.zeros(size, dtype=np.int64)
+        self._rank(np.flatnonzero(self.eligible), *keys)
+        return keys
+
+    def _rank(self, rows: Ints, first: Ints, second: Ints) -> None:
+        """Writes the keys of these groups."""
+        fitting, *keys = self._ranked(rows)
+        first[rows] = NEVER
+        first[fitting], second[fitting] = keys
+
+    def _ranked(self, rows: Ints) -> tuple[Ints, Ints, Ints]:
+        """Those of these groups that fit, with their keys."""
+        some, wanted = self._fitting(rows), self.wanted[rows]
         fits = self.eligible[rows]
         if self.layout.gpus:
             fits = fits & (np.count_nonzero(some.suitable, axis=1) >= wanted) & (wanted > 0)
         for _, passed in host_checks(self.request, some.workers):
             fits = fits & passed
-        if len(rows) != 1:  # rank only those that fit: ranking is the slower half
-            self.first[rows] = NEVER
+        if not fits.all():  # rank only those that fit: ranking is the slower half
             kept = np.flatnonzero(fits)
             rows, wanted = rows[kept], wanted[kept]
             some = Fitting(rows, some.workers[kept], some.slots[kept], some.have[kept], some.suitable[kept])
-        elif not fits[0]:
-            self.first[rows] = NEVER
-            return
-        self.first[rows], self.second[rows] = self._ranking.keys(some, wanted)
+        if not len(rows):
+            return rows, np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
+        return (rows, *self._ranking.keys(some, wanted))

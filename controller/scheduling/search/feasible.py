@@ -6,7 +6,7 @@ are rejected one by one, and their group by the stage that leaves too few of the
 
 import operator
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -72,6 +72,7 @@ class Request:
     of_model: Bools  # by GPU: chosen, and of an accepted model
     claimable: Bools  # by GPU: of an accepted model, and not in MIG mode
     capable: Bools  # by GPU: claimable, of sufficient compute capability, and large enough for the spec
+    restricted: bool  # whether not all GPUs are capable
     fits_version: Bools  # by GPU: of sufficient compute capability
     named: Named | None
     unknown: UnknownNames
@@ -99,7 +100,22 @@ class Request:
 
 
 def resolve(inventory: Inventory, ask: Ask) -> Request:
-    """Runs all checks on whole workers and looks up the names selected by hand."""
+    """Runs all checks on whole workers and looks up the names selected by hand.
+
+    Asks that differ only in what they take share the result, which is kept with the searches.
+    """
+    needs_gpu = any(layout.gpus for layout in ask.layouts)
+    key = (
+        Request, tuple(sorted(ask.labels.items())), ask.workers, ask.gpus, ask.all_workers, ask.all_gpus,
+        ask.compatibility, ask.gpu_models, ask.min_gpu_mib, ask.capability_bounds, needs_gpu,
+    )  # fmt: skip
+    known: Request | None = inventory.searches.get(key)
+    if known is None:
+        known = inventory.searches[key] = _resolved(inventory, ask)
+    return replace(known, ask=ask)
+
+
+def _resolved(inventory: Inventory, ask: Ask) -> Request:
     workers, gpus = inventory.workers, inventory.gpus
     selected = select(inventory, ask)
     failed_at = np.full(len(workers.facts), FITS, dtype=np.int8)
@@ -112,6 +128,7 @@ def resolve(inventory: Inventory, ask: Ask) -> Request:
     of_model = chosen & _of_model(ask, gpus)[gpus.kind]
     claimable = of_model & ~gpus.mig
     fits_version = _fits_version(ask, gpus)
+    capable = claimable & fits_version & (gpus.total >= ask.min_gpu_mib)
     return Request(
         inventory=inventory,
         ask=ask,
@@ -119,7 +136,8 @@ def resolve(inventory: Inventory, ask: Ask) -> Request:
         chosen=chosen,
         of_model=of_model,
         claimable=claimable,
-        capable=claimable & fits_version & (gpus.total >= ask.min_gpu_mib),
+        capable=capable,
+        restricted=not capable[:-1].all(),
         fits_version=fits_version,
         named=_named(inventory, selected.gpus) if ask.all_gpus else None,
         unknown=selected.unknown,

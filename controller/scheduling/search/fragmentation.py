@@ -180,6 +180,10 @@ class LeastFragmentation:
         ranks[np.lexsort((keys.ravel(), loss))] = np.arange(loss.size)
         return ranks.reshape(shape)
 
+    def set_apart(self) -> Ints:
+        """None: the demand is the same for all groups."""
+        return self.pack.set_apart()
+
     def _packed(self, some: Fitting, wanted: Ints) -> Ints:
         """The GPUs that pack would take of each group, padded with the placeholder where a group gives fewer."""
         if not self.layout.gpus or not len(wanted):

@@ -42,6 +42,13 @@ def find_gang(candidates: Candidates, rows: Bools | None = None) -> list[int] | 
     return Shortage(workers, mixed=False) if workers < size else Shortage(most, mixed=True)
 
 
+def gang_sets(candidates: Candidates, rows: Ints) -> Iterator[Ints]:
+    """Of these groups, the sets of which a gang may be made; those of one kind first."""
+    groups = candidates.request.inventory.groups
+    yield from _of_one_kind(groups, rows)
+    yield from _of_one_vendor(groups, rows) if candidates.request.named is not None else groups.alike(rows)
+
+
 def _of_one_kind(groups: GroupTable, rows: Ints) -> Iterator[Ints]:
     some = rows[groups.level[rows] == OF_ONE_KIND]
     return (some[groups.kind[some] == kind] for kind in np.unique(groups.kind[some]).tolist())

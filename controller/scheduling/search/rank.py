@@ -48,6 +48,9 @@ class Ranking(Protocol):
     def gpu_keys(self, some: Fitting) -> Ints:
         """One key per GPU; smaller is better."""
 
+    def set_apart(self) -> Ints:
+        """The groups whose keys depend on more than their own state: others in the same state may have other keys."""
+
 
 def nth_key(keys: Ints, suitable: Bools, wanted: Ints) -> Ints:
     """By group: the key of the last GPU that an instance would get there."""
@@ -93,6 +96,10 @@ class Pack:
         keys: Ints = some.have * 2 + (self.inventory.gpus.claims[some.slots] == 0)
         return keys
 
+    def set_apart(self) -> Ints:
+        """None."""
+        return np.zeros(0, dtype=np.int64)
+
     def _host_keys(self, some: Fitting) -> tuple[Ints, Ints]:
         workers, rows = self.inventory.workers, some.workers
         if self.ask.host_memory_mib:
@@ -129,6 +136,11 @@ class Spread:
         instances = np.minimum(gpus.instances[some.slots], (1 << _INSTANCES_BITS) - 1)
         keys: Ints = (self._own(some.slots) << _INSTANCES_BITS | instances) << _MEMORY_BITS | memory
         return keys
+
+    def set_apart(self) -> Ints:
+        """The groups of workers with instances of the deployment."""
+        mine, _ = self.inventory.deployment_on(self.ask.deployment_uid)
+        return self.inventory.groups_on(mine)
 
     def _own(self, slots: Ints) -> Ints:
         _, mine = self.inventory.deployment_on(self.ask.deployment_uid)

@@ -8,6 +8,7 @@ from typing import Any, Final
 from controller.store.core.database import Reader
 from controller.store.deployments.observe import spec_from_json
 from schemas.manifest.deployment import DeploymentSpec
+from schemas.manifest.serving import ServingLimits
 
 RevisionKey = tuple[Any, int]  # deployment's uid, generation
 
@@ -22,6 +23,7 @@ class RunningInstance:
     secret: str
     revision: RevisionKey
     engine: str  # chosen by placement; empty: the spec leaves no choice
+    limits: ServingLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,7 @@ async def read_serving(connection: Reader) -> Serving:
     names = await connection.fetch(_DEPLOYMENTS)
     running = await connection.fetch(
         """select d.name, i.id, i.deployment_uid, i.revision, coalesce(i.engine, '') as engine,
-                  w.proxy_address, w.proxy_secret
+                  d.spec->'serving' as limits, w.proxy_address, w.proxy_secret
              from instances i
              join deployments d on d.uid = i.deployment_uid and d.deleted_at is null
              join processes p on p.instance_id = i.id and p.epoch = i.epoch and p.rank = 0
@@ -88,6 +90,7 @@ async def read_serving(connection: Reader) -> Serving:
             secret=row["proxy_secret"],
             revision=(row["deployment_uid"], row["revision"]),
             engine=row["engine"],
+            limits=_limits(row["limits"]),
         )
         for row in running
     ]
@@ -99,6 +102,14 @@ async def read_serving(connection: Reader) -> Serving:
         if row["source"] is not None or row["replicas"] == 0
     }
     return Serving(frozenset(row["name"] for row in names), instances, specs, stopped)
+
+
+def _limits(stored: Any) -> ServingLimits:
+    """The present limits, which change in place; the defaults where an older version wrote none."""
+    try:
+        return ServingLimits.model_validate(stored or {})
+    except ValueError:  # written by another version
+        return ServingLimits()
 
 
 async def _specs(connection: Reader, revisions: set[RevisionKey]) -> dict[RevisionKey, DeploymentSpec]:

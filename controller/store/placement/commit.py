@@ -211,17 +211,23 @@ def _event(start: PlacedStart) -> dict[str, Any]:
 
 
 async def store_explanations(
-    connection: Any, unplaced: Sequence[tuple[PendingRow, str, Explain]], also: Collection[str] = ()
+    connection: Any,
+    unplaced: Sequence[tuple[PendingRow, str, Explain]],
+    also: Collection[str] = (),
+    awaits_servers: Collection[str] = (),
 ) -> None:
     """Writes why instances stay pending: reason and explanation of each.
 
     The caller has locked the instances, and leaves out those whose explanation has not changed. `also`: uids of other
-    deployments whose watchers are notified.
+    deployments whose watchers are notified. `awaits_servers`: ids of instances for which capacity is reserved that
+    servers hold; the time for that runs from the first such call.
     """
     await connection.execute(
         """update instances i
               set phase = 'pending', reason = x.reason, message = x.message, explain = x.explain,
-                  phase_since = case when i.phase = 'pending' then i.phase_since else clock_timestamp() end
+                  phase_since = case when i.phase = 'pending' then i.phase_since else clock_timestamp() end,
+                  reserved_since = case when i.id = any($6) and (i.reserved_since >= i.phase_since) is not true
+                                        then clock_timestamp() else i.reserved_since end
              from unnest($1::text[], $2::int[], $3::text[], $4::text[], $5::jsonb[])
                   as x (id, epoch, reason, message, explain)
             where i.id = x.id and i.epoch = x.epoch and i.phase in ('pending', 'analyzing')""",
@@ -230,5 +236,6 @@ async def store_explanations(
         [reason for _, reason, _ in unplaced],
         [explain.message for _, _, explain in unplaced],
         [explain.model_dump(mode="json") for _, _, explain in unplaced],
+        list(awaits_servers),
     )
     await notify(connection, "status", {row.deployment_uid for row, _, _ in unplaced}.union(also))

@@ -16,7 +16,8 @@ _SHOWN: Final = 100
 # Only of deployments at rest: all of their instances run the newest revision. A task that never restarts would run
 # twice, and an instance that is being preempted frees its capacity anyway.
 _MOVABLE: Final = """
-    select i.id, i.epoch, i.deployment_uid, i.revision, d.name, r.spec, r.need, c.device, c.rank, c.memory_mib,
+    select i.id, i.epoch, i.deployment_uid, i.revision, d.name, (d.spec ->> 'priority')::int as priority, r.spec,
+           r.need, c.device, c.rank, c.memory_mib,
            c.cpu_milli, c.exclusive, c.position, v.worker_id
       from instances i
       join deployments d on d.uid = i.deployment_uid
@@ -25,7 +26,9 @@ _MOVABLE: Final = """
       join devices v on v.uuid = c.device
      where i.phase = 'running' and i.pushed_out_for is null and r.need is not null
        and d.deleted_at is null and d.observed_generation = d.generation and d.phase = 'running'
-       and (d.spec ->> 'movable')::boolean and r.spec ->> 'restart' = 'always'
+       and (d.spec ->> 'movable')::boolean
+       and clock_timestamp() - c.created_at >= coalesce((d.spec ->> 'minimum_runtime')::float8, 0) * interval '1 s'
+       and r.spec ->> 'restart' = 'always'
        and not exists (select 1 from relocations m
                         where m.deployment_uid = d.uid and m.state in ('waiting', 'moving'))
      order by i.id, c.rank, c.position"""
@@ -43,6 +46,7 @@ class MovableRow:
     need: Need
     workers: tuple[str, ...]  # ids by rank
     claims: tuple[PlannedClaim, ...]
+    priority: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +87,7 @@ async def read_movable(connection: Reader) -> list[MovableRow]:
                 need=needs[key],
                 workers=tuple(dict.fromkeys(str(c["worker_id"]) for c in claims)),
                 claims=tuple(planned_claim(c) for c in claims),
+                priority=first["priority"],
             )
         )
     return found
@@ -120,12 +125,13 @@ class DemandRow:
     deployment_uid: str
     spec: DeploymentSpec
     need: Need
+    priority: int = 0
 
 
 async def read_demands(connection: Reader, limit: int) -> list[DemandRow]:
     """Pending instances in admission order, without the replacements of relocations in progress."""
     rows = await connection.fetch(
-        """select i.id, i.deployment_uid, r.spec, r.need
+        """select i.id, i.deployment_uid, r.spec, r.need, (d.spec ->> 'priority')::int as priority
              from instances i
              join deployments d on d.uid = i.deployment_uid
              join revisions r on r.deployment_uid = i.deployment_uid and r.generation = i.revision
@@ -136,6 +142,12 @@ async def read_demands(connection: Reader, limit: int) -> list[DemandRow]:
         limit,
     )
     return [
-        DemandRow(row["id"], str(row["deployment_uid"]), spec_from_json(row["spec"]), need_from_json(row["need"]))
+        DemandRow(
+            instance=row["id"],
+            deployment_uid=str(row["deployment_uid"]),
+            spec=spec_from_json(row["spec"]),
+            need=need_from_json(row["need"]),
+            priority=row["priority"],
+        )
         for row in rows
     ]

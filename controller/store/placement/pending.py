@@ -25,7 +25,10 @@ _WAITING: Final = """
           from relocations r cross join jsonb_each(r.rooms)
          where r.state in ('waiting', 'moving')
             or (r.state = 'moved' and exists (select 1 from instances o where o.id = r.instance_id)))
-    select i.in_all, i.id, i.deployment_uid, i.revision, i.phase, i.phase_since, i.epoch, i.failures, i.message, d.name,
+    select i.in_all, i.id, i.deployment_uid, i.revision, i.phase, i.phase_since,
+           case when i.reserved_since >= i.phase_since
+                then extract(epoch from clock_timestamp() - i.reserved_since)::float8 end as reserved_s,
+           i.epoch, i.failures, i.message, d.name,
            (d.spec ->> 'priority')::int as priority, (d.spec ->> 'preempt')::boolean as preempt,
            exists (select 1 from instances v
                     where v.pushed_out_for = i.id
@@ -41,7 +44,8 @@ _WAITING: Final = """
                as last_worker,
            (select extract(epoch from min(not_before) - clock_timestamp())::float8
               from instances where phase = 'pending' and not_before > clock_timestamp()) as next_due_s
-      from (select id, deployment_uid, revision, phase, phase_since, epoch, failures, message, created_at,
+      from (select id, deployment_uid, revision, phase, phase_since, reserved_since, epoch, failures, message,
+                   created_at,
                    row_number() over (partition by deployment_uid order by created_at, id) as place,
                    count(*) over () as in_all
               from instances
@@ -122,6 +126,7 @@ async def read_pending(
             preempting=row["preempting"],
             destination=_destination(row["destination"]),
             relocation_target=_destination(row["relocation_target"]),
+            reserved_s=row["reserved_s"],
         )
         for row in rows
     ]

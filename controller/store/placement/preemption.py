@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from controller.domain.events import NewEvent
-from controller.domain.holdings import Holder, Holders, Holdings
+from controller.domain.holdings import Holder, Holders, Holding, Holdings
 from controller.domain.pending import PendingRow
 from controller.store.core.errors import LostGuardError
 from controller.store.core.events import write_events
@@ -16,6 +16,10 @@ _HOLDERS: Final = """
     select i.id, i.epoch, extract(epoch from i.created_at)::float8 as queued_at,
            (d.spec ->> 'priority')::int as priority,
            i.phase = 'stopping' or i.pushed_out_for is not null or d.deleted_at is not null as leaving,
+           d.spec ->> 'restart' <> 'always' as task, coalesce((d.spec ->> 'movable')::boolean, true) as movable,
+           coalesce((d.spec ->> 'minimum_runtime')::float8, 0) as minimum_runtime,
+           coalesce(extract(epoch from clock_timestamp() - (select min(c.created_at) from claims c
+             where c.instance_id = i.id and c.epoch = i.epoch)), 0)::float8 as age_s,
            exists (select 1 from relocations m where m.instance_id = i.id and m.epoch = i.epoch
                                                  and m.state in ('waiting', 'moving')) as relocating
       from instances i join deployments d on d.uid = i.deployment_uid
@@ -49,11 +53,26 @@ async def read_holders(connection: Any, holdings: Holdings, *, without: Collecti
     for row in await connection.fetch(_HOLDERS, list(_STAYING), list(without)):
         holding = holdings.get(row["id"])
         if holding is not None:
-            one = Holder(row["id"], row["priority"], row["queued_at"], holding.workers, holding.claims, row["epoch"])
+            one = _holder(row, holding)
             found[row["leaving"]].append(one)
             if row["relocating"] and not row["leaving"]:
                 relocating.append(one)
     return Holders(tuple(found[False]), tuple(found[True]), tuple(relocating))
+
+
+def _holder(row: Any, holding: Holding) -> Holder:
+    return Holder(
+        instance=row["id"],
+        priority=row["priority"],
+        queued_at=row["queued_at"],
+        workers=holding.workers,
+        claims=holding.claims,
+        epoch=row["epoch"],
+        task=bool(row["task"]),
+        movable=row["movable"],
+        lost_s=row["age_s"] if row["task"] else 0.0,
+        protected=row["age_s"] < row["minimum_runtime"],
+    )
 
 
 async def preempt_victims(connection: Any, preemptions: Sequence[Preemption]) -> set[str]:

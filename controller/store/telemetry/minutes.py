@@ -1,12 +1,13 @@
 """One-minute rollups of the samples, in the order of the samples' transactions, so that no late sample is missed.
 
-A minute's figures are of all samples that cover a part of it. A sample covers the time since the previous one of its
-GPU, up to three sampling periods (at least 30 s). The mean is weighted by covered time. The maximum is of all these
-samples, since a peak may lie on either side of the minute's edge.
+A minute's figures are of all samples that cover a part of it (`coverage.py`). The mean is weighted by covered time.
+The maximum is of all these samples, since a peak may lie on either side of the minute's edge.
 """
 
 from datetime import timedelta
 from typing import Any, Final
+
+from controller.store.telemetry.coverage import READ, covered_since
 
 # `partitions.py` creates and drops the partitions.
 _WRITABLE_SINCE: Final = """
@@ -16,15 +17,14 @@ PORTION: Final = 60_000  # samples of one roll-up, approximately: a transaction 
 _PROGRESS: Final = "select horizon::text, clock_timestamp() as now from rollup_progress where id = 1 for update"
 _HORIZON: Final = "select pg_snapshot_xmin(pg_current_snapshot())::text"
 _NTH: Final = "select tx::text from samples where tx >= $1::text::xid8 order by tx offset $2 limit 1"
-_REACH: Final = "greatest(3 * {0}.period_s, 30) * interval '1 s'"
 # The bounds of what is read: samples that cover a fresh sample's minutes, and the one before each.
 _BOUNDS: Final = f"""
-    select date_bin('1 min', min(f.at - {_REACH.format("f")}), 'epoch') as first, max(f.at) as last,
-           max({_REACH.format("f")}) as reach
+    select date_bin('1 min', min(f.at - {READ.format("f")}), 'epoch') as first, max(f.at) as last,
+           max({READ.format("f")}) as reach
       from samples f where f.tx >= $1::text::xid8 and f.tx < $2::text::xid8 and f.at >= $3"""  # noqa: S608 - constants
 _ROLL: Final = f"""
     with fresh as materialized (
-        select f.device, f.at, {_REACH.format("f")} as reach from samples f
+        select f.device, f.at, {READ.format("f")} as reach from samples f
          where f.tx >= $1::text::xid8 and f.tx < $2::text::xid8 and f.at >= $3
     ), dirty as materialized (
         select distinct f.device, minute
@@ -39,7 +39,7 @@ _ROLL: Final = f"""
     ), covered as (
         select s.device, s.at, s.mean, s.max, s.used_mib,
                case when s.device in (select device from shared) then s.processes end as processes,
-               greatest(lag(s.at) over (partition by s.device order by s.at), s.at - {_REACH.format("s")}) as since
+               {covered_since("s", "s.device")} as since
           from samples s
          where s.at between $4 and $5 and s.device in (select device from dirty)
     ), parts as (

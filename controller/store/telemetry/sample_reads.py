@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from typing import Any, Final, NamedTuple
 
-_COLUMNS: Final = "device, extract(epoch from at)::float8 as at, max, mean, period_s, used_mib, processes"
+_COLUMNS: Final = "device, extract(epoch from at)::float8 as at, max, mean, period_s, read_s, used_mib, processes"
 # Rows that the previous snapshot could not see. Its oldest open transaction as the only bound would be correct, but a
 # long transaction would then have the same rows read again and again.
 _NEW: Final = f"""
@@ -16,7 +16,10 @@ _HISTORY: Final = f"""
 
 
 class ProcessReading(NamedTuple):
-    """One process with a claim on the GPU. Percent; None is unknown, never zero."""
+    """One process with a claim on the GPU. Percent; None is unknown, never zero.
+
+    `requests` is the most at once, `arrived` the number that came.
+    """
 
     instance: str
     epoch: int
@@ -24,10 +27,22 @@ class ProcessReading(NamedTuple):
     mean: float | None
     max: float | None
     requests: int | None
+    arrived: int | None = None
 
 
 class Sample(NamedTuple):
-    """One GPU over one sampling period, which ended `at` (epoch seconds, by the database's clock). Percent, MiB."""
+    """One GPU over the part of a sampling period that was read, which ended `at`. Percent, MiB.
+
+    Attributes:
+        device: the GPU.
+        at: epoch seconds, by the database's clock.
+        max: the highest reading.
+        mean: of the readings.
+        period_s: length of the sampling period.
+        used_mib: memory in use.
+        processes: with a claim on the GPU.
+        read_s: seconds that were read, up to `at`; None: an older agent, which does not say.
+    """
 
     device: str
     at: float
@@ -36,6 +51,7 @@ class Sample(NamedTuple):
     period_s: float
     used_mib: int | None
     processes: tuple[ProcessReading, ...]
+    read_s: float | None = None
 
 
 async def read_horizon(connection: Any) -> str:
@@ -66,4 +82,5 @@ def _sample(row: Any) -> Sample:
         row["period_s"],
         row["used_mib"],
         tuple(ProcessReading(*process) for process in row["processes"]),
+        row["read_s"],
     )

@@ -9,7 +9,7 @@ from controller.store.deployments.processes import lock_sessions
 from controller.store.telemetry.partitions import samples_range
 from schemas.wire import ProcessSample, Readings, SamplePeriod
 
-_COLUMNS: Final = ("at", "device", "worker_id", "seq", "period_s", "mean", "max", "used_mib", "processes")
+_COLUMNS: Final = ("at", "device", "worker_id", "seq", "period_s", "read_s", "mean", "max", "used_mib", "processes")
 _PROGRESS: Final = "select worker_id, boot_id, seq from sample_progress where worker_id = any($1::uuid[])"
 _OWNERS: Final = "select uuid, worker_id from devices where uuid = any($1)"
 # Rows in key order, as everywhere, so that two writers never deadlock.
@@ -17,6 +17,10 @@ _RAISE: Final = """
     insert into sample_progress (worker_id, boot_id, seq)
     select * from unnest($1::uuid[], $2::text[], $3::bigint[]) as p(worker_id, boot_id, seq) order by 1
         on conflict (worker_id) do update set boot_id = excluded.boot_id, seq = excluded.seq"""
+
+_DROPPED: Final = """
+    update workers set samples_dropped_at = clock_timestamp(), samples_dropped = $3
+     where id = $1::uuid and session = $2"""
 
 _Row = tuple[Any, ...]
 
@@ -91,6 +95,11 @@ async def write_samples(
     return SamplesWritten(held, len(rows), too_old)
 
 
+async def record_dropped(connection: Any, worker_id: str, session: int, what: str) -> None:
+    """Shows on the worker, for a time, that one of its sampling periods could not be taken."""
+    await connection.execute(_DROPPED, worker_id, session, what)
+
+
 async def _unwritten(
     connection: Any, batch: Sequence[SessionSamples]
 ) -> list[tuple[SessionSamples, list[SamplePeriod]]]:
@@ -127,6 +136,7 @@ def _rows(sender: SessionSamples, period: SamplePeriod, at: datetime) -> Iterato
             sender.worker_id,
             period.seq,
             period.period_s,
+            period.read_s,
             gpu.mean,
             gpu.max,
             gpu.used_mib,
@@ -136,4 +146,4 @@ def _rows(sender: SessionSamples, period: SamplePeriod, at: datetime) -> Iterato
 
 def _process(process: ProcessSample, own: Readings | None) -> list[Any]:
     mean, most = (None, None) if own is None else (own.mean, own.max)
-    return [process.instance, process.epoch, process.rank, mean, most, process.requests]
+    return [process.instance, process.epoch, process.rank, mean, most, process.requests, process.arrived]

@@ -9,6 +9,7 @@ from typing import Any, Final
 from controller.store.core.database import Reader
 from controller.store.core.refusals import NotFoundError
 from controller.store.core.rows import row_mapper
+from controller.store.telemetry.coverage import covered_since
 from schemas.api.history import SeriesView, UtilizationView, WatchView
 
 MAX_TRACKS: Final = 512
@@ -27,14 +28,13 @@ _SLOTTED: Final = """
                            least($6::int - 1, ceil(extract(epoch from p.at - $4) / $5::float8)::int - 1)) as slot
      where p.high is not null
      group by p.device, p.instance_id, slot"""
-_SAMPLED: Final = """
+_SAMPLED: Final = f"""
     select t.device, t.instance_id, s.at,
-           greatest(lag(s.at) over (partition by t.device, t.instance_id order by s.at), t.since,
-                    s.at - greatest(3 * s.period_s, 30) * interval '1 s') as since,
+           greatest({covered_since("s", "t.device, t.instance_id")}, t.since) as since,
            case when t.instance_id = '' then s.max
                 else (select max((x ->> 4)::real) from jsonb_array_elements(s.processes) x
                        where x ->> 0 = t.instance_id) end as high
-      from tracks t join samples s on s.device = t.device and s.at > t.since and s.at > {since}"""
+      from tracks t join samples s on s.device = t.device and s.at > t.since and s.at > {{since}}"""  # noqa: S608 - constants
 _FINE: Final = f"with {_TRACKS}, covered as ({_SAMPLED.format(since='$4')}) {_SLOTTED}"
 _COARSE: Final = f"""
     with {_TRACKS}, covered as (

@@ -11,6 +11,7 @@ from schemas.api.envelopes import Condition
 from schemas.api.policies import DeploymentPolicy, InstanceUtilization
 
 IDLE: Final = "Idle"
+_NOT_READ: Final = ("stale", "coverage", "no_telemetry", "no_process_utilization")
 # A verdict on an earlier epoch does not count for the present one.
 _VERDICTS: Final = """
     select v.* from policy_verdicts v
@@ -74,4 +75,6 @@ def _policy(row: Any) -> DeploymentPolicy:
 
 
 def _verdict(row: Any) -> InstanceUtilization:
-    return InstanceUtilization.model_validate({field: row[field] for field in InstanceUtilization.model_fields})
+    """What is not known to be low until now has no `low_since`."""
+    fields = {field: row[field] for field in InstanceUtilization.model_fields}
+    return InstanceUtilization.model_validate(fields | ({"low_since": None} if row["reason"] in _NOT_READ else {}))

@@ -8,14 +8,15 @@ from controller.store.core.refusals import NotFoundError
 from controller.store.core.rows import columns_of
 from controller.store.views.gpus import FREE_MIB
 from controller.store.views.paging import open_cursor, page_of
-from schemas.api.envelopes import Page
+from schemas.api.envelopes import Condition, Page
 from schemas.api.workers import WorkerSpecView, WorkerStatus, WorkerView
 
 # A deleted worker is shown while claims on its devices are left.
 _SHOWN: Final = """(w.deleted_at is null
     or exists (select 1 from devices v where v.worker_id = w.id and v.claims > 0))"""
 _WORKERS: Final = f"""
-    select w.*, l.connected and l.session = w.session as connected, l.last_seen,
+    select w.*, coalesce(w.samples_dropped_at > now() - interval '10 min', false) as dropping,
+           l.connected and l.session = w.session as connected, l.last_seen,
            t.gpus, t.memory_mib, t.claimed_mib, t.free_mib, t.host_memory_mib, t.free_host_memory_mib, t.cpu_milli,
            t.free_cpu_milli, t.instances
       from workers w
@@ -82,6 +83,26 @@ def _state(row: Any) -> str:
     return phase
 
 
+def _conditions(row: Any) -> list[Condition]:
+    """Those that are stored, and whether sampling periods could not be taken of late."""
+    conditions = [Condition.model_validate(one) for one in row["conditions"]]
+    if not row["dropping"]:
+        return conditions
+    message = (
+        f"some sampling periods cannot be taken and are lost, so verdicts may be unknown; {row['samples_dropped']}"
+    )
+    return [
+        *conditions,
+        Condition(
+            type="TelemetryComplete",
+            status="false",
+            reason="samples_dropped",
+            message=message,
+            since=row["samples_dropped_at"],
+        ),
+    ]
+
+
 def _view(row: Any) -> WorkerView:
     return WorkerView(
         name=row["name"],
@@ -90,6 +111,9 @@ def _view(row: Any) -> WorkerView:
         deleted_at=row["deleted_at"],
         spec=WorkerSpecView(cordoned=row["cordoned"], draining=row["draining"]),
         status=WorkerStatus(
-            **(columns_of(WorkerStatus, row) | {"state": _state(row), "connected": bool(row["connected"])}),
+            **(
+                columns_of(WorkerStatus, row)
+                | {"state": _state(row), "connected": bool(row["connected"]), "conditions": _conditions(row)}
+            ),
         ),
     )

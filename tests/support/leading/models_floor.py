@@ -50,9 +50,9 @@ class Floor:
         await claim(self.db, f"host-{host.id}", instance, 0)
         await report(self.db, instance, "running")
 
-    async def replicas(self, *agents: Agent | None, model: str = "m") -> str:
+    async def replicas(self, *agents: Agent | None, model: str = "m", **spec: Any) -> str:
         """A deployment with one running instance at each of these agents, `m-1` and on; returns its uid."""
-        uid = await add_deployment(self.db, model)
+        uid = await add_deployment(self.db, model, **spec)
         for number, agent in enumerate(agents, 1):
             await self.run(uid, f"{model}-{number}", await self.worker(f"{model}-w{number}", agent))
         await self.served(model)

@@ -9,9 +9,11 @@ from typing import Any
 
 import aiohttp
 from aiohttp import web
+from prometheus_client import CollectorRegistry
 
 from controller.hub.hub import Hub
 from controller.runtime.clock import SystemClock
+from controller.runtime.metrics import HubMetrics
 from controller.store.core.database import Database
 from controller.store.telemetry.partitions import SampleRetention
 from schemas.wire import CONNECT_PATH, SPOKEN, Hello, Protocols, Welcome
@@ -28,6 +30,7 @@ class HubUnderTest:
         self.url = url
         self.session = session
         self.secrets: dict[str, str] = {}
+        self.registry = CollectorRegistry()
 
     async def add_worker(self, name: str = "gpu-1") -> str:
         """Adds a joined worker; its credential is `secret-NAME`."""
@@ -55,6 +58,10 @@ class HubUnderTest:
         welcome = await connection.next()
         assert isinstance(welcome, Welcome), welcome
         return connection
+
+    def count(self, metric: str) -> float | None:
+        """One of the hub's counters, such as `impossible_readings`."""
+        return self.registry.get_sample_value(f"gpuward_{metric}_total")
 
     async def one(self, query: str, *args: Any) -> Any:
         async with self.database.connection() as c:
@@ -122,6 +129,7 @@ async def serving(database: Database, spoken: Protocols = SPOKEN) -> AsyncIterat
     async def secrets(names: Iterable[str]) -> dict[str, str]:
         return {name: known[name] for name in names if name in known}
 
+    registry = CollectorRegistry()
     hub = Hub(
         database,
         SystemClock(),
@@ -129,6 +137,7 @@ async def serving(database: Database, spoken: Protocols = SPOKEN) -> AsyncIterat
         secrets=secrets,
         sample_s=2.5,
         keep=SampleRetention(samples_h=8, history_days=1),
+        metrics=HubMetrics(registry),
         spoken=spoken,
     )
     app = web.Application()
@@ -138,6 +147,7 @@ async def serving(database: Database, spoken: Protocols = SPOKEN) -> AsyncIterat
         try:
             under_test = HubUnderTest(database, hub, f"http://{address}", session)
             under_test.secrets = known
+            under_test.registry = registry
             yield under_test
             assert not running.done(), running
         finally:

@@ -8,8 +8,6 @@ from urllib.parse import urlsplit
 import pytest
 from aiohttp import web
 
-from controller.api.gateway import exchange
-from controller.api.gateway.exchange import Patience
 from controller.store.access.keys import revoke_key
 from controller.store.core.database import Database
 from support.leading.models_floor import CHAT, LIMIT_S, Agent, Floor
@@ -84,9 +82,8 @@ async def test_other_streams_are_cut_without_a_word(floor: Floor) -> None:
     assert unchunked((await raw_answer(floor))[1]) == (b"sound", False)
 
 
-async def test_silence_in_mid_stream_is_told(floor: Floor, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exchange, "PATIENCE", Patience(silence_s=0.3))
-    await floor.replicas(Agent(stream_then(FIVE, end="silence")))
+async def test_silence_in_mid_stream_is_told(floor: Floor) -> None:
+    await floor.replicas(Agent(stream_then(FIVE, end="silence")), serving={"silence_timeout": "300ms"})
     content, ended = unchunked((await raw_answer(floor))[1])
     assert b'"code":"timed_out"' in content.removeprefix(FIVE)
     assert not ended

@@ -7,8 +7,6 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from controller.api.gateway import exchange
-from controller.api.gateway.exchange import Patience
 from schemas.wire import PROXY_OUTCOME_HEADER, PROXY_REFUSAL_HEADER
 from support.leading.models_floor import CHAT, Agent, Floor
 
@@ -67,10 +65,7 @@ async def test_a_request_that_an_engine_may_have_seen_goes_nowhere_else(
     assert sum(len(agent.seen) for agent in agents) == 1, "one engine saw it"
 
 
-async def test_a_silent_engine_is_given_up_once_and_its_request_cancelled(
-    floor: Floor, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(exchange, "PATIENCE", Patience(first_byte_s=0.5))
+async def test_a_silent_engine_is_given_up_once_and_its_request_cancelled(floor: Floor) -> None:
     cancelled = asyncio.Event()
 
     async def silent(_: web.Request) -> web.StreamResponse:
@@ -81,7 +76,7 @@ async def test_a_silent_engine_is_given_up_once_and_its_request_cancelled(
         return web.Response()
 
     agents = [Agent(silent) for _ in range(3)]
-    await floor.replicas(*agents)
+    await floor.replicas(*agents, serving={"first_token_timeout": 0.5})
     status, headers, body = await post(floor)
     assert (status, body["error"]["code"], headers["x-should-retry"]) == (504, "timed_out", "false")
     assert sum(len(agent.seen) for agent in agents) == 1

@@ -65,7 +65,7 @@ class Watch:
         return self.taken()
 
     def taken(self) -> int | None:
-        return self.watch.take([self.record])[ProcessKey("i", 1, 0)]
+        return self.watch.take([self.record])[ProcessKey("i", 1, 0)].most
 
 
 @pytest.fixture
@@ -77,13 +77,36 @@ async def session() -> AsyncIterator[aiohttp.ClientSession]:
 def test_only_the_named_gauges_are_summed_over_their_labels() -> None:
     assert sum_gauges(VLLM, GAUGES) == 7
     assert sum_gauges(VLLM, ("llamacpp:requests_processing",)) == 0
-    assert sum_gauges('a 0.2\na{x="1"} -5\n', ("a",)) == 1
+    assert sum_gauges('a 0.2\na{x="1"} 5\n', ("a",)) == 6
 
 
 @pytest.mark.parametrize("text", ["a NaN", "a +Inf", "a{ 1", "a many", 'a{x\t="1",\t=",b"} 1'])
 def test_an_invalid_gauge_is_an_error(text: str) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - any message
         sum_gauges(text, ("a",))
+
+
+@pytest.mark.parametrize("value", ["-1", "1e12", "NaN", "+Inf", "2147483648"])
+async def test_u48_an_impossible_gauge_is_unknown_and_counted(
+    engine: Engine, session: aiohttp.ClientSession, value: str
+) -> None:
+    """An engine that restarts, or counts wrongly, for a moment."""
+    watch = Watch(session, engine.port)
+    engine.answer = lambda: web.Response(text=f"vllm:num_requests_running {value}\n")
+    assert await watch.scraped() is None
+    assert [watch.watch.take_impossible() for _ in range(2)] == [1, 0]
+    engine.answer = lambda: web.Response(text="vllm:num_requests_running 0\n")
+    await watch.scraped()
+    assert await watch.scraped() == 0
+
+
+async def test_requests_that_came_and_went_are_counted(session: aiohttp.ClientSession) -> None:
+    watch = Watch(session, 1, gauges=())
+    for _ in range(3):
+        with watch.in_flight.enter("i"):
+            pass
+    taken = [watch.watch.take([watch.record])[ProcessKey("i", 1, 0)] for _ in range(2)]
+    assert [(one.most, one.arrived) for one in taken] == [(1, 3), (0, 0)]
 
 
 async def test_the_engines_gauges_are_counted(engine: Engine, session: aiohttp.ClientSession) -> None:

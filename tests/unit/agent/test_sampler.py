@@ -13,11 +13,13 @@ import pytest
 from agent.gpus.reader import GpuReading, GpuWork
 from agent.in_flight import InFlightRequests
 from agent.inventory import InventoryWatch
+from agent.process_records import ProcessRecord
 from agent.sampling.backlog import Backlog
 from agent.sampling.pid_owners import PidOwners
 from agent.sampling.request_counts import RequestCounter
 from agent.sampling.sampler import Sampler
 from schemas.wire import DeviceFacts, HostFacts, SamplePeriod
+from support.standins.controller import start_order
 
 pytestmark = pytest.mark.looptime
 
@@ -30,6 +32,9 @@ class Host:
     def __init__(self) -> None:
         self.slept_s = 5_000.0
         self.percent = 10.0
+        self.takes_s = 0.0
+        self.live: tuple[ProcessRecord, ...] = ()
+        self.in_flight = InFlightRequests()
         self.answer: Callable[[], Awaitable[None]] | None = None
         self.work: dict[str, GpuWork] = {}
         self.backlog = Backlog()
@@ -50,6 +55,7 @@ class Host:
         if self.answer is not None:
             await self.answer()
             return None
+        await asyncio.sleep(self.takes_s)
         gpu = DeviceFacts(uuid="GPU-a", index=0, model="H100", memory_mib=1, utilization=self.percent)
         return GpuReading((gpu,), self.work)
 
@@ -64,9 +70,9 @@ class Host:
 @asynccontextmanager
 async def sampling(host: Host, folder: Path, period_s: float = 10.0) -> AsyncIterator[Sampler]:
     async with aiohttp.ClientSession() as session:
-        requests = RequestCounter(lambda: (), InFlightRequests(), session, host.clock)
+        requests = RequestCounter(lambda: host.live, host.in_flight, session, host.clock)
         inventory = InventoryWatch(host, HOST)
-        sampler = Sampler(inventory, lambda: (), PidOwners(str(folder)), requests, host.backlog, host.clock)
+        sampler = Sampler(inventory, lambda: host.live, PidOwners(str(folder)), requests, host.backlog, host.clock)
         sampler.period_s = period_s
         running = asyncio.create_task(sampler.run())
         try:
@@ -112,11 +118,62 @@ async def test_periods_restart_after_the_host_slept(tmp_path: Path) -> None:
         await asyncio.sleep(14.0)
         host.slept_s += 3_600.0
         await asyncio.sleep(31.0)
-        times = [period.sampled_s - 5_000 for period in await host.closed()]
-    assert times[0] == pytest.approx(10, abs=0.01)
-    assert 3_614 <= times[1] <= 3_616
-    assert len(times) == 5  # none for the hour of sleep
-    assert times[-1] - times[-2] == pytest.approx(10, abs=0.01)
+        periods = await host.closed()
+        times = [period.sampled_s - 5_000 for period in periods]
+        spoken = [period.read_s for period in periods]
+    assert times == pytest.approx([10, 13, 3_614, 3_624, 3_634, 3_644], abs=0.01)  # none for the hour of sleep
+    assert spoken == pytest.approx([9, 3, 0, 10, 10, 10], abs=0.01)
+
+
+@pytest.mark.parametrize("percent", [101.0, -1.0, 2.0**32, float("nan")])
+async def test_u48_an_impossible_reading_is_unknown_and_counted(tmp_path: Path, percent: float) -> None:
+    host = Host()
+    async with sampling(host, tmp_path):
+        await asyncio.sleep(4.5)
+        host.percent = percent
+        await asyncio.sleep(4.0)
+        host.percent = 10.0
+        await asyncio.sleep(12.0)
+        periods = await host.closed()
+    assert [(p.gpus[0].max, p.read_s, p.impossible) for p in periods] == [
+        (10.0, pytest.approx(3, abs=0.01), 4),
+        (10.0, pytest.approx(1, abs=0.01), 0),
+        (10.0, pytest.approx(10, abs=0.01), 0),
+    ]
+
+
+@pytest.mark.parametrize("takes_s", [1.2, 1.9])
+async def test_slow_readings_leave_no_gap(tmp_path: Path, takes_s: float) -> None:
+    host = Host()
+    host.takes_s = takes_s
+    async with sampling(host, tmp_path):
+        await asyncio.sleep(61.0)
+        periods = await host.closed()
+    ends = [(p.sampled_s - (p.read_s or 0), p.sampled_s) for p in periods]
+    assert len(ends) >= 4
+    assert [begin for begin, _ in ends[1:]] == pytest.approx([end for _, end in ends[:-1]])
+
+
+async def test_requests_of_a_time_without_samples_come_with_the_next_one(tmp_path: Path) -> None:
+    host = Host()
+    record = ProcessRecord(
+        instance="i", epoch=1, rank=0, state="running", boot_id="b", ready=True, port=1,
+        order=start_order("run", gpus=("GPU-a",)),
+    )  # fmt: skip
+    host.live = (record,)
+    async with sampling(host, tmp_path):
+        await asyncio.sleep(10.5)
+        host.answer = lambda: asyncio.sleep(1_000)
+        await asyncio.sleep(20)
+        for _ in range(3):
+            with host.in_flight.enter("i"):
+                pass
+        await asyncio.sleep(20)
+        host.answer = None
+        await asyncio.sleep(30)
+        periods = await host.closed()
+    seen = [(p.processes[0].requests, p.processes[0].arrived) for p in periods]
+    assert seen[:3] == [(0, 0), (1, 3), (0, 0)]
 
 
 async def test_a_new_period_length_applies_at_once(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from controller.domain.holdings import Holder, Holders
 from controller.domain.pending import PendingInstance
 from controller.domain.placement import Ask, Layout, Placed, Unplaced
-from controller.scheduling.admission.admit import AdmissionDecision, admit
+from controller.scheduling.admission.admit import AdmissionDecision, ReserveTimes, admit
 from controller.scheduling.admission.victims import find_victims
 from controller.scheduling.inventory.capacity import Inventory
 from controller.scheduling.search.place import find, place
@@ -71,7 +71,7 @@ def test_nothing_is_preempted_for_an_ask_that_does_not_fit_on_empty_workers() ->
 
 
 def admit_all(inventory: Inventory, holders: Holders, *waiting: PendingInstance) -> dict[str, AdmissionDecision]:
-    admitted = list(admit(inventory, waiting, holders, reserve_after_s=60))
+    admitted = list(admit(inventory, waiting, holders, reserve=ReserveTimes(60)))
     inventory.rollback()
     return {s.decision.instance: s for s in admitted}
 
@@ -220,7 +220,7 @@ def test_closing_early_leaves_no_reservation() -> None:
         inventory,
         [PendingInstance(whole("p", 2), 50, preempt=True), PendingInstance(whole("s", 1), 20)],
         Holders(tuple(on)),
-        reserve_after_s=60,
+        reserve=ReserveTimes(60),
     )
     assert [o.instance for o in next(answers).victims] == ["x"]
     assert find(inventory, whole("s", 1)) is None
@@ -232,13 +232,15 @@ def test_a_pass_ends_after_max_preemptions_and_the_next_goes_on() -> None:
     inventory = Fleet().add("a", [G80] * 4).inventory()
     on = running(inventory, *((whole(f"x{n}", 1), 10, 0) for n in range(4)))
     waiting = [PendingInstance(whole(f"p{n}", 1), 50, preempt=True) for n in range(3)]
-    first = list(admit(inventory, waiting, Holders(tuple(on)), reserve_after_s=60, max_preemptions=2))
+    first = list(admit(inventory, waiting, Holders(tuple(on)), reserve=ReserveTimes(60), max_preemptions=2))
     inventory.rollback()
     assert [len(s.victims) for s in first] == [1, 1]
     leaving = {o for s in first for o in s.victims}
     waiting[:2] = [PendingInstance(w.ask, 50, preempt=True, preempting=True) for w in waiting[:2]]
     staying = tuple(o for o in on if o not in leaving)
-    second = list(admit(inventory, waiting, Holders(staying, tuple(leaving)), reserve_after_s=60, max_preemptions=2))
+    second = list(
+        admit(inventory, waiting, Holders(staying, tuple(leaving)), reserve=ReserveTimes(60), max_preemptions=2)
+    )
     assert [len(s.victims) for s in second] == [0, 0, 1]
 
 
@@ -251,7 +253,7 @@ def test_many_preemptors_are_decided_quickly() -> None:
     on = running(inventory, *((whole(f"x{n}", 1), n % 40, n) for n in range(1600)))
     waiting = [PendingInstance(whole(f"p{n}", 9), 90, preempt=True, waited_s=90) for n in range(2_000)]
     began = time.process_time()
-    admitted = list(admit(inventory, waiting, Holders(tuple(on)), reserve_after_s=60))
+    admitted = list(admit(inventory, waiting, Holders(tuple(on)), reserve=ReserveTimes(60)))
     assert time.process_time() - began < 3
     assert not any(s.victims for s in admitted)
 

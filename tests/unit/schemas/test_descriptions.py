@@ -8,8 +8,9 @@ from pydantic import BaseModel
 from schemas.manifest.deployment import DeploymentManifest, Probe, SecretRef
 from schemas.manifest.policy import PolicyManifest, Webhook
 from schemas.manifest.resources import Parallel, Placement, Resources
+from schemas.manifest.serving import ServingLimits
 
-MODELS = (DeploymentManifest, SecretRef, Probe, Resources, Parallel, Placement, PolicyManifest, Webhook)
+MODELS = (DeploymentManifest, SecretRef, Probe, Resources, Parallel, Placement, ServingLimits, PolicyManifest, Webhook)
 FIELDS = [(model, name) for model in MODELS for name in model.model_fields]
 
 

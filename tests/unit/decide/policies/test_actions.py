@@ -165,12 +165,18 @@ def test_a_stopped_deployment_gets_no_action() -> None:
     [
         ({"intents": (IntentFacts("policy", 0, "policy_idle"),)}, False),
         ({}, True),
+        ({"intents": (IntentFacts("policy", 0, "policy_idle"), IntentFacts("user", 0, "stopped"))}, True),
+        ({"intents": (IntentFacts("policy", 1, "policy_idle"), IntentFacts("user", 1, "stopped"))}, True),
+        ({"intents": (IntentFacts("policy", 1, "policy_idle"), IntentFacts("autoscaler", 2, "load"))}, False),
+        ({"intents": (IntentFacts("policy", 1, "policy_idle"),), "replicas": 1}, True),
+        ({"intents": (IntentFacts("policy", 0, "policy_idle"),), "replicas": 0}, True),
         ({"deleted": True, "intents": (IntentFacts("policy", 0, "policy_idle"),)}, True),
         ({"policy": None, "intents": (IntentFacts("policy", 0, "policy_idle"),)}, False),
     ],
 )
 def test_an_action_ends_when_its_limit_no_longer_applies(fields: Mapping[str, Any], ends: bool) -> None:
-    assert decided(facts(open_actions=True, **fields), {}).end_actions is ends
+    """Or when nothing wants the replicas any more that it keeps away: then it frees nothing."""
+    assert decided(facts(open_actions=True, **({"replicas": 3} | fields)), {}).end_actions is ends
 
 
 def test_without_a_policy_verdicts_are_forgotten() -> None:
@@ -206,5 +212,5 @@ def test_evidence_shows_where_there_is_no_data() -> None:
     gap = {age: value for age, value in steady(0).items() if not 200 < age < 300}
     (action,) = decided(facts(watched("a")), {"a": gap}).actions
     (one,) = action.evidence["gpus"]
-    assert one["series"].count(None) == 7
-    assert one["coverage"] == pytest.approx(530 / 600, abs=0.01)
+    assert one["series"].count(None) == 9
+    assert one["coverage"] == pytest.approx(510 / 600, abs=0.001)

@@ -6,11 +6,14 @@ from datetime import UTC, datetime
 
 import pytest
 
+from controller.decide.policies.evidence import evidence_of
 from controller.decide.policies.idle_verdict import judge
+from controller.domain.mean_series import MeanSeries
+from controller.domain.policies import EffectivePolicy
 from controller.domain.series import Series
-from controller.domain.utilization import InstanceUse, RequestsSeen, Verdict
+from controller.domain.utilization import InstanceUse, Verdict
 from schemas.manifest.policy import UtilizationPolicy
-from support.builders.telemetry import NOW, PERIOD_S, gpu, policy, series, steady, use
+from support.builders.telemetry import NOW, PERIOD_S, gpu, policy, requests, series, steady, use
 
 SPARSE = {280: 30, 270: 30, 10: 40}
 ALL_LOW = steady(0)
@@ -81,36 +84,45 @@ def test_verdict(wanted: str, rule: UtilizationPolicy, instance: InstanceUse) ->
 
 
 @pytest.mark.parametrize("every", [20, 29])
-@pytest.mark.parametrize("phase", range(0, 30, 3))
-def test_u14_a_sparse_stream_is_idle_at_every_phase(every: int, phase: int) -> None:
-    low = use(gpu("a", steady(0, every=every, newest=phase, to=700)))
+@pytest.mark.parametrize("phase", range(0, 29, 3))
+def test_u14_a_long_period_that_was_read_throughout_is_idle_at_every_phase(every: int, phase: int) -> None:
+    low = use(gpu("a", steady(0, every=every, newest=min(phase, every), to=700), period_s=every))
     assert judge(policy(min_coverage=1), low, NOW).verdict == "idle"
 
 
 @pytest.mark.parametrize("phase", range(0, 45, 3))
-def test_u15_too_sparse_a_stream_is_unknown_at_every_phase(phase: int) -> None:
-    found = judge(policy(), use(gpu("a", steady(0, every=45, newest=phase, to=700))), NOW)
+def test_u15_a_stream_with_gaps_is_unknown_at_every_phase(phase: int) -> None:
+    """A period of 45 s, of which 30 s were read each time."""
+    found = judge(policy(), use(gpu("a", steady(0, every=45, newest=phase, to=700), period_s=45, read_s=30)), NOW)
     assert (found.verdict, found.reason) == ("unknown", "coverage")
-    assert "of 10m, 80 % needed" in found.message
+    covered = int(found.message.split("covered ")[1].split(" %")[0])
+    assert 60 <= covered <= 67, found.message
+    if phase <= 30:
+        assert covered == 67
 
 
 def test_u10_a_gang_has_one_verdict_that_names_worker_and_gpu() -> None:
     gang = use(gpu("a", steady(100)), gpu("b", ALL_LOW, worker="gpu-2"))
     assert judge(policy(), gang, NOW).verdict == "busy"
     found = judge(policy(gpus="any"), gang, NOW)
-    assert (found.verdict, found.message) == ("idle", "b on gpu-2: below 80 % since 12:19:50")
+    assert (found.verdict, found.message) == (
+        "idle",
+        "b on gpu-2: below 80 % since 2026-11-21 12:19:50 UTC; no request seen in 10m",
+    )
 
 
 def test_u11_says_since_when_there_is_no_data() -> None:
     found = judge(policy(), use(gpu("a", {599: 0, 589: 0})), NOW)
     assert found.reason == "coverage"
-    assert found.message == "a on gpu-1: covered 1 % of 10m, 80 % needed; no data since 12:20:11"
+    assert found.message == "a on gpu-1: covered 1 % of 10m, 80 % needed; no data since 2026-11-21 12:20:11 UTC"
 
 
 def test_u15_what_samples_of_45_s_cover() -> None:
     """30 of each 45 s: enough for a minimum of two thirds."""
     rule = policy(window=450, min_coverage=0.66)
-    assert judge(rule, use(gpu("a", steady(0, every=45, to=500))), NOW).verdict == "idle"
+    gappy = gpu("a", steady(0, every=45, to=500), period_s=45, read_s=30)
+    assert judge(rule, use(gappy), NOW).verdict == "idle"
+    assert judge(policy(window=450, min_coverage=0.68), use(gappy), NOW).verdict == "unknown"
 
 
 @pytest.mark.parametrize("mode", ["all", "any", "mean"])
@@ -170,27 +182,130 @@ def test_an_instance_that_is_not_running_is_unknown(phase: str) -> None:
     assert judge(policy(), use(gpu("a", ALL_LOW), phase=phase), NOW).reason == "not_running"
 
 
+QUIET = requests()
+UNKNOWN = series(dict.fromkeys(steady(0), math.nan))
+
+
 @pytest.mark.parametrize(
-    ("wanted", "reason", "requests"),
+    ("wanted", "reason", "seen"),
     [
-        ("busy", "requests", (RequestsSeen(NOW, PERIOD_S, 1),)),
-        ("busy", "requests", (RequestsSeen(NOW, PERIOD_S, None), RequestsSeen(NOW, PERIOD_S, 2))),
-        ("unknown", "requests_unknown", (RequestsSeen(NOW, PERIOD_S, None),)),
-        ("unknown", "requests_unknown", (RequestsSeen(NOW, PERIOD_S, 0), RequestsSeen(NOW, PERIOD_S, None))),
-        ("unknown", "requests_unknown", (RequestsSeen(NOW - 31, PERIOD_S, 0),)),
-        ("unknown", "requests_unknown", ()),
-        ("idle", "idle", (RequestsSeen(NOW - 30, PERIOD_S, 0),)),
+        pytest.param("busy", "requests", (requests({0: 1}),), id="in-flight"),
+        pytest.param("busy", "requests", (requests({590: 1}),), id="at-the-begin-of-the-window"),
+        pytest.param("idle", "idle", (requests({600: 1}),), id="has-left-the-window"),
+        pytest.param("busy", "requests", (UNKNOWN, requests({0: 2})), id="of-another-rank"),
+        pytest.param("unknown", "requests_unknown", (UNKNOWN,), id="never-known"),
+        pytest.param("unknown", "requests_unknown", (QUIET, UNKNOWN), id="unknown-of-one-rank"),
+        pytest.param("unknown", "requests_unknown", (requests(newest=31),), id="not-known-of-late"),
+        pytest.param("unknown", "requests_unknown", (), id="no-report"),
+        pytest.param("idle", "idle", (requests(newest=20),), id="of-the-last-two-periods"),
+        pytest.param("idle", "idle", (requests(dict.fromkeys(range(200, 300, 10), math.nan)),), id="some-unknown"),
+        pytest.param(
+            "unknown",
+            "requests_unknown",
+            (requests(dict.fromkeys(range(200, 330, 10), math.nan)),),
+            id="too-many-unknown",
+        ),
     ],
 )
-def test_requests(wanted: str, reason: str, requests: tuple[RequestsSeen, ...]) -> None:
-    low = use(gpu("a", ALL_LOW), requests=requests)
+def test_requests(wanted: str, reason: str, seen: tuple[Series, ...]) -> None:
+    low = use(gpu("a", ALL_LOW), requests=seen)
     found = judge(policy(), low, NOW)
-    assert (found.verdict, found.reason) == (wanted, reason)
+    assert (found.verdict, found.reason) == (wanted, reason), found
     assert judge(policy(ignore_requests=True), low, NOW).verdict == "idle"
 
 
+def test_u47_one_short_request_each_15_s_is_busy() -> None:
+    rule = policy(window=120, minimum=50)
+    ranks = (requests(dict.fromkeys((10, 20, 40, 50, 70, 80, 100, 110), 1), to=200),)
+    found = judge(rule, use(gpu("a", steady(5, to=200)), requests=ranks), NOW)
+    assert (found.verdict, found.reason) == ("busy", "requests")
+    assert found.message == "the last request was seen at 2026-11-21 12:29:50 UTC, within its window of 2m"
+    assert found.due_at == NOW - 10 + 120
+    evidence = evidence_of(EffectivePolicy("p", None, 1, rule), {"i": use(gpu("a", []), requests=ranks)}, NOW)
+    assert (evidence["requests_seen"], evidence["last_request_at"]) == (8, "2026-11-21T12:29:50+00:00")
+
+
+def test_u45_a_gap_is_unknown_and_shown_and_nothing_is_below_since_before_it() -> None:
+    rule = policy(window=120, minimum=50)
+    held = steady(0, to=120)
+    gap = use(gpu("a", {age: value for age, value in held.items() if age < 40 or age >= 80}))
+    found = judge(rule, gap, NOW, low_before=NOW - 5000)
+    assert (found.verdict, found.reason) == ("unknown", "coverage")
+    assert "covered 66 %" in found.message
+    assert found.low_since == NOW - 40
+    (one,) = evidence_of(EffectivePolicy("p", None, 1, rule), {"i": gap}, NOW)["gpus"]
+    assert one["coverage"] == pytest.approx(0.667, abs=0.001)
+    assert one["series"] == [0.0] * 4 + [None] * 4 + [0.0] * 4
+    assert one["gaps"] == [["2026-11-21T12:28:40+00:00", "2026-11-21T12:29:20+00:00"]]
+    assert one["unread_s"] == 40
+
+
+def test_u45_an_idle_message_says_what_was_not_read() -> None:
+    gap = gpu("a", {age: 0 for age in steady(0, to=610) if age <= 100 or age >= 150})
+    found = judge(policy(minimum=10), use(gap), NOW, low_before=NOW - 5000)
+    assert (found.verdict, found.low_since) == ("idle", NOW - 110)
+    assert found.message == (
+        "a on gpu-1: below 10 % where it was read in 10m; "
+        "not read from 2026-11-21 12:27:30 UTC to 2026-11-21 12:28:10 UTC; no request seen in 10m"
+    )
+
+
+@pytest.mark.parametrize("mode", ["all", "any", "mean"])
+@pytest.mark.parametrize("coverage", [0.1, 0.8])
+def test_u46_a_silent_tail_is_unknown(mode: str, coverage: float) -> None:
+    rule = policy(window=180, minimum=50, gpus=mode, min_coverage=coverage, ignore_requests=True)
+    found = judge(rule, use(gpu("a", steady(0, newest=25)), gpu("b", steady(0))), NOW)
+    assert found.verdict == ("idle" if mode == "any" else "unknown"), found
+    assert judge(rule, use(gpu("a", steady(0, newest=25))), NOW).verdict == "unknown"
+    assert judge(rule, use(gpu("a", steady(0, newest=20))), NOW).verdict == "idle"
+
+
+def test_u46_half_of_a_backlog_is_unknown() -> None:
+    rule = policy(window=3600, minimum=50, min_coverage=0.05, ignore_requests=True)
+    assert judge(rule, use(gpu("a", steady(0, newest=1800, to=3700))), NOW).verdict == "unknown"
+    assert judge(rule, use(gpu("a", steady(0, to=3700))), NOW).verdict == "idle"
+
+
+def test_a_silent_tail_keeps_what_was_known_before_it() -> None:
+    """A backlog that fills the tail later must find since when it was low."""
+    before = NOW - 86_400
+    found = judge(policy(min_coverage=0.5), use(gpu("a", steady(0, newest=60))), NOW, before)
+    assert (found.reason, found.low_since) == ("stale", before)
+    assert found.message == "a on gpu-1: no data since 2026-11-21 12:29:00 UTC"
+    assert judge(policy(), use(gpu("a", steady(0))), NOW, found.low_since).low_since == before
+
+
+@pytest.mark.parametrize(("leapt_s", "wanted"), [(0, "idle"), (490, "unknown")])
+def test_u50_time_that_the_databases_clock_leapt_over_is_not_lived_through(leapt_s: float, wanted: str) -> None:
+    lived = {age: 0.0 for age in steady(0) if age < 110 or age >= 600}
+    leapt = use(gpu("a", lived), ran_for_s=600, leapt_s=leapt_s)
+    found = judge(policy(min_coverage=0.1), leapt, NOW)
+    assert found.verdict == wanted
+    if leapt_s:
+        assert (found.reason, found.due_at) == ("window_not_full", NOW + 490)
+
+
+def test_u51_times_have_date_and_zone_after_three_idle_days() -> None:
+    three_days = NOW - 3 * 86_400
+    found = judge(policy(minimum=10), use(gpu("a", ALL_LOW), ran_for_s=4 * 86_400), NOW, three_days)
+    assert found.message == "a on gpu-1: below 10 % since 2026-11-18 12:30:00 UTC; no request seen in 10m"
+    ignoring = judge(policy(minimum=10, ignore_requests=True), use(gpu("a", ALL_LOW)), NOW)
+    assert ignoring.message.endswith("; requests are ignored")
+
+
+def test_a_rank_that_never_reported_its_requests_is_unknown() -> None:
+    gang = use(gpu("a", ALL_LOW), gpu("b", ALL_LOW, worker="gpu-2"), requests=(requests(),))
+    assert judge(policy(), gang, NOW).reason == "requests_unknown"
+
+
+def test_a_shared_gpu_whose_newest_samples_are_unknown_is_not_fresh() -> None:
+    own = gpu("a", steady(0, to=3700) | dict.fromkeys(range(0, 60, 10), math.nan), own=True)
+    found = judge(policy(window=3600), use(own), NOW)
+    assert (found.verdict, found.reason) == ("unknown", "no_process_utilization")
+
+
 def test_requests_do_not_hide_that_the_gpu_is_in_use() -> None:
-    both = use(BUSY, requests=(RequestsSeen(NOW, PERIOD_S, 1),))
+    both = use(BUSY, requests=(requests({0: 1}),))
     assert judge(policy(), both, NOW).reason == "busy"
 
 
@@ -242,20 +357,38 @@ def test_a_mean_is_uncovered_where_any_gpu_is() -> None:
 def test_a_change_to_winter_time_within_the_window_has_no_effect(monkeypatch: pytest.MonkeyPatch) -> None:
     """Case U41: in Berlin's clock 03:00 is followed by 02:00 at 01:00 UTC of that day."""
     shift_s = datetime(2026, 10, 25, 1, 5, tzinfo=UTC).timestamp() - NOW
-    moved = Series()
+    moved, none = Series(), Series()
     for age in sorted(steady(0), reverse=True):
         moved.put(NOW + shift_s - age, PERIOD_S, 0, 0)
+        none.put(NOW + shift_s - age, PERIOD_S, 0, 0)
     found = set()
     try:
         for zone in ("UTC", "Europe/Berlin"):
             monkeypatch.setenv("TZ", zone)
             time.tzset()
-            instance = InstanceUse(
-                "running", NOW + shift_s - 7200, (gpu("a", moved),), (RequestsSeen(NOW + shift_s, PERIOD_S, 0),)
-            )
+            instance = InstanceUse("running", NOW + shift_s - 7200, (gpu("a", moved),), (none,))
             found.add(judge(policy(), instance, NOW + shift_s))
     finally:
         monkeypatch.undo()
         time.tzset()
     (verdict,) = found
     assert verdict.verdict == "idle"
+
+
+def test_a_mean_over_a_day_costs_no_more_than_each_gpu_by_itself() -> None:
+    """As samples arrive: only what is new is computed. A ratio, since the machine's speed varies."""
+    day = 86_400
+    gpus = [gpu(f"g{n}", steady(5, to=day + 300)) for n in range(8)]
+    mean = MeanSeries([one.series for one in gpus])
+    instance = use(*gpus, ran_for_s=2 * day, mean=mean)
+    rules = {mode: policy(day, gpus=mode, ignore_requests=True) for mode in ("all", "mean")}
+    assert {judge(rule, instance, NOW).verdict for rule in rules.values()} == {"idle"}
+    spent = dict.fromkeys(rules, math.inf)
+    for look in range(1, 20):
+        for one in gpus:
+            one.series.put(NOW + look * 10, PERIOD_S, 5, 5)
+        for mode, rule in rules.items():
+            began = time.perf_counter()
+            assert judge(rule, instance, NOW + look * 10).verdict == "idle"
+            spent[mode] = min(spent[mode], time.perf_counter() - began)
+    assert spent["mean"] <= 2 * spent["all"], spent

@@ -1,0 +1,141 @@
+"""Reservations: only against what ends, else for a bounded time; what they leave free, and what others are told."""
+
+from dataclasses import replace
+
+import pytest
+
+from controller.domain.holdings import Holder, Holders
+from controller.domain.pending import PendingInstance
+from controller.domain.placement import Ask, Layout, Placed, PlannedClaim, Unplaced
+from controller.scheduling.admission.admit import AdmissionDecision, ReserveTimes, admit
+from schemas.placement_reasons import Reason
+from support.builders.fleet import GIB, Fleet
+
+G80 = 80 * GIB
+TIMES = ReserveTimes(60, 3600)
+
+
+def held(fleet: Fleet, name: str, gib: int, gpu: str, *, priority: int = 10, task: bool = False) -> Holder:
+    fleet.claim(gpu, gib * GIB)
+    worker = gpu.partition("/")[0]
+    claims = (PlannedClaim(gpu, gib * GIB, 0, False, 0), PlannedClaim(f"host-{worker}", 0, 0, False, 0))
+    return Holder(name, priority, 0.0, frozenset({f"id-{worker}"}), claims, task=task)
+
+
+def pending(name: str, gib: int, gpus: int = 1, **more: object) -> PendingInstance:
+    ask = Ask(name, f"d-{name}", (Layout(gpus, gib * GIB, False),))
+    return replace(PendingInstance(ask, 10), **more)  # type: ignore[arg-type] # fields
+
+
+def decide(fleet: Fleet, holders: Holders, *waiting: PendingInstance) -> dict[str, AdmissionDecision]:
+    inventory = fleet.inventory()
+    before = inventory.gpus.free.tolist()
+    found = {one.decision.instance: one for one in admit(inventory, waiting, holders, reserve=TIMES)}
+    inventory.rollback()
+    assert inventory.gpus.free.tolist() == before
+    return found
+
+
+def fits(found: AdmissionDecision) -> bool:
+    return isinstance(found.decision, Placed)
+
+
+LONG = 7200.0
+
+
+@pytest.mark.parametrize(
+    ("task", "reserved_s", "reserved"),
+    [(True, None, True), (True, 1e6, True), (False, None, True), (False, 3599.0, True), (False, 3600.0, False)],
+)
+def test_capacity_that_servers_hold_is_reserved_for_a_bounded_time(
+    task: bool, reserved_s: float | None, reserved: bool
+) -> None:
+    fleet = Fleet().add("a", [G80] * 2)
+    holders = Holders((held(fleet, "x", 80, "a/0", task=task),))
+    big = pending("big", 80, 2, waited_s=LONG, reserved_s=reserved_s)
+    found = decide(fleet, holders, big, pending("small", 80))
+    assert fits(found["small"]) is not reserved
+    assert found["big"].awaits_servers is (reserved and not task)
+
+
+def test_after_its_time_the_next_one_has_its_turn() -> None:
+    fleet = Fleet().add("a", [G80] * 2).add("b", [G80] * 3)
+    servers = [held(fleet, "x", 80, "a/0"), held(fleet, "y", 80, "b/0"), held(fleet, "z", 80, "b/1")]
+    first = pending("first", 80, 3, waited_s=LONG, reserved_s=3600.0)
+    second = pending("second", 80, 2, waited_s=LONG)
+    found = decide(fleet, Holders(tuple(servers)), first, second)
+    assert (found["first"].awaits_servers, found["second"].awaits_servers) == (False, True)
+    assert isinstance(found["first"].decision, Unplaced)
+    assert "no longer reserved for it after 1 h" in found["first"].decision.explain.message
+
+
+@pytest.mark.parametrize("kind", ["leaving", "relocating"])
+def test_what_ends_by_itself_is_awaited_however_long(kind: str) -> None:
+    fleet = Fleet().add("a", [G80] * 2)
+    one = held(fleet, "x", 80, "a/0")
+    holders = Holders((), (one,)) if kind == "leaving" else Holders((one,), (), (one,))
+    big = pending("big", 80, 2, waited_s=LONG, reserved_s=1e6)
+    found = decide(fleet, holders, big, pending("small", 80))
+    assert (fits(found["small"]), found["big"].awaits_servers) == (False, False)
+
+
+def test_a_place_for_which_tasks_end_is_preferred_to_one_for_which_fewer_servers_would() -> None:
+    fleet = Fleet().add("a", [G80] * 2).add("b", [G80] * 2)
+    holders = [held(fleet, "s", 80, "a/0")] + [held(fleet, f"t{n}", 40, "b/0", task=True) for n in range(2)]
+    found = decide(fleet, Holders(tuple(holders)), pending("big", 80, 2, waited_s=LONG), pending("small", 80))
+    assert isinstance(found["big"].decision, Unplaced)
+    assert "reserved for it on b" in found["big"].decision.explain.message
+    assert found["small"].decision.worker_id == "id-a"  # type: ignore[union-attr] # it fits
+
+
+@pytest.mark.parametrize(("gib", "free"), [(20, True), (30, True), (31, False)])
+def test_what_is_left_beside_the_victim_and_the_preemptor_stays_free(gib: int, free: bool) -> None:
+    """The victim holds 50 of 80 GiB, and the preemptor needs 40: 30 GiB are free now, and later 40."""
+    fleet = Fleet().add("a", [G80])
+    victim = held(fleet, "x", 50, "a/0")
+    preemptor = pending("p", 40, priority=50, preempt=True)
+    for holders in (Holders((victim,)), Holders((), (victim,))):
+        assert fits(decide(fleet, holders, preemptor, pending("s", gib))["s"]) is free
+
+
+def test_what_the_preemptor_needs_beyond_the_victim_is_reserved() -> None:
+    """The victim holds 30 of 80 GiB, and the preemptor needs 60: of the 50 GiB that are free, 20 stay free."""
+    fleet = Fleet().add("a", [G80])
+    victim = held(fleet, "x", 30, "a/0")
+    preemptor = pending("p", 60, priority=50, preempt=True)
+    found = decide(fleet, Holders((victim,)), preemptor, pending("s", 21), pending("t", 20), pending("u", 1))
+    assert [fits(found[name]) for name in "stu"] == [False, True, False]
+
+
+def test_two_preemptors_do_not_share_what_one_victim_frees() -> None:
+    fleet = Fleet().add("a", [G80])
+    victim = held(fleet, "x", 60, "a/0")
+    found = decide(
+        fleet,
+        Holders((), (victim,)),
+        pending("p", 50, priority=50, preempt=True),
+        pending("q", 50, priority=50, preempt=True),
+        pending("r", 30, priority=50, preempt=True),
+    )
+    notes = {name: one.decision.explain.note for name, one in found.items() if isinstance(one.decision, Unplaced)}
+    assert notes["p"] == notes["r"] == "capacity is being freed for it on a"
+    assert "freed" not in notes["q"]
+
+
+def test_a_nearest_miss_counts_reserved_capacity_as_free_or_says_that_it_is_reserved() -> None:
+    fleet = Fleet().add("a", [G80] * 2)
+    holders = Holders((held(fleet, "x", 80, "a/0", task=True),))
+    big = pending("big", 80, 2, waited_s=LONG)
+    found = decide(fleet, holders, big, pending("fits", 70), pending("large", 90))
+    one, large = found["fits"].decision, found["large"].decision
+    assert isinstance(one, Unplaced)
+    assert isinstance(large, Unplaced)
+    assert one.reason == Reason.RESERVED
+    assert one.explain.nearest is not None
+    assert (one.explain.nearest.code, one.explain.nearest.worker) == ("reserved", "a")
+    assert "big on a" in one.explain.message
+    pair = decide(fleet, holders, big, pending("pair", 60, 2))["pair"].decision
+    assert isinstance(pair, Unplaced)
+    assert pair.explain.nearest is not None
+    assert (pair.reason, pair.explain.nearest.free_gib) == (None, 0.0), "the GPU of the task, not the reserved one"
+    assert pair.explain.message.count("80") == 0

@@ -1,0 +1,146 @@
+"""Which victims are chosen: the fewest whatever the fleet's size, servers before tasks, movable before immovable."""
+
+from dataclasses import replace
+
+import pytest
+
+from controller.domain.holdings import Holder, Holders, InstanceLoad
+from controller.domain.pending import PendingInstance
+from controller.domain.placement import Ask, Layout, PlannedClaim
+from controller.scheduling.admission.admit import ReserveTimes, admit
+from controller.scheduling.admission.consolidate import Movable, consolidate
+from controller.scheduling.admission.victims import find_victims
+from support.builders.fleet import GIB, Fleet
+
+G80 = 80 * GIB
+
+
+def held(fleet: Fleet, name: str, gib: int, *gpus: str, priority: int = 10, **more: float | bool) -> Holder:
+    """A holder of so much of each of these GPUs."""
+    for gpu in gpus:
+        fleet.claim(gpu, gib * GIB)
+    workers = frozenset(f"id-{gpu.partition('/')[0]}" for gpu in gpus)
+    claims = [PlannedClaim(gpu, gib * GIB, 0, False, n) for n, gpu in enumerate(gpus)]
+    claims += [PlannedClaim(f"host-{worker.removeprefix('id-')}", 0, 0, False, 0) for worker in sorted(workers)]
+    return Holder(name, priority, 0.0, workers, tuple(claims), **more)  # type: ignore[arg-type] # fields
+
+
+def ask(gib: int, gpus: int = 1, *, exclusive: bool = False, workers: int = 1) -> Ask:
+    return Ask("p", "d-p", (Layout(gpus, gib * GIB, exclusive, workers),))
+
+
+def names(fleet: Fleet, wanted: Ask, holders: list[Holder]) -> list[str]:
+    found = find_victims(fleet.inventory(), wanted, holders)
+    assert found is not None
+    return [one.instance for one in found.victims]
+
+
+@pytest.mark.parametrize("hosts", [3, 13, 100, 300])
+def test_the_fewest_whatever_the_fleets_size(hosts: int) -> None:
+    """Every host but the last, by name, has five in the way of four GPUs; they lack no more GPUs than the last."""
+    fleet, holders = Fleet(), []
+    for n in range(hosts):
+        fleet.add(f"w{n:03}", [G80] * 4)
+        if n < hosts - 1:
+            holders += [held(fleet, f"s{n}-{m}", 15, f"w{n:03}/0") for m in range(5)]
+            fleet.claim(f"w{n:03}/1", G80)
+        else:
+            holders.append(held(fleet, "single", 70, f"w{n:03}/0"))
+            fleet.claim(f"w{n:03}/1", G80)
+    assert names(fleet, ask(75, 3), holders) == ["single"]
+
+
+def test_the_fewest_where_several_gpus_need_different_numbers() -> None:
+    fleet = Fleet().add("a", [G80] * 4)
+    holders = [held(fleet, f"small{n}", 20, "a/0") for n in range(4)]
+    holders += [held(fleet, "pair", 80, "a/1", "a/2"), held(fleet, "one", 80, "a/3")]
+    assert names(fleet, ask(80, 1), holders) == ["one"]
+    assert names(fleet, ask(80, 2), holders) == ["pair"]
+    assert names(fleet, ask(80, 3), holders) == ["one", "pair"]
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "victim"),
+    [
+        ({"task": True}, {}, "right"),
+        ({"movable": False}, {}, "right"),
+        ({"movable": False}, {"task": True}, "right"),
+        ({"movable": False, "priority": 9}, {}, "left"),
+        ({"task": True, "lost_s": 60.0}, {"task": True, "lost_s": 50.0}, "right"),
+        ({"task": True, "lost_s": 60.0}, {"task": True, "lost_s": 70.0}, "left"),
+        ({"task": True, "priority": 9, "lost_s": 900.0}, {}, "left"),
+    ],
+)
+def test_of_two_holders(left: dict[str, float], right: dict[str, float], victim: str) -> None:
+    fleet = Fleet().add("a", [G80]).add("b", [G80])
+    holders = [held(fleet, "left", 80, "a/0", **left), held(fleet, "right", 80, "b/0", **right)]  # type: ignore[arg-type]
+    assert names(fleet, ask(80), holders) == [victim]
+
+
+def test_a_task_weighs_as_much_as_two_servers() -> None:
+    fleet = Fleet().add("a", [G80]).add("b", [G80])
+    holders = [held(fleet, "task", 80, "a/0", task=True, lost_s=5.0)]
+    two = [held(fleet, f"s{n}", 40, "b/0") for n in range(2)]
+    assert names(fleet, ask(80), [*holders, *two]) == ["s0", "s1"]
+    fleet = Fleet().add("a", [G80]).add("b", [G80])
+    holders = [held(fleet, "task", 80, "a/0", task=True, lost_s=5.0)]
+    assert names(fleet, ask(80), [*holders, *(held(fleet, f"s{n}", 26, "b/0") for n in range(3))]) == ["task"]
+
+
+def test_a_victim_younger_than_its_minimum_runtime_is_spared() -> None:
+    fleet = Fleet().add("a", [G80]).add("b", [G80])
+    young = held(fleet, "young", 80, "a/0", priority=1, protected=True)
+    other = held(fleet, "other", 80, "b/0", priority=9)
+    waiting = [PendingInstance(ask(80), 50, preempt=True)]
+    (found,) = admit(fleet.inventory(), waiting, Holders((young, other)), reserve=ReserveTimes())
+    assert [one.instance for one in found.victims] == ["other"]
+    (none,) = admit(fleet.inventory(), waiting, Holders((young,)), reserve=ReserveTimes())
+    assert none.victims == ()
+
+
+def test_many_equal_sites_are_cut_after_the_order_by_lost_work() -> None:
+    fleet, holders = Fleet(), []
+    for n in range(200):
+        fleet.add(f"w{n:03}", [G80])
+        holders.append(held(fleet, f"t{n}", 80, f"w{n:03}/0", task=True, lost_s=1000.0 - n))
+    assert names(fleet, ask(80), holders) == ["t199"]
+
+
+def movable(one: Holder, gib: int, **more: object) -> Movable:
+    fields = {"strategy": "pack"} | more
+    wanted = replace(ask(gib), instance=one.instance, deployment_uid="d", **fields)  # type: ignore[arg-type] # fields
+    return Movable(one.instance, tuple(one.workers), one.claims, wanted, one.priority)
+
+
+def test_a_relocation_moves_one_rather_than_five_among_many_hosts() -> None:
+    fleet, some = Fleet(), []
+    for n in range(20):
+        fleet.add(f"w{n:02}", [G80])
+        some += [movable(held(fleet, f"s{n}-{m}", 4, f"w{n:02}/0"), 4) for m in range(5)]
+    fleet.add("x", [G80])
+    some.append(movable(held(fleet, "single", 10, "x/0"), 10))
+    plan = consolidate(fleet.inventory(), [ask(75)], some)
+    assert [one.instance for one in plan.relocations] == ["single"]
+
+
+@pytest.mark.parametrize(("priorities", "moved"), [({"p": 9}, []), ({"p": 10}, ["one"]), (None, ["one"])])
+def test_a_relocation_touches_no_higher_priority_unless_asked(
+    priorities: dict[str, int] | None, moved: list[str]
+) -> None:
+    fleet = Fleet().add("a", [G80]).add("b", [G80])
+    one, two = held(fleet, "one", 10, "a/0"), held(fleet, "two", 50, "b/0", priority=99)
+    some = [movable(one, 10), movable(two, 50)]
+    plan = consolidate(fleet.inventory(), [ask(80)], some, priorities=priorities)
+    assert [relocation.instance for relocation in plan.relocations] == moved
+
+
+@pytest.mark.parametrize(("strategy", "moved"), [("spread", []), ("pack", ["r0"])])
+def test_spread_stays_spread(strategy: str, moved: list[str]) -> None:
+    """Only the worker of the other replica has capacity for the replacement."""
+    fleet = Fleet().add("a", [G80]).add("b", [G80])
+    holders = [held(fleet, "r0", 10, "a/0"), held(fleet, "r1", 20, "b/0")]
+    inventory = fleet.inventory()
+    inventory.upsert_load(InstanceLoad(o.instance, "d", tuple(o.workers), (o.claims[0].device,)) for o in holders)
+    some = [movable(holders[0], 10, strategy=strategy), movable(holders[1], 70, strategy=strategy)]
+    plan = consolidate(inventory, [ask(80)], some)
+    assert [one.instance for one in plan.relocations] == moved
