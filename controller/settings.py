@@ -11,8 +11,8 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from controller.domain.grants import Grant
 from controller.domain.restart_delays import RestartSettings
 from controller.domain.workers import WorkerSettings
-from schemas.quantities import SizeMib
 from controller.scheduling.admission.admit import ReserveTimes
+from schemas.quantities import SizeMib
 
 DEFAULT_PORT = 8420
 

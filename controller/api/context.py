@@ -60,13 +60,9 @@ class ApiContext:
     registry: CollectorRegistry
     version: str
     longest_window_s: float
-<<<<<<< HEAD
-    reserve_after_s: float = RESERVE_AFTER_S
+    reserve: ReserveTimes = DEFAULT_RESERVE
     proxies: TrustedProxies = field(default_factory=TrustedProxies)
     bodies: Bodies = field(default_factory=lambda: Bodies(512 * 2**20, 256 * 2**20))
-=======
-    reserve: ReserveTimes = DEFAULT_RESERVE
->>>>>>> main
     connections: Bounds = field(default_factory=lambda: Bounds(limits_for(1), name="api"))
     operators_may: frozenset[Grant] = frozenset()
     local_keys: Mapping[bytes, Principal] = field(default_factory=dict)

@@ -245,3 +245,14 @@ async def test_unknown_names_are_warned_of_and_ambiguous_ones_refused(api: Serve
     both = deployment("both", resources={"gpus": 1}, placement={"gpus": ["w:0"]})
     problems = await plan_problems(api, both)
     assert problems == {"placement.gpus": "w:0 means GPU-w-0 (nvidia) or GPU-w-1 (amd); write the UUID"}
+
+
+async def test_a_plan_says_what_is_assumed_of_a_model_that_was_not_read(api: ServedApi) -> None:
+    """The analysis fails here, as for a gated model."""
+    stated = deployment("a", engine="vllm", model="hf:org/name", resources={"gpus": 2, "gpu_memory": "20GiB"})
+    (item,) = (await plan(api, stated))["items"]
+    assert item["need"]["notes"][0].startswith("assumed: tp 2, pp 1, dp 1")
+    assert item["need"]["notes"][1] == "the model was not read: the folder cannot be read here"
+    unstated = deployment("b", engine="vllm", model="hf:org/name")
+    (item,) = (await plan(api, unstated))["items"]
+    assert "metadata_unknown" in item["explain"]["message"]
