@@ -1,7 +1,11 @@
 """One-minute rollups: complete with late samples, and unchanged by repetition."""
 
+import random
+
 import pytest
 
+from controller.decide.policies.windows import window_of
+from controller.domain.series import Series
 from controller.store.core.database import Database
 from support.database.history import T0, at, partitions, rolled_up, sample
 from support.database.ledger import GIB, Host, add_deployment, add_host, add_instance, claim, rows
@@ -37,13 +41,13 @@ async def test_a_minutes_figures_are_of_the_samples_that_cover_it(migrated: Data
     # The peak at 65 s is of the time from 55 s on: it may have been in either minute.
     assert found[0] == (25.0, 80.0, 7, 60.0)
     assert found[1][1:] == (80.0, 6, 55.0)
-    assert found[-1] == (20.0, 20.0, 1, 25.0), "a first sample speaks for three periods"
+    assert found[-1] == (20.0, 20.0, 1, 5.0), "a sample covers its own period"
 
 
 async def test_a_gap_is_not_covered(migrated: Database, host: Host) -> None:
     await sample(migrated, host, DEVICE, [(60, 0.0), (100, 0.0), (120, 0.0)])
     await rolled_up(migrated)
-    assert (await minutes_of(migrated))[1] == (0.0, 0.0, 2, 50.0)
+    assert (await minutes_of(migrated))[1] == (0.0, 0.0, 2, 20.0)
 
 
 async def test_late_samples_change_the_minutes_that_they_cover(migrated: Database, host: Host) -> None:
@@ -80,7 +84,7 @@ async def test_samples_that_commit_later_are_rolled_up_later(migrated: Database,
         await rolled_up(migrated)
         assert (await minutes_of(migrated)).get(0) is None
     await rolled_up(migrated)
-    assert (await minutes_of(migrated))[0] == (7.0, 7.0, 1, 30.0)
+    assert (await minutes_of(migrated))[0] == (7.0, 7.0, 1, 10.0)
 
 
 async def test_only_shared_claims_have_their_own_minutes(migrated: Database, host: Host) -> None:
@@ -122,3 +126,27 @@ async def test_a_claim_that_is_renewed_leaves_spans_that_touch(migrated: Databas
     (held,) = await rows(migrated, "select * from claims")
     assert ended["ended_at"] == held["created_at"] > ended["began_at"]
     assert (ended["epoch"], ended["running_since"], ended["device_mib"]) == (1, held["created_at"], 40 * GIB)
+
+
+async def test_minutes_cover_what_verdicts_cover(migrated: Database, host: Host) -> None:
+    """The rule of coverage in SQL and the one in Python, over pieces of any length, some of which overlap."""
+    rng = random.Random(11)  # noqa: S311 - test data
+    ages = sorted(rng.uniform(0, 590) for _ in range(60))
+    pieces = [(end, rng.choice([0.0, 0.5, 4.0, 10.0, 25.0, None])) for end in ages]
+    series = Series()
+    async with migrated.transaction() as c:
+        for end, read_s in pieces:
+            await c.execute(
+                "insert into samples (at, device, worker_id, seq, period_s, read_s, mean, max)"
+                " values ($1, $2, $3, 1, 10, $4, 7, 7)",
+                at(end), DEVICE, host.id, read_s,
+            )  # fmt: skip
+            series.put(end, 10.0, 7, 7, read_s)
+    await rolled_up(migrated)
+    found = await minutes_of(migrated)
+    for minute in range(10):
+        covered_s = window_of(series, 60.0 * (minute + 1), 60.0).covered_s
+        # A sample that ends after the minute covers a part of it as well.
+        after = [(b, e) for b, e in zip(series.since, series.at, strict=True) if b < 60 * (minute + 1) < e]
+        covered_s += sum(60 * (minute + 1) - max(float(b), 60 * minute) for b, _ in after)
+        assert found.get(minute, (0, 0, 0, 0.0))[3] == pytest.approx(covered_s, abs=0.11), minute

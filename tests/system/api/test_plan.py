@@ -266,3 +266,14 @@ async def test_a_scale_down_in_the_file_gives_its_capacity_to_what_follows(api: 
     raised = deployment("low", resources=whole, replicas=1, priority=200)
     items = (await plan(api, raised, high))["items"]
     assert [(item["fits"], item["preempts"]) for item in items] == [(True, []), (False, [])]
+
+
+async def test_a_plan_says_what_is_assumed_of_a_model_that_was_not_read(api: ServedApi) -> None:
+    """The analysis fails here, as for a gated model."""
+    stated = deployment("a", engine="vllm", model="hf:org/name", resources={"gpus": 2, "gpu_memory": "20GiB"})
+    (item,) = (await plan(api, stated))["items"]
+    assert item["need"]["notes"][0].startswith("assumed: tp 2, pp 1, dp 1")
+    assert item["need"]["notes"][1] == "the model was not read: the folder cannot be read here"
+    unstated = deployment("b", engine="vllm", model="hf:org/name")
+    (item,) = (await plan(api, unstated))["items"]
+    assert "metadata_unknown" in item["explain"]["message"]
