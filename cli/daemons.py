@@ -1,4 +1,4 @@
-"""The verbs that run daemons: up, controller, agent.
+"""The verbs that run daemons or work on their data: up, controller, agent, key reset.
 
 Only this file imports the daemons, and only inside functions: client verbs start fast, and a GPU host needs only
 `gpuward[agent]`.
@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from cli.connection import DEFAULT_PORT, current_default_data_dir
 from cli.errors import CliError, UsageError
 from cli.runner import complain
+from cli.verbs import access
 
 if TYPE_CHECKING:  # slow to import
     from cli.up.startup import AgentStart, Daemons
@@ -151,6 +152,34 @@ def agent(
     raise typer.Exit(main(settings))
 
 
+@access.key.command("reset")
+def reset_key(
+    data_dir: Annotated[
+        Path | None, typer.Option("--data-dir", help="The controller's data folder. Default: as for `controller`.")
+    ] = None,
+    database_url: Annotated[
+        str | None,
+        typer.Option("--database-url", help="URL of the controller's database (prefer GPUWARD_DATABASE_URL)."),
+    ] = None,
+) -> None:
+    """Create a key of an administrator on the controller's host, and write it to client.env in the data folder.
+
+    Works while the controller runs and while it is stopped. Other keys stay valid.
+    """
+    try:
+        from controller.key_reset import KeyResetError  # noqa: PLC0415 - see the module's docstring
+        from controller.key_reset import reset_key as reset  # noqa: PLC0415 - as above
+        from controller.settings import ControllerSettings  # noqa: PLC0415 - as above
+    except ImportError as error:
+        complain(_missing(error, "controller"))
+    settings = _validated(ControllerSettings, data_dir=data_dir, database_url=database_url)
+    try:
+        file = reset(settings)
+    except KeyResetError as error:
+        complain(CliError(str(error)))
+    print(f"key of an administrator written to {file}")
+
+
 def _up(folder: Path, *, host: str, port: int, simulate: Path | None, agents: int | None, example: bool) -> int:
     import uvloop  # noqa: PLC0415 - comes with an extra
 
@@ -186,13 +215,14 @@ def _daemons(folder: Path, host: str, port: int) -> "Daemons":
     from agent.daemon import count_real_gpus, run_agent  # noqa: PLC0415 - see the module's docstring
     from agent.settings import AgentSettings, host_label  # noqa: PLC0415 - as above
     from cli.up.startup import Daemons  # noqa: PLC0415 - as above
-    from controller.daemon import run_controller  # noqa: PLC0415 - as above
+    from controller.daemon import make_local_key, run_controller  # noqa: PLC0415 - as above
     from controller.settings import ControllerSettings  # noqa: PLC0415 - as above
 
     settings = _validated(ControllerSettings, host=host, port=port, data_dir=folder)
+    key = make_local_key()
 
     async def controller(stop: asyncio.Event, on_ready: Callable[[str], None]) -> int:
-        return await run_controller(settings, stop=stop, on_ready=on_ready)
+        return await run_controller(settings, stop=stop, on_ready=on_ready, local_key=key)
 
     async def agent(start: "AgentStart", stop: asyncio.Event) -> int:
         given = _validated(
@@ -208,7 +238,7 @@ def _daemons(folder: Path, host: str, port: int) -> "Daemons":
         )
         return await run_agent(given, stop=stop)
 
-    return Daemons(controller, agent, count_real_gpus, host_label())
+    return Daemons(controller, agent, count_real_gpus, host_label(), key)
 
 
 def _make_folder(folder: Path) -> Path:
