@@ -59,6 +59,17 @@ the server's command line follow:
 
 What passes through the model at once is estimated for 256 requests, and vLLM on a part of a GPU is held to that number.
 
+**Stated memory.** With `resources: {gpu_memory: 20GiB}` the model is read all the same. Degrees follow from the GPUs:
+`gpus: 2` starts vLLM and SGLang with tensor parallelism of 2. The server gets the longest context up to the default,
+and then as many sequences as the memory holds. Where weights and one sequence exceed it, the instance is refused with
+`need_gt_stated` and the figure. A model that the controller cannot read (a gated one, no network, a folder of the
+worker alone) is started on trust: degrees follow from the GPUs or from `parallel`, and `gpuward plan` says what is
+assumed. SGLang on a shared GPU then needs `context-length` and `max-running-requests`. Without a stated memory, such a
+model needs `gpu_memory: all` and a number of GPUs.
+
+Flags that leave out a part of a model are read: `language-model-only`, `limit-mm-per-prompt` with no images and no
+videos, `mm-encoder-only`, and SGLang's `language-only`, `encoder-only` and `enable-multimodal: false`.
+
 Estimates are made to hold, not to be tight: activations are those of a batch of 8192 tokens, as vLLM uses on large
 GPUs. They leave out what only some models have: videos, several images at once, speculative decoding, CUDA graphs of
 unusual sizes, and the cache of linear attention layers, which has a fixed size.

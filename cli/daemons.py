@@ -1,4 +1,4 @@
-"""The verbs that run daemons: up, controller, agent.
+"""The verbs that run daemons or work on their data: up, controller, agent, key reset.
 
 Only this file imports the daemons, and only inside functions: client verbs start fast, and a GPU host needs only
 `gpuward[agent]`.
@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from cli.connection import DEFAULT_PORT, current_default_data_dir
 from cli.errors import CliError, UsageError
 from cli.runner import complain
+from cli.verbs import access
 
 if TYPE_CHECKING:  # slow to import
     from cli.up.startup import AgentStart, Daemons
@@ -32,6 +33,14 @@ DataDirOption = Annotated[
     typer.Option(
         "--data-dir",
         help="Folder for all state. Default: in /var/lib/gpuward for root, else in ~/.local/share/gpuward.",
+    ),
+]
+ProxyOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--trusted-proxy",
+        metavar="CIDR",
+        help="Network of reverse proxies whose X-Forwarded-* counts, such as 10.0.0.5/32. Can be repeated.",
     ),
 ]
 SimulateOption = Annotated[
@@ -51,12 +60,14 @@ def up(
         int, typer.Option("--port", min=0, max=65535, help="Port of the API. 0: any free port.")
     ] = DEFAULT_PORT,
     data_dir: DataDirOption = None,
+    trusted_proxy: ProxyOption = None,
     example: Annotated[bool, typer.Option("--example", help="Deploy a small example, unless it exists.")] = False,
 ) -> None:
     """Run a database, a controller and agents on this host. Ctrl-C stops them and the engines."""
     try:
         folder = (data_dir or current_default_data_dir()).expanduser().absolute()
-        code = _up(folder, host=host, port=port, simulate=simulate, agents=agents, example=example)
+        daemons = _daemons(folder, host, port, trusted_proxy)
+        code = _up(folder, daemons, host=host, port=port, simulate=simulate, agents=agents, example=example)
     except ImportError as error:
         complain(_missing(error, "controller,agent"))
     except CliError as error:
@@ -72,6 +83,7 @@ def controller(
     database_url: Annotated[
         str | None, typer.Option("--database-url", help="URL of a PostgreSQL database (prefer GPUWARD_DATABASE_URL).")
     ] = None,
+    trusted_proxy: ProxyOption = None,
 ) -> None:
     """Run a controller. Without --database-url it runs its own PostgreSQL in the data folder."""
     try:
@@ -79,7 +91,14 @@ def controller(
         from controller.settings import ControllerSettings  # noqa: PLC0415 - as above
     except ImportError as error:
         complain(_missing(error, "controller"))
-    settings = _validated(ControllerSettings, host=host, port=port, data_dir=data_dir, database_url=database_url)
+    settings = _validated(
+        ControllerSettings,
+        host=host,
+        port=port,
+        data_dir=data_dir,
+        database_url=database_url,
+        trusted_proxy=trusted_proxy or None,
+    )
     raise typer.Exit(main(settings))
 
 
@@ -151,7 +170,37 @@ def agent(
     raise typer.Exit(main(settings))
 
 
-def _up(folder: Path, *, host: str, port: int, simulate: Path | None, agents: int | None, example: bool) -> int:
+@access.key.command("reset")
+def reset_key(
+    data_dir: Annotated[
+        Path | None, typer.Option("--data-dir", help="The controller's data folder. Default: as for `controller`.")
+    ] = None,
+    database_url: Annotated[
+        str | None,
+        typer.Option("--database-url", help="URL of the controller's database (prefer GPUWARD_DATABASE_URL)."),
+    ] = None,
+) -> None:
+    """Create a key of an administrator on the controller's host, and write it to client.env in the data folder.
+
+    Works while the controller runs and while it is stopped. Other keys stay valid.
+    """
+    try:
+        from controller.key_reset import KeyResetError  # noqa: PLC0415 - see the module's docstring
+        from controller.key_reset import reset_key as reset  # noqa: PLC0415 - as above
+        from controller.settings import ControllerSettings  # noqa: PLC0415 - as above
+    except ImportError as error:
+        complain(_missing(error, "controller"))
+    settings = _validated(ControllerSettings, data_dir=data_dir, database_url=database_url)
+    try:
+        file = reset(settings)
+    except KeyResetError as error:
+        complain(CliError(str(error)))
+    print(f"key of an administrator written to {file}")
+
+
+def _up(
+    folder: Path, daemons: "Daemons", *, host: str, port: int, simulate: Path | None, agents: int | None, example: bool
+) -> int:
     import uvloop  # noqa: PLC0415 - comes with an extra
 
     from cli.up.hosts import HostChoice, read_host_names  # noqa: PLC0415 - as above
@@ -161,7 +210,6 @@ def _up(folder: Path, *, host: str, port: int, simulate: Path | None, agents: in
     from cli.up.startup import Options, check_port  # noqa: PLC0415 - as above
     from cli.up.startup import up as run_up  # noqa: PLC0415 - as above
 
-    daemons = _daemons(folder, host, port)
     if simulate is not None:
         read_host_names(simulate)  # refuses an invalid file before anything starts
     check_port(host, port)
@@ -182,17 +230,18 @@ def _up(folder: Path, *, host: str, port: int, simulate: Path | None, agents: in
         return runner.run(run_up(options, daemons, Progress()))
 
 
-def _daemons(folder: Path, host: str, port: int) -> "Daemons":
+def _daemons(folder: Path, host: str, port: int, proxies: list[str] | None) -> "Daemons":
     from agent.daemon import count_real_gpus, run_agent  # noqa: PLC0415 - see the module's docstring
     from agent.settings import AgentSettings, host_label  # noqa: PLC0415 - as above
     from cli.up.startup import Daemons  # noqa: PLC0415 - as above
-    from controller.daemon import run_controller  # noqa: PLC0415 - as above
+    from controller.daemon import make_local_key, run_controller  # noqa: PLC0415 - as above
     from controller.settings import ControllerSettings  # noqa: PLC0415 - as above
 
-    settings = _validated(ControllerSettings, host=host, port=port, data_dir=folder)
+    settings = _validated(ControllerSettings, host=host, port=port, data_dir=folder, trusted_proxy=proxies or None)
+    key = make_local_key()
 
     async def controller(stop: asyncio.Event, on_ready: Callable[[str], None]) -> int:
-        return await run_controller(settings, stop=stop, on_ready=on_ready)
+        return await run_controller(settings, stop=stop, on_ready=on_ready, local_key=key)
 
     async def agent(start: "AgentStart", stop: asyncio.Event) -> int:
         given = _validated(
@@ -208,7 +257,7 @@ def _daemons(folder: Path, host: str, port: int) -> "Daemons":
         )
         return await run_agent(given, stop=stop)
 
-    return Daemons(controller, agent, count_real_gpus, host_label())
+    return Daemons(controller, agent, count_real_gpus, host_label(), key)
 
 
 def _make_folder(folder: Path) -> Path:

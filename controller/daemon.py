@@ -8,12 +8,11 @@ import secrets
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
 import structlog
-import tenacity
 import uvloop
 from aiohttp import web
 from prometheus_client import CollectorRegistry
@@ -21,35 +20,44 @@ from prometheus_client import CollectorRegistry
 from controller.api.app import build_app
 from controller.api.change_fanout import ChangeFanout
 from controller.api.context import ApiContext
-from controller.client_env import write_client_env
+from controller.client_env import ClientEnvError, stored_key, write_client_env
 from controller.health import LoopLag, Readiness
 from controller.hub.hub import Hub
 from controller.leader.analyses import analyse_now
 from controller.leader.model_cache import ModelCache
 from controller.leading import Leading
+from controller.open_database import CannotOpenError, open_database
 from controller.runtime.clock import SystemClock
 from controller.runtime.database import DATABASE_ERRORS
 from controller.runtime.feed import ChangeFeed
 from controller.runtime.gc_tuning import tune_gc
 from controller.runtime.lease import Lease, expire_lease
+from controller.runtime.log_limit import LogLimit
 from controller.runtime.metrics import HubMetrics, Metrics
+from controller.runtime.tasks import unless_stopped
 from controller.settings import ControllerSettings
-from controller.store.access.keys import create_first_key
+from controller.store.access.keys import KEY_PREFIX, Principal, create_first_key, find_keys, hash_secret
 from controller.store.access.secrets import resolve_secrets
-from controller.store.core.database import Database, DatabaseUrlError, describe_dsn, normalise_dsn
-from controller.store.core.migrate import SchemaTooNewError, migrate
+from controller.store.core.database import Database, DatabaseUrlError
+from controller.store.core.migrate import SchemaTooNewError
 from controller.store.core.notify import GONE
-from controller.store.embedded import EmbeddedPostgres, EmbeddedPostgresError
+from controller.store.embedded import EmbeddedPostgresError
 from controller.store.telemetry.partitions import SampleRetention
 from controller.store.views.leader import read_holder
+from http1.bodies import Bodies
 from http1.connections import limits_for
 from http1.files import connection_bound, raise_file_limit
+from http1.forwarded import TrustedProxies
+from http1.server_log import ServerLog
 from http1.site import BoundedSite, Bounds
 from schemas.version import __version__
 
 log = structlog.get_logger(__name__)
 
-_DATABASE_WAIT_S: Final = 60.0
+_OPENING_ENDS_S: Final = 10.0  # after a stop: the embedded server may be half started
+_WAIT_LOGGED_S: Final = 10.0
+_RETRY_S: Final = 0.5
+_LOCAL: Final = Principal("local", "local", "admin")
 _HTTP_CLOSE_S: Final = 2.0
 _KEEPALIVE_S: Final = 90.0  # the bounds end an idle connection earlier
 # Of the pool's connections, so that a flood of requests leaves the others to the controller's own work. With fewer
@@ -81,74 +89,77 @@ def main(settings: ControllerSettings) -> int:
         return runner.run(serve())
 
 
-async def run_controller(settings: ControllerSettings, *, stop: asyncio.Event, on_ready: Callable[[str], None]) -> int:
+def make_local_key() -> str:
+    """A new key for `run_controller`."""
+    return KEY_PREFIX + secrets.token_urlsafe(32)
+
+
+async def run_controller(
+    settings: ControllerSettings,
+    *,
+    stop: asyncio.Event,
+    on_ready: Callable[[str], None],
+    local_key: str | None = None,
+) -> int:
     """Runs a controller until `stop` is set. Installs no signal handlers.
 
     Args:
         settings: validated settings.
         stop: set it for a clean end.
         on_ready: called once with the base URL, as soon as it serves.
+        local_key: a key of an administrator for this process's own use. It is stored nowhere and ends with the process.
 
     Returns:
         0 after a clean end; 1 where it cannot run (logged with what to do).
     """
     raise_file_limit()  # before the embedded server starts, which inherits it
     try:
-        async with _database(settings) as database:
-            await _Controller(settings, database).run(stop, on_ready)
-    except (ControllerError, EmbeddedPostgresError, DatabaseUrlError, SchemaTooNewError) as error:
+        async with contextlib.AsyncExitStack() as stack:
+            opening = _open_database(settings, stack)
+            database = await unless_stopped(stop, opening, limit_s=_OPENING_ENDS_S)
+            if database is None:
+                log.info("stopped before the database was open")
+                return 0
+            local_keys = {} if local_key is None else {hash_secret(local_key): _LOCAL}
+            await _Controller(settings, database, local_keys).run(stop, on_ready)
+    except (ControllerError, CannotOpenError, EmbeddedPostgresError, DatabaseUrlError, SchemaTooNewError) as error:
         log.error("controller ended", error=str(error))  # noqa: TRY400 - the message says what to do
         return 1
     return 0
 
 
-@contextlib.asynccontextmanager
-async def _database(settings: ControllerSettings) -> AsyncIterator[Database]:
-    """The migrated database: the embedded server, running as long as the context, or an external one."""
-    async with contextlib.AsyncExitStack() as stack:
-        if settings.database_url is None:
-            embedded = await stack.enter_async_context(EmbeddedPostgres(settings.data_dir))
-            dsn = embedded.dsn
-        else:
-            dsn = normalise_dsn(settings.database_url.get_secret_value())
-        database = await _connect(dsn)
-        stack.push_async_callback(database.close)
-        await migrate(database)
-        if settings.database_url is None:
-            # The data folder's lock proves that the former leader is gone, so its lease need not expire first.
-            async with database.transaction() as connection:
-                await expire_lease(connection)
-        yield database
-
-
-async def _connect(dsn: str) -> Database:
-    retrying = tenacity.AsyncRetrying(
-        retry=tenacity.retry_if_exception_type(DATABASE_ERRORS),
-        stop=tenacity.stop_after_delay(_DATABASE_WAIT_S),
-        wait=tenacity.wait_random_exponential(multiplier=0.2, max=3.0),
-        reraise=True,
-    )
-    try:
-        return await retrying(Database.open, dsn)
-    except DATABASE_ERRORS as error:
-        raise ControllerError(
-            f"cannot reach the database at {describe_dsn(dsn)}: {str(error) or type(error).__name__}; "
-            "check GPUWARD_DATABASE_URL and that the server runs"
-        ) from error
+async def _open_database(settings: ControllerSettings, stack: contextlib.AsyncExitStack) -> Database:
+    database = await open_database(settings, stack)
+    if settings.database_url is None:
+        # The data folder's lock proves that the former leader is gone, so its lease need not expire first.
+        async with database.transaction() as connection:
+            await expire_lease(connection)
+    return database
 
 
 class _Controller:
     """The parts of one controller."""
 
-    def __init__(self, settings: ControllerSettings, database: Database) -> None:
+    def __init__(self, settings: ControllerSettings, database: Database, local_keys: Mapping[bytes, Principal]) -> None:
         self._settings = settings
         self._database = database
+        self._client_env_written = False
         clock = SystemClock()
         registry = CollectorRegistry()
         metrics = Metrics(registry)
+        proxies = TrustedProxies(settings.trusted_proxy)
         self._connections = Bounds(
-            limits_for(connection_bound(raise_file_limit())), name="controller", closed=metrics.connection_closed
+            limits_for(connection_bound(raise_file_limit())),
+            name="controller",
+            is_proxy=proxies.__contains__,
+            closed=metrics.connection_closed,
         )
+        bodies = Bodies(
+            settings.bodies_in_flight * 2**20,
+            settings.bodies_in_flight_per_key * 2**20,
+            refused=metrics.body_refused,
+        )
+        metrics.bodies_held(lambda: bodies.held)
         self._changes = ChangeFanout()
         # Unique per process, so that a successor never counts as the holder.
         holder = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
@@ -174,7 +185,7 @@ class _Controller:
                 database=database.share(_API_CONNECTIONS),
                 changes=self._changes,
                 leadership=lambda: (self._lease.term is not None, self._lease.term),
-                readiness=Readiness(database, self._feed, self._leader),
+                readiness=Readiness(database, self._feed, self._leader, lambda: self._client_env_written),
                 loop_lag=self._lag.seconds,
                 analyse=partial(analyse_now, ModelCache(clock.monotonic)),
                 registry=registry,
@@ -183,6 +194,9 @@ class _Controller:
                 reserve=settings.reserve,
                 operators_may=settings.operators_may,
                 connections=self._connections,
+                bodies=bodies,
+                proxies=proxies,
+                local_keys=local_keys,
             ),
             more_routes=self._hub.routes(),
         )
@@ -195,6 +209,7 @@ class _Controller:
             access_log=None,
             shutdown_timeout=_HTTP_CLOSE_S,
             keepalive_timeout=_KEEPALIVE_S,
+            logger=ServerLog("controller"),
             auto_decompress=False,
         )
         await runner.setup()
@@ -207,17 +222,55 @@ class _Controller:
                     group.create_task(self._hub.run(), name="hub"),
                     group.create_task(self._lease.run(self._leading.lead), name="lease"),
                 ]
-                key = await create_first_key(self._database)
-                write_client_env(self._settings.data_dir, url, key.key if key else None)
-                on_ready(url)
-                await stop.wait()
+                failure = await self._make_ready(url, stop, on_ready)
+                if failure is None:
+                    await stop.wait()
                 log.info("stopping")
                 await self._hub.close()
                 await runner.cleanup()
                 for task in tasks:
                     task.cancel()
+            if failure is not None:
+                raise failure
         finally:
             await runner.cleanup()
+
+    async def _make_ready(
+        self, url: str, stop: asyncio.Event, on_ready: Callable[[str], None]
+    ) -> ControllerError | None:
+        """Writes client.env, then calls back, unless `stop` is set before. Returns why the file cannot be written."""
+        try:
+            if await unless_stopped(stop, self._write_client_env(url), limit_s=_HTTP_CLOSE_S):
+                on_ready(url)
+        except ClientEnvError as error:
+            return ControllerError(str(error))
+        return None
+
+    async def _write_client_env(self, url: str) -> bool:
+        """Writes the file, with the first administrator's key if this is the first start. Waits for the database."""
+        folder = self._settings.data_dir
+        waiting = LogLimit(_WAIT_LOGGED_S)
+        while True:
+            try:
+                first = await create_first_key(self._database, keep=lambda key: write_client_env(folder, url, key))
+                if first is None:
+                    write_client_env(folder, url, None)
+                    await self._warn_of_revoked_key()
+            except DATABASE_ERRORS as error:
+                if waiting.admit("database") is not None:
+                    why = str(error) or type(error).__name__
+                    log.warning("waiting for the database, client.env is not written yet", error=why)
+                await asyncio.sleep(_RETRY_S)
+            else:
+                self._client_env_written = True
+                return True
+
+    async def _warn_of_revoked_key(self) -> None:
+        key = stored_key(self._settings.data_dir)
+        async with self._database.connection() as connection:
+            valid = key is not None and await find_keys(connection, [hash_secret(key)])
+        if not valid:
+            log.warning("the key in client.env is not valid; for a new one run: gpuward key reset")
 
     async def _listen(self, runner: web.AppRunner) -> str:
         settings = self._settings

@@ -45,20 +45,32 @@ class LoopLag:
 
 
 class Readiness:
-    """The checks behind /readyz: database, migrations, change feed, and a known leader."""
+    """The checks behind /readyz: database, migrations, change feed, a known leader, and the file for clients."""
 
-    def __init__(self, database: Database, feed: ChangeFeed, leader_known: Callable[[], Awaitable[str]]) -> None:
+    def __init__(
+        self,
+        database: Database,
+        feed: ChangeFeed,
+        leader_known: Callable[[], Awaitable[str]],
+        client_env_written: Callable[[], bool],
+    ) -> None:
         self._database = database
         self._feed = feed
         self._leader_known = leader_known
+        self._client_env_written = client_env_written
 
     async def __call__(self) -> Mapping[str, Check]:
         """Runs the checks, each within its limit."""
+        database, migrations, leader = await asyncio.gather(
+            _checked(self._answers()), _checked(self._migrated()), _checked(self._leader_known())
+        )
+        written = self._client_env_written()
         return {
-            "database": await _checked(self._answers()),
-            "migrations": await _checked(self._migrated()),
+            "database": database,
+            "migrations": migrations,
             "listener": self._listens(),
-            "leader": await _checked(self._leader_known()),
+            "leader": leader,
+            "client_env": Check(ok=written, message="" if written else "client.env is not written yet"),
         }
 
     async def _answers(self) -> str:

@@ -3,13 +3,17 @@
 #
 #   join-tokens.sh FOLDER WORKER...     makes FOLDER/WORKER, for `gpuward agent --join-token-file`
 #
-# GPUWARD_URL says where the controller is; the key is taken from CLIENT_ENV, the file that the controller wrote.
+# GPUWARD_URL says where the controller is. GPUWARD_API_KEY is a key of an administrator; where it is empty, the one in
+# CLIENT_ENV is used, the file that the controller wrote. That key may be revoked: a worker that was given a token at an
+# earlier start has a credential of its own, and needs no key. For a new worker: gpuward key reset.
 set -eu
 umask 077
 
 folder=$1
 shift
-GPUWARD_API_KEY=$(sed -n 's/^GPUWARD_API_KEY=//p' "${CLIENT_ENV:-/var/lib/gpuward/client.env}")
+if [ -z "${GPUWARD_API_KEY:-}" ]; then
+    GPUWARD_API_KEY=$(sed -n 's/^GPUWARD_API_KEY=//p' "${CLIENT_ENV:-/var/lib/gpuward/client.env}")
+fi
 export GPUWARD_API_KEY
 
 for worker in "$@"; do
@@ -24,7 +28,8 @@ for worker in "$@"; do
         ;;
     *)
         cat "$folder/.error" >&2
-        exit "$status"
+        [ -s "$folder/$worker" ] || exit "$status"
+        echo "$worker was given a token at an earlier start"
         ;;
     esac
 done

@@ -34,6 +34,7 @@ class Reason(StrEnum):
     GPU_IN_USE = "gpu_in_use"
     NEED_GT_CAPACITY = "need_gt_capacity"
     NEED_GT_FREE = "need_gt_free"
+    NEED_GT_STATED = "need_gt_stated"
     EXCLUSIVE_CONFLICT = "exclusive_conflict"
     HEADS_INDIVISIBLE = "heads_indivisible"
     VOCAB_INDIVISIBLE = "vocab_indivisible"
@@ -106,6 +107,10 @@ PLACEMENT: Final[Mapping[str, ReasonText]] = {
     Reason.NEED_GT_FREE: ReasonText(
         "The instance needs more memory than is free on the GPU now.",
         "Wait, stop other instances, or raise the priority and allow preemption.",
+    ),
+    Reason.NEED_GT_STATED: ReasonText(
+        "The model needs more memory on each GPU than `resources.gpu_memory` states.",
+        "State more memory, more GPUs or a shorter context, or leave `gpu_memory` out: then it is estimated.",
     ),
     Reason.EXCLUSIVE_CONFLICT: ReasonText(
         "The instance needs a whole GPU and others share this one, or another instance holds it exclusively.",

@@ -12,7 +12,12 @@ from cli.up.example import EXAMPLE_MANIFEST, EXAMPLE_NAME
 
 @dataclass(frozen=True, slots=True)
 class UpInfo:
-    """The URL, folders and workers of a running `up`. `program` is how this program was called."""
+    """The URL, folders and workers of a running `up`.
+
+    Attributes:
+        program: how this program was called.
+        key_is_valid: whether the key in `client_env` is; it may have been revoked.
+    """
 
     url: str
     data_dir: Path
@@ -20,17 +25,22 @@ class UpInfo:
     client_env: Path
     workers: Sequence[str]
     program: Sequence[str]
+    key_is_valid: bool = True
 
 
 def ready_text(info: UpInfo, *, example: bool) -> str:
     """The text to print when everything runs."""
+    key = "of an administrator; keep it secret"
+    if not info.key_is_valid:
+        reset = shlex.join([*info.program, "key", "reset", "--data-dir", str(info.data_dir)])
+        key = f"revoked; for a new one run: {reset}"
     lines = [
         "",
         f"Gpuward is ready at {info.url} with {_workers(info.workers)}.",
         "",
         f"  data      {info.data_dir}",
         f"  logs      {info.logs}",
-        f"  key       {info.client_env} (of an administrator; keep it secret)",
+        f"  key       {info.client_env} ({key})",
         "",
         "Try in another terminal, from this folder:",
         "",

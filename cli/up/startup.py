@@ -16,7 +16,7 @@ from typing import Final
 from cli.api import parse, path_of
 from cli.client import Api, connect
 from cli.connection import CLIENT_ENV, Connection, read_client_env
-from cli.errors import CliError, TimedOutError, UsageError
+from cli.errors import CliError, RefusedError, TimedOutError, UsageError
 from cli.up.example import run_example
 from cli.up.hosts import HostChoice, LocalHost, simulated_hosts
 from cli.up.kill_engines import kill_engines
@@ -65,12 +65,14 @@ class Daemons:
         agent: runs until the event is set; returns the exit code.
         count_real_gpus: number of GPUs of this host; 0 if they cannot be read.
         host_name: name of the worker if it is this host.
+        key: of an administrator, for this process's own requests. It is stored nowhere.
     """
 
     controller: Callable[[asyncio.Event, Callable[[str], None]], Awaitable[int]]
     agent: Callable[[AgentStart, asyncio.Event], Awaitable[int]]
     count_real_gpus: Callable[[], Awaitable[int]]
     host_name: str
+    key: str
 
 
 async def up(options: Options, daemons: Daemons, progress: Progress) -> int:
@@ -100,11 +102,7 @@ async def up(options: Options, daemons: Daemons, progress: Progress) -> int:
 async def _bring_up(options: Options, daemons: Daemons, supervisor: Supervisor, progress: Progress) -> None:
     with progress.step(f"Database, migrations and controller in {options.data_dir}"):
         url = await _start_controller(daemons, supervisor)
-    client_env = options.data_dir / CLIENT_ENV
-    key = read_client_env(client_env).get("GPUWARD_API_KEY")
-    if key is None:
-        raise CliError(f"{client_env} contains no key; remove the file and start again to create one")
-    async with connect(Connection(url, key)) as api:
+    async with connect(Connection(url, daemons.key)) as api:
         hosts = await _choose_hosts(options, daemons, progress)
         with progress.step(f"{len(hosts)} agents" if len(hosts) != 1 else "Agent"):
             for host in hosts:
@@ -114,8 +112,20 @@ async def _bring_up(options: Options, daemons: Daemons, supervisor: Supervisor, 
             with progress.step("Example deployment"):
                 await run_example(api, ProgressLog(progress.detail))
     names = [host.name for host in hosts]
-    info = UpInfo(url, options.data_dir, options.logs, client_env, names, options.program)
+    client_env = options.data_dir / CLIENT_ENV
+    valid = await _is_valid(Connection(url, read_client_env(client_env).get("GPUWARD_API_KEY")))
+    info = UpInfo(url, options.data_dir, options.logs, client_env, names, options.program, key_is_valid=valid)
     progress.print(ready_text(info, example=options.example))
+
+
+async def _is_valid(connection: Connection) -> bool:
+    """Whether the controller accepts the key."""
+    try:
+        async with connect(connection) as api:
+            await api.items(path_of("workers"), limit=1)
+    except RefusedError as refusal:
+        return refusal.code != "unauthenticated"
+    return True
 
 
 async def _start_controller(daemons: Daemons, supervisor: Supervisor) -> str:

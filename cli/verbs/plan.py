@@ -35,7 +35,9 @@ def plan(ctx: typer.Context, file: FileOption, output: OutputOption = Format.TAB
             print_data(raw, output)
         else:
             _print_plan(view)
-        pending = sum(not item.fits and not item.preempts for item in view.items)
+        pending = sum(
+            not item.fits and not item.preempts for item in view.items
+        )  # older controllers: preempting does not fit
         if pending:
             raise CliError(f"{pending} of {len(view.items)} instances would stay pending")
 
@@ -65,9 +67,15 @@ def _print_plan(view: PlanView) -> None:
 def _row(item: PlanItem) -> list[str]:
     why = one_line(item.explain) if item.explain else layout_line(item.layout) if item.layout else ""
     return [
-        f"{item.deployment}#{item.instance}", "yes" if item.fits else "no", or_dash(item.engine),
+        f"{item.deployment}#{item.instance}", _fits(item), or_dash(item.engine),
         or_dash(",".join(item.workers) or item.worker), short_gpus(item.gpus), gib(item.memory_mib_per_gpu), why,
     ]  # fmt: skip
+
+
+def _fits(item: PlanItem) -> str:
+    if item.preempts:
+        return "preempts"
+    return "yes" if item.fits else "no"
 
 
 def _policy_text(policy: PlannedPolicy | None) -> str:

@@ -66,6 +66,7 @@ def start_payload(
     """
     layout = layout or _NO_LAYOUT
     own_need = None if need is None else next((one for name, one in need.by_engine if name == engine), need)
+    share = None if own_need is None else own_need.share_of(layout)
     launch = Launch(
         gpu_count=len(gpus),
         memory_mib=min((claim.memory_mib for claim in gpus), default=0),
@@ -80,8 +81,9 @@ def start_payload(
         rank=rank,
         leader=leader,
         rendezvous_port=rendezvous_port(gang),
-        context=None if own_need is None else own_need.context,
+        context=None if own_need is None else own_need.context_of(layout),
         sequences=None if own_need is None else own_need.sequences_of(layout),
+        beside_mib=0 if share is None else share.parts.get("activations", 0) + share.parts.get("images", 0),
     )
     process = engine_for(spec).chosen(engine).process(spec, launch)
     plain = {name: value for name, value in spec.env.items() if not isinstance(value, SecretRef)}

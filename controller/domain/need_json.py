@@ -9,6 +9,7 @@ from controller.domain.placement import Need, Share
 from schemas.placement_reasons import Reason
 
 _TYPED: Final = {"notes", "shares", "refused", "compute_capability", "by_engine"}
+_SHARE: Final = tuple(f.name for f in fields(Share))
 _PLAIN: Final = tuple(f.name for f in fields(Need) if f.name not in _TYPED)
 
 
@@ -24,11 +25,16 @@ def need_from_json(value: dict[str, Any]) -> Need:
     return Need(
         **stored,
         notes=tuple(value["notes"]),
-        shares=tuple(Share(**share) for share in value.get("shares", ())),
+        shares=tuple(_share_from_json(share) for share in value.get("shares", ())),
         refused=tuple(Reason(reason) for reason in value.get("refused", ())),
         compute_capability=(capability[0], capability[1]) if capability else None,
         by_engine=tuple((name, need_from_json(one)) for name, one in value.get("by_engine", ())),
     )
+
+
+def _share_from_json(value: dict[str, Any]) -> Share:
+    """A share; what a newer version wrote besides is left out."""
+    return Share(**{name: value[name] for name in _SHARE if name in value})
 
 
 def need_error_to_json(error: NeedError) -> dict[str, Any]:

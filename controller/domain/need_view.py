@@ -19,7 +19,7 @@ def need_view(need: Need, resources: Resources, engine: str | None = None, layou
         host_memory_mib=own.host_memory_mib if share is None else share.host_memory_mib or own.host_memory_mib,
         parts=dict(own.parts if share is None else share.parts),
         per_gpu=share is not None,
-        context=own.context,
+        context=own.context if layout is None else own.context_of(layout),
         sequences=own.sequences if layout is None else own.sequences_of(layout),
         notes=list(own.notes),
     )

@@ -20,6 +20,8 @@ class Share:
     parts: Mapping[str, int] = field(default_factory=dict)  # memory_mib by part
     host_memory_mib: int = 0  # of the whole instance
     sequences: int | None = None  # concurrent sequences that it allows for; None: as in the need
+    context: int | None = None  # tokens of a sequence that it allows for; None: as in the need
+    least_mib: int = 0  # with which the engine starts: one sequence; 0: unknown
 
     @property
     def gpus(self) -> int:
@@ -63,6 +65,11 @@ class Need:
         """The number of concurrent requests that a layout allows for."""
         share = self.share_of(layout)
         return self.sequences if share is None else share.sequences or self.sequences
+
+    def context_of(self, layout: "Layout") -> int | None:
+        """The tokens of a sequence that a layout allows for."""
+        share = self.share_of(layout)
+        return self.context if share is None else share.context or self.context
 
 
 @dataclass(frozen=True, slots=True)

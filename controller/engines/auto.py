@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from controller.domain.placement import Compatibility, Need
 from controller.engines.base import Analysis, Engine, EngineProcess, Launch, RefusedFlagError, SpecError
 from controller.engines.flags import flag_of
+from controller.engines.stated_memory import too_small
 from schemas.manifest.deployment import DeploymentSpec
 
 
@@ -29,6 +30,7 @@ class AutoEngine:
     """
 
     name = "auto"
+    splits_models = False  # `chosen` gives the engine that does
 
     def __init__(self, engines: Sequence[Choosable]) -> None:
         self._engines = {engine.name: engine for engine in engines}
@@ -64,7 +66,8 @@ class AutoEngine:
     def need(self, spec: DeploymentSpec, result: Any) -> Need:
         """The need by each engine, best first. An engine that cannot run the model is left out, with its note."""
         needs = [(engine.name, engine.need(spec, result)) for engine in self._able(spec)]
-        able = [(name, need) for name, need in needs if not need.refused]
+        loading = [(name, need) for name, need in needs if not need.refused]
+        able = [(name, need) for name, need in loading if not too_small(spec, need)] or loading
         if not able:
             return needs[0][1]
         refusals = [note for _, need in needs if need.refused for note in need.notes]
@@ -72,6 +75,12 @@ class AutoEngine:
         chosen = f"engine: {able[0][0]}" + (f", or {others} where that fits nowhere" if others else "")
         best = able[0][1]
         return replace(best, notes=(*best.notes, chosen, *refusals), by_engine=tuple(able))
+
+    def assumed(self, spec: DeploymentSpec) -> Need | None:
+        """What is assumed by each engine to which the spec says enough."""
+        assumed = ((engine.name, engine.assumed(spec)) for engine in self._able(spec))
+        able = tuple((name, need) for name, need in assumed if need is not None)
+        return replace(able[0][1], by_engine=able) if able else None
 
     def process(self, spec: DeploymentSpec, launch: Launch) -> EngineProcess:
         """That of the best engine. `chosen` gives the engine that an instance runs."""

@@ -55,6 +55,7 @@ class Launch:
         workers: number of processes, one on each worker; this one has number `rank`, the leader 0.
         leader: host name or address at which the other ranks reach the leader; empty if there are none.
         rendezvous_port: port on the leader's host where the ranks of a gang find one another.
+        beside_mib: memory of each GPU for activations, by the need; 0: unknown.
         context, sequences: those that the need was estimated for; None: there was no estimate.
     """
 
@@ -71,6 +72,7 @@ class Launch:
     rank: int = 0
     leader: str = ""
     rendezvous_port: int = 0
+    beside_mib: int = 0
     context: int | None = None
     sequences: int | None = None
 
@@ -95,6 +97,7 @@ class Engine(Protocol):
     """One engine. All methods are pure and fast. `validate` has passed before any other is called."""
 
     name: str
+    splits_models: bool  # the degrees are on its command line
 
     def validate(self, spec: DeploymentSpec) -> None:
         """Raises SpecError if the engine cannot run this spec."""
@@ -111,6 +114,9 @@ class Engine(Protocol):
     def need(self, spec: DeploymentSpec, result: Any) -> Need:
         """The need, from the result of the analysis (None if there was no analysis)."""
 
+    def assumed(self, spec: DeploymentSpec) -> Need | None:
+        """The need where the model's files cannot be read, from what the spec states; None: that is not enough."""
+
     def process(self, spec: DeploymentSpec, launch: Launch) -> EngineProcess:
         """How to start the process with this placement."""
 
@@ -125,6 +131,11 @@ class SingleEngine:
     """
 
     own_flags: frozenset[str] = frozenset()
+    splits_models: bool = False
+
+    def assumed(self, spec: DeploymentSpec) -> Need | None:  # noqa: ARG002 - an engine that reads no files
+        """None."""
+        return None
 
     def chosen(self, name: str) -> Self:  # noqa: ARG002 - it stands only for itself
         """Itself."""

@@ -5,7 +5,9 @@ By default all layers go to the GPUs. Layers stay in host memory only where the 
 """
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from controller.domain.model_facts import ModelFacts, facts_from_json
@@ -26,7 +28,8 @@ from controller.engines.flags import figure, flag_of, flags, stated, text
 from controller.engines.llama_cpp_options import LLAMA_CPP
 from controller.engines.memory import UNKNOWN_CACHE_SHARE, Workload, cache_per_gpu, mib
 from controller.engines.model_analysis import model_analysis, refuse_other_models
-from controller.engines.options import COMMON_FLAGS
+from controller.engines.options import COMMON_FLAGS, whole_gpus
+from controller.engines.stated_memory import LEAST_CONTEXT, Bounds, bounded, stated_memory, too_small_note
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.placement_reasons import Reason
 
@@ -100,27 +103,38 @@ class LlamaCppEngine(SingleEngine):
         return (0,) if _gpu_layers(spec) == 0 else _GPU_COUNTS
 
     def analysis(self, spec: DeploymentSpec) -> Analysis | None:
-        """Reads the file's header, unless the spec states the memory of each GPU."""
-        given = isinstance(spec.resources.gpu_memory, int)
-        return None if given else model_analysis(spec, _adapters(spec))
+        """Reads the file's header."""
+        return model_analysis(spec, _adapters(spec))
+
+    def assumed(self, spec: DeploymentSpec) -> Need | None:
+        """With stated memory or whole GPUs: a bounded context, and layers spread evenly."""
+        if stated_memory(spec) is None and not whole_gpus(spec):
+            return None
+        context, slots = figure(spec, *_CONTEXT), figure(spec, *_SLOTS) or DEFAULT_SLOTS
+        # These are its only bounds on memory, and the model's own context may be far longer.
+        each = DEFAULT_CONTEXT if context is None else max(context // slots, 1)
+        notes = (
+            "assumed: layers are spread evenly, and fit the memory as stated in the spec",
+            f"{slots} slots of {each} tokens{'' if context else ', by default'}",
+        )
+        return Need(None, host_memory_mib=HOST_RUNTIME_MIB, notes=notes, context=each, sequences=slots)
 
     def need(self, spec: DeploymentSpec, result: Any) -> Need:
         """The memory of each GPU for each number of GPUs, and the host's memory."""
         context, slots = figure(spec, *_CONTEXT), figure(spec, *_SLOTS) or DEFAULT_SLOTS
-        if result is None:
-            # These are its only bounds on memory, and the model's own context may be far longer.
-            each = DEFAULT_CONTEXT if context is None else context // slots
-            given = (
-                "memory as stated in the spec",
-                f"{slots} slots of {each} tokens{'' if context else ', by default'}",
-            )
-            return Need(None, host_memory_mib=HOST_RUNTIME_MIB, notes=given, context=each, sequences=slots)
         facts = facts_from_json(result)
         if facts.format != "gguf":
             return Need(None, refused=(Reason.ENGINE_UNSUPPORTED,), notes=("llama-cpp loads only GGUF files",))
         each = min(facts.context_length or DEFAULT_CONTEXT, DEFAULT_CONTEXT) if context is None else context // slots
         batch = figure(spec, *_UBATCH) or _BATCH
-        workload = Workload(max(each, 1), slots, _element_bytes(spec), batch, slots, slots * (batch + _WINDOW_PAD))
+
+        def workload_of(each: int, slots: int) -> Workload:
+            return Workload(each, slots, _element_bytes(spec), batch, slots, slots * (batch + _WINDOW_PAD))
+
+        def measured(count: int, each: int, slots: int) -> Share:
+            return _share(facts, workload_of(each, slots), count, on_gpu)
+
+        workload = workload_of(max(each, 1), slots)
         if stated(spec, ("swa-full",)) is True:
             facts = replace(facts, sliding_window=None)
         layers = (facts.layers or 0) + 1  # llama.cpp counts the output as one more
@@ -139,7 +153,14 @@ class LlamaCppEngine(SingleEngine):
         if spec.resources.gpus != "auto" or spec.takes_all_named_gpus:
             count = spec.resources.gpus if spec.resources.gpus != "auto" else len(spec.placement.gpus)
             shares = (_share(facts, workload, count, on_gpu),)
-        return Need(
+        given = stated_memory(spec)
+        if given is not None:
+            fixed = figure(spec, *_SLOTS) is not None or context is not None
+            least = workload.context if context is not None else min(workload.context, LEAST_CONTEXT)
+            bounds = Bounds(workload.context, slots, least, slots if fixed else 1)
+            shares = tuple(_bounded_share(partial(measured, one.pp), bounds, given) for one in shares)
+            notes = ["memory as stated in the spec", *notes[1:]]
+        found = Need(
             memory_mib=shares[0].memory_mib * shares[0].gpus,
             host_memory_mib=host,
             parts=shares[0].parts,
@@ -148,6 +169,7 @@ class LlamaCppEngine(SingleEngine):
             context=each,
             sequences=slots,
         )
+        return replace(found, notes=(*found.notes, *too_small_note(spec, found)))
 
     def process(self, spec: DeploymentSpec, launch: Launch) -> EngineProcess:
         """`llama-server --model FILE`. It accepts any model name in requests."""
@@ -168,6 +190,18 @@ class LlamaCppEngine(SingleEngine):
         )
 
 
+def _bounded_share(measure: Callable[[int, int], Share], bounds: Bounds, given_mib: int) -> Share:
+    """The share with the most tokens that the stated memory holds; the least that is useful if even that exceeds it."""
+    least = measure(bounds.least_context, bounds.least_sequences)
+    found = bounded(lambda context, slots: measure(context, slots).memory_mib, bounds, given_mib)
+    if found is None:
+        return replace(least, least_mib=least.memory_mib)
+    context, slots = found
+    return replace(
+        measure(context, slots), memory_mib=given_mib, least_mib=least.memory_mib, context=context, sequences=slots
+    )
+
+
 def _share(facts: ModelFacts, workload: Workload, count: int, on_gpu: float) -> Share:
     """The share of the GPU that holds most, with whole layers spread over `count` GPUs."""
     split = Split(1, count, 1)
@@ -184,7 +218,7 @@ def _share(facts: ModelFacts, workload: Workload, count: int, on_gpu: float) -> 
         "context": CONTEXT_MIB,
     }
     parts = {name: size for name, size in parts.items() if size}
-    return Share(1, count, 1, sum(parts.values()), parts)
+    return Share(1, count, 1, sum(parts.values()), parts, least_mib=sum(parts.values()))
 
 
 def _flags(spec: DeploymentSpec) -> list[str]:

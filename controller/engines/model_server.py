@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from controller.domain.model_facts import ModelFacts, facts_from_json
 from controller.domain.placement import Compatibility, Need, Share
-from controller.domain.splits import Split, splits_to_measure
+from controller.domain.splits import Split, splits, splits_to_measure
 from controller.engines.base import Analysis, SingleEngine, SpecError
 from controller.engines.capability import demanded_capability
 from controller.engines.flags import figure, flag_of, flags, stated, text
@@ -24,8 +24,10 @@ from controller.engines.memory import (
     mib,
     weights_per_gpu,
 )
+from controller.engines.modalities import language_only, tower_only
 from controller.engines.model_analysis import model_analysis, reference_problem, refuse_other_models
-from controller.engines.options import COMMON_FLAGS, Options
+from controller.engines.options import COMMON_FLAGS, Options, whole_gpus
+from controller.engines.stated_memory import LEAST_CONTEXT, Bounds, bounded, stated_memory, too_small_note
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.placement_reasons import Reason
 
@@ -52,6 +54,8 @@ IMAGES_MIB: Final = 3072
 HOST_RUNTIME_MIB: Final = 4096
 _FP8_CACHE: Final = 1.0
 _READ: Final = ("dtype", "quantization", "kv-cache-dtype", "mm-encoder-tp-mode", "mm-enable-dp-encoder")
+STATED_DEADLINE_S: Final = 30.0
+_LEAST_MODEL_MIB: Final = 512
 _VOCABULARY_PAD: Final = 64  # both pad the vocabulary to a multiple of this before they divide it
 
 
@@ -108,6 +112,7 @@ class ModelServer(SingleEngine):
 
     name: str
     table: ServerTable
+    splits_models = True
 
     def validate(self, spec: DeploymentSpec) -> None:
         """Raises SpecError for models and args that cannot work, at last RefusedFlagError."""
@@ -136,27 +141,32 @@ class ModelServer(SingleEngine):
         return GPU_COUNTS
 
     def analysis(self, spec: DeploymentSpec) -> Analysis | None:
-        """Reads the model's facts, unless the spec states the memory of each GPU."""
-        if isinstance(spec.resources.gpu_memory, int):
-            return None
-        return model_analysis(spec, self._adapters(spec))
+        """Reads the model's facts. Where the spec states the memory, it can start without them, and waits less."""
+        work = model_analysis(spec, self._adapters(spec))
+        return work if stated_memory(spec) is None else replace(work, deadline_s=STATED_DEADLINE_S)
 
     def need(self, spec: DeploymentSpec, result: Any) -> Need:
         """The need of each split to try, from the model's facts."""
         context, sequences = figure(spec, *self.table.context), figure(spec, *self.table.sequences)
-        if result is None:
-            notes = ("memory as stated in the spec",)
-            return Need(None, host_memory_mib=HOST_RUNTIME_MIB, notes=notes, context=context, sequences=sequences)
         facts = facts_from_json(result)
+        if tower_only(spec):
+            facts = replace(facts, encoder=True)
+        if language_only(spec):
+            facts = replace(facts, vision=False, vision_heads=None)
         if refusal := self._refusal(facts):
             return Need(None, refused=(Reason.ENGINE_UNSUPPORTED,), notes=(refusal,))
         length = context or min(facts.context_length or DEFAULT_CONTEXT, DEFAULT_CONTEXT)
         rounds = DEFAULT_SEQUENCES if sequences is None and context is None else (sequences or DEFAULT_SEQUENCES[0],)
         if facts.encoder:
             rounds = rounds[:1]
-        shares = tuple(share for n in rounds for share in self._shares(spec, facts, length, n))
+        given = stated_memory(spec)
+        if given is None:
+            shares = tuple(share for n in rounds for share in self._shares(spec, facts, length, n))
+        else:
+            bounds = Bounds(length, sequences or self.table.batch_sequences_default, context or _least(length))
+            shares = tuple(self._bounded_shares(spec, facts, bounds, given))
         vocab = facts.vocab
-        return Need(
+        found = Need(
             memory_mib=shares[0].memory_mib * shares[0].gpus,
             host_memory_mib=HOST_RUNTIME_MIB,
             parts=shares[0].parts,
@@ -164,13 +174,36 @@ class ModelServer(SingleEngine):
             kv_heads=None if facts.kv_lora_rank is not None else facts.kv_heads,
             vocab=None if vocab is None else -(-vocab // _VOCABULARY_PAD) * _VOCABULARY_PAD,
             vision_heads=None if _tower_on_each(spec) else facts.vision_heads,
-            notes=_notes(facts, length, rounds),
+            notes=_notes(facts, length, rounds) if given is None else ("memory as stated in the spec",),
             shares=shares,
             compute_capability=demanded_capability(spec, facts, self.table.capabilities),
             # An encoder's need does not depend on them. Its tokenizer's and pooling's files may bound it below its
             # config, and vLLM refuses a larger length.
             context=None if facts.encoder else length,
             sequences=None if facts.encoder else rounds[0],
+        )
+        return replace(found, notes=(*found.notes, *too_small_note(spec, found)))
+
+    def assumed(self, spec: DeploymentSpec) -> Need | None:
+        """Degrees that follow from the GPUs, with the stated memory or whole GPUs of a stated number."""
+        given, whole = stated_memory(spec), whole_gpus(spec)
+        if given is None and not (whole and (spec.gpus_stated is not None or spec.parallel.world is not None)):
+            return None
+        first = splits(spec, self.gpu_counts(spec))
+        shares = tuple(
+            # Below this nothing is left for a model.
+            Share(*split.degrees, given or 0, least_mib=sum(outside_parts(split).values()) + _LEAST_MODEL_MIB)
+            for split in first
+            if split.gpus == first[0].gpus
+        )
+        degrees = f"tp {shares[0].tp}, pp {shares[0].pp}, dp {shares[0].dp}"
+        return Need(
+            None,
+            host_memory_mib=HOST_RUNTIME_MIB,
+            notes=(f"assumed: {degrees}; that the model can be split so, and fits",),
+            shares=shares,
+            context=figure(spec, *self.table.context),
+            sequences=figure(spec, *self.table.sequences),
         )
 
     def _refusal(self, facts: ModelFacts) -> str | None:
@@ -179,7 +212,32 @@ class ModelServer(SingleEngine):
         known = next((one for one in facts.architectures if one in self.table.unsupported), None)
         return None if known is None else f"{self.name} does not support {known}: {self.table.unsupported[known]}"
 
+    def _bounded_shares(
+        self, spec: DeploymentSpec, facts: ModelFacts, bounds: Bounds, given_mib: int
+    ) -> Iterator[Share]:
+        """Each split with the longest context and the most sequences that the stated memory holds."""
+        for split in self._measured_splits(spec, facts):
+            least = self._share(spec, facts, split, bounds.least_context, 1)
+
+            def size(context: int, sequences: int, split: Split = split) -> int:
+                return self._share(spec, facts, split, context, sequences).memory_mib
+
+            found = bounded(size, bounds, given_mib)
+            if found is None:
+                yield least
+                continue
+            share = self._share(spec, facts, split, *found)
+            context, sequences = (None, None) if facts.encoder else found
+            yield replace(share, memory_mib=given_mib, least_mib=least.memory_mib, context=context, sequences=sequences)
+
     def _shares(self, spec: DeploymentSpec, facts: ModelFacts, context: int, sequences: int) -> Iterator[Share]:
+        return (self._share(spec, facts, split, context, sequences) for split in self._measured_splits(spec, facts))
+
+    def _measured_splits(self, spec: DeploymentSpec, facts: ModelFacts) -> Iterator[Split]:
+        most = facts.layers
+        return (one for one in splits_to_measure(spec, self.gpu_counts(spec)) if most is None or one.pp <= most)
+
+    def _share(self, spec: DeploymentSpec, facts: ModelFacts, split: Split, context: int, sequences: int) -> Share:
         dtype_bytes = _working_bytes(spec, facts)
         tokens = figure(spec, *self.table.batch_tokens) or self.table.batch_tokens_default
         workload = Workload(
@@ -195,20 +253,20 @@ class ModelServer(SingleEngine):
         if not self.table.windows or stated(spec, (self.table.no_windows,)) is True:
             facts = replace(facts, sliding_window=None)
         total = loaded_bytes(facts, dtype_bytes)
-        for split in splits_to_measure(spec, self.gpu_counts(spec)):
-            if split.pp > (facts.layers or split.pp):
-                continue
-            cache = cache_per_gpu(facts, split, workload)
-            parts = {
-                "weights": mib(weights_per_gpu(facts, split, total)),
-                "adapters": mib(facts.adapter_bytes / split.tp),
-                "cache": mib(total * UNKNOWN_CACHE_SHARE / (split.tp * split.pp) if cache is None else cache),
-                "activations": mib(activations(facts, workload, dtype_bytes)),
-                "images": IMAGES_MIB if facts.vision else 0,
-                **outside_parts(split),
-            }
-            parts = {name: size for name, size in parts.items() if size}
-            yield Share(*split.degrees, sum(parts.values()), parts, sequences=None if facts.encoder else sequences)
+        cache, alone = (cache_per_gpu(facts, split, one) for one in (workload, replace(workload, sequences=1)))
+        parts = {
+            "weights": mib(weights_per_gpu(facts, split, total)),
+            "adapters": mib(facts.adapter_bytes / split.tp),
+            "cache": mib(total * UNKNOWN_CACHE_SHARE / (split.tp * split.pp) if cache is None else cache),
+            "activations": mib(activations(facts, workload, dtype_bytes)),
+            "images": IMAGES_MIB if facts.vision else 0,
+            **outside_parts(split),
+        }
+        parts = {name: size for name, size in parts.items() if size}
+        memory_mib = sum(parts.values())
+        least_mib = memory_mib if cache is None or alone is None else memory_mib - mib(cache) + mib(alone)
+        of_each = None if facts.encoder else sequences
+        return Share(*split.degrees, memory_mib, parts, sequences=of_each, least_mib=least_mib)
 
     def _adapters(self, spec: DeploymentSpec) -> tuple[str, ...]:
         """The places of the adapters in the args.
@@ -226,6 +284,10 @@ class ModelServer(SingleEngine):
                 raise SpecError(f"args.{self.table.adapters[0]}: {problem}")
             found.append(path)
         return tuple(found)
+
+
+def _least(context: int) -> int:
+    return min(context, LEAST_CONTEXT)
 
 
 def outside_parts(split: Split) -> dict[str, int]:

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from controller.domain.placement import Compatibility
+from controller.domain.placement import Compatibility, Need
 from controller.domain.splits import Split
 from controller.engines.base import EngineProcess, Launch, SpecError, probe_order
 from controller.engines.flags import figure, stated
@@ -14,6 +14,7 @@ from controller.engines.model_server import (
     ServerTable,
     outside_parts,
 )
+from controller.engines.options import whole_gpus
 from controller.engines.sglang_options import SGLANG
 from schemas.manifest.deployment import DeploymentSpec
 
@@ -75,13 +76,11 @@ class SglangEngine(ModelServer):
             raise SpecError(
                 "parallel.dp: sglang keeps all copies of a model on one worker; set resources.max_workers: 1"
             )
-        given = isinstance(spec.resources.gpu_memory, int) and not spec.resources.exclusive
+
+    def assumed(self, spec: DeploymentSpec) -> Need | None:
+        """As for every model server, but nothing on a shared GPU whose cache no flags bound: it fills free memory."""
         bounded = figure(spec, *_TABLE.context) is not None and figure(spec, *_TABLE.sequences) is not None
-        if given and not bounded:
-            raise SpecError(
-                "resources.gpu_memory: SGLang fills all free memory, also on a shared GPU; bound its cache by"
-                " args.context-length and args.max-running-requests, or set resources.exclusive: true"
-            )
+        return super().assumed(spec) if bounded or whole_gpus(spec) else None
 
     def process(self, spec: DeploymentSpec, launch: Launch) -> EngineProcess:
         """`sglang serve --model-path MODEL`. In a gang the leader serves, and the other ranks answer no requests."""
@@ -121,7 +120,8 @@ def static_fraction(launch: Launch) -> float | None:
     """
     if not launch.gpu_mib or not launch.memory_mib:
         return None
-    outside = sum(outside_parts(Split(launch.tp, launch.pp, launch.dp)).values()) + ACTIVATIONS_MIB
+    outside = sum(outside_parts(Split(launch.tp, launch.pp, launch.dp)).values())
+    outside += launch.beside_mib or ACTIVATIONS_MIB
     own_mib = launch.need_mib if launch.exclusive else launch.memory_mib
     free_mib = max(launch.gpu_mib - launch.others_mib - CONTEXT_MIB, own_mib)
     return min(max((own_mib - outside) / free_mib, WHOLE_GPU if launch.exclusive else _LEAST), _MOST)
@@ -134,4 +134,6 @@ def _cache(spec: DeploymentSpec, launch: Launch) -> list[str]:
     argv = [] if figure(spec, *_TABLE.context) else ["--context-length", str(launch.context)]
     if not launch.exclusive and launch.sequences is not None:
         argv += ["--max-total-tokens", str(launch.context * launch.sequences)]
+        if figure(spec, *_TABLE.sequences) is None:
+            argv += ["--max-running-requests", str(max(launch.sequences, _TABLE.batch_sequences_default))]
     return argv

@@ -1,9 +1,11 @@
 """`transformers serve`: an OpenAI-compatible server for any Transformers model, without a special build."""
 
+from dataclasses import replace
 from typing import Any, Final
 
 from controller.domain.model_facts import facts_from_json
-from controller.domain.placement import Compatibility, Need
+from controller.domain.placement import Compatibility, Need, Share
+from controller.domain.splits import splits
 from controller.engines.base import (
     Analysis,
     EngineProcess,
@@ -19,7 +21,8 @@ from controller.engines.capability import demanded_capability
 from controller.engines.flags import flag_of, flags, text
 from controller.engines.memory import loaded_bytes, mib
 from controller.engines.model_analysis import model_analysis, offline_env, refuse_other_models
-from controller.engines.options import COMMON_FLAGS
+from controller.engines.options import COMMON_FLAGS, whole_gpus
+from controller.engines.stated_memory import stated_memory, too_small_note
 from controller.engines.transformers_options import TRANSFORMERS
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.placement_reasons import Reason
@@ -79,9 +82,15 @@ class TransformersEngine(SingleEngine):
         return (0,) if _on_cpu(spec) else (1,)
 
     def analysis(self, spec: DeploymentSpec) -> Analysis | None:
-        """Reads the tensors' headers, unless the spec states the memory."""
-        given = spec.resources.host_memory if _on_cpu(spec) else spec.resources.gpu_memory
-        return model_analysis(spec) if given == "auto" else None
+        """Reads the tensors' headers, unless it runs on the host and the spec states its memory."""
+        return None if _on_cpu(spec) and spec.resources.host_memory != "auto" else model_analysis(spec)
+
+    def assumed(self, spec: DeploymentSpec) -> Need | None:
+        """With stated memory or whole GPUs: that the model fits them."""
+        if _on_cpu(spec) or (stated_memory(spec) is None and not whole_gpus(spec)):
+            return None
+        notes = ("assumed: the model fits the memory as stated in the spec",)
+        return Need(memory_mib=None, host_memory_mib=HOST_RUNTIME_MIB, notes=notes)
 
     def need(self, spec: DeploymentSpec, result: Any) -> Need:
         """Tensors, working memory, runtime: on the GPUs, or with `device: cpu` on the host."""
@@ -99,7 +108,19 @@ class TransformersEngine(SingleEngine):
             return Need(memory_mib=0, host_memory_mib=sum(parts.values()), parts=parts)
         parts["runtime"] = GPU_RUNTIME_MIB
         least = demanded_capability(spec, facts, _CAPABILITIES)
-        return Need(sum(parts.values()), HOST_RUNTIME_MIB, parts, compute_capability=least)
+        found = Need(sum(parts.values()), HOST_RUNTIME_MIB, parts, compute_capability=least)
+        given = stated_memory(spec)
+        if given is None:
+            return found
+        # Its cache has no bound, so what must fit are the tensors, which it spreads evenly, and its runtime.
+        shares = tuple(
+            Share(*split.degrees, max(given, own), {"tensors": own - GPU_RUNTIME_MIB, "runtime": GPU_RUNTIME_MIB},
+                  least_mib=own)
+            for split in splits(spec, self.gpu_counts(spec))
+            for own in (mib(tensor_bytes / split.gpus) + GPU_RUNTIME_MIB,)
+        )  # fmt: skip
+        stated = replace(found, shares=shares, notes=("memory as stated in the spec",))
+        return replace(stated, notes=(*stated.notes, *too_small_note(spec, stated)))
 
     def process(self, spec: DeploymentSpec, launch: Launch) -> EngineProcess:  # noqa: ARG002 - it uses all visible GPUs
         """`transformers serve MODEL`, bound to this model: it refuses requests for another."""

@@ -21,7 +21,7 @@ from schemas.manifest.deployment import DeploymentSpec
 # For a GPU that is claimed whole, if it is enough: vLLM's own default, which leaves a margin for what it does not
 # account for.
 WHOLE_GPU: Final = 0.9
-_LEAST: Final = 0.01
+_LEAST: Final = 0.001
 _MOST: Final = 0.98  # it starts only if its fraction is free, and a CUDA context already takes some
 
 _TABLE: Final = ServerTable(
@@ -123,7 +123,9 @@ def memory_fraction(launch: Launch) -> float | None:
         return None
     outside = sum(outside_parts(Split(launch.tp, launch.pp, launch.dp)).values())
     own_mib = (launch.need_mib if launch.exclusive else launch.memory_mib) - outside
-    return min(max(own_mib / launch.gpu_mib, WHOLE_GPU if launch.exclusive else _LEAST), _MOST)
+    # On a small GPU what comes on top is more than the tenth that the default leaves.
+    whole = min(WHOLE_GPU, (launch.gpu_mib - outside) / launch.gpu_mib)
+    return min(max(own_mib / launch.gpu_mib, whole if launch.exclusive else _LEAST, _LEAST), _MOST)
 
 
 def _gang(launch: Launch) -> list[str]:

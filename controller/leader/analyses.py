@@ -1,7 +1,7 @@
 """Analyses of revisions' needs: at once where the engine needs no files, else as cancellable computations."""
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -11,7 +11,7 @@ from controller.domain.placement import Need
 from controller.engines.base import Analysis, EngineUnsupportedError
 from controller.engines.registry import engine_for
 from controller.leader.model_cache import ModelCache, source_of
-from controller.runtime.child import ChildError, run_child
+from controller.runtime.child import ChildError, ChildFailure, run_child
 from controller.runtime.clock import Clock
 from controller.runtime.computations import ComputationMetrics, Computations
 from controller.runtime.outcome import RetryableError
@@ -127,13 +127,30 @@ class Analyses:
 
 
 def _finish(revision: RevisionFacts, result: Any) -> Finished:
+    if isinstance(result, Exception) and (need := assumed_need(revision.spec, _text(result))) is not None:
+        return Finished(revision.input_hash, need=need)
     if isinstance(result, BaseException):
         retryable = bool(getattr(result, "retryable", isinstance(result, RetryableError)))
-        text = result.message if isinstance(result, ChildError) else str(result)  # for users, without the class name
-        text = text or type(result).__name__
+        text = _text(result)
         text = text if retryable else f"{text}; then stop and start the deployment"  # a start reads the files again
         return Finished(revision.input_hash, error=text, retryable=retryable)
     return Finished(revision.input_hash, need=engine_for(revision.spec).need(revision.spec, result))
+
+
+def _text(error: BaseException) -> str:
+    """An error for users, without the class name."""
+    return (error.message if isinstance(error, ChildError) else str(error)) or type(error).__name__
+
+
+def assumed_need(spec: DeploymentSpec, why: str) -> Need | None:
+    """The need of a model that could not be read, from what the spec states; None: that is not enough.
+
+    Args:
+        spec: of the deployment.
+        why: the error, for the need's notes.
+    """
+    need = engine_for(spec).assumed(spec)
+    return None if need is None else replace(need, notes=(*need.notes, f"the model was not read: {why}"))
 
 
 async def analyse_now(known: ModelCache, spec: DeploymentSpec) -> Need:
@@ -148,9 +165,14 @@ async def analyse_now(known: ModelCache, spec: DeploymentSpec) -> Need:
         return engine.need(spec, None)
     result = known.find(analysis)
     if result is None:
-        result = await run_child(
-            analysis.target, analysis.payload, deadline_s=analysis.deadline_s, memory_bytes=analysis.memory_bytes
-        )
+        try:
+            result = await run_child(
+                analysis.target, analysis.payload, deadline_s=analysis.deadline_s, memory_bytes=analysis.memory_bytes
+            )
+        except ChildFailure as error:
+            if (need := assumed_need(spec, _text(error))) is not None:
+                return need
+            raise
         known.keep(analysis, result)
     return engine.need(spec, result)
 

@@ -85,3 +85,18 @@ class OneInFlight(Generic[T]):
             await end_tasks([self._running], limit_s=_END_S)
             if self._running.done() and not self._running.cancelled():
                 self._running.exception()  # the owner's exception takes precedence
+
+
+async def unless_stopped(stop: asyncio.Event, work: Coroutine[Any, Any, T], *, limit_s: float) -> T | None:
+    """What `work` returns; None if `stop` is set first. Then the work is cancelled and may take `limit_s` to end.
+
+    Raises:
+        Exception: what the work raised.
+    """
+    working = asyncio.create_task(work)
+    stopped = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait({working, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        return None if stop.is_set() and not working.done() else await working
+    finally:
+        await end_tasks([working, stopped], limit_s=limit_s)

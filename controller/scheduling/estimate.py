@@ -29,6 +29,7 @@ class EngineFacts(Protocol):
     """What the estimate needs to know of an engine. Every engine satisfies it."""
 
     name: str
+    splits_models: bool  # the degrees are on its command line
 
     def validate(self, spec: DeploymentSpec) -> None:
         """Raises ValueError for a spec that it does not accept."""
@@ -113,13 +114,17 @@ def _layouts(
         return (), ()
     if not possible:
         return (Layout(gpus=0, memory_mib=0, exclusive=False),), ()
-    if isinstance(spec.resources.gpu_memory, int) or not (need.shares or need.memory_mib is not None):
-        # More GPUs help only where they share a known need: not where it is stated per GPU or unknown.
+    stated, known = isinstance(spec.resources.gpu_memory, int), any(share.least_mib for share in need.shares)
+    if (stated and not known) or not (need.shares or need.memory_mib is not None):
+        # More GPUs help only where they share a known need: not where it is only stated, or unknown.
         possible = tuple(split for split in possible if split.gpus == possible[0].gpus)
     layouts: list[Layout] = []
     tried: list[tuple[Layout, Reason]] = []
     for split, share in _shares(spec, need, possible):
-        layout, reason = _layout(spec, need, split, share), indivisible(need, share.tp)
+        layout = _layout(spec, need, split, share, splits_models=engine.splits_models)
+        reason = indivisible(need, share.tp)
+        if reason is None and stated and share.memory_mib != spec.resources.gpu_memory:
+            reason = Reason.NEED_GT_STATED
         if reason is None:
             layouts.append(layout)
         else:
@@ -134,6 +139,9 @@ def _shares(spec: DeploymentSpec, need: Need, possible: Sequence[Split]) -> Iter
     tried for the most requests before any is tried for fewer.
     """
     given = spec.resources.gpu_memory
+    if isinstance(given, int) and any(share.least_mib for share in need.shares):
+        yield from _stated_shares(need, possible, given)
+        return
     if isinstance(given, int) or not need.shares:
         for split in possible:
             # Each data parallel rank holds its own copy.
@@ -151,12 +159,22 @@ def _shares(spec: DeploymentSpec, need: Need, possible: Sequence[Split]) -> Iter
                 yield split, of_split[turn]
 
 
-def _layout(spec: DeploymentSpec, need: Need, split: Split, share: Share) -> Layout:
+def _stated_shares(need: Need, possible: Sequence[Split], given_mib: int) -> Iterator[tuple[Split, Share]]:
+    """Each split with the stated memory, or with the least that it needs where that is more."""
+    for split in possible:
+        same = [share for share in need.shares if (share.tp, share.pp, share.dp) == split.degrees]
+        same = same or [share for share in need.shares if (share.tp, share.pp, share.dp) == (1, split.gpus, 1)]
+        if same:
+            least = min(same, key=lambda share: share.least_mib)
+            yield split, replace(least, memory_mib=max(given_mib, least.least_mib))
+
+
+def _layout(spec: DeploymentSpec, need: Need, split: Split, share: Share, *, splits_models: bool) -> Layout:
     whole = spec.resources.exclusive or spec.resources.gpu_memory == "all"
     # A need that is neither known nor stated takes the whole GPU.
     whole = whole or not (share.memory_mib or need.shares or need.memory_mib is not None)
     layout = Layout(split.gpus, share.memory_mib, whole, split.workers)
-    splits_model = need.shares or need.heads is not None or spec.parallel.world is not None
+    splits_model = splits_models or need.shares or need.heads is not None or spec.parallel.world is not None
     return replace(layout, tp=share.tp, pp=share.pp, dp=share.dp) if splits_model else layout
 
 

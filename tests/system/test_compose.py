@@ -15,7 +15,7 @@ COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 WORKERS = ["gpu-1", "gpu-2"]
 
 
-async def _make_tokens(cluster: Cluster, folder: Path, client_env: Path) -> tuple[int, str]:
+async def _make_tokens(cluster: Cluster, folder: Path, client_env: Path, **env: str) -> tuple[int, str]:
     """Runs the script as the compose file does; returns exit code and output."""
     bin_dir = cluster.folder / "bin"
     bin_dir.mkdir(exist_ok=True)
@@ -31,6 +31,7 @@ async def _make_tokens(cluster: Cluster, folder: Path, client_env: Path) -> tupl
             "PYTHONPATH": ":".join(part for part in sys.path if part),
             "GPUWARD_URL": cluster.url,
             "CLIENT_ENV": str(client_env),
+            **env,
         },
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
@@ -66,6 +67,26 @@ async def test_the_script_makes_nothing_with_a_wrong_key(cluster: Cluster, tmp_p
     assert code == 1
     assert "GPUWARD_API_KEY" in output
     assert not any((tmp_path / name).exists() for name in WORKERS)
+
+
+async def test_hosts_that_have_a_token_outlive_the_key(cluster: Cluster, tmp_path: Path) -> None:
+    """The first administrator's key is revoked: nothing that ran before stops at the next start of all services."""
+    await cluster.start_controller()
+    client_env = cluster.data_dir / "client.env"
+    assert (await _make_tokens(cluster, tmp_path, client_env))[0] == 0
+    other = (await cluster.post("/keys", {"role": "admin", "name": "mine"}))["key"]
+    (first,) = [key["id"] for key in (await cluster.get("/keys"))["items"] if key["name"] == "first"]
+    assert (await cluster.call("DELETE", f"/keys/{first}"))[0] == 200
+
+    async def revoked() -> bool:
+        return (await cluster.call("GET", "/keys"))[0] == 401
+
+    await cluster.until(revoked, "the key is refused", 5)
+    code, output = await _make_tokens(cluster, tmp_path, client_env)
+    assert code == 0
+    assert output.count("was given a token at an earlier start") == 2
+    code, output = await _make_tokens(cluster, tmp_path, client_env, GPUWARD_API_KEY=other)
+    assert (code, output) == (0, "gpu-1 may join\ngpu-2 may join\n")
 
 
 def test_every_agent_has_its_host_and_its_token() -> None:

@@ -12,6 +12,7 @@ from controller.api.errors import as_api_error, invalid
 from controller.domain.placement import Need
 from controller.engines.base import SpecError
 from controller.engines.registry import engine_for, validate
+from controller.leader.analyses import assumed_need
 from controller.runtime.child import ChildError, ChildFailure
 from controller.scheduling.estimate import input_hash
 from controller.store.deployments.apply import Judge, change_between
@@ -109,6 +110,7 @@ async def _need(context: ApiContext, spec: DeploymentSpec, known: Need | None, d
         async with asyncio.timeout_at(min(deadline_s, asyncio.get_running_loop().time() + _ANALYSIS_LIMIT_S)):
             return await context.analyse(spec)
     except TimeoutError:
-        return "reading the model takes longer than a plan may wait; an apply continues reading"
+        why = "reading the model takes longer than a plan may wait; an apply continues reading"
     except ChildFailure as error:
-        return error.message if isinstance(error, ChildError) else str(error)
+        why = error.message if isinstance(error, ChildError) else str(error)
+    return assumed_need(spec, why) or why

@@ -91,6 +91,23 @@ def _less_gpu_memory(inventory: Inventory, request: AdviceRequest) -> Iterator[s
             return
 
 
+def _more_gpu_memory(inventory: Inventory, request: AdviceRequest) -> Iterator[str]:
+    """Tries the least that the model needs on each GPU, where less is stated: of the fewest GPUs on which it fits."""
+    ask: Ask | None = request.ask(request.spec)
+    short: set[int] = set()
+    while ask is not None:
+        short |= {layout.memory_mib for layout, reason in ask.tried if reason is Reason.NEED_GT_STATED}
+        ask = ask.otherwise
+    for least_mib in sorted(short, reverse=True)[:_MAX_NAMED]:
+        tenths = -(-(least_mib + 1) * 10 // _MIB_PER_GIB)  # written in tenths of a GiB, it is never less
+        memory_mib = tenths * _MIB_PER_GIB // 10
+        placed = request.place(inventory, _with(request.spec, "resources", gpu_memory=memory_mib))
+        if placed is not None:
+            count = placed.layout.gpus
+            yield f"fits with gpu_memory: {tenths / 10:g}GiB on {count} GPU{'s' * (count > 1)}"
+            return
+
+
 def _least_mib(request: AdviceRequest, placed: Placed) -> int:
     """The least memory that the engine needs on each of these GPUs; 0 where nothing is known."""
     shown = need_view(request.need, request.spec.resources, placed.engine, placed.layout)
@@ -234,6 +251,6 @@ def _names(inventory: Inventory, placed: Placed) -> list[str]:
 
 
 _TRIALS: Final[tuple[Callable[[Inventory, AdviceRequest], Iterator[str]], ...]] = (
-    _other_degrees, _free_choice, _uncordoned, _all_ready, _less_gpu_memory, _less_host_memory, _fewer_cpus,
-    _more_workers, _without_holders,
+    _other_degrees, _free_choice, _uncordoned, _all_ready, _less_gpu_memory, _more_gpu_memory,
+    _less_host_memory, _fewer_cpus, _more_workers, _without_holders,
 )  # fmt: skip

@@ -140,7 +140,9 @@ def _nearest(request: Request, misses: WorkerMisses, ruled_out: Mapping[Reason, 
         need_gib, free_gib = round(need[best] / _MIB_PER_GIB, 2), round(free[best] / _MIB_PER_GIB, 2)
         message = f"need {need_gib:.2f} GiB, best free {free_gib:.2f} on {worker}"
         return NearestMiss(worker=worker, code=code, need_gib=need_gib, free_gib=free_gib, message=message)
-    if stage == FITS:
+    if code == Reason.NEED_GT_STATED:
+        message = f"need {need[best] / _MIB_PER_GIB:.2f} GiB on each GPU, less is stated"
+    elif stage == FITS:
         message = f"need {need[best]} such workers, found {free[best]}"
     elif reason == Reason.COUNT_MISMATCH and (named := _named_otherwise(request, misses, best)):
         message = named

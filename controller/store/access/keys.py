@@ -3,9 +3,9 @@
 import hashlib
 import secrets
 import uuid
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from sqlalchemy import func, text
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -38,37 +38,42 @@ class Principal:
     role: Role
 
 
+Keep: TypeAlias = Callable[[str], None]
+
+
+def _nowhere(_key: str) -> None:
+    """Keeps nothing."""
+
+
 def hash_secret(secret: str) -> bytes:
     """The stored hash of a random secret, which is too long to be guessed: no salt and no slow hash are needed."""
     return hashlib.sha256(secret.encode()).digest()
 
 
-async def create_key(database: Database, role: Role, *, name: str = "") -> KeyCreated:
-    """Creates a key. Only the answer shows it."""
-    key = KEY_PREFIX + secrets.token_urlsafe(32)
-    row = KeyRow(id=uuid.uuid4(), name=name or role, role=role, hash=hash_secret(key))
+async def create_key(database: Database, role: Role, *, name: str = "", keep: Keep = _nowhere) -> KeyCreated:
+    """Creates a key. Only the answer shows it. `keep` gets it before the commit; if `keep` raises there is no key."""
     async with database.session() as session:
-        await _insert(session, row)
-    return KeyCreated(key=key, **_view(row).model_dump())
+        return await _create(session, role, name or role, keep)
 
 
-async def create_first_key(database: Database) -> KeyCreated | None:
+async def create_first_key(database: Database, *, keep: Keep = _nowhere) -> KeyCreated | None:
     """Creates the first administrator's key; None if a key was ever created. Safe for two controllers at once."""
-    key = KEY_PREFIX + secrets.token_urlsafe(32)
     async with database.session() as session:
         await session.execute(text("select pg_advisory_xact_lock(:key)"), {"key": _FIRST_KEY_LOCK})
         if (await session.execute(select(func.count()).select_from(KeyRow))).scalar_one():
             return None
-        row = KeyRow(id=uuid.uuid4(), name="first", role="admin", hash=hash_secret(key))
-        await _insert(session, row)
-    return KeyCreated(key=key, **_view(row).model_dump())
+        return await _create(session, "admin", "first", keep)
 
 
-async def _insert(session: AsyncSession, row: KeyRow) -> None:
+async def _create(session: AsyncSession, role: Role, name: str, keep: Keep) -> KeyCreated:
+    key = KEY_PREFIX + secrets.token_urlsafe(32)
+    row = KeyRow(id=uuid.uuid4(), name=name, role=role, hash=hash_secret(key))
     session.add(row)
     await session.flush()
     await session.refresh(row)
     await _announce(session, row.id)
+    keep(key)
+    return KeyCreated(key=key, **_view(row).model_dump())
 
 
 async def list_keys(database: Database) -> list[KeyView]:

@@ -56,12 +56,14 @@ def normalise_dsn(url: str) -> str:
     Raises:
         DatabaseUrlError: not a PostgreSQL URL.
     """
-    parts = urlsplit(url)
+    wrong = "GPUWARD_DATABASE_URL: not a PostgreSQL URL; write postgresql://user:password@host:5432/db"
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        raise DatabaseUrlError(wrong) from None  # the error's text may repeat the password
     scheme = parts.scheme.split("+", 1)[0]
     if scheme not in ("postgres", "postgresql"):
-        raise DatabaseUrlError(
-            "GPUWARD_DATABASE_URL: not a PostgreSQL URL; write postgresql://user:password@host:5432/db"
-        )
+        raise DatabaseUrlError(wrong)
     return urlunsplit(("postgresql", *parts[1:]))
 
 
@@ -215,6 +217,11 @@ class Database:
         return await asyncpg.connect(
             self.dsn, timeout=ACQUIRE_TIMEOUT_S, command_timeout=COMMAND_TIMEOUT_S, server_settings=SERVER_SETTINGS
         )
+
+    async def abandon(self) -> None:
+        """Drops all connections without a farewell, for which a server that hangs would be awaited."""
+        self.pool.terminate()
+        await self._orm.dispose(close=False)
 
     async def close(self) -> None:
         """Closes both pools; connections still in use are terminated after 5 s."""

@@ -1,8 +1,10 @@
 """Migrates the schema at start, under a lock, so that two controllers never migrate at once."""
 
+import asyncio
 from pathlib import Path
 from typing import Any, Final
 
+import structlog
 from alembic import command
 from alembic.config import Config
 from alembic.migration import MigrationContext
@@ -11,7 +13,10 @@ from sqlalchemy import Connection, text
 
 from controller.store.core.database import Database
 
+log = structlog.get_logger(__name__)
+
 _LOCK_KEY: Final = 7_309_446_271  # an arbitrary constant: names this lock in the whole database
+_CANCEL_LIMIT_S: Final = 1.0
 _FOLDER: Final = Path(__file__).parents[1] / "migrations"
 
 
@@ -40,15 +45,35 @@ async def read_revision(connection: Any) -> str | None:
 
 
 async def migrate(database: Database) -> None:
-    """Applies missing migrations; does nothing if the schema is up to date.
+    """Applies missing migrations; does nothing if the schema is up to date. A cancel takes effect at once.
 
     Raises:
         SchemaTooNewError: the database has a revision that this version does not know.
     """
+    connections: list[Any] = []
+    working = asyncio.create_task(_migrate(database, connections))
+    try:
+        await asyncio.wait({working})
+    finally:
+        if not working.done():
+            # The driver would wait for a server that may hang. Without the connection there is nothing to wait for.
+            for connection in connections:
+                connection.terminate()
+            working.cancel()
+            await asyncio.wait({working}, timeout=_CANCEL_LIMIT_S)
+    working.result()
+
+
+async def _migrate(database: Database, connections: list[Any]) -> None:
     async with database.session() as session:
+        raw = await (await session.connection()).get_raw_connection()
+        connections.append(raw.driver_connection)
         await session.execute(text("set local statement_timeout = 0"))
         await session.execute(text("set local lock_timeout = 0"))
-        await session.execute(text("select pg_advisory_xact_lock(:key)"), {"key": _LOCK_KEY})
+        locked = await session.execute(text("select pg_try_advisory_xact_lock(:key)"), {"key": _LOCK_KEY})
+        if not locked.scalar_one():
+            log.info("waiting for another controller's migration")
+            await session.execute(text("select pg_advisory_xact_lock(:key)"), {"key": _LOCK_KEY})
         await (await session.connection()).run_sync(_upgrade)
 
 

@@ -30,7 +30,7 @@ class FakeDaemons:
         self.agents: list[AgentStart] = []
         self.log: list[str] = []
         self.on_agent: Callable[[AgentStart], None] = lambda _start: None
-        self.daemons = Daemons(self._controller, self._agent, self._count, "this-host")
+        self.daemons = Daemons(self._controller, self._agent, self._count, "this-host", KEY)
         self._gpus = gpus
 
     async def _controller(self, stop: asyncio.Event, on_ready: Callable[[str], None]) -> int:

@@ -200,3 +200,11 @@ def test_apply_wait_on_a_stopped_deployment_exits_with_1_and_the_fix(gpuward, ap
     result = gpuward("apply", "-f", "-", "--wait", stdin=MANIFEST)
     assert result.exit_code == 1
     assert "gpuward start hello" in result.stderr
+
+
+def test_apply_prints_warnings(gpuward, api):
+    said = "placement.workers: unknown worker gone; the others are used"
+    api.add({**deployment("hello", spec=SPEC), "warnings": [said]})
+    result = gpuward("apply", "-f", "-", stdin=MANIFEST)
+    assert (result.exit_code, result.stdout) == (0, "deployment/hello unchanged\n")
+    assert result.stderr == f"warning: {said}\n"

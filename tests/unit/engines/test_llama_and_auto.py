@@ -52,10 +52,11 @@ def test_llama_cpp_keeps_a_batch_beside_each_slots_window() -> None:
     assert part("compute", **{"ubatch-size": 2048}) == pytest.approx(4 * part("compute"), abs=4)
 
 
-def test_llama_cpp_uses_the_default_context_where_the_user_states_the_memory() -> None:
+def test_llama_cpp_uses_the_default_context_where_a_stated_memory_is_all_that_is_known() -> None:
     """Without a stated context it would use the model's own, whatever the claim."""
     wanted = spec("llama-cpp", resources={"gpu_memory": "8GiB"})
-    given = engine_for(wanted).need(wanted, None)
+    given = engine_for(wanted).assumed(wanted)
+    assert given is not None
     launch = replace(ONE, context=given.context, sequences=given.sequences)
     assert " ".join(process(wanted, launch).argv).endswith("--n-gpu-layers 999 --ctx-size 32768 --parallel 4")
 

@@ -56,7 +56,10 @@ def test_a_claim_of_four_gib_is_four_gib() -> None:
     for of in (memory_fraction, static_fraction):
         whole = replace(launch, memory_mib=80 * GIB, exclusive=True, need_mib=78 * GIB)
         assert of(whole) == of(replace(launch, memory_mib=78 * GIB)) > 0.9
-    assert memory_fraction(replace(launch, memory_mib=100)) == 0.01
+    assert memory_fraction(replace(launch, memory_mib=100)) == 0.001
+    # On a small GPU, what comes on top of the fraction is more than a tenth.
+    small = replace(launch, memory_mib=8 * GIB, gpu_mib=8 * GIB, exclusive=True, need_mib=2 * GIB)
+    assert memory_fraction(small) == pytest.approx((8 * GIB - 576 - 512) / (8 * GIB))
     assert memory_fraction(Launch()) is None
 
 
@@ -98,7 +101,7 @@ def test_sglang() -> None:
     started = process(spec("sglang", model="path:/m"), ONE)
     assert " ".join(started.argv) == (
         "sglang serve --model-path /m --host 127.0.0.1 --port {port} --enable-metrics --mem-fraction-static 0.2195"
-        " --context-length 8192 --max-total-tokens 131072"
+        " --context-length 8192 --max-total-tokens 131072 --max-running-requests 256"
     )
     assert started.request_gauges == ("sglang:num_running_reqs", "sglang:num_queue_reqs")
     launch = replace(ONE, tp=4, pp=2, workers=2, rank=1, leader="h", rendezvous_port=10001, exclusive=True)
@@ -137,7 +140,6 @@ def test_sglang() -> None:
         ("sglang", {"args": {"mem-fraction-static": 0.9}}, "args.mem-fraction-static: .*resources.gpu_memory"),
         ("sglang", {"args": {"mem-fraction": 0.9}}, "args.mem-fraction: .*mem-fraction-static; write the flag out"),
         ("sglang", {"args": {"tp": 2}}, "args.tp: .*parallel"),
-        ("sglang", {"resources": {"gpu_memory": "40GiB"}}, "resources.gpu_memory: .*max-running-requests"),
         ("sglang", {"parallel": {"dp": 2}, "resources": {"max_workers": 2}}, "parallel.dp: sglang keeps"),
         ("llama-cpp", {"args": {"n-gpu-layers": "most"}}, "args.n-gpu-layers: must be"),
         ("llama-cpp", {"args": {"n-gpu-layers": "9" * 5000}}, "args.n-gpu-layers: must be"),

@@ -11,7 +11,6 @@ from controller.domain.model_facts import ModelFacts, Quantization
 from controller.domain.need_view import need_view
 from controller.domain.placement import PlannedClaim
 from controller.engines.registry import engine_for
-from controller.scheduling.estimate import asks_for
 from schemas.placement_reasons import Reason
 from support.builders.engine_specs import BERT, GIB, LLAMA, ONE, QUANTISED, asks, need, process, spec
 
@@ -165,23 +164,3 @@ def test_needs_that_are_refused_on_every_host() -> None:
         (asked,) = asks(engine, facts)
         assert (asked.layouts, asked.refused) == ((), (Reason.ENGINE_UNSUPPORTED,)), engine
         assert need(engine, facts).notes
-
-
-def test_stated_memory_needs_no_analysis() -> None:
-    for engine in ("vllm", "sglang", "auto"):
-        wanted = spec(engine, resources={"gpu_memory": "20GiB", "gpus": 2})
-        assert engine_for(wanted).analysis(wanted) is None
-        need_given = engine_for(wanted).need(wanted, None)
-        asked = asks_for(wanted, need_given, engine_for(wanted), instance="i", deployment_uid="d")
-        assert [(one.gpus, one.memory_mib) for one in asked.layouts] == [(2, 20 * GIB)]
-
-
-def test_with_stated_memory_sglangs_cache_is_bounded_by_stated_flags() -> None:
-    wanted = spec(
-        "sglang",
-        resources={"gpu_memory": "20GiB"},
-        args={"context-length": 4096, "max-running-requests": 8},
-    )
-    reckoned = engine_for(wanted).need(wanted, None)
-    launch = replace(ONE, context=reckoned.context, sequences=reckoned.sequences)
-    assert "--max-total-tokens 32768 " in " ".join(process(wanted, launch).argv)

@@ -194,6 +194,7 @@ def test_c41_the_same_reasons_by_every_selection(placement: dict[str, Any]) -> N
 
     class VllmLike:
         name = "vllm"
+        splits_models = False
 
         def chosen(self, _: str) -> "VllmLike":
             return self
