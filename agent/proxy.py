@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, Self
 
 import aiohttp
+import structlog
 from aiohttp import web
 from yarl import URL
 
@@ -24,6 +25,7 @@ from agent.process_records import ProcessRecord
 from agent.processes.folders import InstanceFolders
 from http1.connections import limits_for
 from http1.files import connection_bound, raise_file_limit
+from http1.server_log import MALFORMED, ServerLog
 from http1.site import BoundedSite, Bounds
 from schemas.wire import PROXY_ENGINE_PREFIX, PROXY_LOGS_PREFIX
 
@@ -31,6 +33,8 @@ READY_PATH: Final = "/readyz"
 _SHUTDOWN_LIMIT_S: Final = 0.5
 _KEEPALIVE_S: Final = 90.0  # the bounds end an idle connection earlier
 _REFUSE_S: Final = 0.3  # before the port closes
+
+log = structlog.get_logger()
 
 
 class Proxy:
@@ -67,6 +71,7 @@ class Proxy:
             access_log=None,
             shutdown_timeout=_SHUTDOWN_LIMIT_S,
             keepalive_timeout=_KEEPALIVE_S,
+            logger=ServerLog("agent's proxy"),
             auto_decompress=False,
         )
         self.port = 0
@@ -114,7 +119,15 @@ class Proxy:
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
         with self._bounds.answering(request):
-            return await handler(request)
+            try:
+                return await handler(request)
+            except MALFORMED as error:
+                return refusal(400, "invalid", f"body: incomplete or badly encoded: {error}")
+            except OSError as error:  # no file is left, or the disk fails
+                if request.task.cancelling() or isinstance(error, ConnectionError):
+                    raise
+                log.warning("request failed", path=request.path, error=repr(error))
+                return refusal(503, "unavailable", "this worker's agent cannot answer now; try again in a moment")
 
     @web.middleware
     async def _authenticate(

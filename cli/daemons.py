@@ -35,6 +35,14 @@ DataDirOption = Annotated[
         help="Folder for all state. Default: in /var/lib/gpuward for root, else in ~/.local/share/gpuward.",
     ),
 ]
+ProxyOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--trusted-proxy",
+        metavar="CIDR",
+        help="Network of reverse proxies whose X-Forwarded-* counts, such as 10.0.0.5/32. Can be repeated.",
+    ),
+]
 SimulateOption = Annotated[
     Path | None, typer.Option("--simulate", metavar="FILE", help="File that describes simulated hosts.")
 ]
@@ -52,12 +60,14 @@ def up(
         int, typer.Option("--port", min=0, max=65535, help="Port of the API. 0: any free port.")
     ] = DEFAULT_PORT,
     data_dir: DataDirOption = None,
+    trusted_proxy: ProxyOption = None,
     example: Annotated[bool, typer.Option("--example", help="Deploy a small example, unless it exists.")] = False,
 ) -> None:
     """Run a database, a controller and agents on this host. Ctrl-C stops them and the engines."""
     try:
         folder = (data_dir or current_default_data_dir()).expanduser().absolute()
-        code = _up(folder, host=host, port=port, simulate=simulate, agents=agents, example=example)
+        daemons = _daemons(folder, host, port, trusted_proxy)
+        code = _up(folder, daemons, host=host, port=port, simulate=simulate, agents=agents, example=example)
     except ImportError as error:
         complain(_missing(error, "controller,agent"))
     except CliError as error:
@@ -73,6 +83,7 @@ def controller(
     database_url: Annotated[
         str | None, typer.Option("--database-url", help="URL of a PostgreSQL database (prefer GPUWARD_DATABASE_URL).")
     ] = None,
+    trusted_proxy: ProxyOption = None,
 ) -> None:
     """Run a controller. Without --database-url it runs its own PostgreSQL in the data folder."""
     try:
@@ -80,7 +91,14 @@ def controller(
         from controller.settings import ControllerSettings  # noqa: PLC0415 - as above
     except ImportError as error:
         complain(_missing(error, "controller"))
-    settings = _validated(ControllerSettings, host=host, port=port, data_dir=data_dir, database_url=database_url)
+    settings = _validated(
+        ControllerSettings,
+        host=host,
+        port=port,
+        data_dir=data_dir,
+        database_url=database_url,
+        trusted_proxy=trusted_proxy or None,
+    )
     raise typer.Exit(main(settings))
 
 
@@ -180,7 +198,9 @@ def reset_key(
     print(f"key of an administrator written to {file}")
 
 
-def _up(folder: Path, *, host: str, port: int, simulate: Path | None, agents: int | None, example: bool) -> int:
+def _up(
+    folder: Path, daemons: "Daemons", *, host: str, port: int, simulate: Path | None, agents: int | None, example: bool
+) -> int:
     import uvloop  # noqa: PLC0415 - comes with an extra
 
     from cli.up.hosts import HostChoice, read_host_names  # noqa: PLC0415 - as above
@@ -190,7 +210,6 @@ def _up(folder: Path, *, host: str, port: int, simulate: Path | None, agents: in
     from cli.up.startup import Options, check_port  # noqa: PLC0415 - as above
     from cli.up.startup import up as run_up  # noqa: PLC0415 - as above
 
-    daemons = _daemons(folder, host, port)
     if simulate is not None:
         read_host_names(simulate)  # refuses an invalid file before anything starts
     check_port(host, port)
@@ -211,14 +230,14 @@ def _up(folder: Path, *, host: str, port: int, simulate: Path | None, agents: in
         return runner.run(run_up(options, daemons, Progress()))
 
 
-def _daemons(folder: Path, host: str, port: int) -> "Daemons":
+def _daemons(folder: Path, host: str, port: int, proxies: list[str] | None) -> "Daemons":
     from agent.daemon import count_real_gpus, run_agent  # noqa: PLC0415 - see the module's docstring
     from agent.settings import AgentSettings, host_label  # noqa: PLC0415 - as above
     from cli.up.startup import Daemons  # noqa: PLC0415 - as above
     from controller.daemon import make_local_key, run_controller  # noqa: PLC0415 - as above
     from controller.settings import ControllerSettings  # noqa: PLC0415 - as above
 
-    settings = _validated(ControllerSettings, host=host, port=port, data_dir=folder)
+    settings = _validated(ControllerSettings, host=host, port=port, data_dir=folder, trusted_proxy=proxies or None)
     key = make_local_key()
 
     async def controller(stop: asyncio.Event, on_ready: Callable[[str], None]) -> int:

@@ -44,9 +44,13 @@ from controller.store.core.notify import GONE
 from controller.store.embedded import EmbeddedPostgresError
 from controller.store.telemetry.partitions import SampleRetention
 from controller.store.views.leader import read_holder
+from http1.bodies import Bodies
 from http1.connections import limits_for
 from http1.files import connection_bound, raise_file_limit
+from http1.forwarded import TrustedProxies
+from http1.server_log import ServerLog
 from http1.site import BoundedSite, Bounds
+from schemas.printing import escape_log_event
 from schemas.version import __version__
 
 log = structlog.get_logger(__name__)
@@ -144,9 +148,19 @@ class _Controller:
         clock = SystemClock()
         registry = CollectorRegistry()
         metrics = Metrics(registry)
+        proxies = TrustedProxies(settings.trusted_proxy)
         self._connections = Bounds(
-            limits_for(connection_bound(raise_file_limit())), name="controller", closed=metrics.connection_closed
+            limits_for(connection_bound(raise_file_limit())),
+            name="controller",
+            is_proxy=proxies.__contains__,
+            closed=metrics.connection_closed,
         )
+        bodies = Bodies(
+            settings.bodies_in_flight * 2**20,
+            settings.bodies_in_flight_per_key * 2**20,
+            refused=metrics.body_refused,
+        )
+        metrics.bodies_held(lambda: bodies.held)
         self._changes = ChangeFanout()
         # Unique per process, so that a successor never counts as the holder.
         holder = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
@@ -181,6 +195,8 @@ class _Controller:
                 reserve=settings.reserve,
                 operators_may=settings.operators_may,
                 connections=self._connections,
+                bodies=bodies,
+                proxies=proxies,
                 local_keys=local_keys,
             ),
             more_routes=self._hub.routes(),
@@ -194,6 +210,7 @@ class _Controller:
             access_log=None,
             shutdown_timeout=_HTTP_CLOSE_S,
             keepalive_timeout=_KEEPALIVE_S,
+            logger=ServerLog("controller"),
             auto_decompress=False,
         )
         await runner.setup()
@@ -294,6 +311,7 @@ def configure_logs(settings: ControllerSettings) -> None:
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
+            escape_log_event,
             structlog.processors.JSONRenderer() if json else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, settings.log_level.upper())),

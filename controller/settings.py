@@ -1,5 +1,6 @@
 """The controller's settings, validated once. From arguments, else the environment (`GPUWARD_*`), else defaults."""
 
+import ipaddress
 import os
 from pathlib import Path
 from typing import Annotated, Literal
@@ -11,6 +12,7 @@ from controller.domain.grants import Grant
 from controller.domain.restart_delays import RestartSettings
 from controller.domain.workers import WorkerSettings
 from controller.scheduling.admission.admit import ReserveTimes
+from schemas.quantities import SizeMib
 
 DEFAULT_PORT = 8420
 
@@ -57,6 +59,12 @@ class ControllerSettings(BaseSettings):
     rollup_every_s: Positive = 60.0  # the delay of the history
     # What operators may write in a deployment beside what every operator may.
     operators_may: Annotated[frozenset[Grant], NoDecode, BeforeValidator(_listed)] = frozenset()
+    bodies_in_flight: SizeMib = Field(512, ge=64, validate_default=False)  # of requests' bodies held at once, in all
+    bodies_in_flight_per_key: SizeMib = Field(256, ge=64, validate_default=False)
+    # Proxies whose X-Forwarded-* counts.
+    trusted_proxy: Annotated[
+        tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...], NoDecode, BeforeValidator(_listed)
+    ] = ()
     keep_history_days: Annotated[int, Field(ge=1, le=400)] = 14  # one-minute rollups, spans of claims
 
     @property

@@ -1,6 +1,6 @@
 """How many bytes of request bodies are held at once: in all, and for each key. Counts; reads nothing."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 
@@ -51,9 +51,11 @@ class Bodies:
     Args:
         most: bytes in all.
         most_per_key: bytes of one key's requests.
+        refused: a metric. Called with `key` or `all` for each body that does not fit, by the bound that refuses it.
     """
 
-    def __init__(self, most: int, most_per_key: int) -> None:
+    def __init__(self, most: int, most_per_key: int, *, refused: Callable[[str], None] = lambda _bound: None) -> None:
+        self._refused = refused
         self._most = most
         self._most_per_key = most_per_key
         self._of_key: dict[str, int] = {}
@@ -85,8 +87,10 @@ class Bodies:
         """
         of_key = self._of_key.get(key, 0) + size
         if of_key > self._most_per_key:
+            self._refused("key")
             raise BodiesFullError(self._most_per_key, of_key=True)
         if self.held + size > self._most:
+            self._refused("all")
             raise BodiesFullError(self._most, of_key=False)
         self.held += size
         if of_key:

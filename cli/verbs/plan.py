@@ -16,6 +16,7 @@ from cli.runner import OutputOption, run
 from cli.verbs.apply import FileOption
 from schemas.api.plan import PlanItem, PlanView
 from schemas.api.policies import PlannedPolicy
+from schemas.printing import block
 
 if TYPE_CHECKING:  # slow to import
     from cli.client import Api
@@ -35,7 +36,9 @@ def plan(ctx: typer.Context, file: FileOption, output: OutputOption = Format.TAB
             print_data(raw, output)
         else:
             _print_plan(view)
-        pending = sum(not item.fits and not item.preempts for item in view.items)
+        pending = sum(
+            not item.fits and not item.preempts for item in view.items
+        )  # older controllers: preempting does not fit
         if pending:
             raise CliError(f"{pending} of {len(view.items)} instances would stay pending")
 
@@ -57,17 +60,23 @@ def _print_plan(view: PlanView) -> None:
     # The advice is the same for all instances of a deployment.
     advice = {i.deployment: i.explain.advice for i in view.items if i.explain is not None and i.explain.advice}
     for name, lines in advice.items():
-        print(f"\n{name}:", *(f"  {line}" for line in lines), sep="\n")
+        print(block("\n".join((f"\n{name}:", *(f"  {line}" for line in lines)))))
     for line in view.warnings:
-        print(f"warning: {line}", file=sys.stderr)
+        print(block(f"warning: {line}"), file=sys.stderr)
 
 
 def _row(item: PlanItem) -> list[str]:
     why = one_line(item.explain) if item.explain else layout_line(item.layout) if item.layout else ""
     return [
-        f"{item.deployment}#{item.instance}", "yes" if item.fits else "no", or_dash(item.engine),
+        f"{item.deployment}#{item.instance}", _fits(item), or_dash(item.engine),
         or_dash(",".join(item.workers) or item.worker), short_gpus(item.gpus), gib(item.memory_mib_per_gpu), why,
     ]  # fmt: skip
+
+
+def _fits(item: PlanItem) -> str:
+    if item.preempts:
+        return "preempts"
+    return "yes" if item.fits else "no"
 
 
 def _policy_text(policy: PlannedPolicy | None) -> str:

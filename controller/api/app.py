@@ -89,7 +89,9 @@ def build_app(context: ApiContext, *, more_routes: Iterable[web.RouteDef] = ()) 
         middlewares=[
             middlewares.bound_connection,
             middlewares.identify,
+            context.proxies.middleware(),
             middlewares.answer_errors,
+            middlewares.refuse_control_characters,
             middlewares.authenticate,
             middlewares.end_streams,
             middlewares.deadline(),

@@ -1,10 +1,12 @@
 """Reads request bodies: bounded in size, validated field by field."""
 
+import io
 from typing import Final, TypeVar
 
 from aiohttp import web
 from pydantic import BaseModel, ValidationError
 
+from controller.api.context import BODY
 from controller.api.errors import ApiError
 from schemas.manifest.problems import FieldProblem, ManifestError, from_validation, most_specific
 from schemas.manifest.strict_yaml import read_json
@@ -20,6 +22,7 @@ async def read_body(request: web.Request, limit_bytes: int = MAX_BODY_BYTES) -> 
 
     Raises:
         ApiError: 413 for a larger body, 415 for a compressed one, 400 for one that breaks off.
+        BodiesFullError: too many bytes of bodies are in flight.
     """
     encoding = request.headers.get("Content-Encoding", "identity").strip().lower()
     if encoding not in ("", "identity"):
@@ -28,17 +31,19 @@ async def read_body(request: web.Request, limit_bytes: int = MAX_BODY_BYTES) -> 
     declared = request.content_length
     if declared is not None and declared > limit_bytes:
         raise _too_large(limit_bytes)
-    chunks: list[bytes] = []
-    size = 0
+    hold = request[BODY]
+    hold.take_up_to(declared or 0)  # refused before it is sent, not in the middle
+    body = io.BytesIO()  # its value is handed over without a copy
     try:
         async for chunk in request.content.iter_any():
-            size += len(chunk)
+            size = body.tell() + len(chunk)
             if size > limit_bytes:
                 raise _too_large(limit_bytes)
-            chunks.append(chunk)
+            hold.take_up_to(size)
+            body.write(chunk)
     except web.RequestPayloadError as error:
         raise ApiError(400, "invalid", f"body: incomplete or badly encoded: {error}") from error
-    return b"".join(chunks)
+    return body.getvalue()
 
 
 def _too_large(limit_bytes: int) -> ApiError:

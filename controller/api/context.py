@@ -14,7 +14,9 @@ from controller.domain.placement import Need
 from controller.scheduling.admission.admit import DEFAULT_RESERVE, ReserveTimes
 from controller.store.access.keys import Principal
 from controller.store.core.database import Database
+from http1.bodies import Bodies, Hold
 from http1.connections import limits_for
+from http1.forwarded import TrustedProxies
 from http1.site import Bounds
 from schemas.manifest.deployment import DeploymentSpec
 
@@ -43,6 +45,8 @@ class ApiContext:
         reserve: when and how long capacity is reserved for a pending instance.
         operators_may: what operators may write in a deployment beside what every operator may.
         longest_window_s: how long samples are kept; the longest allowed window of a policy.
+        proxies: whose `X-Forwarded-*` counts.
+        bodies: bounds the bytes of bodies in flight.
         connections: bounds the server's connections; a middleware reports which ones carry a valid key.
         local_keys: keys of this process alone, by their hash.
     """
@@ -57,6 +61,8 @@ class ApiContext:
     version: str
     longest_window_s: float
     reserve: ReserveTimes = DEFAULT_RESERVE
+    proxies: TrustedProxies = field(default_factory=TrustedProxies)
+    bodies: Bodies = field(default_factory=lambda: Bodies(512 * 2**20, 256 * 2**20))
     connections: Bounds = field(default_factory=lambda: Bounds(limits_for(1), name="api"))
     operators_may: frozenset[Grant] = frozenset()
     local_keys: Mapping[bytes, Principal] = field(default_factory=dict)
@@ -64,4 +70,5 @@ class ApiContext:
 
 CONTEXT: Final = web.AppKey("CONTEXT", ApiContext)
 KEYS: Final = web.AppKey("KEYS", KeyRing)
+BODY: Final = web.RequestKey("BODY", Hold)
 PRINCIPAL: Final = web.RequestKey("PRINCIPAL", Principal)

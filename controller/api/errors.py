@@ -9,7 +9,7 @@ from aiohttp import web
 
 from controller.api.change_fanout import TooManySubscribersError
 from controller.engines.base import EngineUnsupportedError, SpecError
-from controller.runtime.database import is_database_trouble
+from controller.runtime.database import is_database_trouble, is_unstorable_text
 from controller.store.core.refusals import (
     GenerationConflictError,
     InUseError,
@@ -19,7 +19,9 @@ from controller.store.core.refusals import (
     WorkerNameTakenError,
 )
 from controller.store.views.paging import BadCursorError
+from http1.bodies import BodiesFullError
 from http1.connections import Refusal
+from http1.server_log import MALFORMED
 from schemas.manifest.problems import FieldProblem, ManifestError
 
 _RETRY_AFTER_S: Final = "1"
@@ -80,9 +82,20 @@ def as_api_error(error: Exception) -> ApiError | None:
         case _ if is_database_trouble(error):
             known = unavailable(DATABASE_UNAVAILABLE, "the database is unavailable; try again in a moment")
         case _:
-            found = next((entry for entry in _STATUSES if isinstance(error, entry[0])), None)
-            known = ApiError(found[1], found[2], str(error)) if found else None
+            known = _refused(error)
     return known
+
+
+def _refused(error: Exception) -> ApiError | None:
+    """The response for what doors and store refuse; None for an unexpected error."""
+    if isinstance(error, BodiesFullError):
+        return _bodies_full(error)
+    if isinstance(error, MALFORMED):
+        return ApiError(400, "invalid", f"body: incomplete or badly encoded: {error}")
+    if is_unstorable_text(error):
+        return ApiError(400, "invalid", "text: contains characters that cannot be stored, such as NUL; remove them")
+    found = next((entry for entry in _STATUSES if isinstance(error, entry[0])), None)
+    return ApiError(found[1], found[2], str(error)) if found else None
 
 
 def _field_problem(error: SpecError) -> FieldProblem:
@@ -117,6 +130,16 @@ def refuse(refusal: Refusal | None) -> None:
             raise unavailable("overloaded", "too many requests are being answered; try again in a moment")
         case None:
             pass
+
+
+def _bodies_full(error: BodiesFullError) -> ApiError:
+    limit = f"{error.limit_bytes // 2**20} MiB"
+    if error.of_key:
+        message = f"body: this key's requests in flight would hold more than {limit}; wait until others are answered"
+        return ApiError(429, "too_much_in_flight", message, headers={"Retry-After": _RETRY_AFTER_S})
+    return unavailable(
+        "overloaded", f"body: all requests in flight would hold more than {limit}; try again in a moment"
+    )
 
 
 def _from_aiohttp(error: web.HTTPException) -> ApiError:

@@ -9,11 +9,12 @@ import structlog
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from controller.api.context import CONTEXT, KEYS, PRINCIPAL
+from controller.api.context import BODY, CONTEXT, KEYS, PRINCIPAL
 from controller.api.errors import DATABASE_UNAVAILABLE, ApiError, as_api_error, error_response, refuse, unavailable
 from controller.api.route import Access, Route
 from controller.api.streams import STREAMS, StreamEndedError, cut
 from controller.runtime.log_limit import LogLimit
+from controller.store.core.acting import acting
 
 log = structlog.get_logger(__name__)
 
@@ -24,6 +25,7 @@ _STARTED: Final = web.RequestKey("STARTED", web.StreamResponse)
 FAILURES_LOGGED: Final = web.AppKey("FAILURES_LOGGED", LogLimit)
 _REQUEST_ID_HEADER: Final = "X-Request-ID"
 _GOOD_REQUEST_ID: Final = re.compile(r"^[A-Za-z0-9._-]{1,64}$")
+_UNUSABLE: Final = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
 _SERVER_ERROR: Final = 500
 
 
@@ -41,10 +43,19 @@ async def bound_connection(request: web.Request, handler: Handler) -> web.Stream
 
 
 @web.middleware
+async def refuse_control_characters(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Refuses a path or query that holds what no name can: NUL and other control characters, or broken UTF-8."""
+    url = request.rel_url
+    if _UNUSABLE.search(url.path) or _UNUSABLE.search(url.query_string):
+        raise ApiError(400, "invalid", "URL: contains control characters or broken UTF-8; remove them")
+    return await handler(request)
+
+
+@web.middleware
 async def identify(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Takes the client's request id if it is valid, else makes one; logs carry it."""
     given = request.headers.get(_REQUEST_ID_HEADER, "")
-    request[REQUEST_ID] = given if _GOOD_REQUEST_ID.match(given) else secrets.token_hex(8)
+    request[REQUEST_ID] = given if _GOOD_REQUEST_ID.fullmatch(given) else secrets.token_hex(8)
     with structlog.contextvars.bound_contextvars(request_id=request[REQUEST_ID]):
         return await handler(request)
 
@@ -106,7 +117,9 @@ async def authenticate(request: web.Request, handler: Handler) -> web.StreamResp
         allowed = ", ".join(sorted(route.access.value))
         raise ApiError(403, "forbidden", f"role {principal.role} is not allowed here; use a key with one of: {allowed}")
     request[PRINCIPAL] = principal
-    return await handler(request)
+    acts = acting(f"key:{principal.name}", request[REQUEST_ID])
+    with acts, request.app[CONTEXT].bodies.hold(principal.key_id) as request[BODY]:
+        return await handler(request)
 
 
 def _unauthenticated() -> ApiError:

@@ -1,6 +1,7 @@
 """`POST /api/v1/join`: exchanges a one-time token for a worker's credential. Repeated failures must wait."""
 
 import asyncio
+import hashlib
 from collections import OrderedDict, deque
 from typing import Final
 
@@ -15,6 +16,7 @@ from controller.runtime.log_limit import LogLimit
 from controller.store.access.tokens import redeem
 from controller.store.core.database import Database
 from controller.store.core.refusals import RefusedError, TokenRefusedError, WorkerNameTakenError
+from http1.forwarded import BEHIND_PROXY
 from schemas.api.envelopes import ErrorBody, ErrorView
 from schemas.wire import LOWEST_PROTOCOL, JoinRequest, encode
 
@@ -26,10 +28,11 @@ JOIN_LIMIT_S: Final = 20.0
 FAILURES: Final = 20
 FAILURES_WINDOW_S: Final = 60.0
 MAX_PEERS: Final = 4_096
+REDEEMED_AT_ONCE: Final = 4  # of the database's connections
 
 
 class FailureLimit:
-    """Counts failed attempts by peer address in a sliding window, for a bounded number of peers."""
+    """Counts failed attempts by address or token's digest in a sliding window, for a bounded number of peers."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -57,28 +60,34 @@ class JoinHandler:
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._limit = FailureLimit(clock)
+        self._redeeming = asyncio.Semaphore(REDEEMED_AT_ONCE)
         self._failed_logged = LogLimit()
 
     async def handle(self, request: web.Request) -> web.Response:
         """Answers a join: 200 credential, 400 malformed, 401 bad token, 409 name taken, 429 too many failures."""
         peer = request.remote or ""
-        wait_s = self._limit.wait_s(peer)
-        if wait_s > 0:
-            message = f"too many failed attempts from this address; try again in {wait_s:.0f} s"
-            return refusal(429, "too_many_attempts", message, retry_after_s=wait_s)
+        # Behind a proxy many hosts may share an address; guessing is hopeless whatever is counted.
+        by_token = request.get(BEHIND_PROXY, False)
+        if not by_token and (wait_s := self._limit.wait_s(peer)) > 0:
+            return _too_many("address", wait_s)
         try:
             wanted = JoinRequest.model_validate_json(await _body(request))
         except ValidationError as error:
-            self._limit.failed(peer)
+            if not by_token:
+                self._limit.failed(peer)
             first = error.errors(include_url=False, include_input=False)[0]
             field = ".".join(str(part) for part in first["loc"]) or "body"
             return refusal(400, "invalid", f"{field}: {first['msg']}")
+        counted = hashlib.sha256(wanted.token.encode("utf-8", "surrogateescape")).hexdigest() if by_token else peer
+        if by_token and (wait_s := self._limit.wait_s(counted)) > 0:
+            return _too_many("token", wait_s)
         try:
-            async with asyncio.timeout(JOIN_LIMIT_S):
+            async with asyncio.timeout(JOIN_LIMIT_S), self._redeeming:
                 answer = await redeem(self._database, wanted.token, wanted.name)
         except RefusedError as error:
-            self._limit.failed(peer)
-            log.info("join refused", worker=wanted.name, peer=peer, code=error.code)
+            self._limit.failed(counted)
+            if (more := self._failed_logged.admit(f"refused {peer}")) is not None:
+                log.info("join refused", worker=wanted.name, peer=peer, code=error.code, more_before=more)
             return refusal(_status(error), error.code, str(error))
         except DATABASE_ERRORS as error:
             if (more := self._failed_logged.admit("no database")) is not None:
@@ -88,6 +97,11 @@ class JoinHandler:
             )
         log.info("worker joined", worker=answer.worker, peer=peer)
         return web.json_response(text=encode(answer, LOWEST_PROTOCOL))
+
+
+def _too_many(what: str, wait_s: float) -> web.Response:
+    message = f"too many failed attempts from this {what}; try again in {wait_s:.0f} s"
+    return refusal(429, "too_many_attempts", message, retry_after_s=wait_s)
 
 
 def _status(error: RefusedError) -> int:

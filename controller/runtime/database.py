@@ -44,3 +44,11 @@ def is_database_trouble(error: BaseException) -> bool:
     if isinstance(error, asyncpg.InterfaceError):
         return not isinstance(error, ValueError)  # an argument of a wrong type or size
     return isinstance(error, (OSError, TimeoutError, asyncpg.InternalClientError))
+
+
+def is_unstorable_text(error: BaseException) -> bool:
+    """Whether a request's text holds what no text of the database can: NUL, or halves of characters."""
+    if isinstance(error, asyncpg.InterfaceError):
+        return isinstance(error.__cause__, UnicodeEncodeError)
+    kinds = (UnicodeEncodeError, asyncpg.CharacterNotInRepertoireError, asyncpg.UntranslatableCharacterError)
+    return isinstance(error, kinds)

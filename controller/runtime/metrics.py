@@ -1,5 +1,7 @@
 """The controller's own counters, under the contract's names. Figures that are read from rows are not kept here."""
 
+from collections.abc import Callable
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 _OUTCOME_LABELS = {"requeue": "again"}  # the label is older than the outcome's name, and dashboards match on it
@@ -69,6 +71,26 @@ class Metrics:
         )
         for reason in ("bound", "head", "busy", "idle", "body", "refused"):
             self._connections_closed.labels(reason)
+
+        self._bodies_refused = Counter(
+            "gpuward_bodies_refused_total",
+            "Requests refused because bodies in flight, of one `key` or of `all`, hold too many bytes.",
+            ["bound"],
+            registry=registry,
+        )
+        for bound in ("key", "all"):
+            self._bodies_refused.labels(bound)
+        self._bodies_held = Gauge(
+            "gpuward_bodies_in_flight_bytes", "Bytes that requests' bodies hold now.", registry=registry
+        )
+
+    def body_refused(self, bound: str) -> None:
+        """A request's body did not fit into the bound of its `key` or of `all`."""
+        self._bodies_refused.labels(bound).inc()
+
+    def bodies_held(self, read: Callable[[], float]) -> None:
+        """`read` returns the bytes that bodies hold."""
+        self._bodies_held.set_function(read)
 
     def observed(self, kind: str, outcome: str, seconds: float) -> None:
         """One key of `kind` got `outcome` from a step that took `seconds`."""

@@ -32,6 +32,7 @@ Units are base units: seconds, bytes, and ratios from 0 to 1. A histogram has `_
 """
 # Values of labels that a fixed set has; other labels hold names.
 LABELS: Final[Mapping[str, str]] = {
+    "bound": "`key` or `all`",
     "deployment": "name of the deployment",
     "gpu_uuid": "UUID of the GPU",
     "kind": "reconciler whose keys these are",

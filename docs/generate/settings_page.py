@@ -43,6 +43,9 @@ MEANINGS: Final[Mapping[str, Mapping[str, str]]] = {
         "rollup_every_s": "Seconds by which the history lags behind",
         "operators_may": "What operators may write in deployments beside what each may: any of `command`, `code`, "
         "`host_files`, `environment`, separated by commas; see [Access](access.md)",
+        "bodies_in_flight": "Memory that all requests' bodies may hold at once; one more gets 503 `overloaded`",
+        "bodies_in_flight_per_key": "Memory that one key's bodies may hold; one more gets 429 `too_much_in_flight`",
+        "trusted_proxy": "Networks of the proxies whose `X-Forwarded-*` counts, separated by commas",
         "keep_history_days": "Days for which one-minute history and spans of claims are kept",
     },
     "AgentSettings": {},

@@ -21,7 +21,7 @@ class PlanItem(View):
     engine: str | None = None
     layout: LayoutView | None = None
     need: NeedView | None = None
-    preempts: list[str] = []  # instances that would be preempted; then it fits
+    preempts: list[str] = []  # instances that would be preempted, so that it fits once they have ended
     explain: Explain | None = None
 
 

@@ -1,6 +1,7 @@
 """A preemption's victims: strictly lower priorities, enough of them and none too many, whatever runs and is asked."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import combinations
 from random import Random
 from typing import Any
 
@@ -12,7 +13,7 @@ from controller.domain.holdings import Holder, Holders
 from controller.domain.pending import PendingInstance
 from controller.domain.placement import Ask, Layout, Placed
 from controller.scheduling.admission.admit import ReserveTimes, admit
-from controller.scheduling.admission.victims import find_victims
+from controller.scheduling.admission.victims import find_victims, preemption_cost
 from controller.scheduling.inventory.capacity import Inventory
 from controller.scheduling.inventory.holders import without
 from controller.scheduling.search.place import find, place
@@ -90,6 +91,28 @@ def test_victims_are_enough_and_none_is_needless(scene: Scene) -> None:
     with without(inventory, [o for o in lower if o.priority < highest]):
         assert find(inventory, scene.ask) is None
     assert arrays(inventory) == before
+
+
+@given(scenes(), st.data())
+@settings(max_examples=60, deadline=None)
+def test_no_cheaper_victims_on_one_worker(scene: Scene, data: st.DataObject) -> None:
+    """Against all sets of holders, for asks of one worker: there the choice is exact."""
+    inventory, found = scene.build()
+    if any(layout.workers > 1 for layout in scene.ask.layouts) or find(inventory, scene.ask) is not None:
+        return
+    holders = [
+        replace(o, task=data.draw(st.booleans()), movable=data.draw(st.booleans()), lost_s=data.draw(st.floats(0, 9)))
+        for o in found
+        if o.priority < 5
+    ]
+    cheapest = None
+    for size in range(1, len(holders) + 1):
+        for some in combinations(holders, size):
+            if cheapest is None or preemption_cost(some) < cheapest:
+                with without(inventory, some):
+                    cheapest = preemption_cost(some) if find(inventory, scene.ask) is not None else cheapest
+    reservation = find_victims(inventory, scene.ask, holders)
+    assert cheapest == (None if reservation is None else preemption_cost(reservation.victims))
 
 
 @given(scenes(), st.integers(1, 2**16))

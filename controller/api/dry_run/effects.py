@@ -71,7 +71,7 @@ def plan_items(
         advice: list[str] | None = None
         for index in range(one.to_place):
             answer = decided.get(_instance(one, index))
-            if answer is not None and isinstance(answer.decision, Unplaced) and advice is None:
+            if answer is not None and isinstance(answer.decision, Unplaced) and not answer.victims and advice is None:
                 staying = holders.staying if name_blockers and not advised else ()
                 advice = _advice(inventory, one, answer.decision, staying) if advised < _MAX_ADVISED else []
                 advised += 1
@@ -110,15 +110,18 @@ def _item(
     if answer is None or isinstance(effect.need, str):
         explain = Explain(workers=0, rejected={}, message=f"{Reason.METADATA_UNKNOWN}: {effect.need}")
         return PlanItem(deployment=effect.name, instance=index, fits=False, explain=explain)
-    decision = answer.decision
+    decision = answer.after_victims or answer.decision
+    preempts = [one.instance for one in answer.victims]
+    why: Explain | None = None
+    if isinstance(answer.decision, Unplaced):
+        why = answer.decision.explain.model_copy(update={"advice": [] if preempts else advice})
     if not isinstance(decision, Placed):
         return PlanItem(
             deployment=effect.name,
             instance=index,
             fits=False,
             need=need_view(effect.need, effect.spec.resources),
-            preempts=[one.instance for one in answer.victims],
-            explain=decision.explain.model_copy(update={"advice": advice}),
+            explain=why,
         )
     gpus = [claim for claim in decision.claims if inventory.gpu_row(claim.device) is not None]
     layout = decision.layout
@@ -133,4 +136,6 @@ def _item(
         engine=decision.engine or None,
         layout=LayoutView(gpus=layout.gpus, workers=layout.workers, tp=layout.tp, pp=layout.pp, dp=layout.dp),
         need=need_view(effect.need, effect.spec.resources, decision.engine, layout),
+        preempts=preempts,
+        explain=why,
     )

@@ -11,6 +11,7 @@ from controller.api.dry_run.effects import NO_HOLDERS, plan_items
 from controller.api.dry_run.manifests import ANALYSES_AT_ONCE, effects_of, validate_all
 from controller.api.dry_run.policy_effects import policy_effects
 from controller.api.dry_run.queue import read_queue
+from controller.api.dry_run.scale_downs import after, read_in_place_changes
 from controller.api.errors import invalid
 from controller.api.placement_names import warnings_of
 from controller.api.responses import json_response
@@ -46,12 +47,13 @@ async def post(request: web.Request) -> web.Response:
     replaced = [effect.uid for effect in effects if effect.change == "replace"]
     name_blockers = len(effects) <= MAX_WITH_BLOCKERS
     async with context.database.snapshot() as connection:
-        # The instances to be replaced stop first, so what they hold counts as free.
+        # Instances that are replaced or scaled down stop first, so what they hold counts as free.
         seen = await read_inventory(connection, without=replaced)
         queue = await read_queue(connection, without=[effect.uid for effect in effects])
         needed = name_blockers or any(effect.spec.preempt for effect in effects)
         needed |= any(may_reserve(one, context.reserve.after_s) for one in queue.waiting)
         holders = await read_holders(connection, seen.holdings, without=replaced) if needed else NO_HOLDERS
+        holders = after(await read_in_place_changes(connection, effects), seen.inventory, seen.holdings, holders)
     items = await asyncio.to_thread(
         plan_items, seen.inventory, effects, holders, queue,
         reserve=context.reserve, name_blockers=name_blockers,

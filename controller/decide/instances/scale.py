@@ -48,17 +48,22 @@ def scale_down(
         leaving: instances that earlier sub-steps have stopped.
         effects: what is added to.
     """
-    counted = [i for i in buckets.replicas if i.id not in leaving]
     limited_by = next((i.reason for i in facts.intents if i.max_replicas <= wanted and i.reason), "scaled_down")
     reason = limited_by if wanted < facts.spec.replicas else "scaled_down"
-    named = {id_ for intent in facts.intents for id_ in intent.instances}
-    in_order = sorted(counted, key=lambda i: (i.id not in named, *victim_order(i)))
-    chosen = [(i, reason) for i in in_order[: max(len(counted) - wanted, 0)]]
+    chosen = [(i, reason) for i in surplus(facts, buckets, wanted, leaving)]
     if wanted == 0:
         chosen += [(i, limited_by) for i in buckets.given_up if i.id not in leaving]
     for instance, why in chosen:
         stop(facts, instance, effects, why, "")
     return {i.id for i, _ in chosen}
+
+
+def surplus(facts: DeploymentFacts, buckets: Buckets, wanted: int, leaving: Collection[str]) -> list[InstanceFacts]:
+    """The replicas beyond the wanted number, without those in `leaving`; the ones that intents name come first."""
+    counted = [i for i in buckets.replicas if i.id not in leaving]
+    named = {id_ for intent in facts.intents for id_ in intent.instances}
+    in_order = sorted(counted, key=lambda i: (i.id not in named, *victim_order(i)))
+    return in_order[: max(len(counted) - wanted, 0)]
 
 
 def victim_order(instance: InstanceFacts) -> tuple[int, float]:

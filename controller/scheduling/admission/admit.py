@@ -57,11 +57,13 @@ class AdmissionDecision:
         decision: its place, or why it has none.
         victims: the holders that it preempts with this pass.
         awaits_servers: capacity is reserved for it that servers hold, so its time for that runs.
+        after_victims: its place once the victims have ended.
     """
 
     decision: Decision
     victims: tuple[Holder, ...] = ()
     awaits_servers: bool = False
+    after_victims: Placed | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +179,7 @@ def _reserve(
     if isinstance(preemption, Reservation):
         names = ", ".join(victim.instance for victim in preemption.victims)
         admission = _reserved(reservations, ask, preemption, decision, Reason.PREEMPTING, f"preempts {names} on")
-        return replace(admission, victims=preemption.victims)
+        return replace(admission, victims=preemption.victims, after_victims=preemption.placed)
     if preemption:
         decision = _with_note(decision, decision.reason, preemption)
     long_wait = pending.waited_s >= reserve.after_s and not reservations.for_long_wait

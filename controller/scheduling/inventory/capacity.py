@@ -198,6 +198,8 @@ class Inventory:
 
     def exclude(self, claims: Iterable[PlannedClaim]) -> None:
         """Treats these claims as free until they are restored."""
+        if self._stale:  # a rebuild counts the claims of the ledger again
+            self._rebuild()
         for claim in claims:
             self._count_claim(claim, -1)
 

@@ -152,7 +152,7 @@ async def test_the_victims_of_a_preemption_are_named(api: ServedApi, db: Databas
     await claim(db, "GPU-w-0", "low-1", 40 * GIB, exclusive=True)
     whole = {"gpus": 1, "exclusive": True}
     (item,) = (await plan(api, deployment("high", priority=500, preempt=True, resources=whole)))["items"]
-    assert (item["fits"], item["preempts"]) == (False, ["low-1"])
+    assert (item["fits"], item["worker"], item["preempts"]) == (True, "w", ["low-1"])
     assert "preempts low-1" in item["explain"]["note"]
     (item,) = (await plan(api, deployment("high", priority=500, resources=whole)))["items"]
     assert (item["preempts"], item["explain"]["advice"]) == ([], ["fits once low-1 has ended on w"])
@@ -245,6 +245,27 @@ async def test_unknown_names_are_warned_of_and_ambiguous_ones_refused(api: Serve
     both = deployment("both", resources={"gpus": 1}, placement={"gpus": ["w:0"]})
     problems = await plan_problems(api, both)
     assert problems == {"placement.gpus": "w:0 means GPU-w-0 (nvidia) or GPU-w-1 (amd); write the UUID"}
+
+
+async def test_a_scale_down_in_the_file_gives_its_capacity_to_what_follows(api: ServedApi, db: Database) -> None:
+    await add_host(db, "w", gpus=2, gib=40)
+    whole = {"gpus": 1, "exclusive": True}
+    uid = await add_deployment(db, "low", resources=whole, replicas=2)
+    for number in range(2):
+        await add_instance(db, uid, f"low-{number}", phase="running", epoch=1)
+        await claim(db, f"GPU-w-{number}", f"low-{number}", 40 * GIB, exclusive=True)
+    new = deployment("new", resources=whole, replicas=2)
+    for replicas, fit in ((2, [False, False]), (1, [True, False]), (0, [True, True])):
+        answer = await plan(api, deployment("low", resources=whole, replicas=replicas), new)
+        assert answer["changes"]["low"] == ("unchanged" if replicas == 2 else "update")
+        assert [item["fits"] for item in answer["items"]] == fit
+    # What is scaled down is not preempted as well; what stays has the priority that the file gives it.
+    high = deployment("new", resources=whole, replicas=2, preempt=True, priority=150)
+    items = (await plan(api, deployment("low", resources=whole, replicas=1), high))["items"]
+    assert [len(item["preempts"]) for item in items] == [0, 1]
+    raised = deployment("low", resources=whole, replicas=1, priority=200)
+    items = (await plan(api, raised, high))["items"]
+    assert [(item["fits"], item["preempts"]) for item in items] == [(True, []), (False, [])]
 
 
 async def test_a_plan_says_what_is_assumed_of_a_model_that_was_not_read(api: ServedApi) -> None:

@@ -1,0 +1,84 @@
+"""Who a request is from where proxies stand before the server: only a trusted proxy's `X-Forwarded-*` counts."""
+
+import ipaddress
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+BEHIND_PROXY: Final = web.RequestKey("BEHIND_PROXY", bool)
+_SCHEMES: Final = frozenset({"http", "https"})
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a request comes from: the client's address, and the scheme that it used; None: the server's own."""
+
+    address: str
+    scheme: str | None = None
+
+
+class TrustedProxies:
+    """The networks of the proxies whose `X-Forwarded-For` and `X-Forwarded-Proto` count."""
+
+    def __init__(self, networks: Iterable[Network] = ()) -> None:
+        self._networks = tuple(networks)
+
+    def __contains__(self, address: object) -> bool:
+        """Whether an address is such a proxy's."""
+        parsed = _parse(str(address)) if self._networks else None
+        return parsed is not None and any(parsed in network for network in self._networks)
+
+    def origin(self, peer: str, headers: Mapping[str, str], forwarded_for: Iterable[str]) -> Origin:
+        """The origin of a request.
+
+        Args:
+            peer: address of the other side of the connection.
+            headers: of the request.
+            forwarded_for: its `X-Forwarded-For` headers, in order.
+        """
+        if peer not in self:
+            return Origin(peer)
+        address = peer
+        for entry in reversed([part for value in forwarded_for for part in value.split(",")]):
+            parsed = _parse(_without_port(entry.strip()))
+            if parsed is None:
+                break  # what stands to its left was written by an unknown hand
+            address = str(parsed)
+            if address not in self:
+                break
+        scheme = headers.get("X-Forwarded-Proto", "").rpartition(",")[2].strip().lower()
+        return Origin(address, scheme if scheme in _SCHEMES else None)
+
+    def middleware(self) -> Middleware:
+        """Gives requests their origin: `remote` and `scheme`, and `BEHIND_PROXY` where a trusted proxy sent them."""
+
+        @web.middleware
+        async def from_origin(request: web.Request, handler: Handler) -> web.StreamResponse:
+            peer = request.remote or ""
+            if peer not in self:
+                return await handler(request)
+            origin = self.origin(peer, request.headers, request.headers.getall("X-Forwarded-For", []))
+            request[BEHIND_PROXY] = True
+            return await handler(request.clone(remote=origin.address, scheme=origin.scheme or request.scheme))
+
+        return from_origin
+
+
+def _without_port(entry: str) -> str:
+    """`[::1]:80`, `10.0.0.1:80` and bare addresses without brackets and port."""
+    if entry.startswith("["):
+        return entry[1:].partition("]")[0]
+    return entry.partition(":")[0] if entry.count(":") == 1 else entry
+
+
+def _parse(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        parsed = ipaddress.ip_address(address)
+    except ValueError:
+        return None
+    mapped = parsed.ipv4_mapped if isinstance(parsed, ipaddress.IPv6Address) else None
+    return mapped or parsed

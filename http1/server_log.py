@@ -1,0 +1,44 @@
+"""aiohttp's log of a server: what strangers send is one line a minute, what is our own defect is logged whole."""
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+import structlog
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+
+MALFORMED: Final = (HttpProcessingError, web.RequestPayloadError)
+_PERIOD_S: Final = 60.0
+
+log = structlog.get_logger(__name__)
+
+
+class ServerLog(logging.Logger):
+    """Give it to a runner as `logger`.
+
+    Args:
+        name: of the server.
+        monotonic: seconds that never go backwards.
+    """
+
+    def __init__(self, name: str, monotonic: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(name)
+        self._monotonic = monotonic
+        self._logged_s = float("-inf")
+        self._held_back = 0
+
+    def exception(self, msg: object, *args: object, exc_info: Any = True, **_: Any) -> None:
+        """Logs an error of the server, as aiohttp calls it."""
+        text = str(msg) % args if args else str(msg)
+        if not isinstance(exc_info, MALFORMED):
+            log.error(text, server=self.name, exc_info=exc_info)
+        elif self._monotonic() - self._logged_s < _PERIOD_S:
+            self._held_back += 1
+        else:
+            reason = str(exc_info).strip().partition("\n")[0]
+            log.warning(
+                "malformed request", server=self.name, detail=f"{text}: {reason!r}", more_before=self._held_back
+            )
+            self._logged_s, self._held_back = self._monotonic(), 0
