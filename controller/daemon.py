@@ -50,6 +50,7 @@ from http1.files import connection_bound, raise_file_limit
 from http1.forwarded import TrustedProxies
 from http1.server_log import ServerLog
 from http1.site import BoundedSite, Bounds
+from schemas.printing import escape_log_event
 from schemas.version import __version__
 
 log = structlog.get_logger(__name__)
@@ -310,6 +311,7 @@ def configure_logs(settings: ControllerSettings) -> None:
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
+            escape_log_event,
             structlog.processors.JSONRenderer() if json else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, settings.log_level.upper())),
