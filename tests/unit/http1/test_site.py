@@ -166,7 +166,7 @@ async def test_a_head_without_an_end_is_closed_before_its_deadline() -> None:
             await reader.read()
 
 
-async def test_a_large_body_that_follows_its_head_at_once_is_no_long_head() -> None:
+async def test_a_large_body_that_follows_its_head_at_once_does_not_count_as_head() -> None:
     async with Served(Limits(most=10, most_unknown_per_address=10, most_bodies_per_client=9)).run() as served:
         gate = site._Gate(served.bounds, asyncio.Protocol(), asyncio.get_running_loop())
         served.bounds.opened(gate)
