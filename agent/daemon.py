@@ -38,6 +38,7 @@ from agent.sampling.request_counts import RequestCounter
 from agent.sampling.sampler import Sampler
 from agent.settings import AgentSettings, host_label
 from http1.client import BoundedConnector
+from schemas.printing import escape_log_event
 from schemas.wire import SPOKEN, HostFacts, Protocols
 
 EXIT_DRAIN_CAP_S: Final = 4.0
@@ -229,6 +230,7 @@ def _configure_logs(settings: AgentSettings) -> None:
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
+            escape_log_event,
             structlog.processors.JSONRenderer() if json else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
 
+from schemas.printing import one_line
+
 _MINUTE: Final = 60
 _HOUR: Final = 3600
 _DAY: Final = 86400
@@ -92,4 +94,4 @@ def or_dash(text: str | None) -> str:
 
 def printable(text: str) -> str:
     """One line without control characters, since text of the server must not control the terminal."""
-    return "".join(c if c.isprintable() else " " for c in text)
+    return one_line(text)

@@ -194,6 +194,8 @@ EVENTS: Final = Kind(
     (
         Column("AGE", lambda e, now: age(e.at, now)),
         Column("REASON", lambda e, _: e.reason),
+        Column("ACTOR", lambda e, _: or_dash(e.actor)),
+        Column("REQUEST", lambda e, _: or_dash(e.request_id), wide=True),
         Column("ID", lambda e, _: str(e.id), wide=True),
         Column("OBJECTS", lambda e, _: or_dash(", ".join(e.objects)), wide=True),
         Column("MESSAGE", lambda e, _: e.message),

@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from cli.formatting import printable
+from schemas.printing import safe_json
 
 if TYPE_CHECKING:  # slow to import
     from rich.console import Console
@@ -14,7 +15,7 @@ if TYPE_CHECKING:  # slow to import
 
 _PIPED_WIDTH: Final = 10_000
 _GOOD: Final = frozenset({"running", "ready", "ok", "succeeded", "open"})
-_BAD: Final = frozenset({"failed", "lost", "unhealthy", "unreachable", "degraded", "backoff"})
+_BAD: Final = frozenset({"failed", "lost", "unhealthy", "unreachable", "degraded", "backoff", "quarantined"})
 _COLOURED: Final = frozenset({"PHASE", "STATE", "HEALTH"})
 
 
@@ -83,7 +84,7 @@ def print_data(data: Any, output: Format, *, in_a_row: bool = False) -> None:
         text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, explicit_start=in_a_row)
         print(text, end="", flush=True)
     else:
-        print(json.dumps(data, indent=None if in_a_row else 2, ensure_ascii=False), flush=True)
+        print(safe_json(json.dumps(data, indent=None if in_a_row else 2, ensure_ascii=False)), flush=True)
 
 
 def _style(title: str, text: str) -> str:

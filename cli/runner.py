@@ -12,6 +12,7 @@ from cli.api import Json, path_of
 from cli.connection import find_connection
 from cli.errors import CliError
 from cli.output import Format
+from schemas.printing import block
 from schemas.quantities import parse_duration_s
 
 if TYPE_CHECKING:  # slow to import, and `--help` does not need it
@@ -43,7 +44,7 @@ TimeoutOption = Annotated[
 
 def complain(error: CliError) -> NoReturn:
     """Prints the error and exits with its code."""
-    print(f"gpuward: {error}", file=sys.stderr)
+    print(block(f"gpuward: {error}"), file=sys.stderr)
     raise typer.Exit(error.exit_code)
 
 
@@ -68,7 +69,7 @@ def post(ctx: typer.Context, path: tuple[str, ...], result: str, body: Json | No
 
     async def work(api: "Api") -> None:
         await api.post(path_of(*path), body)
-        print(result)
+        print(block(str(result)))
 
     run(ctx, work)
 
@@ -78,7 +79,7 @@ def delete(ctx: typer.Context, path: tuple[str, ...], result: str) -> None:
 
     async def work(api: "Api") -> None:
         await api.delete(path_of(*path))
-        print(result)
+        print(block(str(result)))
 
     run(ctx, work)
 

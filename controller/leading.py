@@ -24,6 +24,7 @@ from controller.runtime.loop import ReconcileLoop
 from controller.runtime.metrics import Metrics
 from controller.runtime.reconciler import LoopSettings, Reconciler
 from controller.settings import ControllerSettings
+from controller.store.core.acting import acting
 from controller.store.core.database import Database
 from controller.store.core.notify import GONE, parse_gone
 from controller.store.deployments.failures import record_failure, record_quarantine
@@ -91,7 +92,8 @@ class Leading:
             loop_lag_s=self._loop_lag_s,
         )
         try:
-            await self._term.run()
+            with acting("leader"):
+                await self._term.run()
         finally:
             self._term = None
             log.info("leadership lost", term=term)

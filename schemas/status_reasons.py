@@ -110,6 +110,18 @@ WORKERS: Final[Mapping[str, ReasonText]] = {
     "uncordoned": ReasonText("An operator ended the cordon or drain of the worker.", _NONE),
     "draining": ReasonText("An operator drains the worker: its instances move elsewhere.", _NONE),
     "processes_gone": ReasonText("The agent no longer knows processes that ran on the worker.", _NONE),
+    "worker_quarantined": ReasonText(
+        "The connections of the worker contradict each other: nothing is placed or stopped there.",
+        "Read the message. It ends by itself a minute after the last contradiction.",
+    ),
+    "two_identities": ReasonText(
+        "Two agents connect with the credential of one worker, as after copying a data folder or cloning a host.",
+        "Stop one of them, empty its data folder, and let it join with a token and a name of its own.",
+    ),
+    "reconnects_too_often": ReasonText(
+        "The agent reconnected more than five times within a minute, so the worker is not used.",
+        "Read the agent's log, and check the network between agent and controller.",
+    ),
     "no_common_protocol": ReasonText(
         "The agent is refused: it and the controller speak no common protocol. Its engines run on.",
         "Install a newer version of the older side; the message names what each speaks.",
@@ -200,11 +212,21 @@ POLICIES: Final[Mapping[str, ReasonText]] = {
     ),
 }
 
+ACCESS: Final[Mapping[str, ReasonText]] = {
+    "key_created": ReasonText("An API key was created.", _NONE),
+    "key_revoked": ReasonText("An API key was revoked.", _NONE),
+    "token_created": ReasonText("A join token was created.", _NONE),
+    "token_revoked": ReasonText("A join token was revoked.", _NONE),
+    "secret_set": ReasonText("A secret was set. Its value is told nowhere.", _NONE),
+    "secret_deleted": ReasonText("A secret was deleted. Running processes keep its value.", _NONE),
+}
+
 REASONS: Final[Mapping[str, Mapping[str, ReasonText]]] = {
     "Placement": PLACEMENT,
     "Instances": INSTANCES,
     "Workers": WORKERS,
     "GPUs": GPUS,
     "Deployments": DEPLOYMENTS,
+    "Access": ACCESS,
     "Policies": POLICIES,
 }

@@ -8,6 +8,8 @@ from typing import Final
 
 import structlog
 
+from schemas.printing import escape_log_event
+
 _MAX_BYTES: Final = 16 * 1024 * 1024
 _KEPT: Final = 3
 
@@ -29,6 +31,7 @@ def log_to(file: Path) -> None:
             structlog.stdlib.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
+            escape_log_event,
             structlog.dev.ConsoleRenderer(colors=False),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),

@@ -13,6 +13,7 @@ from schemas.api.deployments import DeploymentView
 from schemas.manifest.deployment import DeploymentManifest
 from schemas.manifest.parse import Manifest
 from schemas.manifest.policy import PolicyManifest
+from schemas.printing import block
 
 if TYPE_CHECKING:  # slow to import
     from cli.client import Api
@@ -56,5 +57,5 @@ async def _apply_deployment(api: "Api", manifest: DeploymentManifest) -> Target:
     view = parse(DeploymentView, raw)
     print(f"deployment/{view.name} {outcome}", flush=True)
     for line in view.warnings:
-        print(f"warning: {line}", file=sys.stderr, flush=True)
+        print(block(f"warning: {line}"), file=sys.stderr, flush=True)
     return Target(view.name, view.uid, view.generation)

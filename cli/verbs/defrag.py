@@ -12,6 +12,7 @@ from cli.manifests import manifest_as_json, read_manifests
 from cli.output import Format, print_data, print_table
 from cli.runner import OutputOption, run
 from schemas.api.defrag import DefragView, RelocationsView
+from schemas.printing import block
 
 if TYPE_CHECKING:  # slow to import
     from cli.client import Api
@@ -73,7 +74,7 @@ def _print_plan(view: DefragView) -> None:
     empty = "no relocations are planned" if view.left else "no relocations are needed"
     print_table(["INSTANCE", "FROM", "TO", "GPUS", "MEMORY"], rows, empty=empty)
     if view.fits:
-        print(f"\nwill fit: {some(view.fits, _NAMED)}")
+        print(block(f"\nwill fit: {some(view.fits, _NAMED)}"))
     if view.applied:
         print("relocations started; see their progress with `gpuward defrag`")
 

@@ -16,6 +16,7 @@ from cli.verbs.get import read_object
 from schemas.api.events import EventView
 from schemas.api.gpus import GpuView
 from schemas.api.instances import InstanceView
+from schemas.printing import block
 
 if TYPE_CHECKING:  # slow to import
     from cli.client import Api
@@ -40,7 +41,7 @@ def describe(
         if output.for_programs:
             print_data(raw, output)
         else:
-            print(await _description(api, wanted, raw))
+            print(block(await _description(api, wanted, raw)))
 
     run(ctx, work)
 

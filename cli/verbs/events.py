@@ -52,7 +52,7 @@ def events(
             try:
                 found = (await api.items(path, limit=_MAX_EVENTS, object=key, since=seen))[::-1]
             except UnreachableError as error:
-                print(f"gpuward: {str(error).splitlines()[0]}; retrying", file=sys.stderr)
+                print(printable(f"gpuward: {str(error).splitlines()[0]}; retrying"), file=sys.stderr)
                 continue
             seen = max((int(raw["id"]) for raw in found), default=seen)
             _print_events(found, output)
@@ -75,5 +75,6 @@ def _print_events(found: list[Json], output: Format) -> None:
             continue
         view = parse(EventView, raw)
         moment = f"{view.at.astimezone(datetime.now(UTC).astimezone().tzinfo):%H:%M:%S}"
-        about = f"  {', '.join(view.objects)}" if output is Format.WIDE else ""
+        parts = (view.actor, view.request_id, ", ".join(view.objects))
+        about = "".join(f"  {part}" for part in parts if part) if output is Format.WIDE else ""
         print(printable(f"{moment}  {view.reason}  {view.message}{about}"), flush=True)

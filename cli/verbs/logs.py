@@ -9,6 +9,7 @@ import typer
 from cli.api import path_of
 from cli.errors import CliError, NotFoundError
 from cli.kinds import DEPLOYMENTS, INSTANCES
+from cli.log_text import LogText
 from cli.runner import run
 
 if TYPE_CHECKING:  # slow to import
@@ -36,12 +37,12 @@ def logs(
         ids = await _instances_named(api, name)
         query = {"tail": tail, "follow": 1 if follow else None, "previous": 1 if previous else None}
         if len(ids) == 1:
-            await _copy(api, ids[0], query, prefix=b"")
+            await _copy(api, ids[0], query, prefix="")
         elif follow:
             await _copy_together(api, ids, query)
         else:
             for instance in ids:
-                await _copy(api, instance, query, prefix=f"[{instance}] ".encode())
+                await _copy(api, instance, query, prefix=f"[{instance}] ")
 
     run(ctx, work, endless=follow)
 
@@ -60,27 +61,32 @@ async def _instances_named(api: "Api", name: str) -> list[str]:
     return found
 
 
-async def _copy(api: "Api", instance: str, query: dict[str, int | None], *, prefix: bytes) -> None:
-    """Copies a log to stdout, unchanged or with a prefix before each line."""
+async def _copy(api: "Api", instance: str, query: dict[str, int | None], *, prefix: str) -> None:
+    """Copies a log to stdout, with a prefix before each line; control characters but colours are shown escaped."""
     out = sys.stdout.buffer
-    rest = b""
+    text = LogText(colours=sys.stdout.isatty())
+    rest = ""
+
+    def write(part: str, *, last: bool = False) -> None:
+        nonlocal rest
+        shown = part
+        if prefix:
+            *lines, rest = (rest + part).split("\n")
+            shown = "".join(f"{prefix}{line}\n" for line in lines)
+            shown += f"{prefix}{rest}\n" if last and rest else ""
+        out.write(shown.encode("utf-8", "replace"))
+        out.flush()
+
     async for chunk in api.stream(path_of(INSTANCES.plural, instance, "logs"), **query):
-        if not prefix:
-            out.write(chunk)
-        else:
-            *lines, rest = (rest + chunk).split(b"\n")
-            out.writelines(prefix + line + b"\n" for line in lines)
-        out.flush()
-    if rest:
-        out.write(prefix + rest + b"\n")
-        out.flush()
+        write(text.feed(chunk))
+    write(text.feed(b"", last=True), last=True)
 
 
 async def _copy_together(api: "Api", instances: list[str], query: dict[str, int | None]) -> None:
     try:
         async with asyncio.TaskGroup() as group:
             for instance in instances:
-                copying = _copy(api, instance, query, prefix=f"[{instance}] ".encode())
+                copying = _copy(api, instance, query, prefix=f"[{instance}] ")
                 group.create_task(copying, name=f"logs {instance}")
     except ExceptionGroup as failures:
         raise failures.exceptions[0] from failures

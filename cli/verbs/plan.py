@@ -16,6 +16,7 @@ from cli.runner import OutputOption, run
 from cli.verbs.apply import FileOption
 from schemas.api.plan import PlanItem, PlanView
 from schemas.api.policies import PlannedPolicy
+from schemas.printing import block
 
 if TYPE_CHECKING:  # slow to import
     from cli.client import Api
@@ -59,9 +60,9 @@ def _print_plan(view: PlanView) -> None:
     # The advice is the same for all instances of a deployment.
     advice = {i.deployment: i.explain.advice for i in view.items if i.explain is not None and i.explain.advice}
     for name, lines in advice.items():
-        print(f"\n{name}:", *(f"  {line}" for line in lines), sep="\n")
+        print(block("\n".join((f"\n{name}:", *(f"  {line}" for line in lines)))))
     for line in view.warnings:
-        print(f"warning: {line}", file=sys.stderr)
+        print(block(f"warning: {line}"), file=sys.stderr)
 
 
 def _row(item: PlanItem) -> list[str]:

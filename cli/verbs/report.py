@@ -11,6 +11,7 @@ from cli.idle_report import as_csv, policies_table, report_table, summary
 from cli.output import Format, print_data, print_table
 from cli.runner import parse_seconds, run
 from schemas.api.history import IdleReport
+from schemas.printing import block
 
 if TYPE_CHECKING:  # slow to import
     from cli.client import Api
@@ -77,12 +78,12 @@ def idle(
             return
         report = parse(IdleReport, raw)
         if output is ReportFormat.CSV:
-            print(as_csv(report), end="")
+            print(block(as_csv(report)), end="")
             return
         print_table(*report_table(report), empty="no GPU was claimed in this time")
         if report.policies:
             print()
             print_table(*policies_table(report), empty="")
-        print("\n" + summary(report))
+        print(block("\n" + summary(report)))
 
     run(ctx, work)

@@ -14,6 +14,7 @@ from controller.api.errors import DATABASE_UNAVAILABLE, ApiError, as_api_error, 
 from controller.api.route import Access, Route
 from controller.api.streams import STREAMS, StreamEndedError, cut
 from controller.runtime.log_limit import LogLimit
+from controller.store.core.acting import acting
 
 log = structlog.get_logger(__name__)
 
@@ -54,7 +55,7 @@ async def refuse_control_characters(request: web.Request, handler: Handler) -> w
 async def identify(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Takes the client's request id if it is valid, else makes one; logs carry it."""
     given = request.headers.get(_REQUEST_ID_HEADER, "")
-    request[REQUEST_ID] = given if _GOOD_REQUEST_ID.match(given) else secrets.token_hex(8)
+    request[REQUEST_ID] = given if _GOOD_REQUEST_ID.fullmatch(given) else secrets.token_hex(8)
     with structlog.contextvars.bound_contextvars(request_id=request[REQUEST_ID]):
         return await handler(request)
 
@@ -116,7 +117,8 @@ async def authenticate(request: web.Request, handler: Handler) -> web.StreamResp
         allowed = ", ".join(sorted(route.access.value))
         raise ApiError(403, "forbidden", f"role {principal.role} is not allowed here; use a key with one of: {allowed}")
     request[PRINCIPAL] = principal
-    with request.app[CONTEXT].bodies.hold(principal.key_id) as request[BODY]:
+    acts = acting(f"key:{principal.name}", request[REQUEST_ID])
+    with acts, request.app[CONTEXT].bodies.hold(principal.key_id) as request[BODY]:
         return await handler(request)
 
 

@@ -109,7 +109,8 @@ def _next(contact: _Contact, term: int, breaker_open: bool, settings: WorkerSett
         return W.JOINING, worker.reason
     if contact.fresh:
         # An agent that has seen a later term, as after a restore from a backup, would refuse all commands.
-        return (_held_back(worker.phase), TERM_AHEAD) if worker.highest_term > term else (W.READY, "")
+        why = TERM_AHEAD if worker.highest_term > term else worker.quarantine
+        return (_held_back(worker.phase), why) if why else (W.READY, "")
     if worker.phase is W.LOST:
         return W.LOST, worker.reason
     if not contact.silent and not worker.confirmed_dead:
@@ -169,6 +170,8 @@ def _fence(contact: _Contact, now: datetime, settings: WorkerSettings) -> dateti
 def _deadlines(contact: _Contact, new: WorkerPhase, breaker_open: bool, settings: WorkerSettings) -> list[float]:
     """Seconds until time alone changes this worker's phase."""
     worker = contact.worker
+    if worker.quarantine and contact.fresh:
+        return [worker.quarantined_for_s, max(0.0, contact.limit_s - contact.silence_s)]
     if new is W.LOST or (new is W.JOINING and not worker.reported):
         return []
     if worker.confirmed_dead and not contact.fresh:

@@ -29,6 +29,7 @@ class WorkerState:
         highest_term: that its agent has seen; an agent refuses commands of lower terms.
         stops_within_s: seconds after it loses the controller until everything with claims there has ended by itself;
             None: something would run on.
+        quarantine: why its connections contradict each other, for `quarantined_for_s` yet; empty: they do not.
     """
 
     id: str
@@ -43,6 +44,8 @@ class WorkerState:
     confirmed_dead: bool
     highest_term: int
     stops_within_s: float | None
+    quarantine: str = ""
+    quarantined_for_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,7 +92,10 @@ async def record_refusal(database: Database, identity: Identity, why: str) -> No
     try:
         async with asyncio.timeout(WRITE_LIMIT_S), database.transaction() as connection:
             if await set_condition(connection, identity.id, COMPATIBLE, NO_COMMON_PROTOCOL, why):
-                await write_events(connection, [NewEvent(NO_COMMON_PROTOCOL, message, (f"worker:{identity.id}",))])
+                await write_events(
+                    connection,
+                    [NewEvent(NO_COMMON_PROTOCOL, message, (f"worker:{identity.id}",), actor=f"agent:{identity.name}")],
+                )
                 await notify(connection, "worker", [identity.id])
     except DATABASE_ERRORS as error:
         log.warning("refusal not recorded", worker=identity.name, error=str(error) or type(error).__name__)

@@ -75,7 +75,8 @@ class CommandDispatcher:
                 self.wake(None)
             self._wake_unanswered()
             woken, self._woken = self._woken, set()
-            sessions = [self._sessions[worker] for worker in sorted(woken) if worker in self._sessions]
+            there = [self._sessions[worker] for worker in sorted(woken) if worker in self._sessions]
+            sessions = [session for session in there if session.held_until is None]
             if not sessions:
                 continue
             try:

@@ -11,8 +11,10 @@ from typing import Final
 import structlog
 from aiohttp import WSMsgType, web
 
+from controller.decide.quarantine import judge
 from controller.domain.events import NewEvent
 from controller.hub.agreement import COMPATIBLE, check_hello, check_unparsed
+from controller.hub.contested import held_for_s, identity_of, place_of, record_quarantine
 from controller.hub.devices import inventory_events, write_inventory
 from controller.hub.heartbeats import foreign_events
 from controller.hub.reports import stray_event, truncated
@@ -45,6 +47,7 @@ class HandshakeResult:
     at: datetime
     strays: tuple[processes.Stray, ...]
     held_elsewhere: frozenset[str]  # reported GPUs that belong to another worker
+    held_for_s: float = 0.0  # it is not believed for so long, and must then connect again
 
 
 class HandshakeRefusedError(Exception):
@@ -104,8 +107,14 @@ async def accept(database: Database, identity: Identity, hello: Hello, peer: str
     address = proxy_address(hello, peer)
     worker = identity.id
     async with asyncio.timeout(WRITE_LIMIT_S), database.transaction() as connection:
-        new = await sessions.begin_session(connection, worker, hello, address)
+        new = await sessions.begin_session(
+            connection, worker, hello, address, identity=identity_of(hello), place=place_of(hello, peer), judge=judge
+        )
+        await record_quarantine(connection, identity, new)
         await clear_condition(connection, worker, COMPATIBLE)
+        if new.held:
+            await notify(connection, "worker", [worker])
+            return HandshakeResult(new.session, new.term, new.at, (), frozenset(), held_for_s=held_for_s(new))
         reports = [processes.SessionReport(worker, new.session, truncated(report)) for report in hello.processes]
         written = await processes.write_reports(connection, reports)
         gone = await processes.end_missing(connection, worker, new.session, hello.processes, hello.report_seq)
@@ -141,7 +150,10 @@ async def refuse(request: web.Request, socket: web.WebSocketResponse, why: str, 
 async def record_malformed(database: Database, worker_id: str, name: str, error: MalformedMessageError) -> None:
     """Records an agent's malformed message. Best effort: the connection is closed in any case."""
     event = NewEvent(
-        "agent_message_malformed", f"the agent of {name} sent an invalid message: {error}", (f"worker:{worker_id}",)
+        "agent_message_malformed",
+        f"the agent of {name} sent an invalid message: {error}",
+        (f"worker:{worker_id}",),
+        actor=f"agent:{name}",
     )
     try:
         async with asyncio.timeout(SEND_LIMIT_S), database.transaction() as connection:

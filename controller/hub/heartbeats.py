@@ -1,9 +1,10 @@
 """Heartbeats and GPU readings: kept in memory, written for all connections once a second."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
 import structlog
@@ -171,7 +172,8 @@ class Liveness:
             written = await write_liveness(connection, seen)
             current = {session for session in newest if session.worker_id in written}
             foreign = await write_readings(connection, [r for s in current for r in _readings(s, newest[s], now)])
-            await write_events(connection, foreign_events(foreign))
+            names = {session.worker_id: session.name for session in newest}
+            await write_events(connection, foreign_events(foreign, names))
             touched = {session.worker_id for session in current if newest[session].notify}
             touched |= {use.worker_id for use in foreign}
             if settle:
@@ -180,16 +182,22 @@ class Liveness:
         return current
 
 
-def foreign_events(uses: Iterable[ForeignUse]) -> Iterable[NewEvent]:
-    """Events for the begin and the end of unclaimed memory use; changes in between make none."""
+def foreign_events(uses: Iterable[ForeignUse], names: Mapping[str, str] = MappingProxyType({})) -> Iterable[NewEvent]:
+    """Events for the begin and the end of unclaimed memory use; changes in between make none.
+
+    Args:
+        uses: the changes.
+        names: of the workers, whose agents are the actors; without a name it is the agent at work.
+    """
     for use in uses:
+        actor = f"agent:{names[use.worker_id]}" if use.worker_id in names else ""
         objects = (f"gpu:{use.device}", f"worker:{use.worker_id}")
         if not use.before_mib:
             message = f"{use.foreign_mib} MiB of {use.device} are in use without a claim and cannot be placed on"
-            yield NewEvent("gpu_memory_unclaimed", message, objects, {"foreign_mib": use.foreign_mib})
+            yield NewEvent("gpu_memory_unclaimed", message, objects, {"foreign_mib": use.foreign_mib}, actor)
         elif not use.foreign_mib:
             message = f"the memory of {use.device} that was in use without a claim is free again"
-            yield NewEvent("gpu_memory_explained", message, objects, {"before_mib": use.before_mib})
+            yield NewEvent("gpu_memory_explained", message, objects, {"before_mib": use.before_mib}, actor)
 
 
 def _newest(batch: dict[Session, _Unwritten]) -> dict[Session, _Unwritten]:

@@ -26,6 +26,7 @@ from controller.runtime.clock import Clock
 from controller.runtime.database import DATABASE_ERRORS
 from controller.runtime.log_limit import LogLimit
 from controller.runtime.metrics import HubMetrics
+from controller.store.core.acting import acting
 from controller.store.core.database import Database
 from controller.store.telemetry.partition_maintenance import PartitionMaintenance
 from controller.store.telemetry.partitions import SampleRetention
@@ -196,7 +197,8 @@ class Hub:
                 return refusal(503, "database_unavailable", NO_DATABASE, retry_after_s=1.0)
             await refuse(request, socket, NO_DATABASE)
         if session is not None:
-            await self._serve(session)
+            with acting(f"agent:{session.name}"):
+                await self._serve(session)
         return socket
 
     async def _handshake(self, request: web.Request, socket: web.WebSocketResponse, identity: Identity) -> Session:
@@ -212,7 +214,8 @@ class Hub:
             agreement.check_offer(offered, self._spoken)
             hello = await handshake.receive_hello(socket, offered, self._spoken)
             received_s = self._clock.monotonic()
-            accepted = await handshake.accept(self._database, identity, hello, request.remote)
+            with acting(f"agent:{identity.name}"):
+                accepted = await handshake.accept(self._database, identity, hello, request.remote)
         except NoCommonProtocolError as error:
             await agreement.record_refusal(self._database, identity, str(error))
             raise HandshakeRefusedError(str(error)) from error
@@ -236,6 +239,8 @@ class Hub:
         )
         session.compare_clocks(received_s, hello.sent_s)
         session.held_elsewhere = accepted.held_elsewhere
+        if accepted.held_for_s:
+            session.held_until = received_s + accepted.held_for_s
         if not self._register(session):
             raise HandshakeRefusedError(_SHUTDOWN if self._closing else _TAKEN_OVER)
         self._welcome(session, identity, hello, accepted)
@@ -253,6 +258,8 @@ class Hub:
                 proxy_secret=identity.proxy_secret,
             )
         )
+        if session.held_until is not None:
+            return
         if hello.processes:
             session.send(ReportAck(seq=max(report.seq for report in hello.processes)))
         self._reports.stop_strays(session, accepted.strays, accepted.term)

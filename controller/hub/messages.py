@@ -30,6 +30,7 @@ from schemas.wire import (
 log = structlog.get_logger(__name__)
 
 NO_DATABASE: Final = "the controller cannot reach its database; connect again"
+_BELIEVED_AGAIN: Final = "no other agent has connected with this identity for a while; connect again"
 HELD_ELSEWHERE_RECHECK_S: Final = 60.0
 
 
@@ -73,7 +74,12 @@ class MessageHandler:
                     return
                 self._liveness.heard(session)
                 self._metrics.doubted(session.doubts.impossible, len(session.doubts.dropped))
-                await self._handle(session, message)
+                if session.held_until is None:
+                    await self._handle(session, message)
+                elif self._clock.monotonic() >= session.held_until:
+                    session.cut(_BELIEVED_AGAIN, ours=True)
+                elif isinstance(message, Goodbye):
+                    session.clean = True
             except MalformedMessageError as error:
                 await handshake.record_malformed(self._database, session.worker_id, session.name, error)
                 session.cut(str(error))

@@ -4,7 +4,7 @@ An impossible reading is unknown. A period that violates the protocol is dropped
 send it for ever. Both are counted.
 """
 
-import math
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -149,15 +149,21 @@ def _is_whole(value: float) -> bool:
 
 
 def _are_numbers(*values: Any) -> bool:
+    """Whether all are finite. JSON has whole numbers of any size, too large ones for `math.isfinite`."""
     return all(
-        isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) for value in values
+        isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+        for value in values
     )
 
 
 def drop(seq: Any, reason: str, doubts: Doubts) -> None:
-    """Notes a period that cannot be taken. Without a sequence number it cannot be acknowledged."""
+    """Notes a period that cannot be taken. Without a sequence number it cannot be acknowledged.
+
+    The reason may quote what was sent, so it is shortened and made storable.
+    """
     if isinstance(seq, int):
-        doubts.dropped[seq] = reason[:_MAX_TEXT]
+        storable = reason.replace("\x00", "\ufffd").encode(errors="replace").decode()
+        doubts.dropped[seq] = storable[:_MAX_TEXT]
 
 
 def first_problem(error: ValidationError) -> str:

@@ -1,8 +1,8 @@
 """Writes agents' process reports and answers to commands, batched over all connections."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from controller.domain.events import NewEvent
@@ -146,10 +146,15 @@ def stray_event(worker_id: str, stray: processes.Stray) -> NewEvent:
     )
 
 
-def _stray_events(batch: Iterable[_Unwritten], strays: Iterable[processes.Stray]) -> list[NewEvent]:
+def _stray_events(batch: Sequence[_Unwritten], strays: Iterable[processes.Stray]) -> list[NewEvent]:
     """One for each stray that is new on its connection."""
     known = {(p.session.worker_id, *key) for p in batch for key in p.session.strays}
-    return [stray_event(s.worker_id, s) for s in strays if (s.worker_id, s.instance, s.epoch, s.rank) not in known]
+    names = {p.session.worker_id: p.session.name for p in batch}
+    return [
+        replace(stray_event(s.worker_id, s), actor=f"agent:{names[s.worker_id]}")
+        for s in strays
+        if (s.worker_id, s.instance, s.epoch, s.rank) not in known
+    ]
 
 
 def _reports(batch: Iterable[_Unwritten]) -> list[processes.SessionReport]:

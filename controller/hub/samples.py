@@ -152,9 +152,12 @@ class SampleWriter:
             return
         seq, reason = max(unwritten.dropped.items())
         log.warning("sampling period dropped", worker=session.name, seq=seq, reason=reason)
-        async with self._database.transaction() as connection:
-            await record_dropped(connection, session.worker_id, session.number, f"period {seq}: {reason}")
         self._recorded_s[session] = now_s
+        try:
+            async with self._database.transaction() as connection:
+                await record_dropped(connection, session.worker_id, session.number, f"period {seq}: {reason}")
+        except (*UNTAKEABLE, *DATABASE_ERRORS) as error:  # what was written is acknowledged all the same
+            log.warning("dropped period not recorded", worker=session.name, error=str(error) or type(error).__name__)
 
 
 def _of_session(unwritten: _Unwritten) -> SessionSamples:

@@ -39,6 +39,7 @@ class Session:
         strays: processes without claims that were sent a stop, with the time of sending (monotonic).
         doubts: what of the last message was left out.
         gpus: GPUs as last written, so that an equal heartbeat costs no write; None: unreadable.
+        held_until: it is not believed before (monotonic), and ends then; None: it is believed.
         held_elsewhere: reported GPUs that belong to another worker; rechecked from `recheck_at` on.
     """
 
@@ -70,6 +71,7 @@ class Session:
         self.strays: dict[tuple[str, int, int], float] = {}
         self.gpus = gpus
         self.held_elsewhere: frozenset[str] = frozenset()
+        self.held_until: float | None = None
         self.recheck_at = 0.0
         self._socket = socket
         self._transport = transport

@@ -270,6 +270,8 @@ def _uuid(field: str, uuid: str) -> None:
 def _text(field: str, value: str, limit: int) -> None:
     if len(value) > limit:
         raise MalformedMessageError(f"{field}: must be at most {limit} characters, got {len(value)}")
+    if limit == MAX_NAME and not value.isprintable():  # longer ones are texts, which are shown escaped
+        raise MalformedMessageError(f"{field}: must not contain control characters, got {value[:80]!r}")
 
 
 def _number(field: str, value: int, limit: int) -> None:

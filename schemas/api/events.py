@@ -6,8 +6,24 @@ from typing import Any
 from schemas.base import View
 
 
+class Subject(View):
+    """An object that an event concerns, with the name that it had then; empty where that was not known."""
+
+    kind: str
+    name: str = ""
+    uid: str
+
+
 class EventView(View):
-    """An append-only fact: a reason code with evidence, linked to the objects that it concerns."""
+    """An append-only fact: a reason code with evidence, linked to the objects that it concerns.
+
+    Attributes:
+        objects: `kind:uid` of each subject.
+        subjects: the same objects with their names, which stay true after a deletion.
+        actor: what did it: `key:NAME`, `policy:NAME`, `agent:NAME`, `token:ID`, `leader`, `controller`; empty in
+            events of earlier versions.
+        request_id: of the API request that did it, as its answer's `X-Request-ID` says.
+    """
 
     id: int
     at: datetime
@@ -15,3 +31,6 @@ class EventView(View):
     message: str
     evidence: dict[str, Any] = {}
     objects: list[str] = []
+    subjects: list[Subject] = []
+    actor: str = ""
+    request_id: str = ""

@@ -20,7 +20,7 @@ class WorkerStatus(View):
     """The status of a worker.
 
     Attributes:
-        state: for operators: `drained`, `draining`, `cordoned`, else the phase.
+        state: for operators: `drained`, `draining`, `cordoned`, `quarantined`, else the phase.
         protocol: of the agent's newest connection; None: it has not connected since this field exists.
         gpus_known: whether the GPUs could be read; if not, `gpus` is unknown.
         memory_mib, claimed_mib, free_mib: of all its GPUs together; `free_mib` as in `GpuStatus`.

@@ -32,8 +32,8 @@ async def test_they_are_dated_by_their_age(migrated: Database) -> None:
     first, second = await sample_rows(migrated)
     assert 3600 <= first["age"] < 3605
     assert (first["device"], first["max"], first["used_mib"]) == (a, 40, 7)
-    assert first["processes"] == [["i-1", 1, 0, 12.5, 12.5, 3]]
-    assert second["processes"] == [["i-1", 1, 0, None, None, 3]]
+    assert first["processes"] == [["i-1", 1, 0, 12.5, 12.5, 3, None]]
+    assert second["processes"] == [["i-1", 1, 0, None, None, 3, None]]
 
 
 async def test_repeats_and_reorderings_change_nothing(migrated: Database) -> None:

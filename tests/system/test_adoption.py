@@ -17,10 +17,9 @@ import pytest
 
 from controller.store.embedded.layout import Layout
 from support.processes.cluster import STOP_S, Cluster
+from support.processes.earlier_versions import unpack
 
-ROOT = Path(__file__).parents[2]
 BEFORE = "ce8d02c"
-MUST_RUN = "UPGRADE_TEST"  # a variable; where it is set, a skip is a failure
 HOST = "gpu-1"
 RUNNING = ("alone", "shared", "crashed")
 INSTANCES = 4
@@ -31,15 +30,7 @@ SHORT = {"GPUWARD_UNREACHABLE_AFTER_S": "15", "GPUWARD_LOST_AFTER_S": "60"}
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder that holds the packages of the version before."""
-    folder = tmp_path_factory.mktemp("before")
-    archive = subprocess.run(["git", "-C", str(ROOT), "archive", BEFORE, "src"], capture_output=True, check=False)
-    if archive.returncode:
-        reason = f"the history up to {BEFORE} is not here: {archive.stderr.decode().strip()}"
-        if os.environ.get(MUST_RUN):
-            pytest.fail(reason)
-        pytest.skip(reason)
-    subprocess.run(["tar", "-x", "-C", str(folder)], input=archive.stdout, check=True)
-    return folder / "src"
+    return unpack(BEFORE, tmp_path_factory.mktemp("before"))
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from schemas.api.envelopes import Page
 from schemas.api.events import EventView
 from schemas.manifest.problems import FieldProblem
 
-_KINDS: Final = ("deployment", "instance", "worker", "gpu", "policy")
+_KINDS: Final = ("deployment", "instance", "worker", "gpu", "policy", "key", "token", "secret")
 
 
 async def get_all(request: web.Request) -> web.Response:
@@ -40,7 +40,7 @@ async def get_all(request: web.Request) -> web.Response:
 
 
 _FILTERS: Final = (
-    Query("object", "only of this object: deployment:UID, instance:ID, worker:ID, gpu:UUID, policy:UID, or KIND/NAME"),
+    Query("object", f"only of this object: KIND:UID or KIND/NAME, the kind one of {', '.join(_KINDS)}"),
     Query("reason", "only these reason codes, comma-separated"),
     Query("since", "only events after the one with this id", "integer"),
 )

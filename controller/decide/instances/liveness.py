@@ -1,6 +1,7 @@
 """Whether any process of an instance can still run. Only proof of death releases claims, never a request to stop."""
 
 from controller.domain.instances import DeploymentFacts, HostFacts, InstanceFacts
+from controller.domain.quarantine import QUARANTINED
 
 
 def host_is_dead(facts: DeploymentFacts, worker_id: str | None) -> bool:
@@ -40,8 +41,12 @@ def hosts(facts: DeploymentFacts, instance: InstanceFacts) -> list[HostFacts]:
 
 
 def is_silent(facts: DeploymentFacts, instance: InstanceFacts) -> bool:
-    """Whether any of its workers is unreachable, lost or deleted."""
-    return any(host.phase in ("unreachable", "lost") or host.deleted for host in hosts(facts, instance))
+    """Whether any of its workers is unreachable, lost or deleted. A quarantined one is connected: it is not silent."""
+    return any(_is_silent(host) or host.deleted for host in hosts(facts, instance))
+
+
+def _is_silent(host: HostFacts) -> bool:
+    return host.phase in ("unreachable", "lost") and host.reason not in QUARANTINED
 
 
 def is_lost(facts: DeploymentFacts, instance: InstanceFacts) -> bool:

@@ -11,8 +11,10 @@ from sqlalchemy import func, text
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlmodel import col, select
 
+from controller.domain.events import NewEvent
 from controller.store.access.orm_rows import KeyRow
 from controller.store.core.database import Database, Reader
+from controller.store.core.events import write_event_in_session
 from controller.store.core.notify import CHANNEL, payloads
 from controller.store.core.refusals import LastAdminKeyError, NotFoundError
 from schemas.api.access import KeyCreated, KeyView, Role
@@ -72,6 +74,8 @@ async def _create(session: AsyncSession, role: Role, name: str, keep: Keep) -> K
     await session.flush()
     await session.refresh(row)
     await _announce(session, row.id)
+    message = f"key {row.name} was created with the role {row.role}"
+    await write_event_in_session(session, NewEvent("key_created", message, (f"key:{row.id}",), {"role": row.role}))
     keep(key)
     return KeyCreated(key=key, **_view(row).model_dump())
 
@@ -104,6 +108,8 @@ async def revoke_key(database: Database, key_id: str) -> KeyView:
                 )
             row.revoked_at = (await session.execute(select(func.now()))).scalar_one()
             await _announce(session, row.id)
+            event = NewEvent("key_revoked", f"key {row.name} was revoked", (f"key:{row.id}",), {"role": row.role})
+            await write_event_in_session(session, event)
         return _view(row)
 
 

@@ -5,8 +5,10 @@ from collections.abc import Iterable
 from sqlalchemy import func
 from sqlalchemy.dialects.postgresql import insert
 
+from controller.domain.events import NewEvent
 from controller.store.access.orm_rows import SecretRow
 from controller.store.core.database import Database
+from controller.store.core.events import write_event_in_session
 from controller.store.core.refusals import NotFoundError
 
 
@@ -18,6 +20,7 @@ async def put_secret(database: Database, name: str, value: str) -> None:
     )
     async with database.session() as session:
         await session.execute(changed)
+        await write_event_in_session(session, NewEvent("secret_set", f"secret {name} was set", (f"secret:{name}",)))
 
 
 async def delete_secret(database: Database, name: str) -> None:
@@ -31,6 +34,8 @@ async def delete_secret(database: Database, name: str) -> None:
         if row is None:
             raise NotFoundError(f"no secret is named {name!r}")
         await session.delete(row)
+        event = NewEvent("secret_deleted", f"secret {name} was deleted", (f"secret:{name}",))
+        await write_event_in_session(session, event)
 
 
 async def resolve_secrets(database: Database, names: Iterable[str]) -> dict[str, str]:

@@ -13,7 +13,7 @@ from controller.domain.events import NewEvent
 from controller.store.access.keys import as_uuid, hash_secret
 from controller.store.access.orm_rows import TokenRow
 from controller.store.core.database import Database
-from controller.store.core.events import write_events
+from controller.store.core.events import write_event_in_session, write_events
 from controller.store.core.notify import notify
 from controller.store.core.refusals import NotFoundError, TokenRefusedError, WorkerNameTakenError
 from schemas.api.access import TokenCreated, TokenView
@@ -32,6 +32,8 @@ async def create_token(database: Database, *, ttl_s: float = DEFAULT_TTL_S) -> T
             id=uuid.uuid4(), hash=hash_secret(token), created_at=now, expires_at=now + timedelta(seconds=ttl_s)
         )
         session.add(row)
+        message = f"a join token was created, valid for {ttl_s:g} s"
+        await write_event_in_session(session, NewEvent("token_created", message, (f"token:{row.id}",)))
     return TokenCreated(token=token, **_view(row).model_dump())
 
 
@@ -54,6 +56,8 @@ async def revoke_token(database: Database, token_id: str) -> TokenView:
             raise NotFoundError(f"no join token has the id {token_id!r}; `gpuward join-token list` shows the ids")
         if row.revoked_at is None:
             row.revoked_at = (await session.execute(select(func.now()))).scalar_one()
+            event = NewEvent("token_revoked", f"join token {row.id} was revoked", (f"token:{row.id}",))
+            await write_event_in_session(session, event)
         return _view(row)
 
 
@@ -87,7 +91,8 @@ async def redeem(database: Database, token: str, name: str) -> JoinResponse:
                 secrets.token_urlsafe(32),
             )
             message = f"worker {name} joined"
-            await write_events(connection, [NewEvent("joined", message, (f"worker:{worker}",), {"token": str(used)})])
+            objects, evidence = (f"worker:{worker}", f"token:{used}"), {"token": str(used)}
+            await write_events(connection, [NewEvent("joined", message, objects, evidence, actor=f"token:{used}")])
             await notify(connection, "worker", [str(worker)])
     except asyncpg.UniqueViolationError as error:
         raise WorkerNameTakenError(

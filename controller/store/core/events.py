@@ -3,7 +3,12 @@
 from collections.abc import Iterable
 from typing import Any, Protocol
 
+import orjson
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncSession
+
 from controller.domain.events import NewEvent
+from controller.store.core.acting import current_actor
 
 
 class _Connection(Protocol):
@@ -12,17 +17,44 @@ class _Connection(Protocol):
 
 
 async def write_events(connection: _Connection, events: Iterable[NewEvent]) -> None:
-    """Appends events in order, in one statement."""
+    """Appends events in order, in one statement. Those without an actor get the present one."""
     rows = list(events)
     if rows:
+        actor = current_actor()
         await connection.execute(
-            """insert into events (reason, message, evidence, objects)
-               select reason, message, evidence, string_to_array(objects, E'\n')
-                 from unnest($1::text[], $2::text[], $3::jsonb[], $4::text[]) with ordinality
-                      as x (reason, message, evidence, objects, n)
+            """insert into events (reason, message, evidence, objects, actor, request_id, subjects)
+               select reason, message, evidence, string_to_array(objects, E'\n'), actor, $6,
+                      event_subjects(string_to_array(objects, E'\n'), evidence)
+                 from unnest($1::text[], $2::text[], $3::jsonb[], $4::text[], $5::text[]) with ordinality
+                      as x (reason, message, evidence, objects, actor, n)
                 order by n""",
             [e.reason for e in rows],
             [e.message for e in rows],
             [dict(e.evidence) for e in rows],
             ["\n".join(e.objects) for e in rows],
+            [e.actor or actor.name for e in rows],
+            actor.request_id,
         )
+
+
+async def write_event_in_session(session: AsyncSession, event: NewEvent) -> None:
+    """Appends one event in the transaction of an ORM session."""
+    await session.flush()  # rows that the event names must be there
+    actor = current_actor()
+    await session.execute(
+        text(
+            """insert into events (reason, message, evidence, objects, actor, request_id, subjects)
+               select x.*, event_subjects(x.objects, x.evidence)
+                 from (select cast(:reason as text), cast(:message as text), cast(:evidence as jsonb) as evidence,
+                              string_to_array(:objects, E'\n') as objects, cast(:actor as text),
+                              cast(:request_id as text)) x"""
+        ),
+        {
+            "reason": event.reason,
+            "message": event.message,
+            "evidence": orjson.dumps(dict(event.evidence)).decode(),
+            "objects": "\n".join(event.objects),
+            "actor": event.actor or actor.name,
+            "request_id": actor.request_id,
+        },
+    )

@@ -12,6 +12,7 @@ import asyncpg
 from tenacity import retry, retry_if_exception_type, stop_after_attempt
 
 from controller.domain.events import NewEvent
+from controller.store.core.acting import current_actor
 from controller.store.core.database import Database
 from controller.store.core.events import write_events
 from controller.store.core.notify import CHANNEL, notify
@@ -35,8 +36,9 @@ _DELETE: Final = """
         update deployments set deleted_at = clock_timestamp()
          where name = $1 and deleted_at is null and generation = coalesce($4, generation) returning *),
     noted as (
-        insert into events (reason, message, objects)
-        select 'deleted', $2, array['deployment:' || uid] from gone)
+        insert into events (reason, message, objects, actor, request_id, subjects)
+        select 'deleted', $2, array['deployment:' || uid], $5, $6,
+               event_subjects(array['deployment:' || uid], '{}') from gone)
     select gone.*, pg_notify($3, 'gone ' || uid || '@' || extract(epoch from deleted_at)),
            pg_notify($3, 'deployment ' || uid)
       from gone"""
@@ -164,7 +166,7 @@ async def delete(database: Database, name: str, *, if_match: int | None = None) 
     """
     message = f"deployment {name} was deleted by its user"
     async with database.connection() as connection:
-        row = await connection.fetchrow(_DELETE, name, message, CHANNEL, if_match)
+        row = await connection.fetchrow(_DELETE, name, message, CHANNEL, if_match, *current_actor())
         if row is None:
             query = (
                 "select * from deployments where name = $1 order by deleted_at desc limit 1"  # a live one comes first

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from controller.domain.pending import PendingRow
 from controller.domain.placement import Placed, PlannedClaim
+from controller.store.core.acting import current_actor
 from controller.store.core.notify import CHANNEL, Hints, notify, notify_all, payloads
 from schemas.api.explain import Explain
 
@@ -48,8 +49,8 @@ _WRITE: Final = """
           from jsonb_to_recordset($3) as x (worker_id uuid, instance_id text, epoch int, rank int, payload jsonb)
          where instance_id in (select id from taken)),
     noted as (
-        insert into events (reason, message, evidence, objects)
-        select 'scheduled', message, evidence, objects
+        insert into events (reason, message, evidence, objects, actor, request_id, subjects)
+        select 'scheduled', message, evidence, objects, $7, $8, event_subjects(objects, evidence)
           from jsonb_to_recordset($4) as x (instance_id text, message text, evidence jsonb, objects text[])
          where instance_id in (select id from taken)),
     woken as materialized (
@@ -99,6 +100,7 @@ async def commit_placements(
         [_event(s) for s in kept],
         CHANNEL,
         payloads(notified),
+        *current_actor(),
     )
     taken = {row["id"] for row in rows}
     return [s for s in kept if s.waiting.id in taken]

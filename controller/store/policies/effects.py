@@ -40,9 +40,22 @@ async def carry_out_policies(connection: Any, steps: Sequence[PolicyStep]) -> No
     await end_actions(connection, ending)
     for facts, action in acting:
         await _act(connection, facts, action)
-    await write_events(connection, [NewEvent(a.reason, a.message, a.objects, a.evidence) for _, a in acting])
+    await write_events(
+        connection,
+        [
+            NewEvent(
+                a.reason, a.message, a.objects, {"deployment": facts.name, **a.evidence}, f"policy:{a.policy.name}"
+            )
+            for facts, a in acting
+        ],
+    )
     limited = {facts.uid for facts, action in acting if action.limit is not None}
     await notify_all(connection, {"deployment": limited, "status": {facts.uid for facts, _ in steps}})
+
+
+def _event(deployment: str, action: NewAction) -> NewEvent:
+    evidence = {"deployment": deployment, **action.evidence}
+    return NewEvent(action.reason, action.message, action.objects, evidence, f"policy:{action.policy.name}")
 
 
 async def end_actions(connection: Any, uids: Collection[str]) -> None:

@@ -30,7 +30,7 @@ async def list_events(
     """
     before = open_cursor(cursor, (int,)) or [None]
     rows = await connection.fetch(
-        """select id, at, reason, message, evidence, objects from events
+        """select id, at, reason, message, evidence, objects, subjects, actor, request_id from events
             where ($1::bigint is null or id < $1) and ($2::text[] is null or objects && $2)
               and ($3::text is null or reason = any(string_to_array($3, ','))) and ($4::bigint is null or id > $4)
             order by id desc limit $5""",
@@ -55,5 +55,8 @@ async def objects_named(connection: Reader, kind: str, name: str) -> list[str]:
         case "policy":
             rows = await connection.fetch("select uid from policies where name = $1", name)
             return [f"policy:{row['uid']}" for row in rows] or [f"policy:{name}"]
+        case "key":
+            rows = await connection.fetch("select id from api_keys where name = $1", name)
+            return [f"key:{row['id']}" for row in rows] or [f"key:{name}"]
         case _:
             return [f"{kind}:{name}"]

@@ -15,7 +15,8 @@ from schemas.api.workers import WorkerSpecView, WorkerStatus, WorkerView
 _SHOWN: Final = """(w.deleted_at is null
     or exists (select 1 from devices v where v.worker_id = w.id and v.claims > 0))"""
 _WORKERS: Final = f"""
-    select w.*, coalesce(w.samples_dropped_at > now() - interval '10 min', false) as dropping,
+    select w.*, w.quarantined_until > clock_timestamp() as quarantined,
+           coalesce(w.samples_dropped_at > now() - interval '10 min', false) as dropping,
            l.connected and l.session = w.session as connected, l.last_seen,
            t.gpus, t.memory_mib, t.claimed_mib, t.free_mib, t.host_memory_mib, t.free_host_memory_mib, t.cpu_milli,
            t.free_cpu_milli, t.instances
@@ -79,6 +80,8 @@ def _state(row: Any) -> str:
         return "draining" if row["instances"] else "drained"
     if row["cordoned"]:
         return "cordoned"
+    if row["quarantined"] and row["phase"] == "unreachable" and row["connected"]:
+        return "quarantined"
     phase: str = row["phase"]
     return phase
 

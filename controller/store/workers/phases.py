@@ -12,7 +12,9 @@ from controller.store.core.errors import LostGuardError
 _STATES: Final = """
     select w.id, w.name, w.phase, w.reason, w.session, w.reported_at, w.confirmed_dead, w.highest_term,
            coalesce(l.connected and l.session = w.session, false) as connected,
-           coalesce(l.clean, false) as clean, l.last_seen, held.stops_within_s
+           coalesce(l.clean, false) as clean, l.last_seen, held.stops_within_s,
+           case when w.quarantined_until > clock_timestamp() then w.quarantine_reason else '' end as quarantine,
+           coalesce(extract(epoch from w.quarantined_until - clock_timestamp()), 0)::float8 as quarantined_for_s
       from workers w
       left join worker_liveness l on l.worker_id = w.id
      cross join lateral (
@@ -68,6 +70,8 @@ async def read_workers(connection: Connection) -> WorkersSnapshot:
             confirmed_dead=row["confirmed_dead"] is not None,
             highest_term=row["highest_term"],
             stops_within_s=row["stops_within_s"],
+            quarantine=row["quarantine"],
+            quarantined_for_s=max(0.05, row["quarantined_for_s"]),
         )
         for row in rows
     )

@@ -1,23 +1,36 @@
 """Workers' sessions: the owner of a credential, and what a hello and an inventory report of the host."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
+from controller.domain.quarantine import HELLOS_KEPT, TWO_IDENTITIES, HelloSeen, Quarantine
 from controller.store.core.database import Connection
 from schemas.wire import Hello, Inventory
 from schemas.worker_labels import with_agent_labels
 
+ALIVE_WITHIN_S: Final = 15.0  # of the last message: an older connection counts as gone
 _BY_CREDENTIAL: Final = "select id, name, proxy_secret, deleted_at from workers where credential_hash = $1"
+_BEFORE: Final = """
+    select w.boot_id, w.highest_term, w.recent_hellos, w.quarantine_reason, clock_timestamp() as at,
+           w.quarantined_until > clock_timestamp() as quarantined, w.quarantined_until,
+           exists (select 1 from worker_liveness l
+                    where l.worker_id = w.id and l.session = w.session and l.connected and not l.clean
+                      and l.last_seen > clock_timestamp() - $2 * interval '1 second') as alive
+      from workers w where w.id = $1 and w.deleted_at is null for no key update of w"""
+# A hello that is held back changes nothing but the number: it may be of another host than what is stored.
 _HELLO: Final = """
     update workers w
-       set session = w.session + 1, boot_id = $2, agent_version = $3, highest_term = $4, proxy_address = $5,
-           protocol = $6, reported_at = clock_timestamp()
-      from (select id, boot_id, highest_term from workers where id = $1 and deleted_at is null for no key update) before
-     where w.id = before.id
-    returning w.session, before.boot_id as boot_before, before.highest_term as term_before,
-              clock_timestamp() as at,
-              (select term from lease where id = 1) as term"""
+       set session = w.session + 1, recent_hellos = $7, quarantined_until = $8, quarantine_reason = $9,
+           boot_id = case when $10 then boot_id else $2 end,
+           agent_version = case when $10 then agent_version else $3 end,
+           highest_term = case when $10 then highest_term else $4 end,
+           proxy_address = case when $10 then proxy_address else $5 end,
+           protocol = case when $10 then protocol else $6 end,
+           reported_at = case when $10 then reported_at else clock_timestamp() end
+     where w.id = $1
+    returning w.session, clock_timestamp() as at, (select term from lease where id = 1) as term"""
 _CONNECTED: Final = """
     insert into worker_liveness (worker_id, session, connected, last_seen) values ($1, $2, true, clock_timestamp())
         on conflict (worker_id) do update
@@ -46,13 +59,23 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class NewSession:
-    """A hello's session. `at` is the database's time of the hello."""
+    """A hello's session.
+
+    Attributes:
+        at: the database's time of the hello.
+        held: another agent with this credential was connected a moment ago, or the worker is quarantined for that:
+            nothing that this one reports is believed, and it is sent no command.
+        quarantine: of the worker, `newly` by this hello; None: there is none.
+    """
 
     session: int
     term: int
     at: datetime
     rebooted: bool
     term_ahead: bool  # the agent has now seen a later term than the leader's
+    held: bool = False
+    quarantine: Quarantine | None = None
+    newly: bool = False
 
 
 async def find_by_credential(connection: Connection, credential_hash: bytes) -> Identity | None:
@@ -63,21 +86,63 @@ async def find_by_credential(connection: Connection, credential_hash: bytes) -> 
     return Identity(str(row["id"]), row["name"], row["proxy_secret"], row["deleted_at"] is not None)
 
 
-async def begin_session(connection: Connection, worker_id: str, hello: Hello, proxy_address: str) -> NewSession:
+async def begin_session(
+    connection: Connection,
+    worker_id: str,
+    hello: Hello,
+    proxy_address: str,
+    *,
+    identity: str,
+    place: str,
+    judge: Callable[[Sequence[HelloSeen]], Quarantine | None],
+) -> NewSession:
     """Raises the session number and locks the worker's row: no older connection can write from here on.
+
+    Args:
+        connection: in the transaction of the hello.
+        worker_id: of the credential.
+        hello: what the agent says.
+        proxy_address: of its proxy.
+        identity: tells apart two agents with one credential.
+        place: where an operator finds the agent.
+        judge: decides on a quarantine.
 
     Raises:
         WorkerGoneError: the worker is deleted.
     """
-    row = await connection.fetchrow(
-        _HELLO, worker_id, hello.boot_id, hello.agent_version, hello.highest_term, proxy_address, hello.protocol
-    )
-    if row is None:
+    before = await connection.fetchrow(_BEFORE, worker_id, ALIVE_WITHIN_S)
+    if before is None:
         raise WorkerGoneError(worker_id)
+    seen = [HelloSeen(datetime.fromisoformat(h["at"]), h["identity"], h["address"]) for h in before["recent_hellos"]]
+    new = HelloSeen(before["at"], identity, place)
+    contested = bool(before["alive"]) and bool(seen) and seen[-1].identity != new.identity
+    seen = [*seen, new][-HELLOS_KEPT:]
+    quarantine = judge(seen) or _present(before, seen)
+    held = contested or (quarantine is not None and quarantine.reason == TWO_IDENTITIES)
+    row = await connection.fetchrow(
+        _HELLO, worker_id, hello.boot_id, hello.agent_version, hello.highest_term, proxy_address, hello.protocol,
+        [{"at": h.at.isoformat(), "identity": h.identity, "address": h.address} for h in seen],
+        quarantine and quarantine.until, quarantine.reason if quarantine else "", held,
+    )  # fmt: skip
     await connection.execute(_CONNECTED, worker_id, row["session"])
-    rebooted = row["boot_before"] not in ("", hello.boot_id)
-    term_ahead = hello.highest_term > max(row["term"], row["term_before"])
-    return NewSession(row["session"], row["term"], row["at"], rebooted, term_ahead)
+    return NewSession(
+        row["session"],
+        row["term"],
+        row["at"],
+        rebooted=not held and before["boot_id"] not in ("", hello.boot_id),
+        term_ahead=not held and hello.highest_term > max(row["term"], before["highest_term"]),
+        held=held,
+        quarantine=quarantine,
+        newly=quarantine is not None and not before["quarantined"],
+    )
+
+
+def _present(before: Any, seen: Sequence[HelloSeen]) -> Quarantine | None:
+    """The quarantine that an earlier hello began and that lasts yet."""
+    if not before["quarantined"]:
+        return None
+    addresses = tuple(dict.fromkeys(hello.address for hello in seen))
+    return Quarantine(before["quarantine_reason"], before["quarantined_until"], addresses)
 
 
 async def write_host(connection: Connection, worker_id: str, inventory: Inventory, *, gpus_known: bool) -> None:

@@ -190,7 +190,14 @@ async def test_a_message_without_a_time_ends_the_connection(hub: HubUnderTest, c
 
 @pytest.mark.parametrize(
     ("change", "field"),
-    [({"sampled_s": 9_000.0}, "sampled_s"), ({"uuid": 7}, "uuid")],
+    [
+        ({"sampled_s": 9_000.0}, "sampled_s"),
+        ({"uuid": 7}, "uuid"),
+        ({"sampled_s": 10**400}, "sampled_s"),
+        ({"own_uuid": "\x00", "own": "x"}, "utilization"),
+        ({"own_uuid": "\ud800", "own": "x"}, "utilization"),
+    ],
+    ids=["its-time", "its-GPU", "a-huge-number", "NUL", "a-lone-surrogate"],
 )
 async def test_u49_a_period_that_cannot_be_taken_is_dropped_and_shown(
     hub: HubUnderTest, change: dict[str, Any], field: str
@@ -272,10 +279,10 @@ async def test_what_was_read_is_stored_and_impossible_readings_of_the_agent_coun
 def _message(**change: Any) -> str:
     values = {"uuid": GPU, "mean": 1.0, "max": 1.0, "used_mib": 1, "instance": "i", "epoch": 1, "requests": 0}
     values |= {"sent_s": 8_000.0, "sampled_s": 7_990.0, "period_s": 10.0, "seq": 1, "own": {"mean": 2, "max": 3}}
-    values |= change
+    values |= {"own_uuid": GPU} | change
     reading = {name: values[name] for name in ("uuid", "mean", "max", "used_mib")}
     process = {name: values[name] for name in ("instance", "epoch", "requests")}
-    process["utilization"] = {GPU: values["own"]}
+    process["utilization"] = {values["own_uuid"]: values["own"]}
     one = {name: values[name] for name in ("seq", "sampled_s", "period_s")}
     periods = [{**one, "gpus": [reading], "processes": [process]}]
     return json.dumps({"type": "samples", "sent_s": values["sent_s"], "periods": periods})  # NaN as Python writes it

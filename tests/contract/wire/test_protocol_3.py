@@ -69,7 +69,7 @@ def _schema(adapter: TypeAdapter[Any]) -> Json:
     for name, definition in schema.get("$defs", {}).items():
         model = getattr(wire, name, None)
         for field in _later_fields(model):
-            del definition["properties"][field]
+            definition["properties"].pop(field, None)
     return _without_texts(schema)
 
 

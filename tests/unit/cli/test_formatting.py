@@ -47,5 +47,5 @@ def test_many_gpus_are_abbreviated():
     assert short_gpus(uuids[:2]) == "00000000,11111111"
 
 
-def test_control_characters_become_blanks():
-    assert printable("a\x1b[2J\nb\x9b") == "a [2J b "
+def test_control_characters_are_shown_escaped():
+    assert printable("a\x1b[2J\nb\x9b") == "a\\x1b[2J b\\x9b"

@@ -184,12 +184,17 @@ def test_text_of_the_server_cannot_control_the_terminal(gpuward, api):
 
 
 @pytest.mark.usefixtures("hello")
-def test_logs_of_one_instance_are_unchanged_and_several_get_prefixes(gpuward, api):
+def test_logs_of_one_instance_are_printable_and_several_get_prefixes(gpuward, api):
     api.logs = {"hello-1": b"one\n\xfftwo\n", "hello-2": b"three"}
-    assert gpuward("logs", "hello-1", "--tail", "5", "--previous").stdout_bytes == b"one\n\xfftwo\n"
+    shown = gpuward("logs", "hello-1", "--tail", "5", "--previous").stdout_bytes
+    assert shown == "one\n\N{REPLACEMENT CHARACTER}two\n".encode()
     assert api.asked[-1][2] == {"tail": "5", "previous": "1"}
     both = gpuward("logs", "hello", "-f").stdout_bytes
-    assert sorted(both.splitlines()) == [b"[hello-1] one", b"[hello-1] \xfftwo", b"[hello-2] three"]
+    assert sorted(both.splitlines()) == [
+        b"[hello-1] one",
+        "[hello-1] \N{REPLACEMENT CHARACTER}two".encode(),
+        b"[hello-2] three",
+    ]
 
 
 def test_logs_of_missing_objects_exit_with_3_and_without_instances_with_1(gpuward, api):

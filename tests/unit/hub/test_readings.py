@@ -12,7 +12,7 @@ from schemas.wire import Heartbeat, Hello, ProcessSample, Readings, SamplePeriod
 from support.standins.agent import gpu, hello
 
 GPU, OTHER = "GPU-a", "GPU-b"
-IMPOSSIBLE = [101, -1, 2**32, math.nan, math.inf, None, "lots", 100.5, 1e12, -0.5]
+IMPOSSIBLE = [101, -1, 2**32, math.nan, math.inf, None, "lots", 100.5, 1e12, -0.5, 10**400]
 
 
 def reading(uuid: str = GPU, **change: Any) -> dict[str, Any]:
@@ -43,13 +43,13 @@ def test_u48_an_impossible_utilization_makes_no_sample_of_its_gpu(value: Any, fi
     assert (doubts.impossible, doubts.dropped) == (1, {})
 
 
-@pytest.mark.parametrize("value", [-1, 2**60, 1e30, math.nan, "x", 1.5])
+@pytest.mark.parametrize("value", [-1, 2**60, 10**400, 1e30, math.nan, "x", 1.5])
 def test_u48_impossible_memory_is_unknown(value: Any) -> None:
     (one,), doubts = parsed(period(reading(used_mib=value)))
     assert (one.gpus[0].used_mib, one.gpus[0].max, doubts.impossible) == (None, 1.0, 1)
 
 
-@pytest.mark.parametrize("value", [-1, 1e12, 2**31, math.nan, math.inf, "x", 0.5])
+@pytest.mark.parametrize("value", [-1, 1e12, 2**31, 10**400, math.nan, math.inf, "x", 0.5])
 @pytest.mark.parametrize("field", ["requests", "arrived"])
 def test_u48_an_impossible_number_of_requests_is_unknown(value: Any, field: str) -> None:
     (one,), doubts = parsed(period(processes=[process(**{field: value})]))
@@ -130,3 +130,11 @@ def test_a_message_without_a_time_is_malformed(sent_s: float) -> None:
 def test_other_text_is_malformed(raw: str) -> None:
     with pytest.raises(MalformedMessageError):
         parse_message(raw)
+
+
+@pytest.mark.parametrize("field", ["requests", "arrived"])
+def test_u48_a_huge_whole_number_beside_another_impossible_figure_is_unknown(field: str) -> None:
+    """Such a message is read twice, and the second look must stand numbers of any size."""
+    (one,), doubts = parsed(period(reading(mean=math.nan), reading(OTHER), processes=[process(**{field: 10**400})]))
+    assert getattr(one.processes[0], field) is None
+    assert (doubts.impossible, doubts.dropped) == (2, {})

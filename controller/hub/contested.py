@@ -1,0 +1,63 @@
+"""Connections of agents that share one worker's identity. Neither is believed until only one of them is left.
+
+A hello that takes over from a live connection of another agent is held: nothing that it reports is written, and it is
+sent no command, so neither side's engines are stopped. After a quiet time it must connect again, and is then believed.
+"""
+
+from typing import Final
+
+import structlog
+
+from controller.domain.events import NewEvent
+from controller.domain.quarantine import TWO_IDENTITIES
+from controller.store.core.database import Connection
+from controller.store.core.events import write_events
+from controller.store.workers.conditions import clear_condition, set_condition
+from controller.store.workers.sessions import Identity, NewSession
+from schemas.wire import Hello
+
+log = structlog.get_logger(__name__)
+
+STABLE: Final = "Stable"  # the condition of a worker
+CONTESTED_S: Final = 20.0  # without another take-over
+
+
+def identity_of(hello: Hello) -> str:
+    """What tells apart two agents with one credential. A restarted agent keeps it: its host, boot and proxy's port."""
+    return f"{hello.boot_id} {hello.inventory.host.hostname} {hello.proxy_port}"
+
+
+def place_of(hello: Hello, peer: str | None) -> str:
+    """Where an operator finds the agent."""
+    return f"{hello.inventory.host.hostname} at {peer or 'an unknown address'} (proxy port {hello.proxy_port})"
+
+
+def held_for_s(new: NewSession) -> float:
+    """How long a held connection is not believed."""
+    if new.quarantine is None:
+        return CONTESTED_S
+    return max(1.0, (new.quarantine.until - new.at).total_seconds() + 1.0)
+
+
+async def record_quarantine(connection: Connection, identity: Identity, new: NewSession) -> None:
+    """Makes a quarantine visible: a condition of the worker, and an event at its begin. Clears them at its end."""
+    quarantine = new.quarantine
+    if quarantine is None:
+        if not new.held:
+            await clear_condition(connection, identity.id, STABLE)
+        return
+    if quarantine.reason == TWO_IDENTITIES:
+        why = (
+            f"two agents connect with its identity: {', '.join(sorted(quarantine.addresses))}; stop one of them, empty "
+            "its data folder, and let it join with a token and a name of its own"
+        )
+    else:
+        why = f"its agent reconnects too often: {quarantine.addresses[-1]}; read its log and check the network"
+    await set_condition(connection, identity.id, STABLE, quarantine.reason, why)
+    if new.newly:
+        log.warning(
+            "worker quarantined", worker=identity.name, reason=quarantine.reason, addresses=quarantine.addresses
+        )
+        message = f"worker {identity.name} is quarantined: {why}"
+        evidence = {"reason": quarantine.reason, "addresses": list(quarantine.addresses)}
+        await write_events(connection, [NewEvent("worker_quarantined", message, (f"worker:{identity.id}",), evidence)])
