@@ -20,7 +20,8 @@ from prometheus_client import CollectorRegistry
 from controller.api.app import build_app
 from controller.api.change_fanout import ChangeFanout
 from controller.api.context import ApiContext
-from controller.client_env import ClientEnvError, stored_key, write_client_env
+from controller.client_env import ClientEnvError
+from controller.first_key import publish_client_env
 from controller.health import LoopLag, Readiness
 from controller.hub.hub import Hub
 from controller.leader.analyses import analyse_now
@@ -28,15 +29,13 @@ from controller.leader.model_cache import ModelCache
 from controller.leading import Leading
 from controller.open_database import CannotOpenError, open_database
 from controller.runtime.clock import SystemClock
-from controller.runtime.database import DATABASE_ERRORS
 from controller.runtime.feed import ChangeFeed
 from controller.runtime.gc_tuning import tune_gc
 from controller.runtime.lease import Lease, expire_lease
-from controller.runtime.log_limit import LogLimit
 from controller.runtime.metrics import HubMetrics, Metrics
 from controller.runtime.tasks import unless_stopped
 from controller.settings import ControllerSettings
-from controller.store.access.keys import KEY_PREFIX, Principal, create_first_key, find_keys, hash_secret
+from controller.store.access.keys import KEY_PREFIX, Principal, hash_secret
 from controller.store.access.secrets import resolve_secrets
 from controller.store.core.database import Database, DatabaseUrlError
 from controller.store.core.migrate import SchemaTooNewError
@@ -56,8 +55,6 @@ from schemas.version import __version__
 log = structlog.get_logger(__name__)
 
 _OPENING_ENDS_S: Final = 10.0  # after a stop: the embedded server may be half started
-_WAIT_LOGGED_S: Final = 10.0
-_RETRY_S: Final = 0.5
 _LOCAL: Final = Principal("local", "local", "admin")
 _HTTP_CLOSE_S: Final = 2.0
 _KEEPALIVE_S: Final = 90.0  # the bounds end an idle connection earlier
@@ -241,37 +238,13 @@ class _Controller:
     ) -> ControllerError | None:
         """Writes client.env, then calls back, unless `stop` is set before. Returns why the file cannot be written."""
         try:
-            if await unless_stopped(stop, self._write_client_env(url), limit_s=_HTTP_CLOSE_S):
+            writing = publish_client_env(self._database, self._settings.data_dir, url)
+            if await unless_stopped(stop, writing, limit_s=_HTTP_CLOSE_S):
+                self._client_env_written = True
                 on_ready(url)
         except ClientEnvError as error:
             return ControllerError(str(error))
         return None
-
-    async def _write_client_env(self, url: str) -> bool:
-        """Writes the file, with the first administrator's key if this is the first start. Waits for the database."""
-        folder = self._settings.data_dir
-        waiting = LogLimit(_WAIT_LOGGED_S)
-        while True:
-            try:
-                first = await create_first_key(self._database, keep=lambda key: write_client_env(folder, url, key))
-                if first is None:
-                    write_client_env(folder, url, None)
-                    await self._warn_of_revoked_key()
-            except DATABASE_ERRORS as error:
-                if waiting.admit("database") is not None:
-                    why = str(error) or type(error).__name__
-                    log.warning("waiting for the database, client.env is not written yet", error=why)
-                await asyncio.sleep(_RETRY_S)
-            else:
-                self._client_env_written = True
-                return True
-
-    async def _warn_of_revoked_key(self) -> None:
-        key = stored_key(self._settings.data_dir)
-        async with self._database.connection() as connection:
-            valid = key is not None and await find_keys(connection, [hash_secret(key)])
-        if not valid:
-            log.warning("the key in client.env is not valid; for a new one run: gpuward key reset")
 
     async def _listen(self, runner: web.AppRunner) -> str:
         settings = self._settings

@@ -19,8 +19,8 @@ BACKLOG: Final = 1024
 _SWEEP_S: Final = 1.0
 _LOG_EVERY_S: Final = 60.0
 _LAST_ANSWER_S: Final = 2.0
-# aiohttp bounds a line and the number of lines. A read may bring up to 256 KiB, in part of the body.
-_HEAD_BYTES: Final = 320 * 1024
+_HEAD_BYTES: Final = 128 * 1024  # aiohttp bounds a line and the number of lines, which together are more
+_END_OF_HEAD: Final = b"\r\n\r\n"
 _TIMED_OUT: Final = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 _SATURATIONS: Final = ("bound", "body", "refused")
 
@@ -66,7 +66,7 @@ class Bounds:
         if gate is None:  # closed meanwhile, or not through a bounded site
             yield
             return
-        gate.answered, gate.head_bytes = True, 0
+        gate.answered = True
         self._connections.enter(gate.connection, State.BUSY, gate.now_s())
         try:
             yield
@@ -116,13 +116,17 @@ class Bounds:
             self._sweeping = asyncio.get_running_loop().call_later(_SWEEP_S, self._sweep)
         return yielding is not gate.connection
 
-    def received(self, gate: "_Gate", size: int) -> None:
+    def received(self, gate: "_Gate", data: bytes) -> None:
         """Bytes came: on an idle connection a new head begins."""
         if gate.connection.state is State.IDLE:
+            gate.head_bytes, gate.head_end = 0, b""
             self._connections.enter(gate.connection, State.HEAD, gate.now_s())
-        if gate.connection.state is State.HEAD:
-            gate.head_bytes += size
-            if gate.head_bytes > _HEAD_BYTES:
+        # A body may arrive before the handler of its complete head is called.
+        if gate.connection.state is State.HEAD and _END_OF_HEAD not in gate.head_end:
+            gate.head_bytes += len(data)
+            seen = gate.head_end + data
+            gate.head_end = _END_OF_HEAD if _END_OF_HEAD in seen else seen[-3:]
+            if gate.head_bytes > _HEAD_BYTES and gate.head_end != _END_OF_HEAD:
                 self._close(gate.connection, "head")
 
     def lost(self, gate: "_Gate") -> None:
@@ -170,6 +174,7 @@ class _Gate(asyncio.Protocol):
         self.now_s = loop.time
         self.answered = False
         self.head_bytes = 0
+        self.head_end = b""  # its last bytes
         self.connection = Connection("", loop.time())
         self._bounds = bounds
         self._loop = loop
@@ -192,7 +197,7 @@ class _Gate(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._passes:
-            self._bounds.received(self, len(data))
+            self._bounds.received(self, data)
             self.inner.data_received(data)
 
     def eof_received(self) -> bool | None:

@@ -167,8 +167,10 @@ async def test_every_change_wakes_with_its_commit(migrated: Database) -> None:
         await store.scale(migrated, "a", 3)
         await store.delete(migrated, "a")
         async with asyncio.timeout(10):
-            payloads = [await heard.get() for _ in range(5)]
-        assert payloads == [f"deployment {uid}"] * 5
+            payloads = [await heard.get() for _ in range(6)]
+        assert payloads[:4] == [f"deployment {uid}"] * 4
+        assert payloads[4].startswith(f"gone {uid}@"), "with the time of its tombstone"
+        assert payloads[5] == f"deployment {uid}"
         assert heard.empty()
     finally:
         await listening.close()

@@ -189,12 +189,13 @@ async def test_only_running_instances_of_live_deployments_serve(migrated: Databa
     await execute(migrated, "update instances set phase = 'unhealthy' where id = 'd-1'")
     await add_deployment(migrated, "idle")
     async with migrated.snapshot() as c:
-        names, endpoints = await read_endpoints(c)
-    assert names == {"d", "idle"}
+        serving, endpoints = await read_endpoints(c)
+    assert (serving.names, serving.stopped) == ({"d", "idle"}, {})
     assert [(one.model, one.instance, one.request_model) for one in endpoints] == [("d", "d-0", None)]
     await execute(migrated, "update deployments set deleted_at = now() where name = 'd'")
     async with migrated.snapshot() as c:
-        assert await read_endpoints(c) == ({"idle"}, [])
+        serving, endpoints = await read_endpoints(c)
+    assert (serving.names, endpoints) == ({"idle"}, [])
 
 
 async def test_an_endpoint_has_its_servers_model_name(migrated: Database) -> None:

@@ -66,6 +66,20 @@ async def test_completions_whole_and_streamed() -> None:
             assert (await answer.json())["choices"][0]["text"] == "The quick"
 
 
+@pytest.mark.parametrize("name", ["demo", "chat", "org/Other-7B:latest"])
+@pytest.mark.parametrize("path", ["chat/completions", "completions"])
+async def test_it_answers_with_the_name_that_was_asked_for(path: str, name: str) -> None:
+    """As the gateway does, which asks by the deployment's name; the engine was started with another."""
+    asked = {"model": name, "messages": [{"role": "user", "content": "x"}], "prompt": "x", "max_tokens": 2}
+    async with engine() as (_, client):
+        async with client.post(f"/v1/{path}", json=asked) as answer:
+            assert (await answer.json())["model"] == name
+        streamed = {**asked, "stream": True, "stream_options": {"include_usage": True}}
+        async with client.post(f"/v1/{path}", json=streamed) as answer:
+            events = [line.removeprefix("data: ") for line in (await answer.text()).split("\n\n") if line]
+    assert [json.loads(event)["model"] for event in events[:-1]] == [name] * 3
+
+
 @pytest.mark.parametrize(
     ("path", "body", "param"),
     [

@@ -36,7 +36,9 @@ async def upload(url: str, key: str, size: int, go: asyncio.Event, *, announced:
             aiohttp.ClientSession() as session,
             session.post(url + CHAT, data=slowly(size, go), headers=headers) as answer,
         ):
-            code = json.loads(await answer.read())["error"]["code"]
+            text = await answer.text()
+            assert text, (answer.status, dict(answer.headers))
+            code = json.loads(text)["error"]["code"]
             return answer.status, code, answer.headers.get("Retry-After", "")
     except aiohttp.ClientOSError:  # the client went on sending after it was refused
         return 0, "cut", ""

@@ -6,6 +6,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from http1 import site
 from http1.connections import Limits, State
 from http1.site import BoundedSite, Bounds
 
@@ -163,3 +164,13 @@ async def test_a_head_without_an_end_is_closed_before_its_deadline() -> None:
         await until(lambda: served.closed == ["head"])
         with contextlib.suppress(ConnectionResetError):
             await reader.read()
+
+
+async def test_a_large_body_that_follows_its_head_at_once_does_not_count_as_head() -> None:
+    async with Served(Limits(most=10, most_unknown_per_address=10, most_bodies_per_client=9)).run() as served:
+        gate = site._Gate(served.bounds, asyncio.Protocol(), asyncio.get_running_loop())
+        served.bounds.opened(gate)
+        for data in (b"GET / HTTP/1.1\r\nContent-Length: 999999\r", b"\n\r\n", b"x" * 400_000, b"x" * 400_000):
+            served.bounds.received(gate, data)
+        assert served.closed == []
+        served.bounds.lost(gate)
