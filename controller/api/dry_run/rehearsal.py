@@ -176,7 +176,12 @@ class Rehearsal:
                 else:
                     name = f"the successor of {create.replaces}"
                     born = create.born.timestamp() if create.born is not None else math.inf
-                    self._succeed(name, uid, effect.spec.priority, self._asks[uid], born, preempt=effect.spec.preempt)
+                    if effect.change == "replace":  # it is one of the new revision's instances, which the plan tells
+                        self._plan(effect, name, queued_at=born)
+                    else:
+                        self._succeed(
+                            name, uid, effect.spec.priority, self._asks[uid], born, preempt=effect.spec.preempt
+                        )
                 rollout.add(name, create)
             changed |= bool(step.removed or step.stopping or step.creates)
         for victim in self._marked:
