@@ -37,6 +37,7 @@ from agent.sampling.pid_owners import PidOwners
 from agent.sampling.request_counts import RequestCounter
 from agent.sampling.sampler import Sampler
 from agent.settings import AgentSettings, host_label
+from http1.client import BoundedConnector
 from schemas.printing import escape_log_event
 from schemas.wire import SPOKEN, HostFacts, Protocols
 
@@ -154,7 +155,7 @@ class _Agent:
                 name=name,
                 boot_id=boot_id,
                 proxy_port=proxy.port,
-                http=await stack.enter_async_context(aiohttp.ClientSession()),
+                http=await stack.enter_async_context(aiohttp.ClientSession(connector=BoundedConnector())),
                 journal=journal,
                 send_queue=send_queue,
                 supervisor=supervisor,
@@ -214,7 +215,7 @@ class _Agent:
 def _probe_session() -> aiohttp.ClientSession:
     """For probes and scrapes, apart from proxied requests: each opens a connection of its own."""
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0, force_close=True),
+        connector=BoundedConnector(limit=0, force_close=True),
         auto_decompress=False,
         cookie_jar=aiohttp.DummyCookieJar(),
         trust_env=False,

@@ -14,7 +14,8 @@ from aiohttp import web
 from multidict import CIMultiDict
 from yarl import URL
 
-from schemas.wire import HOP_BY_HOP, PROXY_OUTCOME_HEADER, PROXY_REFUSAL_HEADER, end_to_end
+from http1.client import BoundedConnector
+from schemas.wire import HOP_BY_HOP, PROXY_OUTCOME_HEADER, PROXY_REFUSAL_HEADER, end_to_end, is_final
 
 # Secrets and cookies of the hops before; "expect" is answered when the body is read.
 _NOT_FORWARDED: Final = HOP_BY_HOP | {"host", "authorization", "x-api-key", "api-key", "cookie", "expect"}
@@ -45,7 +46,7 @@ async def _send_once(request: aiohttp.ClientRequest, send: aiohttp.ClientHandler
 def proxy_session() -> aiohttp.ClientSession:
     """For proxied requests alone: unlimited connections, nothing repeated or decoded, no proxy from the environment."""
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEPT_S),
+        connector=BoundedConnector(limit=0, keepalive_timeout=KEPT_S),
         middlewares=(_send_once,),
         auto_decompress=False,
         cookie_jar=aiohttp.DummyCookieJar(),
@@ -66,9 +67,12 @@ async def exchange(session: aiohttp.ClientSession, request: web.Request, url: UR
             allow_redirects=False,
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_LIMIT_S, sock_read=_READ_LIMIT_S),
         ) as upstream:
+            if not is_final(upstream.status):
+                upstream.close()  # nothing else may be sent on this connection
+                raise _BrokeOffError(f"status {upstream.status}")
+            # Its reason phrase says nothing, and may hold what cannot be passed on.
             response = web.StreamResponse(
                 status=upstream.status,
-                reason=upstream.reason,
                 headers=CIMultiDict(end_to_end(upstream.headers.items(), HOP_BY_HOP)),
             )
             await response.prepare(request)

@@ -2,7 +2,8 @@
 
 A connection is `known` once one of its requests carried a valid key or credential. At a bound the unknown connection
 that has stayed longest in its state gives way: with an incomplete head, or whatever else a stranger can do. Then go
-known ones between two requests. Requests with a key never take all connections: some remain for new heads and agents.
+known ones between two requests; they go first while the unknown ones are fewer than the reserve. Requests with a key
+never take all connections: some remain for new heads and agents.
 """
 
 from dataclasses import dataclass
@@ -116,7 +117,10 @@ class Connections:
         if connection.counted and len(mine) >= self._limits.most_unknown_per_address:
             yielding = next(iter(mine))
         elif len(self) >= self._limits.most:
-            groups = (self._unknown, self._groups[True, State.IDLE], self._groups[True, State.HEAD], [connection])
+            between = (self._groups[True, State.IDLE], self._groups[True, State.HEAD])
+            # The reserve is for new heads: they do not push one another out while others only wait for a request.
+            few = len(self._unknown) < self._limits.reserved
+            groups = (*between, self._unknown, [connection]) if few else (self._unknown, *between, [connection])
             yielding = next(found for group in groups for found in group)
         if yielding is not connection:
             if yielding is not None:

@@ -7,6 +7,8 @@ from typing import Final
 import aiohttp
 from aiohttp import web
 
+from http1.client import BoundedConnector
+
 _CONNECT_S: Final = 5.0
 _KEPT_S: Final = 15.0  # idle connections; agents end them later
 # A host that is gone acknowledges nothing, and its connections end after a minute. While an engine is merely slow, the
@@ -25,9 +27,7 @@ async def agent_proxies_context(app: web.Application) -> AsyncIterator[None]:
     """Opens the session with the app and closes it with the app. It keeps no cookies and decompresses nothing."""
     async with aiohttp.ClientSession(
         # No limit: a request that waits for a free connection would hang in a queue that nothing shows.
-        connector=aiohttp.TCPConnector(
-            limit=0, limit_per_host=0, keepalive_timeout=_KEPT_S, socket_factory=agent_socket
-        ),
+        connector=BoundedConnector(limit=0, limit_per_host=0, keepalive_timeout=_KEPT_S, socket_factory=agent_socket),
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S),
         cookie_jar=aiohttp.DummyCookieJar(),
         auto_decompress=False,

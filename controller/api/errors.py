@@ -1,5 +1,6 @@
 """Turns errors into responses: every error is `{"error": {"code", "message", "details"}}`."""
 
+import json
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Final
@@ -171,8 +172,15 @@ def error_response(error: ApiError, path: str) -> web.Response:
     if error.status in _WAITING_HELPS and error.code not in _WAITING_IS_IN_VAIN:
         headers.setdefault("Retry-After", _RETRY_AFTER_S)
     return web.Response(
-        status=error.status, body=orjson.dumps(_form(error, path)), content_type="application/json", headers=headers
+        status=error.status, body=_json(_form(error, path)), content_type="application/json", headers=headers
     )
+
+
+def _json(form: dict[str, Any]) -> bytes:
+    try:
+        return orjson.dumps(form)
+    except orjson.JSONEncodeError:  # a header that is not UTF-8 is quoted in a message: escape what cannot be encoded
+        return json.dumps(form, default=str).encode()
 
 
 def _form(error: ApiError, path: str) -> dict[str, Any]:

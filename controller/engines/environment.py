@@ -57,7 +57,8 @@ NAMES: Final[Mapping[str, str]] = {
     ),
     **dict.fromkeys(
         ("PATH", "SHELL", "CC", "CXX", "CUDACXX", "CUDAHOSTCXX", "CUDA_PATH", "EDITOR", "PAGER", "BROWSER",
-         "TORCHINDUCTOR_COMPILE_THREADS_CMD", "DG_JIT_NVCC_COMPILER", "SSH_ASKPASS"),
+         "TORCHINDUCTOR_COMPILE_THREADS_CMD", "DG_JIT_NVCC_COMPILER", "SSH_ASKPASS",
+         "CPATH", "GCC_EXEC_PREFIX", "CCACHE_PREFIX", "CMAKE_ARGS"),
         _PROGRAMS,
     ),
     **dict.fromkeys(
@@ -80,9 +81,12 @@ NAMES: Final[Mapping[str, str]] = {
     ),
 }  # fmt: skip
 SUFFIXES: Final[Mapping[str, str]] = dict.fromkeys(
-    ("_PATH", "_DIR", "_DIRECTORY", "_ROOT", "_HOME", "_FILE", "_FOLDER", "_CONFIG_FILE", "_LIBRARY", "_LIB"),
+    ("_PATH", "_DIR", "_DIRECTORY", "_ROOT", "_HOME", "_FILE", "_FOLDER", "_CONFIG_FILE", "_LIBRARY", "_LIB",
+     "_FILENAMES", "_FILES", "_LOGDEST_DBG", "_LOGS_OUT", "_TRACE"),
     _FILES,
-)
+) | dict.fromkeys(("_PLUGIN", "_PLUGINS"), _LIBRARIES) | dict.fromkeys(
+    ("FLAGS", "NVCC", "_COMPILER", "_LAUNCHER", "_CMD", "_COMMAND"), _PROGRAMS
+)  # fmt: skip
 
 
 def reserved(name: str) -> str | None:

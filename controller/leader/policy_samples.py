@@ -40,6 +40,7 @@ class Telemetry:
             dict
         )  # by GPU: its holds with their deployments
         self._loaded: dict[Hold, float] = {}  # seconds of history that were read
+        self._newest: dict[str, float] = {}  # by GPU: its newest sample at the last `trim`
 
     @property
     def samples(self) -> int:
@@ -105,15 +106,24 @@ class Telemetry:
                 continue
             series.put(sample.at, sample.period_s, sample.mean, sample.max, sample.read_s)
             self._put_processes(sample)
-            watchers = self._watchers[sample.device]
-            keep_s = max(self._holds[uid][hold] for hold, uid in watchers.items())
-            series.trim(sample.at - keep_s)
-            for hold, uid in watchers.items():
-                self._own[hold].trim(sample.at - keep_s)
-                for ranks in self._requests[hold[:2]].values():
-                    ranks.trim(sample.at - keep_s)
-                concerned.add((uid, hold[0]))
+            concerned |= {(uid, hold[0]) for hold, uid in self._watchers[sample.device].items()}
         return concerned
+
+    def trim(self) -> None:
+        """Drops samples that no window needs. What arrived since the last call stays: it may not be judged yet.
+
+        A backlog may be far longer than a window, and use in it ends what "below since" says.
+        """
+        newest, self._newest = self._newest, {g: float(s.at[-1]) for g, s in self._gpus.items() if len(s)}
+        for gpu, at in newest.items():
+            watchers = self._watchers.get(gpu, {})
+            before = at - max((self._holds[uid][hold] for hold, uid in watchers.items()), default=0.0)
+            if watchers:
+                self._gpus[gpu].trim(before)
+            for hold in watchers:
+                self._own[hold].trim(before)
+                for ranks in self._requests[hold[:2]].values():
+                    ranks.trim(before)
 
     def _put_processes(self, sample: Sample) -> None:
         for process in sample.processes:

@@ -28,6 +28,7 @@ log = structlog.get_logger(__name__)
 
 _MAX_LEAPS: Final = 100
 _POLL_S: Final = 0.5
+_TRIM_S: Final = 60.0  # far longer than a step waits for its turn
 _SILENT_S: Final = 30.0  # an instance without new samples is judged this often: its coverage shrinks
 _MAX_PAST: Final = 50_000  # past samples read in one step, about: parsing them blocks the event loop
 
@@ -77,6 +78,7 @@ class PolicyWatch:
         self._concerned: set[Watched] = set()  # instances with new samples since the last look
         self._known: dict[str, _Known] = {}
         self._judged_at: dict[Watched, float] = {}
+        self._trimmed_at = monotonic()
 
     async def run(self, clock: Clock, wake: Callable[[str], None]) -> None:
         """Looks at new samples twice a second until cancelled, and wakes the deployments that need a step."""
@@ -90,6 +92,9 @@ class PolicyWatch:
 
     async def look(self) -> set[str]:
         """Takes in new samples; returns the deployments that need a step because of them, or of silence."""
+        if self._monotonic() - self._trimmed_at >= _TRIM_S:
+            self._trimmed_at = self._monotonic()
+            self._telemetry.trim()
         async with self.reading() as connection:
             before = self._monotonic()
             now = await read_clock(connection)

@@ -22,6 +22,7 @@ from controller.runtime.lease import check_term
 from controller.runtime.outcome import StaleError
 from controller.store.core.database import Database
 from controller.store.policies.webhooks import Delivery, read_due, record_delivered, record_failed
+from http1.client import BoundedConnector
 
 log = structlog.get_logger(__name__)
 
@@ -78,7 +79,7 @@ class Webhooks:
 
     async def run(self) -> None:
         """Runs until cancelled; a message that failed is sent again by a later attempt."""
-        async with aiohttp.ClientSession() as http, asyncio.TaskGroup() as group:
+        async with aiohttp.ClientSession(connector=BoundedConnector()) as http, asyncio.TaskGroup() as group:
             while True:
                 try:
                     async with self._database.connection() as connection:

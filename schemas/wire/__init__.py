@@ -33,6 +33,7 @@ from schemas.wire.proxy import (
     PROXY_OUTCOME_HEADER,
     PROXY_REFUSAL_HEADER,
     end_to_end,
+    is_final,
 )
 from schemas.wire.reports import ExitReason, ProcessReport, ProcessState, ReportAck
 from schemas.wire.samples import SAMPLE_S, GpuSample, ProcessSample, Readings, SamplePeriod, Samples, SamplesAck
@@ -92,6 +93,7 @@ __all__ = [
     "controller_message",
     "encode",
     "end_to_end",
+    "is_final",
     "no_common_protocol",
     "offered_protocols",
 ]

@@ -16,6 +16,11 @@ HOP_BY_HOP: Final = frozenset({
 })  # fmt: skip
 
 
+def is_final(status: int) -> bool:
+    """Whether a status ends an exchange of HTTP: an interim one, or a switch of protocols, was never asked for."""
+    return 200 <= status <= 599  # noqa: PLR2004 - the range of RFC 9110, 15
+
+
 def end_to_end(headers: Iterable[tuple[str, str]], dropped: frozenset[str]) -> list[tuple[str, str]]:
     """The headers that go on to the next hop: without these (in lower case), ours, and those that Connection names."""
     given = [(name, name.lower(), value) for name, value in headers]

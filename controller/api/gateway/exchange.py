@@ -26,6 +26,7 @@ from schemas.wire import (
     PROXY_OUTCOME_HEADER,
     PROXY_REFUSAL_HEADER,
     end_to_end,
+    is_final,
 )
 
 log = structlog.get_logger(__name__)
@@ -91,6 +92,9 @@ async def exchange(
                 return Failure(happening, "the engine answered 503", await _hold(answer))
             if happening is not None:
                 return Failure(happening, _mark(answer))
+            if not is_final(answer.status):
+                answer.close()
+                return Failure(Happening.BROKE_OFF, f"status {answer.status}")
             answered()
             # The headers wait for the first piece: until then, an end of the engine is still an error with a status.
             piece = await answer.content.readany()
@@ -173,7 +177,7 @@ class _Relay:
             else None
         )
         headers = _returned(answer.headers)
-        self.response = web.StreamResponse(status=answer.status, reason=answer.reason, headers=headers)
+        self.response = web.StreamResponse(status=answer.status, headers=headers)
         self.begun = False
 
     async def pass_on(self, piece: bytes) -> None:

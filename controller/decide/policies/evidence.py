@@ -1,5 +1,6 @@
 """The evidence of a verdict, as events, webhooks and `describe` show it. Pure. Plain JSON values."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -66,7 +67,7 @@ def _of_gpu(policy: UtilizationPolicy, gpu: GpuUse, now: float) -> dict[str, Any
     return found | {
         "window_from": time_text(window.start),
         "window_until": time_text(window.end),
-        "highest": round(float(window.high.max()), 1) if len(window.high) else None,
+        "highest": _shown(float(window.high.max())) if len(window.high) else None,
         "mean": round(float(window.mean.mean()), 1) if len(window.mean) else None,
         "samples": len(window.at),
         "coverage": round(min(window.covered_s / policy.time_window, 1.0), 3),
@@ -74,6 +75,11 @@ def _of_gpu(policy: UtilizationPolicy, gpu: GpuUse, now: float) -> dict[str, Any
         "gaps": [[time_text(begin), time_text(end)] for begin, end in window.gaps()[-_MAX_GAPS:]],
         "series": _drawn(window.since, window.at, window.high, window.start, window.end, slots),
     }
+
+
+def _shown(percent: float) -> float:
+    """Cut to a tenth, not rounded: what is below the minimum must not look like it."""
+    return math.floor(10 * percent + 1e-3) / 10
 
 
 def time_text(at: float) -> str:
@@ -89,5 +95,5 @@ def _drawn(since: Any, at: Any, high: Any, start: float, end: float, slots: int)
     drawn: list[float | None] = [None] * slots
     for a, b, value in zip(first, last, high, strict=True):
         for n in range(a, b):
-            drawn[n] = max(round(float(value), 1), drawn[n] or 0.0)
+            drawn[n] = max(_shown(float(value)), drawn[n] or 0.0)
     return drawn

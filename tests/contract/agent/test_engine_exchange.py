@@ -15,11 +15,16 @@ from support.standins.controller import SECRET, ControllerDouble, start_order
 
 AUTH = {"Authorization": f"Bearer {SECRET}"}
 # Answers with its client's port and with the requests so far; dies, hangs up or stops to listen when asked to.
-ENGINE = """
+ENGINE = r"""
 import asyncio, gzip, sys
 from aiohttp import web
 
 seen = 0
+RAW = {
+    "reason": b"HTTP/1.1 200 \x1b[31m\xff\r\n",
+    "switch": b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n",
+    "beyond": b"HTTP/1.1 999 x\r\n",
+}
 
 async def handle(request):
     global seen
@@ -47,6 +52,13 @@ async def handle(request):
             await asyncio.sleep(600)
         finally:
             print("cancelled", flush=True)
+    if what in RAW:
+        request.transport.write(RAW[what] + b"Content-Length: 2\r\n\r\n{}")
+        request.transport.close()
+    if what == "interim":
+        while True:
+            request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n" * 2000)
+            await asyncio.sleep(0)
     if what == "busy":
         return web.Response(status=503, text="full")
     if what == "echo":
@@ -174,3 +186,17 @@ async def test_a_client_that_leaves_before_the_answer_ends_the_engines_request(
     while "cancelled" not in await text(client, logs):
         assert time.monotonic() - began < 10
         await asyncio.sleep(0.05)
+
+
+async def test_a_reason_phrase_that_cannot_be_passed_on_is_dropped(base: str, client: aiohttp.ClientSession) -> None:
+    async with client.get(f"{base}/reason") as answer:
+        assert (answer.status, answer.reason, await answer.text()) == (200, "OK", "{}")
+
+
+@pytest.mark.parametrize("what", ["switch", "beyond", "interim"])
+async def test_an_answer_that_never_becomes_final_ends_its_request_alone(
+    what: str, base: str, client: aiohttp.ClientSession
+) -> None:
+    async with asyncio.timeout(10), client.post(f"{base}/{what}", data=b"x") as answer:
+        assert (answer.status, answer.headers.get(PROXY_OUTCOME_HEADER)) == (502, "engine_died")
+    assert await text(client, f"{base}/count"), "agent and engine go on"

@@ -29,6 +29,10 @@ async def drop(request: web.Request) -> web.StreamResponse:
     return web.Response()
 
 
+async def switch_protocols(_: web.Request) -> web.StreamResponse:
+    return web.Response(status=101)
+
+
 async def headers_then_drop(request: web.Request) -> web.StreamResponse:
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
     await response.prepare(request)
@@ -49,6 +53,7 @@ async def post(floor: Floor, **options: Any) -> tuple[int, dict[str, str], Any]:
         (timed_out, 504, "timed_out"),
         (older_agents_mark, 502, "engine_died"),
         (drop, 502, "engine_died"),
+        (switch_protocols, 502, "engine_died"),
         (headers_then_drop, 502, "engine_died"),
     ],
 )

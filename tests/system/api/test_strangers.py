@@ -12,7 +12,9 @@ HEAD = "{line}\r\nHost: x\r\nConnection: close\r\n{more}\r\n"
 KEY = "Authorization: Bearer {key}\r\n"
 CHUNKED = KEY + "Transfer-Encoding: chunked\r\n\r\nzz\r\nhello\r\n0\r\n"
 UPGRADE = "Connection: Upgrade\r\nUpgrade: websocket\r\nAuthorization: Bearer \xff\r\nSec-WebSocket-Version: 12\r\n"
+NO_CHARSET = KEY + "Content-Type: application/json; charset=\xff\r\nContent-Length: 0\r\n"
 CASES = {
+    "a charset beyond ASCII": ("POST /v1/chat/completions HTTP/1.1", NO_CHARSET, "400"),
     "a key beyond ASCII": ("GET /api/v1/workers HTTP/1.1", "Authorization: Bearer gpw_\xff\xfe\r\n", "401"),
     "a key of NULs": ("GET /api/v1/workers HTTP/1.1", "Authorization: Bearer gpw_\x00\r\n", "400"),
     "a header without a colon": ("GET /healthz HTTP/1.1", "no colon\r\n", "400"),

@@ -182,3 +182,13 @@ def test_usual_limits_leave_room_for_heads_and_agents_and_bound_what_one_strange
     few, many = limits_for(416), limits_for(500_000)
     assert (few.most, few.most_unknown_per_address, few.most_bodies_per_client, few.reserved) == (416, 208, 83, 52)
     assert (many.most, many.most_unknown_per_address) == (65_536, 512)
+
+
+def test_idle_connections_of_a_key_leave_room_for_several_new_heads() -> None:
+    connections = Connections(limits(16, 8, reserved=4))
+    idle = [opened(connections, f"10.0.0.{n}", n) for n in range(16)]
+    for connection in idle:
+        serve(connections, connection, 20)
+        connections.enter(connection, State.IDLE, 20)
+    heads = [Connection(f"10.0.1.{n}", 21) for n in range(5)]
+    assert [connections.admit(head) for head in heads] == [*idle[:4], heads[0]]

@@ -392,3 +392,11 @@ def test_a_mean_over_a_day_costs_no_more_than_each_gpu_by_itself() -> None:
             assert judge(rule, instance, NOW + look * 10).verdict == "idle"
             spent[mode] = min(spent[mode], time.perf_counter() - began)
     assert spent["mean"] <= 2 * spent["all"], spent
+
+
+@pytest.mark.parametrize(("value", "shown"), [(9.97, 9.9), (9.0, 9.0), (9.3, 9.3), (0.1, 0.1)])
+def test_evidence_of_idleness_shows_no_figure_at_the_minimum(value: float, shown: float) -> None:
+    rule, instance = policy(minimum=10), use(gpu("a", steady(value)))
+    assert judge(rule, instance, NOW).verdict == "idle"
+    (found,) = evidence_of(EffectivePolicy("p", None, 1, rule), {"i": instance}, NOW)["gpus"]
+    assert found["highest"] == max(found["series"]) == shown

@@ -1,0 +1,38 @@
+"""Connections to servers that send heads without an end."""
+
+import asyncio
+
+import aiohttp
+import pytest
+
+from http1.client import MOST_HEADS, BoundedConnector
+
+INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"
+FINAL = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+
+
+async def ask(heads: int, requests: int = 1) -> list[str]:
+    """The answers of a server that sends so many interim heads before each."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while await reader.readuntil(b"\r\n\r\n"):
+            writer.write(INTERIM * heads + FINAL)
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with asyncio.timeout(10), server, aiohttp.ClientSession(connector=BoundedConnector()) as session:
+        answers = []
+        for _ in range(requests):
+            async with session.get(f"http://127.0.0.1:{port}/") as answer:
+                answers.append(await answer.text())
+        return answers
+
+
+async def test_a_few_interim_heads_are_read_past_at_each_request() -> None:
+    assert await ask(MOST_HEADS - 1, requests=3) == ["ok"] * 3
+
+
+@pytest.mark.parametrize("heads", [MOST_HEADS, 100_000])
+async def test_too_many_heads_end_the_connection(heads: int) -> None:
+    with pytest.raises(aiohttp.ServerDisconnectedError):
+        await ask(heads)
