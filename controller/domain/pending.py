@@ -1,5 +1,6 @@
 """A pending instance: as it is stored, and as admission sees it."""
 
+import math
 from dataclasses import dataclass, replace
 
 from controller.domain.placement import Ask
@@ -17,6 +18,7 @@ class PendingInstance:
         preempting: its preemption victims have not ended yet.
         relocation_target: the ask for the one place that relocations free for it.
         reserved_s: seconds since capacity was first reserved for it that only servers hold; None: never.
+        queued_at: seconds since the epoch, from which its age in the queue counts; infinite: not created yet.
     """
 
     ask: Ask
@@ -26,6 +28,7 @@ class PendingInstance:
     preempting: bool = False
     relocation_target: Ask | None = None
     reserved_s: float | None = None
+    queued_at: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,7 @@ class PendingRow:
     destination: Destination | None = None  # of a relocation's replacement, which goes there and nowhere else
     relocation_target: Destination | None = None  # that relocations free for it
     reserved_s: float | None = None  # since capacity that servers hold was first reserved for it
+    queued_at: float = math.inf
 
     def ask_by(self, ask: Ask) -> Ask:
         """Its own ask, from the ask that all instances of its revision share."""
@@ -67,8 +71,9 @@ class PendingRow:
         own = self.ask_by(ask)
         relocation_target = _bound_for(own, self.relocation_target) if self.relocation_target is not None else None
         return PendingInstance(
-            own, self.priority, self.preempt, self.waited_s, self.preempting, relocation_target, self.reserved_s
-        )
+            own, self.priority, self.preempt, self.waited_s, self.preempting, relocation_target, self.reserved_s,
+            self.queued_at,
+        )  # fmt: skip
 
 
 def new_instance(id_: str, deployment_uid: str, deployment: str, revision: int) -> PendingRow:

@@ -1,11 +1,10 @@
 """The inventory as the ledger has it: read whole once, then only what changed."""
 
-from collections.abc import Collection
 from typing import Any
 
 from controller.domain.holdings import Holdings
 from controller.scheduling.inventory.capacity import Inventory
-from controller.store.placement.inventory import FROM_THE_START, read_changes, read_devices_without
+from controller.store.placement.inventory import FROM_THE_START, read_changes
 
 
 class InventoryCache:
@@ -32,17 +31,8 @@ class InventoryCache:
         self._horizon = changes.horizon
 
 
-async def read_inventory(connection: Any, *, without: Collection[str] = ()) -> InventoryCache:
-    """A fresh inventory of this moment, for a dry run.
-
-    Args:
-        connection: in one REPEATABLE READ transaction.
-        without: uids of deployments whose claims are left out, as if their instances had ended.
-    """
+async def read_inventory(connection: Any) -> InventoryCache:
+    """A fresh inventory of this moment, for a dry run. The connection must be in one REPEATABLE READ transaction."""
     cache = InventoryCache()
     await cache.refresh(connection)
-    if without:
-        devices, instances = await read_devices_without(connection, without)
-        cache.inventory.upsert_devices(devices)
-        cache.inventory.remove_load(instances)
     return cache

@@ -22,6 +22,7 @@ class PlanItem(View):
     layout: LayoutView | None = None
     need: NeedView | None = None
     preempts: list[str] = []  # instances that would be preempted, so that it fits once they have ended
+    reason: str | None = None  # the reason code of an instance that stays pending
     explain: Explain | None = None
 
 

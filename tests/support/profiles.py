@@ -41,3 +41,15 @@ def reader_settings() -> settings:
         ValueError: as `machine_settings`.
     """
     return settings(machine_settings(), max_examples=_INPUTS[PROFILE])
+
+
+_PLANS = {"short": 30, "nightly": 2_000, "shrink": 2_000}
+
+
+def plan_settings() -> settings:
+    """The profile's settings for plan and apply; each example takes a quarter of a second.
+
+    Raises:
+        ValueError: as `machine_settings`.
+    """
+    return settings(machine_settings(), max_examples=_PLANS[PROFILE])

@@ -9,7 +9,8 @@ from aiohttp import web
 
 from controller.api.body import read_model
 from controller.api.context import CONTEXT
-from controller.api.dry_run.effects import ManifestEffect, asks_of
+from controller.api.dry_run.changes import ManifestEffect
+from controller.api.dry_run.effects import asks_of
 from controller.api.dry_run.manifests import ANALYSES_AT_ONCE, effects_of, validate_all
 from controller.api.responses import json_response
 from controller.api.route import Access, Route

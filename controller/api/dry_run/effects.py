@@ -1,95 +1,73 @@
-"""Places the instances that manifests would create, in memory and with the scheduler's own code. No I/O."""
+"""Tells what becomes of the instances that manifests would create. No I/O."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
-from controller.api.dry_run.queue import Queue
+from controller.api.dry_run.changes import ManifestEffect, instance_name
+from controller.api.dry_run.rehearsal import Present, Rehearsal, Rehearsed
 from controller.domain.holdings import Holder, Holders
 from controller.domain.need_view import need_view
-from controller.domain.pending import PendingInstance
-from controller.domain.placement import Ask, Need, Placed, Unplaced
+from controller.domain.placement import Ask, Unplaced
 from controller.engines.registry import engine_for
-from controller.scheduling.admission.admit import DEFAULT_RESERVE, AdmissionDecision, ReserveTimes, admit
-from controller.scheduling.estimate import asks_for
+from controller.scheduling.admission.admit import DEFAULT_RESERVE, ReserveTimes
 from controller.scheduling.explain.advice import AdviceRequest, advise
+from controller.scheduling.explain.unplaced import headline
 from controller.scheduling.inventory.capacity import Inventory
 from schemas.api.explain import Explain
 from schemas.api.needs import LayoutView
 from schemas.api.plan import PlanItem
-from schemas.manifest.deployment import DeploymentSpec
 from schemas.placement_reasons import Reason
 
 MAX_INSTANCES: Final = 10_000
 _MAX_ADVISED: Final = 5  # deployments; each takes about ten placements, and naming blocking instances many more
 NO_HOLDERS: Final = Holders()
-EMPTY_QUEUE: Final = Queue()
-PlanChange = Literal["create", "replace", "update", "unchanged"]
-
-
-@dataclass(frozen=True, slots=True)
-class ManifestEffect:
-    """The effect of one manifest: the change of its deployment, and how many instances have to be placed."""
-
-    name: str
-    uid: str
-    spec: DeploymentSpec
-    change: PlanChange
-    to_place: int
-    need: Need | str  # a text: why the need is unknown
+_ROLLOUT_WAITS: Final = "the rollout waits for an instance before it that does not fit; the old one goes on running"
 
 
 def plan_items(
-    inventory: Inventory,
+    present: Present,
     effects: Sequence[ManifestEffect],
-    holders: Holders = NO_HOLDERS,
-    queue: Queue = EMPTY_QUEUE,
     *,
     reserve: ReserveTimes = DEFAULT_RESERVE,
     name_blockers: bool = True,
 ) -> list[PlanItem]:
-    """Places all instances together, higher priority first and behind pending ones. Keeps the manifests' order.
+    """Plays the apply of all manifests, and tells what becomes of each instance. Keeps the manifests' order.
 
     The first deployments that do not fit get advice on what would make them fit.
 
     Args:
-        inventory: the present inventory; placing consumes it.
+        present: what runs and what is pending; playing consumes its inventory.
         effects: of the manifests.
-        holders: claim holders, which the new instances may preempt.
-        queue: instances that are pending already; at equal priority they are older.
         reserve: when and how long capacity is reserved for a pending instance.
         name_blockers: whether the first advice names the instances whose end would help.
     """
-    newest = [PendingInstance(ask, one.spec.priority, one.spec.preempt) for one in effects for ask in asks_of(one)]
-    pending_instances = sorted([*queue.waiting, *newest], key=lambda pending: -pending.priority)
-    answers = admit(inventory, pending_instances, holders, reserve=reserve, reserved=queue.reserved)
-    decided = {one.decision.instance: one for one in answers}
+    inventory = present.inventory
+    rehearsal = Rehearsal(present, effects, reserve)
+    rehearsal.run()
     names = {worker.id: worker.name for worker in inventory.workers.facts}
     items: list[PlanItem] = []
     advised = 0
     for one in effects:
         advice: list[str] | None = None
+        planned = rehearsal.planned[one.uid]
         for index in range(one.to_place):
-            answer = decided.get(_instance(one, index))
-            if answer is not None and isinstance(answer.decision, Unplaced) and not answer.victims and advice is None:
-                staying = holders.staying if name_blockers and not advised else ()
-                advice = _advice(inventory, one, answer.decision, staying) if advised < _MAX_ADVISED else []
+            entry = planned[index] if index < len(planned) else None
+            decision = entry.answer.decision if entry is not None and entry.answer is not None else None
+            if entry is not None and isinstance(decision, Unplaced) and not entry.victims and advice is None:
+                staying = tuple(rehearsal.staying.values()) if name_blockers and not advised else ()
+                advice = _advice(inventory, one, decision, staying) if advised < _MAX_ADVISED else []
                 advised += 1
-            items.append(_item(one, index, answer, inventory, names, advice or []))
+            items.append(_item(one, index, entry, inventory, names, advice or []))
     return items
-
-
-def _instance(effect: ManifestEffect, index: int) -> str:
-    return f"{effect.name}#{index}"
 
 
 def asks_of(effect: ManifestEffect) -> list[Ask]:
     """The asks of its instances; none while the need is unknown."""
     if isinstance(effect.need, str):
         return []
-    engine = engine_for(effect.spec)
-    ask = asks_for(effect.spec, effect.need, engine, instance="", deployment_uid=effect.uid)
-    return [ask.for_instance(_instance(effect, n)) for n in range(effect.to_place)]
+    ask = effect.ask()
+    assert ask is not None  # noqa: S101 - the need is known
+    return [ask.for_instance(instance_name(effect, n)) for n in range(effect.to_place)]
 
 
 def _advice(inventory: Inventory, effect: ManifestEffect, decision: Unplaced, holders: Sequence[Holder]) -> list[str]:
@@ -102,25 +80,32 @@ def _advice(inventory: Inventory, effect: ManifestEffect, decision: Unplaced, ho
 def _item(
     effect: ManifestEffect,
     index: int,
-    answer: AdmissionDecision | None,
+    entry: Rehearsed | None,
     inventory: Inventory,
     names: Mapping[str, str],
     advice: list[str],
 ) -> PlanItem:
-    if answer is None or isinstance(effect.need, str):
+    if isinstance(effect.need, str):
         explain = Explain(workers=0, rejected={}, message=f"{Reason.METADATA_UNKNOWN}: {effect.need}")
+        reason = str(Reason.METADATA_UNKNOWN)
+        return PlanItem(deployment=effect.name, instance=index, fits=False, reason=reason, explain=explain)
+    if entry is None or entry.answer is None:
+        explain = Explain(workers=0, rejected={}, message=_ROLLOUT_WAITS)
         return PlanItem(deployment=effect.name, instance=index, fits=False, explain=explain)
-    decision = answer.after_victims or answer.decision
-    preempts = [one.instance for one in answer.victims]
+    answer = entry.waited or entry.answer
+    preempts = [one.instance for one in entry.victims]
     why: Explain | None = None
     if isinstance(answer.decision, Unplaced):
         why = answer.decision.explain.model_copy(update={"advice": [] if preempts else advice})
-    if not isinstance(decision, Placed):
+    decision = entry.placed or answer.after_victims
+    if decision is None:
+        unplaced = answer.decision
         return PlanItem(
             deployment=effect.name,
             instance=index,
             fits=False,
             need=need_view(effect.need, effect.spec.resources),
+            reason=str(unplaced.reason or headline(unplaced.explain)) if isinstance(unplaced, Unplaced) else None,
             explain=why,
         )
     gpus = [claim for claim in decision.claims if inventory.gpu_row(claim.device) is not None]

@@ -7,7 +7,8 @@ from typing import Final
 from aiohttp import web
 
 from controller.api.context import ApiContext
-from controller.api.dry_run.effects import MAX_INSTANCES, ManifestEffect, PlanChange
+from controller.api.dry_run.changes import ManifestEffect, PlanChange
+from controller.api.dry_run.effects import MAX_INSTANCES
 from controller.api.errors import as_api_error, invalid
 from controller.domain.placement import Need
 from controller.engines.base import SpecError

@@ -10,8 +10,9 @@ from controller.api.context import CONTEXT
 from controller.api.dry_run.effects import NO_HOLDERS, plan_items
 from controller.api.dry_run.manifests import ANALYSES_AT_ONCE, effects_of, validate_all
 from controller.api.dry_run.policy_effects import policy_effects
-from controller.api.dry_run.queue import read_queue
-from controller.api.dry_run.scale_downs import after, read_in_place_changes
+from controller.api.dry_run.queue import read_queue, read_successors
+from controller.api.dry_run.rehearsal import Present
+from controller.api.dry_run.rollouts import read_deployments
 from controller.api.errors import invalid
 from controller.api.placement_names import warnings_of
 from controller.api.responses import json_response
@@ -47,17 +48,16 @@ async def post(request: web.Request) -> web.Response:
     replaced = [effect.uid for effect in effects if effect.change == "replace"]
     name_blockers = len(effects) <= MAX_WITH_BLOCKERS
     async with context.database.snapshot() as connection:
-        # Instances that are replaced or scaled down stop first, so what they hold counts as free.
-        seen = await read_inventory(connection, without=replaced)
-        queue = await read_queue(connection, without=[effect.uid for effect in effects])
-        needed = name_blockers or any(effect.spec.preempt for effect in effects)
+        seen = await read_inventory(connection)
+        queue = await read_queue(connection, without=replaced)
+        facts = await read_deployments(connection, effects)
+        preempts = any(effect.spec.preempt for effect in effects) or any(one.preempt for one in queue.waiting)
+        needed = name_blockers or preempts or bool(facts)
         needed |= any(may_reserve(one, context.reserve.after_s) for one in queue.waiting)
-        holders = await read_holders(connection, seen.holdings, without=replaced) if needed else NO_HOLDERS
-        holders = after(await read_in_place_changes(connection, effects), seen.inventory, seen.holdings, holders)
-    items = await asyncio.to_thread(
-        plan_items, seen.inventory, effects, holders, queue,
-        reserve=context.reserve, name_blockers=name_blockers,
-    )  # fmt: skip
+        holders = await read_holders(connection, seen.holdings) if needed else NO_HOLDERS
+        successors = await read_successors(connection, holders, seen.holdings) if preempts else {}
+    present = Present(seen.inventory, seen.holdings, holders, queue, facts, successors)
+    items = await asyncio.to_thread(plan_items, present, effects, reserve=context.reserve, name_blockers=name_blockers)
     changes = {effect.name: effect.change for effect in effects}
     view = PlanView(
         items=items, changes=changes, policy_changes=dict(policies.changes), warnings=warnings,

@@ -1,10 +1,12 @@
 """The admission queue as a dry run sees it: the pending instances that are ahead of what is planned."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
+from controller.api.dry_run.changes import Successors
+from controller.domain.holdings import Holders, Holdings
 from controller.domain.pending import PendingInstance, PendingRow
 from controller.domain.placement import Ask
 from controller.domain.restart_delays import RestartSettings
@@ -12,6 +14,7 @@ from controller.engines.registry import engine_for
 from controller.scheduling.estimate import asks_for
 from controller.store.core.database import Reader
 from controller.store.placement.pending import RevisionKey, read_pending, read_planned_copies, read_revisions
+from controller.store.placement.plan_reads import newest_revisions
 
 _MAX_QUEUED: Final = 1_000  # where more are pending, little of what is planned will fit
 
@@ -25,7 +28,7 @@ class Queue:
 
 
 async def read_queue(connection: Reader, *, without: Collection[str] = ()) -> Queue:
-    """The queue ahead of what is planned, without the deployments `without` (uids), which are planned anew."""
+    """The present queue, without instances and relocations of the deployments `without` (uids)."""
     failures = RestartSettings().failures_per_worker
     waiting = (await read_pending(connection, _MAX_QUEUED, failures_per_worker=failures)).instances
     reserved = await read_planned_copies(connection)
@@ -42,10 +45,22 @@ async def read_queue(connection: Reader, *, without: Collection[str] = ()) -> Qu
     )
 
 
+async def read_successors(connection: Reader, holders: Holders, holdings: Holdings) -> Successors:
+    """What the successors of these holders would ask for, by deployment."""
+    held = [holding for one in holders.staying if (holding := holdings.get(one.instance)) is not None]
+    uids = {claim.deployment_uid for holding in held for claim in holding.by_device.values()}
+    keys = await newest_revisions(connection, sorted(uids))
+    return {uid: ask for (uid, _), ask in (await _parsed(connection, keys)).items()}
+
+
 async def _asks_of(connection: Reader, some: Iterable[PendingRow]) -> dict[RevisionKey, Ask]:
+    return await _parsed(connection, sorted({(one.deployment_uid, one.revision) for one in some}))
+
+
+async def _parsed(connection: Reader, keys: Sequence[RevisionKey]) -> dict[RevisionKey, Ask]:
     """The ask of each revision. A revision that this version cannot run is missing."""
     found: dict[RevisionKey, Ask] = {}
-    revisions = await read_revisions(connection, sorted({(one.deployment_uid, one.revision) for one in some}))
+    revisions = await read_revisions(connection, keys)
     for key, row in revisions.items():
         with suppress(ValueError):
             spec, need = row.parse()

@@ -28,17 +28,6 @@ _CLAIMS: Final = """
            c.exclusive, c.position
       from claims c join instances i on i.id = c.instance_id join devices d on d.uuid = c.device
      where c.device = any($1)"""
-_DEVICES_WITHOUT: Final = """
-    select d.uuid, d.worker_id, d.kind, d.index, d.model, d.compute_capability, d.memory_mib, d.cpu_milli, d.health,
-           d.present, d.mig_mode, d.vendor, d.reserved_mib, d.foreign_mib, d.claimed_mib - x.mib as claimed_mib,
-           d.claimed_cpu_milli - x.cpu as claimed_cpu_milli, d.claims - x.n as claims,
-           d.exclusive_claims - x.excl as exclusive_claims, x.instances
-      from devices d
-      join workers w on w.id = d.worker_id and w.deleted_at is null
-      join (select c.device, sum(c.memory_mib)::bigint as mib, sum(c.cpu_milli)::bigint as cpu, count(*) as n,
-                   count(*) filter (where c.exclusive) as excl, array_agg(c.instance_id) as instances
-              from claims c join instances i on i.id = c.instance_id
-             where i.deployment_uid = any($1::uuid[]) group by c.device) x on x.device = d.uuid"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +66,6 @@ async def read_changes(connection: Any, horizon: str) -> InventoryChanges:
         claims=_held(claims),
         horizon=next((row["horizon"] for row in (*workers, *devices)), horizon),
     )
-
-
-async def read_devices_without(connection: Any, uids: Collection[str]) -> tuple[list[DeviceState], set[str]]:
-    """The devices that these deployments hold, as if their claims were released, and the instances that hold them."""
-    rows = await connection.fetch(_DEVICES_WITHOUT, list(uids))
-    return [_device(row) for row in rows], {instance for row in rows for instance in row["instances"]}
 
 
 def _held(rows: Iterable[Row]) -> Iterator[tuple[str, HeldClaim]]:

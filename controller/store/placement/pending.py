@@ -28,7 +28,7 @@ _WAITING: Final = """
     select i.in_all, i.id, i.deployment_uid, i.revision, i.phase, i.phase_since,
            case when i.reserved_since >= i.phase_since
                 then extract(epoch from clock_timestamp() - i.reserved_since)::float8 end as reserved_s,
-           i.epoch, i.failures, i.message, d.name,
+           i.epoch, i.failures, i.message, d.name, extract(epoch from i.created_at)::float8 as queued_at,
            (d.spec ->> 'priority')::int as priority, (d.spec ->> 'preempt')::boolean as preempt,
            exists (select 1 from instances v
                     where v.pushed_out_for = i.id
@@ -127,6 +127,7 @@ async def read_pending(
             destination=_destination(row["destination"]),
             relocation_target=_destination(row["relocation_target"]),
             reserved_s=row["reserved_s"],
+            queued_at=row["queued_at"],
         )
         for row in rows
     ]

@@ -1,6 +1,6 @@
 """What `plan` reads beside the inventory: the number of placed instances, and known needs."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from controller.domain.need_json import need_from_json
 from controller.domain.placement import Need
@@ -27,3 +27,9 @@ async def known_needs(connection: Reader, input_hashes: Iterable[str]) -> dict[s
         list(input_hashes),
     )
     return {row["input_hash"]: need_from_json(row["need"]) for row in rows}
+
+
+async def newest_revisions(connection: Reader, uids: Sequence[str]) -> list[tuple[str, int]]:
+    """The uid and the newest revision of each of these deployments."""
+    rows = await connection.fetch("select uid, revision from deployments where uid = any($1::uuid[])", uids)
+    return [(str(row["uid"]), row["revision"]) for row in rows]

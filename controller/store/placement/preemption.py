@@ -1,6 +1,6 @@
 """Preemption: the instances that hold claims, and the mark that makes victims stop for a pending instance."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -23,7 +23,7 @@ _HOLDERS: Final = """
            exists (select 1 from relocations m where m.instance_id = i.id and m.epoch = i.epoch
                                                  and m.state in ('waiting', 'moving')) as relocating
       from instances i join deployments d on d.uid = i.deployment_uid
-     where (i.phase = 'stopping' or i.phase = any($1)) and d.uid <> all($2::uuid[])"""
+     where (i.phase = 'stopping' or i.phase = any($1))"""
 _MARK: Final = """
     update instances i set pushed_out_for = x.waits
       from jsonb_to_recordset($1) as x (id text, epoch int, waits text, waits_epoch int), instances w
@@ -40,17 +40,16 @@ class Preemption:
     victims: tuple[Holder, ...]
 
 
-async def read_holders(connection: Any, holdings: Holdings, *, without: Collection[str] = ()) -> Holders:
-    """The instances that hold claims and can stop or are stopping, except those of the deployments `without` (uids).
+async def read_holders(connection: Any, holdings: Holdings) -> Holders:
+    """The instances that hold claims and can stop or are stopping.
 
     Args:
         connection: in one REPEATABLE READ transaction.
         holdings: their claims, read in the same transaction.
-        without: uids of deployments that are left out.
     """
     found: dict[bool, list[Holder]] = {True: [], False: []}
     relocating: list[Holder] = []
-    for row in await connection.fetch(_HOLDERS, list(_STAYING), list(without)):
+    for row in await connection.fetch(_HOLDERS, list(_STAYING)):
         holding = holdings.get(row["id"])
         if holding is not None:
             one = _holder(row, holding)

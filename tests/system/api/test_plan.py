@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 
 from controller.api.dry_run import manifests as manifests_module
-from controller.api.dry_run.effects import ManifestEffect, plan_items
+from controller.api.dry_run.changes import ManifestEffect
+from controller.api.dry_run.effects import plan_items
+from controller.api.dry_run.rehearsal import Present
 from controller.domain.holdings import Holder, Holders
 from controller.domain.placement import Need, PlannedClaim
 from controller.store.core.database import Database
@@ -198,7 +200,7 @@ def test_many_manifests_on_many_workers_are_planned_within_a_second() -> None:
             ManifestEffect(f"m{number}", f"uid-{number}", spec, "create", 1, Need((10 + 7 * number) * GIB, heads=32))
         )
     began = time.process_time()
-    items = plan_items(inventory, effects)
+    items = plan_items(Present(inventory), effects)
     assert time.process_time() - began < 3.0
     assert [item.fits for item in items] == [(10 + 7 * number) <= 640 for number in range(100)]
 
@@ -219,7 +221,7 @@ def test_a_full_cluster_is_planned_within_a_second() -> None:
     ]
     inventory = fleet.inventory()
     began = time.process_time()
-    items = plan_items(inventory, effects, Holders(tuple(holders)))
+    items = plan_items(Present(inventory, holders=Holders(tuple(holders))), effects)
     assert time.process_time() - began < 3.0
     assert not any(item.fits for item in items)
     assert items[0].explain is not None

@@ -1,0 +1,131 @@
+"""A deployment's own steps in a dry run: what stops and what is created, chosen by the reconciler's code."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from controller.api.dry_run.changes import ManifestEffect
+from controller.decide.instances.classify import classify
+from controller.decide.instances.create import create_missing
+from controller.decide.instances.evict import evict
+from controller.decide.instances.rollout import stop_outdated
+from controller.decide.instances.scale import scale_down, wanted_replicas
+from controller.domain.effects import Create, DeploymentEffects
+from controller.domain.instances import ClaimFacts, DeploymentFacts, InstanceFacts, ProcessFacts, RevisionFacts
+from controller.domain.phases import InstancePhase
+from controller.domain.placement import Need, Placed
+from controller.store.deployments.observe import observe
+
+P = InstancePhase
+_CLEARED: Final = frozenset({"user", "policy"})  # a changed spec removes these limits
+_HAS_A_PLACE: Final = frozenset({P.SCHEDULED, P.STARTING, P.RUNNING, P.UNHEALTHY, P.BACKOFF})
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutStep:
+    """One step: the instances that begin to stop, those that are gone at once, and those that are created."""
+
+    stopping: frozenset[str]
+    removed: frozenset[str]
+    creates: tuple[Create, ...]
+
+
+async def read_deployments(connection: Any, effects: Sequence[ManifestEffect]) -> dict[str, DeploymentFacts]:
+    """The existing deployments among these effects, by uid, as an apply leaves them.
+
+    The connection must be in one REPEATABLE READ transaction.
+    """
+    existing = {effect.uid: effect for effect in effects if effect.change != "create"}
+    observed = await observe(connection, list(existing)) if existing else {}
+    return {uid: _applied(facts, existing[uid]) for uid, facts in observed.items()}
+
+
+def _applied(facts: DeploymentFacts, effect: ManifestEffect) -> DeploymentFacts:
+    if effect.change == "unchanged":
+        return facts
+    intents = tuple(one for one in facts.intents if one.source not in _CLEARED)
+    changed = replace(facts, spec=effect.spec, intents=intents)
+    if effect.change == "update":
+        return changed
+    number = facts.generation + 1
+    need = effect.need if isinstance(effect.need, Need) else None
+    revisions = {**facts.revisions, number: RevisionFacts(number, effect.spec, "", facts.now, need)}
+    return replace(changed, generation=number, revision=number, revisions=revisions)
+
+
+class Rollout:
+    """One deployment, whose instances start, stop and end as the rehearsal says."""
+
+    def __init__(self, facts: DeploymentFacts) -> None:
+        self.facts = facts
+
+    def step(self) -> RolloutStep:
+        """Chooses as a step of the reconciler does, in its order. What stops keeps its claims until `end`."""
+        facts, wanted, effects = self.facts, wanted_replicas(self.facts), DeploymentEffects()
+        buckets = classify(facts)
+        leaving = evict(facts, buckets, effects)
+        leaving |= stop_outdated(facts, buckets, wanted, effects)
+        leaving |= scale_down(facts, buckets, wanted, leaving, effects)
+        leaving |= {one.id for one in buckets.stopping}
+        create_missing(facts, buckets, wanted, leaving, effects)
+        reasons = {one.instance: one.stop_reason for one in effects.phase_changes}
+        removed = frozenset(one.instance for one in effects.removals)
+        kept = (
+            replace(one, phase=P.STOPPING, stop_reason=reasons[one.id]) if one.id in reasons else one
+            for one in facts.instances
+            if one.id not in removed
+        )
+        self.facts = replace(facts, instances=tuple(kept))
+        return RolloutStep(frozenset(reasons), removed, tuple(effects.creates))
+
+    def pending(self) -> list[InstanceFacts]:
+        """Its instances of the newest revision that have no place, oldest first."""
+        newest = [one for one in self.facts.instances if one.revision == self.facts.revision]
+        return sorted((one for one in newest if one.phase in (P.PENDING, P.ANALYZING)), key=lambda one: one.created_at)
+
+    def add(self, instance: str, create: Create) -> None:
+        """Creates a pending instance."""
+        now = self.facts.now
+        created = InstanceFacts(
+            id=instance, revision=create.revision, phase=P.PENDING, phase_since=now, reason="", message="", epoch=1,
+            restarts=0, failures=0, not_before=None, stop_reason=None, replaces=create.replaces,
+            created_at=create.born or now,
+        )  # fmt: skip
+        self.facts = replace(self.facts, instances=(*self.facts.instances, created))
+
+    def place(self, placed: Placed, gpus: Collection[str]) -> None:
+        """The instance has its place, and comes up there."""
+        claims = tuple(
+            ClaimFacts(
+                c.device, placed.workers[c.rank], "gpu" if c.device in gpus else "host", 1, c.rank, c.memory_mib,
+                c.cpu_milli, c.exclusive, n,
+            )
+            for n, c in enumerate(placed.claims)
+        )  # fmt: skip
+        processes = tuple(
+            ProcessFacts(1, rank, worker, "running", None, None, "") for rank, worker in enumerate(placed.workers)
+        )
+        self._change(placed.instance, phase=P.SCHEDULED, epoch=1, claims=claims, processes=processes)
+
+    def preempt(self, instance: str, by: str) -> None:
+        """Marks a victim; the next step stops it."""
+        self._change(instance, preempted_for=by)
+
+    def end(self, ended: Collection[str]) -> None:
+        """These have ended. All others that have a place run now."""
+        self.facts = replace(
+            self.facts,
+            instances=tuple(
+                replace(one, phase=P.RUNNING) if one.phase in _HAS_A_PLACE else one
+                for one in self.facts.instances
+                if one.id not in ended
+            ),
+        )
+
+    def outdated(self) -> frozenset[str]:
+        """Instances of older revisions."""
+        return frozenset(one.id for one in self.facts.instances if one.revision != self.facts.revision)
+
+    def _change(self, instance: str, **fields: Any) -> None:
+        instances = (replace(one, **fields) if one.id == instance else one for one in self.facts.instances)
+        self.facts = replace(self.facts, instances=tuple(instances))
