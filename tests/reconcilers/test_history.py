@@ -22,7 +22,7 @@ async def test_a_round_rolls_up_and_deletes(db: Database) -> None:
     uid = await add_deployment(db, "d")
     await span(db, host.gpus[0], "old", uid, -3 * 86400, -2 * 86400)
     await span(db, host.gpus[0], "new", uid, -600, 0)
-    await sample(db, host, host.gpus[0], [(10, 5.0), (20, 5.0)])
+    await sample(db, host, host.gpus[0], [(20, 5.0), (80, 5.0)])
     history = await begin(db, keep_days=1)
     await history.round()
     assert len(await rows(db, "select * from sample_minutes")) == 2
