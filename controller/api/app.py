@@ -8,7 +8,8 @@ from aiohttp import web
 
 from controller.api import middlewares
 from controller.api.agent_proxies import agent_proxies_context
-from controller.api.context import CONTEXT, KEYS, ApiContext
+from controller.api.context import CONTEXT, DATABASE_WAITS, KEYS, ApiContext
+from controller.api.database_waits import DatabaseWaits
 from controller.api.dry_run import defrag, explain, manifests, plan
 from controller.api.gateway import forward
 from controller.api.gateway.live_routes import live_routes_context
@@ -101,7 +102,14 @@ def build_app(context: ApiContext, *, more_routes: Iterable[web.RouteDef] = ()) 
     app[CONTEXT] = context
     app[middlewares.FAILURES_LOGGED] = LogLimit()
     streams = app[STREAMS] = Streams()
-    app[KEYS] = KeyRing(context.database.listen_connection, context.changes, streams.end_of, context.local_keys)
+    waits = app[DATABASE_WAITS] = DatabaseWaits()
+    app[KEYS] = KeyRing(
+        context.database.listen_connection,
+        context.changes,
+        ended=streams.end_of,
+        away=lambda away: waits.note(away=away),
+        local=context.local_keys,
+    )
     app[manifests.ANALYSES_AT_ONCE] = asyncio.Semaphore(manifests.MAX_ANALYSES_AT_ONCE)
     app.on_response_prepare.append(middlewares.note_start)
     app.on_shutdown.append(streams.end)

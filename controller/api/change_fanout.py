@@ -1,6 +1,7 @@
 """Passes change notifications on to watches and the gateway. Bounded and coalescing; an overflow says "read all"."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -8,11 +9,16 @@ from typing import Final
 
 MAX_PENDING: Final = 1024  # distinct changes; a subscriber further behind reads everything again
 MAX_SUBSCRIBERS: Final = 256
+MAX_OF_KEY: Final = 64  # so that one key cannot take all of them
 _EVERY_KIND: Final = "*"
 
 
 class TooManySubscribersError(Exception):
     """The limit of concurrent subscribers is reached."""
+
+
+class TooManyOfKeyError(TooManySubscribersError):
+    """One key's limit of concurrent subscribers is reached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +68,7 @@ class ChangeFanout:
 
     def __init__(self) -> None:
         self._subscriptions: set[Subscription] = set()
+        self._of_key: Counter[str] = Counter()
         self._wakes: list[tuple[str, Callable[[], None]]] = []
 
     def publish(self, kind: str, object_id: str | None) -> None:
@@ -83,17 +90,24 @@ class ChangeFanout:
             self._wakes.remove(entry)
 
     @contextmanager
-    def subscribe(self) -> Iterator[Subscription]:
-        """A subscription for as long as the context lasts.
+    def subscribe(self, key_id: str | None = None) -> Iterator[Subscription]:
+        """A subscription for as long as the context lasts; `key_id` None: a part of the server itself.
 
         Raises:
+            TooManyOfKeyError: beyond `MAX_OF_KEY`.
             TooManySubscribersError: beyond `MAX_SUBSCRIBERS`.
         """
-        if len(self._subscriptions) >= MAX_SUBSCRIBERS:
+        if key_id is not None and self._of_key[key_id] >= MAX_OF_KEY:
+            raise TooManyOfKeyError(f"{MAX_OF_KEY} watches of this key are open, the most allowed; close some or poll")
+        if key_id is not None and len(self._subscriptions) >= MAX_SUBSCRIBERS:
             raise TooManySubscribersError(f"{MAX_SUBSCRIBERS} watches are open, the most allowed; close some or poll")
         subscription = Subscription()
         self._subscriptions.add(subscription)
+        if key_id is not None:
+            self._of_key[key_id] += 1
         try:
             yield subscription
         finally:
             self._subscriptions.discard(subscription)
+            if key_id is not None:
+                self._of_key -= Counter((key_id,))  # drops what is at zero

@@ -8,6 +8,7 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from controller.api.change_fanout import ChangeFanout
+from controller.api.database_waits import DatabaseWaits
 from controller.api.key_ring import KeyRing
 from controller.domain.grants import Grant
 from controller.domain.placement import Need
@@ -70,5 +71,6 @@ class ApiContext:
 
 CONTEXT: Final = web.AppKey("CONTEXT", ApiContext)
 KEYS: Final = web.AppKey("KEYS", KeyRing)
+DATABASE_WAITS: Final = web.AppKey("DATABASE_WAITS", DatabaseWaits)
 BODY: Final = web.RequestKey("BODY", Hold)
 PRINCIPAL: Final = web.RequestKey("PRINCIPAL", Principal)

@@ -8,7 +8,7 @@ from typing import Any, Final
 import orjson
 from aiohttp import web
 
-from controller.api.change_fanout import TooManySubscribersError
+from controller.api.change_fanout import TooManyOfKeyError, TooManySubscribersError
 from controller.engines.base import EngineUnsupportedError, SpecError
 from controller.runtime.database import is_database_trouble, is_unstorable_text
 from controller.store.core.refusals import (
@@ -59,6 +59,7 @@ _STATUSES: Final[Sequence[tuple[type[Exception], int, str]]] = (
     (WorkerNameTakenError, 409, "name_taken"),
     (TokenRefusedError, 401, "token_refused"),
     (BadCursorError, 400, "invalid"),
+    (TooManyOfKeyError, 429, "too_many_watches"),
     (TooManySubscribersError, 503, "too_many_watches"),
 )
 DATABASE_UNAVAILABLE: Final = "database_unavailable"
@@ -81,7 +82,7 @@ def as_api_error(error: Exception) -> ApiError | None:
         case TimeoutError():
             known = unavailable("timed_out", "the request timed out here; try again in a moment")
         case _ if is_database_trouble(error):
-            known = unavailable(DATABASE_UNAVAILABLE, "the database is unavailable; try again in a moment")
+            known = database_unavailable()
         case _:
             known = _refused(error)
     return known
@@ -119,6 +120,11 @@ def invalid(problems: Sequence[FieldProblem], *, code: str = "invalid") -> ApiEr
 def unavailable(code: str, message: str) -> ApiError:
     """503: the same request may succeed in a moment."""
     return ApiError(503, code, message, headers={"Retry-After": _RETRY_AFTER_S})
+
+
+def database_unavailable() -> ApiError:
+    """503: the database does not answer."""
+    return unavailable(DATABASE_UNAVAILABLE, "the database is unavailable; try again in a moment")
 
 
 def refuse(refusal: Refusal | None) -> None:

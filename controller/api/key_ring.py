@@ -24,7 +24,7 @@ SPACING_S: Final = 0.05  # between two reads, so at most 20 a second
 BATCH: Final = 1024
 MAX_UNKNOWN: Final = 4096  # keys that wait for a look-up
 _CONNECT_LIMIT_S: Final = 3.0
-_READ_LIMIT_S: Final = 3.0
+_READ_LIMIT_S: Final = 2.0
 _RETRY_S: Final = 0.5
 _STOP_LIMIT_S: Final = 2.0
 _MAX_KEY_CHARS: Final = 256
@@ -37,6 +37,7 @@ class KeyRing:
         connect: opens a connection to the database that no other work uses.
         changes: wakes it at each change of kind `key`.
         ended: called with the ids of keys that are revoked.
+        away: called with whether the database is away, when that changes.
         local: keys of this process alone, by their hash. They are stored nowhere and cannot be revoked.
     """
 
@@ -44,12 +45,15 @@ class KeyRing:
         self,
         connect: Connect,
         changes: ChangeFanout,
+        *,
         ended: Callable[[frozenset[str]], None],
+        away: Callable[[bool], None] = lambda _away: None,
         local: Mapping[bytes, Principal] | None = None,
     ) -> None:
         self._connect = connect
         self._changes = changes
         self._ended = ended
+        self._on_away = away
         self._local = dict(local or {})
         self._known: dict[bytes, Principal] = {}
         self._counted: tuple[int, int] | None = None  # keys and revoked ones at the last full read
@@ -111,6 +115,7 @@ class KeyRing:
                             keys=len(self._known),
                             error=str(error) or type(error).__name__,
                         )
+                        self._on_away(True)
                     self._away = True
                     self._answer(tuple(self._unknown), succeeded=False)
                     await asyncio.sleep(_RETRY_S)
@@ -147,6 +152,7 @@ class KeyRing:
                 self._ended(frozenset(gone))
         if self._away:
             log.info("keys are fresh again", keys=len(self._known))
+            self._on_away(False)
         self._away = False
 
     async def _read_unknown(self, connection: Any) -> None:

@@ -9,8 +9,16 @@ import structlog
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from controller.api.context import BODY, CONTEXT, KEYS, PRINCIPAL
-from controller.api.errors import DATABASE_UNAVAILABLE, ApiError, as_api_error, error_response, refuse, unavailable
+from controller.api.context import BODY, CONTEXT, DATABASE_WAITS, KEYS, PRINCIPAL
+from controller.api.errors import (
+    DATABASE_UNAVAILABLE,
+    ApiError,
+    as_api_error,
+    database_unavailable,
+    error_response,
+    refuse,
+    unavailable,
+)
 from controller.api.route import Access, Route
 from controller.api.streams import STREAMS, StreamEndedError, cut
 from controller.runtime.log_limit import LogLimit
@@ -159,14 +167,26 @@ def _route_of(request: web.Request) -> Route | None:
 
 
 def deadline(seconds: float = HANDLER_DEADLINE_S) -> Middleware:
-    """Limits every handler except streams."""
+    """Limits every handler except streams. One that needs the database ends as soon as that is known to be away."""
 
     @web.middleware
     async def limited(request: web.Request, handler: Handler) -> web.StreamResponse:
         route = _route_of(request)
         if route is None or route.stream:
             return await handler(request)
-        async with asyncio.timeout(seconds):
-            return await handler(request)
+        waits = request.app[DATABASE_WAITS]
+        if route.from_memory or route.access is Access.OPEN:
+            async with asyncio.timeout(seconds):
+                return await handler(request)
+        if waits.away:
+            raise database_unavailable()
+        try:
+            async with asyncio.timeout(seconds) as limit:
+                with waits.held(limit):
+                    return await handler(request)
+        except TimeoutError:
+            if waits.away:
+                raise database_unavailable() from None
+            raise
 
     return limited

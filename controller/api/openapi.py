@@ -94,6 +94,6 @@ def openapi_route(routes: Sequence[Route], version: str) -> Route:
     async def get(_request: web.Request) -> web.Response:
         return web.Response(body=document, content_type=_JSON)
 
-    itself = Route("GET", "/openapi.json", get, Access.READ, "This OpenAPI document", "openapi")
+    itself = Route("GET", "/openapi.json", get, Access.READ, "This OpenAPI document", "openapi", from_memory=True)
     document = orjson.dumps(describe([*routes, itself], version))
     return itself

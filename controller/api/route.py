@@ -60,6 +60,7 @@ class Route:
         media: content type of a successful response.
         stream: without a deadline. It ends within seconds when its key is revoked.
         outlives_key: a stream that a revocation of its key does not end.
+        from_memory: answered without the database.
     """
 
     method: str
@@ -75,3 +76,4 @@ class Route:
     media: str = "application/json"
     stream: bool = False
     outlives_key: bool = False
+    from_memory: bool = False

@@ -125,7 +125,16 @@ _POSTS: Final = (
     ("/v1/embeddings", "Create embeddings"),
 )
 ROUTES: Final = (
-    Route("GET", "/v1/models", models, Access.INFER, "List models with a running instance", "models", ModelList),
+    Route(
+        "GET",
+        "/v1/models",
+        models,
+        Access.INFER,
+        "List models with a running instance",
+        "models",
+        ModelList,
+        from_memory=True,
+    ),
     *(
         Route("POST", path, forward, Access.INFER, summary, "models", stream=True, outlives_key=True)
         for path, summary in _POSTS

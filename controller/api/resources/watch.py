@@ -9,7 +9,7 @@ import orjson
 from aiohttp import web
 
 from controller.api.change_fanout import Changes, Subscription
-from controller.api.context import CONTEXT
+from controller.api.context import CONTEXT, PRINCIPAL
 from controller.api.route import Access, Route
 from controller.api.streams import SlowClientError, cut, write
 from controller.store.core.database import Database
@@ -76,7 +76,7 @@ async def watch(request: web.Request) -> web.StreamResponse:
     """`GET /watch`: streams until the client disconnects, is too slow, or the server stops."""
     context = request.app[CONTEXT]
     # Subscribed before the snapshot: a change in between is sent twice rather than never.
-    with context.changes.subscribe() as subscription:
+    with context.changes.subscribe(request[PRINCIPAL].key_id) as subscription:
         sent = SentObjects()
         first = await _read(context.database, ReadScope(_ALL_CHANGES))
         sent.difference(first, ReadScope(_ALL_CHANGES))

@@ -21,6 +21,7 @@ from support.leading.served_api import ServedApi, proxy, served
 
 LIMIT_S = 20.0
 SLACK_S = 2.0
+KNOWN_AWAY_S = 6.0  # the poll, and the limit of its read, with slack; a statement may take 15 s
 CHAT = "/v1/chat/completions"
 READS = ("/api/v1/workers", "/api/v1/keys")  # on the pool of the driver, and on the ORM's
 
@@ -174,3 +175,23 @@ async def test_before_the_first_read_no_model_is_said_to_be_missing(db: Database
             status, body = await api.call("POST", CHAT, role="inference", json={"model": "m", "messages": []})
             assert (status, body["error"]["code"]) == (503, "unavailable")
         await database.close()
+
+
+async def test_a_frozen_database_holds_no_request_up(site: Site) -> None:
+    """Requests under way end once it is known not to answer; later ones are refused at once, and it recovers."""
+
+    async def timed(path: str) -> tuple[int, float]:
+        began = time.monotonic()
+        status, _ = await site.api.call("GET", path)
+        return status, time.monotonic() - began
+
+    site.gate.freeze()
+    under_way = await asyncio.gather(*(timed(path) for path in READS))
+    assert {status for status, _ in under_way} == {503}
+    assert max(took for _, took in under_way) < KNOWN_AWAY_S
+    later = await asyncio.gather(*(timed(path) for path in READS * 5))
+    assert {status for status, _ in later} == {503}
+    assert max(took for _, took in later) < SLACK_S
+    assert (await timed("/openapi.json"))[0] == 200
+    await site.gate.open()
+    await site.recovers()

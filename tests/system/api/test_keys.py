@@ -156,7 +156,7 @@ async def test_a_flood_of_wrong_keys_costs_few_queries_and_no_memory(db: Databas
     async def connect() -> Any:
         return connection
 
-    ring = KeyRing(connect, ChangeFanout(), lambda _: None)
+    ring = KeyRing(connect, ChangeFanout(), ended=lambda _: None)
     ring.start()
     made = await create_key(db, "viewer")
     refused = 0
@@ -179,7 +179,7 @@ async def test_a_flood_of_wrong_keys_costs_few_queries_and_no_memory(db: Databas
 
 
 async def test_more_unknown_keys_than_the_bound_are_turned_away_at_once() -> None:
-    ring = KeyRing(_never, ChangeFanout(), lambda _: None)
+    ring = KeyRing(_never, ChangeFanout(), ended=lambda _: None)
     ring.start()
     try:
         waiting = [
@@ -333,7 +333,7 @@ async def _never() -> Any:
 
 async def test_a_local_key_is_stored_nowhere_and_works_without_a_database() -> None:
     principal = Principal("local", "gpuward up", "admin")
-    ring = KeyRing(_never, ChangeFanout(), lambda _: None, {hash_secret("gpw_local"): principal})
+    ring = KeyRing(_never, ChangeFanout(), ended=lambda _: None, local={hash_secret("gpw_local"): principal})
     ring.start()
     try:
         assert await ring.authenticate("gpw_local") == principal
