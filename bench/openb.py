@@ -28,6 +28,7 @@ from controller.domain.placement import Ask, DeviceState, Layout, Placed, Worker
 from controller.scheduling.admission.consolidate import MAX_RELOCATIONS, Movable, consolidate
 from controller.scheduling.inventory.capacity import Inventory
 from controller.scheduling.search.place import place
+from packing_bound import Sizes, bound
 
 WHOLE = 1_000  # units of one GPU
 ASKED = 1.3  # of all GPUs
@@ -64,6 +65,7 @@ class Result:
     helped: int = 0  # tasks that fit after relocations
     searches: int = 0
     moving_s: float = 0.0  # for all of these searches
+    bound: float = 100.0  # percent of all GPUs: no scheduler that refuses nothing that fits allocates more
     consolidation: "Consolidated | None" = None
 
 
@@ -140,6 +142,7 @@ def run(nodes: Path, asks: Sequence[Ask], seed: int, moves: int, *, repack: bool
     allocated, took_s, slowest_s = 0, 0.0, 0.0
     running: list[Movable] = []
     repacking = Repacking(inventory, {})
+    sizes = Sizes()
     for first in range(0, len(arrivals), BATCH):
         batch = arrivals[first : first + BATCH]
         begun = time.perf_counter()
@@ -147,6 +150,8 @@ def run(nodes: Path, asks: Sequence[Ask], seed: int, moves: int, *, repack: bool
         pass_s = time.perf_counter() - begun
         took_s, slowest_s = took_s + pass_s, max(slowest_s, pass_s)
         for ask, decision in zip(batch, decisions, strict=True):
+            layout, fits = ask.layouts[0], isinstance(decision, Placed)
+            sizes.add(layout.memory_mib if layout.gpus == 1 else WHOLE, layout.gpus, placed=fits)
             if isinstance(decision, Placed):
                 allocated += units(ask)
                 running.append(Movable(ask.instance, decision.workers, decision.claims, ask))
@@ -155,8 +160,9 @@ def run(nodes: Path, asks: Sequence[Ask], seed: int, moves: int, *, repack: bool
             if repack and not isinstance(decision, Placed) and repacking.fit(ask):
                 allocated += units(ask)
     moved = plan_relocations(inventory, running, max(asks, key=units), seed, moves) if moves else None
+    most = 100 * bound(sizes, capacity // WHOLE, WHOLE) if repack else 100.0
     return Result(100 * allocated / capacity, len(arrivals) / took_s, len(arrivals), slowest_s,
-                  repacking.moved, repacking.helped, repacking.searches, repacking.took_s, moved)  # fmt: skip
+                  repacking.moved, repacking.helped, repacking.searches, repacking.took_s, most, moved)  # fmt: skip
 
 
 @dataclass
@@ -267,6 +273,7 @@ def repacked(name: str, results: Sequence[Result]) -> str:
     aim = f" (aim {AIMS[name]:g} %)" if name in AIMS else ""
     return (
         f"{'':12} with relocations{aim}: {', '.join(f'{r.helped:,} tasks fit by {r.moved:,} moves' for r in results)}"
+        f" | bound {', '.join(f'{r.bound:.2f}' for r in results)} % (packing_bound.py)"
         f" | {max(r.moving_s for r in results):.0f} s for {results[0].searches:,} searches at most"
     )
 
