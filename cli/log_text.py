@@ -7,7 +7,7 @@ from typing import Final
 from schemas.printing import block
 
 _COLOUR: Final = re.compile("(\x1b\\[[0-9;:]{0,32}m)")
-_UNFINISHED: Final = re.compile("(\x1b(\\[[0-9;:]{0,32})?|\r)$")
+_UNFINISHED: Final = re.compile("(\x1b(\\[[0-9;:]{0,32})?|\r)\\Z")
 
 
 class LogText:

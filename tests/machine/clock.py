@@ -10,6 +10,11 @@ _AGE: Final = (
     "update worker_liveness set last_seen = last_seen - $1::interval",
     "update lease set acquired_at = acquired_at - $1::interval",
     "update workers set fence_until = fence_until - $1::interval where fence_until is not null",
+    "update workers set quarantined_until = quarantined_until - $1::interval where quarantined_until is not null",
+    """update workers set recent_hellos = (
+           select jsonb_agg(jsonb_set(h, '{at}', to_jsonb((h ->> 'at')::timestamptz - $1::interval)) order by n)
+             from jsonb_array_elements(recent_hellos) with ordinality x (h, n))
+        where recent_hellos <> '[]'""",
     "update instances set not_before = not_before - $1::interval where not_before is not null",
     "update relocations set created_at = created_at - $1::interval, started_at = started_at - $1::interval",
     """update instances set created_at = created_at - $1::interval

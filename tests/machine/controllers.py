@@ -113,7 +113,10 @@ class Controller:
         return Term(self._database, term) if term is not None else None
 
     async def greet(self, host: Host, identity: Identity, hello: Hello) -> Link | None:
-        """The hub's handshake. None where a newer connection exists already."""
+        """The hub's handshake. None where a newer connection exists already, and where the hello is held.
+
+        A held one takes over too, but is not believed until it connects again.
+        """
         greeted = await handshake.accept(self._database, identity, hello, "127.0.0.1")
         session = Session(
             None,  # type: ignore[arg-type]  # nothing is written to a socket: its queue is read
@@ -131,6 +134,9 @@ class Controller:
         if older is not None:
             older.cut("a newer connection of this worker has taken over", ours=True)
             self._close(older)
+        if greeted.held_for_s:
+            self.sessions.pop(identity.id, None)
+            return None
         self.sessions[identity.id] = session
         self.liveness.opened(session)
         session.send(Welcome(worker=host.name, session=greeted.session, term=greeted.term, proxy_secret="s"))

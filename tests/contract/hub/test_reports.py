@@ -75,7 +75,9 @@ async def test_an_exit_is_final_and_a_process_alive_after_it_is_stopped(hub: Hub
 
 async def test_a_process_missing_from_the_hello_is_gone(hub: HubUnderTest) -> None:
     await set_up(hub, "kept", "dropped")
-    await reconnect(hub, process("kept", seq=1), process("dropped", seq=2))
+    before = await reconnect(hub, process("kept", seq=1), process("dropped", seq=2))
+    await before.drop()
+    await eventually(lambda: hub.value("select not connected from worker_liveness"), "the drop is written")
     agent = await reconnect(hub, process("kept", seq=1), boot_id="another")
     assert await state(hub, "kept") == ("running", None, 1, 3)
     assert await state(hub, "dropped") == ("exited", "gone", 2, 3)

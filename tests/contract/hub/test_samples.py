@@ -90,6 +90,8 @@ async def test_a_reboot_restarts_the_sequence(hub: HubUnderTest) -> None:
     agent = await connect(hub)
     await send_samples(agent, period(1_000, clock_s() - 20, {GPU: 1}))
     await agent.samples_ack(1_000)
+    await agent.drop()
+    await eventually(lambda: hub.value("select not connected from worker_liveness"), "the drop is written")
     agent = await connect(hub, "boot-2")
     await send_samples(agent, period(3, clock_s() - 10, {GPU: 2}))
     await agent.samples_ack(3)
