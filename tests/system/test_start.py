@@ -5,6 +5,7 @@ import signal
 import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import asyncpg
@@ -240,8 +241,22 @@ async def test_a_client_env_that_cannot_be_written_ends_it_with_the_reason(clust
     await ends(cluster, "client.env cannot be written")
 
 
-async def _silent(_reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
-    await asyncio.Event().wait()
+@asynccontextmanager
+async def silent_server() -> AsyncIterator[asyncio.Server]:
+    """Accepts connections on loopback and never answers."""
+    open_ones = []
+
+    async def hold(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        open_ones.append(writer)
+
+    server = await asyncio.start_server(hold, "127.0.0.1", 0)
+    try:
+        yield server
+    finally:
+        server.close()
+        for writer in open_ones:
+            writer.transport.abort()
+        await asyncio.sleep(0.1)  # the transports close in later rounds of the loop
 
 
 @pytest.mark.cases
@@ -257,14 +272,13 @@ async def test_an_agent_that_dials_its_controller_heeds_sigterm(cluster: Cluster
         (cluster.folder / "host.yaml").write_text(
             "workers: [{name: host, gpus: [{model: X, memory: 8GiB, count: 1}]}]", encoding="utf-8"
         )
-    server = await asyncio.start_server(_silent, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    if how == "refuses":
-        server.close()
-    host = "nowhere.invalid" if how == "has no address" else "127.0.0.1"
-    argv = ["agent", "--controller", f"http://{host}:{port}", "--name", "host"]
-    argv += ["--simulate", str(cluster.folder / "host.yaml"), "--data-dir", str(cluster.folder / "agent-host")]
-    cluster.start("again", *argv, "--join-token", "gpj_any")
-    await logs(cluster, "agent started" if how == "is silent" else "controller unreachable", "again")
-    await is_stopped(cluster, "again")
-    server.close()
+    async with silent_server() as server:
+        port = server.sockets[0].getsockname()[1]
+        if how == "refuses":
+            server.close()
+        host = "nowhere.invalid" if how == "has no address" else "127.0.0.1"
+        argv = ["agent", "--controller", f"http://{host}:{port}", "--name", "host"]
+        argv += ["--simulate", str(cluster.folder / "host.yaml"), "--data-dir", str(cluster.folder / "agent-host")]
+        cluster.start("again", *argv, "--join-token", "gpj_any")
+        await logs(cluster, "agent started" if how == "is silent" else "controller unreachable", "again")
+        await is_stopped(cluster, "again")
