@@ -93,7 +93,7 @@ class ReadPeriod:
 class PeriodAccumulator:
     """The readings of GPUs, cut into pieces where reading stopped. One `add` for each GPU and second.
 
-    A reading speaks for the time since the one before, if that is no more than two seconds, and else for none. So
+    A reading speaks for the time since the one before if that is at most two seconds; otherwise it speaks for none. So
     periods follow one another without a gap while reading goes on. A failed reading is not added.
     """
 

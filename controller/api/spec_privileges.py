@@ -34,7 +34,7 @@ def judge(granted: Collection[Grant], name: str, old: DeploymentSpec | None, new
     Args:
         granted: what the caller may write.
         name: of the deployment.
-        old: as stored; None: there is no such deployment.
+        old: as stored; None: the deployment is new.
         new: as written.
 
     Raises:
