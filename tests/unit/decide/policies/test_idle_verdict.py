@@ -8,10 +8,9 @@ import pytest
 
 from controller.decide.policies.evidence import evidence_of
 from controller.decide.policies.idle_verdict import judge
-from controller.domain.mean_series import MeanSeries
 from controller.domain.policies import EffectivePolicy
 from controller.domain.series import Series
-from controller.domain.utilization import InstanceUse, Verdict
+from controller.domain.utilization import InstanceUse
 from schemas.manifest.policy import UtilizationPolicy
 from support.builders.telemetry import NOW, PERIOD_S, gpu, policy, requests, series, steady, use
 
@@ -333,27 +332,6 @@ def test_workers_that_sample_at_different_moments(mode: str) -> None:
     assert judge(policy(gpus=mode, min_coverage=1), gang, NOW).verdict == "idle"
 
 
-def test_a_mean_is_taken_moment_by_moment() -> None:
-    """Two GPUs in alternation: each is often high, their mean never."""
-    ages = steady(0, to=620)
-    turns = use(
-        gpu("a", {age: 100 if n % 2 else 0 for n, age in enumerate(ages)}),
-        gpu("b", {age: 0 if n % 2 else 100 for n, age in enumerate(ages)}),
-    )
-    assert judge(policy(gpus="mean", minimum=51), turns, NOW).verdict == "idle"
-    assert judge(policy(gpus="mean", minimum=50), turns, NOW).verdict == "busy"
-    assert judge(policy(gpus="all", minimum=51), turns, NOW) == Verdict(
-        "busy", "busy", "b on gpu-1: in use, at or above 51 %"
-    )
-
-
-def test_a_mean_is_uncovered_where_any_gpu_is() -> None:
-    half = {age: 0.0 for age in steady(0) if age <= 300}
-    found = judge(policy(gpus="mean"), use(gpu("a", ALL_LOW), gpu("b", half)), NOW)
-    assert (found.verdict, found.reason) == ("unknown", "coverage")
-    assert "covered 51 %" in found.message
-
-
 def test_a_change_to_winter_time_within_the_window_has_no_effect(monkeypatch: pytest.MonkeyPatch) -> None:
     """Case U41: in Berlin's clock 03:00 is followed by 02:00 at 01:00 UTC of that day."""
     shift_s = datetime(2026, 10, 25, 1, 5, tzinfo=UTC).timestamp() - NOW
@@ -373,25 +351,6 @@ def test_a_change_to_winter_time_within_the_window_has_no_effect(monkeypatch: py
         time.tzset()
     (verdict,) = found
     assert verdict.verdict == "idle"
-
-
-def test_a_mean_over_a_day_costs_no_more_than_each_gpu_by_itself() -> None:
-    """As samples arrive: only what is new is computed. A ratio, since the machine's speed varies."""
-    day = 86_400
-    gpus = [gpu(f"g{n}", steady(5, to=day + 300)) for n in range(8)]
-    mean = MeanSeries([one.series for one in gpus])
-    instance = use(*gpus, ran_for_s=2 * day, mean=mean)
-    rules = {mode: policy(day, gpus=mode, ignore_requests=True) for mode in ("all", "mean")}
-    assert {judge(rule, instance, NOW).verdict for rule in rules.values()} == {"idle"}
-    spent = dict.fromkeys(rules, math.inf)
-    for look in range(1, 20):
-        for one in gpus:
-            one.series.put(NOW + look * 10, PERIOD_S, 5, 5)
-        for mode, rule in rules.items():
-            began = time.perf_counter()
-            assert judge(rule, instance, NOW + look * 10).verdict == "idle"
-            spent[mode] = min(spent[mode], time.perf_counter() - began)
-    assert spent["mean"] <= 2 * spent["all"], spent
 
 
 @pytest.mark.parametrize(("value", "shown"), [(9.97, 9.9), (9.0, 9.0), (9.3, 9.3), (0.1, 0.1)])
