@@ -173,4 +173,4 @@ async def test_a_large_body_that_follows_its_head_at_once_does_not_count_as_head
         for data in (b"GET / HTTP/1.1\r\nContent-Length: 999999\r", b"\n\r\n", b"x" * 400_000, b"x" * 400_000):
             served.bounds.received(gate, data)
         assert served.closed == []
-        served.bounds.lost(gate)
+        served.bounds.gone(gate)
