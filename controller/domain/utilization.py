@@ -1,6 +1,7 @@
 """How an instance uses its GPUs, and the verdict on it. Times are seconds of the database's clock."""
 
 from dataclasses import dataclass
+from math import inf
 from typing import Literal, TypeAlias
 
 from controller.domain.mean_series import MeanSeries
@@ -11,12 +12,21 @@ Judgement: TypeAlias = Literal["idle", "busy", "unknown"]
 
 @dataclass(frozen=True, slots=True)
 class GpuUse:
-    """One claimed GPU. `own`: it is shared, so the samples are of the instance's own processes."""
+    """One claimed GPU.
+
+    Attributes:
+        uuid: of the GPU.
+        worker: its name.
+        series: its samples.
+        own: it is shared, so the samples are of the instance's own processes.
+        low_after: it was not low all the time before, by samples that are no longer in `series`.
+    """
 
     uuid: str
-    worker: str  # its name
+    worker: str
     series: Series
     own: bool = False
+    low_after: float = -inf
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,10 +17,12 @@ from controller.decide.policies.actions import is_judged, judge_again
 from controller.domain.policies import EffectivePolicy, PolicyFacts, WatchedInstance
 from controller.domain.utilization import InstanceUse
 from controller.leader.policy_samples import Telemetry, Watched
+from controller.leader.unseen_time import minutes_of, oldest_known, unseen, whole_minute
 from controller.runtime.clock import JUMP_S, Clock
 from controller.runtime.database import DATABASE_ERRORS
 from controller.store.core.database import Database
 from controller.store.policies.observe import read_clock
+from controller.store.telemetry.low_minutes import read_low_since, read_unrolled
 from controller.store.telemetry.sample_reads import read_history, read_horizon, read_new
 from schemas.wire import SAMPLE_S
 
@@ -30,6 +32,7 @@ _MAX_LEAPS: Final = 100
 _POLL_S: Final = 0.5
 _TRIM_S: Final = 60.0  # far longer than a step waits for its turn
 _SILENT_S: Final = 30.0  # an instance without new samples is judged this often: its coverage shrinks
+_MINUTE_COSTS_S: Final = 1.0  # a stored minute is read as fast as so many seconds of samples
 _MAX_PAST: Final = 50_000  # past samples read in one step, about: parsing them blocks the event loop
 
 
@@ -148,20 +151,37 @@ class PolicyWatch:
 
         One step reads a limited number of GPUs, and at least one, so that all are read in the end.
         """
-        wanted: set[str] = set()
-        furthest_s = now = 0.0
         for uid, facts in observed.items():
             self._forget_judged(uid)  # its instances may have changed
             self._telemetry.watch(facts)
-            now = facts.now
-            for gpu, reach_s in self._telemetry.missing(uid).items():
-                further_s = max(furthest_s, reach_s)
-                if not wanted or (len(wanted) + 1) * further_s <= self._max_past_s:
-                    wanted.add(gpu)
-                    furthest_s = further_s
+        now = max((facts.now for facts in observed.values()), default=0.0)
+        missing = {gpu: s for uid in observed for gpu, s in self._telemetry.missing(uid).items()}
+        known = {gpu: at for facts in observed.values() for gpu, at in oldest_known(facts).items()}
+        old = [gpu for gpu, reach_s in missing.items() if known.get(gpu, now) < now - reach_s]
+        unrolled = await read_unrolled(connection, old) if old else {}
+        wanted: set[str] = set()
+        furthest_s = spent_s = 0.0
+        for gpu, reach_s in missing.items():
+            further_s = max(furthest_s, reach_s, now - unrolled.get(gpu, now))
+            minutes = minutes_of(now - further_s - known.get(gpu, now))
+            if not wanted or (len(wanted) + 1) * further_s + spent_s + minutes * _MINUTE_COSTS_S <= self._max_past_s:
+                wanted.add(gpu)
+                furthest_s = further_s
+                spent_s += minutes * _MINUTE_COSTS_S
         if wanted:
-            samples = await read_history(connection, wanted, now - furthest_s)
-            self._telemetry.put_past(wanted, furthest_s, samples)
+            since = whole_minute(now - furthest_s)
+            samples = await read_history(connection, wanted, since)
+            self._telemetry.put_past(observed.keys(), wanted, furthest_s, samples)
+            await self._examine_unseen(connection, observed.values(), dict.fromkeys(wanted, since))
+
+    async def _examine_unseen(
+        self, connection: Any, observed: Iterable[PolicyFacts], read: Mapping[str, float]
+    ) -> None:
+        """Finds use and gaps in what verdicts know and memory does not show."""
+        found = [one for facts in observed for one in unseen(facts, read)]
+        for one, at in zip(found, await read_low_since(connection, [o.stretch for o in found]), strict=True):
+            if at is not None:
+                self._telemetry.put_low_after(one.instance, one.devices, at)
 
     def is_complete(self, uid: str) -> bool:
         """Whether the past of all its GPUs has been read."""

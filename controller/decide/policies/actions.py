@@ -87,10 +87,18 @@ def is_judged(instance: WatchedInstance) -> bool:
     return instance.phase in _JUDGED
 
 
+def known_low_since(policy: EffectivePolicy, instance: WatchedInstance) -> float | None:
+    """Since when it was low by the stored verdict, if that is of the same epoch and policy."""
+    stored = instance.stored
+    if stored is None or stored.epoch != instance.epoch:
+        return None
+    same = (stored.policy_uid, stored.policy_generation) == (policy.uid, policy.generation)
+    return stored.low_since if same else None
+
+
 def _judged(policy: EffectivePolicy, instance: WatchedInstance, use: InstanceUse, now: float) -> _Judged:
     stored = instance.stored if instance.stored is not None and instance.stored.epoch == instance.epoch else None
-    same = stored is not None and (stored.policy_uid, stored.policy_generation) == (policy.uid, policy.generation)
-    verdict = judge(policy.spec, use, now, stored.low_since if stored is not None and same else None)
+    verdict = judge(policy.spec, use, now, known_low_since(policy, instance))
     acted = stored.acted if stored is not None and verdict.verdict != "busy" else ""
     return _Judged(instance, use, verdict, acted)
 

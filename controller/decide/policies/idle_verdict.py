@@ -58,12 +58,14 @@ class _Subject:
         series: its samples; of a mean only the covered times.
         sources: the series of its GPUs.
         own: whether one of them is shared, so that its samples may be of unknown value.
+        low_after: not all was low before, by samples that are no longer in `series`.
     """
 
     name: str
     series: Series
     sources: Sequence[Series]
     own: bool
+    low_after: float
 
 
 def judge(policy: UtilizationPolicy, use: InstanceUse, now: float, low_before: float | None = None) -> Verdict:
@@ -190,7 +192,7 @@ def _unusable(gpu: GpuUse, now: float) -> _GpuVerdict | None:
 
 def _judge_gpu(case: _Case, gpu: GpuUse) -> _GpuVerdict:
     unusable = _unusable(gpu, case.now)
-    return unusable or _judge(case, _Subject(name_of(gpu), gpu.series, [gpu.series], gpu.own))
+    return unusable or _judge(case, _Subject(name_of(gpu), gpu.series, [gpu.series], gpu.own, gpu.low_after))
 
 
 def _mean(case: _Case, use: InstanceUse) -> _GpuVerdict:
@@ -202,7 +204,8 @@ def _mean(case: _Case, use: InstanceUse) -> _GpuVerdict:
     sources = [gpu.series for gpu in use.gpus]
     mean = use.mean if use.mean is not None else MeanSeries(sources)
     name = f"mean of {len(sources)} GPUs" if len(sources) > 1 else name_of(use.gpus[0])
-    return _judge(case, _Subject(name, mean.read(), sources, any(gpu.own for gpu in use.gpus)))
+    own, low_after = any(gpu.own for gpu in use.gpus), max(gpu.low_after for gpu in use.gpus)
+    return _judge(case, _Subject(name, mean.read(), sources, own, low_after))
 
 
 def _judge(case: _Case, subject: _Subject) -> _GpuVerdict:
@@ -221,19 +224,20 @@ def _judge(case: _Case, subject: _Subject) -> _GpuVerdict:
             seen = f"{series.high[last]:.0f} % at {clock_text(quiet_from)}, {minimum} % is in use"
             low = covered_since(series, quiet_from)
             return _GpuVerdict("busy", "busy", f"{subject.name}: {seen}", low, quiet_from)
-    low_since = _low_since(case, series, start, quiet_from if len(highs) else None)
+    low_since = _low_since(case, subject, start, quiet_from if len(highs) else None)
     return _judge_low(case, subject, window_of(series, end, case.policy.time_window), low_since, quiet_from)
 
 
-def _low_since(case: _Case, series: Series, start: float, high_at: float | None) -> float | None:
+def _low_since(case: _Case, subject: _Subject, start: float, high_at: float | None) -> float | None:
     """Since when everything was read and low. What an earlier verdict knew counts while the window shows no gap."""
+    series = subject.series
     if not len(series):
         return None
     known_since = float(series.since[0])
     if high_at is not None:
         return covered_since(series, high_at)
     if case.low_before is not None and (case.low_before >= known_since or known_since <= start + GAP_S):
-        return covered_since(series, case.low_before)
+        return covered_since(series, max(case.low_before, subject.low_after))
     return covered_since(series, max(case.judged_from, known_since))
 
 
