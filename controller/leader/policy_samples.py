@@ -14,7 +14,7 @@ from controller.decide.policies.windows import low_after
 from controller.domain.mean_series import MeanSeries
 from controller.domain.policies import GpuClaim, PolicyFacts, WatchedInstance
 from controller.domain.series import Series
-from controller.domain.utilization import GpuUse, InstanceUse
+from controller.domain.utilization import NO_LEAPS, GpuUse, InstanceUse
 from controller.store.telemetry.sample_reads import ProcessReading, Sample
 from schemas.manifest.policy import UtilizationPolicy
 
@@ -36,13 +36,13 @@ class Telemetry:
     """Series of GPUs, of instances on shared GPUs, and of requests. Not thread-safe.
 
     Attributes:
-        leaps: of the database's clock, forward: (the time after it, its seconds).
+        leaps: of the database's clock.
     """
 
     def __init__(self) -> None:
         self._gpus: dict[str, Series] = {}
         self._own: dict[Hold, Series] = {}
-        self.leaps: list[tuple[float, float]] = []
+        self.leaps = NO_LEAPS
         self._requests: dict[tuple[str, int], dict[int, Series]] = {}  # by instance and epoch, by rank
         self._means: dict[tuple[str, int], MeanSeries] = {}
         self._holds: dict[str, dict[Hold, _Need]] = {}  # by deployment
@@ -145,7 +145,7 @@ class Telemetry:
             needs = {hold: self._holds[uid][hold] for hold, uid in self._watchers.get(gpu, {}).items()}
             if not needs:
                 continue
-            before = at - max(need.seconds for need in needs.values())
+            before = self.leaps.lived_since(at, max(need.seconds for need in needs.values()))
             for hold, need in needs.items():
                 self._remember(hold, need, before)
             self._gpus[gpu].trim(before)
@@ -184,9 +184,8 @@ class Telemetry:
         mean = self._means.get(key)
         if mean is None or mean.sources != sources:
             mean = self._means[key] = MeanSeries(sources)
-        leapt_s = sum(seconds for at, seconds in self.leaps if at > (instance.running_since or at))
         ranks = tuple(self._requests.get(key, {}).values())
-        return InstanceUse(instance.phase, instance.running_since, gpus, ranks, mean, leapt_s)
+        return InstanceUse(instance.phase, instance.running_since, gpus, ranks, mean, self.leaps)
 
     def _gpu_use(self, instance: WatchedInstance, claim: GpuClaim) -> GpuUse:
         """A whole GPU is judged by the GPU's samples; a shared one by the instance's own processes on it."""

@@ -8,7 +8,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 import structlog
@@ -74,7 +74,7 @@ class PolicyWatch:
         self._max_past_s = _MAX_PAST * sample_s  # GPUs times seconds
         self._telemetry = Telemetry()
         self._monotonic = monotonic
-        self._clocks: tuple[float, float] | None = None  # the database's and ours, after the last look
+        self._clocks: tuple[float, float, float] | None = None  # the database's, and ours before and after its reading
         # One reader at a time: a look with a newer snapshot than a step's would skip GPUs that it begins to watch.
         self._reading = asyncio.Lock()
         self._horizon: str | None = None
@@ -107,7 +107,7 @@ class PolicyWatch:
         return self.judge(concerned, now)
 
     def _compare_clocks(self, now: float, before: float) -> None:
-        """Notes a leap of the database's clock: what it leapt over was not lived through.
+        """Notes a leap of the database's clock: time that was not lived through, or that comes twice.
 
         Args:
             now: the database's clock, read after `before`.
@@ -115,12 +115,17 @@ class PolicyWatch:
         """
         after = self._monotonic()
         if self._clocks is not None:
-            passed_s = after - self._clocks[1]  # at most
-            leapt_s = now - self._clocks[0] - passed_s
-            if leapt_s > JUMP_S:
-                log.warning("the database's clock has leapt forward", seconds=round(leapt_s))
-                self._telemetry.leaps = [*self._telemetry.leaps[-_MAX_LEAPS:], (now, leapt_s)]
-        self._clocks = (now, before)
+            theirs_s, leaps = now - self._clocks[0], self._telemetry.leaps
+            most_s, least_s = after - self._clocks[1], before - self._clocks[2]  # what passed between the readings
+            if theirs_s - most_s > JUMP_S:
+                log.warning("the database's clock has leapt forward", seconds=round(theirs_s - most_s))
+                forward = (*leaps.forward[-_MAX_LEAPS:], (now, theirs_s - most_s))
+                self._telemetry.leaps = replace(leaps, forward=forward)
+            elif least_s - theirs_s > JUMP_S:
+                log.warning("the database's clock was set back", seconds=round(least_s - theirs_s))
+                back = (*leaps.back[-_MAX_LEAPS:], (now, now + most_s - theirs_s))
+                self._telemetry.leaps = replace(leaps, back=back)
+        self._clocks = (now, before, after)
 
     def judge(self, concerned: Iterable[Watched], now: float) -> set[str]:
         """Judges these instances; returns the deployments with a verdict that differs from the stored one."""
