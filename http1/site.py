@@ -73,6 +73,14 @@ class Bounds:
         finally:
             self._connections.enter(gate.connection, State.IDLE, gate.now_s())
 
+    def is_last(self, request: web.BaseRequest) -> bool:
+        """Whether a request's connection ends with its answer: a stranger's, so that none can send requests in a row.
+
+        Trusted proxies keep theirs, which carry the requests of many clients.
+        """
+        gate = self._gates.get(request.protocol)
+        return gate is not None and gate.connection.counted and not gate.connection.known
+
     def serve(self, request: web.BaseRequest, client: str = "", *, agent: bool = False) -> Refusal | None:
         """Notes that the request which is being answered carried a valid key or credential.
 
