@@ -176,7 +176,7 @@ async def test_a_large_body_that_follows_its_head_at_once_does_not_count_as_head
         for data in (b"GET / HTTP/1.1\r\nContent-Length: 999999\r", b"\n\r\n", b"x" * 400_000, b"x" * 400_000):
             served.bounds.received(gate, data)
         assert served.closed == []
-        served.bounds.lost(gate)
+        served.bounds.gone(gate)
 
 
 async def test_a_stranger_s_connection_ends_with_its_answer() -> None:
