@@ -120,14 +120,16 @@ class Proxy:
     ) -> web.StreamResponse:
         with self._bounds.answering(request):
             try:
-                return await handler(request)
-            except MALFORMED as error:
-                return refusal(400, "invalid", f"body: incomplete or badly encoded: {error}")
-            except OSError as error:  # no file is left, or the disk fails
-                if request.task.cancelling() or isinstance(error, ConnectionError):
-                    raise
-                log.warning("request failed", path=request.path, error=repr(error))
-                return refusal(503, "unavailable", "this worker's agent cannot answer now; try again in a moment")
+                response = await _answer(request, handler)
+            except web.HTTPException as error:  # an unknown path or method
+                self._end_stranger(request, error)
+                raise
+            self._end_stranger(request, response)
+            return response
+
+    def _end_stranger(self, request: web.Request, response: web.StreamResponse) -> None:
+        if self._bounds.is_last(request):
+            response.force_close()
 
     @web.middleware
     async def _authenticate(
@@ -166,6 +168,21 @@ class Proxy:
         url = URL(f"http://127.0.0.1:{record.port}{target}", encoded=True)
         with self._in_flight.enter(instance):
             return await exchange(self._session, request, url)
+
+
+async def _answer(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    """The handler's answer, or an error."""
+    try:
+        return await handler(request)
+    except MALFORMED as error:
+        return refusal(400, "invalid", f"body: incomplete or badly encoded: {error}")
+    except OSError as error:  # no file is left, or the disk fails
+        if request.task.cancelling() or isinstance(error, ConnectionError):
+            raise
+        log.warning("request failed", path=request.path, error=repr(error))
+        return refusal(503, "unavailable", "this worker's agent cannot answer now; try again in a moment")
 
 
 def _newest_with_port(journal: Journal, instance: str) -> ProcessRecord | None:

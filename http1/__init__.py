@@ -1,1 +1,1 @@
-"""HTTP/1.1 for both daemons: bounds on connections. Imports none of our packages."""
+"""HTTP/1.1 for all daemons: connections, their bounds, a pool of kept ones. Imports none of our packages."""

@@ -89,8 +89,8 @@ class PlacementReconciler:
         """One full pass: reads the pending instances, decides, and commits."""
         try:
             async with self._passes.full_pass() as backlog:
-                pending, reserved = await self._observe()
-                result = await self._place(pending.instances, reserved)
+                pending, reserved, leaving = await self._observe()
+                result = await self._place(pending.instances, reserved, leaving)
                 backlog.extend([*(one.waiting for one in result.unplaced), *(one.waiting for one in result.lost)])
                 backlog.extend([*result.undecided, *reserved])
                 if pending.more:
@@ -109,17 +109,22 @@ class PlacementReconciler:
             outcome = Requeue(max(pending.next_due_s, 0.01))
         return dict.fromkeys(keys, outcome)
 
-    async def _observe(self) -> tuple[PendingSnapshot, list[PendingRow]]:
-        """The pending instances, and planned replacements, for which capacity is reserved before them."""
+    async def _observe(self) -> tuple[PendingSnapshot, list[PendingRow], Holders]:
+        """The pending instances, planned replacements, for which capacity is reserved before them, and what ends."""
         async with self._database.snapshot() as connection:
             pending = await read_pending(
                 connection, _MAX_PENDING, failures_per_worker=self._settings.failures_per_worker
             )
             reserved = await read_planned_copies(connection)
             await self._passes.refresh(connection, [*pending.instances, *reserved])
-        return pending, reserved
+            leaving = Holders()
+            if pending.instances:
+                leaving = await read_holders(connection, self._passes.holdings, only_leaving=True)
+        return pending, reserved, leaving
 
-    async def _place(self, waiting: Sequence[PendingRow], reserved: Sequence[PendingRow]) -> _PassResult:
+    async def _place(
+        self, waiting: Sequence[PendingRow], reserved: Sequence[PendingRow], leaving: Holders
+    ) -> _PassResult:
         """Decides and commits.
 
         Commits begin while others are still being decided. Where a reservation or a preemption is possible, all
@@ -127,9 +132,9 @@ class PlacementReconciler:
         """
         async with OneInFlight[list[PlacedStart]]() as commits:
             if not self._passes.needs_holders(waiting):
-                decisions = await self._decide(waiting, reserved, commits=commits)
+                decisions = await self._decide(waiting, reserved, leaving, commits)
             else:
-                decisions = await self._decide(waiting, reserved)
+                decisions = await self._decide(waiting, reserved, leaving)
                 if self._passes.needs_holders(one.waiting for one in decisions.unplaced):
                     holders = await self._read_holders([*waiting, *reserved])
                     decisions = await self._decide(waiting, reserved, holders)
@@ -144,7 +149,7 @@ class PlacementReconciler:
         self,
         waiting: Sequence[PendingRow],
         reserved: Sequence[PendingRow],
-        holders: Holders | None = None,
+        holders: Holders,
         commits: OneInFlight[list[PlacedStart]] | None = None,
     ) -> _Decisions:
         """Decides all, yielding to the event loop. With `commits`, full batches are committed meanwhile."""

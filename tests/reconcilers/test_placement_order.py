@@ -70,3 +70,27 @@ async def test_priority_comes_before_age(db: Database, leader_term: LeaderTerm) 
         db, "select d.name from instances i join deployments d on d.uid = i.deployment_uid where i.phase = 'scheduled'"
     )
     assert sorted(row["name"] for row in held) == ["older", "younger"]
+
+
+async def test_a_lower_priority_takes_nothing_that_a_higher_one_could_have_with_what_stops_already(
+    db: Database, leader_term: LeaderTerm
+) -> None:
+    """Without preemption and without a long wait."""
+    await add_host(db, "w", gpus=2)
+    await add_deployment(db, "holder", resources={"gpus": 1})
+    await leader_term.settle()
+    (holder,) = await leader_term.picture()
+    await report(db, holder["id"], "running")
+    await add_deployment(db, "high", priority=500, resources={"gpus": 2})
+    await leader_term.settle()
+    async with db.connection() as connection:
+        await connection.execute("update deployments set deleted_at = now() where name = 'holder'")
+    await leader_term.settle()
+    await add_deployment(db, "low", priority=10, resources={"gpus": 1})
+    await leader_term.settle()
+    assert [(one["phase"], one["reason"]) for one in await leader_term.picture()] == [
+        ("stopping", "deleted"), ("pending", "exclusive_conflict"), ("pending", "reserved"),
+    ]  # fmt: skip
+    await report(db, holder["id"], "exited", reason="stopped", code=0)
+    await leader_term.settle()
+    assert await leader_term.phases() == ["scheduled", "pending"]

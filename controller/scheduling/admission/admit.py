@@ -172,7 +172,7 @@ def _reserve(
     ask, target = pending.ask, pending.relocation_target
     if target is not None and (found := future.relocation_target(target)) is not None:
         return _reserved(reservations, ask, found, decision, None, "relocations free capacity for it on")
-    if pending.preempt and (found := future.after_leaving(ask)) is not None:
+    if (found := future.after_leaving(ask, bounded=not pending.preempt)) is not None:
         reason = Reason.PREEMPTING if pending.preempting else None
         return _reserved(reservations, ask, found, decision, reason, "capacity is being freed for it on")
     preemption = future.preempt(pending) if pending.preempt and not pending.preempting else ""

@@ -1,0 +1,255 @@
+"""The client's side of one HTTP/1.1 connection: one request at a time; it is kept only while it is at rest."""
+
+import asyncio
+from collections.abc import Callable
+from enum import Enum
+from typing import Final, Protocol, cast
+
+from http1.head import LAST_CHUNK, SWITCHING, ResponseHead, chunk
+from http1.reading import MessageError, ResponseReader
+
+
+class State(Enum):
+    """What a connection does."""
+
+    REST = "rest"  # open, nothing under way: it can take a request
+    SENDING = "sending"  # a request is not complete, and no answer has begun
+    AWAITING = "awaiting"  # the request is complete, the response's head is not
+    RECEIVING = "receiving"  # the response's head is complete; the request may still be sent
+    TUNNEL = "tunnel"  # the protocol was switched: bytes both ways
+    CLOSED = "closed"
+
+
+EDGES: Final = {
+    State.REST: {State.SENDING, State.CLOSED},
+    State.SENDING: {State.AWAITING, State.RECEIVING, State.TUNNEL, State.CLOSED},
+    State.AWAITING: {State.RECEIVING, State.TUNNEL, State.CLOSED},
+    State.RECEIVING: {State.REST, State.CLOSED},
+    State.TUNNEL: {State.CLOSED},
+    State.CLOSED: set[State](),
+}
+_SENDS: Final = (State.SENDING, State.RECEIVING, State.TUNNEL)
+_READS: Final = (State.RECEIVING, State.TUNNEL)
+
+
+class Receiver(Protocol):
+    """Gets the response to one request."""
+
+    def response_head(self, head: ResponseHead) -> None:
+        """The head is complete."""
+
+    def response_body(self, data: bytes) -> None:
+        """A part of the body; in a tunnel, bytes of the server."""
+
+    def response_end(self) -> None:
+        """The response is complete; the connection may be at rest again."""
+
+    def response_failed(self, why: str) -> None:
+        """The connection ended, or the peer's bytes are no response; called at most once, and never after the end."""
+
+    def request_writable(self, *, ready: bool) -> None:
+        """Whether the server takes more of the request."""
+
+
+class ClientConnection(asyncio.Protocol):
+    """One connection to a server.
+
+    Args:
+        at_rest: called when it can be used again; not called for a connection that must close.
+        closed: called once when it is closed.
+    """
+
+    __slots__ = (
+        *("_at_rest", "_chunked", "_closed", "_complete", "_keep_alive", "_loop", "_read_paused", "_reader"),
+        *("_receiver", "_state", "_transport", "_write_paused", "rested_since"),
+    )
+
+    def __init__(
+        self,
+        *,
+        at_rest: Callable[["ClientConnection"], None],
+        closed: Callable[["ClientConnection"], None],
+    ) -> None:
+        self._at_rest = at_rest
+        self._closed = closed
+        self._loop = asyncio.get_running_loop()
+        self._state = State.REST
+        self._transport: asyncio.Transport | None = None
+        self._receiver: Receiver | None = None
+        self._reader: ResponseReader | None = None
+        self._chunked = False
+        self._keep_alive = True
+        self._read_paused = False
+        self._write_paused = False
+        self._complete = True  # the request
+        self.rested_since = self._loop.time()
+
+    @property
+    def state(self) -> State:
+        """What it does now."""
+        return self._state
+
+    @property
+    def idle(self) -> bool:
+        """Whether it can take a request: open, and at rest in every respect."""
+        return (
+            self._state is State.REST
+            and not self._read_paused
+            and not self._write_paused
+            and self._transport is not None
+            and not self._transport.is_closing()
+        )
+
+    # The request
+
+    def begin(
+        self, head: bytes, receiver: Receiver, *, chunked: bool, head_only: bool = False, upgrade: bool = False
+    ) -> None:
+        """Sends a request's head. The body follows by `send`, its end by `end`.
+
+        Args:
+            head: bytes of the head; those of a body whose length it states may follow at once.
+            receiver: of the response.
+            chunked: whether the body is sent in chunks.
+            head_only: whether the method is HEAD.
+            upgrade: whether the head asks to switch protocols.
+        """
+        if not self.idle or self._transport is None:
+            raise AssertionError(f"a request on a connection that is {self._state}")
+        self._enter(State.SENDING)
+        self._receiver = receiver
+        self._reader = ResponseReader(self, head_only=head_only, upgrade=upgrade)
+        self._chunked = chunked
+        self._complete = False
+        self._transport.write(head)
+
+    def send(self, data: bytes) -> None:
+        """Sends a part of the body; in a tunnel, bytes to the server."""
+        if data and self._state in _SENDS and self._transport is not None:
+            self._transport.write(chunk(data) if self._chunked else data)
+
+    def end(self) -> None:
+        """The request is complete."""
+        if self._complete or self._state not in _SENDS:
+            return
+        self._complete = True
+        if self._chunked and self._transport is not None:
+            self._transport.write(LAST_CHUNK)
+        if self._state is State.SENDING:
+            self._enter(State.AWAITING)
+
+    def abort(self) -> None:
+        """Ends the connection and with it the request; the receiver hears nothing more."""
+        self._receiver = None
+        self._drop()
+
+    def pause_reading(self) -> None:
+        """Reads no more of the response for now."""
+        if not self._read_paused and self._state in _READS and self._transport is not None:
+            self._transport.pause_reading()
+            self._read_paused = True
+
+    def resume_reading(self) -> None:
+        """Goes on reading."""
+        if self._read_paused and self._transport is not None:
+            self._read_paused = False
+            self._transport.resume_reading()
+
+    # The reader's sink
+
+    def response_head(self, head: ResponseHead) -> None:
+        """Hands the head on."""
+        self._keep_alive = head.keep_alive
+        switches = head.status == SWITCHING
+        self._enter(State.TUNNEL if switches else State.RECEIVING)
+        if switches:
+            self._chunked = False
+        if self._receiver is not None:
+            self._receiver.response_head(head)
+
+    def response_body(self, data: bytes) -> None:
+        """Hands a part of the body on."""
+        if self._receiver is not None:
+            self._receiver.response_body(data)
+
+    def response_end(self, *, clean: bool) -> None:
+        """Rests, or closes where the request is not complete or the server wants it."""
+        if self._state is not State.RECEIVING:  # a tunnel goes on; an aborted one is over
+            return
+        receiver, self._receiver = self._receiver, None
+        if clean and self._keep_alive and self._complete and not self._write_paused:
+            self.resume_reading()
+            self._reader = None
+            self._enter(State.REST)
+            self.rested_since = self._loop.time()
+        else:
+            self._drop()
+        if receiver is not None:
+            receiver.response_end()
+        if self.idle:
+            self._at_rest(self)
+
+    # The transport's protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The connection is open."""
+        self._transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        """Parses what arrived. Bytes that nothing asked for end the connection."""
+        if self._state is State.TUNNEL:
+            self.response_body(data)
+            return
+        reader = self._reader
+        if reader is None or self._state is State.CLOSED:
+            self._drop()
+            return
+        try:
+            rest = reader.feed(data)
+        except MessageError as error:
+            self._fail(f"the server's answer is malformed: {error}")
+            return
+        if rest:  # only a switch of protocols leaves some
+            self.response_body(rest)
+
+    def eof_received(self) -> bool:
+        """The server has closed: that ends an answer without a length, and breaks any other."""
+        if self._reader is not None and self._state is State.RECEIVING and self._reader.end_of_stream():
+            return False
+        self._fail("the server closed the connection")
+        return False
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        """The connection is gone."""
+        self._transport = None
+        self._fail("the connection was lost")
+        self._closed(self)
+
+    def pause_writing(self) -> None:
+        """The server does not take what was written."""
+        self._write_paused = True
+        if self._receiver is not None:
+            self._receiver.request_writable(ready=False)
+
+    def resume_writing(self) -> None:
+        """The server takes more."""
+        self._write_paused = False
+        if self._receiver is not None:
+            self._receiver.request_writable(ready=True)
+
+    def _fail(self, why: str) -> None:
+        receiver, self._receiver = self._receiver, None
+        self._drop()
+        if receiver is not None:
+            receiver.response_failed(why)
+
+    def _drop(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+        if self._state is not State.CLOSED:
+            self._enter(State.CLOSED)
+
+    def _enter(self, state: State) -> None:
+        if state not in EDGES[self._state]:
+            raise AssertionError(f"no edge from {self._state} to {state}")
+        self._state = state

@@ -1,0 +1,144 @@
+"""Keeps a server's connections within their bounds: in number, in time to a complete head, in time kept idle.
+
+The pure rules are those of `connections.py`; this closes what gives way or is overdue, counts it and logs it.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, Protocol
+
+import structlog
+
+from http1.connections import Connection, Connections, Limits, Refusal, State
+
+log = structlog.get_logger(__name__)
+
+SWEEP_S: Final = 1.0
+_LOG_EVERY_S: Final = 60.0
+_SATURATIONS: Final = ("bound", "body", "refused")
+
+
+class Guarded(Protocol):
+    """A connection behind the door."""
+
+    @property
+    def record(self) -> Connection:
+        """What the rules know of it."""
+
+    def shut(self, *, late_head: bool) -> None:
+        """Ends it at once, or in a moment; `late_head`: a part of a head has come, and the rest has not."""
+
+
+class Door:
+    """The bounded connections of one server.
+
+    Args:
+        limits: bounds and deadlines.
+        name: of the server, for logs.
+        is_proxy: whether an address is a trusted proxy's, to which the bound for each address does not apply.
+        closed: a metric. Called with `bound`, `head`, `busy`, `idle` or `body` for each connection that was closed for
+            it, and with `refused` for each request that found too many others.
+    """
+
+    def __init__(
+        self,
+        limits: Limits,
+        *,
+        name: str,
+        is_proxy: Callable[[str], bool] = lambda _address: False,
+        closed: Callable[[str], None] = lambda _reason: None,
+    ) -> None:
+        self._connections = Connections(limits)
+        self._limits = limits
+        self._name = name
+        self._is_proxy = is_proxy
+        self._closed = closed
+        self._of: dict[Connection, Guarded] = {}
+        self._sweeping: asyncio.TimerHandle | None = None
+        self._logged_s = float("-inf")
+        self._saturated: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._connections)
+
+    def count(self, state: State) -> int:
+        """How many connections are in a state."""
+        return self._connections.count(state)
+
+    def admit(self, guarded: Guarded) -> bool:
+        """Takes a new connection up; False where it has to go at once, which it is told by `shut`."""
+        record = guarded.record
+        self._of[record] = guarded
+        record.counted = not self._is_proxy(record.address)
+        yielding = self._connections.admit(record)
+        if yielding is not None:
+            self.close(yielding, "bound")
+        if self._sweeping is None:
+            self._sweeping = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)
+        return yielding is not record
+
+    def enter(self, record: Connection, state: State) -> None:
+        """The connection does something else now."""
+        self._connections.enter(record, state, asyncio.get_running_loop().time())
+
+    def admit_request(self, record: Connection, *, body: bool, client: str = "", agent: bool = False) -> Refusal | None:
+        """Notes that the request which is being answered carried a valid key or credential.
+
+        Args:
+            record: of its connection.
+            body: whether its body is incomplete.
+            client: whose key it was; "" where clients are not told apart.
+            agent: whether it is an agent's, for which some connections are reserved.
+
+        Returns:
+            Why the request has to be refused: with 429 for its client, with 503 for all.
+        """
+        now_s = asyncio.get_running_loop().time()
+        refusal, yielding = self._connections.serve(record, now_s, body=body, client=client, agent=agent)
+        if yielding is not None:
+            self.close(yielding, "body")
+        if refusal is not None:
+            self._count("refused")
+        return refusal
+
+    def body_complete(self, record: Connection) -> None:
+        """The body of the request that is being answered is complete."""
+        if record.state is State.BODY:
+            self.enter(record, State.BUSY)
+
+    def lost(self, record: Connection) -> None:
+        """The connection is closed; repeating it changes nothing."""
+        self._connections.remove(record)
+        self._of.pop(record, None)
+
+    def close(self, record: Connection, reason: str) -> None:
+        """Closes a connection for this reason, which is counted."""
+        self._connections.remove(record)
+        guarded = self._of.get(record)
+        if guarded is not None:
+            self._count(reason)
+            guarded.shut(late_head=reason == State.HEAD)
+
+    def _sweep(self) -> None:
+        loop = asyncio.get_running_loop()
+        for record in self._connections.overdue(loop.time()):
+            self.close(record, record.state.value)
+        self._sweeping = loop.call_later(SWEEP_S, self._sweep) if len(self._connections) else None
+
+    def _count(self, reason: str) -> None:
+        """Counts what a bound did; says at most once a minute that connections are saturated."""
+        self._closed(reason)
+        if reason not in _SATURATIONS:
+            return
+        self._saturated[reason] = self._saturated.get(reason, 0) + 1
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._logged_s >= _LOG_EVERY_S:
+            self._logged_s = now_s
+            log.warning(
+                "connections are saturated",
+                server=self._name,
+                most=self._limits.most,
+                most_unknown_per_address=self._limits.most_unknown_per_address,
+                **self._saturated,
+            )
+            self._saturated.clear()

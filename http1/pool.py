@@ -1,0 +1,130 @@
+"""Kept connections by address: what is at rest can be used again; what is not is in no pool."""
+
+import asyncio
+import socket
+from collections import deque
+from collections.abc import Callable
+from typing import Final, TypeAlias
+
+from http1.client_connection import ClientConnection
+
+Address: TypeAlias = tuple[str, int] | str  # host and port, or the path of a Unix socket
+CONNECT_S: Final = 5.0
+# Servers close kept connections by themselves: uvicorn after 5 s. A request that meets such a close fails.
+IDLE_S: Final = 3.0
+MAX_IDLE: Final = 64
+_RECEIVE_BUFFER_BYTES: Final = 256 * 1024  # else a kernel holds megabytes for a client that does not read
+
+
+class ConnectError(Exception):
+    """No connection could be made: no byte of the request has left.
+
+    Attributes:
+        errno: of the operating system; None: it took too long.
+    """
+
+    def __init__(self, message: str, errno: int | None) -> None:
+        super().__init__(message)
+        self.errno = errno
+
+
+class Pool:
+    """Connections to servers. It bounds what is kept, not what is open: the caller bounds its requests.
+
+    Args:
+        idle_s: how long a connection is kept at rest, in seconds.
+        max_idle: kept at rest per address.
+        connect_s: limit for connecting, in seconds.
+        prepare: sets options of a connected socket.
+    """
+
+    def __init__(
+        self,
+        *,
+        idle_s: float = IDLE_S,
+        max_idle: int = MAX_IDLE,
+        connect_s: float = CONNECT_S,
+        prepare: Callable[[socket.socket], None] = lambda _socket: None,
+    ) -> None:
+        self._idle_s = idle_s
+        self._max_idle = max_idle
+        self._connect_s = connect_s
+        self._prepare = prepare
+        self._loop = asyncio.get_running_loop()
+        self._resting: dict[Address, deque[ClientConnection]] = {}
+        self._open: set[ClientConnection] = set()
+
+    @property
+    def open(self) -> int:
+        """The number of open connections."""
+        return len(self._open)
+
+    @property
+    def resting(self) -> list[ClientConnection]:
+        """Those that are kept, of all addresses."""
+        return [connection for resting in self._resting.values() for connection in resting]
+
+    def take(self, address: Address) -> ClientConnection | None:
+        """A kept connection that is at rest, the freshest first; None: connect."""
+        resting = self._resting.get(address)
+        oldest = self._loop.time() - self._idle_s
+        while resting:
+            connection = resting.pop()
+            if connection.idle and connection.rested_since >= oldest:
+                return connection
+            connection.abort()
+        return None
+
+    async def connect(self, address: Address) -> ClientConnection:
+        """A new connection.
+
+        Raises:
+            ConnectError: refused, unreachable, or not within the limit.
+        """
+
+        def rest(connection: ClientConnection) -> None:
+            self._rest(address, connection)
+
+        def made() -> ClientConnection:
+            return ClientConnection(at_rest=rest, closed=self._open.discard)
+
+        try:
+            async with asyncio.timeout(self._connect_s):
+                if isinstance(address, str):
+                    transport, connection = await self._loop.create_unix_connection(made, address)
+                else:
+                    transport, connection = await self._loop.create_connection(made, *address)
+        except TimeoutError as error:
+            # The kernel's own ETIMEDOUT has a number.
+            raise ConnectError(str(error) or "no connection in time", error.errno) from error
+        except OSError as error:
+            raise ConnectError(str(error), error.errno) from error
+        self._open.add(connection)
+        opened = transport.get_extra_info("socket")
+        if opened is not None:
+            opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER_BYTES)
+            self._prepare(opened)
+        return connection
+
+    def sweep(self) -> None:
+        """Closes what was kept too long; the owner calls it about once a second."""
+        oldest = self._loop.time() - self._idle_s
+        for address, resting in list(self._resting.items()):
+            while resting and (resting[0].rested_since < oldest or not resting[0].idle):
+                resting.popleft().abort()
+            if not resting:
+                del self._resting[address]
+
+    def close(self) -> None:
+        """Ends all connections."""
+        self._resting.clear()
+        for connection in list(self._open):
+            connection.abort()
+
+    def _rest(self, address: Address, connection: ClientConnection) -> None:
+        if not connection.idle:
+            return
+        resting = self._resting.setdefault(address, deque())
+        if len(resting) >= self._max_idle:
+            resting.popleft().abort()
+        resting.append(connection)

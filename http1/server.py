@@ -1,0 +1,88 @@
+"""A listening HTTP/1.1 server: makes the connections, sweeps what is overdue, and closes them in order."""
+
+import asyncio
+import contextlib
+import socket
+from typing import Final
+
+from http1.server_connection import ServerConnection, Service, State
+
+BACKLOG: Final = 1024
+_SWEEP_S: Final = 1.0
+_SEND_BUFFER_BYTES: Final = 256 * 1024  # else a kernel holds megabytes for a client that does not read
+_CLOSE_POLL_S: Final = 0.02
+
+
+class Server:
+    """Serves on one port, from `listen` to `close`."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._connections: set[ServerConnection] = set()
+        self._server: asyncio.Server | None = None
+        self._sweeping: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        return len(self._connections)
+
+    @property
+    def port(self) -> int:
+        """The port that it listens on; 0: none."""
+        sockets = self._server.sockets if self._server is not None else ()
+        return int(sockets[0].getsockname()[1]) if sockets else 0
+
+    async def listen(self, host: str, port: int, *, reuse_port: bool = False) -> None:
+        """Binds and listens; `port` 0: any free one.
+
+        Raises:
+            OSError: the address is taken, or not this host's.
+        """
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(
+            self._made, host, port, backlog=BACKLOG, reuse_address=True, reuse_port=reuse_port or None
+        )
+        for listening in self._server.sockets:  # connections inherit it
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
+        self._sweeping = loop.call_later(_SWEEP_S, self._sweep)
+
+    def stop_listening(self) -> None:
+        """Refuses new connections."""
+        if self._server is not None:
+            self._server.close()
+
+    def drain(self) -> None:
+        """Closes each connection as soon as it is at rest."""
+        for connection in list(self._connections):
+            connection.drain()
+
+    def connections(self) -> list[ServerConnection]:
+        """All open connections."""
+        return list(self._connections)
+
+    async def close(self, limit_s: float) -> None:
+        """Refuses new connections, and ends the others when they are at rest or the limit is over."""
+        self.stop_listening()
+        self.drain()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(limit_s):
+                while any(one.state is not State.CLOSED for one in self._connections):  # noqa: ASYNC110 - no event
+                    await asyncio.sleep(_CLOSE_POLL_S)
+        for connection in list(self._connections):
+            if connection.state is not State.CLOSED:
+                connection.abort()
+        await asyncio.sleep(0)
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+        for connection in list(self._connections):
+            connection.abort()
+
+    def _made(self) -> ServerConnection:
+        return ServerConnection(self._service, opened=self._connections.add, closed=self._connections.discard)
+
+    def _sweep(self) -> None:
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        for connection in list(self._connections):
+            if connection.overdue(now):
+                connection.abort()
+        self._sweeping = loop.call_later(_SWEEP_S, self._sweep)

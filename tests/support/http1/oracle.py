@@ -1,0 +1,155 @@
+"""Random byte streams of HTTP/1.1 requests, and what h11 and our reader make of them."""
+
+import random
+from dataclasses import dataclass, field
+
+import h11
+
+from http1.head import RequestHead
+from http1.reading import MessageError, RequestReader
+
+Seen = list[tuple[object, ...]]
+ERROR = ("error",)
+METHODS = (b"GET", b"POST", b"PUT", b"DELETE", b"HEAD", b"OPTIONS", b"PATCH", b"get", b"FOO", b"G T")
+TARGETS = (b"/", b"/v1/x?a=b", b"*", b"http://a/b", b"/%00", b"/a b", b"/\xc3\xa9", b"//x")
+FIELDS = (
+    *(b"X: y", b"A:b", b"A:  b  ", b"Connection: close", b"Connection: keep-alive", b"Expect: 100-continue"),
+    *(b"X-Y_z: \t q", b"B:", b"C: c", b"x y: z", b"C: a\x00b", b"D : e", b" fold", b"E: \x01", b": v"),
+)
+LENGTHS = (b"+3", b"3,3", b"0x3", b" 3", b"-1", b"", b"3 3", b"99999999999999999999999")
+CODINGS = (*[b"chunked"] * 8, b"Chunked", b"gzip, chunked", b"identity", b"chunked, chunked")
+USUAL_FIELDS = 9
+
+
+@dataclass
+class Sink:
+    """Notes what the reader hands on. It answers each request at once."""
+
+    seen: Seen = field(default_factory=list)
+    reader: RequestReader | None = None
+    keep_alive: bool = True
+
+    def request_head(self, head: RequestHead) -> None:
+        self.keep_alive = head.keep_alive
+        given = tuple((name, value.lower() if name == b"transfer-encoding" else value) for name, value in head.fields)
+        self.seen.append(("head", head.method, head.target, given))
+
+    def request_body(self, data: bytes) -> None:
+        add_body(self.seen, data)
+
+    def request_end(self) -> None:
+        assert self.reader is not None
+        self.seen.append(("end",))
+        self.reader.busy = not self.keep_alive
+
+
+def add_body(seen: Seen, data: bytes) -> None:
+    if seen[-1][0] == "body":
+        data = seen.pop()[1] + data  # type: ignore[operator]
+    if data:
+        seen.append(("body", data))
+
+
+def ours(chunks: list[bytes]) -> Seen:
+    sink = Sink()
+    sink.reader = RequestReader(sink)
+    try:
+        for chunk in chunks:
+            sink.reader.feed(chunk)
+    except MessageError:
+        sink.seen.append(ERROR)
+    return sink.seen
+
+
+def theirs(chunks: list[bytes]) -> Seen:
+    connection = h11.Connection(h11.SERVER, max_incomplete_event_size=1 << 17)
+    seen: Seen = []
+    try:
+        for chunk in chunks:
+            connection.receive_data(chunk)
+            if not _read_on(connection, seen):
+                break
+    except h11.RemoteProtocolError:
+        seen.append(ERROR)
+    return seen
+
+
+def _read_on(connection: h11.Connection, seen: Seen) -> bool:
+    """Notes what h11 has read; False where it reads no more."""
+    while True:
+        event = connection.next_event()
+        match event:
+            case h11.NEED_DATA:
+                return True
+            case h11.Request():
+                fields = tuple((bytes(name), bytes(value)) for name, value in event.headers)
+                seen.append(("head", bytes(event.method), bytes(event.target), fields))
+            case h11.Data():
+                add_body(seen, bytes(event.data))
+            case h11.EndOfMessage():
+                seen.append(("end",))
+                if connection.our_state is h11.SEND_RESPONSE:
+                    connection.send(h11.Response(status_code=200, headers=[("content-length", "0")]))
+                    connection.send(h11.EndOfMessage())
+                if connection.our_state is not h11.DONE or connection.their_state is not h11.DONE:
+                    return False
+                connection.start_next_cycle()
+            case _:  # paused: an upgrade, or nothing more is read
+                return connection.their_state is not h11.MUST_CLOSE and event is not h11.PAUSED
+
+
+def stream(dice: random.Random) -> list[bytes]:
+    """One to three requests, some of them spoiled, cut into pieces anywhere."""
+    data = b"".join(_request(dice) for _ in range(dice.randrange(1, 4)))
+    if dice.random() < 0.2:
+        at = dice.randrange(len(data))
+        data = data[:at] + bytes([dice.randrange(256)]) + data[at + 1 :]
+    cuts = sorted(dice.sample(range(1, len(data)), min(len(data) - 1, dice.randrange(6))))
+    return [data[start:end] for start, end in zip([0, *cuts], [*cuts, len(data)], strict=True)]
+
+
+def _request(dice: random.Random) -> bytes:
+    method = dice.choice(METHODS if dice.random() < 0.1 else METHODS[:7])
+    target = dice.choice(TARGETS if dice.random() < 0.2 else TARGETS[:4])
+    version = dice.choice([b"HTTP/1.1"] * 12 + [b"HTTP/1.0", b"HTTP/1.2", b"http/1.1", b"HTTP/0.9"])
+    lines = [] if dice.random() < 0.1 else [b"Host: a"]
+    lines += dice.choices(FIELDS if dice.random() < 0.2 else FIELDS[:USUAL_FIELDS], k=dice.randrange(4))
+    framing, body = _body(dice)
+    lines += framing
+    dice.shuffle(lines)
+    end = b"\r\n" if dice.random() < 0.97 else b"\n"
+    return b" ".join((method, target, version)) + end + b"".join(line + end for line in lines) + end + body
+
+
+def _body(dice: random.Random) -> tuple[list[bytes], bytes]:
+    """The fields that frame a body, and the body."""
+    kind = dice.random()
+    if kind < 0.35:
+        size = dice.randrange(30)
+        fields = [b"Content-Length: %d" % size]
+        if dice.random() < 0.05:
+            fields.append(b"Content-Length: %d" % (size + dice.randrange(2)))
+        if dice.random() < 0.05:
+            fields[-1] = b"Content-Length: " + dice.choice(LENGTHS)
+        return fields, bytes(dice.choices(b"abc\r\n", k=size))
+    if kind < 0.7:
+        fields = [b"Transfer-Encoding: " + dice.choice(CODINGS)]
+        if dice.random() < 0.05:
+            fields.append(b"Content-Length: 3")
+        chunks = [bytes(dice.choices(b"abc\r\n", k=dice.randrange(1, 20))) for _ in range(dice.randrange(3))]
+        extension = dice.choice([b""] * 6 + [b";a=b", b" ", b';q="1"'])
+        framed = b"".join(b"%x%b\r\n%b\r\n" % (len(chunk), extension, chunk) for chunk in chunks)
+        return fields, framed + b"0\r\n" + dice.choice([b""] * 5 + [b"T: v\r\n"]) + b"\r\n"
+    return [], b""
+
+
+def verdict(our: Seen, their: Seen) -> str:
+    """`same`; `stricter`: we refuse what h11 takes, after the same beginning; `laxer`; `other`."""
+    if our == their:
+        return "same"
+    if our and our[-1] == ERROR:
+        same = our[:-1]
+        begun = same[:-1] if same and same[-1][0] == "body" else same  # the rest of a body may follow
+        if their[: len(begun)] == begun:
+            return "stricter"
+    return "laxer" if their and their[-1] == ERROR else "other"

@@ -1,0 +1,369 @@
+"""The server's side of a connection: what it takes, refuses and answers, and every order of what may happen to it."""
+
+import asyncio
+import itertools
+import random
+from collections.abc import Callable
+
+import h11
+import pytest
+
+from http1 import connections
+from http1.connections import Limits
+from http1.door import Door
+from http1.head import RequestHead
+from http1.reading import MessageError
+from http1.server_connection import Handler, Progress, ServerConnection, Service, State
+from support.http1.transport import MemoryTransport
+
+POST = b"POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\n"
+GET = b"GET /x HTTP/1.1\r\nHost: a\r\n\r\n"
+
+
+class Request:
+    """Handles one request as the test says."""
+
+    def __init__(self, head: RequestHead, connection: ServerConnection) -> None:
+        self.head = head
+        self.connection = connection
+        self.received = b""
+        self.ended = 0
+        self.lost = 0
+        self.ready = True
+
+    def body(self, data: bytes) -> None:
+        assert not self.lost
+        self.received += data
+
+    def end(self) -> None:
+        assert not self.lost
+        self.ended += 1
+
+    def gone(self) -> None:
+        self.lost += 1
+
+    def writable(self, *, ready: bool) -> None:
+        assert not self.lost
+        self.ready = ready
+
+
+class World:
+    """One connection of a server."""
+
+    def __init__(self, *, at_once: bool = False) -> None:
+        self.requests: list[Request] = []
+        self.at_once = at_once
+        self.open = 0
+        self.door = Door(Limits(most=9, most_unknown_per_address=9, most_bodies_per_client=9), name="test")
+        self.service = Service(self.handle, lambda error: b'{"code":"%b"}' % error.code.encode(), self.door)
+        self.connection = ServerConnection(self.service, opened=self.count(1), closed=self.count(-1))
+        self.transport = MemoryTransport(self.connection)
+        self.blocked = False
+
+    def count(self, by: int) -> Callable[[ServerConnection], None]:
+        def note(_: ServerConnection) -> None:
+            self.open += by
+
+        return note
+
+    def handle(self, head: RequestHead, connection: ServerConnection) -> Handler:
+        request = Request(head, connection)
+        self.requests.append(request)
+        if self.at_once:
+            connection.answer(200, [], b"ok")
+        return request
+
+    @property
+    def request(self) -> Request:
+        return self.requests[-1]
+
+    def answers(self) -> tuple[list[tuple[int, bytes]], bool]:
+        """Status and body of each answer, as h11 reads them, and whether the server says that it closes."""
+        client, found, body, status = h11.Connection(h11.CLIENT), [], b"", 0
+        client.receive_data(self.transport.written)
+        for _ in self.requests:
+            client.send(h11.Request(method="GET", target="/", headers=[("host", "a")]))
+            client.send(h11.EndOfMessage())
+            while (event := client.next_event()) is not h11.NEED_DATA:
+                match event:
+                    case h11.Response():
+                        status = event.status_code
+                    case h11.Data():
+                        body += bytes(event.data)
+                    case h11.EndOfMessage():
+                        found.append((status, body))
+                        body = b""
+                        break
+                    case h11.ConnectionClosed():
+                        break
+            if client.our_state is not h11.DONE or client.their_state is not h11.DONE:
+                return found, client.their_state is h11.MUST_CLOSE
+            client.start_next_cycle()
+        return found, False
+
+
+@pytest.fixture
+async def world() -> World:
+    return World()
+
+
+async def test_a_request_and_its_answer_then_another(world: World) -> None:
+    for number in (b"1", b"2"):
+        for piece in (POST[:10], POST[10:] + b"ab", b"cd"):
+            world.transport.receive(piece)
+        request = world.request
+        assert (request.head.method, request.received, request.ended) == (b"POST", b"abcd", 1)
+        request.connection.start(200, [(b"a", b"b")], length=None)
+        request.connection.send(number)
+        request.connection.send(b"x" * 9000)
+        request.connection.finish()
+        assert world.connection.state is State.IDLE
+    assert world.answers() == ([(200, b"1" + b"x" * 9000), (200, b"2" + b"x" * 9000)], False)
+    assert not world.transport.closing
+    assert not world.request.lost
+
+
+async def test_one_request_at_a_time(world: World) -> None:
+    world.transport.receive(GET + GET)
+    world.transport.receive(GET)
+    assert len(world.requests) == 1
+    world.request.connection.answer(200, [], b"ok")
+    assert world.answers() == ([(200, b"ok")], True)
+    assert world.transport.closing
+    assert not world.transport.aborted, "the answer goes out"
+
+
+async def test_bytes_that_never_end_before_the_answer_end_the_connection(world: World) -> None:
+    world.transport.receive(GET)
+    for _ in range(9):
+        world.transport.receive(b"x" * 10_000)
+    assert world.transport.aborted
+    assert world.request.lost == 1
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+async def test_an_answer_before_the_end_of_the_request_is_not_lost(at_once: bool) -> None:
+    world = World(at_once=at_once)
+    world.transport.receive(POST + b"a")
+    if not at_once:
+        world.request.connection.answer(413, [], b"too much")
+    assert world.connection.state is State.LINGERING
+    assert (world.transport.eof, world.transport.closing) == (True, False), "a reset would take the answer back"
+    world.transport.receive(b"bcd" + GET)
+    assert len(world.requests) == 1
+    assert not world.connection.overdue(asyncio.get_running_loop().time() + 1)
+    assert world.connection.overdue(asyncio.get_running_loop().time() + 3)
+    world.transport.receive_eof()
+    assert world.transport.closing
+    assert world.request.lost == 0
+
+
+async def test_the_body_that_waits_for_a_go_ahead(world: World) -> None:
+    world.transport.receive(POST.replace(b"Host", b"Expect: 100-continue\r\nHost"))
+    assert world.request.head.expects_continue
+    assert world.transport.written == b""
+    world.request.connection.send_continue()
+    assert world.transport.written == b"HTTP/1.1 100 Continue\r\n\r\n"
+    world.transport.receive(b"abcd")
+    assert world.request.ended == 1
+
+
+async def test_chunks_and_trailers(world: World) -> None:
+    head = POST.replace(b"Content-Length: 4", b"Transfer-Encoding: chunked")
+    world.transport.receive(head + b"2\r\nab\r\n2\r\ncd\r\n0\r\nT: v\r\n\r\n")
+    assert (world.request.received, world.request.ended, world.request.head.length) == (b"abcd", 1, None)
+
+
+REFUSED = {
+    b"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n": 400,
+    b"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 1\r\n\r\n": 400,
+    b"GET / HTTP/1.1\nHost: a\n\n": 400,
+    b"GET / HTTP/1.1\r\nHost: a\r\nX: y\r\n folded\r\n\r\n": 400,
+    b"GET / HTTP/1.1\r\n\r\n": 400,
+    b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n": 400,
+    b"GET /\r\n\r\n": 505,
+    b"GET / HTTP/2.0\r\nHost: a\r\n\r\n": 505,
+    b"POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n": 400,
+    b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip, chunked\r\n\r\n": 501,
+    b"CONNECT a:1 HTTP/1.1\r\nHost: a\r\n\r\n": 501,
+    b"GET / HTTP/1.1\r\nHost: a\r\n" + b"a: b\r\n" * 200 + b"\r\n": 431,
+    b"GET / HTTP/1.1\r\nHost: a\r\nb: " + b"c" * 70_000: 431,
+    b"GET / HTTP/1.1\r\nHost: a\r\nb: " + b"c" * 70_000 + b"\r\n\r\n": 431,
+    b"GET /" + b"c" * 70_000 + b" HTTP/1.1\r\nHost: a\r\n\r\n": 431,
+    b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03": 400,
+}
+
+
+@pytest.mark.parametrize(("data", "status"), REFUSED.items(), ids=range(len(REFUSED)))
+async def test_what_is_refused(data: bytes, status: int, world: World) -> None:
+    world.transport.receive(data)
+    assert not world.requests
+    assert world.transport.written.startswith(b"HTTP/1.1 %d " % status)
+    assert b"connection: close" in world.transport.written
+    assert world.connection.state is State.LINGERING
+
+
+async def test_a_body_that_is_malformed_ends_its_request(world: World) -> None:
+    world.transport.receive(POST.replace(b"Content-Length: 4", b"Transfer-Encoding: chunked") + b"zz\r\n")
+    assert (world.request.lost, world.request.ended) == (1, 0)
+    assert world.transport.written.startswith(b"HTTP/1.1 400 ")
+
+
+async def test_trailers_and_extensions_without_end_are_refused(world: World) -> None:
+    head = POST.replace(b"Content-Length: 4", b"Transfer-Encoding: chunked")
+    world.transport.receive(head + b"1\r\na\r\n0\r\n")
+    for n in range(200):
+        world.transport.receive(b"t%d: v\r\n" % n)
+    assert (world.request.lost, world.connection.state) == (1, State.LINGERING)
+    extended = World()
+    extended.transport.receive(head + b"1;a=")
+    for _ in range(20):
+        extended.transport.receive(b"x" * 5000)
+    assert (extended.request.lost, extended.connection.state) == (1, State.LINGERING)
+
+
+async def test_one_half_closed_by_its_client_is_gone(world: World) -> None:
+    world.transport.receive(GET)
+    world.transport.receive_eof()
+    assert world.request.lost == 1
+    assert world.transport.closing
+
+
+async def test_a_paused_body_goes_on_and_its_end_is_seen(world: World) -> None:
+    world.transport.receive(POST + b"a")
+    world.connection.pause_reading()
+    assert not world.transport.reading
+    world.connection.resume_reading()
+    world.transport.receive(b"bcd")
+    world.connection.pause_reading()
+    assert world.transport.reading, "a complete request is not paused: the client's end must be seen"
+
+
+async def test_a_client_that_takes_nothing_is_overdue(world: World) -> None:
+    now = asyncio.get_running_loop().time()
+    world.transport.receive(GET)
+    world.connection.start(200, [], length=None)
+    assert not world.connection.overdue(now + 1e6), "a slow engine is not the client's fault"
+    world.transport.block()
+    assert world.request.ready is False
+    assert world.connection.overdue(now + Progress().write_s + 1)
+    world.transport.unblock()
+    assert world.request.ready is True
+    assert not world.connection.overdue(now + 1e6)
+
+
+async def test_draining_closes_at_rest(world: World) -> None:
+    world.transport.receive(GET)
+    world.connection.drain()
+    assert not world.transport.closing
+    world.connection.answer(200, [], b"ok")
+    assert world.answers() == ([(200, b"ok")], True)
+    assert world.transport.closing
+    idle = World()
+    idle.connection.drain()
+    assert idle.transport.closing
+
+
+async def test_a_switch_of_protocols(world: World) -> None:
+    head = b"GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: WebSocket\r\n\r\n"
+    world.transport.receive(head)
+    assert world.request.head.upgrade == b"websocket"
+    world.connection.switch([(b"connection", b"upgrade"), (b"upgrade", b"websocket")])
+    world.transport.receive(b"\x01frame")
+    world.connection.send(b"\x02frame")
+    assert world.request.received == b"\x01frame"
+    assert world.transport.written.startswith(b"HTTP/1.1 101 ")
+    assert world.transport.written.endswith(b"\r\n\r\n\x02frame")
+    world.transport.lose()
+    assert world.request.lost == 1
+
+
+async def test_an_offered_upgrade_that_is_not_taken_is_answered(world: World) -> None:
+    world.transport.receive(
+        b"GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: x\r\n\r\n"
+    )
+    world.connection.answer(200, [], b"ok")
+    assert world.answers() == ([(200, b"ok")], True)
+
+
+async def test_a_defect_ends_one_request_with_an_error(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(Request, "end", fail)
+    world.transport.receive(GET)
+    assert world.transport.written.startswith(b"HTTP/1.1 500 ")
+    assert world.request.lost == 1
+
+
+async def test_every_order_of_what_may_happen() -> None:
+    """Each request is told at most one end, its connection is idle between two, and nothing is left open."""
+    dice = random.Random(3)  # noqa: S311 - repeatable
+    names = tuple(events(World()))
+    orders = itertools.chain(
+        (("get", *more) for more in itertools.product(names, repeat=3)),
+        ((*("head", "body"), *more) for more in itertools.product(names, repeat=2)),
+        (tuple(dice.choices((*names, "get", "answer"), k=30)) for _ in range(1500)),
+    )
+    answered = 0
+    for order in orders:
+        world = World()
+        for name in order:
+            events(world)[name]()
+            check(world)
+        world.transport.lose()
+        assert world.connection.state is State.CLOSED
+        assert world.open == 0
+        assert len(world.door) == 0
+        answered += sum(request.ended and not request.lost for request in world.requests)
+    assert answered > 500
+
+
+def events(world: World) -> dict[str, Callable[[], None]]:
+    connection, transport = world.connection, world.transport
+
+    def block(*, on: bool) -> None:
+        if world.blocked is not on and not transport.closing:
+            world.blocked = on
+            (transport.block if on else transport.unblock)()
+
+    return {
+        "get": lambda: transport.receive(GET),
+        "head": lambda: transport.receive(POST),
+        "body": lambda: transport.receive(b"abcd"),
+        "garbage": lambda: transport.receive(b"\x00\r\n\r\n"),
+        "start": lambda: connection.start(200, [], length=None),
+        "send": lambda: connection.send(b"x"),
+        "finish": lambda: connection.finish() if connection.started else None,
+        "answer": lambda: connection.answer(200, [], b"ok") if world.requests and not connection.started else None,
+        "close": connection.close,
+        "pause": connection.pause_reading,
+        "resume": connection.resume_reading,
+        "block": lambda: block(on=True),
+        "unblock": lambda: block(on=False),
+        "eof": transport.receive_eof,
+        "lost": transport.lose,
+        "drain": connection.drain,
+        "shut": lambda: connection.shut(late_head=True),
+    }
+
+
+def check(world: World) -> None:
+    for request in world.requests:
+        assert request.ended <= 1
+        assert request.lost <= 1
+    rules = world.connection.record.state
+    match world.connection.state:
+        case State.IDLE | State.HEAD:
+            assert world.connection._handler is None
+            assert rules in (connections.State.IDLE, connections.State.HEAD)
+        case State.RECEIVING | State.ANSWERING:
+            assert rules is connections.State.BUSY
+        case State.CLOSED:
+            assert world.connection._handler is None
+            assert world.transport.closing
+
+
+def test_errors_of_messages_say_what_to_answer() -> None:
+    error = MessageError(431, "head_too_large", "text")
+    assert (error.status, error.code, str(error)) == (431, "head_too_large", "text")
