@@ -93,6 +93,15 @@ def requests_in(window: Window) -> int:
     return int(max(np.nansum(window.mean), window.high.max()))
 
 
+def low_after(series: Series, minimum: float, before: float) -> float:
+    """The end of the last use or gap among the samples that end before that time; infinitely long ago if none."""
+    n = int(np.searchsorted(series.at, before))
+    at, since, high = series.at[:n], series.since[:n], series.high[:n]
+    used = np.flatnonzero(~(high < minimum))  # what is unknown is not known to be low
+    gaps = np.flatnonzero(since[1:] - at[:-1] > GAP_S)
+    return float(max(at[used[-1]] if len(used) else -np.inf, since[gaps[-1] + 1] if len(gaps) else -np.inf))
+
+
 def covered_since(series: Series, after: float) -> float:
     """The end of the last gap after that time, up to the newest sample; the time itself if there is none.
 

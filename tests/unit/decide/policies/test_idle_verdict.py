@@ -274,16 +274,6 @@ def test_a_silent_tail_keeps_what_was_known_before_it() -> None:
     assert judge(policy(), use(gpu("a", steady(0))), NOW, found.low_since).low_since == before
 
 
-@pytest.mark.parametrize(("leapt_s", "wanted"), [(0, "idle"), (490, "unknown")])
-def test_u50_time_that_the_databases_clock_leapt_over_is_not_lived_through(leapt_s: float, wanted: str) -> None:
-    lived = {age: 0.0 for age in steady(0) if age < 110 or age >= 600}
-    leapt = use(gpu("a", lived), ran_for_s=600, leapt_s=leapt_s)
-    found = judge(policy(min_coverage=0.1), leapt, NOW)
-    assert found.verdict == wanted
-    if leapt_s:
-        assert (found.reason, found.due_at) == ("window_not_full", NOW + 490)
-
-
 def test_u51_times_have_date_and_zone_after_three_idle_days() -> None:
     three_days = NOW - 3 * 86_400
     found = judge(policy(minimum=10), use(gpu("a", ALL_LOW), ran_for_s=4 * 86_400), NOW, three_days)
