@@ -9,12 +9,12 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
-from pydantic import ValidationError
 
 from cli.connection import DEFAULT_PORT, current_default_data_dir
+from cli.daemon_settings import labels_of, validated
 from cli.errors import CliError, UsageError
 from cli.runner import complain
 from cli.verbs import access
@@ -91,7 +91,7 @@ def controller(
         from controller.settings import ControllerSettings  # noqa: PLC0415 - as above
     except ImportError as error:
         complain(_missing(error, "controller"))
-    settings = _validated(
+    settings = validated(
         ControllerSettings,
         host=host,
         port=port,
@@ -153,7 +153,7 @@ def agent(
         from agent.settings import AgentSettings  # noqa: PLC0415 - as above
     except ImportError as error:
         complain(_missing(error, "agent"))
-    settings = _validated(
+    settings = validated(
         AgentSettings,
         controller_url=controller_url,
         join_token=join_token,
@@ -163,7 +163,7 @@ def agent(
         data_dir=data_dir,
         advertise=advertise,
         on_exit=on_exit,
-        labels=_labels(label) if label else None,
+        labels=labels_of(label) if label else None,
         reserve_host_memory=reserve_host_memory,
         reserve_gpu_memory=reserve_gpu_memory,
     )
@@ -190,7 +190,7 @@ def reset_key(
         from controller.settings import ControllerSettings  # noqa: PLC0415 - as above
     except ImportError as error:
         complain(_missing(error, "controller"))
-    settings = _validated(ControllerSettings, data_dir=data_dir, database_url=database_url)
+    settings = validated(ControllerSettings, data_dir=data_dir, database_url=database_url)
     try:
         file = reset(settings)
     except KeyResetError as error:
@@ -237,14 +237,14 @@ def _daemons(folder: Path, host: str, port: int, proxies: list[str] | None) -> "
     from controller.daemon import make_local_key, run_controller  # noqa: PLC0415 - as above
     from controller.settings import ControllerSettings  # noqa: PLC0415 - as above
 
-    settings = _validated(ControllerSettings, host=host, port=port, data_dir=folder, trusted_proxy=proxies or None)
+    settings = validated(ControllerSettings, host=host, port=port, data_dir=folder, trusted_proxy=proxies or None)
     key = make_local_key()
 
     async def controller(stop: asyncio.Event, on_ready: Callable[[str], None]) -> int:
         return await run_controller(settings, stop=stop, on_ready=on_ready, local_key=key)
 
     async def agent(start: "AgentStart", stop: asyncio.Event) -> int:
-        given = _validated(
+        given = validated(
             AgentSettings,
             controller_url=start.controller_url,
             join_token=start.join_token,
@@ -271,31 +271,6 @@ def _make_folder(folder: Path) -> Path:
     if not os.access(logs, os.W_OK):
         raise UsageError(f"--data-dir: {logs} is not writable; choose another folder")
     return logs
-
-
-def _validated(settings: Callable[..., Any], **given: object) -> Any:
-    """Settings from flags; what is missing comes from the environment and defaults."""
-    try:
-        return settings(**{name: value for name, value in given.items() if value is not None})
-    except ValidationError as error:
-        lines = [f"  {_option(problem['loc'])}: {problem['msg']}" for problem in error.errors()]
-        complain(UsageError("\n".join(["the settings are not valid:", *lines])))
-
-
-def _option(where: tuple[int | str, ...]) -> str:
-    name = str(where[0]) if where else "(settings)"
-    flag = {"controller_url": "--controller", "labels": "--label"}.get(name, "--" + name.lower().replace("_", "-"))
-    return f"{flag} ({'.'.join(str(part) for part in where)})"
-
-
-def _labels(pairs: list[str]) -> dict[str, str]:
-    labels: dict[str, str] = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not name or not equals:
-            complain(UsageError(f"--label: {pair!r} is not KEY=VALUE; write for example zone=a"))
-        labels[name] = value
-    return labels
 
 
 def _missing(error: ImportError, extra: str) -> CliError:

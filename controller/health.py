@@ -15,6 +15,7 @@ _TICK_S: Final = 0.25
 _REMEMBER_S: Final = 10.0
 _CHECK_LIMIT_S: Final = 3.0
 _OLDEST_PROBE_S: Final = 10.0
+_KEPT_S: Final = 0.5
 
 
 class LoopLag:
@@ -45,7 +46,10 @@ class LoopLag:
 
 
 class Readiness:
-    """The checks behind /readyz: database, migrations, change feed, a known leader, and the file for clients."""
+    """The checks behind /readyz: database, migrations, change feed, a known leader, and the file for clients.
+
+    Anything may ask, without a key. So the database is asked once at a time, and what it said is kept for a moment.
+    """
 
     def __init__(
         self,
@@ -58,20 +62,27 @@ class Readiness:
         self._feed = feed
         self._leader_known = leader_known
         self._client_env_written = client_env_written
+        self._asking = asyncio.Lock()
+        self._kept: tuple[float, dict[str, Check]] = (float("-inf"), {})
 
     async def __call__(self) -> Mapping[str, Check]:
         """Runs the checks, each within its limit."""
-        database, migrations, leader = await asyncio.gather(
-            _checked(self._answers()), _checked(self._migrated()), _checked(self._leader_known())
-        )
+        loop = asyncio.get_running_loop()
+        async with self._asking:
+            asked_s, database = self._kept
+            if loop.time() - asked_s >= _KEPT_S:
+                database = await self._ask_database()
+                self._kept = (loop.time(), database)
         written = self._client_env_written()
         return {
-            "database": database,
-            "migrations": migrations,
+            **database,
             "listener": self._listens(),
-            "leader": leader,
             "client_env": Check(ok=written, message="" if written else "client.env is not written yet"),
         }
+
+    async def _ask_database(self) -> dict[str, Check]:
+        questions = {"database": self._answers(), "migrations": self._migrated(), "leader": self._leader_known()}
+        return dict(zip(questions, await asyncio.gather(*map(_checked, questions.values())), strict=True))
 
     async def _answers(self) -> str:
         await self._database.ping()

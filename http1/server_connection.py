@@ -246,7 +246,9 @@ class ServerConnection(asyncio.Protocol):
         elif self._chunks and not self._bodiless:
             framed.append((b"transfer-encoding", b"chunked"))
             self._chunked = True
-        if self._draining or self._reader.pipelined or self._state is State.RECEIVING:
+        # A stranger's connection ends with its answer, so that none can send requests in a row.
+        stranger = self.record.counted and not self.record.known
+        if stranger or self._draining or self._reader.pipelined or self._state is State.RECEIVING:
             self._keep_alive = False
         if not self._keep_alive:
             framed.append(_CLOSE)

@@ -41,6 +41,14 @@ class Bounds(Door):
         finally:
             self.enter(gate.record, State.IDLE)
 
+    def is_last(self, request: web.BaseRequest) -> bool:
+        """Whether a request's connection ends with its answer: a stranger's, so that none can send requests in a row.
+
+        Trusted proxies keep theirs, which carry the requests of many clients.
+        """
+        gate = self._gates.get(request.protocol)
+        return gate is not None and gate.record.counted and not gate.record.known
+
     def serve(self, request: web.BaseRequest, client: str = "", *, agent: bool = False) -> Refusal | None:
         """Notes that the request which is being answered carried a valid key or credential; see `admit_request`."""
         gate = self._gates.get(request.protocol)

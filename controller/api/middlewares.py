@@ -45,9 +45,13 @@ async def note_start(request: web.Request, response: web.StreamResponse) -> None
 
 @web.middleware
 async def bound_connection(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Counts the request's connection as being answered."""
-    with request.app[CONTEXT].connections.answering(request):
-        return await handler(request)
+    """Counts the request's connection as being answered, and ends a stranger's with its answer."""
+    connections = request.app[CONTEXT].connections
+    with connections.answering(request):
+        response = await handler(request)
+        if connections.is_last(request):
+            response.force_close()
+        return response
 
 
 @web.middleware

@@ -60,7 +60,7 @@ class Route:
         media: content type of a successful response.
         stream: without a deadline. It ends within seconds when its key is revoked.
         outlives_key: a stream that a revocation of its key does not end.
-        from_memory: answered without the database.
+        from_memory: answered without the database too.
     """
 
     method: str

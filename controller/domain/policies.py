@@ -61,7 +61,7 @@ class StoredVerdict:
     message: str
     low_since: float | None
     due_at: float | None
-    acted: str  # the action of this idle episode; `dry_run:` before it: only reported
+    acted: str  # the action of this idle episode; `dry_run:` before it: only reported; `resumed:` and a time: undone
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """How an instance uses its GPUs, and the verdict on it. Times are seconds of the database's clock."""
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from math import inf
+from typing import Final, Literal, TypeAlias
 
 from controller.domain.mean_series import MeanSeries
 from controller.domain.series import Series
@@ -11,12 +12,57 @@ Judgement: TypeAlias = Literal["idle", "busy", "unknown"]
 
 @dataclass(frozen=True, slots=True)
 class GpuUse:
-    """One claimed GPU. `own`: it is shared, so the samples are of the instance's own processes."""
+    """One claimed GPU.
+
+    Attributes:
+        uuid: of the GPU.
+        worker: its name.
+        series: its samples.
+        own: it is shared, so the samples are of the instance's own processes.
+        low_after: it was not low all the time before, by samples that are no longer in `series`.
+    """
 
     uuid: str
-    worker: str  # its name
+    worker: str
     series: Series
     own: bool = False
+    low_after: float = -inf
+
+
+@dataclass(frozen=True, slots=True)
+class ClockLeaps:
+    """How the database's clock has leapt.
+
+    Attributes:
+        forward: (the time after it, its seconds) each: time that did not pass.
+        back: (from, until) each: times that came twice, so that a sample of one may hide a gap of the other.
+    """
+
+    forward: tuple[tuple[float, float], ...] = ()
+    back: tuple[tuple[float, float], ...] = ()
+
+    def lived_until(self, start: float, seconds: float) -> float:
+        """The time after `start` until which so many seconds pass, by the leaps that are known now."""
+        end = start + seconds
+        for at, leapt_s in sorted(self.forward):
+            if start < at and at - leapt_s < end:
+                end += leapt_s
+        return end
+
+    def lived_since(self, end: float, seconds: float) -> float:
+        """The time before `end` since which so many seconds have passed."""
+        start = end - seconds
+        for at, leapt_s in sorted(self.forward, reverse=True):
+            if start < at:
+                start -= leapt_s
+        return start
+
+    def twice_s(self, start: float, end: float) -> float:
+        """The seconds between these times that came twice, at most."""
+        return sum(max(min(end, until) - max(start, since), 0.0) for since, until in self.back)
+
+
+NO_LEAPS: Final = ClockLeaps()
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +75,7 @@ class InstanceUse:
         gpus: its claimed GPUs.
         requests: of each rank that reports any: `high` is the most requests at once, `mean` the number that came.
         mean: the mean of all GPUs, as kept from look to look; None: it is computed anew.
-        leapt_s: by how much the database's clock has leapt forward since `running_since`: time that did not pass.
+        leaps: of the database's clock.
     """
 
     phase: str
@@ -37,7 +83,7 @@ class InstanceUse:
     gpus: tuple[GpuUse, ...]
     requests: tuple[Series, ...] = ()
     mean: MeanSeries | None = None
-    leapt_s: float = 0.0
+    leaps: ClockLeaps = NO_LEAPS
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,8 @@
 The servers differ in data (`ServerTable`) and in their command lines, which the subclasses build.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from controller.domain.model_facts import ModelFacts, facts_from_json
@@ -12,7 +12,7 @@ from controller.domain.placement import Compatibility, Need, Share
 from controller.domain.splits import Split, splits, splits_to_measure
 from controller.engines.base import Analysis, SingleEngine, SpecError
 from controller.engines.capability import demanded_capability
-from controller.engines.flags import figure, flag_of, flags, stated, text
+from controller.engines.flags import figure, stated, text
 from controller.engines.memory import (
     DTYPE_BYTES,
     UNKNOWN_CACHE_SHARE,
@@ -26,7 +26,8 @@ from controller.engines.memory import (
 )
 from controller.engines.modalities import language_only, tower_only
 from controller.engines.model_analysis import model_analysis, reference_problem, refuse_other_models
-from controller.engines.options import COMMON_FLAGS, Options, whole_gpus
+from controller.engines.options import whole_gpus
+from controller.engines.server_table import ServerTable
 from controller.engines.stated_memory import LEAST_CONTEXT, Bounds, bounded, stated_memory, too_small_note
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.placement_reasons import Reason
@@ -53,58 +54,9 @@ IMAGES_MIB: Final = 3072
 # Server, scheduler and one process per GPU, each with PyTorch. A guess: 1 GiB for each of the usual few.
 HOST_RUNTIME_MIB: Final = 4096
 _FP8_CACHE: Final = 1.0
-_READ: Final = ("dtype", "quantization", "kv-cache-dtype", "mm-encoder-tp-mode", "mm-enable-dp-encoder")
 STATED_DEADLINE_S: Final = 30.0
 _LEAST_MODEL_MIB: Final = 512
 _VOCABULARY_PAD: Final = 64  # both pad the vocabulary to a multiple of this before they divide it
-
-
-@dataclass(frozen=True, slots=True)
-class ServerTable:
-    """A server as data. Flags without dashes, the server's own spelling of each first.
-
-    Attributes:
-        capabilities: least compute capability by quantisation method, `fp8-weights`, `fp8-cache` and `bfloat16`.
-        unsupported: architectures that it cannot run, with the reason.
-        options: which flags the user may not set, and which need a grant.
-        repeated: flags repeated for each value; all others take several values.
-        negated: whether a switch has a `--no-` form.
-        windows: whether its cache is bounded by the window in layers with a sliding window.
-        no_windows: the switch that turns this off.
-    """
-
-    compatibility: Compatibility
-    capabilities: Mapping[str, tuple[int, int]]
-    unsupported: Mapping[str, str]
-    options: Options
-    context: tuple[str, ...]
-    sequences: tuple[str, ...]
-    batch_tokens: tuple[str, ...]
-    batch_tokens_default: int
-    batch_sequences_default: int
-    adapters: tuple[str, ...]
-    repeated: frozenset[str] = frozenset()
-    negated: bool = True
-    windows: bool = True
-    no_windows: str = ""
-
-    @property
-    def figures(self) -> frozenset[str]:
-        """The flags of the workload. Every server has its own names for them."""
-        return frozenset({*self.context, *self.sequences, *self.batch_tokens})
-
-    @property
-    def own_flags(self) -> frozenset[str]:
-        """The flags that show that this server is meant, also those that the user may not set."""
-        return frozenset({*self.figures, *self.adapters, *self.options.names}) - COMMON_FLAGS
-
-    def flags(self, spec: DeploymentSpec) -> list[str]:
-        """The spec's args as flags of this server. Raises SpecError that names the arg."""
-        return flags(spec, self.figures, self.repeated, negated=self.negated)
-
-    def refuse_flags(self, spec: DeploymentSpec) -> None:
-        """Raises RefusedFlagError for args that would outgrow the claim."""
-        self.options.check(spec, frozenset({*self.figures, *self.adapters, *_READ}), flag_of)
 
 
 class ModelServer(SingleEngine):

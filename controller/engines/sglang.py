@@ -11,10 +11,10 @@ from controller.engines.model_analysis import offline_env, repository
 from controller.engines.model_server import (
     CONTEXT_MIB,
     ModelServer,
-    ServerTable,
     outside_parts,
 )
 from controller.engines.options import whole_gpus
+from controller.engines.server_table import ServerTable
 from controller.engines.sglang_options import SGLANG
 from schemas.manifest.deployment import DeploymentSpec
 

@@ -30,6 +30,11 @@ _MAX_PERCENT: Final = 100.0
 _MAX_STEPS: Final = 1000
 _GPU_COUNTS: Final = (1, 2, 4, 8)  # these commonly divide a model's heads
 _MAX_FIGURE: Final = 10_000_000
+_ERRORS: Final = (400, 599)  # statuses
+_NUMBERS: Final = (
+    "load_seconds", "exit_after", "exit_code", "token_seconds", "wait_seconds", "die_after_tokens", "refuse", "slots",
+    "kv_tokens",
+)  # fmt: skip
 Steps = tuple[tuple[float, float], ...]
 
 
@@ -77,6 +82,31 @@ def _figure(value: object) -> int:
     return value
 
 
+def _count(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MAX_FIGURE:
+        raise ValueError(f"must be a whole number from 0 to {_MAX_FIGURE}")
+    return value
+
+
+def _status(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not _ERRORS[0] <= value <= _ERRORS[1]:
+        raise ValueError(f"must be a status from {_ERRORS[0]} to {_ERRORS[1]}")
+    return value
+
+
+def _paths(value: object) -> tuple[str, ...]:
+    paths = value if isinstance(value, list) else [value]
+    if not paths or not all(isinstance(path, str) and path.startswith("/") for path in paths):
+        raise ValueError("must be a path that begins with /, or a list of such paths")
+    return tuple(paths)
+
+
+def _model_name(value: object) -> str:
+    if not isinstance(value, str) or not value or value.startswith("-"):
+        raise ValueError("must be a name that does not begin with -")
+    return value
+
+
 _ARGS: Final[dict[str, Callable[[object], Any]]] = {
     "analysis_seconds": _seconds,
     "load_seconds": _seconds,
@@ -86,6 +116,15 @@ _ARGS: Final[dict[str, Callable[[object], Any]]] = {
     "utilization": _utilization,
     "memory": parse_size_mib,
     "token_seconds": _seconds,
+    "wait_seconds": _seconds,
+    "die_after_tokens": _count,
+    "refuse": _status,
+    "silent": _flag,
+    "usage": _flag,
+    "slots": _figure,
+    "kv_tokens": _figure,
+    "without": _paths,
+    "served_model_name": _model_name,
     # The figures of the model that it stands for, as an analysis would give them.
     "heads": _figure,
     "kv_heads": _figure,
@@ -168,11 +207,7 @@ class SimulatedEngine(SingleEngine):
         args = parse_args(spec)
         argv = ["{simulated_engine}", "--port", "{port}"]
         argv += ["--model", model_reference(spec) or "simulated"]
-        for name in ("load_seconds", "exit_after", "exit_code", "token_seconds"):
-            if name in args:
-                argv += [f"--{name.replace('_', '-')}", f"{args[name]:g}"]
-        if args.get("ignore_sigterm"):
-            argv.append("--ignore-sigterm")
+        argv += _flags(args)
         memory, per_gpu = args.get("memory"), args.get("need_per_gpu")
         if memory is not None and launch.gpu_count:
             per_gpu = -(-memory // (launch.gpu_count * launch.workers))
@@ -185,5 +220,25 @@ class SimulatedEngine(SingleEngine):
             needs_port=True,
             probe=probe_order(spec, "/health"),
             simulated_load=load,
+            request_model=args.get("served_model_name"),
             request_gauges=("simulated_requests_running", "simulated_requests_waiting"),
         )
+
+
+def _flags(args: dict[str, Any]) -> list[str]:
+    """The engine's command line of these args, in a fixed order."""
+    flags = []
+    for name in _NUMBERS:
+        if name in args:
+            value = args[name]
+            flags += [f"--{name.replace('_', '-')}", str(value) if isinstance(value, int) else f"{value:g}"]
+    for name, flag in (("ignore_sigterm", "--ignore-sigterm"), ("silent", "--silent")):
+        if args.get(name):
+            flags.append(flag)
+    if not args.get("usage", True):
+        flags.append("--no-usage")
+    for path in args.get("without", ()):
+        flags += ["--without", path]
+    if "served_model_name" in args:
+        flags += ["--served-model-name", args["served_model_name"]]
+    return flags

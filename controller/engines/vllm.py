@@ -12,9 +12,9 @@ from controller.engines.flags import figure, stated
 from controller.engines.model_analysis import offline_env, repository
 from controller.engines.model_server import (
     ModelServer,
-    ServerTable,
     outside_parts,
 )
+from controller.engines.server_table import ServerTable
 from controller.engines.vllm_options import VLLM
 from schemas.manifest.deployment import DeploymentSpec
 

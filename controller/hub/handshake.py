@@ -139,7 +139,6 @@ async def accept(database: Database, identity: Identity, hello: Hello, peer: str
 
 async def refuse(request: web.Request, socket: web.WebSocketResponse, why: str, *, final: bool = False) -> None:
     """Sends the reason to the agent and closes the connection."""
-    log.info("handshake refused", peer=request.remote, reason=why)
     # An error here means that the agent has disconnected.
     with suppress(TimeoutError, ConnectionError, RuntimeError):
         async with asyncio.timeout(SEND_LIMIT_S):

@@ -11,37 +11,29 @@ import structlog
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
-from controller.hub import agreement, handshake
-from controller.hub.agreement import NoCommonProtocolError
+from controller.hub.admission import Admission
 from controller.hub.command_dispatch import CommandDispatcher, Secrets
-from controller.hub.handshake import HandshakeRefusedError, HandshakeResult, refuse
+from controller.hub.handshake import HandshakeResult
 from controller.hub.heartbeats import Liveness
-from controller.hub.join import JoinHandler, refusal
-from controller.hub.messages import NO_DATABASE, MessageHandler
+from controller.hub.join import JoinHandler
+from controller.hub.messages import MessageHandler
 from controller.hub.reports import ReportWriter
 from controller.hub.samples import SampleWriter
-from controller.hub.session import CLOSE_LIMIT_S, Session
-from controller.hub.validate import MalformedMessageError
+from controller.hub.session import Session
 from controller.runtime.clock import Clock
-from controller.runtime.database import DATABASE_ERRORS
-from controller.runtime.log_limit import LogLimit
 from controller.runtime.metrics import HubMetrics
 from controller.store.core.acting import acting
 from controller.store.core.database import Database
 from controller.store.telemetry.partition_maintenance import PartitionMaintenance
 from controller.store.telemetry.partitions import SampleRetention
-from controller.store.workers.sessions import Identity, WorkerGoneError
-from schemas.wire import CONNECT_PATH, JOIN_PATH, MAX_MESSAGE_BYTES, SPOKEN, Hello, Protocols, ReportAck, Welcome
+from controller.store.workers.sessions import Identity
+from schemas.wire import CONNECT_PATH, JOIN_PATH, SPOKEN, Hello, Protocols, ReportAck, Welcome
 
 log = structlog.get_logger(__name__)
 
-PING_S: Final = 10.0
 CLOSE_ALL_LIMIT_S: Final = 3.0
-IDENTIFIED_AT_ONCE: Final = 4  # of the database's connections
-MAX_HANDSHAKES: Final = 512  # at once: hellos awaited or being written
 _SHUTDOWN: Final = "the controller is shutting down"
 _TAKEN_OVER: Final = "a newer connection of this worker has taken over"
-_DELETED: Final = "the worker is deleted, or unknown to this controller; join again with a new token"
 
 
 class Hub:
@@ -82,8 +74,15 @@ class Hub:
         metrics = metrics or HubMetrics(CollectorRegistry())
         self._samples = SampleWriter(database, clock, self._partitions, metrics)
         self._sample_s = sample_s
-        self._serves = serves
-        self._spoken = spoken
+        self._admission = Admission(
+            database,
+            clock,
+            instance_id=instance_id,
+            register=self._register,
+            welcome=self._welcome,
+            serves=serves,
+            spoken=spoken,
+        )
         self._liveness = Liveness(database, clock, superseded=self._superseded, cut_all=self._cut_all)
         self._messages = MessageHandler(
             database,
@@ -95,9 +94,6 @@ class Hub:
             metrics=metrics,
         )
         self._log = log.bind(controller=instance_id)
-        self._refused_logged = LogLimit()
-        self._handshakes = 0
-        self._identifying = asyncio.Semaphore(IDENTIFIED_AT_ONCE)
         self._open: set[Session] = set()
         self._all_closed = asyncio.Event()
         self._closing = False
@@ -146,6 +142,7 @@ class Hub:
         Call it before the server's own shutdown, which would wait for the connections.
         """
         self._closing = True
+        self._admission.close()
         self._cut_all(_SHUTDOWN)
         # Each connection is owned by its handler, which ends once the socket is closed.
         try:
@@ -167,85 +164,11 @@ class Hub:
 
     async def _connect(self, request: web.Request) -> web.StreamResponse:
         """Serves one agent, from the upgrade to the end of its connection."""
-        credential = handshake.bearer(request)
-        if credential is None:
-            return refusal(401, "unauthenticated", "send the worker's credential: Authorization: Bearer CREDENTIAL")
-        socket = web.WebSocketResponse(
-            heartbeat=PING_S,
-            timeout=CLOSE_LIMIT_S,
-            max_msg_size=MAX_MESSAGE_BYTES,
-            compress=False,
-            protocols=agreement.subprotocols(agreement.offered_by(request), self._spoken),
-        )
-        session: Session | None = None
-        try:
-            async with self._identifying:  # unknown credentials must not use up the database's connections
-                identity = await handshake.identify(self._database, credential)
-            if identity is None or identity.deleted:
-                await socket.prepare(request)
-                raise HandshakeRefusedError(_DELETED, final=True)  # noqa: TRY301 - answered as other refusals are
-            if self._closing or self._handshakes >= MAX_HANDSHAKES or not self._serves(request):
-                return refusal(503, "busy", "too many agents connect at once; connect again", retry_after_s=1.0)
-            session = await self._handshake(request, socket, identity)
-        except HandshakeRefusedError as error:
-            await refuse(request, socket, str(error), final=error.final)
-        except DATABASE_ERRORS as error:
-            if (more := self._refused_logged.admit("no database")) is not None:
-                why = str(error) or type(error).__name__
-                self._log.warning("agent refused without a database", error=why, more_before=more)
-            if not socket.prepared:
-                return refusal(503, "database_unavailable", NO_DATABASE, retry_after_s=1.0)
-            await refuse(request, socket, NO_DATABASE)
+        answer, session = await self._admission.admit(request)
         if session is not None:
             with acting(f"agent:{session.name}"):
                 await self._serve(session)
-        return socket
-
-    async def _handshake(self, request: web.Request, socket: web.WebSocketResponse, identity: Identity) -> Session:
-        """Turns an open socket into a registered session.
-
-        Raises:
-            HandshakeRefusedError: says why.
-        """
-        self._handshakes += 1
-        try:
-            await socket.prepare(request)
-            offered = agreement.offered_by(request)
-            agreement.check_offer(offered, self._spoken)
-            hello = await handshake.receive_hello(socket, offered, self._spoken)
-            received_s = self._clock.monotonic()
-            with acting(f"agent:{identity.name}"):
-                accepted = await handshake.accept(self._database, identity, hello, request.remote)
-        except NoCommonProtocolError as error:
-            await agreement.record_refusal(self._database, identity, str(error))
-            raise HandshakeRefusedError(str(error)) from error
-        except MalformedMessageError as error:
-            await handshake.record_malformed(self._database, identity.id, identity.name, error)
-            raise HandshakeRefusedError(str(error)) from error
-        except WorkerGoneError as error:
-            raise HandshakeRefusedError(_DELETED, final=True) from error
-        finally:
-            self._handshakes -= 1
-        session = Session(
-            socket,
-            request.transport,
-            worker_id=identity.id,
-            name=identity.name,
-            number=accepted.session,
-            since=accepted.at,
-            boot_id=hello.boot_id,
-            protocol=hello.protocol,
-            gpus=hello.inventory.gpus,
-        )
-        session.compare_clocks(received_s, hello.sent_s)
-        session.held_elsewhere = accepted.held_elsewhere
-        if accepted.held_for_s:
-            session.held_until = received_s + accepted.held_for_s
-        if not self._register(session):
-            raise HandshakeRefusedError(_SHUTDOWN if self._closing else _TAKEN_OVER)
-        self._welcome(session, identity, hello, accepted)
-        self._log.info("agent connected", worker=identity.name, session=session.number, peer=request.remote)
-        return session
+        return answer
 
     def _welcome(self, session: Session, identity: Identity, hello: Hello, accepted: HandshakeResult) -> None:
         """Queues the first messages: welcome, acknowledgement of reports, stops of strays; then come commands."""
@@ -266,17 +189,19 @@ class Hub:
         self._liveness.read(session, hello.inventory.gpus)
         self._dispatcher.wake(identity.id)
 
-    def _register(self, session: Session) -> bool:
-        """Makes this the worker's session; False where a newer one is registered."""
+    def _register(self, session: Session) -> str | None:
+        """Makes this the worker's session. Returns why not, where a newer one is registered or the hub closes."""
         older = self._sessions.get(session.worker_id)
-        if self._closing or (older is not None and older.number > session.number):
-            return False
+        if self._closing:
+            return _SHUTDOWN
+        if older is not None and older.number > session.number:
+            return _TAKEN_OVER
         if older is not None:
             older.cut(_TAKEN_OVER, ours=True)
         self._sessions[session.worker_id] = session
         self._open.add(session)
         self._liveness.opened(session)
-        return True
+        return None
 
     def _unregister(self, session: Session) -> None:
         if self._sessions.get(session.worker_id) is session:

@@ -6,15 +6,17 @@ Samples are kept only for GPUs that a deployment with a policy claims, and only 
 from collections import defaultdict
 from collections.abc import Collection, Iterable
 from itertools import groupby
-from math import nan
-from typing import Final, TypeAlias
+from math import inf, nan
+from typing import Final, NamedTuple, TypeAlias
 
 from controller.decide.policies.actions import is_judged
+from controller.decide.policies.windows import low_after
 from controller.domain.mean_series import MeanSeries
 from controller.domain.policies import GpuClaim, PolicyFacts, WatchedInstance
 from controller.domain.series import Series
-from controller.domain.utilization import GpuUse, InstanceUse
+from controller.domain.utilization import NO_LEAPS, GpuUse, InstanceUse
 from controller.store.telemetry.sample_reads import ProcessReading, Sample
+from schemas.manifest.policy import UtilizationPolicy
 
 _MARGIN_S: Final = 300.0  # beyond the window: the time covered by its oldest sample, and the delay of a look
 
@@ -22,24 +24,33 @@ Hold: TypeAlias = tuple[str, int, str]  # instance, epoch, GPU
 Watched: TypeAlias = tuple[str, str]  # deployment's uid, instance
 
 
+class _Need(NamedTuple):
+    """Why samples of a GPU are kept: seconds of history, the policy, and whether it judges the GPU's own samples."""
+
+    seconds: float
+    rule: UtilizationPolicy
+    exclusive: bool
+
+
 class Telemetry:
     """Series of GPUs, of instances on shared GPUs, and of requests. Not thread-safe.
 
     Attributes:
-        leaps: of the database's clock, forward: (the time after it, its seconds).
+        leaps: of the database's clock.
     """
 
     def __init__(self) -> None:
         self._gpus: dict[str, Series] = {}
         self._own: dict[Hold, Series] = {}
-        self.leaps: list[tuple[float, float]] = []
+        self.leaps = NO_LEAPS
         self._requests: dict[tuple[str, int], dict[int, Series]] = {}  # by instance and epoch, by rank
         self._means: dict[tuple[str, int], MeanSeries] = {}
-        self._holds: dict[str, dict[Hold, float]] = {}  # by deployment; seconds of history that each needs
+        self._holds: dict[str, dict[Hold, _Need]] = {}  # by deployment
         self._watchers: defaultdict[str, dict[Hold, str]] = defaultdict(
             dict
         )  # by GPU: its holds with their deployments
         self._loaded: dict[Hold, float] = {}  # seconds of history that were read
+        self._low_after: dict[Hold, float] = {}  # by what is no longer in memory
         self._newest: dict[str, float] = {}  # by GPU: its newest sample at the last `trim`
 
     @property
@@ -49,14 +60,13 @@ class Telemetry:
 
     def watch(self, facts: PolicyFacts) -> None:
         """Keeps the samples that this deployment's policy needs. The past is `missing` until `put_past`."""
-        keep_s = facts.policy.spec.time_window + _MARGIN_S if facts.policy is not None and not facts.deleted else None
-        holds = {} if keep_s is None else {h: keep_s for i in facts.instances if is_judged(i) for h in _holds_of(i)}
+        holds = _needs(facts)
         for hold in self._holds.get(facts.uid, {}).keys() - holds.keys():
             self._drop(hold)
         self._holds[facts.uid] = holds
-        for hold, seconds in holds.items():
+        for hold, need in holds.items():
             # No more than is kept: a window that shrinks and grows again lacks the trimmed samples.
-            self._loaded[hold] = min(self._loaded.get(hold, 0.0), seconds)
+            self._loaded[hold] = min(self._loaded.get(hold, 0.0), need.seconds)
             self._watchers[hold[2]][hold] = facts.uid
             self._gpus.setdefault(hold[2], Series())
             self._own.setdefault(hold, Series())
@@ -73,6 +83,7 @@ class Telemetry:
         instance, epoch, gpu = hold
         self._own.pop(hold, None)
         self._loaded.pop(hold, None)
+        self._low_after.pop(hold, None)
         self._requests.pop((instance, epoch), None)
         self._means.pop((instance, epoch), None)
         self._watchers[gpu].pop(hold, None)
@@ -83,10 +94,17 @@ class Telemetry:
     def missing(self, uid: str) -> dict[str, float]:
         """GPUs whose past must be read, with the seconds of history that they need."""
         holds = self._holds.get(uid, {})
-        return {hold[2]: keep_s for hold, keep_s in holds.items() if self._loaded[hold] < keep_s}
+        return {hold[2]: need.seconds for hold, need in holds.items() if self._loaded[hold] < need.seconds}
 
-    def put_past(self, gpus: Collection[str], reach_s: float, samples: Iterable[Sample]) -> None:
-        """Adds past samples of these GPUs, sorted by GPU and time, which reach `reach_s` seconds back."""
+    def put_past(self, uids: Collection[str], gpus: Collection[str], reach_s: float, samples: Iterable[Sample]) -> None:
+        """Adds past samples of GPUs of these deployments.
+
+        Args:
+            uids: the deployments.
+            gpus: whose past it is.
+            reach_s: how far it reaches back, in seconds.
+            samples: sorted by GPU and time.
+        """
         for gpu, found in groupby(samples, key=lambda s: s.device):
             rows = list(found)
             if gpu in self._gpus:
@@ -95,7 +113,15 @@ class Telemetry:
                     self._put_processes(sample)
         for gpu in gpus:
             for hold, uid in self._watchers.get(gpu, {}).items():
-                self._loaded[hold] = max(min(reach_s, self._holds[uid][hold]), self._loaded[hold])
+                if uid not in uids:
+                    continue  # what its verdicts know was not compared with this past
+                self._loaded[hold] = max(min(reach_s, self._holds[uid][hold].seconds), self._loaded[hold])
+
+    def put_low_after(self, instance: WatchedInstance, devices: Iterable[str], at: float) -> None:
+        """Notes that these GPUs of the instance were not low all the time before."""
+        for device in devices:
+            hold = instance.id, instance.epoch, device
+            self._low_after[hold] = max(at, self._low_after.get(hold, at))
 
     def put(self, samples: Iterable[Sample]) -> set[Watched]:
         """Adds new samples; returns the instances that they concern."""
@@ -116,14 +142,24 @@ class Telemetry:
         """
         newest, self._newest = self._newest, {g: float(s.at[-1]) for g, s in self._gpus.items() if len(s)}
         for gpu, at in newest.items():
-            watchers = self._watchers.get(gpu, {})
-            before = at - max((self._holds[uid][hold] for hold, uid in watchers.items()), default=0.0)
-            if watchers:
-                self._gpus[gpu].trim(before)
-            for hold in watchers:
+            needs = {hold: self._holds[uid][hold] for hold, uid in self._watchers.get(gpu, {}).items()}
+            if not needs:
+                continue
+            before = self.leaps.lived_since(at, max(need.seconds for need in needs.values()))
+            for hold, need in needs.items():
+                self._remember(hold, need, before)
+            self._gpus[gpu].trim(before)
+            for hold in needs:
                 self._own[hold].trim(before)
                 for ranks in self._requests[hold[:2]].values():
                     ranks.trim(before)
+
+    def _remember(self, hold: Hold, need: _Need, before: float) -> None:
+        """Notes what is about to be dropped. A stored verdict knows it where all GPUs count, but not of each GPU."""
+        if need.rule.gpus == "any":
+            series = self._gpus[hold[2]] if need.exclusive else self._own[hold]
+            at = low_after(series, need.rule.min_gpu_utilization, before)
+            self._low_after[hold] = max(at, self._low_after.get(hold, at))
 
     def _put_processes(self, sample: Sample) -> None:
         for process in sample.processes:
@@ -148,15 +184,22 @@ class Telemetry:
         mean = self._means.get(key)
         if mean is None or mean.sources != sources:
             mean = self._means[key] = MeanSeries(sources)
-        leapt_s = sum(seconds for at, seconds in self.leaps if at > (instance.running_since or at))
         ranks = tuple(self._requests.get(key, {}).values())
-        return InstanceUse(instance.phase, instance.running_since, gpus, ranks, mean, leapt_s)
+        return InstanceUse(instance.phase, instance.running_since, gpus, ranks, mean, self.leaps)
 
     def _gpu_use(self, instance: WatchedInstance, claim: GpuClaim) -> GpuUse:
         """A whole GPU is judged by the GPU's samples; a shared one by the instance's own processes on it."""
         series = self._gpus[claim.device] if claim.exclusive else self._own[instance.id, instance.epoch, claim.device]
-        return GpuUse(claim.device, claim.worker, series, own=not claim.exclusive)
+        low = self._low_after.get((instance.id, instance.epoch, claim.device), -inf)
+        return GpuUse(claim.device, claim.worker, series, not claim.exclusive, low)
 
 
-def _holds_of(instance: WatchedInstance) -> Collection[Hold]:
-    return [(instance.id, instance.epoch, c.device) for c in instance.claims]
+def _needs(facts: PolicyFacts) -> dict[Hold, _Need]:
+    if facts.policy is None or facts.deleted:
+        return {}
+    rule = facts.policy.spec
+    seconds = rule.time_window + _MARGIN_S
+    return {
+        (i.id, i.epoch, c.device): _Need(seconds, rule, c.exclusive)
+        for i in facts.instances if is_judged(i) for c in i.claims
+    }  # fmt: skip

@@ -8,7 +8,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 import structlog
@@ -17,10 +17,12 @@ from controller.decide.policies.actions import is_judged, judge_again
 from controller.domain.policies import EffectivePolicy, PolicyFacts, WatchedInstance
 from controller.domain.utilization import InstanceUse
 from controller.leader.policy_samples import Telemetry, Watched
+from controller.leader.unseen_time import minutes_of, oldest_known, unseen, whole_minute
 from controller.runtime.clock import JUMP_S, Clock
 from controller.runtime.database import DATABASE_ERRORS
 from controller.store.core.database import Database
 from controller.store.policies.observe import read_clock
+from controller.store.telemetry.low_minutes import read_low_since, read_unrolled
 from controller.store.telemetry.sample_reads import read_history, read_horizon, read_new
 from schemas.wire import SAMPLE_S
 
@@ -30,6 +32,7 @@ _MAX_LEAPS: Final = 100
 _POLL_S: Final = 0.5
 _TRIM_S: Final = 60.0  # far longer than a step waits for its turn
 _SILENT_S: Final = 30.0  # an instance without new samples is judged this often: its coverage shrinks
+_MINUTE_COSTS_S: Final = 1.0  # a stored minute is read as fast as so many seconds of samples
 _MAX_PAST: Final = 50_000  # past samples read in one step, about: parsing them blocks the event loop
 
 
@@ -71,7 +74,7 @@ class PolicyWatch:
         self._max_past_s = _MAX_PAST * sample_s  # GPUs times seconds
         self._telemetry = Telemetry()
         self._monotonic = monotonic
-        self._clocks: tuple[float, float] | None = None  # the database's and ours, after the last look
+        self._clocks: tuple[float, float, float] | None = None  # the database's, and ours before and after its reading
         # One reader at a time: a look with a newer snapshot than a step's would skip GPUs that it begins to watch.
         self._reading = asyncio.Lock()
         self._horizon: str | None = None
@@ -104,7 +107,7 @@ class PolicyWatch:
         return self.judge(concerned, now)
 
     def _compare_clocks(self, now: float, before: float) -> None:
-        """Notes a leap of the database's clock: what it leapt over was not lived through.
+        """Notes a leap of the database's clock: time that was not lived through, or that comes twice.
 
         Args:
             now: the database's clock, read after `before`.
@@ -112,12 +115,17 @@ class PolicyWatch:
         """
         after = self._monotonic()
         if self._clocks is not None:
-            passed_s = after - self._clocks[1]  # at most
-            leapt_s = now - self._clocks[0] - passed_s
-            if leapt_s > JUMP_S:
-                log.warning("the database's clock has leapt forward", seconds=round(leapt_s))
-                self._telemetry.leaps = [*self._telemetry.leaps[-_MAX_LEAPS:], (now, leapt_s)]
-        self._clocks = (now, before)
+            theirs_s, leaps = now - self._clocks[0], self._telemetry.leaps
+            most_s, least_s = after - self._clocks[1], before - self._clocks[2]  # what passed between the readings
+            if theirs_s - most_s > JUMP_S:
+                log.warning("the database's clock has leapt forward", seconds=round(theirs_s - most_s))
+                forward = (*leaps.forward[-_MAX_LEAPS:], (now, theirs_s - most_s))
+                self._telemetry.leaps = replace(leaps, forward=forward)
+            elif least_s - theirs_s > JUMP_S:
+                log.warning("the database's clock was set back", seconds=round(least_s - theirs_s))
+                back = (*leaps.back[-_MAX_LEAPS:], (now, now + most_s - theirs_s))
+                self._telemetry.leaps = replace(leaps, back=back)
+        self._clocks = (now, before, after)
 
     def judge(self, concerned: Iterable[Watched], now: float) -> set[str]:
         """Judges these instances; returns the deployments with a verdict that differs from the stored one."""
@@ -148,20 +156,37 @@ class PolicyWatch:
 
         One step reads a limited number of GPUs, and at least one, so that all are read in the end.
         """
-        wanted: set[str] = set()
-        furthest_s = now = 0.0
         for uid, facts in observed.items():
             self._forget_judged(uid)  # its instances may have changed
             self._telemetry.watch(facts)
-            now = facts.now
-            for gpu, reach_s in self._telemetry.missing(uid).items():
-                further_s = max(furthest_s, reach_s)
-                if not wanted or (len(wanted) + 1) * further_s <= self._max_past_s:
-                    wanted.add(gpu)
-                    furthest_s = further_s
+        now = max((facts.now for facts in observed.values()), default=0.0)
+        missing = {gpu: s for uid in observed for gpu, s in self._telemetry.missing(uid).items()}
+        known = {gpu: at for facts in observed.values() for gpu, at in oldest_known(facts).items()}
+        old = [gpu for gpu, reach_s in missing.items() if known.get(gpu, now) < now - reach_s]
+        unrolled = await read_unrolled(connection, old) if old else {}
+        wanted: set[str] = set()
+        furthest_s = spent_s = 0.0
+        for gpu, reach_s in missing.items():
+            further_s = max(furthest_s, reach_s, now - unrolled.get(gpu, now))
+            minutes = minutes_of(now - further_s - known.get(gpu, now))
+            if not wanted or (len(wanted) + 1) * further_s + spent_s + minutes * _MINUTE_COSTS_S <= self._max_past_s:
+                wanted.add(gpu)
+                furthest_s = further_s
+                spent_s += minutes * _MINUTE_COSTS_S
         if wanted:
-            samples = await read_history(connection, wanted, now - furthest_s)
-            self._telemetry.put_past(wanted, furthest_s, samples)
+            since = whole_minute(now - furthest_s)
+            samples = await read_history(connection, wanted, since)
+            self._telemetry.put_past(observed.keys(), wanted, furthest_s, samples)
+            await self._examine_unseen(connection, observed.values(), dict.fromkeys(wanted, since))
+
+    async def _examine_unseen(
+        self, connection: Any, observed: Iterable[PolicyFacts], read: Mapping[str, float]
+    ) -> None:
+        """Finds use and gaps in what verdicts know and memory does not show."""
+        found = [one for facts in observed for one in unseen(facts, read)]
+        for one, at in zip(found, await read_low_since(connection, [o.stretch for o in found]), strict=True):
+            if at is not None:
+                self._telemetry.put_low_after(one.instance, one.devices, at)
 
     def is_complete(self, uid: str) -> bool:
         """Whether the past of all its GPUs has been read."""

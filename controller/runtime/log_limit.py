@@ -1,4 +1,4 @@
-"""Bounds repeated log lines: one of a kind in a period, with the number of those held back."""
+"""Bounds repeated log lines: one of a kind in a period and few kinds in all, with the number of those held back."""
 
 import time
 from collections.abc import Callable
@@ -9,7 +9,7 @@ MAX_KINDS: Final = 256
 
 
 class LogLimit:
-    """Admits one line of each kind in `period_s`.
+    """Admits one line of each kind in `period_s`, and lines of at most `MAX_KINDS` kinds: strangers may make kinds up.
 
     Args:
         period_s: seconds between two lines of one kind.
@@ -20,6 +20,7 @@ class LogLimit:
         self._period_s = period_s
         self._monotonic = monotonic
         self._kinds: dict[str, tuple[float, int]] = {}  # when a line was admitted, and how many were held back since
+        self._others = 0  # held back since the table is full
 
     def admit(self, kind: str) -> int | None:
         """The number of lines of this kind that were held back before this one; None: hold this one back too."""
@@ -29,6 +30,11 @@ class LogLimit:
             self._kinds[kind] = (at, held_back + 1)
             return None
         if kind not in self._kinds and len(self._kinds) >= MAX_KINDS:
-            del self._kinds[min(self._kinds, key=lambda known: self._kinds[known][0])]
+            oldest = min(self._kinds, key=lambda known: self._kinds[known][0])
+            if now - self._kinds[oldest][0] < self._period_s:
+                self._others += 1
+                return None
+            held_back += self._kinds.pop(oldest)[1]
+        held_back, self._others = held_back + self._others, 0
         self._kinds[kind] = (now, 0)
         return held_back

@@ -29,6 +29,9 @@ scrape_configs:
 
 Units are base units: seconds, bytes, and ratios from 0 to 1. A histogram has `_bucket`, `_sum` and `_count`.
 
+While the database is away, a controller serves its own counters, `gpuward_leader`, and 0 for `gpuward_database_up`.
+What it reads from the database is absent then, not zero: instances, workers, GPUs, and what policies freed.
+
 """
 # Values of labels that a fixed set has; other labels hold names.
 LABELS: Final[Mapping[str, str]] = {

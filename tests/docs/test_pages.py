@@ -11,6 +11,7 @@ import pytest
 import typer
 
 from agent.installed_engines import PROGRAMS
+from agent.simulated_engine import behaviour
 from cli.app import app
 from controller.engines import simulated
 from schemas.manifest.deployment import IN_PLACE_FIELDS
@@ -76,8 +77,11 @@ def test_the_fields_that_change_in_place_are_listed() -> None:
 
 def test_the_arguments_of_the_simulated_engine_are_listed() -> None:
     _, _, section = prose(DOCS / "manifests.md").partition("## Simulated engine")
-    cells = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+    args, _, words = section.partition("\n### ")
+    cells = [line.split("|")[1] for line in args.splitlines() if line.startswith("| `")]
     assert set(re.findall(r"`(\w+)`", " ".join(cells))) == set(simulated._ARGS)
+    cells = [line.split("|")[1] for line in words.splitlines() if line.startswith("| `")]
+    assert set(re.findall(r"`(\w+)", " ".join(cells))) == set(behaviour._READERS)
 
 
 def test_the_programs_of_the_engines_are_listed() -> None:

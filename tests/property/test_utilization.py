@@ -227,7 +227,7 @@ def read_s(of_gpus: Sequence[Reading], begin: float, end: float) -> float:
     st.floats(0.05, 1),
     st.integers(0, 2**20).map(random.Random),
 )
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_only_seconds_that_were_really_read_count(
     of_gpus: list[Reading], late_s: float, window: int, mode: str, coverage: float, rng: random.Random
 ) -> None:

@@ -5,7 +5,7 @@ from itertools import permutations
 import pytest
 
 from controller.store.core.database import Database
-from support.database.ledger import add_deployment, add_host, report, rows
+from support.database.ledger import add_deployment, add_host, add_revision, report, rows
 from support.leading.leader_term import LeaderTerm
 
 _GPUS = "select device, exclusive from claims where device like 'GPU-%' order by device"
@@ -70,3 +70,53 @@ async def test_priority_comes_before_age(db: Database, leader_term: LeaderTerm) 
         db, "select d.name from instances i join deployments d on d.uid = i.deployment_uid where i.phase = 'scheduled'"
     )
     assert sorted(row["name"] for row in held) == ["older", "younger"]
+
+
+async def test_a_lower_priority_takes_nothing_that_a_higher_one_could_have_with_what_stops_already(
+    db: Database, leader_term: LeaderTerm
+) -> None:
+    """Without preemption and without a long wait."""
+    await add_host(db, "w", gpus=2)
+    await add_deployment(db, "holder", resources={"gpus": 1})
+    await leader_term.settle()
+    (holder,) = await leader_term.picture()
+    await report(db, holder["id"], "running")
+    await add_deployment(db, "high", priority=500, resources={"gpus": 2})
+    await leader_term.settle()
+    async with db.connection() as connection:
+        await connection.execute("update deployments set deleted_at = now() where name = 'holder'")
+    await leader_term.settle()
+    await add_deployment(db, "low", priority=10, resources={"gpus": 1})
+    await leader_term.settle()
+    assert [(one["phase"], one["reason"]) for one in await leader_term.picture()] == [
+        ("stopping", "deleted"), ("pending", "exclusive_conflict"), ("pending", "reserved"),
+    ]  # fmt: skip
+    await report(db, holder["id"], "exited", reason="stopped", code=0)
+    await leader_term.settle()
+    assert await leader_term.phases() == ["scheduled", "pending"]
+
+
+@pytest.mark.parametrize(("priority", "replicas", "reserved"), [(10, 1, True), (900, 1, False), (10, 0, False)])
+async def test_a_rollout_keeps_its_turn_while_the_outdated_instance_stops(
+    db: Database, leader_term: LeaderTerm, priority: int, replicas: int, reserved: bool
+) -> None:
+    """Its successor, which is not created yet, needs both GPUs. Not so if nothing succeeds the outdated instance."""
+    await add_host(db, "w", gpus=2)
+    uid = await add_deployment(db, "high", priority=500, resources={"gpus": 1})
+    await leader_term.settle()
+    (old,) = await leader_term.picture()
+    await report(db, old["id"], "running")
+    await leader_term.settle()
+    await add_revision(db, uid, 2, priority=500, resources={"gpus": 2}, replicas=replicas)
+    for _ in range(3):  # no placement pass comes before the step that creates the other one
+        await leader_term.instances.step([uid])
+    await add_deployment(db, "low", priority=priority, resources={"gpus": 1})
+    await leader_term.settle()
+    low = (await leader_term.picture())[-1]
+    assert (low["phase"], low["reason"]) == (("pending", "reserved") if reserved else ("scheduled", ""))
+    await report(db, old["id"], "exited", reason="stopped", code=0)
+    await leader_term.settle()
+    held = await rows(
+        db, "select d.name from instances i join deployments d on d.uid = i.deployment_uid where i.phase = 'scheduled'"
+    )
+    assert [row["name"] for row in held] == ["high" if reserved else "low"]

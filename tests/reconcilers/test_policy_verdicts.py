@@ -2,6 +2,7 @@
 
 import pytest
 
+from controller.domain.utilization import ClockLeaps
 from controller.runtime.outcome import Requeue
 from controller.store.core.database import Database
 from support.database.ledger import claim, rows
@@ -182,12 +183,10 @@ async def test_u50_what_the_databases_clock_leapt_over_was_not_lived_through(wor
     await leader.watch.look()
     clocks = leader.watch._clocks
     assert clocks is not None
-    leader.watch._clocks = (
-        clocks[0] - 3570,
-        clocks[1],
-    )  # an hour passed on the database's clock, half a minute on ours
+    # An hour passed on the database's clock, half a minute on ours.
+    leader.watch._clocks = (clocks[0] - 3570, *clocks[1:])
     await leader.watch.look()
-    ((_, leapt_s),) = leader.watch._telemetry.leaps
+    ((_, leapt_s),) = leader.watch._telemetry.leaps.forward
     assert 3565 < leapt_s <= 3570
     await leader.step([uid])
     assert (await world.verdicts())["d-0"] == ("unknown", "window_not_full")
@@ -201,3 +200,24 @@ async def test_u47_the_requests_of_the_whole_window_count(world: PolicyLedger) -
     await settle(leader)
     assert (await world.verdicts())["d-0"] == ("busy", "requests")
     assert await world.actions() == []
+
+
+async def test_samples_from_before_the_clock_was_set_back_fill_no_gap(world: PolicyLedger) -> None:
+    uid = await world.deployment(utilization_policy={**STOP_IDLE, "action": "notify"})
+    await world.samples("d-0", steady(0, newest=51))
+    leader = await world.leader()
+    await settle(leader)
+    await leader.watch.look()
+    clocks = leader.watch._clocks
+    assert clocks is not None
+    leader.watch._clocks = (clocks[0] + 3600, *clocks[1:])
+    await leader.watch.look()
+    ((since, until),) = leader.watch._telemetry.leaps.back
+    assert 3595 < until - since <= 3605
+    await world.samples("d-0", steady(0, newest=1, to=31))
+    leader.watch._telemetry.leaps = ClockLeaps(back=((since - 40, until),))  # as if 40 s had passed since
+    await leader.step([uid])
+    assert (await world.verdicts())["d-0"] == ("unknown", "coverage")
+    leader.watch._telemetry.leaps = ClockLeaps()
+    await leader.step([uid])
+    assert (await world.verdicts())["d-0"] == ("idle", "idle")

@@ -14,11 +14,14 @@ def test_one_line_of_each_kind_in_a_period() -> None:
     assert (limit.admit("a"), limit.admit("a"), limit.admit("b")) == (4, None, 0)
 
 
-def test_the_number_of_kinds_is_bounded() -> None:
+def test_made_up_kinds_are_bounded_in_number_and_in_lines() -> None:
     now = 0.0
     limit = LogLimit(60, lambda: now)
+    admitted = [limit.admit("ours")]
     for number in range(MAX_KINDS + 50):
         now += 0.001
-        limit.admit(str(number))
+        admitted.append(limit.admit(str(number)))
     assert len(limit._kinds) == MAX_KINDS
-    assert limit.admit(str(MAX_KINDS + 49)) is None, "the newest ones are kept"
+    assert admitted == [0] * MAX_KINDS + [None] * 51
+    now = 70.0
+    assert [limit.admit("later"), limit.admit("ours"), limit.admit("7")] == [51, 0, 0], "what was held back is told"

@@ -4,6 +4,7 @@ import asyncio
 import sys
 from pathlib import Path
 
+import pytest
 import yaml
 
 from schemas.simulated import SimulatedHosts
@@ -41,6 +42,7 @@ async def _make_tokens(cluster: Cluster, folder: Path, client_env: Path, **env: 
     return process.returncode or 0, output.decode()
 
 
+@pytest.mark.cases
 async def test_the_script_makes_tokens_only_for_hosts_that_have_not_joined(cluster: Cluster, tmp_path: Path) -> None:
     await cluster.start_controller()
     client_env = cluster.data_dir / "client.env"
@@ -69,6 +71,7 @@ async def test_the_script_makes_nothing_with_a_wrong_key(cluster: Cluster, tmp_p
     assert not any((tmp_path / name).exists() for name in WORKERS)
 
 
+@pytest.mark.cases
 async def test_hosts_that_have_a_token_outlive_the_key(cluster: Cluster, tmp_path: Path) -> None:
     """The first administrator's key is revoked: nothing that ran before stops at the next start of all services."""
     await cluster.start_controller()

@@ -57,6 +57,7 @@ async def ask(cluster: Cluster, name: str) -> int:
         return response.status
 
 
+@pytest.mark.cases
 async def test_the_best_engine_that_a_host_has_serves_the_model(cluster: Cluster, tmp_path: Path) -> None:
     folder, log = model(cluster.folder / "model"), tmp_path / "started"
     path = install(tmp_path / "bin", log, "vllm", "transformers")

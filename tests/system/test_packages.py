@@ -112,11 +112,10 @@ def _required(requirements: Iterable[str], extras: Iterable[str], seen: set[tupl
 @pytest.mark.parametrize(
     ("extras", "starts", "lacks"),
     [
-        ((), (), ("controller.daemon", "agent.daemon")),
-        (("agent",), ("agent.daemon",), ("controller.daemon",)),
-        (("controller",), ("controller.daemon",), ()),
+        pytest.param((), (), ("controller.daemon", "agent.daemon"), id="bare", marks=pytest.mark.cases),
+        pytest.param(("agent",), ("agent.daemon",), ("controller.daemon",), id="agent", marks=pytest.mark.cases),
+        pytest.param(("controller",), ("controller.daemon",), (), id="controller"),
     ],
-    ids=["bare", "agent", "controller"],
 )
 def test_installed_into_an_empty_environment(
     dist: Path, tmp_path: Path, extras: tuple[str, ...], starts: tuple[str, ...], lacks: tuple[str, ...]

@@ -5,7 +5,7 @@ from typing import Final
 
 from controller.api.dry_run.changes import ManifestEffect, instance_name
 from controller.api.dry_run.rehearsal import Present, Rehearsal, Rehearsed
-from controller.domain.holdings import Holder, Holders
+from controller.domain.holdings import Holder
 from controller.domain.need_view import need_view
 from controller.domain.placement import Ask, Unplaced
 from controller.engines.registry import engine_for
@@ -20,7 +20,6 @@ from schemas.placement_reasons import Reason
 
 MAX_INSTANCES: Final = 10_000
 _MAX_ADVISED: Final = 5  # deployments; each takes about ten placements, and naming blocking instances many more
-NO_HOLDERS: Final = Holders()
 _ROLLOUT_WAITS: Final = "the rollout waits for an instance before it that does not fit; the old one goes on running"
 
 

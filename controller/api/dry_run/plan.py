@@ -7,7 +7,7 @@ from aiohttp import web
 
 from controller.api.body import read_model
 from controller.api.context import CONTEXT
-from controller.api.dry_run.effects import NO_HOLDERS, plan_items
+from controller.api.dry_run.effects import plan_items
 from controller.api.dry_run.manifests import ANALYSES_AT_ONCE, effects_of, validate_all
 from controller.api.dry_run.policy_effects import policy_effects
 from controller.api.dry_run.queue import read_queue, read_successors
@@ -54,7 +54,7 @@ async def post(request: web.Request) -> web.Response:
         preempts = any(effect.spec.preempt for effect in effects) or any(one.preempt for one in queue.waiting)
         needed = name_blockers or preempts or bool(facts)
         needed |= any(may_reserve(one, context.reserve.after_s) for one in queue.waiting)
-        holders = await read_holders(connection, seen.holdings) if needed else NO_HOLDERS
+        holders = await read_holders(connection, seen.holdings, only_leaving=not needed)
         successors = await read_successors(connection, holders, seen.holdings) if preempts else {}
     present = Present(seen.inventory, seen.holdings, holders, queue, facts, successors)
     items = await asyncio.to_thread(plan_items, present, effects, reserve=context.reserve, name_blockers=name_blockers)

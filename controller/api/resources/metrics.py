@@ -1,8 +1,10 @@
 """Metrics (/metrics): this process's own, and gauges read from the rows at each scrape.
 
-A series ends with its rows, since nothing is kept between scrapes.
+A series ends with its rows, since nothing is kept between scrapes. While the database is away only the process's own
+metrics are served, and `gpuward_database_up` is 0.
 """
 
+import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
@@ -11,24 +13,43 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from controller.api.context import CONTEXT
+from controller.api.context import CONTEXT, DATABASE_WAITS
+from controller.api.database_waits import DatabaseWaits
 from controller.api.route import Access, Route
 from controller.domain.phases import InstancePhase, WorkerPhase
+from controller.runtime.database import is_database_trouble
+from controller.store.core.database import Database
 from controller.store.views.metrics import Figures, read_figures
+
+_READ_LIMIT_S: Final = 5.0  # scrapers give up after ten
 
 
 async def get(request: web.Request) -> web.Response:
     """`GET /metrics`."""
     context = request.app[CONTEXT]
-    async with context.database.snapshot() as connection:
-        figures = await read_figures(connection)
+    figures = await _figures(context.database, request.app[DATABASE_WAITS])
     leading, _ = context.leadership()
     text = generate_latest(context.registry) + figures_text(figures, leading=leading, version=context.version)
     return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 
-def figures_text(figures: Figures, *, leading: bool, version: str) -> bytes:
-    """The figures in Prometheus' text format. Every phase is listed, also at zero."""
+async def _figures(database: Database, waits: DatabaseWaits) -> Figures | None:
+    """What the rows say; None: the database does not answer in time."""
+    if waits.away:
+        return None
+    try:
+        async with asyncio.timeout(_READ_LIMIT_S) as limit:
+            with waits.held(limit):
+                async with database.snapshot() as connection:
+                    return await read_figures(connection)
+    except Exception as error:
+        if not is_database_trouble(error):
+            raise
+        return None
+
+
+def figures_text(figures: Figures | None, *, leading: bool, version: str) -> bytes:
+    """The figures in Prometheus' text format. Every phase is listed, also at zero. None: the database is away."""
     registry = CollectorRegistry()
     registry.register(_Once(_families(figures, leading=leading, version=version)))
     return generate_latest(registry)
@@ -42,12 +63,19 @@ class _Once(Collector):
         return self._families
 
 
-def _families(figures: Figures, *, leading: bool, version: str) -> list[Metric]:
+def _families(figures: Figures | None, *, leading: bool, version: str) -> list[Metric]:
     leader = GaugeMetricFamily("gpuward_leader", "1 if this controller is the leader, else 0.")
     leader.add_metric([], float(leading))
+    up = GaugeMetricFamily(
+        "gpuward_database_up", "1 if the database answered this scrape; 0: all that is read from it is absent."
+    )
+    up.add_metric([], float(figures is not None))
+    build = InfoMetricFamily("gpuward_build", "Version of this controller.", {"version": version})
+    return [leader, up, build, *(_read_from_rows(figures) if figures is not None else ())]
+
+
+def _read_from_rows(figures: Figures) -> list[Metric]:
     return [
-        leader,
-        InfoMetricFamily("gpuward_build", "Version of this controller.", {"version": version}),
         _by_phase("gpuward_instances", "Instances by phase.", [p.value for p in InstancePhase], figures.instances),
         _by_phase("gpuward_workers", "Workers by phase.", [p.value for p in WorkerPhase], figures.workers),
         _labelled(
@@ -91,4 +119,6 @@ def _labelled(name: str, text: str, labels: Sequence[str], values: Iterable[tupl
     return family
 
 
-ROUTES: Final = (Route("GET", "/metrics", get, Access.READ, "Prometheus metrics", "health", media="text/plain"),)
+ROUTES: Final = (
+    Route("GET", "/metrics", get, Access.READ, "Prometheus metrics", "health", media="text/plain", from_memory=True),
+)

@@ -1,7 +1,8 @@
 """What happens when a policy finds instances idle: verdicts to store, and stop, scale_down or notify. Pure.
 
 Each action happens once per idle episode. An instance's episode begins with an idle verdict and ends with a busy one or
-a new epoch; an unknown verdict does not end it. The action taken in it is stored with the verdict.
+a new epoch; an unknown verdict does not end it. The action taken in it is stored with the verdict. Another policy takes
+its own action.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,6 +27,9 @@ from controller.domain.utilization import InstanceUse, Verdict
 _ENDING: Final = frozenset({InstancePhase.STOPPING, InstancePhase.REPLACED})
 _JUDGED: Final = HOLDS_CLAIMS - _ENDING
 _SOURCE: Final = "policy"
+_LIMITING: Final = ("stop", "scale_down")
+# The user's start came before the instance had stopped: a new window begins at the time behind this.
+_RESUMED: Final = "resumed:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +55,8 @@ def decide_policy(facts: PolicyFacts, uses: Mapping[str, InstanceUse]) -> Policy
         return PolicyEffects(
             forget=tuple(sorted(stored)), end_actions=facts.open_actions and (facts.deleted or end_actions)
         )
-    judged = [_judged(facts.policy, i, uses[i.id], facts.now) for i in facts.instances if is_judged(i)]
+    resumed = facts.open_actions and all(i.source != _SOURCE for i in facts.intents)
+    judged = [_judged(facts.policy, i, uses[i.id], facts.now, resumed=resumed) for i in facts.instances if is_judged(i)]
     actions = _actions(facts, facts.policy, judged)
     done = {name for action in actions for name, _ in action.instances}
     label = _label(facts.policy)
@@ -87,12 +92,26 @@ def is_judged(instance: WatchedInstance) -> bool:
     return instance.phase in _JUDGED
 
 
-def _judged(policy: EffectivePolicy, instance: WatchedInstance, use: InstanceUse, now: float) -> _Judged:
-    stored = instance.stored if instance.stored is not None and instance.stored.epoch == instance.epoch else None
-    same = stored is not None and (stored.policy_uid, stored.policy_generation) == (policy.uid, policy.generation)
-    verdict = judge(policy.spec, use, now, stored.low_since if stored is not None and same else None)
-    acted = stored.acted if stored is not None and verdict.verdict != "busy" else ""
-    return _Judged(instance, use, verdict, acted)
+def known_low_since(policy: EffectivePolicy, instance: WatchedInstance) -> float | None:
+    """Since when it was low by the stored verdict, if that is of the same epoch and policy."""
+    stored = instance.stored
+    if stored is None or stored.epoch != instance.epoch:
+        return None
+    same = (stored.policy_uid, stored.policy_generation) == (policy.uid, policy.generation)
+    return stored.low_since if same else None
+
+
+def _judged(
+    policy: EffectivePolicy, instance: WatchedInstance, use: InstanceUse, now: float, *, resumed: bool = False
+) -> _Judged:
+    """Judges one instance. `resumed`: its user has just started what the policy stopped."""
+    stored = instance.stored
+    acted = ""
+    if stored is not None and (stored.epoch, stored.policy_uid) == (instance.epoch, policy.uid):
+        acted = f"{_RESUMED}{now:.3f}" if resumed and stored.acted in _LIMITING else stored.acted
+    since = float(acted.removeprefix(_RESUMED)) if acted.startswith(_RESUMED) else None
+    verdict = judge(policy.spec, use, now, known_low_since(policy, instance), since)
+    return _Judged(instance, use, verdict, acted if verdict.verdict != "busy" else "")
 
 
 def _write(facts: PolicyFacts, policy: EffectivePolicy, judged: _Judged, acted: str) -> VerdictWrite | None:

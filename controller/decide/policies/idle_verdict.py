@@ -21,7 +21,7 @@ from controller.decide.policies.windows import (
 )
 from controller.domain.mean_series import MeanSeries
 from controller.domain.series import Series
-from controller.domain.utilization import GpuUse, InstanceUse, Judgement, Verdict
+from controller.domain.utilization import ClockLeaps, GpuUse, InstanceUse, Judgement, Verdict
 from schemas.manifest.policy import UtilizationPolicy
 
 _AHEAD_S: Final = 5.0  # a sample ahead of the database's clock by more: the clock was set back
@@ -47,6 +47,15 @@ class _Case:
     now: float
     judged_from: float
     low_before: float | None
+    leaps: ClockLeaps
+
+    def use_counts_since(self, end: float) -> float:
+        """Use after that time is use in the window: a whole window must have been lived through since then."""
+        return self.leaps.lived_since(end, self.policy.time_window)
+
+    def full_at(self, quiet_from: float) -> float:
+        """When a window is full that begins there."""
+        return self.leaps.lived_until(quiet_from, self.policy.time_window)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +67,23 @@ class _Subject:
         series: its samples; of a mean only the covered times.
         sources: the series of its GPUs.
         own: whether one of them is shared, so that its samples may be of unknown value.
+        low_after: not all was low before, by samples that are no longer in `series`.
     """
 
     name: str
     series: Series
     sources: Sequence[Series]
     own: bool
+    low_after: float
 
 
-def judge(policy: UtilizationPolicy, use: InstanceUse, now: float, low_before: float | None = None) -> Verdict:
+def judge(
+    policy: UtilizationPolicy,
+    use: InstanceUse,
+    now: float,
+    low_before: float | None = None,
+    resumed_at: float | None = None,
+) -> Verdict:
     """The verdict of `policy` on an instance.
 
     Args:
@@ -74,12 +91,15 @@ def judge(policy: UtilizationPolicy, use: InstanceUse, now: float, low_before: f
         use: the instance's telemetry.
         now: the database's clock, in seconds.
         low_before: since when everything was low by the previous verdict of the same epoch and policy.
+        resumed_at: no window begins before that time.
     """
     if use.phase != "running" or use.running_since is None:
         return Verdict("unknown", "not_running", f"it is {use.phase}")
     if not use.gpus:
         return Verdict("unknown", "no_telemetry", "it claims no GPU")
-    case = _Case(policy, now, use.running_since + use.leapt_s + policy.grace_period, low_before)
+    judged_from = use.leaps.lived_until(use.running_since, policy.grace_period)
+    judged_from = judged_from if resumed_at is None else max(judged_from, resumed_at)
+    case = _Case(policy, now, judged_from, low_before, use.leaps)
     return _with_requests(case, use, {"all": _all, "any": _any, "mean": _mean}[policy.gpus](case, use))
 
 
@@ -96,7 +116,7 @@ def _with_requests(case: _Case, use: InstanceUse, found: _GpuVerdict) -> Verdict
     window_s = case.policy.time_window
     due_at = None
     if found.quiet_from is not None and (found.verdict == "busy" or found.reason == "window_not_full"):
-        due_at = found.quiet_from + window_s
+        due_at = case.full_at(found.quiet_from)
     text = found.text
     if case.policy.ignore_requests:
         text += "; requests are ignored" if found.verdict == "idle" else ""
@@ -106,7 +126,7 @@ def _with_requests(case: _Case, use: InstanceUse, found: _GpuVerdict) -> Verdict
             if any(len(s) and s.high[-1] > 0 for s in use.requests):
                 return _verdict("busy", "requests", "requests are in flight or waiting", found.low_since)
             text = f"the last request was seen at {clock_text(last_at)}, within its window of {duration_text(window_s)}"
-            due_at = max(last_at, found.quiet_from or last_at) + window_s
+            due_at = case.full_at(max(last_at, found.quiet_from or last_at))
             return _verdict("busy", "requests", text, found.low_since, due_at)
         unknown = _requests_unknown(case, use) if found.verdict == "idle" else None
         if unknown is not None:
@@ -120,7 +140,7 @@ def _last_request(case: _Case, requests: Sequence[Series]) -> float | None:
     found: list[float] = []
     for series in requests:
         if len(series):
-            start = max(end_of([series], case.now) - case.policy.time_window, case.judged_from)
+            start = max(case.use_counts_since(end_of([series], case.now)), case.judged_from)
             first = int(np.searchsorted(series.at, start, side="right"))
             seen = np.flatnonzero(series.high[first:] > 0)
             found += [float(series.at[first + seen[-1]])] if len(seen) else []
@@ -190,7 +210,7 @@ def _unusable(gpu: GpuUse, now: float) -> _GpuVerdict | None:
 
 def _judge_gpu(case: _Case, gpu: GpuUse) -> _GpuVerdict:
     unusable = _unusable(gpu, case.now)
-    return unusable or _judge(case, _Subject(name_of(gpu), gpu.series, [gpu.series], gpu.own))
+    return unusable or _judge(case, _Subject(name_of(gpu), gpu.series, [gpu.series], gpu.own, gpu.low_after))
 
 
 def _mean(case: _Case, use: InstanceUse) -> _GpuVerdict:
@@ -202,7 +222,8 @@ def _mean(case: _Case, use: InstanceUse) -> _GpuVerdict:
     sources = [gpu.series for gpu in use.gpus]
     mean = use.mean if use.mean is not None else MeanSeries(sources)
     name = f"mean of {len(sources)} GPUs" if len(sources) > 1 else name_of(use.gpus[0])
-    return _judge(case, _Subject(name, mean.read(), sources, any(gpu.own for gpu in use.gpus)))
+    own, low_after = any(gpu.own for gpu in use.gpus), max(gpu.low_after for gpu in use.gpus)
+    return _judge(case, _Subject(name, mean.read(), sources, own, low_after))
 
 
 def _judge(case: _Case, subject: _Subject) -> _GpuVerdict:
@@ -215,25 +236,26 @@ def _judge(case: _Case, subject: _Subject) -> _GpuVerdict:
     if len(highs):
         last = first + int(highs[-1])
         quiet_from = float(series.at[last])
-        if quiet_from > start:
+        if quiet_from > case.use_counts_since(end):
             if quiet_from >= min(float(s.at[-1]) for s in subject.sources):
                 return _GpuVerdict("busy", "busy", f"{subject.name}: in use, at or above {minimum} %")
             seen = f"{series.high[last]:.0f} % at {clock_text(quiet_from)}, {minimum} % is in use"
             low = covered_since(series, quiet_from)
             return _GpuVerdict("busy", "busy", f"{subject.name}: {seen}", low, quiet_from)
-    low_since = _low_since(case, series, start, quiet_from if len(highs) else None)
+    low_since = _low_since(case, subject, start, quiet_from if len(highs) else None)
     return _judge_low(case, subject, window_of(series, end, case.policy.time_window), low_since, quiet_from)
 
 
-def _low_since(case: _Case, series: Series, start: float, high_at: float | None) -> float | None:
+def _low_since(case: _Case, subject: _Subject, start: float, high_at: float | None) -> float | None:
     """Since when everything was read and low. What an earlier verdict knew counts while the window shows no gap."""
+    series = subject.series
     if not len(series):
         return None
     known_since = float(series.since[0])
     if high_at is not None:
         return covered_since(series, high_at)
     if case.low_before is not None and (case.low_before >= known_since or known_since <= start + GAP_S):
-        return covered_since(series, case.low_before)
+        return covered_since(series, max(case.low_before, subject.low_after))
     return covered_since(series, max(case.judged_from, known_since))
 
 
@@ -243,12 +265,13 @@ def _judge_low(
     """The verdict on a GPU with no high sample in the window: idle if it was read for enough of it, until now."""
     window_s, needed = case.policy.time_window, case.policy.min_coverage
     silent = silent_since(subject.sources, case.now)
-    lacking = window.covered_s + _TINY_S < needed * window_s
-    if case.judged_from > window.start + _TINY_S:
-        full_at = clock_text(case.judged_from + window_s)
+    covered_s = max(window.covered_s - case.leaps.twice_s(window.start, window.end), 0.0)
+    lacking = covered_s + _TINY_S < needed * window_s
+    if case.judged_from > case.use_counts_since(window.end) + _TINY_S:
+        full_at = clock_text(case.full_at(case.judged_from))
         reason, text = "window_not_full", f"its window of {duration_text(window_s)} is full at {full_at}"
     elif lacking:
-        share = int(100 * window.covered_s / window_s)
+        share = int(100 * covered_s / window_s)
         reason, text = "coverage", f"covered {share} % of {duration_text(window_s)}, {100 * needed:g} % needed"
     elif silent is not None:
         reason, text = "stale", f"no data since {clock_text(silent)}"

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
+from typing import Final
 
 import numpy as np
 
@@ -14,6 +15,9 @@ from controller.scheduling.admission.reservation import Reservation, Reservation
 from controller.scheduling.admission.victims import choose_victims, earliest_capacity
 from controller.scheduling.inventory.holders import without
 from controller.scheduling.search.place import find
+
+# Holders and reservations that one pass takes off the inventory and puts back for those that preempt nothing: 0.3 s.
+_MAX_TOGGLED: Final = 20_000
 
 
 class FutureCapacity:
@@ -33,6 +37,8 @@ class FutureCapacity:
         self._no_preemption: dict[object, tuple[int, str]] = {}
         # By shape, and whether servers may have to end: those that would not fit if all such holders ended.
         self._never: set[tuple[object, bool]] = set()
+        self._not_later: set[object] = set()  # shapes that do not fit either once the leaving holders have ended
+        self._toggles = _MAX_TOGGLED
         self._queue: list[PendingInstance] = []  # remain pending, in order, without a reservation
 
     @cached_property
@@ -54,11 +60,23 @@ class FutureCapacity:
         """Notes an instance that remains pending. In the next pass it comes before all of no higher priority."""
         self._queue.append(pending)
 
-    def after_leaving(self, ask: Ask) -> Reservation | None:
-        """Where the ask fits once the leaving holders have ended."""
+    def after_leaving(self, ask: Ask, *, bounded: bool = False) -> Reservation | None:
+        """Where the ask fits once the leaving holders have ended.
+
+        Args:
+            ask: what does not fit now.
+            bounded: None also where this pass has looked for many already.
+        """
+        shape = ask.shape()
+        if not self._leaving or shape in self._not_later or (bounded and self._toggles <= 0):
+            return None
+        self._toggles -= len(self._leaving) + len(self._reservations)
         with self._later():
             placed = find(self._inventory, ask)
-        return None if placed is None else Reservation(placed, tuple(self._leaving))
+        if placed is None:
+            self._not_later.add(shape)
+            return None
+        return Reservation(placed, tuple(self._leaving))
 
     def relocation_target(self, target: Ask) -> Reservation | None:
         """The place that this ask names, if it is free once leaving and relocating holders have ended."""
@@ -84,6 +102,7 @@ class FutureCapacity:
         self._index.remove(reservation.victims)
         self._all.remove(reservation.victims)
         self._leaving += reservation.victims
+        self._not_later.clear()
         self._relocating = [one for one in self._relocating if one not in reservation.victims]
         return reservation
 

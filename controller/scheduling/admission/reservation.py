@@ -85,8 +85,8 @@ class Reservations:
                 self._blocked[shape] = find(self.inventory, ask) is not None
         return self._blocked.get(shape, False)
 
-    def __bool__(self) -> bool:
-        return bool(self._places)
+    def __len__(self) -> int:
+        return len(self._places)
 
     def message(self) -> str:
         """What to report to an instance that the reservations block."""

@@ -23,7 +23,8 @@ _HOLDERS: Final = """
            exists (select 1 from relocations m where m.instance_id = i.id and m.epoch = i.epoch
                                                  and m.state in ('waiting', 'moving')) as relocating
       from instances i join deployments d on d.uid = i.deployment_uid
-     where (i.phase = 'stopping' or i.phase = any($1))"""
+     where (i.phase = 'stopping'
+            or i.phase = any($1) and (not $2 or i.pushed_out_for is not null or d.deleted_at is not null))"""
 _MARK: Final = """
     update instances i set pushed_out_for = x.waits
       from jsonb_to_recordset($1) as x (id text, epoch int, waits text, waits_epoch int), instances w
@@ -40,16 +41,17 @@ class Preemption:
     victims: tuple[Holder, ...]
 
 
-async def read_holders(connection: Any, holdings: Holdings) -> Holders:
+async def read_holders(connection: Any, holdings: Holdings, *, only_leaving: bool = False) -> Holders:
     """The instances that hold claims and can stop or are stopping.
 
     Args:
         connection: in one REPEATABLE READ transaction.
         holdings: their claims, read in the same transaction.
+        only_leaving: leaves out those that stay, since preemption and long waits alone concern them.
     """
     found: dict[bool, list[Holder]] = {True: [], False: []}
     relocating: list[Holder] = []
-    for row in await connection.fetch(_HOLDERS, list(_STAYING)):
+    for row in await connection.fetch(_HOLDERS, list(_STAYING), only_leaving):
         holding = holdings.get(row["id"])
         if holding is not None:
             one = _holder(row, holding)

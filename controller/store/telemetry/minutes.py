@@ -10,7 +10,7 @@ from typing import Any, Final
 from controller.store.telemetry.coverage import READ, covered_since
 
 # `partitions.py` creates and drops the partitions.
-_WRITABLE_SINCE: Final = """
+WRITABLE_SINCE: Final = """
     select min((regexp_match(pg_get_expr(c.relpartbound, c.oid), $$FROM \\('([^']+)'\\)$$))[1]::timestamptz)
       from pg_inherits i join pg_class c on c.oid = i.inhrelid where i.inhparent = 'sample_minutes'::regclass"""
 PORTION: Final = 60_000  # samples of one roll-up, approximately: a transaction of samples is never split
@@ -93,7 +93,7 @@ async def roll_up(connection: Any, *, portion: int = PORTION) -> bool:
     await connection.execute(
         "lock table sample_minutes in row exclusive mode"
     )  # or a partition could be dropped in the meantime
-    keep_since = await connection.fetchval(_WRITABLE_SINCE)
+    keep_since = await connection.fetchval(WRITABLE_SINCE)
     if keep_since is None:
         return True  # without partitions there are no samples
     horizon = int(await connection.fetchval(_HORIZON))

@@ -117,7 +117,7 @@ async def test_short_connections_leave_nothing_behind(hub: HubUnderTest) -> None
     await asyncio.gather(*(connect_and_drop(n) for n in range(12)))
 
     async def empty() -> bool:
-        return hub.hub.connected() == 0 and not hub.hub._open and hub.hub._handshakes == 0
+        return hub.hub.connected() == 0 and not hub.hub._open and hub.hub._admission._handshakes == 0
 
     await eventually(empty, "no connection is left")
     last = await hub.connect()

@@ -1,9 +1,11 @@
 """The handshake: what a hello writes, and which agents are refused."""
 
+import asyncio
 import hashlib
 
 import aiohttp
 import pytest
+import structlog
 
 from schemas.wire import CONNECT_PATH, DeviceFacts, InventoryChanged, Rejected
 from support.database.ledger import add_deployment, add_instance, claim
@@ -80,10 +82,9 @@ async def test_unknown_and_deleted_workers_are_refused_for_good(hub: HubUnderTes
     async with hub.session.get(hub.url + CONNECT_PATH) as answer:
         assert answer.status == 401
         assert (await answer.json())["error"]["code"] == "unauthenticated"
-    unknown = await hub.dial("unknown")
-    said = await unknown.end()
-    assert said is not None
-    assert said.final
+    with pytest.raises(aiohttp.WSServerHandshakeError) as unknown:
+        await hub.dial("unknown")
+    assert unknown.value.status == 401
     await hub.execute("update workers set deleted_at = now()")
     deleted = await hub.dial("gpu-1")
     said = await deleted.end()
@@ -307,3 +308,17 @@ async def test_a_join_token_is_exchanged_and_guesses_are_limited(hub: HubUnderTe
             statuses.append(answer.status)
     assert statuses[0] == 401
     assert statuses[-1] == 429
+
+
+async def test_a_wrong_credential_is_one_log_line_a_minute(hub: HubUnderTest) -> None:
+    """Eight agents with it try again and again."""
+
+    async def attempt(number: int) -> None:
+        headers = {"Authorization": f"Bearer wrong-{number}"}
+        async with hub.session.get(hub.url + CONNECT_PATH, headers=headers) as answer:
+            assert (answer.status, "unknown" in await answer.text()) == (401, True)
+
+    with structlog.testing.capture_logs() as logs:
+        for _ in range(5):
+            await asyncio.gather(*map(attempt, range(8)))
+    assert [line["event"] for line in logs if line["log_level"] != "debug"] == ["handshake refused"]

@@ -52,14 +52,19 @@ class Subjects:
         await self.watch.pass_until(self.served[self.idle].since + seconds(FAULT_AT_S))
         assert await self.watch.now() < self.served[self.idle].full_at() - seconds(LATE_S)
 
-    async def end_well(self, *, not_before: datetime | None = None, limit_s: float = 60.0) -> None:
+    async def end_well(
+        self, *, not_before: datetime | None = None, back_at: datetime | None = None, limit_s: float = 60.0
+    ) -> None:
         """Checks that both idle ones are stopped once, as soon as a window is full and reported, and no sooner.
 
         Args:
-            not_before: when the reports could arrive; None: the fault ended before the windows were full.
+            not_before: before it nothing could be reported or judged; None: the fault ended before the windows were
+                full.
+            back_at: from when on all could be reported and judged; None: `not_before`.
             limit_s: to wait.
         """
         heard = not_before or self.served[self.idle].since
+        in_time_from = back_at or heard
         for name in (self.idle, self.falls):
             served = self.served[name]
             event = await self.watch.only_event("policy_stop", name, limit_s)
@@ -69,7 +74,7 @@ class Subjects:
             if name == self.falls:
                 full = await self.watch.last_high(served) + seconds(WINDOW_S)
                 assert full >= served.full_at(WINDOW_S + BUSY_S - _REPORTED_S), event
-            late_s = (event["at"] - max(full, heard)).total_seconds()
+            late_s = (event["at"] - max(full, in_time_from)).total_seconds()
             log.info("%s: stopped %.2f s after its window was full and heard of", name, late_s)
             assert late_s <= LATE_S, event
             assert event["evidence"]["window_s"] == WINDOW_S

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import signal
-import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -11,26 +10,14 @@ from contextlib import asynccontextmanager
 import aiohttp
 import pytest
 
-from agent.processes.ports import PortAllocator
 from agent.sampling.request_counts import sum_gauges
+from support.processes.simulated_engine import simulated_engine
 
 
 @asynccontextmanager
 async def engine(*args: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, aiohttp.ClientSession]]:
-    ports = PortAllocator()
-    port = ports.allocate()
-    argv = ("-P", "-m", "agent.simulated_engine", "--port", str(port), "--model", "demo", *args)
-    process = await asyncio.create_subprocess_exec(sys.executable, *argv, stdout=asyncio.subprocess.PIPE)
-    assert process.stdout is not None
-    try:
-        async with asyncio.timeout(20), aiohttp.ClientSession(f"http://127.0.0.1:{port}") as client:
-            assert b"serving demo" in await process.stdout.readline()
-            yield process, client
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.communicate()
-        ports.close()
+    async with simulated_engine(*args) as started:
+        yield started.process, started.client
 
 
 async def test_it_answers_once_it_has_loaded() -> None:

@@ -120,6 +120,35 @@ async def test_a_used_up_pool_is_503(site: Site, monkeypatch: pytest.MonkeyPatch
     await site.recovers()
 
 
+async def _metrics(site: Site) -> str:
+    async with site.api.session.get(site.api.url + "/metrics", headers=site.api.header("viewer")) as answer:
+        assert answer.status == 200, await answer.text()
+        return await answer.text()
+
+
+@pytest.mark.parametrize("how", ["closed", "frozen"])
+async def test_metrics_of_the_process_are_served_without_the_database(site: Site, how: str) -> None:
+    """So that an operator sees why all else fails."""
+    site.api.metrics.depth("instances", 3)
+    before = await _metrics(site)
+    if how == "closed":
+        await site.gate.close()
+    else:
+        site.gate.freeze()
+    began = time.monotonic()
+    during = await _metrics(site)
+    assert time.monotonic() - began < KNOWN_AWAY_S
+    assert ("gpuward_database_up 1.0" in before, "gpuward_database_up 0.0" in during) == (True, True)
+    for text in (before, during):
+        assert 'gpuward_queue_depth{kind="instances"} 3.0' in text
+        assert "gpuward_leader " in text
+    of_rows = ("gpuward_instances{", "gpuward_workers{")
+    assert [[name in text for name in of_rows] for text in (before, during)] == [[True, True], [False, False]]
+    await site.gate.open()
+    await site.recovers()
+    assert "gpuward_database_up 1.0" in await _metrics(site)
+
+
 @pytest.fixture
 async def model(site: Site) -> AsyncIterator[str]:
     """The name of a model that runs behind a stand-in for its agent."""

@@ -1,5 +1,6 @@
 """What operators may write in a deployment: on a real API, for apply, plan and defrag alike."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -66,6 +67,35 @@ async def test_an_operator_works_with_what_an_administrator_applied(api: ServedA
     await put(api, "b", TRUSTING, "admin")
     assert (await api.call("DELETE", "/api/v1/deployments/b", role="operator"))[0] == 202
     assert (await put(api, "b", TRUSTING, "operator"))[0] == 403
+
+
+async def test_an_operator_repeats_what_an_administrator_changes_meanwhile(api: ServedApi) -> None:
+    """A repeated spec is judged against what is stored when it is written, not against what was read before."""
+    specs = [{**TRUSTING, "args": {"trust-remote-code": True, "seed": seed}} for seed in range(12)]
+    assert (await put(api, "a", specs[0], "admin"))[0] == 201
+    stale: list[int] = []
+
+    async def administrator() -> None:
+        for spec in specs[1:]:
+            assert (await put(api, "a", spec, "admin"))[0] == 200
+            await asyncio.sleep(0.01)
+
+    async def operator() -> None:
+        while not done.is_set():
+            spec = (await api.get("/api/v1/deployments/a"))["spec"]
+            status, answer = await put(api, "a", spec, "operator")
+            assert status == 200 or (status, answer["error"]["code"]) == (403, "forbidden"), answer
+            stale.extend([] if status == 200 else [status])
+
+    done = asyncio.Event()
+    operators = [asyncio.create_task(operator()) for _ in range(4)]
+    await administrator()
+    done.set()
+    await asyncio.gather(*operators)
+    stored = await api.get("/api/v1/deployments/a")
+    assert stored["spec"]["args"] == specs[-1]["args"]
+    assert stored["generation"] == len(specs), "no operator made a revision"
+    assert stale, "some operators came too late: else this tests nothing"
 
 
 async def test_a_setting_grants_operators_some_of_it(db: Database) -> None:

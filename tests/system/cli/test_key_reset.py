@@ -11,6 +11,7 @@ import aiohttp
 import pytest
 
 from support.processes.cluster import Cluster
+from support.processes.flood import Flood
 from support.processes.up_process import Up, clean_env
 
 pytestmark = pytest.mark.cases
@@ -108,3 +109,15 @@ def test_up_survives_the_revocation_of_the_first_key(data_dir: Path) -> None:
         assert reset(data_dir).returncode == 0
         run("ps", key=stored(data_dir)["GPUWARD_API_KEY"])
         assert up.stop()[0] == 0
+
+
+async def test_a_key_is_made_while_strangers_attack(cluster: Cluster) -> None:
+    """They hold every connection that a stranger can have, and ask with guessed keys for the database's."""
+    await cluster.start_controller()
+    guess = b"GET /api/v1/keys HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer gpw_%d\r\n\r\n"
+    half = Flood(cluster.port, 700, b"GET /readyz HTTP/1.1\r\n", drip=b"x-y: z\r\n")
+    guesses = Flood(cluster.port, 200, b"".join(guess % n for n in range(20)))
+    async with half.held(), guesses.held():
+        key = await made_key(cluster.data_dir)
+        assert await status_with(cluster, key) == 200
+        assert await status_with(cluster, "gpw_guessed") == 401

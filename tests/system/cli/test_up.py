@@ -137,6 +137,7 @@ def test_a_port_in_use_is_reported_at_once(data_dir: Path):
             assert list(data_dir.iterdir()) == []
 
 
+@pytest.mark.cases
 def test_a_second_start_in_the_same_folder_exits_and_does_no_harm(data_dir: Path):
     with Up(data_dir, "--agents", "1", "--port", "0") as first:
         first.wait_until_ready()

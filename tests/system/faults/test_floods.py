@@ -20,6 +20,10 @@ HELD_S = 4.0
 FEW_FILES = ("sh", "-c", 'ulimit -Sn 256; ulimit -Hn 1024; exec "$@"', "sh")
 HALF_HEAD = b"GET /healthz HTTP/1.1\r\nHost: x\r\n"
 UNREAD = b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n" * 20
+WRONG_CREDENTIAL = (
+    b"GET /api/v1/agents/connect HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer x\r\nConnection: Upgrade\r\n"
+    b"Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -78,6 +82,8 @@ async def test_the_controller(cluster: Cluster) -> None:
         "half-heads": Flood(cluster.port, COUNT, HALF_HEAD, drip=b"x-y: z\r\n"),
         "nothing": Flood(cluster.port, COUNT, b""),
         "unread": Flood(cluster.port, COUNT, UNREAD, reads=False),
+        "readiness": Flood(cluster.port, COUNT, UNREAD.replace(b"/openapi.json", b"/readyz"), reads=False),
+        "credentials": Flood(cluster.port, COUNT, WRONG_CREDENTIAL, reads=False),
         "joins": Flood(cluster.port, COUNT, body_of("/api/v1/join", "x"), drip=b" "),
         "bodies-without-a-key": Flood(cluster.port, COUNT, body_of("/v1/chat/completions", "x"), drip=b" "),
         "bodies-with-a-key": Flood(cluster.port, COUNT, body_of("/v1/chat/completions", key), drip=b" "),
@@ -94,6 +100,7 @@ async def test_the_controller(cluster: Cluster) -> None:
     assert "limit of open files is low" in log
     assert 1 <= log.count("connections are saturated") <= 1 + log.count("connected") * 60
     assert "Traceback" not in log
+    assert log.count("handshake refused") <= 2, "one line a minute"
     async with cluster.session.get("/metrics") as response:
         text = await response.text()
     closed = next(

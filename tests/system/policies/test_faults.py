@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from support.processes.policy_faults import FAULT_AT_S, Subjects, subjects_on
 from support.processes.wrong_clock import wrong_clock
 from support.standins.load_balancer import LoadBalancer
 
-pytestmark = pytest.mark.cases
+pytestmark = [pytest.mark.cases, pytest.mark.timeout(300)]  # three clusters at once; a busy machine takes its time
 
 HOUR_S = 3600
 ENV = {**SHORT, **SAMPLING, "GPUWARD_UNREACHABLE_AFTER_S": "10", "GPUWARD_LOST_AFTER_S": "600"}
@@ -52,7 +53,7 @@ async def _database_then_controller(faults: Faults) -> None:
     await asyncio.sleep(5)
     cluster.kill("controller")
     await cluster.start_controller(**ENV)
-    await subjects.end_well()
+    await subjects.end_well(back_at=await watch.now())  # on a busy machine it starts late
     await subjects.check_samples(subjects.served[subjects.busy].since + seconds(SAMPLE_S), await watch.now())
     await cluster.audit()
     faults.watch.check()
@@ -65,8 +66,9 @@ async def _controller_away(faults: Faults, away_s: float) -> None:
     await subjects.serve()
     cluster.kill("controller")
     await asyncio.sleep(away_s)
+    started_at = datetime.now(UTC)
     await cluster.start_controller(**ENV)
-    await subjects.end_well(not_before=await watch.now())
+    await subjects.end_well(not_before=started_at, back_at=await watch.now())
     await subjects.check_samples(subjects.served[subjects.busy].since + seconds(SAMPLE_S), await watch.now())
     await cluster.audit()
 
@@ -163,7 +165,8 @@ async def _leader(made: tuple[Pair, PolicyWatch]) -> None:
     pair.cluster.kill_named("a")
     pair.doors[0].target = pair.cluster.port_of("b")
     await pair.cluster.until(lambda: pair.cluster.leads("b"), "b leads", RECOVERY_S)
-    await here.end_well()
-    await there.end_well()
+    leads_at = await watch.now()
+    await here.end_well(back_at=leads_at)
+    await there.end_well(back_at=leads_at)
     await there.check_samples(there.served[there.busy].since + seconds(SAMPLE_S), await watch.now())
     await pair.cluster.audit()

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from controller.domain.model_facts import ModelFacts, facts_to_json
-from controller.engines.base import EngineProcess, Launch
+from controller.engines.base import EngineProcess, Launch, SpecError
 from controller.engines.registry import engine_for
 from controller.engines.transformers import GPU_RUNTIME_MIB, HOST_RUNTIME_MIB
 from schemas.manifest.deployment import DeploymentSpec
@@ -135,6 +135,32 @@ def test_on_cpu_the_need_is_the_hosts() -> None:
 def test_another_dtype_is_another_need() -> None:
     wanted = spec(engine="transformers", model="path:/m", args={"dtype": "float32"})
     assert engine_for(wanted).need(wanted, READ).parts["tensors"] == -(-2 * 1503300328 // 2**20)
+
+
+def test_the_args_of_the_simulated_engines_requests() -> None:
+    args = {
+        "wait_seconds": "1s", "die_after_tokens": 0, "refuse": 503, "slots": 4, "kv_tokens": 5_000_000, "silent": True,
+        "usage": False, "without": ["/v1/responses", "/score"], "served_model_name": "org/name",
+    }  # fmt: skip
+    started = process(engine="simulated", args=args)
+    assert " ".join(started.argv[5:]) == (
+        "--wait-seconds 1 --die-after-tokens 0 --refuse 503 --slots 4 --kv-tokens 5000000 --silent --no-usage"
+        " --without /v1/responses --without /score --served-model-name org/name"
+    )
+    assert started.request_model == "org/name"
+    assert process(engine="simulated", args={"without": "/score"}).argv[-2:] == ("--without", "/score")
+    assert process(engine="simulated").request_model is None
+
+
+@pytest.mark.parametrize(
+    "args",
+    [{"refuse": 200}, {"slots": 0}, {"die_after_tokens": -1}, {"without": "score"}, {"without": []}, {"usage": "no"},
+     {"served_model_name": "-x"}, {"wait_seconds": "2h"}],
+)  # fmt: skip
+def test_invalid_args_of_the_simulated_engine_are_named(args: dict[str, Any]) -> None:
+    wanted = spec(engine="simulated", args=args)
+    with pytest.raises(SpecError, match=f"args.{next(iter(args))}: "):
+        engine_for(wanted).validate(wanted)
 
 
 def test_the_need_of_the_simulated_engine() -> None:

@@ -16,9 +16,9 @@ KEY = {"Authorization": "Bearer key"}
 class Served:
     """An aiohttp server behind a bounded site, whose handler waits for `go` where the path says so."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, *, is_proxy: Callable[[str], bool] = lambda _address: False) -> None:
         self.closed: list[str] = []
-        self.bounds = Bounds(limits, name="test", closed=self.closed.append)
+        self.bounds = Bounds(limits, name="test", closed=self.closed.append, is_proxy=is_proxy)
         self.go = asyncio.Event()
         self.url = ""
 
@@ -29,7 +29,10 @@ class Served:
         with self.bounds.answering(request):
             if request.headers.get("Authorization") == KEY["Authorization"] and self.bounds.serve(request):
                 return web.Response(status=503)
-            return await handler(request)
+            response = await handler(request)
+            if self.bounds.is_last(request):
+                response.force_close()
+            return response
 
     async def handle(self, request: web.Request) -> web.Response:
         if request.path == "/slow":
@@ -113,7 +116,7 @@ async def test_an_incomplete_head_and_an_idle_connection_end_at_their_deadlines(
     limits = Limits(most=10, most_unknown_per_address=10, most_bodies_per_client=9, head_s=0.2, idle_s=0.4)
     async with Served(limits).run() as served, aiohttp.ClientSession() as session:
         begun, silent = await served.half_open(), await served.half_open(b"")
-        kept = await served.half_open(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        kept = await served.half_open(b"GET / HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer key\r\n\r\n")
         assert (await begun.read()).startswith(b"HTTP/1.1 408")
         assert await silent.read() == b""
         assert (await kept.read()).startswith(b"HTTP/1.1 200")
@@ -174,3 +177,22 @@ async def test_a_large_body_that_follows_its_head_at_once_does_not_count_as_head
             served.bounds.received(gate, data)
         assert served.closed == []
         served.bounds.gone(gate)
+
+
+async def test_a_stranger_s_connection_ends_with_its_answer() -> None:
+    """Otherwise each costs as many answers as fit into one packet. A client with a key, and a proxy, keep theirs."""
+    requests = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 20
+    served = Served(Limits(8, 8, 8))
+    async with served.run():
+        reader = await served.half_open(requests)
+        text = await asyncio.wait_for(reader.read(), 10)
+        assert (text.count(b"200 OK"), b"Connection: close" in text) == (1, True)
+        known = requests.replace(b"x\r\n", b"x\r\nAuthorization: Bearer key\r\n", 1)
+        reader = await served.half_open(known)
+        for _ in range(20):
+            assert b"200 OK" in await asyncio.wait_for(reader.readuntil(b"done"), 10)
+    proxied = Served(Limits(8, 8, 8), is_proxy=lambda _address: True)
+    async with proxied.run():
+        reader = await proxied.half_open(requests)
+        for _ in range(20):
+            assert b"200 OK" in await asyncio.wait_for(reader.readuntil(b"done"), 10)

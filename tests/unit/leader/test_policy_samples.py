@@ -1,5 +1,8 @@
 """Samples in memory: what arrives is kept until it was judged, and dropped after."""
 
+import math
+from dataclasses import replace
+
 import pytest
 
 from controller.decide.policies.actions import decide_policy
@@ -25,7 +28,7 @@ def samples(first: float, last: float, value: float = 0.0) -> list[Sample]:
 def watching() -> Telemetry:
     telemetry = Telemetry()
     telemetry.watch(FACTS)
-    telemetry.put_past(["g"], KEPT_S, [])
+    telemetry.put_past(["d"], ["g"], KEPT_S, [])
     for sample in samples(IDLE_S, CUT_S):
         telemetry.put([sample])
         telemetry.trim()
@@ -58,3 +61,24 @@ def test_a_judged_backlog_is_dropped() -> None:
     telemetry.trim()
     telemetry.trim()
     assert telemetry.samples <= KEPT_S / PERIOD_S + 2
+
+
+def test_below_since_of_one_gpu_is_not_that_of_another() -> None:
+    """Policies on any GPU store one time for all: of the GPU that is low for longest."""
+    claims = tuple(GpuClaim(gpu, "w", "w", True, 500, 1000) for gpu in ("g", "h"))
+    rule = replace(RULE, spec=policy(120, 50, gpus="any", ignore_requests=True))
+    instance = replace(INSTANCE, claims=claims)
+    facts = replace(FACTS, policy=rule, instances=(instance,))
+    telemetry = Telemetry()
+    telemetry.watch(facts)
+    telemetry.put_past(["d"], ["g", "h"], KEPT_S, [])
+    used = [s._replace(device="h") for s in [*samples(9000, 3010, 90.0), *samples(3000, 0)]]
+    for low, other in zip(samples(9000, 0), used, strict=True):
+        telemetry.put([low, other])
+        telemetry.trim()
+    found = {g.uuid: g.low_after for g in telemetry.use_of(instance).gpus}
+    assert found == {"g": -math.inf, "h": NOW - 3010}
+    telemetry.put([samples(0, 0, 90.0)[0]._replace(at=NOW + PERIOD_S), used[-1]._replace(at=NOW + PERIOD_S)])
+    effects = decide_policy(replace(facts, now=NOW + PERIOD_S), {"i": telemetry.use_of(instance)})
+    assert effects.verdicts[0].verdict.low_since == NOW - 3010
+    assert "h on w: below 50 % since 2026-11-21 11:39:50 UTC" in effects.verdicts[0].verdict.message

@@ -1,5 +1,6 @@
 """Reservations: only against what ends, else for a bounded time; what they leave free, and what others are told."""
 
+import time
 from dataclasses import replace
 
 import pytest
@@ -139,3 +140,53 @@ def test_a_nearest_miss_counts_reserved_capacity_as_free_or_says_that_it_is_rese
     assert pair.explain.nearest is not None
     assert (pair.reason, pair.explain.nearest.free_gib) == (None, 0.0), "the GPU of the task, not the reserved one"
     assert pair.explain.message.count("80") == 0
+
+
+@pytest.mark.parametrize("low", [{"priority": 5}, {"priority": 10}])
+@pytest.mark.parametrize("waited_s", [0.0, LONG])
+def test_nothing_behind_it_takes_what_the_first_could_have_with_what_ends_already(
+    low: dict[str, int], waited_s: float
+) -> None:
+    """Two whole GPUs of `a` once `x` has ended; `b` stays free for what comes after it."""
+    fleet = Fleet().add("a", [G80] * 2).add("b", [G80])
+    leaving = held(fleet, "x", 80, "a/0")
+    first = pending("first", 80, 2, waited_s=waited_s)
+    found = decide(fleet, Holders((), (leaving,)), first, pending("s", 30, **low), pending("t", 60, **low))
+    assert isinstance(found["first"].decision, Unplaced)
+    assert found["first"].decision.explain.note == "capacity is being freed for it on a"
+    assert found["s"].decision.worker_id == "id-b"  # type: ignore[union-attr] # it fits
+    assert isinstance(found["t"].decision, Unplaced)
+    assert found["t"].decision.reason == Reason.RESERVED
+
+
+def test_what_would_not_fit_after_the_ends_reserves_nothing_at_once() -> None:
+    fleet = Fleet().add("a", [G80] * 2)
+    leaving = held(fleet, "x", 40, "a/0")
+    staying = held(fleet, "y", 40, "a/0")
+    found = decide(fleet, Holders((staying,), (leaving,)), pending("first", 80, 2), pending("s", 80))
+    assert fits(found["s"])
+
+
+def test_many_pending_and_ending_ones_are_decided_quickly() -> None:
+    fleet = Fleet()
+    leaving = []
+    for n in range(100):
+        fleet.add(f"w{n:03}", [G80] * 8)
+        leaving += [held(fleet, f"x{n}-{gpu}", 80, f"w{n:03}/{gpu}") for gpu in range(8)]
+    inventory = fleet.inventory()
+    waiting = [pending(f"p{n}", 80) for n in range(500)]
+    began = time.process_time()
+    assert len(list(admit(inventory, waiting, Holders((), tuple(leaving)), reserve=TIMES))) == 500
+    assert time.process_time() - began < 5
+
+
+@pytest.mark.parametrize(("priority", "blocked"), [(5, True), (20, False)])
+def test_a_successor_that_is_not_created_yet_keeps_its_turn(priority: int, blocked: bool) -> None:
+    """No decision on it is given."""
+    fleet = Fleet().add("a", [G80] * 2)
+    leaving = held(fleet, "x", 80, "a/0")
+    awaited = pending("successor", 80, 2, awaited=True)
+    other = pending("s", 80, priority=priority)
+    found = decide(fleet, Holders((), (leaving,)), *((awaited, other) if blocked else (other, awaited)))
+    assert set(found) == {"s"}
+    assert fits(found["s"]) is not blocked

@@ -131,6 +131,71 @@ def test_a_changed_action_is_taken_anew_and_a_changed_window_is_not() -> None:
     assert (action.reason, action.limit is not None) == ("policy_stop", True)
 
 
+@pytest.mark.parametrize("action", ["notify", "stop"])
+def test_another_policy_takes_its_own_action(action: str) -> None:
+    """A deployment that is moved in mid-episode; the window goes on."""
+    rule = effective(action=action, dry_run=True)
+    found = facts(watched("a"), policy=rule)
+    acted = after(found, decided(found, {}))
+    assert decided(acted, {}).actions == ()
+    other = replace(rule, name="other", uid="p-2", generation=1)
+    (taken,) = decided(replace(acted, policy=other), {}).actions
+    assert (taken.policy.name, taken.evidence["policy"]) == ("other", "other")
+    inline = replace(rule, name="", uid=None)
+    assert decided(replace(acted, policy=inline), {}).actions
+
+
+@pytest.mark.parametrize(
+    ("value", "before", "now", "wanted"),
+    [
+        pytest.param(30, (600, 20), (600, 50), "idle", id="threshold-raised"),
+        pytest.param(30, (600, 50), (600, 20), "busy", id="threshold-lowered"),
+        pytest.param(0, (3600, 50), (600, 50), "idle", id="window-shortened"),
+        pytest.param(0, (600, 50), (3600, 50), "unknown", id="window-lengthened-beyond-its-life"),
+    ],
+)
+def test_a_policy_changed_in_mid_window_is_judged_by_the_samples_there_are(
+    value: float, before: tuple[int, int], now: tuple[int, int], wanted: str
+) -> None:
+    def rule(generation: int, numbers: tuple[int, int]) -> EffectivePolicy:
+        return EffectivePolicy("rule", "p-1", generation, policy(*numbers))
+
+    samples = {"a": steady(value, to=900)}
+    found = facts(watched("a", running_since=NOW - 900), policy=rule(3, before))
+    first = decided(found, samples)
+    changed = replace(after(found, first), policy=rule(4, now))
+    second = decided(changed, samples)
+    assert second.judged == (wanted,)
+    assert bool(second.actions) == (wanted == "idle" and not first.actions)
+    assert stored(second, "a").policy_generation == 4
+
+
+def test_a_changed_policy_knows_low_since_only_by_its_own_threshold() -> None:
+    """What was below 50 % for days was not below 20 %."""
+    found = facts(watched("a"), policy=effective(action="notify"))
+    judged = replace(stored(decided(found, {}), "a"), low_since=NOW - 86_400)
+    known = replace(found, instances=(replace(found.instances[0], stored=judged),))
+    assert stored(decided(replace(known, now=NOW + 1), {"a": steady(0, at_0=60)}), "a").low_since is None
+    lower = EffectivePolicy("rule", "p-1", 4, policy(600, 20, action="notify"))
+    low_since = stored(decided(replace(known, policy=lower), {}), "a").low_since
+    assert low_since is not None
+    assert low_since >= NOW - 620
+
+
+def test_a_start_that_comes_before_the_stop_begins_a_new_window() -> None:
+    """The limit was removed before any instance stopped: it is neither stopped at once nor left idle for ever."""
+    found = facts(watched("a"), policy=effective(ignore_requests=True))
+    acted = after(found, decided(found, {}))
+    started = decided(replace(acted, open_actions=True), {})
+    assert (started.actions, started.end_actions, started.judged) == ((), True, ("unknown",))
+    resumed = after(acted, started)
+    assert not decided(resumed, {}).writes
+    for later_s, actions in ((590, []), (600, ["stop"])):
+        samples = {age - later_s: 0.0 for age in steady(0, to=1300)}
+        plan = decided(replace(resumed, now=NOW + later_s), {"a": samples})
+        assert [a.action for a in plan.actions] == actions
+
+
 def test_scale_down_stops_the_longest_idle_and_keeps_one_running() -> None:
     found = facts(
         watched("a", running_since=NOW - 700), watched("b", running_since=NOW - 900), watched("c"),

@@ -1,0 +1,61 @@
+"""A server for models as data: its flags, what it supports, and which flags the user may not set."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from controller.domain.placement import Compatibility
+from controller.engines.flags import flag_of, flags
+from controller.engines.options import COMMON_FLAGS, Options
+from schemas.manifest.deployment import DeploymentSpec
+
+# Flags that the estimate reads; the user may set them.
+_READ: Final = ("dtype", "quantization", "kv-cache-dtype", "mm-encoder-tp-mode", "mm-enable-dp-encoder")
+
+
+@dataclass(frozen=True, slots=True)
+class ServerTable:
+    """A server as data. Flags without dashes, the server's own spelling of each first.
+
+    Attributes:
+        capabilities: least compute capability by quantisation method, `fp8-weights`, `fp8-cache` and `bfloat16`.
+        unsupported: architectures that it cannot run, with the reason.
+        options: which flags the user may not set, and which need a grant.
+        repeated: flags repeated for each value; all others take several values.
+        negated: whether a switch has a `--no-` form.
+        windows: whether its cache is bounded by the window in layers with a sliding window.
+        no_windows: the switch that turns this off.
+    """
+
+    compatibility: Compatibility
+    capabilities: Mapping[str, tuple[int, int]]
+    unsupported: Mapping[str, str]
+    options: Options
+    context: tuple[str, ...]
+    sequences: tuple[str, ...]
+    batch_tokens: tuple[str, ...]
+    batch_tokens_default: int
+    batch_sequences_default: int
+    adapters: tuple[str, ...]
+    repeated: frozenset[str] = frozenset()
+    negated: bool = True
+    windows: bool = True
+    no_windows: str = ""
+
+    @property
+    def figures(self) -> frozenset[str]:
+        """The flags of the workload. Every server has its own names for them."""
+        return frozenset({*self.context, *self.sequences, *self.batch_tokens})
+
+    @property
+    def own_flags(self) -> frozenset[str]:
+        """The flags that show that this server is meant, also those that the user may not set."""
+        return frozenset({*self.figures, *self.adapters, *self.options.names}) - COMMON_FLAGS
+
+    def flags(self, spec: DeploymentSpec) -> list[str]:
+        """The spec's args as flags of this server. Raises SpecError that names the arg."""
+        return flags(spec, self.figures, self.repeated, negated=self.negated)
+
+    def refuse_flags(self, spec: DeploymentSpec) -> None:
+        """Raises RefusedFlagError for args that would outgrow the claim."""
+        self.options.check(spec, frozenset({*self.figures, *self.adapters, *_READ}), flag_of)

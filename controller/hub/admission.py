@@ -1,0 +1,160 @@
+"""From an agent's request to a registered session: credential, protocol, hello. Says why where it refuses."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+from aiohttp import web
+
+from controller.hub import agreement, handshake
+from controller.hub.agreement import NoCommonProtocolError
+from controller.hub.handshake import HandshakeRefusedError, HandshakeResult, refuse
+from controller.hub.join import refusal
+from controller.hub.messages import NO_DATABASE
+from controller.hub.session import CLOSE_LIMIT_S, Session
+from controller.hub.validate import MalformedMessageError
+from controller.runtime.clock import Clock
+from controller.runtime.database import DATABASE_ERRORS
+from controller.runtime.log_limit import LogLimit
+from controller.store.core.acting import acting
+from controller.store.core.database import Database
+from controller.store.workers.sessions import Identity, WorkerGoneError
+from schemas.wire import MAX_MESSAGE_BYTES, Hello, Protocols
+
+log = structlog.get_logger(__name__)
+
+PING_S: Final = 10.0
+IDENTIFIED_AT_ONCE: Final = 4  # of the database's connections
+MAX_HANDSHAKES: Final = 512  # at once: hellos awaited or being written
+_DELETED: Final = "the worker is deleted; join again with a new token"
+_UNKNOWN: Final = "the worker's credential is unknown to this controller; join again with a new token"
+
+
+class Admission:
+    """Admits agents.
+
+    Args:
+        database: to read and write.
+        clock: time.
+        instance_id: names this controller process in logs.
+        register: makes a session the worker's; returns why not, else None.
+        welcome: queues the first messages of a registered session.
+        serves: called with each request that carried a valid credential; False where too many are served.
+        spoken: the protocols that are offered to agents.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        clock: Clock,
+        *,
+        instance_id: str,
+        register: Callable[[Session], str | None],
+        welcome: Callable[[Session, Identity, Hello, HandshakeResult], None],
+        serves: Callable[[web.Request], bool],
+        spoken: Protocols,
+    ) -> None:
+        self._database = database
+        self._clock = clock
+        self._register = register
+        self._welcome = welcome
+        self._serves = serves
+        self._spoken = spoken
+        self._closing = False
+        self._handshakes = 0
+        self._identifying = asyncio.Semaphore(IDENTIFIED_AT_ONCE)
+        self._refused_logged = LogLimit()
+        self._log = log.bind(controller=instance_id)
+
+    def close(self) -> None:
+        """Admits no more."""
+        self._closing = True
+
+    async def admit(self, request: web.Request) -> tuple[web.StreamResponse, Session | None]:
+        """Admits or refuses one agent. Returns the answer to its request, and its session; None: it is refused."""
+        credential = handshake.bearer(request)
+        if credential is None:
+            message = "send the worker's credential: Authorization: Bearer CREDENTIAL"
+            return refusal(401, "unauthenticated", message), None
+        socket = web.WebSocketResponse(
+            heartbeat=PING_S,
+            timeout=CLOSE_LIMIT_S,
+            max_msg_size=MAX_MESSAGE_BYTES,
+            compress=False,
+            protocols=agreement.subprotocols(agreement.offered_by(request), self._spoken),
+        )
+        try:
+            async with self._identifying:  # unknown credentials must not use up the database's connections
+                identity = await handshake.identify(self._database, credential)
+            if identity is None:  # a stranger gets no WebSocket; an agent gives up on a 401 as on a final rejection
+                self._log_refusal(request, _UNKNOWN)
+                return refusal(401, "unauthenticated", _UNKNOWN), None
+            if identity.deleted:
+                await socket.prepare(request)
+                raise HandshakeRefusedError(_DELETED, final=True)  # noqa: TRY301 - answered as other refusals are
+            if self._closing or self._handshakes >= MAX_HANDSHAKES or not self._serves(request):
+                return refusal(503, "busy", "too many agents connect at once; connect again", retry_after_s=1.0), None
+            return socket, await self._handshake(request, socket, identity)
+        except HandshakeRefusedError as error:
+            self._log_refusal(request, str(error))
+            await refuse(request, socket, str(error), final=error.final)
+        except DATABASE_ERRORS as error:
+            if (more := self._refused_logged.admit("no database")) is not None:
+                why = str(error) or type(error).__name__
+                self._log.warning("agent refused without a database", error=why, more_before=more)
+            if not socket.prepared:
+                return refusal(503, "database_unavailable", NO_DATABASE, retry_after_s=1.0), None
+            await refuse(request, socket, NO_DATABASE)
+        return socket, None
+
+    def _log_refusal(self, request: web.Request, why: str) -> None:
+        """One line a minute for each address and reason."""
+        if (more := self._refused_logged.admit(f"{request.remote} {why}")) is not None:
+            self._log.info("handshake refused", peer=request.remote, reason=why, more_before=more)
+
+    async def _handshake(self, request: web.Request, socket: web.WebSocketResponse, identity: Identity) -> Session:
+        """Turns an open socket into a registered session.
+
+        Raises:
+            HandshakeRefusedError: says why.
+        """
+        self._handshakes += 1
+        try:
+            await socket.prepare(request)
+            offered = agreement.offered_by(request)
+            agreement.check_offer(offered, self._spoken)
+            hello = await handshake.receive_hello(socket, offered, self._spoken)
+            received_s = self._clock.monotonic()
+            with acting(f"agent:{identity.name}"):
+                accepted = await handshake.accept(self._database, identity, hello, request.remote)
+        except NoCommonProtocolError as error:
+            await agreement.record_refusal(self._database, identity, str(error))
+            raise HandshakeRefusedError(str(error)) from error
+        except MalformedMessageError as error:
+            await handshake.record_malformed(self._database, identity.id, identity.name, error)
+            raise HandshakeRefusedError(str(error)) from error
+        except WorkerGoneError as error:
+            raise HandshakeRefusedError(_DELETED, final=True) from error
+        finally:
+            self._handshakes -= 1
+        session = Session(
+            socket,
+            request.transport,
+            worker_id=identity.id,
+            name=identity.name,
+            number=accepted.session,
+            since=accepted.at,
+            boot_id=hello.boot_id,
+            protocol=hello.protocol,
+            gpus=hello.inventory.gpus,
+        )
+        session.compare_clocks(received_s, hello.sent_s)
+        session.held_elsewhere = accepted.held_elsewhere
+        if accepted.held_for_s:
+            session.held_until = received_s + accepted.held_for_s
+        if (refused := self._register(session)) is not None:
+            raise HandshakeRefusedError(refused)
+        self._welcome(session, identity, hello, accepted)
+        self._log.info("agent connected", worker=identity.name, session=session.number, peer=request.remote)
+        return session

@@ -1,0 +1,146 @@
+"""What an instance that fits nowhere is told: reason codes, the nearest miss and the one-line message."""
+
+from typing import Any
+
+import pytest
+
+from controller.domain.placement import Ask, Compatibility, Layout, Need, Placed, Unplaced
+from controller.scheduling.estimate import asks_for
+from controller.scheduling.explain.unplaced import headline
+from schemas.manifest.deployment import DeploymentSpec
+from schemas.placement_reasons import Reason
+from support.builders.asks import A80, NEED, VLLM_LIKE, W16, W24A, ask, one, placed, refused, spec
+from support.builders.fleet import GIB, Fleet
+
+
+def test_c02_too_large_names_the_nearest_miss_in_gib() -> None:
+    decision = one(Fleet().add("w24a", [W24A]), ask("q32b"))
+    assert isinstance(decision, Unplaced)
+    nearest = decision.explain.nearest
+    assert nearest is not None
+    assert (nearest.code, nearest.worker, nearest.free_gib, nearest.need_gib) == (
+        "need_gt_capacity", "w24a", 24.23, 75.23,
+    )  # fmt: skip
+    assert decision.explain.rejected == {"need_gt_capacity": 1}
+    assert decision.explain.message == "0/1 fit: 1 need_gt_capacity (need 75.23 GiB, best free 24.23 on w24a)"
+
+
+def test_where_the_model_rules_out_every_layout_smaller_workers_keep_their_own_reason() -> None:
+    fleet = Fleet().add("two", [W16] * 2).add("four", [W16] * 4).add("small", [GIB] * 4)
+    decision = one(fleet, ask(Need(NEED["q8b"], heads=28), {"gpus": 3}))
+    assert isinstance(decision, Unplaced)
+    assert decision.explain.rejected == {"heads_indivisible": 1, "count_mismatch": 1, "need_gt_capacity": 1}
+    assert decision.explain.nearest is not None
+    assert (decision.explain.nearest.worker, decision.explain.nearest.code) == ("four", "heads_indivisible")
+    assert decision.explain.nearest.message == "such as four"
+
+
+@pytest.mark.parametrize("placement", [{}, {"workers": ["mac"]}, {"gpus": ["mac:0"]}, {"gpus": ["mac/0"]}])
+def test_c41_the_same_reasons_by_every_selection(placement: dict[str, Any]) -> None:
+    fleet = Fleet().add("mac", [187 * GIB], os="darwin", arch="arm64", driver=None)
+    fleet.add("lin", [A80] * 2, ready=False)
+    wanted = spec(placement=placement)
+
+    class VllmLike:
+        name = "vllm"
+        splits_models = False
+
+        def chosen(self, _: str) -> "VllmLike":
+            return self
+
+        def compatibility(self, _: DeploymentSpec) -> Compatibility:
+            return VLLM_LIKE
+
+        def gpu_counts(self, _: DeploymentSpec) -> tuple[int, ...]:
+            return (1,)
+
+    asked = asks_for(wanted, Need(NEED["q32b"]), VllmLike(), instance="i", deployment_uid="d")
+    assert refused(fleet, asked) == {"os_arch": 1, "not_ready": 1}
+
+
+@pytest.mark.parametrize(
+    ("changes", "wanted", "reason"),
+    [
+        ({"healthy": False}, Layout(1, GIB, False), Reason.GPU_UNHEALTHY),
+        ({"mig_mode": True}, Layout(1, GIB, False), Reason.MIG_MODE),
+        ({}, Layout(2, GIB, False), Reason.COUNT_MISMATCH),
+        ({"compute_capability": (6, 1)}, Layout(1, GIB, False), Reason.COMPUTE_CAPABILITY),
+        ({"compute_capability": None}, Layout(1, GIB, False), Reason.COMPUTE_CAPABILITY),
+        ({}, Layout(1, 17 * GIB, False), Reason.NEED_GT_CAPACITY),
+        ({"claims": 1, "claimed_mib": GIB}, Layout(1, 0, True), Reason.EXCLUSIVE_CONFLICT),
+        ({"claims": 1, "claimed_mib": 16 * GIB, "exclusive_claims": 1}, Layout(1, 0, False), Reason.GPU_IN_USE),
+        ({"claims": 1, "claimed_mib": 10 * GIB}, Layout(1, 7 * GIB, False), Reason.NEED_GT_FREE),
+    ],
+)
+def test_the_reason_of_a_gpu(changes: dict[str, Any], wanted: Layout, reason: Reason) -> None:
+    fleet = Fleet().add("w", [16 * GIB]).set("w/0", **changes)
+    asked = Ask("i", "d", (wanted,), compatibility=VLLM_LIKE)
+    decision = one(fleet, asked)
+    assert isinstance(decision, Unplaced)
+    assert decision.explain.rejected == {reason: 1}
+    assert headline(decision.explain) == reason
+
+
+@pytest.mark.parametrize(
+    ("facts", "changes", "message"),
+    [
+        ({"driver": "470.82.01"}, {}, "need driver 525, 470.82.01 on w"),
+        ({}, {"compute_capability": (6, 1)}, "need 1 GPU of compute capability 7.0 or more, best 0 on w"),
+    ],
+)
+def test_the_required_version_is_reported(facts: dict[str, Any], changes: dict[str, Any], message: str) -> None:
+    fleet = Fleet().add("w", [W16], **facts).set("w/0", **changes)
+    decision = one(fleet, Ask("i", "d", (Layout(1, GIB, False),), compatibility=VLLM_LIKE))
+    assert isinstance(decision, Unplaced)
+    assert decision.explain.nearest is not None
+    assert decision.explain.nearest.message == message
+
+
+@pytest.mark.parametrize(
+    ("facts", "reason"),
+    [
+        ({"driver": "470.82.01"}, "driver_too_old"),
+        ({"driver": None}, "driver_too_old"),
+        ({"os": "windows"}, "os_arch"),
+        ({"arch": "riscv64"}, "os_arch"),
+        ({"arch": "arm64"}, None),
+        ({"driver": "525.60.13"}, None),
+    ],
+)
+def test_the_reason_of_a_platform(facts: dict[str, Any], reason: str | None) -> None:
+    fleet = Fleet().add("w", [W16], **facts)
+    asked = Ask("i", "d", (Layout(1, GIB, False),), compatibility=VLLM_LIKE)
+    if reason is None:
+        assert placed(fleet, asked) == ["w/0"]
+    else:
+        assert refused(fleet, asked) == {reason: 1}
+    cpu_only = Ask("i", "d", (Layout(0, 0, False),), compatibility=VLLM_LIKE)
+    assert isinstance(one(fleet, cpu_only), Placed) == (reason != "os_arch")  # a driver matters to GPUs only
+
+
+def test_the_one_line_message() -> None:
+    fleet = Fleet()
+    for n in range(8):
+        fleet.add(f"gpu-{n}", [W24A]).claim(f"gpu-{n}/0", 2 * GIB if n == 7 else 20 * GIB)
+    for n in range(3):
+        fleet.add(f"silent-{n}", [W24A], ready=False)
+    fleet.add("mac", [W24A], os="darwin")
+    decision = one(fleet, Ask("i", "d", (Layout(1, 24 * GIB, False),), compatibility=VLLM_LIKE))
+    assert isinstance(decision, Unplaced)
+    assert decision.explain.message == (
+        "0/12 fit: 8 need_gt_free (need 24.00 GiB, best free 22.23 on gpu-7), 3 not_ready, 1 os_arch"
+    )
+    assert headline(decision.explain) == Reason.NEED_GT_FREE
+
+
+def test_no_worker_at_all() -> None:
+    decision = one(Fleet(), ask("q06b"))
+    assert isinstance(decision, Unplaced)
+    assert (decision.explain.workers, decision.explain.rejected) == (0, {})
+    assert headline(decision.explain) == Reason.NOT_READY
+
+
+def test_a_worker_whose_host_was_not_reported_is_not_ready() -> None:
+    fleet = Fleet().add("w", [W16])
+    del fleet.devices["host-w"]
+    assert refused(fleet, ask("q06b")) == {"not_ready": 1}
