@@ -327,7 +327,7 @@ async def test_a_wrong_credential_is_one_log_line_a_minute(hub: HubUnderTest) ->
 
 
 async def test_a_slow_join_is_the_client_s_fault(hub: HubUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is no failure of ours, which would be logged."""
+    """A failure of ours would be logged."""
     monkeypatch.setattr(join, "BODY_LIMIT_S", 0.3)
 
     async def slow() -> AsyncIterator[bytes]:
