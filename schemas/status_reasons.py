@@ -214,6 +214,7 @@ POLICIES: Final[Mapping[str, ReasonText]] = {
 
 ACCESS: Final[Mapping[str, ReasonText]] = {
     "key_created": ReasonText("An API key was created.", _NONE),
+    "key_changed": ReasonText("Limits, expiry or name of an API key were changed.", _NONE),
     "key_revoked": ReasonText("An API key was revoked.", _NONE),
     "token_created": ReasonText("A join token was created.", _NONE),
     "token_revoked": ReasonText("A join token was revoked.", _NONE),

@@ -9,13 +9,19 @@ Role = Literal["admin", "operator", "viewer", "inference"]
 
 
 class KeyView(View):
-    """An API key, without its value."""
+    """An API key, without its value. A limit of null is none; no globs: all models."""
 
     id: str
     name: str
     role: Role
     created_at: datetime
     revoked_at: datetime | None = None
+    expires_at: datetime | None = None
+    models: list[str] = []
+    rpm: int | None = None
+    tpm: int | None = None
+    tokens_per_day: int | None = None
+    parallel: int | None = None
 
 
 class KeyCreated(KeyView):

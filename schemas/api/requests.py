@@ -1,8 +1,8 @@
 """Bodies of requests other than manifests."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from schemas.api.access import Role
 from schemas.base import Strict
@@ -11,6 +11,16 @@ from schemas.manifest.deployment import MAX_REPLICAS
 from schemas.quantities import Seconds
 
 MAX_TOKEN_TTL_S = 30 * 86400.0
+MAX_KEY_TTL_S = 3650 * 86400.0
+MAX_RATE = 1_000_000_000
+MAX_TOKENS_PER_DAY = 10**15
+MAX_PARALLEL = 1_000_000
+ModelGlob = Annotated[
+    str,
+    Field(
+        min_length=1, max_length=200, pattern=r"^[^\s,\x00]+$", description="a name such as chat, or a glob: embed-*"
+    ),
+]
 
 
 class ScaleBody(Strict):
@@ -25,11 +35,58 @@ class PlanBody(Strict):
     manifests: Annotated[list[dict[str, Any]], Field(min_length=1, max_length=1000)]
 
 
-class KeyBody(Strict):
+class KeyLimitsBody(Strict):
+    """What a key may use. Null: without a limit. Each limit counts over all gateways together."""
+
+    models: Annotated[
+        list[ModelGlob], Field(max_length=100, description="names or globs of models; an empty list: all")
+    ] = []
+    rpm: Annotated[Whole, Field(ge=1, le=MAX_RATE, description="requests per minute")] | None = None
+    tpm: Annotated[Whole, Field(ge=1, le=MAX_RATE, description="tokens per minute, of prompts and answers")] | None = (
+        None
+    )
+    tokens_per_day: Annotated[Whole, Field(ge=1, le=MAX_TOKENS_PER_DAY, description="tokens per day of UTC")] | None = (
+        None
+    )
+    parallel: Annotated[Whole, Field(ge=1, le=MAX_PARALLEL, description="requests at once")] | None = None
+    expires_s: Annotated[Seconds | None, Field(description="time from now until the key expires")] = None
+
+    @field_validator("expires_s")
+    @classmethod
+    def _bounded(cls, value: float | None) -> float | None:
+        if value is not None and not 1 <= value <= MAX_KEY_TTL_S:
+            raise ValueError("must be between 1s and 3650d")
+        return value
+
+
+class KeyBody(KeyLimitsBody):
     """`POST /keys`. The default name is the role."""
 
     role: Role
     name: Annotated[Text, Field(max_length=200)] = ""
+
+    @model_validator(mode="after")
+    def _limits_of_models(self) -> Self:
+        refuse_limits(self.role, self)
+        return self
+
+
+class KeyUpdateBody(KeyLimitsBody):
+    """`PATCH /keys/{id}`. Fields that are not given stay; null removes a limit."""
+
+    name: Annotated[Text, Field(min_length=1, max_length=200)] | None = None
+
+
+def refuse_limits(role: str, body: KeyLimitsBody) -> None:
+    """Checks that a key which cannot ask models has no limits on them.
+
+    Raises:
+        ValueError: it has one.
+    """
+    if role == "viewer":
+        for name in ("models", "rpm", "tpm", "tokens_per_day", "parallel"):
+            if getattr(body, name):
+                raise ValueError(f"{name}: a viewer's key cannot ask models; leave it out, or write role inference")
 
 
 class TokenBody(Strict):

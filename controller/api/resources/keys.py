@@ -1,4 +1,4 @@
-"""API keys: create, list, revoke."""
+"""API keys: create, list, change, revoke."""
 
 from typing import Final
 
@@ -6,18 +6,50 @@ from aiohttp import web
 
 from controller.api.body import read_model
 from controller.api.context import CONTEXT
+from controller.api.errors import invalid
 from controller.api.responses import json_response
 from controller.api.route import Access, Route
-from controller.store.access.keys import create_key, list_keys, revoke_key
-from schemas.api.access import KeyCreated, KeyView
+from controller.store.access.keys import KeyChanges, create_key, list_keys, revoke_key, update_key
+from schemas.api.access import KeyCreated, KeyView, Role
 from schemas.api.envelopes import Page
-from schemas.api.requests import KeyBody
+from schemas.api.requests import KeyBody, KeyLimitsBody, KeyUpdateBody, refuse_limits
+from schemas.key_limits import KeyLimits
+from schemas.manifest.problems import FieldProblem
 
 
 async def post(request: web.Request) -> web.Response:
     """`POST /keys`."""
     body = await read_model(request, KeyBody)
-    return json_response(await create_key(request.app[CONTEXT].database, body.role, name=body.name), status=201)
+    made = await create_key(
+        request.app[CONTEXT].database,
+        body.role,
+        name=body.name,
+        limits=_limits(body),
+        expires_s=body.expires_s,
+    )
+    return json_response(made, status=201)
+
+
+async def patch(request: web.Request) -> web.Response:
+    """`PATCH /keys/{id}`."""
+    body = await read_model(request, KeyUpdateBody)
+    fields = body.model_fields_set - ({"name"} if body.name is None else set())
+    changes = KeyChanges(frozenset(fields), body.name or "", _limits(body), body.expires_s)
+
+    def check(role: Role) -> None:
+        try:
+            refuse_limits(role, body)
+        except ValueError as error:
+            field, _, message = str(error).partition(": ")
+            raise invalid([FieldProblem(field, message)]) from error
+
+    return json_response(
+        await update_key(request.app[CONTEXT].database, request.match_info["id"], changes, check=check)
+    )
+
+
+def _limits(body: KeyLimitsBody) -> KeyLimits:
+    return KeyLimits(tuple(body.models), body.rpm, body.tpm, body.tokens_per_day, body.parallel)
 
 
 async def get_all(request: web.Request) -> web.Response:
@@ -34,5 +66,8 @@ _PATH: Final = "/api/v1/keys"
 ROUTES: Final = (
     Route("POST", _PATH, post, Access.ADMINISTER, "Create an API key", "keys", KeyCreated, KeyBody, status=201),
     Route("GET", _PATH, get_all, Access.ADMINISTER, "List API keys", "keys", Page[KeyView]),
+    Route(
+        "PATCH", _PATH + "/{id}", patch, Access.ADMINISTER, "Change an API key's limits", "keys", KeyView, KeyUpdateBody
+    ),
     Route("DELETE", _PATH + "/{id}", delete, Access.ADMINISTER, "Revoke an API key", "keys", KeyView),
 )

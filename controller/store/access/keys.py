@@ -5,7 +5,8 @@ import secrets
 import uuid
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from datetime import timedelta
+from typing import Any, Final, TypeAlias, cast
 
 from sqlalchemy import func, text
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -18,14 +19,15 @@ from controller.store.core.events import write_event_in_session
 from controller.store.core.notify import CHANNEL, payloads
 from controller.store.core.refusals import LastAdminKeyError, NotFoundError
 from schemas.api.access import KeyCreated, KeyView, Role
+from schemas.key_limits import NO_LIMITS, KeyLimits
 
 KEY_PREFIX: Final = "gpw_"
 _FIRST_KEY_LOCK: Final = 7_309_446_272  # an arbitrary constant: names this lock in the whole database
 
 
-_VALID_ADMINISTRATORS: Final = (
+_LASTING_ADMINISTRATORS: Final = (
     select(KeyRow.id)
-    .where(col(KeyRow.role) == "admin", col(KeyRow.revoked_at).is_(None))
+    .where(col(KeyRow.role) == "admin", col(KeyRow.revoked_at).is_(None), col(KeyRow.expires_at).is_(None))
     .order_by(col(KeyRow.id))
     .with_for_update()
 )
@@ -33,14 +35,44 @@ _VALID_ADMINISTRATORS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """The caller, as its key identifies it."""
+    """The caller, as its key identifies it.
+
+    Attributes:
+        limits: on its requests to models.
+        expires_in_s: when it was read; None: never.
+    """
 
     key_id: str
     name: str
     role: Role
+    limits: KeyLimits = NO_LIMITS
+    expires_in_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KeyChanges:
+    """Changed fields of a key. Those of `fields` alone count; None removes a limit.
+
+    Attributes:
+        fields: names of the fields to change.
+        name: of the key.
+        limits: on requests to models.
+        expires_s: from now until it expires.
+    """
+
+    fields: frozenset[str]
+    name: str = ""
+    limits: KeyLimits = NO_LIMITS
+    expires_s: float | None = None
 
 
 Keep: TypeAlias = Callable[[str], None]
+_LIMITS: Final = ("models", "rpm", "tpm", "tokens_per_day", "parallel")
+_COLUMNS: Final = (
+    "hash, id, name, role, models, rpm, tpm, tokens_per_day, parallel, "
+    "extract(epoch from expires_at - now())::float8 as expires_in_s"
+)
+_VALID: Final = "revoked_at is null and (expires_at is null or expires_at > now())"
 
 
 def _nowhere(_key: str) -> None:
@@ -52,10 +84,18 @@ def hash_secret(secret: str) -> bytes:
     return hashlib.sha256(secret.encode()).digest()
 
 
-async def create_key(database: Database, role: Role, *, name: str = "", keep: Keep = _nowhere) -> KeyCreated:
+async def create_key(
+    database: Database,
+    role: Role,
+    *,
+    name: str = "",
+    limits: KeyLimits = NO_LIMITS,
+    expires_s: float | None = None,
+    keep: Keep = _nowhere,
+) -> KeyCreated:
     """Creates a key. Only the answer shows it. `keep` gets it before the commit; if `keep` raises there is no key."""
     async with database.session() as session:
-        return await _create(session, role, name or role, keep)
+        return await _create(session, role, name or role, keep, limits, expires_s)
 
 
 async def create_first_key(database: Database, *, keep: Keep = _nowhere) -> KeyCreated | None:
@@ -67,17 +107,90 @@ async def create_first_key(database: Database, *, keep: Keep = _nowhere) -> KeyC
         return await _create(session, "admin", "first", keep)
 
 
-async def _create(session: AsyncSession, role: Role, name: str, keep: Keep) -> KeyCreated:
+async def _create(
+    session: AsyncSession,
+    role: Role,
+    name: str,
+    keep: Keep,
+    limits: KeyLimits = NO_LIMITS,
+    expires_s: float | None = None,
+) -> KeyCreated:
     key = KEY_PREFIX + secrets.token_urlsafe(32)
     row = KeyRow(id=uuid.uuid4(), name=name, role=role, hash=hash_secret(key))
+    _set_limits(row, limits)
+    if expires_s is not None:
+        row.expires_at = (await session.execute(select(func.now()))).scalar_one() + timedelta(seconds=expires_s)
     session.add(row)
     await session.flush()
     await session.refresh(row)
     await _announce(session, row.id)
     message = f"key {row.name} was created with the role {row.role}"
-    await write_event_in_session(session, NewEvent("key_created", message, (f"key:{row.id}",), {"role": row.role}))
+    evidence = {"role": row.role, **_told(row)}
+    await write_event_in_session(session, NewEvent("key_created", message, (f"key:{row.id}",), evidence))
     keep(key)
     return KeyCreated(key=key, **_view(row).model_dump())
+
+
+async def update_key(
+    database: Database, key_id: str, changes: KeyChanges, *, check: Callable[[Role], None] = lambda _role: None
+) -> KeyView:
+    """Changes a key in place. What it used and what is under way stays counted.
+
+    Args:
+        database: of the key.
+        key_id: its id.
+        changes: what changes.
+        check: refuses, by an error of its own, what the key's role cannot have.
+
+    Raises:
+        NotFoundError: no key has this id, or it is revoked.
+        LastAdminKeyError: it is the only administrator's key that does not expire, and would expire.
+    """
+    async with database.session() as session:
+        administrators = (await session.execute(_LASTING_ADMINISTRATORS)).scalars().all()
+        row = await session.get(KeyRow, as_uuid(key_id), with_for_update=True)
+        if row is None or row.revoked_at is not None:
+            what = "no key has the id" if row is None else "a revoked key cannot be changed:"
+            raise NotFoundError(f"{what} {key_id!r}; `gpuward key list` shows the ids")
+        check(cast("Role", row.role))
+        if changes.expires_s is not None and administrators == [row.id]:
+            raise LastAdminKeyError(
+                f"key {row.name!r} is the only key of an administrator that does not expire; create another one first: "
+                "gpuward key create --role admin"
+            )
+        before = {"name": row.name, **_told(row)}
+        await _change(session, row, changes)
+        after = {"name": row.name, **_told(row)}
+        changed = {name: [before.get(name), after.get(name)] for name in {*before, *after}}
+        changed = {name: both for name, both in sorted(changed.items()) if both[0] != both[1]}
+        if changed:
+            row.changed += 1
+            await _announce(session, row.id)
+            message = f"key {row.name} was changed: {', '.join(changed)}"
+            await write_event_in_session(session, NewEvent("key_changed", message, (f"key:{row.id}",), changed))
+        return _view(row)
+
+
+async def _change(session: AsyncSession, row: KeyRow, changes: KeyChanges) -> None:
+    if "name" in changes.fields:
+        row.name = changes.name
+    _set_limits(row, changes.limits, only=changes.fields)
+    if "expires_s" in changes.fields:
+        now = (await session.execute(select(func.now()))).scalar_one()
+        row.expires_at = None if changes.expires_s is None else now + timedelta(seconds=changes.expires_s)
+
+
+def _set_limits(row: KeyRow, limits: KeyLimits, *, only: Collection[str] = _LIMITS) -> None:
+    for name in _LIMITS:
+        if name in only:
+            value = getattr(limits, name)
+            setattr(row, name, list(value) if name == "models" else value)
+
+
+def _told(row: KeyRow) -> dict[str, Any]:
+    """Limits and expiry that are set, as events show them."""
+    told: dict[str, Any] = {name: value for name in _LIMITS if (value := getattr(row, name))}
+    return told | ({"expires_at": row.expires_at.isoformat()} if row.expires_at else {})
 
 
 async def list_keys(database: Database) -> list[KeyView]:
@@ -96,15 +209,15 @@ async def revoke_key(database: Database, key_id: str) -> KeyView:
     """
     async with database.session() as session:
         # All at once and in one order: of two revocations that meet, the second one sees what the first one left.
-        administrators = (await session.execute(_VALID_ADMINISTRATORS)).scalars().all()
+        administrators = (await session.execute(_LASTING_ADMINISTRATORS)).scalars().all()
         row = await session.get(KeyRow, as_uuid(key_id), with_for_update=True)
         if row is None:
             raise NotFoundError(f"no key has the id {key_id!r}; `gpuward key list` shows the ids")
         if row.revoked_at is None:
             if administrators == [row.id]:
                 raise LastAdminKeyError(
-                    f"key {row.name!r} is the only valid key of an administrator; create another one first: "
-                    "gpuward key create --role admin"
+                    f"key {row.name!r} is the only valid key of an administrator that does not expire; create "
+                    "another one first: gpuward key create --role admin"
                 )
             row.revoked_at = (await session.execute(select(func.now()))).scalar_one()
             await _announce(session, row.id)
@@ -114,24 +227,35 @@ async def revoke_key(database: Database, key_id: str) -> KeyView:
 
 
 async def read_keys(connection: Reader) -> dict[bytes, Principal]:
-    """All unrevoked keys, by their hash."""
-    return _by_hash(await connection.fetch("select hash, id, name, role from api_keys where revoked_at is null"))
+    """All valid keys, by their hash."""
+    return _by_hash(await connection.fetch(f"select {_COLUMNS} from api_keys where {_VALID}"))  # noqa: S608 - constants
 
 
 async def find_keys(connection: Reader, hashes: Collection[bytes]) -> dict[bytes, Principal]:
-    """Those of these keys that exist and are not revoked, by their hash."""
-    query = "select hash, id, name, role from api_keys where hash = any($1::bytea[]) and revoked_at is null"
+    """Those of these keys that exist and are valid, by their hash."""
+    query = f"select {_COLUMNS} from api_keys where hash = any($1::bytea[]) and {_VALID}"  # noqa: S608 - constants
     return _by_hash(await connection.fetch(query, list(hashes)))
 
 
 async def count_keys(connection: Reader) -> tuple[int, int]:
-    """How many keys there are, and how many of them are revoked. No change of keys leaves both as they were."""
-    (row,) = await connection.fetch("select count(*) as all_keys, count(revoked_at) as revoked from api_keys")
-    return row["all_keys"], row["revoked"]
+    """How many valid keys there are, and how many changes were made to all. No change leaves both as they were."""
+    (row,) = await connection.fetch(
+        f"select count(*) filter (where {_VALID}) as valid, count(*) + sum(changed) as changes from api_keys"  # noqa: S608
+    )
+    return row["valid"], int(row["changes"] or 0)
 
 
 def _by_hash(rows: Iterable[Any]) -> dict[bytes, Principal]:
-    return {row["hash"]: Principal(str(row["id"]), row["name"], row["role"]) for row in rows}
+    return {
+        row["hash"]: Principal(
+            str(row["id"]),
+            row["name"],
+            row["role"],
+            KeyLimits(tuple(row["models"]), row["rpm"], row["tpm"], row["tokens_per_day"], row["parallel"]),
+            row["expires_in_s"],
+        )
+        for row in rows
+    }
 
 
 async def _announce(session: AsyncSession, key_id: uuid.UUID) -> None:
@@ -151,5 +275,5 @@ def as_uuid(text_id: str) -> uuid.UUID:
 def _view(row: KeyRow) -> KeyView:
     return KeyView.model_validate(
         {"id": str(row.id), "name": row.name, "role": row.role, "created_at": row.created_at,
-         "revoked_at": row.revoked_at}
+         "revoked_at": row.revoked_at, "expires_at": row.expires_at, **{name: getattr(row, name) for name in _LIMITS}}
     )  # fmt: skip

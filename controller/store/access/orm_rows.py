@@ -8,7 +8,7 @@ import uuid as uuids
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Column, FetchedValue, LargeBinary, Text, Uuid
+from sqlalchemy import ARRAY, BigInteger, Column, FetchedValue, Integer, LargeBinary, Text, Uuid
 from sqlalchemy.dialects.postgresql import TIMESTAMP
 from sqlalchemy.types import TypeEngine
 from sqlmodel import Field, SQLModel
@@ -47,6 +47,13 @@ class KeyRow(SQLModel, table=True):
     hash: bytes = _required(LargeBinary)
     created_at: datetime = _default(_TIME)
     revoked_at: datetime | None = _nullable(_TIME)
+    models: list[str] = _default(ARRAY(Text))
+    rpm: int | None = _nullable(Integer)
+    tpm: int | None = _nullable(Integer)
+    tokens_per_day: int | None = _nullable(BigInteger)
+    parallel: int | None = _nullable(Integer)
+    expires_at: datetime | None = _nullable(_TIME)
+    changed: int = _default(Integer)
 
 
 class TokenRow(SQLModel, table=True):

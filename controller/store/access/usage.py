@@ -1,0 +1,158 @@
+"""What keys used: written by gateways in numbered batches, rolled up by the leader, read for reports."""
+
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, fields
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+_COUNTS: Final = (
+    "requests", "errors", "prompt_tokens", "cached_tokens", "completion_tokens", "estimated", "in_flight_s",
+    "first_tokens", "first_token_s",
+)  # fmt: skip
+_SPANS: Final = ((60, 3600, timedelta(days=2)), (3600, 86400, timedelta(days=60)))
+_PORTION: Final = 10_000
+_FLUSHES_KEPT: Final = timedelta(days=7)
+USAGE_KEPT: Final = timedelta(days=400)
+_DIMENSIONS: Final = {"key": "u.key_id::text", "model": "u.model", "endpoint": "u.endpoint"}
+DIMENSIONS: Final = tuple(_DIMENSIONS)
+
+
+@dataclass(slots=True)
+class Counts:
+    """What was used. Tokens and requests are counts, times are seconds.
+
+    Attributes:
+        requests: that an engine answered, or that ended with an error.
+        errors: those with a status of 400 and more, and answers that broke off.
+        cached_tokens: the part of the prompts' tokens that engines had in a cache.
+        estimated: requests whose tokens are estimated.
+        first_tokens: requests with a first token; `first_token_s` is their sum.
+    """
+
+    requests: int = 0
+    errors: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    estimated: int = 0
+    in_flight_s: float = 0.0
+    first_tokens: int = 0
+    first_token_s: float = 0.0
+
+    def add(self, other: "Counts") -> None:
+        """Adds another one's."""
+        for one in fields(self):
+            setattr(self, one.name, getattr(self, one.name) + getattr(other, one.name))
+
+
+@dataclass(frozen=True, slots=True)
+class UsageRow:
+    """One minute of one key, model and endpoint. `minute`: whole minutes since 1970, UTC."""
+
+    minute: int
+    key: str
+    model: str
+    endpoint: str
+    counts: Counts
+
+
+async def write_usage(connection: Any, gateway: str, number: int, rows: Sequence[UsageRow]) -> bool:
+    """Adds one gateway's batch, in a transaction. False: it was taken before, and nothing changes."""
+    taken = await connection.fetchval(
+        """insert into usage_flushes as f (gateway, number) values ($1, $2)
+           on conflict (gateway) do update set number = excluded.number, at = now() where f.number < excluded.number
+           returning true""",
+        gateway,
+        number,
+    )
+    if not taken:
+        return False
+    columns = [list(column) for column in zip(*(astuple(row.counts) for row in rows), strict=True)]
+    added = ", ".join(f"{name} = u.{name} + excluded.{name}" for name in _COUNTS)
+    if rows:
+        await connection.execute(
+            f"""insert into key_usage as u (span_s, at, key_id, model, endpoint, {", ".join(_COUNTS)})
+                select 60, to_timestamp(x.minute * 60.0), x.key_id, x.model, x.endpoint,
+                       {", ".join("x." + name for name in _COUNTS)}
+                  from unnest($1::bigint[], $2::uuid[], $3::text[], $4::text[], $5::bigint[], $6::bigint[],
+                              $7::bigint[], $8::bigint[], $9::bigint[], $10::bigint[], $11::float8[], $12::bigint[],
+                              $13::float8[]) as x (minute, key_id, model, endpoint, {", ".join(_COUNTS)})
+                  join api_keys k on k.id = x.key_id
+                 order by x.minute, x.key_id, x.model, x.endpoint
+                on conflict (span_s, at, key_id, model, endpoint) do update set {added}""",  # noqa: S608 - constants
+            [row.minute for row in rows],
+            [row.key for row in rows],
+            [row.model for row in rows],
+            [row.endpoint for row in rows],
+            *columns,
+        )
+    return True
+
+
+async def roll_up_usage(connection: Any) -> None:
+    """One portion: old minutes become hours, old hours days; the oldest days and flush numbers go."""
+    sums = ", ".join(f"sum({name})" for name in _COUNTS)
+    added = ", ".join(f"{name} = u.{name} + excluded.{name}" for name in _COUNTS)
+    for span_s, next_s, age in _SPANS:
+        await connection.execute(
+            f"""with old as (
+                    delete from key_usage where ctid in (
+                        select ctid from key_usage where span_s = $1 and at < now() - $3::interval limit $4)
+                    returning *)
+                insert into key_usage as u (span_s, at, key_id, model, endpoint, {", ".join(_COUNTS)})
+                select $2, to_timestamp(floor(extract(epoch from at) / $2::integer) * $2::integer), key_id, model,
+                       endpoint, {sums}
+                  from old group by 2, 3, 4, 5 order by 2, 3, 4, 5
+                on conflict (span_s, at, key_id, model, endpoint) do update set {added}""",  # noqa: S608 - constants
+            span_s,
+            next_s,
+            age,
+            _PORTION,
+        )
+    await connection.execute("delete from key_usage where span_s = 86400 and at < now() - $1::interval", USAGE_KEPT)
+    await connection.execute("delete from usage_flushes where at < now() - $1::interval", _FLUSHES_KEPT)
+
+
+@dataclass(frozen=True, slots=True)
+class UsageSum:
+    """What was used by one combination of the dimensions that were asked for. A missing dimension is None."""
+
+    key: str | None
+    key_name: str | None
+    model: str | None
+    endpoint: str | None
+    counts: Counts
+
+
+async def read_usage(
+    connection: Any, since: datetime, by: Sequence[str], *, only_key: str | None = None
+) -> list[UsageSum]:
+    """Sums since then, most tokens first. Hours and days that have begun before count whole."""
+    wanted = [_DIMENSIONS[name] for name in by]
+    shown = [f"{_DIMENSIONS[name]} as {name}" if name in by else f"null as {name}" for name in DIMENSIONS]
+    named = "min(k.name)" if "key" in by else "null"
+    sums = ", ".join(f"sum(u.{name}) as {name}" for name in _COUNTS)
+    rows = await connection.fetch(
+        f"""select {", ".join(shown)}, {named} as key_name, {sums}
+              from key_usage u join api_keys k on k.id = u.key_id
+             where u.at > $1::timestamptz - make_interval(secs => u.span_s)
+               and ($2::uuid is null or u.key_id = $2)
+             {"group by " + ", ".join(wanted) if wanted else "having count(*) > 0"}
+             order by sum(u.prompt_tokens + u.completion_tokens) desc, sum(u.requests) desc, 1, 2, 3""",  # noqa: S608
+        since,
+        only_key,
+    )
+    return [
+        UsageSum(
+            row["key"],
+            row["key_name"],
+            row["model"],
+            row["endpoint"],
+            Counts(**{one.name: _number(row[one.name], one.type) for one in fields(Counts)}),
+        )
+        for row in rows
+    ]
+
+
+def _number(value: Any, kind: Any) -> Any:
+    return float(value) if kind in (float, "float") else int(value)

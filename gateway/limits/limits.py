@@ -1,0 +1,197 @@
+"""Limits of keys at this gateway: what may pass, what is refused and why, and what to ask of the store. Pure."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from math import ceil
+from typing import Final
+
+from gateway.limits.share import Share
+from schemas.key_limits import KeyLimits, LimitKind, ShareAsk, SharesAnswer
+
+_ORDER: Final = (LimitKind.DAY, LimitKind.PARALLEL, LimitKind.REQUESTS, LimitKind.TOKENS)
+_TOLD: Final = (LimitKind.REQUESTS, LimitKind.TOKENS)
+_CODES: Final = {
+    LimitKind.DAY: "quota_used_up",
+    LimitKind.PARALLEL: "too_many_parallel",
+    LimitKind.REQUESTS: "rate_limited",
+    LimitKind.TOKENS: "rate_limited",
+}
+DAY_S: Final = 86400.0
+
+
+class Must(Enum):
+    """What a request without a share must do first."""
+
+    ASK = "ask"  # the store may have more
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A request beyond a limit.
+
+    Attributes:
+        code: of the error.
+        message: for people.
+        headers: of the answer.
+    """
+
+    code: str
+    message: str
+    headers: Mapping[str, str]
+
+
+class KeyUse:
+    """The shares of one key."""
+
+    __slots__ = ("limits", "shares")
+
+    def __init__(self, key: str, limits: KeyLimits) -> None:
+        self.limits = limits
+        self.shares = {kind: Share(key, kind, limit) for kind, limit in limits.capacities().items()}
+
+    def change(self, key: str, limits: KeyLimits) -> None:
+        """Limits that were changed in place: what is under way and used stays counted."""
+        if limits == self.limits:
+            return
+        self.limits = limits
+        capacities = limits.capacities()
+        for kind, capacity in capacities.items():
+            share = self.shares.setdefault(kind, Share(key, kind, capacity))
+            share.capacity = capacity
+        for kind in set(self.shares) - set(capacities):
+            del self.shares[kind]
+
+    def headers(self, now: float, fraction: float | None) -> dict[str, str]:
+        """The `x-ratelimit-*` headers: limit, remaining, and the time until one more request may pass."""
+        told: dict[str, str] = {}
+        for kind in _TOLD:
+            share = self.shares.get(kind)
+            if share is not None:
+                told[f"x-ratelimit-limit-{kind}"] = str(share.capacity)
+                told[f"x-ratelimit-remaining-{kind}"] = str(max(0, int(share.left(now))))
+                told[f"x-ratelimit-reset-{kind}"] = f"{ceil(share.wait_s(now, fraction))}s"
+        return told
+
+
+class Ticket:
+    """A request that passed. `end` it exactly once; both work on the limits that the key has then."""
+
+    __slots__ = ("_shares", "_use")
+
+    def __init__(self, use: KeyUse) -> None:
+        self._use = use
+        self._shares = tuple(use.shares.values())
+        for share in self._shares:
+            share.take()
+
+    def charge(self, tokens: int) -> None:
+        """Counts tokens of its prompt and answer."""
+        for kind in (LimitKind.TOKENS, LimitKind.DAY):
+            share = self._use.shares.get(kind)
+            if share is not None:
+                share.charge(tokens)
+
+    def end(self) -> bool:
+        """Frees its slot. Returns whether other gateways may wait for it."""
+        for share in self._shares:
+            share.leave()
+        self._shares = ()
+        return LimitKind.PARALLEL in self._use.shares
+
+    def headers(self, now: float, fraction: float | None) -> dict[str, str]:
+        """The `x-ratelimit-*` headers of its answer."""
+        return self._use.headers(now, fraction)
+
+
+class Limits:
+    """All keys' shares.
+
+    Attributes:
+        away: whether the store does not answer.
+    """
+
+    def __init__(self) -> None:
+        self._keys: dict[str, KeyUse] = {}
+        self._fraction = 0.0
+        self._known = False  # whether the store ever told a fraction
+        self._day_ends_at = float("inf")
+        self.away = False
+
+    @property
+    def fraction(self) -> float | None:
+        """What this gateway refills by itself; None while the store does it."""
+        return (self._fraction if self._known else 1.0) if self.away else None
+
+    def use_of(self, key: str, limits: KeyLimits) -> KeyUse:
+        """The shares of a key with these limits."""
+        use = self._keys.get(key)
+        if use is None:
+            use = self._keys[key] = KeyUse(key, limits)
+        use.change(key, limits)
+        return use
+
+    def begin(self, use: KeyUse, now: float, day_left_s: float, *, asked: bool = False) -> Ticket | Refused | Must:
+        """Lets one request pass, refuses it, or says that the store must be asked first.
+
+        Args:
+            use: of the request's key.
+            now: monotonic seconds.
+            day_left_s: until 00:00 UTC.
+            asked: whether the store was asked for this request; what is lacking now is refused.
+        """
+        self._end_day(now)
+        if self.away:
+            for share in use.shares.values():
+                share.refill_alone(now, self.fraction or 0.0)
+        lacking = [kind for kind in _ORDER if kind in use.shares and not use.shares[kind].has_one()]
+        if not lacking:
+            return Ticket(use)
+        if self.away or asked or any(use.shares[kind].denied(now) for kind in lacking):
+            return self._refusal(use, lacking[0], now, day_left_s)
+        return Must.ASK
+
+    def _refusal(self, use: KeyUse, kind: LimitKind, now: float, day_left_s: float) -> Refused:
+        share = use.shares[kind]
+        wait = day_left_s if kind is LimitKind.DAY else max(share.wait_s(now, self.fraction), 1e-3)
+        headers = use.headers(now, self.fraction) | {"Retry-After": str(ceil(wait))}
+        if kind is LimitKind.DAY:
+            headers["x-should-retry"] = "false"
+        what = {
+            LimitKind.DAY: f"all {share.capacity} tokens of this key for today (UTC) are used",
+            LimitKind.PARALLEL: f"this key may have {share.capacity} requests at once, and has them",
+            LimitKind.REQUESTS: f"this key may send {share.capacity} requests per minute, and has sent them",
+            LimitKind.TOKENS: f"this key may use {share.capacity} tokens per minute, and has used them",
+        }[kind]
+        return Refused(_CODES[kind], f"{what}; try again in {ceil(wait)} s", headers)
+
+    # The store
+
+    def asks(self, now: float) -> list[ShareAsk]:
+        """What to ask of the store now, by key and kind."""
+        self._end_day(now)
+        return [ask for use in self._keys.values() for share in use.shares.values() if (ask := share.ask(now))]
+
+    def told(self, asks: Iterable[ShareAsk], answer: SharesAnswer, now: float) -> None:
+        """Takes the answer of the store."""
+        self.away = False
+        self._fraction, self._known = answer.fraction, True
+        self._day_ends_at = now + answer.day_ends_s
+        grants = {(grant.key, grant.kind): grant for grant in answer.grants}
+        for ask in asks:
+            use, grant = self._keys.get(ask.key), grants.get((ask.key, ask.kind))
+            if use is not None and grant is not None and ask.kind in use.shares:
+                use.shares[ask.kind].granted(ask, grant, now)
+
+    def keep(self, keys: Iterable[str]) -> None:
+        """Forgets keys that are gone."""
+        kept = set(keys)
+        self._keys = {key: use for key, use in self._keys.items() if key in kept}
+
+    def _end_day(self, now: float) -> None:
+        if now >= self._day_ends_at:
+            self._day_ends_at += DAY_S
+            for use in self._keys.values():
+                share = use.shares.get(LimitKind.DAY)
+                if share is not None:
+                    share.new_day(self.fraction)

@@ -1,0 +1,164 @@
+"""This gateway's share of one limit of one key. Pure: the caller says what time it is."""
+
+from math import ceil, floor
+from typing import Final
+
+from schemas.key_limits import LimitKind, ShareAsk, ShareGrant
+
+AHEAD_S: Final = 2.0  # a share is meant to last for so long
+_NEGLIGIBLE: Final = 0.05
+_MEASURE_S: Final = 0.5  # the shortest time over which use is measured
+_DENIED_FOR_S: Final = {LimitKind.PARALLEL: 0.05}
+_DENIED_FOR_DEFAULT_S: Final = 0.25
+
+
+class Share:
+    """What this gateway holds, and the totals by which the store knows what was used.
+
+    Attributes:
+        kind: of the limit.
+        capacity: the limit.
+        held: what requests may use here without asking; negative: owed. Of `PARALLEL`: slots, used ones included.
+        spent: total used; of `PARALLEL`: requests under way.
+        minted: total that it gave itself while the store was away.
+        waiting: requests that wait for a larger share.
+    """
+
+    __slots__ = (
+        *("_alone_since", "_asked", "_denied_at", "_key", "_level", "_measured", "_rate", "_told_at"),
+        *("capacity", "held", "kind", "minted", "spent", "waiting"),
+    )
+
+    def __init__(self, key: str, kind: LimitKind, capacity: int) -> None:
+        self._key = key
+        self.kind = kind
+        self.capacity = capacity
+        self.held = 0.0
+        self.spent = 0.0
+        self.minted = 0.0
+        self.waiting = 0
+        self._level: float | None = None  # what was left at the store when it last told
+        self._told_at = 0.0
+        self._denied_at = float("-inf")
+        self._alone_since: float | None = None  # since when it refills by itself; what is before is done
+        self._asked: ShareAsk | None = None
+        self._rate = 0.0  # of use, per second
+        self._measured = (0.0, 0.0)  # when, and `spent` then
+
+    # Requests
+
+    def has_one(self) -> bool:
+        """Whether one more request may pass."""
+        if self.kind is LimitKind.PARALLEL:
+            return self.spent + 1 <= min(self.held, self.capacity)
+        return min(self.held, self.capacity) >= 1
+
+    def take(self) -> None:
+        """One request passes."""
+        if self.kind is LimitKind.PARALLEL:
+            self.spent += 1
+        elif self.kind is LimitKind.REQUESTS:
+            self.charge(1)
+
+    def leave(self) -> None:
+        """One request is over."""
+        if self.kind is LimitKind.PARALLEL:
+            self.spent -= 1
+
+    def charge(self, amount: float) -> None:
+        """Counts what was used."""
+        self.held -= amount
+        self.spent += amount
+
+    # The store
+
+    def ask(self, now: float) -> ShareAsk | None:
+        """What to ask of the store; None where nothing would change. What is given back is not used from here on."""
+        self._measure(now)
+        want = self._want()
+        idle = want == self.held and not self.waiting
+        if idle and self._asked is not None and self._asked.spent == self.spent:
+            return None
+        if idle and self.spent == 0:
+            return None
+        self.held = min(self.held, max(float(want), self.spent if self.kind is LimitKind.PARALLEL else 0.0))
+        return ShareAsk(self._key, self.kind, self.spent, self.minted, want)
+
+    def granted(self, ask: ShareAsk, grant: ShareGrant, now: float) -> None:
+        """Takes the answer to an ask."""
+        used_since = 0.0 if self.kind is LimitKind.PARALLEL else self.spent - ask.spent
+        self.held = grant.held - used_since + (self.minted - ask.minted)
+        self._level, self._told_at = grant.level, now
+        self._asked = ask
+        self._alone_since = None
+        if not self.has_one():
+            self._denied_at = now
+
+    def _measure(self, now: float) -> None:
+        at, spent = self._measured
+        if now - at >= _MEASURE_S:
+            fresh = max(0.0, self.spent - spent) / (now - at) if at else 0.0
+            self._rate = max(fresh, (self._rate + fresh) / 2)
+            self._measured = (now, self.spent)
+
+    def _want(self) -> int:
+        """What lasts for a while at the present use; 0 where there is none, so that other gateways get it."""
+        if self.kind is LimitKind.PARALLEL:
+            return min(self.capacity, int(self.spent) + self.waiting)
+        ahead = ceil(self._rate * AHEAD_S) if self._rate > _NEGLIGIBLE else 0
+        return min(self.capacity, ahead + self.waiting)
+
+    # While the store is away
+
+    def refill_alone(self, now: float, fraction: float) -> None:
+        """Refills by this gateway's own fraction. The first time it gives one request, so that no key is locked out."""
+        first = self._alone_since is None
+        since, self._alone_since = self._alone_since, now
+        own = max(1.0, self.capacity * fraction)
+        if self.kind is LimitKind.PARALLEL:
+            self.held = max(self.held, float(floor(own)))
+            return
+        if first:
+            fresh = max(0.0, 1.0 - max(0.0, self.held))
+            if self.kind is LimitKind.DAY:
+                fresh = fraction * max(0.0, self.capacity if self._level is None else self._level)
+        else:
+            fresh = (now - (since or now)) * fraction * self.kind.per_second(self.capacity)
+        if self.kind is not LimitKind.DAY:
+            fresh = min(fresh, max(0.0, own - self.held))
+        self.held += fresh
+        self.minted += fresh
+
+    def new_day(self, fraction: float | None) -> None:
+        """The UTC day has ended: of a limit per day, nothing is used yet. `fraction`: while the store is away."""
+        if self.kind is not LimitKind.DAY:
+            return
+        self._level = float(self.capacity)
+        self._denied_at = float("-inf")
+        if fraction is not None:
+            fresh = fraction * self.capacity
+            self.minted += fresh - self.held
+            self.held = fresh
+
+    # What clients are told
+
+    def denied(self, now: float) -> bool:
+        """Whether the store said a moment ago that nothing is left, so that asking again is in vain."""
+        return now - self._denied_at <= _DENIED_FOR_S.get(self.kind, _DENIED_FOR_DEFAULT_S) and self.left(now) < 1
+
+    def left(self, now: float) -> float:
+        """What is left, here and at the store, as far as it is known."""
+        if self._level is None or self._alone_since is not None:
+            level = 0.0
+        else:
+            level = self._level + self.kind.per_second(self.capacity) * (now - self._told_at)
+        used = self.spent if self.kind is LimitKind.PARALLEL else 0.0
+        return min(float(self.capacity), self.held - used + level)
+
+    def wait_s(self, now: float, fraction: float | None) -> float:
+        """Seconds until one more request may pass; 0 if it may now. `fraction`: while the store is away."""
+        rate = self.kind.per_second(self.capacity) * (1.0 if fraction is None else max(fraction, 1e-6))
+        lacking = 1.0 - self.left(now)
+        if lacking <= 0:
+            return 0.0
+        return lacking / rate if rate else 1.0

@@ -1,0 +1,113 @@
+"""Limits of API keys, and what gateways and the store say to each other about shares of them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from typing import Final
+
+MINUTE_S: Final = 60.0
+
+
+class LimitKind(StrEnum):
+    """What a limit counts."""
+
+    REQUESTS = "requests"  # per minute
+    TOKENS = "tokens"  # per minute
+    DAY = "day"  # tokens per day of UTC
+    PARALLEL = "parallel"  # requests at once
+
+    def per_second(self, capacity: float) -> float:
+        """How fast a bucket of this kind refills."""
+        return capacity / MINUTE_S if self in (LimitKind.REQUESTS, LimitKind.TOKENS) else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class KeyLimits:
+    """What a key may use. None: without a limit.
+
+    Attributes:
+        models: globs of the names that it may ask for; empty: all.
+        rpm: requests per minute.
+        tpm: tokens per minute, of prompts and answers.
+        tokens_per_day: the same, per day of UTC.
+        parallel: requests at once.
+    """
+
+    models: tuple[str, ...] = ()
+    rpm: int | None = None
+    tpm: int | None = None
+    tokens_per_day: int | None = None
+    parallel: int | None = None
+
+    def allows(self, model: str) -> bool:
+        """Whether the key may ask for a model of this name."""
+        return not self.models or any(fnmatchcase(model, glob) for glob in self.models)
+
+    def capacities(self) -> Mapping[LimitKind, int]:
+        """The limits that are set."""
+        kinds = {
+            LimitKind.REQUESTS: self.rpm,
+            LimitKind.TOKENS: self.tpm,
+            LimitKind.DAY: self.tokens_per_day,
+            LimitKind.PARALLEL: self.parallel,
+        }
+        return {kind: limit for kind, limit in kinds.items() if limit is not None}
+
+
+NO_LIMITS: Final = KeyLimits()
+
+
+@dataclass(frozen=True, slots=True)
+class ShareAsk:
+    """What a gateway says of its share of one limit.
+
+    Totals count from the gateway's start, so that an ask whose answer was lost counts nothing twice.
+
+    Attributes:
+        key: id of the key.
+        kind: of the limit.
+        spent: total of what requests used here; of `PARALLEL`, the requests under way.
+        minted: total of what the gateway gave itself while the database was away.
+        want: how much it wants to hold; less than it holds gives the rest back.
+    """
+
+    key: str
+    kind: LimitKind
+    spent: float
+    minted: float
+    want: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShareGrant:
+    """The store's answer to an ask.
+
+    Attributes:
+        key: id of the key.
+        kind: of the limit.
+        held: the gateway's share, after `spent` of the ask.
+        level: what is left for all gateways; negative: owed.
+        capacity: the limit as the store knows it.
+    """
+
+    key: str
+    kind: LimitKind
+    held: float
+    level: float
+    capacity: int
+
+
+@dataclass(frozen=True, slots=True)
+class SharesAnswer:
+    """The store's answer to all asks of one gateway.
+
+    Attributes:
+        fraction: the part of each limit's refill that it may use while the database is away.
+        grants: one for each ask; those of keys or limits that are gone are missing.
+        day_ends_s: seconds until the UTC day ends.
+    """
+
+    fraction: float
+    grants: tuple[ShareGrant, ...]
+    day_ends_s: float

@@ -1,0 +1,205 @@
+"""Limits of keys, with one gateway before a store in memory: who passes, and what the others are told."""
+
+from dataclasses import replace
+
+import pytest
+
+from controller.domain.key_shares import EXPIRES_S, Bucket, Member, exchange, expired, fraction_of, new_bucket
+from gateway.limits.limits import Limits, Must, Refused, Ticket
+from schemas.key_limits import KeyLimits, LimitKind, SharesAnswer
+
+KEY = "key-1"
+DAY_LEFT_S = 3600.5
+
+
+class Place:
+    """Gateways and a store, all in touch."""
+
+    def __init__(self, limits: KeyLimits, *, gateways: int = 1) -> None:
+        self.limits = limits
+        self.now = 10.0
+        self.buckets: dict[LimitKind, Bucket] = {kind: new_bucket(kind, n) for kind, n in limits.capacities().items()}
+        self.at = dict.fromkeys(LimitKind, self.now)
+        self.gateways = [Limits() for _ in range(gateways)]
+
+    def talk(self, number: int = 0) -> None:
+        members = {str(one): Member(1 / len(self.gateways), 0.5) for one in range(len(self.gateways))}
+        gateway, grants = self.gateways[number], []
+        asks = gateway.asks(self.now)
+        for ask in asks:
+            bucket = replace(self.buckets[ask.kind], age_s=self.now - self.at[ask.kind])
+            self.buckets[ask.kind], grant = exchange(bucket, ask, str(number), members)
+            self.at[ask.kind] = self.now
+            grants.append(grant)
+        gateway.told(asks, SharesAnswer(1 / len(self.gateways), tuple(grants), DAY_LEFT_S), self.now)
+
+    def request(self, number: int = 0) -> Ticket | Refused:
+        gateway = self.gateways[number]
+        use = gateway.use_of(KEY, self.limits)
+        found = gateway.begin(use, self.now, DAY_LEFT_S)
+        if found is Must.ASK:
+            for share in use.shares.values():
+                share.waiting += 1
+            self.talk(number)
+            for share in use.shares.values():
+                share.waiting -= 1
+            found = gateway.begin(use, self.now, DAY_LEFT_S, asked=True)
+        assert not isinstance(found, Must)
+        return found
+
+
+def refused(found: Ticket | Refused) -> Refused:
+    assert isinstance(found, Refused)
+    return found
+
+
+@pytest.mark.parametrize("gateways", [1, 2])
+def test_sixty_requests_a_minute_pass_and_one_a_second_later(gateways: int) -> None:
+    place = Place(KeyLimits(rpm=60), gateways=gateways)
+    found = [place.request(number % gateways) for number in range(61)]
+    assert [type(one) for one in found] == [Ticket] * 60 + [Refused]
+    last = refused(found[-1])
+    assert last.code == "rate_limited"
+    assert dict(last.headers) == {
+        "x-ratelimit-limit-requests": "60",
+        "x-ratelimit-remaining-requests": "0",
+        "x-ratelimit-reset-requests": "1s",
+        "Retry-After": "1",
+    }
+    place.now += 1.0
+    assert isinstance(place.request(60 % gateways), Ticket)
+    assert isinstance(place.request(60 % gateways), Refused)
+
+
+@pytest.mark.parametrize(("gateways", "asks_next"), [(1, 0), (2, 1)])
+def test_tokens_are_charged_afterwards(gateways: int, asks_next: int) -> None:
+    place = Place(KeyLimits(tpm=1000), gateways=gateways)
+    ticket = place.request()
+    assert isinstance(ticket, Ticket)
+    ticket.charge(1500)
+    ticket.end()
+    place.talk()  # at once after so large a debt
+    answer = refused(place.request(asks_next))
+    assert answer.code == "rate_limited"
+    assert answer.headers["Retry-After"] == "31"
+    assert answer.headers["x-ratelimit-limit-tokens"] == "1000"
+    assert answer.headers["x-ratelimit-remaining-tokens"] == "0"
+    assert answer.headers["x-ratelimit-reset-tokens"] == "31s"
+    place.now += 29.0
+    assert isinstance(place.request(asks_next), Refused)
+    place.now += 2.0
+    assert isinstance(place.request(asks_next), Ticket)
+
+
+@pytest.mark.parametrize("gateways", [1, 2])
+def test_four_at_once_and_the_next_when_one_has_ended(gateways: int) -> None:
+    place = Place(KeyLimits(parallel=4), gateways=gateways)
+    tickets = [place.request() for _ in range(4)]
+    assert all(isinstance(one, Ticket) for one in tickets)
+    assert refused(place.request(gateways - 1)).code == "too_many_parallel"
+    first = tickets[0]
+    assert isinstance(first, Ticket)
+    assert first.end()
+    place.now += 0.06
+    place.talk(0)
+    assert isinstance(place.request(gateways - 1), Ticket)
+    assert isinstance(place.request(gateways - 1), Refused)
+
+
+def test_a_day_s_tokens_are_used_up_until_midnight() -> None:
+    place = Place(KeyLimits(tokens_per_day=1000))
+    ticket = place.request()
+    assert isinstance(ticket, Ticket)
+    ticket.charge(1000)
+    ticket.end()
+    answer = refused(place.request())
+    assert answer.code == "quota_used_up"
+    assert answer.headers == {"Retry-After": "3601", "x-should-retry": "false"}
+
+
+def test_headers_of_an_answer_count_down() -> None:
+    place = Place(KeyLimits(rpm=60, tpm=1000))
+    ticket = place.request()
+    assert isinstance(ticket, Ticket)
+    assert ticket.headers(place.now, None) == {
+        "x-ratelimit-limit-requests": "60",
+        "x-ratelimit-remaining-requests": "59",
+        "x-ratelimit-reset-requests": "0s",
+        "x-ratelimit-limit-tokens": "1000",
+        "x-ratelimit-remaining-tokens": "1000",
+        "x-ratelimit-reset-tokens": "0s",
+    }
+
+
+def test_limits_change_in_place() -> None:
+    place = Place(KeyLimits(rpm=2))
+    assert [type(place.request()) for _ in range(3)] == [Ticket, Ticket, Refused]
+    place.limits = KeyLimits(rpm=4)
+    place.buckets[LimitKind.REQUESTS] = place.buckets[LimitKind.REQUESTS].resized(4)
+    place.now += 0.3
+    assert [type(place.request()) for _ in range(3)] == [Ticket, Ticket, Refused]
+    place.limits = KeyLimits()
+    assert all(isinstance(place.request(), Ticket) for _ in range(10))
+
+
+def test_a_lowered_limit_is_no_debt() -> None:
+    place = Place(KeyLimits(rpm=600))
+    for _ in range(100):
+        place.request()
+    place.limits = KeyLimits(rpm=6)
+    place.buckets[LimitKind.REQUESTS] = place.buckets[LimitKind.REQUESTS].resized(6)
+    place.now += 5.0
+    assert sum(isinstance(place.request(), Ticket) for _ in range(20)) == 6
+
+
+def test_without_the_store_each_gateway_has_its_fraction() -> None:
+    place = Place(KeyLimits(rpm=60), gateways=2)
+    for number in (0, 1):
+        place.talk(number)
+        place.gateways[number].away = True
+    passed = 0
+    for _ in range(120):
+        place.now += 0.5
+        passed += sum(isinstance(place.request(number), Ticket) for number in (0, 1))
+    assert 58 <= passed <= 62  # a minute's worth, and one for each gateway at once
+
+
+def test_an_answer_that_is_lost_counts_nothing_twice() -> None:
+    place = Place(KeyLimits(tpm=1000))
+    ticket = place.request()
+    assert isinstance(ticket, Ticket)
+    ticket.charge(400)
+    gateway = place.gateways[0]
+    told, gateway.told = gateway.told, lambda *_: None  # type: ignore[method-assign]
+    place.talk()
+    gateway.told = told  # type: ignore[method-assign]
+    place.talk()
+    assert place.buckets[LimitKind.TOKENS].level == pytest.approx(600, abs=3)
+
+
+def test_fractions_never_exceed_the_whole() -> None:
+    members = {"P": Member(1.0, 0.1), "Q": Member(0.0, 0.0)}
+    assert fraction_of("Q", members) == 0.0
+    assert fraction_of("P", members) == 0.5
+    assert fraction_of("Q", {**members, "P": Member(0.5, 0.1)}) == 0.5
+
+
+def test_silent_gateways_expire_only_for_one_that_was_in_touch() -> None:
+    members = {"P": Member(0.5, 1.0), "Q": Member(0.5, EXPIRES_S + 1)}
+    assert list(expired(members, in_touch_s=EXPIRES_S + 1)) == ["Q"]
+    assert not list(expired(members, in_touch_s=1.0))  # the store was away: all were silent
+
+
+@pytest.mark.parametrize(
+    ("globs", "model", "allowed"),
+    [
+        ((), "any", True),
+        (("chat", "embed-*"), "chat", True),
+        (("chat", "embed-*"), "embed-a", True),
+        (("chat", "embed-*"), "other", False),
+        (("chat", "embed-*"), "CHAT", False),
+        (("chat",), "chat-2", False),
+    ],
+)
+def test_globs_of_models(globs: tuple[str, ...], model: str, allowed: bool) -> None:
+    assert KeyLimits(models=globs).allows(model) is allowed
