@@ -18,6 +18,7 @@ from cli.verbs import (
     plan,
     report,
     top,
+    usage,
     version,
     workers,
 )  # fmt: skip
@@ -31,7 +32,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for module in (
-    daemons, apply, plan, deployments, defrag, get, describe, top, report, logs, events, workers, access, audit,
+    daemons, apply, plan, deployments, defrag, get, describe, top, report, usage, logs, events, workers, access, audit,
     version,
 ):  # fmt: skip
     app.add_typer(module.app)

@@ -68,6 +68,10 @@ class Api:
         """Posts a body, or requests an action without one."""
         return await self._call("POST", path, body=body)
 
+    async def patch(self, path: str, body: Json) -> Json:
+        """Changes fields of an object."""
+        return await self._call("PATCH", path, body=body)
+
     async def delete(self, path: str, **query: str | int | None) -> Json:
         """Deletes an object."""
         return await self._call("DELETE", path, query=query)

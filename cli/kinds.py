@@ -166,6 +166,25 @@ GPUS: Final = Kind(
         Column("HELD BY", lambda g, _: or_dash(_gpu_holders(g))),
     ),
 )
+
+
+def _key_state(key: KeyView, now: datetime) -> str:
+    if key.revoked_at:
+        return "revoked"
+    return "expired" if key.expires_at is not None and key.expires_at <= now else "open"
+
+
+def _key_limits(key: KeyView) -> str:
+    limits = {"rpm": key.rpm, "tpm": key.tpm, "tokens/day": key.tokens_per_day, "parallel": key.parallel}
+    return ", ".join(f"{value} {name}" for name, value in limits.items() if value is not None)
+
+
+def _key_expires(key: KeyView, now: datetime) -> str:
+    if key.expires_at is None:
+        return "never"
+    return f"in {age(now, key.expires_at)}" if key.expires_at > now else "over"
+
+
 POLICIES: Final = Kind(
     "policy",
     "policies",
@@ -211,7 +230,10 @@ KEYS: Final = Kind(
         Column("NAME", lambda k, _: or_dash(k.name)),
         Column("ROLE", lambda k, _: k.role),
         Column("AGE", lambda k, now: age(k.created_at, now)),
-        Column("STATE", lambda k, _: "revoked" if k.revoked_at else "open"),
+        Column("STATE", _key_state),
+        Column("MODELS", lambda k, _: ",".join(k.models) or "all"),
+        Column("LIMITS", lambda k, _: or_dash(_key_limits(k))),
+        Column("EXPIRES", _key_expires),
     ),
     by_name=False,
 )

@@ -28,6 +28,27 @@ ROLES: Final = get_args(Role)
 _DEFAULT_EXPIRY_S: Final = 3600.0
 _MAX_SECRET: Final = 64 * 1024
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="Id, as `list` prints it.")]
+_NO_LIMIT: Final = "none"
+ModelsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--models", metavar="GLOBS", help="Models that the key may ask, such as chat,embed-*.", show_default="all"
+    ),
+]
+RpmOption = Annotated[str | None, typer.Option("--rpm", metavar="N", help="Requests per minute.")]
+TpmOption = Annotated[str | None, typer.Option("--tpm", metavar="N", help="Tokens per minute, of prompts and answers.")]
+DayOption = Annotated[str | None, typer.Option("--tokens-per-day", metavar="N", help="Tokens per day (UTC).")]
+ParallelOption = Annotated[str | None, typer.Option("--parallel", metavar="N", help="Requests at once.")]
+
+
+def _expiry(text: str) -> str:
+    return text if text == _NO_LIMIT else f"{parse_seconds(text):.15g}"
+
+
+ExpiresOption = Annotated[
+    str | None,
+    typer.Option("--expires", parser=_expiry, metavar="DURATION", help="Time until the key expires, such as 30d."),
+]
 SecretArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the secret.")]
 
 
@@ -66,20 +87,80 @@ def revoke_token(ctx: typer.Context, token_id: IdArgument) -> None:
 
 
 @key.command("create")
-def create_key(
+def create_key(  # noqa: PLR0917 - options of a command
     ctx: typer.Context,
     role: Annotated[str, typer.Option("--role", help=f"Role of the key: {', '.join(ROLES)}.")],
     name: Annotated[str, typer.Option("--name", help="Name of the key. Default: its role.")] = "",
+    models: ModelsOption = None,
+    rpm: RpmOption = None,
+    tpm: TpmOption = None,
+    tokens_per_day: DayOption = None,
+    parallel: ParallelOption = None,
+    expires: ExpiresOption = None,
 ) -> None:
     """Create a key and print it. It is shown only once."""
 
     async def work(api: "Api") -> None:
         if role not in ROLES:
             raise UsageError(f"--role: unknown role {role!r}; write one of {', '.join(ROLES)}")
-        body = {"role": role, **({"name": name} if name else {})}
+        limits = _limits(models, rpm, tpm, tokens_per_day, parallel, expires)
+        body = {"role": role, **({"name": name} if name else {}), **limits}
         print((await api.post(path_of(KEYS.plural), body))["key"])
 
     run(ctx, work)
+
+
+@key.command("update")
+def update_key(  # noqa: PLR0917 - options of a command
+    ctx: typer.Context,
+    key_id: IdArgument,
+    name: Annotated[str, typer.Option("--name", help="New name of the key.")] = "",
+    models: ModelsOption = None,
+    rpm: RpmOption = None,
+    tpm: TpmOption = None,
+    tokens_per_day: DayOption = None,
+    parallel: ParallelOption = None,
+    expires: ExpiresOption = None,
+) -> None:
+    """Change a key's limits in place. What is not given stays; `none` removes a limit."""
+
+    async def work(api: "Api") -> None:
+        body = _limits(models, rpm, tpm, tokens_per_day, parallel, expires) | ({"name": name} if name else {})
+        if not body:
+            raise UsageError("nothing to change; give an option, such as --rpm 60 or --rpm none")
+        await api.patch(path_of(KEYS.plural, key_id), body)
+        print(f"key/{key_id} changed")
+
+    run(ctx, work)
+
+
+def _limits(
+    models: str | None,
+    rpm: str | None,
+    tpm: str | None,
+    tokens_per_day: str | None,
+    parallel: str | None,
+    expires: str | None,
+) -> dict[str, object]:
+    """The fields of a body for the options that were given; `none` becomes no limit."""
+    given = {"rpm": rpm, "tpm": tpm, "tokens_per_day": tokens_per_day, "parallel": parallel}
+    body: dict[str, object] = {
+        name: None if text == _NO_LIMIT else _whole(name, text) for name, text in given.items() if text is not None
+    }
+    if models is not None:
+        body["models"] = [] if models == _NO_LIMIT else [one.strip() for one in models.split(",") if one.strip()]
+        if not body["models"] and models != _NO_LIMIT:
+            raise UsageError("--models: names no model; write for example chat,embed-*, or none for all models")
+    if expires is not None:
+        body["expires_s"] = None if expires == _NO_LIMIT else float(expires)
+    return body
+
+
+def _whole(name: str, text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        option = name.replace("_", "-")
+        raise UsageError(f"--{option}: must be a whole number of 1 or more, or none, got {text[:40]!r}")
+    return int(text)
 
 
 @key.command("list")

@@ -20,6 +20,7 @@ class Access(Enum):
     READ = frozenset[Role]({"viewer", "operator", "admin"})
     OPERATE = frozenset[Role]({"operator", "admin"})
     ADMINISTER = frozenset[Role]({"admin"})
+    ASK = frozenset[Role]({"inference", "viewer", "operator", "admin"})  # any key: the handler says whose rows it reads
     INFER = frozenset[Role]({"inference", "operator", "admin"})
 
     def allows(self, role: Role) -> bool:

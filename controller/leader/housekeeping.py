@@ -9,6 +9,7 @@ from controller.runtime.clock import Clock
 from controller.runtime.database import DATABASE_ERRORS
 from controller.runtime.lease import check_term
 from controller.runtime.outcome import StaleError
+from controller.store.access.usage import roll_up_usage
 from controller.store.core.audit import audit
 from controller.store.core.database import Database
 from controller.store.core.events import write_events
@@ -66,4 +67,5 @@ class Housekeeping:
         self._seen = frozenset(found)
         async with self._database.transaction() as connection:
             await check_term(connection, self._term)
+            await roll_up_usage(connection)
             await prune(connection, keep_events_days=self._keep_events_days, keep_actions_days=self._keep_actions_days)

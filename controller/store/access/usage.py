@@ -5,6 +5,8 @@ from dataclasses import astuple, dataclass, fields
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from controller.store.core.database import Reader
+
 _COUNTS: Final = (
     "requests", "errors", "prompt_tokens", "cached_tokens", "completion_tokens", "estimated", "in_flight_s",
     "first_tokens", "first_token_s",
@@ -124,8 +126,14 @@ class UsageSum:
     counts: Counts
 
 
+async def period(connection: Reader, since_s: float) -> tuple[datetime, datetime]:
+    """From so many seconds ago until now, by the database's clock."""
+    (row,) = await connection.fetch("select now() as until")
+    return row["until"] - timedelta(seconds=since_s), row["until"]
+
+
 async def read_usage(
-    connection: Any, since: datetime, by: Sequence[str], *, only_key: str | None = None
+    connection: Reader, since: datetime, by: Sequence[str], *, only_key: str | None = None
 ) -> list[UsageSum]:
     """Sums since then, most tokens first. Hours and days that have begun before count whole."""
     wanted = [_DIMENSIONS[name] for name in by]

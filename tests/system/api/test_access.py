@@ -27,6 +27,8 @@ def allowed(route: Route) -> set[str]:
         return INFER
     if any(part in route.path for part in ("/keys", "/tokens", "/secrets")):
         return {"admin"}
+    if route.path == "/api/v1/usage":
+        return set(ROLES)  # a key for inference sees its own
     if route.method == "DELETE" and "/workers" in route.path:
         return {"admin"}
     return READ if route.method == "GET" else OPERATE

@@ -1,0 +1,186 @@
+"""Token counts of one answer, read from its bytes as they pass. Pure.
+
+No event is parsed but those that hold `"usage"`, so that a stream costs a search per piece and nothing per event.
+"""
+
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+
+_MARK: Final = b'"usage"'
+_ERROR_MARKS: Final = (b'data: {"error"', b"event: error")
+_WITHOUT_TOKEN: Final = (b'"choices":[]', b'"choices": []', b'"finish_reason":"', b'"finish_reason": "')
+_MOST_HELD: Final = 2**20  # of an event or of the end of an answer
+_MOST_UNPACKED: Final = 64 * 2**20
+_MOST_AT_ONCE: Final = 2**18
+_BYTES_PER_TOKEN: Final = 4
+_PROMPT: Final = ("prompt_tokens", "input_tokens")
+_COMPLETION: Final = ("completion_tokens", "output_tokens")
+_MESSAGES_CACHED: Final = ("cache_read_input_tokens", "cache_creation_input_tokens")
+_DETAILS: Final = ("prompt_tokens_details", "input_tokens_details")
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """Tokens of one request. `cached`: the part of the prompt's that the engine had."""
+
+    prompt: int = 0
+    cached: int = 0
+    completion: int = 0
+    estimated: bool = False
+
+
+class AnswerUsage:
+    """Reads one answer.
+
+    Args:
+        request_bytes: size of the request, from which the prompt is estimated where the engine tells nothing.
+        events: whether the answer is a stream of server-sent events.
+        encoding: its `Content-Encoding`.
+        has_completion: whether this endpoint makes tokens, so that its answer is counted.
+    """
+
+    __slots__ = (
+        *("_blind", "_completions", "_events", "_has_completion", "_held", "_request_bytes", "_size", "_told"),
+        *("_unpack", "_unpacked", "failed"),
+    )
+
+    def __init__(self, request_bytes: int, *, events: bool, encoding: str = "", has_completion: bool = True) -> None:
+        self._request_bytes = request_bytes
+        self._events = events
+        self._has_completion = has_completion
+        self._held = b""  # an event that has begun; of a whole answer, its last bytes
+        self._completions = 0  # events with a piece of an answer
+        self._size = 0
+        self._told: dict[str, int] = {}
+        self.failed = False  # an error event passed
+        packed = encoding.strip().lower()
+        self._unpack = zlib.decompressobj(wbits=47) if packed in ("gzip", "x-gzip", "deflate") else None
+        self._unpacked = 0
+        self._blind = self._unpack is None and packed not in ("", "identity")
+
+    def feed(self, piece: bytes) -> None:
+        """A piece of the answer's body, as it came."""
+        if self._blind:
+            self._size += len(piece)
+            return
+        if self._unpack is None:
+            self._feed_plain(piece)
+            return
+        try:
+            while piece:
+                plain = self._unpack.decompress(piece, _MOST_AT_ONCE)
+                piece = self._unpack.unconsumed_tail
+                self._unpacked += len(plain)
+                if self._unpacked > _MOST_UNPACKED:
+                    self._blind = True
+                    return
+                self._feed_plain(plain)
+        except zlib.error:
+            self._blind = True
+
+    def tokens(self) -> Tokens:
+        """What the answer used, as far as it came."""
+        if not self._events and not self._blind:
+            self._read_whole()
+        prompt, completion = self._told.get("prompt"), self._told.get("completion")
+        if prompt is not None and (completion is not None or not self._has_completion):
+            return Tokens(prompt, self._told.get("cached", 0), completion or 0)
+        counted = self._events and not self._blind
+        made = self._completions if counted else self._size // _BYTES_PER_TOKEN
+        made = made if self._has_completion else 0
+        guess = max(1, self._request_bytes // _BYTES_PER_TOKEN)
+        return Tokens(
+            guess if prompt is None else prompt,
+            self._told.get("cached", 0),
+            made if not completion else max(made, completion),
+            estimated=True,
+        )
+
+    def _feed_plain(self, data: bytes) -> None:
+        self._size += len(data)
+        if not self._events:
+            self._held = (self._held + data)[-_MOST_HELD:] if self._held else data[-_MOST_HELD:]
+            return
+        data = self._held + data if self._held else data
+        end = max(data.rfind(b"\n\n"), data.rfind(b"\n\r\n"), data.rfind(b"\r\r"))
+        if end < 0:
+            self._held = data if len(data) <= _MOST_HELD else b""
+            return
+        whole, self._held = data[: end + 1], data[end + 1 :]
+        self._count(whole)
+        if _MARK in whole:
+            for line in whole.replace(b"\r", b"\n").split(b"\n"):
+                if _MARK in line and line.startswith(b"data:"):
+                    self._read(line[5:])
+        self.failed = self.failed or any(mark in whole for mark in _ERROR_MARKS)
+
+    def _count(self, whole: bytes) -> None:
+        """Events that carry a piece of an answer: of chat and completions one each, of the others their deltas."""
+        if whole.startswith(b"event:") or b"\nevent:" in whole:
+            for line in whole.splitlines():
+                if line.startswith(b"data:") and (b'content_block_delta"' in line or b'.delta"' in line):
+                    self._completions += 1
+            return
+        others = sum(whole.count(mark) for mark in _WITHOUT_TOKEN)
+        self._completions += max(0, whole.count(b'"choices"') - others)
+
+    def _read_whole(self) -> None:
+        if _MARK in self._held:
+            self._read(self._held)
+            if not self._told:
+                self._read_end()
+
+    def _read_end(self) -> None:
+        """The last `usage` of an answer whose beginning was not kept."""
+        at = self._held.rfind(_MARK)
+        start = self._held.find(b"{", at)
+        for end in range(start, min(len(self._held), start + 4096)):
+            if self._held[end : end + 1] == b"}":
+                try:
+                    self._note(orjson.loads(self._held[start : end + 1]))
+                except orjson.JSONDecodeError:
+                    continue
+                return
+
+    def _read(self, text: bytes) -> None:
+        try:
+            content = orjson.loads(text)
+        except orjson.JSONDecodeError:
+            return
+        if not isinstance(content, dict):
+            return
+        message, answer = content.get("message"), content.get("response")
+        if isinstance(message, dict):  # a stream of messages begins with it, before the answer's tokens are known
+            self._note(message.get("usage"), begun=True)
+        if isinstance(answer, dict):
+            self._note(answer.get("usage"))
+        self._note(content.get("usage"))
+
+    def _note(self, usage: Any, *, begun: bool = False) -> None:
+        """Later counts replace earlier ones: they are totals."""
+        if not isinstance(usage, dict):
+            return
+        prompt = _first(usage, _PROMPT)
+        cached = _first(usage, _MESSAGES_CACHED[:1])
+        if cached is not None and prompt is not None:  # there the prompt's tokens do not include cached ones
+            prompt += sum(_first(usage, (name,)) or 0 for name in _MESSAGES_CACHED)
+        for details in _DETAILS:
+            inner = usage.get(details)
+            if isinstance(inner, dict) and cached is None:
+                cached = _first(inner, ("cached_tokens",))
+        completion = None if begun else _first(usage, _COMPLETION)
+        for name, value in (("prompt", prompt), ("cached", cached), ("completion", completion)):
+            if value is not None:
+                self._told[name] = value
+
+
+def _first(values: Mapping[str, Any], names: tuple[str, ...]) -> int | None:
+    for name in names:
+        value = values.get(name)
+        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= 2**53:
+            return value
+    return None

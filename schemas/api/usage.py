@@ -1,0 +1,46 @@
+"""What keys used of models."""
+
+from datetime import datetime
+
+from schemas.base import View
+
+
+class UsageFigures(View):
+    """Requests, tokens and seconds.
+
+    Attributes:
+        requests: all that were let pass.
+        errors: of those, answers with a status of 400 and more, and ones that broke off.
+        prompt_tokens: of requests.
+        cached_tokens: the part of them that engines had in a cache.
+        completion_tokens: of answers.
+        estimated: requests whose tokens are estimated, since the engine told none.
+        in_flight_s: seconds in which requests were under way, all together.
+        first_token_s: mean time to the first token; None: no request had one.
+    """
+
+    requests: int
+    errors: int
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    estimated: int
+    in_flight_s: float
+    first_token_s: float | None = None
+
+
+class UsageItem(UsageFigures):
+    """The figures of one key, model and endpoint; of those that were not asked for: None."""
+
+    key: str | None = None
+    key_name: str | None = None
+    model: str | None = None
+    endpoint: str | None = None
+
+
+class UsageReport(View):
+    """`GET /usage`: most tokens first."""
+
+    since: datetime
+    until: datetime
+    items: list[UsageItem]

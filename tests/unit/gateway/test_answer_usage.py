@@ -1,0 +1,175 @@
+"""Token counts from engines' answers, in whatever pieces they come."""
+
+import gzip
+import random
+import zlib
+from typing import Any
+
+import orjson
+import pytest
+
+from gateway.usage.answer_usage import AnswerUsage, Tokens
+from gateway.usage.include_usage import asks_for_usage, with_usage_asked, without_usage_chunk
+
+CHAT_USAGE = {"prompt_tokens": 12, "completion_tokens": 7, "prompt_tokens_details": {"cached_tokens": 4}}
+EXACT = Tokens(12, 4, 7)
+
+
+def event(content: Any, name: str = "") -> bytes:
+    return (f"event: {name}\n".encode() if name else b"") + b"data: " + orjson.dumps(content) + b"\n\n"
+
+
+def chunk(text: str | None, **more: Any) -> bytes:
+    delta = {"content": text} if text is not None else {}
+    return event({"id": "x", "choices": [{"index": 0, "delta": delta, "finish_reason": None}], **more})
+
+
+LAST = event({"id": "x", "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
+USAGE_CHUNK = event({"id": "x", "choices": [], "usage": CHAT_USAGE})
+DONE = b"data: [DONE]\n\n"
+SEVEN = b"".join(chunk(f'a "usage" b{n}') for n in range(7))
+CHAT = SEVEN + LAST + USAGE_CHUNK + DONE
+MESSAGES = (
+    event({"type": "message_start", "message": {"usage": {"input_tokens": 8, "cache_read_input_tokens": 4,
+                                                          "output_tokens": 1}}}, "message_start")
+    + b"".join(event({"type": "content_block_delta", "delta": {"text": "a"}}, "content_block_delta") for _ in range(7))
+    + event({"type": "message_delta", "usage": {"output_tokens": 7}}, "message_delta")
+)  # fmt: skip
+RESPONSES = (
+    7 * event({"type": "response.output_text.delta", "delta": "a"}, "response.output_text.delta")
+    + event({"type": "response.completed", "response": {"usage": {
+        "input_tokens": 12, "output_tokens": 7, "input_tokens_details": {"cached_tokens": 4}}}}, "response.completed")
+)  # fmt: skip
+WHOLE = orjson.dumps({"choices": [{"message": {"content": 'x "usage": {'}}], "usage": CHAT_USAGE})
+GZIP, DEFLATE = "gzip", "deflate"
+
+
+def pieces(data: bytes, seed: int) -> list[bytes]:
+    """The data in random pieces; the first seeds: whole, and byte by byte."""
+    if seed == 0:
+        return [data]
+    chance = random.Random(seed)  # noqa: S311 - a test
+    found = []
+    while data:
+        size = 1 if seed == 1 else chance.randint(1, 60)
+        found.append(data[:size])
+        data = data[size:]
+    return found
+
+
+def read(data: bytes, seed: int = 0, *, events: bool, encoding: str = "", request: int = 400) -> AnswerUsage:
+    usage = AnswerUsage(request, events=events, encoding=encoding)
+    for piece in pieces(data, seed):
+        usage.feed(piece)
+    return usage
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("encoding", ["", "identity", GZIP, DEFLATE])
+@pytest.mark.parametrize(("answer", "events"), [(CHAT, True), (MESSAGES, True), (RESPONSES, True), (WHOLE, False)])
+def test_what_the_engine_tells_is_exact(answer: bytes, events: bool, encoding: str, seed: int) -> None:
+    packed = {GZIP: gzip.compress, DEFLATE: zlib.compress}.get(encoding, bytes)(answer)
+    assert read(packed, seed, events=events, encoding=encoding).tokens() == EXACT
+
+
+def test_lines_may_end_in_any_way() -> None:
+    assert read(CHAT.replace(b"\n", b"\r\n"), 3, events=True).tokens() == EXACT
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("answer", [SEVEN, SEVEN + LAST + DONE])
+def test_what_the_engine_does_not_tell_is_estimated(answer: bytes, seed: int) -> None:
+    assert read(answer, seed, events=True).tokens() == Tokens(100, 0, 7, estimated=True)
+
+
+def test_messages_that_broke_off_have_an_exact_prompt_and_counted_deltas() -> None:
+    begun = MESSAGES.partition(b"event: message_delta")[0]
+    assert read(begun, 2, events=True).tokens() == Tokens(12, 4, 7, estimated=True)
+
+
+def test_a_whole_answer_without_counts_is_estimated_by_size() -> None:
+    answer = orjson.dumps({"choices": [{"message": {"content": "word " * 80}}]})
+    tokens = read(answer, events=False).tokens()
+    assert tokens.estimated
+    assert tokens.prompt == 100
+    assert tokens.completion == len(answer) // 4
+
+
+def test_embeddings_have_a_prompt_alone() -> None:
+    answer = orjson.dumps({"data": [{"embedding": [0.25] * 200_000}], "usage": {"prompt_tokens": 9, "total_tokens": 9}})
+    usage = AnswerUsage(400, events=False, has_completion=False)
+    for piece in pieces(answer, 0):
+        usage.feed(piece)
+    assert usage.tokens() == Tokens(9, 0, 0)
+
+
+def test_large_answers_keep_their_end_alone() -> None:
+    answer = orjson.dumps({"data": ["x" * 3_000_000], "usage": {"prompt_tokens": 9, "completion_tokens": 3}})
+    usage = AnswerUsage(400, events=False)
+    for at in range(0, len(answer), 65536):
+        usage.feed(answer[at : at + 65536])
+        assert len(usage._held) <= 2**20
+    assert usage.tokens() == Tokens(9, 0, 3)
+
+
+@pytest.mark.parametrize(
+    "answer", [b"", b"\x1f\x8bnonsense", b'{"usage": 7}', b'{"usage": {"prompt_tokens": -1}}', b'{"usage": {"prompt']
+)
+@pytest.mark.parametrize("events", [True, False])
+@pytest.mark.parametrize("encoding", ["", "gzip", "br", "zstd"])
+def test_nonsense_is_estimated(answer: bytes, events: bool, encoding: str) -> None:
+    tokens = read(answer, events=events, encoding=encoding).tokens()
+    assert tokens.estimated
+    assert tokens.prompt == 100
+
+
+def test_a_bomb_is_not_unpacked_without_end() -> None:
+    bomb = gzip.compress(b"\0" * (80 * 2**20))
+    assert read(bomb, events=False, encoding=GZIP).tokens().estimated
+
+
+def test_an_error_event_is_seen() -> None:
+    assert read(SEVEN + event({"error": {"code": "engine_died"}}), events=True).failed
+    assert not read(CHAT, events=True).failed
+
+
+@pytest.mark.parametrize(
+    ("path", "content", "asks"),
+    [
+        ("/v1/chat/completions", {"stream": True}, True),
+        ("/v1/completions", {"stream": True, "stream_options": None}, True),
+        ("/v1/chat/completions", {"stream": True, "stream_options": {"include_usage": False}}, True),
+        ("/v1/chat/completions", {"stream": True, "stream_options": {"include_usage": True}}, False),
+        ("/v1/chat/completions", {"stream": True, "stream_options": 7}, False),
+        ("/v1/chat/completions", {"stream": False}, False),
+        ("/v1/chat/completions", {}, False),
+        ("/v1/responses", {"stream": True}, False),
+        ("/v1/messages", {"stream": True}, False),
+    ],
+)
+def test_when_counts_are_asked_for(path: str, content: dict[str, Any], asks: bool) -> None:
+    assert asks_for_usage(path, content) is asks
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (b'{"model": "m",  "stream":true }', b'{"model": "m",  "stream":true,"stream_options":{"include_usage":true}}'),
+        (
+            '{"s": "}", "ü": 0.10, "stream_options": {"x": 1} , "stream":true}\n'.encode(),
+            '{"s": "}", "ü": 0.10, "stream_options": {"x":1,"include_usage":true} , "stream":true}\n'.encode(),
+        ),
+        (b'{"stream_options":null,"t":1}', b'{"stream_options":{"include_usage":true},"t":1}'),
+        (b'{"stream_options": {"a": "\xc3\xbc"}}', b'{"stream_options": {"a":"\xc3\xbc","include_usage":true}}'),
+        (b'{"stream_options":{},"x":{"stream_options":{}}}', None),
+    ],
+)
+def test_counts_are_asked_for_and_no_other_byte_changes(before: bytes, after: bytes | None) -> None:
+    assert with_usage_asked(before, orjson.loads(before)) == after
+
+
+def test_the_additional_chunk_is_hidden_and_nothing_else() -> None:
+    assert without_usage_chunk(CHAT) == SEVEN + LAST + DONE
+    assert without_usage_chunk(CHAT.replace(b"\n", b"\r\n")) == (SEVEN + LAST + DONE).replace(b"\n", b"\r\n")
+    with_counts = chunk("a", usage=CHAT_USAGE) + b": comment\n\n"
+    assert without_usage_chunk(with_counts) == with_counts
