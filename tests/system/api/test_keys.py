@@ -12,12 +12,12 @@ import pytest
 from aiohttp import web
 
 from controller.api import app as app_module
-from controller.api import key_ring
 from controller.api.app import all_routes
-from controller.api.change_fanout import ChangeFanout
 from controller.api.context import KEYS
 from controller.api.errors import ApiError
-from controller.api.key_ring import KeyRing
+from controller.live import key_ring
+from controller.live.change_fanout import ChangeFanout
+from controller.live.key_ring import KeyRing
 from controller.store.access.keys import Principal, create_key, hash_secret, revoke_key
 from controller.store.core.database import Database
 from support.database.gate import DatabaseGate, gate_to
