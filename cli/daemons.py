@@ -111,9 +111,7 @@ def controller(
 def gateway(
     controller_at: Annotated[
         str | None,
-        typer.Option(
-            "--controller", metavar="URL|SOCKET", help="URL of the controller's API, or the path of its socket."
-        ),
+        typer.Option("--controller", metavar="ADDRESS", help="URL of the controller's API, or the path of its socket."),
     ] = None,
     host: HostOption = None,
     port: PortOption = None,

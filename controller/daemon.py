@@ -206,7 +206,9 @@ class _Controller:
                 connections=self._connections,
                 bodies=bodies,
                 proxies=proxies,
-                from_gateway=GatewayTrust(settings.gateway_secret.get_secret_value()),
+                from_gateway=GatewayTrust(
+                    "" if settings.gateway_secret is None else settings.gateway_secret.get_secret_value()
+                ),
                 local_keys=local_keys,
             ),
             more_routes=self._hub.routes(),

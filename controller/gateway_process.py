@@ -14,9 +14,9 @@ from controller.settings import ControllerSettings
 
 log = structlog.get_logger(__name__)
 
-DRAIN_S: Final = 1.0
+DRAIN_S: Final = 0.5
 _READY_S: Final = 30.0
-_STOP_S: Final = DRAIN_S + 2.0
+_STOP_S: Final = DRAIN_S + 1.0
 _AGAIN_S: Final = 0.2  # after its end; longer where it ends at once
 _LONGEST_S: Final = 5.0
 _LIVED_S: Final = 10.0

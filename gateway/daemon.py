@@ -7,14 +7,16 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Callable
 from typing import Final
 
 import structlog
 import uvloop
 
 from controller.live.change_fanout import ChangeFanout
-from controller.live.database import DatabaseUrlError, open_lazily, publish_changes
+from controller.live.database import DatabaseUrlError, check_url, open_lazily, publish_changes
 from gateway.gateway import Gateway
+from gateway.prefork import serve_forked
 from gateway.settings import GatewaySettings, address_of
 from http1.bodies import Bodies
 from http1.files import raise_file_limit
@@ -39,52 +41,63 @@ def main(settings: GatewaySettings, *, listen_fd: int | None = None) -> int:
     """
     _configure_logs(settings)
     raise_file_limit()
+    try:
+        check_url(settings.database_url.get_secret_value())
+        listening = _listening(settings, listen_fd)
+    except (OSError, DatabaseUrlError) as error:
+        log.error("gateway cannot run", error=str(error))  # noqa: TRY400 - the message says what to do
+        return 1
+    child_of_a_controller = listen_fd is not None
+
+    def on_ready() -> None:
+        if child_of_a_controller:
+            os.write(sys.stdout.fileno(), READY)
 
     async def serve() -> int:
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
-        return await run_gateway(settings, stop, listen_fd=listen_fd)
+        parent = asyncio.create_task(_end_with_parent(os.getppid()), name="parent")
+        try:
+            return await run_gateway(settings, listening, stop, on_ready)
+        finally:
+            parent.cancel()
 
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(serve())
+    def run() -> int:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(serve())
+
+    return serve_forked(run, with_parent=child_of_a_controller)
 
 
-async def run_gateway(settings: GatewaySettings, stop: asyncio.Event, *, listen_fd: int | None) -> int:
-    """Runs a gateway until `stop` is set; returns 0, or 1 where it cannot run (logged with what to do)."""
-    try:
-        listening = _listening(settings, listen_fd)
-        database = await open_lazily(settings.database_url.get_secret_value())
-    except (OSError, DatabaseUrlError) as error:
-        log.error("gateway cannot run", error=str(error))  # noqa: TRY400 - the message says what to do
-        return 1
+async def run_gateway(
+    settings: GatewaySettings, listening: socket.socket, stop: asyncio.Event, on_ready: Callable[[], None]
+) -> int:
+    """Runs a gateway on a bound socket until `stop` is set; returns 0."""
+    database = await open_lazily(settings.database_url.get_secret_value())
     changes = ChangeFanout()
     gateway = Gateway(
         database,
         changes,
         address_of(settings.controller),
-        secret=settings.gateway_secret.get_secret_value(),
+        secret=settings.gateway_secret.get_secret_value() if settings.gateway_secret is not None else "",
         proxies=TrustedProxies(settings.trusted_proxy),
         bodies=lambda refused: Bodies(
             settings.bodies_in_flight * 2**20, settings.bodies_in_flight_per_key * 2**20, refused=refused
         ),
     )
-    tasks = [asyncio.create_task(publish_changes(database, changes), name="change-feed")]
-    if listen_fd is not None:
-        tasks.append(asyncio.create_task(_end_with_parent(os.getppid()), name="parent"))
+    feed = asyncio.create_task(publish_changes(database, changes), name="change-feed")
     try:
         await gateway.start(listening)
         log.info("gateway serving", port=gateway.port, controller=settings.controller)
-        if listen_fd is not None:
-            os.write(sys.stdout.fileno(), READY)
+        on_ready()
         await stop.wait()
         log.info("gateway stopping", under_way=len(gateway.under_way))
         await gateway.close(settings.drain)
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks, timeout=_END_LIMIT_S)
+        feed.cancel()
+        await asyncio.wait([feed], timeout=_END_LIMIT_S)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_END_LIMIT_S):
                 await database.close()
@@ -104,10 +117,9 @@ def _listening(settings: GatewaySettings, listen_fd: int | None) -> socket.socke
 
 
 async def _end_with_parent(parent: int) -> None:
-    """Ends this process at once when its parent has: the next one listens on the same port."""
+    """Ends this process at once when the one that forked it has: another one listens on the same port."""
     while os.getppid() == parent:  # noqa: ASYNC110 - nothing notifies of it
         await asyncio.sleep(_PARENT_POLL_S)
-    log.warning("the controller has ended, and this gateway ends with it")
     os._exit(1)
 
 

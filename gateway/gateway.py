@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 import structlog
+from prometheus_client import CollectorRegistry
 
 from controller.live.change_fanout import ChangeFanout
 from controller.live.endpoints import Database
@@ -20,7 +21,7 @@ from gateway.live_routes import LiveRoutes
 from gateway.metrics import GatewayMetrics
 from gateway.pass_on import Controller
 from http1.bodies import Bodies
-from http1.connections import limits_for
+from http1.connections import Limits, limits_for
 from http1.door import Door
 from http1.files import connection_bound, raise_file_limit
 from http1.forwarded import TrustedProxies
@@ -48,6 +49,7 @@ class Gateway:
         database: read by its own tasks alone, never while a request waits.
         changes: wakes the readers of keys and routes.
         controller: the address of its API.
+        limits: of connections; None: the usual ones for this process's limit of files.
         secret: by which the controller believes the gateway; empty on a Unix socket.
         proxies: whose `X-Forwarded-*` counts.
         bodies: bounds the bytes of bodies of requests to models; made with the metric for refusals.
@@ -62,10 +64,11 @@ class Gateway:
         secret: str = "",
         proxies: TrustedProxies | None = None,
         bodies: Callable[[Callable[[str], None]], Bodies],
+        limits: Limits | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         proxies = proxies or TrustedProxies()
-        self.metrics = GatewayMetrics()
+        self.metrics = GatewayMetrics(CollectorRegistry())
         self.bodies = bodies(self.metrics.body_refused)
         self.metrics.bodies_held(lambda: self.bodies.held)
         self.keys = KeyRing(database.listen_connection, changes, ended=lambda _ids: None)
@@ -84,7 +87,7 @@ class Gateway:
         )
         front = Front(self._models, self._controller, dict.fromkeys((HEALTH, READY, METRICS), health.handle), proxies)
         door = Door(
-            limits_for(connection_bound(raise_file_limit())),
+            limits or limits_for(connection_bound(raise_file_limit())),
             name="gateway",
             is_proxy=proxies.__contains__,
             closed=self.metrics.connection_closed,

@@ -6,10 +6,10 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 
 
 class GatewayMetrics:
-    """Metrics of one gateway process, in a registry of its own."""
+    """Metrics of one gateway process."""
 
-    def __init__(self) -> None:
-        self.registry = CollectorRegistry()
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.registry = registry
         self._closed = Counter(
             "gpuward_gateway_connections_closed",
             "Connections of clients that the gateway closed, and requests that it refused, by the bound that was met.",

@@ -177,13 +177,13 @@ class Passed:
         if head.status == SWITCHING:
             self._enter(State.TUNNEL)
             self._connection.admit(agent=True)  # the controller has taken the credential
-            fields = end_to_end(head.fields, HOP_BY_HOP, prefix=_OURS)
+            fields = end_to_end(head.fields, HOP_BY_HOP)
             fields += [(_CONNECTION, _UPGRADE), (_UPGRADE, self._head.upgrade)]
             self._connection.switch(fields)
             return
         self._enter(State.ANSWERING)
         whole = self._head.method == b"HEAD" or head.status == 304  # noqa: PLR2004 - they state a length and have none
-        fields = end_to_end(head.fields, HOP_BY_HOP if whole else _NOT_RETURNED, prefix=_OURS)
+        fields = end_to_end(head.fields, HOP_BY_HOP if whole else _NOT_RETURNED)
         self._connection.start(head.status, fields, length=None if whole else head.length)
 
     def response_body(self, data: bytes) -> None:

@@ -25,12 +25,10 @@ class GatewaySettings(BaseSettings):
     controller: str = Field(description="Where the controller's API is: `http://HOST:PORT`, or the path of its socket.")
     host: str = Field("127.0.0.1", description="Address to listen on.")
     port: Annotated[int, Field(ge=0, le=65535)] = Field(8420, description="Port to listen on; 0 takes any free one.")
-    drain: Annotated[Seconds, Field(ge=0, le=86_400)] = Field(
-        600.0, description="Longest time after SIGTERM for which answers of models go on."
-    )
+    drain: Annotated[Seconds, Field(ge=0, le=86_400)] = 600.0
     database_url: SecretStr = Field(description="The controller's database, for keys and routes.")
-    gateway_secret: SecretStr = Field(
-        SecretStr(""),
+    gateway_secret: SecretStr | None = Field(
+        None,
         description="By which a controller at a URL believes what the gateway says of clients: their address and "
         "scheme. Both need the same. On the controller's socket none is needed.",
     )

@@ -6,9 +6,18 @@ from controller.runtime.feed import ChangeFeed
 from controller.store.core.database import Database, DatabaseUrlError, normalise_dsn
 from controller.store.core.notify import GONE
 
-__all__ = ["Database", "DatabaseUrlError", "open_lazily", "publish_changes"]
+__all__ = ["Database", "DatabaseUrlError", "check_url", "open_lazily", "publish_changes"]
 
 _CONNECTIONS = 2
+
+
+def check_url(url: str) -> None:
+    """Checks a database's URL.
+
+    Raises:
+        DatabaseUrlError: the URL is not one of PostgreSQL.
+    """
+    normalise_dsn(url)
 
 
 async def open_lazily(url: str) -> Database:

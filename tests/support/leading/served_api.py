@@ -22,6 +22,7 @@ from controller.store.access.keys import create_key
 from controller.store.core.database import Database
 from gateway.gateway import Gateway
 from http1.bodies import Bodies
+from http1.connections import Limits
 from http1.forwarded import GatewayTrust
 from schemas.manifest.deployment import DeploymentSpec
 from support.loopback import listening
@@ -130,11 +131,15 @@ async def gateway_to(controller: str, database: Database, changes: ChangeFanout)
         changes,
         (host, int(port)),
         secret=SECRET,
+        limits=Limits(20_000, 20_000, 20_000),
         bodies=lambda refused: Bodies(512 * 2**20, 256 * 2**20, refused=refused),
     )
     bound = socket.create_server(("127.0.0.1", 0), backlog=4096)
     await gateway.start(bound)
     try:
+        async with asyncio.timeout(10):
+            while not gateway.routes.known:  # noqa: ASYNC110 - no event
+                await asyncio.sleep(0.01)
         yield gateway
     finally:
         await gateway.close(0.0)

@@ -73,8 +73,12 @@ async def _no_such_name(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def _no_files(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def create_connection(*_: Any, **__: Any) -> Any:
-        raise OSError(24, "Too many open files")
+    real = asyncio.get_running_loop().create_connection
+
+    async def create_connection(factory: Any, host: Any = None, *args: Any, **options: Any) -> Any:
+        if host == "localhost":
+            raise OSError(24, "Too many open files")
+        return await real(factory, host, *args, **options)
 
     await site.lose(lambda: monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", create_connection))
 
