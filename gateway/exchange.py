@@ -174,7 +174,7 @@ class Exchange:
         if principal is not None:
             self._admission(principal)
         else:
-            self._work(self._authenticate(key))
+            self._work(self._authenticate, key)
 
     async def _authenticate(self, key: str) -> None:
         principal = await self._models.keys.authenticate(key)
@@ -276,7 +276,7 @@ class Exchange:
         elif not self._rechecked:
             self._rechecked = True
             self._enter(State.WAITING)
-            self._work(self._recheck())
+            self._work(self._recheck)
         else:
             self.fail(unserved(asked.model, table, self._tried))
 
@@ -301,7 +301,7 @@ class Exchange:
             self._send(endpoint, kept)
         else:
             self._enter(State.CONNECTING)
-            self._work(self._connect(endpoint, address))
+            self._work(self._connect, endpoint, address)
 
     async def _connect(self, endpoint: Endpoint, address: tuple[str, int]) -> None:
         try:
@@ -499,12 +499,12 @@ class Exchange:
 
     # What it holds
 
-    def _work(self, coroutine: Coroutine[Any, Any, None]) -> None:
+    def _work(self, wait: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> None:
         """Runs what has to wait. An error of ours becomes the answer; a defect ends this request alone."""
 
         async def run() -> None:
             try:
-                await coroutine
+                await wait(*args)
             except GatewayError as error:
                 self.fail(error)
             except UnknownWhileAwayError as error:
