@@ -14,7 +14,6 @@ import uvloop
 
 from agent.clock import boot_clock
 from agent.controller_heartbeat import ControllerHeartbeat
-from agent.engine_exchange import proxy_session
 from agent.errors import AgentError, DataFolderError, NoGpusError
 from agent.gpus.child_reader import ChildReader
 from agent.gpus.reader import GpuReader
@@ -123,16 +122,13 @@ class _Agent:
             await reader.open()
             stack.push_async_callback(reader.aclose)
             probes = await stack.enter_async_context(_probe_session())
-            proxied = await stack.enter_async_context(proxy_session())
             boot_id = read_boot_id()
             folders, in_flight, send_queue = InstanceFolders(settings.data_dir), InFlightRequests(), SendQueue()
             inventory = InventoryWatch(reader, host, reserve_gpu_mib=settings.reserve_gpu_memory)
             await inventory.read_gpus()
             heartbeat = ControllerHeartbeat(journal, boot_clock, boot_id)
             proxy = await stack.enter_async_context(
-                Proxy(
-                    journal, folders, in_flight, heartbeat, proxied, host=settings.proxy_host, port=settings.proxy_port
-                )
+                Proxy(journal, folders, in_flight, heartbeat, host=settings.proxy_host, port=settings.proxy_port)
             )
             process_context = ProcessContext(
                 journal=journal,

@@ -5,125 +5,284 @@ What provably did not reach the engine is marked as a refusal, so that another r
 
 import asyncio
 import errno
-from collections.abc import AsyncIterator
+from enum import Enum
 from typing import Final
 
-import aiohttp
+import orjson
 import structlog
-from aiohttp import web
-from multidict import CIMultiDict
-from yarl import URL
 
-from http1.client import BoundedConnector
-from schemas.wire import HOP_BY_HOP, PROXY_OUTCOME_HEADER, PROXY_REFUSAL_HEADER, end_to_end, is_final
+from agent.in_flight import InFlightRequests
+from http1.client_connection import ClientConnection
+from http1.head import HOP_BY_HOP, RequestHead, ResponseHead, end_to_end, request_bytes
+from http1.pool import ConnectError, Pool
+from http1.server_connection import DROPPED, Handler, Progress, ServerConnection
+from schemas.wire import OUR_HEADERS, PROXY_IN_FLIGHT_HEADER, PROXY_OUTCOME_HEADER, PROXY_REFUSAL_HEADER
 
-# Secrets and cookies of the hops before; "expect" is answered when the body is read.
-_NOT_FORWARDED: Final = HOP_BY_HOP | {"host", "authorization", "x-api-key", "api-key", "cookie", "expect"}
-_CONNECT_LIMIT_S: Final = 5.0
+# Secrets and cookies of the hops before; "expect" is answered when the engine takes the body.
+_NOT_FORWARDED: Final = HOP_BY_HOP | {b"host", b"authorization", b"x-api-key", b"api-key", b"cookie", b"expect"}
+_NOT_RETURNED: Final = HOP_BY_HOP | {b"content-length"}
+_OURS: Final = OUR_HEADERS.encode()
+_IN_FLIGHT: Final = PROXY_IN_FLIGHT_HEADER.lower().encode()
+_JSON: Final = (b"content-type", b"application/json; charset=utf-8")
 _READ_LIMIT_S: Final = 90_000.0  # between two pieces; a last resort, beyond the limits of any deployment
-_BODY_LIMIT_S: Final = 60.0
-_WRITE_LIMIT_S: Final = 300.0
+PROGRESS: Final = Progress(body_s=60.0, write_s=300.0)
 KEPT_S: Final = 1.5  # idle connections. Engines end theirs after 5 s (uvicorn, llama.cpp) or 2 s (gunicorn)
+_SWEEP_S: Final = 0.5
 _NO_FILES: Final = frozenset({errno.EMFILE, errno.ENFILE})
+_LOOPBACK: Final = "127.0.0.1"
 
 log = structlog.get_logger()
 
 
-class _BrokeOffError(aiohttp.ClientError):
-    """The connection to the engine ended, and the engine may have seen the request."""
+class State(Enum):
+    """How far a request is."""
+
+    CONNECTING = "connecting"  # no byte went to the engine
+    SENT = "sent"  # some may have
+    ANSWERING = "answering"  # the head of the engine's answer has come
+    DONE = "done"  # the answer is complete, or one of ours
+    CUT = "cut"  # the caller is gone, or the answer broke off
 
 
-async def _send_once(request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
-    """Keeps aiohttp from repeating a GET or PUT by itself, as it does when a kept connection ends."""
-    try:
-        return await send(request)
-    except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError):
-        raise  # nothing was sent, and aiohttp does not repeat it
-    except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
-        raise _BrokeOffError(repr(error)) from error
+EDGES: Final = {
+    State.CONNECTING: {State.SENT, State.DONE, State.CUT},
+    State.SENT: {State.ANSWERING, State.DONE, State.CUT},
+    State.ANSWERING: {State.DONE, State.CUT},
+    State.DONE: set[State](),
+    State.CUT: set[State](),
+}
 
 
-def proxy_session() -> aiohttp.ClientSession:
-    """For proxied requests alone: unlimited connections, nothing repeated or decoded, no proxy from the environment."""
-    return aiohttp.ClientSession(
-        connector=BoundedConnector(limit=0, keepalive_timeout=KEPT_S),
-        middlewares=(_send_once,),
-        auto_decompress=False,
-        cookie_jar=aiohttp.DummyCookieJar(),
-        trust_env=False,
+class Engines:
+    """The requests to this host's engines, and the connections kept for them. Made in the loop that serves."""
+
+    def __init__(self, in_flight: InFlightRequests) -> None:
+        self.in_flight = in_flight
+        self.pool = Pool(idle_s=KEPT_S)
+        self.under_way: set[EngineExchange] = set()
+        self._loop = asyncio.get_running_loop()
+        self._sweeping = self._loop.call_later(_SWEEP_S, self._sweep)
+
+    def close(self) -> None:
+        """Cuts all requests and connections."""
+        self._sweeping.cancel()
+        for exchange in list(self.under_way):
+            exchange.cut()
+        self.pool.close()
+
+    def ask(self, head: RequestHead, connection: ServerConnection, instance: str, port: int, target: bytes) -> Handler:
+        """Passes a request on to the engine of an instance; returns what handles the rest of it."""
+        exchange = EngineExchange(self, head, connection, instance, port, target)
+        self.under_way.add(exchange)
+        self.in_flight.began(instance)
+        exchange.begin()
+        return exchange
+
+    def _sweep(self) -> None:
+        self.pool.sweep()
+        now = self._loop.time()
+        for exchange in list(self.under_way):
+            if now - exchange.since > _READ_LIMIT_S:
+                exchange.silent()
+        self._sweeping = self._loop.call_later(_SWEEP_S, self._sweep)
+
+
+class EngineExchange:
+    """One request on its way to an engine, and the answer on its way back."""
+
+    __slots__ = (
+        *("_complete", "_connecting", "_connection", "_engine", "_engines", "_head", "_held", "_instance", "_port"),
+        *("_ready", "_state", "_target", "since"),
     )
 
+    def __init__(
+        self,
+        engines: Engines,
+        head: RequestHead,
+        connection: ServerConnection,
+        instance: str,
+        port: int,
+        target: bytes,
+    ) -> None:
+        self._engines = engines
+        self._head = head
+        self._connection = connection
+        self._instance = instance
+        self._port = port
+        self._target = target
+        self._state = State.CONNECTING
+        self._engine: ClientConnection | None = None
+        self._connecting: asyncio.Task[None] | None = None
+        self._held: list[bytes] = []  # of the body, until the engine's connection is open
+        self._complete = not head.has_body
+        self._ready = True  # whether the caller takes more
+        self.since = asyncio.get_running_loop().time()  # of the last progress
 
-async def exchange(session: aiohttp.ClientSession, request: web.Request, url: URL) -> web.StreamResponse:
-    """The engine's answer to the request, or ours."""
-    response: web.StreamResponse | None = None
-    try:
-        async with session.request(
-            request.method,
-            url,
-            headers=CIMultiDict(end_to_end(request.headers.items(), _NOT_FORWARDED)),
-            data=_body(request) if request.body_exists else None,
-            skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
-            allow_redirects=False,
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_LIMIT_S, sock_read=_READ_LIMIT_S),
-        ) as upstream:
-            if not is_final(upstream.status):
-                upstream.close()  # nothing else may be sent on this connection
-                raise _BrokeOffError(f"status {upstream.status}")
-            # Its reason phrase says nothing, and may hold what cannot be passed on.
-            response = web.StreamResponse(
-                status=upstream.status,
-                headers=CIMultiDict(end_to_end(upstream.headers.items(), HOP_BY_HOP)),
-            )
-            await response.prepare(request)
-            async for chunk in upstream.content.iter_any():
-                async with asyncio.timeout(_WRITE_LIMIT_S):
-                    await response.write(chunk)
-            await response.write_eof()
-            return response
-    except (aiohttp.ClientError, TimeoutError) as error:
-        log.info("engine's answer incomplete", url=str(url), error=repr(error))
-        if response is None or not response.prepared:
-            return _failed(error)
-        # Part of the answer was sent: only a connection without its end shows that the rest is missing.
-        _hang_up(request)
-        return response
+    @property
+    def state(self) -> State:
+        """How far it is."""
+        return self._state
 
+    def begin(self) -> None:
+        """Sends the request on a kept connection, or opens one."""
+        kept = self._engines.pool.take((_LOOPBACK, self._port))
+        if kept is not None:
+            self._send(kept)
+        else:
+            self._connecting = asyncio.create_task(self._connect(), name="engine-connection")
 
-def refusal(status: int, code: str, message: str) -> web.Response:
-    """An answer of ours to a request of which no byte went to an engine."""
-    return _error(status, code, message, PROXY_REFUSAL_HEADER)
-
-
-def _failed(error: Exception) -> web.Response:
-    name = type(error).__name__
-    match error:
-        case aiohttp.ClientConnectorError() if error.errno in _NO_FILES:
-            return refusal(503, "overloaded", "this worker's agent can open no more connections")
-        case aiohttp.ClientConnectorError() | aiohttp.ConnectionTimeoutError():
-            return refusal(503, "engine_refused", f"the engine accepts no connection: {name}")
-        case TimeoutError():
-            return _error(504, "timed_out", f"the engine was silent for {_READ_LIMIT_S:g} s", PROXY_OUTCOME_HEADER)
-        case _:
-            return _error(502, "engine_died", f"the engine ended before it answered: {name}", PROXY_OUTCOME_HEADER)
-
-
-def _error(status: int, code: str, message: str, mark: str) -> web.Response:
-    body = {"error": {"code": code, "message": message, "details": {}}}
-    return web.json_response(body, status=status, headers={mark: code})
-
-
-async def _body(request: web.Request) -> AsyncIterator[bytes]:
-    while True:
-        async with asyncio.timeout(_BODY_LIMIT_S):
-            chunk = await request.content.readany()
-        if not chunk:
+    async def _connect(self) -> None:
+        try:
+            engine = await self._engines.pool.connect((_LOOPBACK, self._port))
+        except ConnectError as error:
+            if error.errno in _NO_FILES:
+                self._refuse("overloaded", "this worker's agent can open no more connections")
+            else:
+                self._refuse("engine_refused", f"the engine accepts no connection: {error}")
             return
-        yield chunk
+        self._connecting = None
+        if self._state is State.CONNECTING:
+            self._send(engine)
+        else:
+            engine.abort()
+
+    def _send(self, engine: ClientConnection) -> None:
+        self._enter(State.SENT)
+        self._engine = engine
+        head = self._head
+        fields = end_to_end(head.fields, _NOT_FORWARDED, prefix=_OURS)
+        fields.append((b"host", b"127.0.0.1:%d" % self._port))
+        chunked = head.length is None
+        if chunked:
+            fields.append((b"transfer-encoding", b"chunked"))
+        sent = request_bytes(head.method, self._target, fields)
+        engine.begin(sent, self, chunked=chunked, head_only=head.method == b"HEAD")
+        if head.expects_continue:
+            self._connection.send_continue()
+        for piece in self._held:
+            engine.send(piece)
+        self._held.clear()
+        if self._complete:
+            engine.end()
+        else:
+            self._connection.resume_reading()
+
+    # The caller's side
+
+    def body(self, data: bytes) -> None:
+        """A part of the request's body."""
+        self.since = asyncio.get_running_loop().time()
+        if self._engine is not None:
+            self._engine.send(data)
+        elif self._state is State.CONNECTING:
+            self._held.append(data)
+            self._connection.pause_reading()
+
+    def end(self) -> None:
+        """The request is complete."""
+        self._complete = True
+        if self._engine is not None:
+            self._engine.end()
+
+    def gone(self) -> None:
+        """The caller is gone: the engine's request ends with it."""
+        if self._state not in (State.DONE, State.CUT):
+            self._over(State.CUT)
+
+    def writable(self, *, ready: bool) -> None:
+        """Whether the caller takes more of the answer."""
+        self._ready = ready
+        if self._engine is not None:
+            (self._engine.resume_reading if ready else self._engine.pause_reading)()
+
+    # The engine's side
+
+    def response_head(self, head: ResponseHead) -> None:
+        """The engine answers. Its reason phrase says nothing, and may hold what cannot be passed on."""
+        self._enter(State.ANSWERING)
+        whole = self._head.method == b"HEAD" or head.status == 304  # noqa: PLR2004 - they state a length and have none
+        fields = end_to_end(head.fields, HOP_BY_HOP if whole else _NOT_RETURNED, prefix=_OURS)
+        fields.append((_IN_FLIGHT, b"%d" % self._engines.in_flight.count(self._instance)))
+        self._connection.start(head.status, fields, length=None if whole else head.length)
+        if not self._ready and self._engine is not None:
+            self._engine.pause_reading()
+
+    def response_body(self, data: bytes) -> None:
+        """A part of the answer."""
+        self.since = asyncio.get_running_loop().time()
+        self._connection.send(data)
+
+    def response_end(self) -> None:
+        """The answer is complete."""
+        self._engine = None
+        self._over(State.DONE)
+        self._connection.finish()
+
+    def response_failed(self, why: str) -> None:
+        """The engine's connection ended, and the engine may have seen the request."""
+        self._engine = None
+        log.info("engine's answer incomplete", instance=self._instance, error=why)
+        self._fail(502, "engine_died", f"the engine ended before it answered: {why}")
+
+    def request_writable(self, *, ready: bool) -> None:
+        """Whether the engine takes more of the request."""
+        if ready:
+            self._connection.resume_reading()
+        else:
+            self._connection.pause_reading()
+
+    # What ends it otherwise
+
+    def silent(self) -> None:
+        """The last resort: nothing has come for very long."""
+        self._fail(504, "timed_out", f"the engine was silent for {_READ_LIMIT_S:g} s")
+
+    def cut(self) -> None:
+        """Ends the request and its caller's connection: this agent ends."""
+        self._over(State.CUT)
+        self._connection.abort()
+
+    def _refuse(self, code: str, message: str) -> None:
+        if self._state is State.CONNECTING:
+            self._over(State.DONE)
+            refuse(self._connection, 503, code, message)
+
+    def _fail(self, status: int, code: str, message: str) -> None:
+        """Tells the caller; once a part of the answer was sent, only a connection without its end shows it."""
+        if self._state is State.ANSWERING:
+            self._over(State.CUT)
+            self._connection.close()
+        elif self._state is not State.DONE:
+            self._over(State.DONE)
+            _error(self._connection, status, code, message, PROXY_OUTCOME_HEADER)
+
+    def _over(self, state: State) -> None:
+        self._enter(state)
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            engine.abort()
+        if self._connecting is not None:
+            self._connecting.cancel()
+        self._engines.under_way.discard(self)
+        self._engines.in_flight.ended(self._instance)
+
+    def _enter(self, state: State) -> None:
+        if state not in EDGES[self._state]:
+            raise AssertionError(f"no edge from {self._state} to {state}")
+        self._state = state
+        self.since = asyncio.get_running_loop().time()
 
 
-def _hang_up(request: web.Request) -> None:
-    """Ends the connection once all that was written has gone out; no end of the answer is written."""
-    if request.transport is not None:
-        request.transport.close()
-        asyncio.get_running_loop().call_later(_WRITE_LIMIT_S, request.transport.abort)
+def refuse(connection: ServerConnection, status: int, code: str, message: str) -> Handler:
+    """Gives an answer of ours to a request of which no byte went to an engine."""
+    return _error(connection, status, code, message, PROXY_REFUSAL_HEADER)
+
+
+def _error(connection: ServerConnection, status: int, code: str, message: str, mark: str) -> Handler:
+    connection.answer(status, (_JSON, (mark.lower().encode(), code.encode())), error_body(code, message))
+    return DROPPED
+
+
+def error_body(code: str, message: str) -> bytes:
+    """An error as JSON."""
+    return orjson.dumps({"error": {"code": code, "message": message, "details": {}}})

@@ -2,8 +2,6 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 
 class InFlightRequests:
@@ -15,20 +13,19 @@ class InFlightRequests:
         self._arrived: Counter[str] = Counter()
         self._idle: dict[str, asyncio.Event] = {}
 
-    @contextmanager
-    def enter(self, instance: str) -> Iterator[None]:
-        """Counts one request while it lasts."""
+    def began(self, instance: str) -> None:
+        """Counts one request more; `ended` must follow."""
         self._count[instance] += 1
         self._arrived[instance] += 1
         self._peaks[instance] = max(self._peaks.get(instance, 0), self._count[instance])
-        try:
-            yield
-        finally:
-            self._count[instance] -= 1
-            if self._count[instance] == 0:
-                del self._count[instance]
-                if (event := self._idle.pop(instance, None)) is not None:
-                    event.set()
+
+    def ended(self, instance: str) -> None:
+        """A request that `began` is over."""
+        self._count[instance] -= 1
+        if self._count[instance] == 0:
+            del self._count[instance]
+            if (event := self._idle.pop(instance, None)) is not None:
+                event.set()
 
     def count(self, instance: str) -> int:
         """Requests in flight to an instance."""

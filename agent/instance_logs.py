@@ -1,52 +1,50 @@
 """Streams an instance's log: its last lines, and what is added while the process lives."""
 
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
+from urllib.parse import parse_qs
 
-from aiohttp import web
-
+from agent.engine_exchange import error_body
 from agent.journal import Journal
 from agent.process_records import ProcessKey
 from agent.processes.folders import InstanceFolders, LogFile
+from http1.streamed_answer import StreamedAnswer
 
 TAIL_DEFAULT: Final = 200
 TAIL_MAX: Final = 10_000
 _TAIL_MAX_BYTES: Final = 4 * 2**20
 _CHUNK_BYTES: Final = 65_536
 _POLL_S: Final = 0.2
-_WRITE_LIMIT_S: Final = 60.0
+_MOST_FIELDS: Final = 20
 
 
 class LogReader:
-    """Handles `/logs/{instance}?tail=N&follow=1&previous=1&rank=R`."""
+    """Answers `/logs/{instance}?tail=N&follow=1&previous=1&rank=R`."""
 
     def __init__(self, journal: Journal, folders: InstanceFolders) -> None:
         self._journal = journal
         self._folders = folders
 
-    async def handle(self, request: web.Request) -> web.StreamResponse:
+    async def answer(self, response: StreamedAnswer, instance: str, query: str) -> None:
         """Streams the log. `tail` is a number of lines; `follow` ends when the process has ended and all is sent."""
-        instance = request.match_info["instance"]
+        asked = {name: values[-1] for name, values in parse_qs(query, max_num_fields=_MOST_FIELDS).items()}
         try:
-            tail = _number(request, "tail", TAIL_DEFAULT, TAIL_MAX)
-            rank = _number(request, "rank", None, None)
+            tail = _number(asked, "tail", TAIL_DEFAULT, TAIL_MAX)
+            rank = _number(asked, "rank", None, None)
         except ValueError as error:
-            return web.json_response(
-                {"error": {"code": "bad_request", "message": str(error), "details": {}}}, status=400
-            )
-        chosen = self._choose(instance, previous=_flag(request, "previous"), rank=rank)
+            await _refuse(response, 400, "bad_request", str(error))
+            return
+        chosen = self._choose(instance, previous=_flag(asked, "previous"), rank=rank)
         if chosen is None:
-            message = f"no such log of instance {instance} on this host"
-            return web.json_response({"error": {"code": "not_found", "message": message, "details": {}}}, status=404)
-        response = web.StreamResponse(headers={"Content-Type": "text/plain; charset=utf-8"})
-        await response.prepare(request)
+            await _refuse(response, 404, "not_found", f"no such log of instance {instance} on this host")
+            return
         text, offset = await asyncio.to_thread(read_tail, chosen.path, tail or 0)
+        response.start(200, [(b"content-type", b"text/plain; charset=utf-8")])
         await _write(response, text)
-        if _flag(request, "follow"):
+        if _flag(asked, "follow"):
             await self._follow(response, ProcessKey(instance, chosen.epoch, chosen.rank), chosen.path, offset)
-        await response.write_eof()
-        return response
 
     def _choose(self, instance: str, *, previous: bool, rank: int | None) -> LogFile | None:
         if instance in ("", ".", "..") or "/" in instance or "\x00" in instance:
@@ -56,7 +54,7 @@ class LogReader:
         logs = [log for log in logs if (log.epoch != newest) == previous]
         return logs[0] if logs else None
 
-    async def _follow(self, response: web.StreamResponse, key: ProcessKey, path: Path, offset: int) -> None:
+    async def _follow(self, response: StreamedAnswer, key: ProcessKey, path: Path, offset: int) -> None:
         while True:
             record = self._journal.processes.get(key)
             ended = record is None or not record.alive  # checked before the read, which then includes the last output
@@ -104,12 +102,12 @@ def _read_end(path: Path) -> tuple[bytes, int]:
         return b"", 0
 
 
-def _flag(request: web.Request, name: str) -> bool:
-    return request.query.get(name, "").lower() in ("1", "true", "yes")
+def _flag(asked: Mapping[str, str], name: str) -> bool:
+    return asked.get(name, "").lower() in ("1", "true", "yes")
 
 
-def _number(request: web.Request, name: str, default: int | None, maximum: int | None) -> int | None:
-    text = request.query.get(name)
+def _number(asked: Mapping[str, str], name: str, default: int | None, maximum: int | None) -> int | None:
+    text = asked.get(name)
     if text is None:
         return default
     if not text.isdigit():
@@ -117,7 +115,11 @@ def _number(request: web.Request, name: str, default: int | None, maximum: int |
     return int(text) if maximum is None else min(int(text), maximum)
 
 
-async def _write(response: web.StreamResponse, text: bytes) -> None:
+async def _refuse(response: StreamedAnswer, status: int, code: str, message: str) -> None:
+    response.start(status, [(b"content-type", b"application/json; charset=utf-8")])
+    await response.send(error_body(code, message))
+
+
+async def _write(response: StreamedAnswer, text: bytes) -> None:
     for start in range(0, len(text), _CHUNK_BYTES):
-        async with asyncio.timeout(_WRITE_LIMIT_S):
-            await response.write(text[start : start + _CHUNK_BYTES])
+        await response.send(text[start : start + _CHUNK_BYTES])

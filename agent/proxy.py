@@ -7,16 +7,15 @@ no secret: it is for health checks, and reports only whether this agent is conne
 import asyncio
 import hmac
 import time
-from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final, Self
+from urllib.parse import unquote
 
-import aiohttp
+import orjson
 import structlog
-from aiohttp import web
-from yarl import URL
 
 from agent.controller_heartbeat import ControllerHeartbeat
-from agent.engine_exchange import exchange, refusal
+from agent.engine_exchange import PROGRESS, Engines, error_body, refuse
 from agent.errors import AgentError
 from agent.in_flight import InFlightRequests
 from agent.instance_logs import LogReader
@@ -24,15 +23,24 @@ from agent.journal import Journal
 from agent.process_records import ProcessRecord
 from agent.processes.folders import InstanceFolders
 from http1.connections import limits_for
+from http1.door import Door
 from http1.files import connection_bound, raise_file_limit
-from http1.server_log import MALFORMED, ServerLog
-from http1.site import BoundedSite, Bounds
+from http1.head import RequestHead, first
+from http1.reading import MessageError
+from http1.server import Server
+from http1.server_connection import DROPPED, Handler, ServerConnection, Service
+from http1.server_log import MalformedLog
+from http1.streamed_answer import StreamedAnswer
 from schemas.wire import PROXY_ENGINE_PREFIX, PROXY_LOGS_PREFIX
 
-READY_PATH: Final = "/readyz"
+READY_PATH: Final = b"/readyz"
+_ENGINES: Final = PROXY_ENGINE_PREFIX.encode() + b"/"
+_LOGS: Final = PROXY_LOGS_PREFIX.encode() + b"/"
+_JSON: Final = (b"content-type", b"application/json; charset=utf-8")
+_NAME: Final = "agent's proxy"
 _SHUTDOWN_LIMIT_S: Final = 0.5
-_KEEPALIVE_S: Final = 90.0  # the bounds end an idle connection earlier
 _REFUSE_S: Final = 0.3  # before the port closes
+_LOG_STALL_S: Final = 60.0
 
 log = structlog.get_logger()
 
@@ -46,7 +54,6 @@ class Proxy:
         folders: InstanceFolders,
         in_flight: InFlightRequests,
         heartbeat: ControllerHeartbeat,
-        session: aiohttp.ClientSession,
         *,
         host: str,
         port: int,
@@ -55,25 +62,13 @@ class Proxy:
         self._journal = journal
         self._in_flight = in_flight
         self._heartbeat = heartbeat
-        self._session = session
         self._host = host
         self._wanted_port = port
         self._refusing_since: float | None = None
         self._logs = LogReader(journal, folders)
-        self._bounds = Bounds(limits_for(connection_bound(raise_file_limit())), name="agent's proxy")
-        app = web.Application(middlewares=[self._bound, self._authenticate])
-        app.router.add_route("*", PROXY_ENGINE_PREFIX + "/{instance}{path:(/.*)?}", self._forward)
-        app.router.add_get(READY_PATH, self._ready)
-        app.router.add_get(PROXY_LOGS_PREFIX + "/{instance}", self._logs.handle)
-        self._runner = web.AppRunner(
-            app,
-            handler_cancellation=True,
-            access_log=None,
-            shutdown_timeout=_SHUTDOWN_LIMIT_S,
-            keepalive_timeout=_KEEPALIVE_S,
-            logger=ServerLog("agent's proxy"),
-            auto_decompress=False,
-        )
+        door = Door(limits_for(connection_bound(raise_file_limit())), name=_NAME)
+        self._server = Server(Service(self._handle, _Malformed(), door, PROGRESS))
+        self._engines: Engines | None = None
         self.port = 0
 
     async def __aenter__(self) -> Self:
@@ -82,25 +77,26 @@ class Proxy:
         Raises:
             AgentError: the port is in use.
         """
-        await self._runner.setup()
         last = self._journal.facts.proxy_port or 0
         failure: OSError | None = None
         choices = [self._wanted_port] if self._wanted_port else [last, 0] if last else [0]
         for choice in choices:
             try:
-                await BoundedSite(self._runner, self._bounds, self._host, choice).start()
+                await self._server.listen(self._host, choice)
             except OSError as error:
                 failure = error
                 continue
-            self.port = self._runner.addresses[0][1]
+            self._engines = Engines(self._in_flight)
+            self.port = self._server.port
             self._journal.remember(proxy_port=self.port)
             return self
-        await self._runner.cleanup()
         raise AgentError(f"the proxy cannot listen on {self._host}:{choices[0]} ({failure}); set --proxy-port")
 
     async def __aexit__(self, *error: object) -> None:
         """Closes; requests still in flight are cut after a moment."""
-        await self._runner.cleanup()
+        await self._server.close(_SHUTDOWN_LIMIT_S)
+        if self._engines is not None:
+            self._engines.close()
 
     def refuse_requests(self) -> None:
         """Refuses requests to engines from now on, so that other replicas get them; those in flight go on."""
@@ -114,75 +110,68 @@ class Proxy:
         if self._refusing_since is not None:
             await asyncio.sleep(self._refusing_since + _REFUSE_S - time.monotonic())
 
-    @web.middleware
-    async def _bound(
-        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-    ) -> web.StreamResponse:
-        with self._bounds.answering(request):
-            try:
-                response = await _answer(request, handler)
-            except web.HTTPException as error:  # an unknown path or method
-                self._end_stranger(request, error)
-                raise
-            self._end_stranger(request, response)
-            return response
-
-    def _end_stranger(self, request: web.Request, response: web.StreamResponse) -> None:
-        if self._bounds.is_last(request):
-            response.force_close()
-
-    @web.middleware
-    async def _authenticate(
-        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-    ) -> web.StreamResponse:
-        if request.path == READY_PATH:
-            return await handler(request)
+    def _handle(self, head: RequestHead, connection: ServerConnection) -> Handler:
+        """One request: who asks, then what for."""
+        path = head.path
+        if path == READY_PATH:
+            return self._ready(connection)
         secret = self._journal.facts.proxy_secret
-        given = request.headers.get("Authorization", "").encode(errors="surrogateescape")
-        if secret is None or not hmac.compare_digest(given, f"Bearer {secret}".encode()):
-            return refusal(401, "unauthorized", "Authorization: the proxy's secret is missing or wrong")
-        if self._bounds.serve(request) is not None:
-            return refusal(503, "overloaded", "this worker's agent serves too many requests; try again in a moment")
-        return await handler(request)
+        given = first(head.fields, b"authorization")
+        if secret is None or not hmac.compare_digest(given, b"Bearer " + secret.encode()):
+            return refuse(connection, 401, "unauthorized", "Authorization: the proxy's secret is missing or wrong")
+        if connection.admit() is not None:
+            message = "this worker's agent serves too many requests; try again in a moment"
+            return refuse(connection, 503, "overloaded", message)
+        if path.startswith(_ENGINES):
+            return self._forward(head, connection)
+        if path.startswith(_LOGS) and head.method == b"GET":
+            return self._log(head, connection)
+        return refuse(connection, 404, "not_found", "unknown path")
 
-    async def _ready(self, _: web.Request) -> web.Response:
+    def _ready(self, connection: ServerConnection) -> Handler:
         connected = self._heartbeat.connected
-        return web.json_response({"ready": connected}, status=200 if connected else 503)
+        connection.answer(200 if connected else 503, (_JSON,), orjson.dumps({"ready": connected}))
+        return DROPPED
 
-    async def _forward(self, request: web.Request) -> web.StreamResponse:
-        instance = request.match_info["instance"]
+    def _log(self, head: RequestHead, connection: ServerConnection) -> Handler:
+        path, _, query = head.target.decode("latin-1").partition("?")
+        instance = unquote(path[len(_LOGS) :])
+        reading = partial(self._logs.answer, instance=instance, query=query)
+        return StreamedAnswer(connection, reading, failed=_log_failed, stall_s=_LOG_STALL_S)
+
+    def _forward(self, head: RequestHead, connection: ServerConnection) -> Handler:
+        rest = head.target[len(_ENGINES) :]
+        path, mark, query = rest.partition(b"?")
+        name, _, path = path.partition(b"/")
+        instance = unquote(name.decode("latin-1"))
         if self._refusing_since is not None:
-            answer = refusal(503, "stopping", "this worker's agent is stopping")
-            answer.force_close()
-            return answer
+            connection.drain()
+            return refuse(connection, 503, "stopping", "this worker's agent is stopping")
         record = _newest_with_port(self._journal, instance)
-        if record is None:
-            return refusal(404, "not_found", f"unknown instance {instance}, or an instance without a port")
+        if record is None or record.port is None or self._engines is None:
+            message = f"unknown instance {instance}, or an instance without a port"
+            return refuse(connection, 404, "not_found", message)
         if record.state != "running":
-            return refusal(503, "not_running", f"instance {instance} is {record.state}")
-        prefix = f"{PROXY_ENGINE_PREFIX}/{instance}"
-        raw = request.raw_path
-        target = raw[len(prefix) :] if raw.startswith(prefix) else request.match_info["path"]
-        if not target.startswith("/"):
-            target = "/" + target
-        url = URL(f"http://127.0.0.1:{record.port}{target}", encoded=True)
-        with self._in_flight.enter(instance):
-            return await exchange(self._session, request, url)
+            return refuse(connection, 503, "not_running", f"instance {instance} is {record.state}")
+        target = b"/" + path + mark + query
+        return self._engines.ask(head, connection, instance, record.port, target)
 
 
-async def _answer(
-    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-) -> web.StreamResponse:
-    """The handler's answer, or an error."""
-    try:
-        return await handler(request)
-    except MALFORMED as error:
-        return refusal(400, "invalid", f"body: incomplete or badly encoded: {error}")
-    except OSError as error:  # no file is left, or the disk fails
-        if request.task.cancelling() or isinstance(error, ConnectionError):
-            raise
-        log.warning("request failed", path=request.path, error=repr(error))
-        return refusal(503, "unavailable", "this worker's agent cannot answer now; try again in a moment")
+class _Malformed:
+    """Logs and answers malformed requests."""
+
+    def __init__(self) -> None:
+        self._log = MalformedLog(_NAME)
+
+    def __call__(self, error: MessageError) -> bytes:
+        self._log.note(str(error))
+        return error_body(error.code, str(error))
+
+
+def _log_failed(connection: ServerConnection, error: Exception) -> None:
+    """Answers where a log could not be read: no file is left, or the disk fails."""
+    log.warning("log not read", error=repr(error))
+    refuse(connection, 503, "unavailable", "this worker's agent cannot answer now; try again in a moment")
 
 
 def _newest_with_port(journal: Journal, instance: str) -> ProcessRecord | None:

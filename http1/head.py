@@ -38,6 +38,7 @@ class RequestHead:
         keep_alive: whether the client may send another request on this connection.
         length: bytes of the body; None: chunked.
         upgrade: the protocol that the client asks to switch to, in lower case; empty: none.
+        chunks: whether the client understands chunks: HTTP/1.0 does not.
     """
 
     method: bytes
@@ -46,6 +47,7 @@ class RequestHead:
     keep_alive: bool
     length: int | None
     upgrade: bytes = b""
+    chunks: bool = True
 
     @property
     def path(self) -> bytes:

@@ -210,6 +210,7 @@ class RequestReader(_Reader):
                 keep_alive=version == "1.1" and not upgrade and self._parser.should_keep_alive(),
                 length=None if chunked else length or 0,
                 upgrade=upgrade,
+                chunks=version == "1.1",
             )
         )
 

@@ -76,7 +76,7 @@ class Handler(Protocol):
         """A part of the request's body; in a tunnel, bytes of the client."""
 
     def end(self) -> None:
-        """The request is complete."""
+        """The body is complete; not called where the head says that there is none."""
 
     def gone(self) -> None:
         """The client is gone before its answer was complete, or the connection was cut; at most once, and the last."""
@@ -132,9 +132,20 @@ class ServerConnection(asyncio.Protocol):
     """
 
     __slots__ = (
-        *("_bodiless", "_chunked", "_closed", "_draining", "_dropped", "_handler", "_keep_alive", "_loop", "_method"),
-        *("_opened", "_read_paused", "_reader", "_service", "_since", "_started", "_state", "_transport", "_used"),
-        *("_write_paused", "record"),
+        *(
+            "_bodiless",
+            "_chunked",
+            "_chunks",
+            "_closed",
+            "_draining",
+            "_dropped",
+            "_handler",
+            "_keep_alive",
+            "_loop",
+            "_method",
+        ),
+        *("_loop", "_method", "_opened", "_read_paused", "_reader", "_service", "_since", "_started"),
+        *("_state", "_transport", "_used", "_write_paused", "record"),
     )
 
     def __init__(
@@ -158,6 +169,7 @@ class ServerConnection(asyncio.Protocol):
         self._used = False  # whether anything was answered
         self._started = False
         self._chunked = False
+        self._chunks = True
         self._bodiless = False
         self._draining = False
         self._write_paused = False
@@ -216,7 +228,13 @@ class ServerConnection(asyncio.Protocol):
             self._write(CONTINUE)
 
     def start(self, status: int, fields: Iterable[tuple[bytes, bytes]], *, length: int | None) -> None:
-        """Sends the answer's head; `length` None: the body is chunked."""
+        """Sends the answer's head.
+
+        Args:
+            status: 200 to 599.
+            fields: without those that frame the body.
+            length: of the body; None: it is chunked, or ends with the connection where the client knows no chunks.
+        """
         if self._started or self._state not in (State.RECEIVING, State.ANSWERING):
             return
         self._started = self._used = True
@@ -225,10 +243,12 @@ class ServerConnection(asyncio.Protocol):
         if length is not None:
             if status not in (204, 304) or length:
                 framed.append((b"content-length", b"%d" % length))
-        elif not self._bodiless:
+        elif self._chunks and not self._bodiless:
             framed.append((b"transfer-encoding", b"chunked"))
-        self._chunked = length is None and not self._bodiless
-        if self._draining or self._reader.pipelined or self._state is State.RECEIVING:
+            self._chunked = True
+        # A stranger's connection ends with its answer, so that none can send requests in a row.
+        stranger = self.record.counted and not self.record.known
+        if stranger or self._draining or self._reader.pipelined or self._state is State.RECEIVING:
             self._keep_alive = False
         if not self._keep_alive:
             framed.append(_CLOSE)
@@ -322,7 +342,10 @@ class ServerConnection(asyncio.Protocol):
         self._enter(State.RECEIVING)
         self._method = head.method
         self._keep_alive = head.keep_alive
+        self._chunks = head.chunks
         self._started = self._chunked = False
+        if not head.has_body:
+            self._enter(State.ANSWERING)
         handler = self._service.handle(head, self)
         if self.answering:  # else it was answered within the call
             self._handler = handler

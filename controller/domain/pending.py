@@ -19,6 +19,7 @@ class PendingInstance:
         relocation_target: the ask for the one place that relocations free for it.
         reserved_s: seconds since capacity was first reserved for it that only servers hold; None: never.
         queued_at: seconds since the epoch, from which its age in the queue counts; infinite: not created yet.
+        awaited: not created yet, since the outdated instance that it succeeds is still stopping.
     """
 
     ask: Ask
@@ -29,6 +30,7 @@ class PendingInstance:
     relocation_target: Ask | None = None
     reserved_s: float | None = None
     queued_at: float = math.inf
+    awaited: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,7 @@ class PendingRow:
     relocation_target: Destination | None = None  # that relocations free for it
     reserved_s: float | None = None  # since capacity that servers hold was first reserved for it
     queued_at: float = math.inf
+    awaited: bool = False  # not created yet, since the outdated instance that it succeeds is still stopping
 
     def ask_by(self, ask: Ask) -> Ask:
         """Its own ask, from the ask that all instances of its revision share."""
@@ -72,7 +75,7 @@ class PendingRow:
         relocation_target = _bound_for(own, self.relocation_target) if self.relocation_target is not None else None
         return PendingInstance(
             own, self.priority, self.preempt, self.waited_s, self.preempting, relocation_target, self.reserved_s,
-            self.queued_at,
+            self.queued_at, self.awaited,
         )  # fmt: skip
 
 

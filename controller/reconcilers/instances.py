@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from controller.decide.instances.decide import decide
+from controller.decide.instances.rollout import STOP_REASON as ROLLOUT
 from controller.decide.start_command import start_payload
 from controller.domain.effects import DeploymentEffects
 from controller.domain.instances import DeploymentFacts
@@ -119,6 +120,8 @@ class InstancesReconciler:
             self._analyses.forget(facts.uid)
         if effects.analyse is not None:
             self._analyses.start(facts.uid, facts.revisions[effects.analyse])
+        if any(change.stop_reason == ROLLOUT for change in effects.phase_changes):
+            self._passes.mark_backlog()  # the successor, which is created later, comes before lower priorities
         if effects.wake_placement:
             if effects.phase_changes or facts.instances or not set(step.names) <= set(placed):
                 self._passes.mark_backlog()

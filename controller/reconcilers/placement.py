@@ -18,7 +18,7 @@ from controller.store.core.database import Database
 from controller.store.core.errors import LostGuardError
 from controller.store.core.locks import lock_rows
 from controller.store.placement.commit import PlacedStart, commit_placements, store_explanations
-from controller.store.placement.pending import PendingSnapshot, read_pending, read_planned_copies
+from controller.store.placement.pending import PendingSnapshot, read_awaited, read_pending, read_planned_copies
 from controller.store.placement.preemption import Preemption, preempt_victims, read_holders
 
 EVERYTHING: Final = "all"  # the one key: pending instances are placed together, in order
@@ -49,6 +49,33 @@ class _Decisions:
             self.unplaced.append(decision)
         else:
             self.starts.append(decision)
+
+
+@dataclass(frozen=True, slots=True)
+class _Observed:
+    """What one pass starts from.
+
+    Attributes:
+        pending: the pending instances.
+        awaited: the successors of outdated instances that are stopping.
+        reserved: planned replacements, for which capacity is reserved before all others.
+        leaving: the holders that end.
+    """
+
+    pending: PendingSnapshot
+    awaited: list[PendingRow]
+    reserved: list[PendingRow]
+    leaving: Holders
+
+    def queue(self) -> list[PendingRow]:
+        """All in order. The awaited ones come after what is pending with their priority."""
+        if not self.awaited:
+            return self.pending.instances
+
+        def order(one: PendingRow) -> tuple[bool, int]:
+            return one.destination is None, -one.priority
+
+        return sorted([*self.pending.instances, *self.awaited], key=order)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +116,11 @@ class PlacementReconciler:
         """One full pass: reads the pending instances, decides, and commits."""
         try:
             async with self._passes.full_pass() as backlog:
-                pending, reserved, leaving = await self._observe()
-                result = await self._place(pending.instances, reserved, leaving)
+                seen = await self._observe()
+                pending, reserved = seen.pending, seen.reserved
+                result = await self._place(seen)
                 backlog.extend([*(one.waiting for one in result.unplaced), *(one.waiting for one in result.lost)])
-                backlog.extend([*result.undecided, *reserved])
+                backlog.extend([*result.undecided, *reserved, *seen.awaited])
                 if pending.more:
                     self._passes.mark_backlog()
                 await self._explain(result.unplaced)
@@ -109,27 +137,26 @@ class PlacementReconciler:
             outcome = Requeue(max(pending.next_due_s, 0.01))
         return dict.fromkeys(keys, outcome)
 
-    async def _observe(self) -> tuple[PendingSnapshot, list[PendingRow], Holders]:
-        """The pending instances, planned replacements, for which capacity is reserved before them, and what ends."""
+    async def _observe(self) -> _Observed:
         async with self._database.snapshot() as connection:
             pending = await read_pending(
                 connection, _MAX_PENDING, failures_per_worker=self._settings.failures_per_worker
             )
             reserved = await read_planned_copies(connection)
-            await self._passes.refresh(connection, [*pending.instances, *reserved])
+            awaited = await read_awaited(connection)
+            await self._passes.refresh(connection, [*pending.instances, *awaited, *reserved])
             leaving = Holders()
             if pending.instances:
                 leaving = await read_holders(connection, self._passes.holdings, only_leaving=True)
-        return pending, reserved, leaving
+        return _Observed(pending, awaited, reserved, leaving)
 
-    async def _place(
-        self, waiting: Sequence[PendingRow], reserved: Sequence[PendingRow], leaving: Holders
-    ) -> _PassResult:
+    async def _place(self, seen: _Observed) -> _PassResult:
         """Decides and commits.
 
         Commits begin while others are still being decided. Where a reservation or a preemption is possible, all
         decisions come first, since they may have to be made again with the holders.
         """
+        waiting, reserved, leaving = seen.queue(), seen.reserved, seen.leaving
         async with OneInFlight[list[PlacedStart]]() as commits:
             if not self._passes.needs_holders(waiting):
                 decisions = await self._decide(waiting, reserved, leaving, commits)
@@ -142,7 +169,7 @@ class PlacementReconciler:
                 await commits.start(self._commit(batch))
         lost = [start for batch in commits.results for start in batch]
         undecided = list(decisions.undecided.values())
-        placed = len(waiting) - len(decisions.unplaced) - len(undecided) - len(lost)
+        placed = len(seen.pending.instances) - len(decisions.unplaced) - len(undecided) - len(lost)
         return _PassResult(placed, lost, decisions.unplaced, undecided)
 
     async def _decide(
@@ -153,7 +180,7 @@ class PlacementReconciler:
         commits: OneInFlight[list[PlacedStart]] | None = None,
     ) -> _Decisions:
         """Decides all, yielding to the event loop. With `commits`, full batches are committed meanwhile."""
-        decisions = _Decisions({one.id: one for one in waiting})
+        decisions = _Decisions({one.id: one for one in waiting if not one.awaited})
         time_slice = TimeSlice()
         with closing(self._passes.decide(waiting, holders, reserved)) as generator:
             for decision in generator:

@@ -28,7 +28,9 @@ from schemas.wire.protocol import (
 )
 from schemas.wire.proxy import (
     HOP_BY_HOP,
+    OUR_HEADERS,
     PROXY_ENGINE_PREFIX,
+    PROXY_IN_FLIGHT_HEADER,
     PROXY_LOGS_PREFIX,
     PROXY_OUTCOME_HEADER,
     PROXY_REFUSAL_HEADER,
@@ -47,7 +49,9 @@ __all__ = [
     "JOIN_PATH",
     "LOWEST_PROTOCOL",
     "MAX_MESSAGE_BYTES",
+    "OUR_HEADERS",
     "PROXY_ENGINE_PREFIX",
+    "PROXY_IN_FLIGHT_HEADER",
     "PROXY_LOGS_PREFIX",
     "PROXY_OUTCOME_HEADER",
     "PROXY_REFUSAL_HEADER",

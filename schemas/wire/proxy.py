@@ -9,6 +9,7 @@ PROXY_LOGS_PREFIX: Final = "/logs"  # /logs/{instance}?tail=N&follow=1&previous=
 OUR_HEADERS: Final = "x-gpuward-"
 PROXY_REFUSAL_HEADER: Final = "X-Gpuward-Refusal"  # no byte went to the engine; the value is a code
 PROXY_OUTCOME_HEADER: Final = "X-Gpuward-Outcome"  # the engine may have seen the request: engine_died, timed_out
+PROXY_IN_FLIGHT_HEADER: Final = "X-Gpuward-In-Flight"  # requests that the instance has, of all gateways
 # Headers of one connection only (RFC 9110, 7.6.1).
 HOP_BY_HOP: Final = frozenset({
     "connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer",

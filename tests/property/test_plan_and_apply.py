@@ -46,6 +46,7 @@ class Scene:
     stopped: tuple[str, ...]
     deleted: tuple[str, ...]
     file: tuple[Document, ...]
+    at_once: int  # commands that each host carries out while the reconcilers take a step
 
 
 @st.composite
@@ -92,7 +93,7 @@ def scenes(draw: st.DrawFn) -> Scene:
         file = [docs[names[0]]]
     if draw(st.booleans()):
         file.insert(0, {**POLICY, "time_window": "1h"})
-    return Scene(tuple(hosts), tuple(before), stopped, deleted, tuple(file))
+    return Scene(tuple(hosts), tuple(before), stopped, deleted, tuple(file), draw(st.sampled_from([1, 100])))
 
 
 class Floor:
@@ -154,6 +155,7 @@ async def check(floor: Floor, scene: Scene) -> None:
     await floor.set_up(scene)
     earlier = await floor.instances()
     body = await plan(floor.api, *scene.file)
+    floor.hosts.at_once = scene.at_once
     (mark,) = [row["last"] for row in await rows(floor.db, "select coalesce(max(id), 0) as last from events")]
     for one in scene.file:
         await floor.apply(one)

@@ -4,8 +4,9 @@ from itertools import permutations
 
 import pytest
 
+from controller.reconcilers.placement import EVERYTHING
 from controller.store.core.database import Database
-from support.database.ledger import add_deployment, add_host, report, rows
+from support.database.ledger import add_deployment, add_host, add_revision, report, rows
 from support.leading.leader_term import LeaderTerm
 
 _GPUS = "select device, exclusive from claims where device like 'GPU-%' order by device"
@@ -94,3 +95,53 @@ async def test_a_lower_priority_takes_nothing_that_a_higher_one_could_have_with_
     await report(db, holder["id"], "exited", reason="stopped", code=0)
     await leader_term.settle()
     assert await leader_term.phases() == ["scheduled", "pending"]
+
+
+@pytest.mark.parametrize(("priority", "replicas", "reserved"), [(10, 1, True), (900, 1, False), (10, 0, False)])
+async def test_a_rollout_keeps_its_turn_while_the_outdated_instance_stops(
+    db: Database, leader_term: LeaderTerm, priority: int, replicas: int, reserved: bool
+) -> None:
+    """Its successor, which is not created yet, needs both GPUs. Not so if nothing succeeds the outdated instance."""
+    await add_host(db, "w", gpus=2)
+    uid = await add_deployment(db, "high", priority=500, resources={"gpus": 1})
+    await leader_term.settle()
+    (old,) = await leader_term.picture()
+    await report(db, old["id"], "running")
+    await leader_term.settle()
+    await add_revision(db, uid, 2, priority=500, resources={"gpus": 2}, replicas=replicas)
+    for _ in range(3):  # no placement pass comes before the step that creates the other one
+        await leader_term.instances.step([uid])
+    await add_deployment(db, "low", priority=priority, resources={"gpus": 1})
+    await leader_term.settle()
+    low = (await leader_term.picture())[-1]
+    assert (low["phase"], low["reason"]) == (("pending", "reserved") if reserved else ("scheduled", ""))
+    await report(db, old["id"], "exited", reason="stopped", code=0)
+    await leader_term.settle()
+    held = await rows(
+        db, "select d.name from instances i join deployments d on d.uid = i.deployment_uid where i.phase = 'scheduled'"
+    )
+    assert [row["name"] for row in held] == ["high" if reserved else "low"]
+
+
+async def test_a_successor_whose_spec_this_version_cannot_run_disturbs_no_pass(
+    db: Database, leader_term: LeaderTerm
+) -> None:
+    await add_host(db, "w", gpus=2)
+    uid = await add_deployment(db, "high", priority=500, resources={"gpus": 1})
+    await leader_term.settle()
+    (old,) = await leader_term.picture()
+    await report(db, old["id"], "running")
+    await leader_term.settle()
+    await add_revision(db, uid, 2, priority=500, resources={"gpus": 2})
+    for _ in range(3):
+        await leader_term.instances.step([uid])
+    assert await leader_term.phases() == ["stopping"]
+    async with db.connection() as connection:
+        await connection.execute(
+            """update revisions set spec = spec || '{"strange": 1}' where deployment_uid = $1 and generation = 2""", uid
+        )
+    low = await add_deployment(db, "low", priority=10, resources={"gpus": 1})
+    for _ in range(3):
+        await leader_term.instances.step([low])
+        await leader_term.placement.step([EVERYTHING])
+    assert await leader_term.phases() == ["stopping", "scheduled"]

@@ -13,7 +13,13 @@ from controller.domain.restart_delays import RestartSettings
 from controller.engines.registry import engine_for
 from controller.scheduling.estimate import asks_for
 from controller.store.core.database import Reader
-from controller.store.placement.pending import RevisionKey, read_pending, read_planned_copies, read_revisions
+from controller.store.placement.pending import (
+    RevisionKey,
+    read_awaited,
+    read_pending,
+    read_planned_copies,
+    read_revisions,
+)
 from controller.store.placement.plan_reads import newest_revisions
 
 _MAX_QUEUED: Final = 1_000  # where more are pending, little of what is planned will fit
@@ -21,10 +27,11 @@ _MAX_QUEUED: Final = 1_000  # where more are pending, little of what is planned 
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """Pending instances in order, and the asks that have capacity reserved before them."""
+    """Pending instances in order, the asks that have capacity reserved before them, and rollouts' next successors."""
 
     waiting: tuple[PendingInstance, ...] = ()
     reserved: tuple[Ask, ...] = ()
+    awaited: tuple[PendingInstance, ...] = ()
 
 
 async def read_queue(connection: Reader, *, without: Collection[str] = ()) -> Queue:
@@ -32,16 +39,18 @@ async def read_queue(connection: Reader, *, without: Collection[str] = ()) -> Qu
     failures = RestartSettings().failures_per_worker
     waiting = (await read_pending(connection, _MAX_QUEUED, failures_per_worker=failures)).instances
     reserved = await read_planned_copies(connection)
-    asks = await _asks_of(connection, [*waiting, *reserved])
+    awaited = await read_awaited(connection)
+    asks = await _asks_of(connection, [*waiting, *reserved, *awaited])
 
     known = [
         (one, ask)
-        for one in (*reserved, *waiting)
+        for one in (*reserved, *waiting, *awaited)
         if (ask := asks.get((one.deployment_uid, one.revision))) is not None and one.deployment_uid not in without
     ]
     return Queue(
-        waiting=tuple(one.pending_by(ask) for one, ask in known if one.destination is None),
+        waiting=tuple(one.pending_by(ask) for one, ask in known if one.destination is None and not one.awaited),
         reserved=tuple(one.ask_by(ask) for one, ask in known if one.destination is not None),
+        awaited=tuple(one.pending_by(ask) for one, ask in known if one.awaited),
     )
 
 

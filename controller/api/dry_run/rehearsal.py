@@ -6,7 +6,7 @@ one only when the successor has its place.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -91,6 +91,7 @@ class Rehearsal:
         self._marked: list[Holder] = []
         self._decisions = 0
         self._numbers: dict[str, int] = {}
+        self._foreign = [one for one in self._queue.awaited if one.ask.deployment_uid not in self._effects]
         self._enqueue_present()
 
     def _changed(self, holder: Holder) -> Holder:
@@ -213,6 +214,7 @@ class Rehearsal:
         waiting = sorted(self._waiting.values(), key=lambda entry: entry.order)
         holders = Holders(tuple(self.staying.values()), tuple(self._leaving.values()), self._relocating_now())
         pending = [replace(one.pending, preempting=self._preempts_still(one)) for one in waiting]
+        pending = sorted([*pending, *self._awaited()], key=lambda one: -one.priority)
         answers = admit(self._inventory, pending, holders, reserve=self._reserve, reserved=self._queue.reserved)
         for entry, answer in zip(waiting, answers, strict=True):
             self._decisions += 1
@@ -225,6 +227,15 @@ class Rehearsal:
         for entry in waiting:
             if entry.answer is not None and entry.answer.victims and entry.placed is None:
                 self._mark(entry, entry.answer.victims)
+
+    def _awaited(self) -> Iterator[PendingInstance]:
+        """What rollouts create next: it comes after what is pending with its priority."""
+        yield from self._foreign
+        for uid, rollout in self._rollouts.items():
+            if (ask := self._asks[uid]) is not None:
+                for number in range(rollout.awaited()):
+                    name = f"successor {number} of {uid}"
+                    yield PendingInstance(ask.for_instance(name), rollout.facts.spec.priority, awaited=True)
 
     def _relocating_now(self) -> tuple[Holder, ...]:
         return tuple(one for one in self._relocating if one.instance in self.staying)
@@ -270,6 +281,9 @@ class Rehearsal:
         self._free(ended)
         for rollout in self._rollouts.values():
             rollout.end(ended)
+        for one in self._foreign:
+            self._enqueue(replace(one, awaited=False), math.inf, one.ask.deployment_uid)
+        self._foreign = []
         return bool(ended)
 
     def _free(self, instances: Iterable[str]) -> None:

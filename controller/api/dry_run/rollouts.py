@@ -8,7 +8,7 @@ from controller.api.dry_run.changes import ManifestEffect
 from controller.decide.instances.classify import classify
 from controller.decide.instances.create import create_missing
 from controller.decide.instances.evict import evict
-from controller.decide.instances.rollout import stop_outdated
+from controller.decide.instances.rollout import STOP_REASON, stop_outdated
 from controller.decide.instances.scale import scale_down, wanted_replicas
 from controller.domain.effects import Create, DeploymentEffects
 from controller.domain.instances import ClaimFacts, DeploymentFacts, InstanceFacts, ProcessFacts, RevisionFacts
@@ -77,6 +77,12 @@ class Rollout:
         )
         self.facts = replace(facts, instances=tuple(kept))
         return RolloutStep(frozenset(reasons), removed, tuple(effects.creates))
+
+    def awaited(self) -> int:
+        """How many successors are created once the outdated instances that are stopping have ended."""
+        buckets = classify(self.facts)
+        stopping = sum(one.stop_reason == STOP_REASON for one in buckets.stopping)
+        return min(stopping, max(wanted_replicas(self.facts) - len(buckets.replicas), 0))
 
     def pending(self) -> list[InstanceFacts]:
         """Its instances of the newest revision that have no place, oldest first."""

@@ -97,14 +97,15 @@ def admit(
 
     Args:
         inventory: what is free. The caller must not change it before the last decision.
-        waiting: the pending instances, by priority and age.
+        waiting: the pending instances, by priority and age. For awaited ones capacity is reserved at most.
         holders: the instances with claims. None: not read, so nothing is reserved.
         reserve: when and how long capacity is reserved.
         reserved: asks for which capacity is reserved before anything is placed, where they fit.
         max_preemptions: number of preempting instances after which it ends, since choosing victims takes long.
 
     Yields:
-        One decision per instance, in the same order. Those that are missing at the end were not looked at.
+        One decision per instance that is not awaited, in the same order. Those that are missing at the end were not
+        looked at.
     """
     inventory.begin_pass()
     reservations = Reservations(inventory)
@@ -115,6 +116,10 @@ def admit(
             if (placed := find(inventory, ask)) is not None:
                 reservations.add(ask, placed)
         for pending in waiting:
+            if pending.awaited:
+                if future is not None and (found := future.after_leaving(pending.ask, bounded=True)) is not None:
+                    reservations.add(pending.ask, found.placed, found.victims)
+                continue
             decision = _decide(reservations, pending.ask, unplaceable)
             if isinstance(decision, Placed):
                 yield AdmissionDecision(decision)

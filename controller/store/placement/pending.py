@@ -65,6 +65,19 @@ _TO_MOVE: Final = """
       join revisions r on r.deployment_uid = d.uid and r.generation = d.revision and r.need is not null
      where m.state = 'waiting' or (m.state = 'moving' and m.copy_id is null)
      order by m.id"""
+# Successors of outdated instances that are stopping, as many as the deployment's next steps create.
+_AWAITED: Final = """
+    select i.id, i.deployment_uid, d.revision, d.name, (d.spec ->> 'priority')::int as priority
+      from (select o.id, o.deployment_uid, o.created_at,
+                   row_number() over (partition by o.deployment_uid order by o.created_at, o.id) as place
+              from instances o where o.phase = 'stopping' and o.stop_reason = 'new_revision') i
+      join deployments d on d.uid = i.deployment_uid and d.deleted_at is null
+      join revisions r on r.deployment_uid = d.uid and r.generation = d.revision and r.need is not null
+     where i.place <= least((d.spec ->> 'replicas')::int,
+                            (select min(t.max_replicas) from intents t where t.deployment_uid = d.uid))
+                      - (select count(*) from instances k
+                          where k.deployment_uid = d.uid and k.phase not in ('stopping', 'replaced'))
+     order by priority desc, i.created_at, i.id"""
 _REVISIONS: Final = """
     select r.deployment_uid, r.generation, r.spec, r.need
       from revisions r join unnest($1::uuid[], $2::bigint[]) as x (uid, generation)
@@ -146,6 +159,18 @@ async def read_planned_copies(connection: Any) -> list[PendingRow]:
             destination=Destination(tuple(row["workers"]), tuple(row["gpus"])),
         )
         for row in await connection.fetch(_TO_MOVE)
+    ]
+
+
+async def read_awaited(connection: Any) -> list[PendingRow]:
+    """The successors that rollouts create once outdated instances have ended, by priority. They are not pending yet."""
+    return [
+        replace(
+            new_instance(f"the successor of {row['id']}", str(row["deployment_uid"]), row["name"], row["revision"]),
+            priority=row["priority"],
+            awaited=True,
+        )
+        for row in await connection.fetch(_AWAITED)
     ]
 
 

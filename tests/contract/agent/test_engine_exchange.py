@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import pytest
 
-from schemas.wire import PROXY_OUTCOME_HEADER, PROXY_REFUSAL_HEADER
+from schemas.wire import PROXY_IN_FLIGHT_HEADER, PROXY_OUTCOME_HEADER, PROXY_REFUSAL_HEADER
 from support.processes.agents import AgentUnderTest
 from support.standins.controller import SECRET, ControllerDouble, start_order
 
@@ -19,7 +19,7 @@ ENGINE = r"""
 import asyncio, gzip, sys
 from aiohttp import web
 
-seen = 0
+seen = poured = 0
 RAW = {
     "reason": b"HTTP/1.1 200 \x1b[31m\xff\r\n",
     "switch": b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n",
@@ -27,7 +27,7 @@ RAW = {
 }
 
 async def handle(request):
-    global seen
+    global seen, poured
     seen += 1
     what = request.match_info["what"]
     if what == "count":
@@ -52,6 +52,15 @@ async def handle(request):
             await asyncio.sleep(600)
         finally:
             print("cancelled", flush=True)
+    if what == "poured":
+        return web.Response(text=str(poured))
+    if what == "pour":
+        response = web.StreamResponse()
+        await response.prepare(request)
+        while poured < 40 * 2**20:
+            await response.write(b"x" * 65536)
+            poured += 65536
+        return response
     if what in RAW:
         request.transport.write(RAW[what] + b"Content-Length: 2\r\n\r\n{}")
         request.transport.close()
@@ -63,6 +72,7 @@ async def handle(request):
         return web.Response(status=503, text="full")
     if what == "echo":
         headers = {"X-Gpuward-Outcome": "timed_out", "X-Gpuward-Refusal": "stopping", "X-GPUWARD-Later": "1"}
+        headers["X-Gpuward-In-Flight"] = "99"
         headers["X-Encoding"] = str(request.headers.get("Content-Encoding"))
         return web.Response(body=await request.read(), headers=headers)
     return web.Response(text=str(request.transport.get_extra_info("peername")[1]))
@@ -146,7 +156,8 @@ async def test_an_engine_cannot_forge_our_marks_and_gets_encoded_bodies_as_they_
 ) -> None:
     packed = gzip.compress(b"x" * 100)
     async with client.post(f"{base}/echo", data=packed, headers={"Content-Encoding": "gzip"}) as answer:
-        assert not [name for name in answer.headers if name.lower().startswith("x-gpuward-")]
+        ours = {name.lower(): value for name, value in answer.headers.items() if name.lower().startswith("x-gpuward-")}
+        assert ours == {PROXY_IN_FLIGHT_HEADER.lower(): "1"}, "how many requests the instance has"
         assert answer.headers["X-Encoding"] == "gzip"
         assert await answer.read() == packed
     async with client.get(f"{base}/busy") as answer:
@@ -186,6 +197,34 @@ async def test_a_client_that_leaves_before_the_answer_ends_the_engines_request(
     while "cancelled" not in await text(client, logs):
         assert time.monotonic() - began < 10
         await asyncio.sleep(0.05)
+
+
+async def test_the_engines_answer_tells_how_many_requests_the_instance_has(
+    base: str, client: aiohttp.ClientSession
+) -> None:
+    hanging = [asyncio.create_task(text(client, f"{base}/hang")) for _ in range(3)]
+    await asyncio.sleep(0.3)
+    async with client.get(f"{base}/count") as answer:
+        assert answer.headers[PROXY_IN_FLIGHT_HEADER] == "4"
+    for one in hanging:
+        one.cancel()
+    await asyncio.sleep(0.2)
+    async with client.get(f"{base}/count") as answer:
+        assert answer.headers[PROXY_IN_FLIGHT_HEADER] == "1"
+
+
+async def test_a_client_that_reads_nothing_holds_little(base: str) -> None:
+    url = urlsplit(base)
+    reader, writer = await asyncio.open_connection(url.hostname, url.port, limit=1024)
+    writer.write(f"GET {url.path}/pour HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {SECRET}\r\n\r\n".encode())
+    await reader.read(100)
+    async with aiohttp.ClientSession(headers=AUTH) as asking:
+        poured = [0]
+        for _ in range(20):
+            await asyncio.sleep(0.2)
+            poured.append(int(await text(asking, f"{base}/poured")))
+    writer.transport.abort()
+    assert 0 < poured[-1] == poured[-5] < 15 * 2**20, "the kernel's buffers at both ends included"
 
 
 async def test_a_reason_phrase_that_cannot_be_passed_on_is_dropped(base: str, client: aiohttp.ClientSession) -> None:

@@ -66,6 +66,20 @@ async def add_deployment(db: Database, name: str, **fields: Any) -> str:
     return str(uid)
 
 
+async def add_revision(db: Database, uid: str, generation: int, **fields: Any) -> None:
+    """A changed spec of the deployment, which needs new processes."""
+    spec = DeploymentSpec.model_validate({"engine": "simulated", **fields})
+    raw = orjson.loads(spec.model_dump_json())
+    async with db.transaction() as c:
+        await c.execute(
+            "insert into revisions (deployment_uid, generation, spec, input_hash) values ($1, $2, $3, $4)",
+            uid, generation, raw, input_hash(spec, engine_for(spec)),
+        )  # fmt: skip
+        await c.execute(
+            "update deployments set generation = $2, revision = $2, spec = $3 where uid = $1", uid, generation, raw
+        )
+
+
 async def add_instance(db: Database, uid: str, id_: str, *, phase: str = "pending", epoch: int = 0) -> str:
     async with db.transaction() as c:
         await c.execute(

@@ -29,6 +29,7 @@ class Hosts:
     running: dict[Key, dict[str, bool]] = field(default_factory=dict)  # devices, and whether exclusive
     behaviours: dict[str, list[str]] = field(default_factory=dict)  # "exit", "refuse", "slow"
     away: bool = False  # no host takes commands
+    at_once: int = 100  # commands that each host takes at once
     _seq: int = 0
 
     async def run_commands(self) -> bool:
@@ -38,7 +39,7 @@ class Hosts:
         sent_before = datetime.now(UTC) - timedelta(days=1)
         async with self.db.transaction() as connection:
             workers = [str(row["id"]) for row in await connection.fetch(_TARGETS)]
-            due = await take_due(connection, [Target(w, SESSION, sent_before) for w in workers], 100)
+            due = await take_due(connection, [Target(w, SESSION, sent_before) for w in workers], self.at_once)
         if not due.commands:
             return False
         answers: list[Answer] = []

@@ -17,7 +17,7 @@ from support.processes.policy_faults import FAULT_AT_S, Subjects, subjects_on
 from support.processes.wrong_clock import wrong_clock
 from support.standins.load_balancer import LoadBalancer
 
-pytestmark = pytest.mark.cases
+pytestmark = [pytest.mark.cases, pytest.mark.timeout(300)]  # three clusters at once; a busy machine takes its time
 
 HOUR_S = 3600
 ENV = {**SHORT, **SAMPLING, "GPUWARD_UNREACHABLE_AFTER_S": "10", "GPUWARD_LOST_AFTER_S": "600"}

@@ -11,6 +11,7 @@ from agent.in_flight import InFlightRequests
 from agent.process_records import ProcessKey, ProcessRecord
 from agent.sampling import request_counts as module
 from agent.sampling.request_counts import RequestCounter, sum_gauges
+from support.builders.in_flight import a_request
 from support.loopback import listening
 from support.standins.controller import start_order
 
@@ -103,7 +104,7 @@ async def test_u48_an_impossible_gauge_is_unknown_and_counted(
 async def test_requests_that_came_and_went_are_counted(session: aiohttp.ClientSession) -> None:
     watch = Watch(session, 1, gauges=())
     for _ in range(3):
-        with watch.in_flight.enter("i"):
+        with a_request(watch.in_flight):
             pass
     taken = [watch.watch.take([watch.record])[ProcessKey("i", 1, 0)] for _ in range(2)]
     assert [(one.most, one.arrived) for one in taken] == [(1, 3), (0, 0)]
@@ -142,7 +143,7 @@ async def test_an_unreadable_answer_is_unknown(
     engine.answer = answer
     watch = Watch(session, engine.port)
     assert await watch.scraped() is None
-    with watch.in_flight.enter("i"):
+    with a_request(watch.in_flight):
         pass
     assert await watch.scraped() == 1  # the proxy's own count is known
 
@@ -166,8 +167,8 @@ async def test_a_stale_answer_is_unknown(engine: Engine, session: aiohttp.Client
 async def test_without_gauges_the_proxys_peak_counts(session: aiohttp.ClientSession) -> None:
     watch = Watch(session, 1, gauges=())
     assert await watch.scraped() == 0
-    with watch.in_flight.enter("i"):
-        with watch.in_flight.enter("i"):
+    with a_request(watch.in_flight):
+        with a_request(watch.in_flight):
             pass
         assert watch.taken() == 2
         assert watch.taken() == 1  # one is still in flight

@@ -19,6 +19,7 @@ from agent.sampling.pid_owners import PidOwners
 from agent.sampling.request_counts import RequestCounter
 from agent.sampling.sampler import Sampler
 from schemas.wire import DeviceFacts, HostFacts, SamplePeriod
+from support.builders.in_flight import a_request
 from support.standins.controller import start_order
 
 pytestmark = pytest.mark.looptime
@@ -166,7 +167,7 @@ async def test_requests_of_a_time_without_samples_come_with_the_next_one(tmp_pat
         host.answer = lambda: asyncio.sleep(1_000)
         await asyncio.sleep(20)
         for _ in range(3):
-            with host.in_flight.enter("i"):
+            with a_request(host.in_flight):
                 pass
         await asyncio.sleep(20)
         host.answer = None

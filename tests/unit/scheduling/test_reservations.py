@@ -178,3 +178,15 @@ def test_many_pending_and_ending_ones_are_decided_quickly() -> None:
     began = time.process_time()
     assert len(list(admit(inventory, waiting, Holders((), tuple(leaving)), reserve=TIMES))) == 500
     assert time.process_time() - began < 5
+
+
+@pytest.mark.parametrize(("priority", "blocked"), [(5, True), (20, False)])
+def test_a_successor_that_is_not_created_yet_keeps_its_turn(priority: int, blocked: bool) -> None:
+    """No decision on it is given."""
+    fleet = Fleet().add("a", [G80] * 2)
+    leaving = held(fleet, "x", 80, "a/0")
+    awaited = pending("successor", 80, 2, awaited=True)
+    other = pending("s", 80, priority=priority)
+    found = decide(fleet, Holders((), (leaving,)), *((awaited, other) if blocked else (other, awaited)))
+    assert set(found) == {"s"}
+    assert fits(found["s"]) is not blocked

@@ -1,6 +1,7 @@
 """Every policy case that concerns the verdict, by its id."""
 
 import math
+import random
 import time
 from datetime import UTC, datetime
 
@@ -87,6 +88,19 @@ def test_verdict(wanted: str, rule: UtilizationPolicy, instance: InstanceUse) ->
 def test_u14_a_long_period_that_was_read_throughout_is_idle_at_every_phase(every: int, phase: int) -> None:
     low = use(gpu("a", steady(0, every=every, newest=min(phase, every), to=700), period_s=every))
     assert judge(policy(min_coverage=1), low, NOW).verdict == "idle"
+
+
+@pytest.mark.parametrize("mode", ["all", "mean"])
+@pytest.mark.parametrize("seed", range(5))
+def test_u14_the_whole_window_is_covered_though_samples_are_dated_with_an_error(mode: str, seed: int) -> None:
+    """A policy that asks for all of the window would never find anything idle."""
+    error = random.Random(seed)  # noqa: S311 - no secret
+    dated = [series((age + error.uniform(-0.1, 0.1), 0.0) for age in steady(0, to=700)) for _ in range(2)]
+    low = use(gpu("a", dated[0]), gpu("b", dated[1], worker="gpu-2"))
+    assert judge(policy(min_coverage=1, gpus=mode), low, NOW).verdict == "idle"
+    late = {age: 0.0 for age in steady(0) if age < 300} | {age + 0.4: 0.0 for age in steady(0, to=700) if age >= 300}
+    found = judge(policy(min_coverage=1, gpus=mode), use(gpu("a", late)), NOW)
+    assert (found.verdict, found.reason) == ("unknown", "coverage")
 
 
 @pytest.mark.parametrize("phase", range(0, 45, 3))

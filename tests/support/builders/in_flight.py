@@ -1,0 +1,16 @@
+"""Requests in flight to an engine, without a proxy."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from agent.in_flight import InFlightRequests
+
+
+@contextmanager
+def a_request(in_flight: InFlightRequests, instance: str = "i") -> Iterator[None]:
+    """One request while the context lasts."""
+    in_flight.began(instance)
+    try:
+        yield
+    finally:
+        in_flight.ended(instance)
