@@ -96,7 +96,7 @@ class Conversation(asyncio.Protocol):
         self._end(f"the connection ended early: {exc!r}")
 
     def close(self) -> None:
-        """Ends it; what is missing is no error."""
+        """Ends it early, which is not counted as an error."""
         self._end(None)
 
     def _end(self, error: str | None) -> None:

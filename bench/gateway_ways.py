@@ -152,7 +152,7 @@ async def reference(processes: Processes, engine_port: int) -> Way:
 
 
 def gateways(cluster: Cluster) -> list[psutil.Process]:
-    """The gateway's processes; the controller's where it is no process of its own."""
+    """The gateway's processes; the controller's where it has none of its own."""
     controller = psutil.Process(cluster.processes["controller"].pid)
     found = [child for child in controller.children(recursive=True) if "gateway" in child.cmdline()]
     found += [psutil.Process(p.pid) for name, p in cluster.processes.items() if name.startswith("gateway")]
