@@ -90,7 +90,7 @@ class Options:
         return self.aliases.get(flag) or self.short.get(flag, flag)
 
     def check(self, spec: DeploymentSpec, known: frozenset[str], dashed: Callable[[str], str]) -> None:
-        """Refuses args that would outgrow the claim, or that a server would read as another option.
+        """Refuses args that would outgrow the claim, repeat an option, or that a server would read as another one.
 
         Args:
             spec: of the deployment.
@@ -101,6 +101,7 @@ class Options:
             RefusedFlagError: names the arg.
         """
         listed = self.names | known | self.exact
+        self._refuse_repeated(spec, dashed)
         for name, value in spec.args.items():
             flag = dashed(name)
             if flag in self.short and flag not in listed:
@@ -115,6 +116,17 @@ class Options:
                 # Those that all engines have were never accepted, so no stored spec has them.
                 refusal = SpecError if flag in COMMON_FLAGS else RefusedFlagError
                 raise refusal(f"args.{name}: {limit.fix}")
+
+    def _refuse_repeated(self, spec: DeploymentSpec, dashed: Callable[[str], str]) -> None:
+        """Of two spellings of an option, or a switch and its negation, the server takes the later one.
+
+        The estimate may read the other.
+        """
+        seen: dict[str, str] = {}
+        for name, value in spec.args.items():
+            option = self.destination(dashed(name)).removeprefix("no-")
+            if value is not None and (other := seen.setdefault(self.destination(option), name)) != name:
+                raise RefusedFlagError(f"args.{name}: is the same option as {other}; write only one of them")
 
 
 def _check_value(name: str, value: Any) -> None:

@@ -117,11 +117,14 @@ def _status(error: RefusedError) -> int:
 async def _body(request: web.Request) -> bytes:
     """The body, limited in bytes and seconds."""
     body = bytearray()
-    async with asyncio.timeout(BODY_LIMIT_S):
-        async for chunk in request.content.iter_chunked(4096):
-            body += chunk
-            if len(body) > MAX_BODY_BYTES:
-                raise web.HTTPRequestEntityTooLarge(MAX_BODY_BYTES, len(body))
+    try:
+        async with asyncio.timeout(BODY_LIMIT_S):
+            async for chunk in request.content.iter_chunked(4096):
+                body += chunk
+                if len(body) > MAX_BODY_BYTES:
+                    raise web.HTTPRequestEntityTooLarge(MAX_BODY_BYTES, len(body))
+    except TimeoutError as error:  # the client's fault, which is not logged
+        raise web.HTTPRequestTimeout from error
     return bytes(body)
 
 

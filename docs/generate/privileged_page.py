@@ -15,7 +15,8 @@ HEAD: Final = """\
 <!-- Written by `make reference` from controller/engines/. Do not edit. -->
 
 Gpuward reads the flags in `args` by what they mean, not by how they are written: another spelling, an underscore or the
-beginning of a flag is treated like the flag itself. [Access](access.md) says which role may write what.
+beginning of a flag is treated like the flag itself. An option is written once: a second spelling of it is
+refused. [Access](access.md) says which role may write what.
 """
 
 

@@ -4,6 +4,7 @@ from itertools import permutations
 
 import pytest
 
+from controller.reconcilers.placement import EVERYTHING
 from controller.store.core.database import Database
 from support.database.ledger import add_deployment, add_host, add_revision, report, rows
 from support.leading.leader_term import LeaderTerm
@@ -120,3 +121,27 @@ async def test_a_rollout_keeps_its_turn_while_the_outdated_instance_stops(
         db, "select d.name from instances i join deployments d on d.uid = i.deployment_uid where i.phase = 'scheduled'"
     )
     assert [row["name"] for row in held] == ["high" if reserved else "low"]
+
+
+async def test_a_successor_whose_spec_this_version_cannot_run_disturbs_no_pass(
+    db: Database, leader_term: LeaderTerm
+) -> None:
+    await add_host(db, "w", gpus=2)
+    uid = await add_deployment(db, "high", priority=500, resources={"gpus": 1})
+    await leader_term.settle()
+    (old,) = await leader_term.picture()
+    await report(db, old["id"], "running")
+    await leader_term.settle()
+    await add_revision(db, uid, 2, priority=500, resources={"gpus": 2})
+    for _ in range(3):
+        await leader_term.instances.step([uid])
+    assert await leader_term.phases() == ["stopping"]
+    async with db.connection() as connection:
+        await connection.execute(
+            """update revisions set spec = spec || '{"strange": 1}' where deployment_uid = $1 and generation = 2""", uid
+        )
+    low = await add_deployment(db, "low", priority=10, resources={"gpus": 1})
+    for _ in range(3):
+        await leader_term.instances.step([low])
+        await leader_term.placement.step([EVERYTHING])
+    assert await leader_term.phases() == ["stopping", "scheduled"]

@@ -2,12 +2,14 @@
 
 import asyncio
 import hashlib
+from collections.abc import AsyncIterator
 
 import aiohttp
 import pytest
 import structlog
 
-from schemas.wire import CONNECT_PATH, DeviceFacts, InventoryChanged, Rejected
+from controller.hub import join
+from schemas.wire import CONNECT_PATH, JOIN_PATH, DeviceFacts, InventoryChanged, Rejected
 from support.database.ledger import add_deployment, add_instance, claim
 from support.leading.served_hub import HubUnderTest, eventually
 from support.standins.agent import GIB, gpu, hello, inventory, process
@@ -322,3 +324,17 @@ async def test_a_wrong_credential_is_one_log_line_a_minute(hub: HubUnderTest) ->
         for _ in range(5):
             await asyncio.gather(*map(attempt, range(8)))
     assert [line["event"] for line in logs if line["log_level"] != "debug"] == ["handshake refused"]
+
+
+async def test_a_slow_join_is_the_client_s_fault(hub: HubUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A failure of ours would be logged."""
+    monkeypatch.setattr(join, "BODY_LIMIT_S", 0.3)
+
+    async def slow() -> AsyncIterator[bytes]:
+        yield b"{"
+        await asyncio.sleep(5)
+
+    with structlog.testing.capture_logs() as logs:
+        async with hub.session.post(hub.url + JOIN_PATH, data=slow()) as answer:
+            assert answer.status == 408
+    assert logs == []

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import signal
+import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -128,3 +129,11 @@ async def test_its_gauges_count_its_requests() -> None:
         async with asyncio.timeout(10):
             while await requests(client) != 0:  # noqa: ASYNC110 - no event
                 await asyncio.sleep(0.02)
+
+
+async def test_it_imports_little() -> None:
+    """A host may start hundreds at once; aiohttp alone takes half a second on a slow one."""
+    code = "import sys, agent.simulated_engine.__main__; print({'aiohttp', 'structlog', 'pydantic'} & set(sys.modules))"
+    process = await asyncio.create_subprocess_exec(sys.executable, "-P", "-c", code, stdout=asyncio.subprocess.PIPE)
+    out, _ = await process.communicate()
+    assert (process.returncode, out.decode().strip()) == (0, "set()")
