@@ -60,8 +60,11 @@ test-engines: $(VENV)/.ready-dev $(ENGINES)/.ready
 	PATH="$(CURDIR)/$(ENGINES)/bin:$$PATH" $(BIN)/python -m pytest tests/engines
 
 # Each prints what it measures against. bench-storm, bench-policy and bench-gateway exit with 1 where a limit is exceeded.
-bench-place bench-storm bench-agents bench-policy bench-openb bench-plan bench-relocation bench-gateway: bench-%: $(VENV)/.ready-dev
+bench-place bench-storm bench-agents bench-policy bench-openb bench-plan bench-relocation: bench-%: $(VENV)/.ready-dev
 	PYTHONPATH=tests $(BIN)/python bench/$*.py $(ARGS)
+
+bench-gateway: $(VENV)/.ready-dev
+	PYTHONPATH=tests $(BIN)/python bench/gateway_cost.py $(ARGS)
 
 # The page of well-known models' needs; a test compares it with docs/models.yaml.
 estimates: $(VENV)/.ready-dev

@@ -5,7 +5,8 @@ import statistics
 import time
 from typing import Any
 
-from gateway_ways import Load, Processes, Way, free_port, gateways
+from controller.api_socket import FILE_NAME
+from gateway_ways import Load, Processes, Way, family, free_port, gateways
 from support.processes.cluster import Cluster
 
 CONNECTIONS = 64  # on each gateway
@@ -58,7 +59,8 @@ async def two_gateways(cluster: Cluster, processes: Processes, first: Way, secon
 async def _second(cluster: Cluster, first: Way) -> Way:
     """Another gateway's process before the same controller."""
     port = free_port()
-    cluster.start("gateway-2", "gateway", "--controller", cluster.url, "--port", str(port))
+    api, url = str(cluster.data_dir / FILE_NAME), cluster.gateway().environ()["GPUWARD_DATABASE_URL"]
+    cluster.start("gateway-2", "gateway", "--controller", api, "--port", str(port), GPUWARD_DATABASE_URL=url)
     way = Way("gateway-2", port, gateways_of_second(cluster), first.key)
     await cluster.until(lambda: _ready(cluster, port), "the second gateway is ready", READY_LIMIT_S)
     return way
@@ -66,7 +68,7 @@ async def _second(cluster: Cluster, first: Way) -> Way:
 
 def gateways_of_second(cluster: Cluster) -> Any:
     """Its processes, when they are asked for."""
-    return lambda: [process for process in gateways(cluster) if process.pid == cluster.processes["gateway-2"].pid]
+    return lambda: family(cluster.processes["gateway-2"].pid)
 
 
 async def _ready(cluster: Cluster, port: int) -> bool:

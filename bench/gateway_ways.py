@@ -155,8 +155,15 @@ def gateways(cluster: Cluster) -> list[psutil.Process]:
     """The gateway's processes; the controller's where it has none of its own."""
     controller = psutil.Process(cluster.processes["controller"].pid)
     found = [child for child in controller.children(recursive=True) if "gateway" in child.cmdline()]
-    found += [psutil.Process(p.pid) for name, p in cluster.processes.items() if name.startswith("gateway")]
+    for name, process in cluster.processes.items():
+        found += family(process.pid) if name.startswith("gateway") else []
     return found or [controller]
+
+
+def family(pid: int) -> list[psutil.Process]:
+    """A process and its children."""
+    process = psutil.Process(pid)
+    return [process, *process.children(recursive=True)]
 
 
 async def gpuward(cluster: Cluster, agent: str) -> Way:

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from controller.api import change_fanout as module
+from controller.live import change_fanout as module
 from controller.live.change_fanout import ChangeFanout, TooManyOfKeyError, TooManySubscribersError
 
 
