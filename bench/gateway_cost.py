@@ -5,7 +5,7 @@ are one hop before the same engine. Only the hops' CPU counts, without what they
 a ratio is the median of the rounds' ratios, since absolute figures drift. The bench exits with 1 if an aim is missed.
 Without nginx on the machine its ratios cannot be judged.
 
-    make bench-gateway          (or: PYTHONPATH=tests python bench/gateway_cost.py --rounds 3 --seconds 3 [--two-gateways])
+    make bench-gateway      (or: PYTHONPATH=tests python bench/gateway_cost.py --rounds 3 --seconds 3 [--two-gateways])
 """
 
 import argparse

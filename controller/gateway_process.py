@@ -59,6 +59,7 @@ class GatewayProcess:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+        self._listening.close()
         process, self._process = self._process, None
         if process is None or process.returncode is not None:
             return

@@ -8,7 +8,7 @@ import errno
 import math
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import StrEnum
 from typing import Any, Final
 
 import structlog
@@ -59,7 +59,7 @@ _NO_FILES: Final = frozenset({errno.EMFILE, errno.ENFILE})
 _BUSY: Final = 503
 
 
-class State(Enum):
+class State(StrEnum):
     """How far a request is. Each state but the last two has a deadline."""
 
     RECEIVING = "receiving"  # its key is checked, its body is read

@@ -5,7 +5,7 @@ Each request gets a connection of its own, so that none inherits what the contro
 
 import asyncio
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import StrEnum
 from typing import Final
 
 import structlog
@@ -33,7 +33,7 @@ _CONNECTION: Final = b"connection"
 _UPGRADE: Final = b"upgrade"
 
 
-class State(Enum):
+class State(StrEnum):
     """How far a request is."""
 
     CONNECTING = "connecting"

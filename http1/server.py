@@ -20,6 +20,7 @@ class Server:
         self._service = service
         self._connections: set[ServerConnection] = set()
         self._server: asyncio.Server | None = None
+        self._bound: socket.socket | None = None
         self._sweeping: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
@@ -42,6 +43,7 @@ class Server:
 
     async def listen_on(self, bound: socket.socket) -> None:
         """Listens on a bound socket."""
+        self._bound = bound
         self._begin(await asyncio.get_running_loop().create_server(self._made, sock=bound, backlog=BACKLOG))
 
     def _begin(self, server: asyncio.Server) -> None:
@@ -51,7 +53,11 @@ class Server:
         self._sweeping = asyncio.get_running_loop().call_later(_SWEEP_S, self._sweep)
 
     def stop_listening(self) -> None:
-        """Refuses new connections."""
+        """Refuses new connections, also where other processes have the same socket."""
+        if self._bound is not None:
+            with contextlib.suppress(OSError):
+                self._bound.shutdown(socket.SHUT_RDWR)
+            self._bound = None
         if self._server is not None:
             self._server.close()
 

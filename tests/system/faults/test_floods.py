@@ -71,6 +71,7 @@ def open_files(cluster: Cluster, process: str) -> int:
     return of.num_fds()
 
 
+@pytest.mark.timeout(300)
 async def test_the_gateway_and_its_controller(cluster: Cluster) -> None:
     cluster.prefix = FEW_FILES
     await cluster.start_controller()

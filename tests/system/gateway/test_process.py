@@ -133,6 +133,8 @@ async def test_sigterm_lets_streams_end_and_cuts_what_lasts_longer_with_a_word(c
     began = time.monotonic()
     await asyncio.wait_for(watch, 2.0)
     assert time.monotonic() - began < 2.0, "what is passed on ends at once"
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("127.0.0.1", other.port)
     for text, whole in await asyncio.gather(*short):
         assert whole
         assert b"[DONE]" in text
