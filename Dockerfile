@@ -9,6 +9,7 @@ COPY requirements.lock .
 RUN pip download --no-cache-dir --no-deps --only-binary=:all: --require-hashes --requirement requirements.lock --dest locked
 COPY pyproject.toml README.md LICENSE ./
 COPY controller controller
+COPY gateway gateway
 COPY agent agent
 COPY http1 http1
 COPY schemas schemas

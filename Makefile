@@ -14,7 +14,7 @@ BIN := $(VENV)/bin
 PIP_INSTALL := -m pip --disable-pip-version-check --no-input install -qq --no-cache-dir
 LOCKED := $(PIP_INSTALL) --require-hashes --no-deps --only-binary=:all: --requirement
 
-.PHONY: help setup run test check test-cases test-nightly test-engines bench-place bench-storm bench-agents bench-policy bench-openb bench-plan bench-relocation reference estimates docs lock clean
+.PHONY: help setup run test check test-cases test-nightly test-engines bench-place bench-storm bench-agents bench-policy bench-openb bench-plan bench-relocation bench-gateway reference estimates docs lock clean
 .DELETE_ON_ERROR:
 
 help:
@@ -25,7 +25,7 @@ help:
 	@echo 'make test-cases    long tables of cases on real processes'
 	@echo 'make test-nightly  the ledger and its faults at length'
 	@echo 'make test-engines  tests with real model servers (installs $(ENGINES) first)'
-	@echo 'make bench-place   placements per second through the real store; bench-storm, bench-agents, bench-policy, bench-openb, bench-plan, bench-relocation: see bench/'
+	@echo 'make bench-place   placements per second through the real store; bench-storm, bench-agents, bench-policy, bench-openb, bench-plan, bench-relocation, bench-gateway: see bench/'
 	@echo 'make docs          build the pages into $(BUILD)/site, strictly'
 	@echo 'make reference     write the reference pages of docs/ from the code'
 	@echo 'make estimates     write docs/estimates.md from docs/models.yaml'
@@ -59,9 +59,12 @@ test-nightly: $(VENV)/.ready-dev
 test-engines: $(VENV)/.ready-dev $(ENGINES)/.ready
 	PATH="$(CURDIR)/$(ENGINES)/bin:$$PATH" $(BIN)/python -m pytest tests/engines
 
-# Each prints what it measures against. bench-storm and bench-policy exit with 1 where a limit is exceeded.
+# Each prints what it measures against. bench-storm, bench-policy and bench-gateway exit with 1 where a limit is exceeded.
 bench-place bench-storm bench-agents bench-policy bench-openb bench-plan bench-relocation: bench-%: $(VENV)/.ready-dev
 	PYTHONPATH=tests $(BIN)/python bench/$*.py $(ARGS)
+
+bench-gateway: $(VENV)/.ready-dev
+	PYTHONPATH=tests $(BIN)/python bench/gateway_cost.py $(ARGS)
 
 # The page of well-known models' needs; a test compares it with docs/models.yaml.
 estimates: $(VENV)/.ready-dev

@@ -5,7 +5,7 @@ What provably did not reach the engine is marked as a refusal, so that another r
 
 import asyncio
 import errno
-from enum import Enum
+from enum import StrEnum
 from typing import Final
 
 import orjson
@@ -34,7 +34,7 @@ _LOOPBACK: Final = "127.0.0.1"
 log = structlog.get_logger()
 
 
-class State(Enum):
+class State(StrEnum):
     """How far a request is."""
 
     CONNECTING = "connecting"  # no byte went to the engine

@@ -1,4 +1,4 @@
-"""The verbs that run daemons or work on their data: up, controller, agent, key reset.
+"""The verbs that run daemons or work on their data: up, controller, gateway, agent, key reset.
 
 Only this file imports the daemons, and only inside functions: client verbs start fast, and a GPU host needs only
 `gpuward[agent]`.
@@ -48,7 +48,7 @@ SimulateOption = Annotated[
 ]
 _LOOPBACK: Final = "127.0.0.1"
 _LOGS: Final = "logs"
-_OWN_PACKAGES: Final = ("agent", "cli", "controller", "http1", "schemas")
+_OWN_PACKAGES: Final = ("agent", "cli", "controller", "gateway", "http1", "schemas")
 
 
 @app.command()
@@ -84,8 +84,12 @@ def controller(
         str | None, typer.Option("--database-url", help="URL of a PostgreSQL database (prefer GPUWARD_DATABASE_URL).")
     ] = None,
     trusted_proxy: ProxyOption = None,
+    gateway: Annotated[
+        bool | None,
+        typer.Option("--gateway/--no-gateway", help="Run a gateway as a child, which owns the port. Default: yes."),
+    ] = None,
 ) -> None:
-    """Run a controller. Without --database-url it runs its own PostgreSQL in the data folder."""
+    """Run a controller and its gateway. Without --database-url it runs its own PostgreSQL in the data folder."""
     try:
         from controller.daemon import main  # noqa: PLC0415 - see the module's docstring
         from controller.settings import ControllerSettings  # noqa: PLC0415 - as above
@@ -98,8 +102,46 @@ def controller(
         data_dir=data_dir,
         database_url=database_url,
         trusted_proxy=trusted_proxy or None,
+        gateway=gateway,
     )
     raise typer.Exit(main(settings))
+
+
+@app.command()
+def gateway(
+    controller_at: Annotated[
+        str | None,
+        typer.Option("--controller", metavar="ADDRESS", help="URL of the controller's API, or the path of its socket."),
+    ] = None,
+    host: HostOption = None,
+    port: PortOption = None,
+    drain: Annotated[
+        str | None,
+        typer.Option("--drain", metavar="TIME", help="Longest time after SIGTERM for which answers go on."),
+    ] = None,
+    database_url: Annotated[
+        str | None,
+        typer.Option("--database-url", help="URL of the controller's database (prefer GPUWARD_DATABASE_URL)."),
+    ] = None,
+    trusted_proxy: ProxyOption = None,
+    listen_fd: Annotated[int | None, typer.Option("--listen-fd", hidden=True)] = None,
+) -> None:
+    """Run a gateway: it answers requests to models, and passes all else on to a controller."""
+    try:
+        from gateway.daemon import main  # noqa: PLC0415 - see the module's docstring
+        from gateway.settings import GatewaySettings  # noqa: PLC0415 - as above
+    except ImportError as error:
+        complain(_missing(error, "controller"))
+    settings = validated(
+        GatewaySettings,
+        controller=controller_at,
+        host=host,
+        port=port,
+        drain=drain,
+        database_url=database_url,
+        trusted_proxy=trusted_proxy or None,
+    )
+    raise typer.Exit(main(settings, listen_fd=listen_fd))
 
 
 @app.command()
@@ -238,10 +280,10 @@ def _daemons(folder: Path, host: str, port: int, proxies: list[str] | None) -> "
     from controller.settings import ControllerSettings  # noqa: PLC0415 - as above
 
     settings = validated(ControllerSettings, host=host, port=port, data_dir=folder, trusted_proxy=proxies or None)
-    key = make_local_key()
+    key, gateway_log = make_local_key(), folder / _LOGS / "gateway.log"
 
     async def controller(stop: asyncio.Event, on_ready: Callable[[str], None]) -> int:
-        return await run_controller(settings, stop=stop, on_ready=on_ready, local_key=key)
+        return await run_controller(settings, stop=stop, on_ready=on_ready, local_key=key, gateway_log=gateway_log)
 
     async def agent(start: "AgentStart", stop: asyncio.Event) -> int:
         given = validated(

@@ -10,6 +10,7 @@ import socket
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 import structlog
@@ -18,15 +19,17 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from controller.api.app import build_app
-from controller.api.change_fanout import ChangeFanout
 from controller.api.context import ApiContext
+from controller.api_socket import serve_socket
 from controller.client_env import ClientEnvError
 from controller.first_key import publish_client_env
+from controller.gateway_process import GatewayProcess, bind
 from controller.health import LoopLag, Readiness
 from controller.hub.hub import Hub
 from controller.leader.analyses import analyse_now
 from controller.leader.model_cache import ModelCache
 from controller.leading import Leading
+from controller.live.change_fanout import ChangeFanout
 from controller.open_database import CannotOpenError, open_database
 from controller.runtime.clock import SystemClock
 from controller.runtime.feed import ChangeFeed
@@ -46,7 +49,7 @@ from controller.store.views.leader import read_holder
 from http1.bodies import Bodies
 from http1.connections import limits_for
 from http1.files import connection_bound, raise_file_limit
-from http1.forwarded import TrustedProxies
+from http1.forwarded import GatewayTrust, TrustedProxies
 from http1.server_log import ServerLog
 from http1.site import BoundedSite, Bounds
 from schemas.printing import escape_log_event
@@ -98,14 +101,16 @@ async def run_controller(
     stop: asyncio.Event,
     on_ready: Callable[[str], None],
     local_key: str | None = None,
+    gateway_log: Path | None = None,
 ) -> int:
-    """Runs a controller until `stop` is set. Installs no signal handlers.
+    """Runs a controller, and a gateway as its child, until `stop` is set. Installs no signal handlers.
 
     Args:
         settings: validated settings.
         stop: set it for a clean end.
         on_ready: called once with the base URL, as soon as it serves.
         local_key: a key of an administrator for this process's own use. It is stored nowhere and ends with the process.
+        gateway_log: file for the gateway's log; None: this process's stderr.
 
     Returns:
         0 after a clean end; 1 where it cannot run (logged with what to do).
@@ -119,7 +124,7 @@ async def run_controller(
                 log.info("stopped before the database was open")
                 return 0
             local_keys = {} if local_key is None else {hash_secret(local_key): _LOCAL}
-            await _Controller(settings, database, local_keys).run(stop, on_ready)
+            await _Controller(settings, database, local_keys, gateway_log).run(stop, on_ready)
     except (ControllerError, CannotOpenError, EmbeddedPostgresError, DatabaseUrlError, SchemaTooNewError) as error:
         log.error("controller ended", error=str(error))  # noqa: TRY400 - the message says what to do
         return 1
@@ -138,8 +143,15 @@ async def _open_database(settings: ControllerSettings, stack: contextlib.AsyncEx
 class _Controller:
     """The parts of one controller."""
 
-    def __init__(self, settings: ControllerSettings, database: Database, local_keys: Mapping[bytes, Principal]) -> None:
+    def __init__(
+        self,
+        settings: ControllerSettings,
+        database: Database,
+        local_keys: Mapping[bytes, Principal],
+        gateway_log: Path | None,
+    ) -> None:
         self._settings = settings
+        self._gateway_log = gateway_log
         self._database = database
         self._client_env_written = False
         clock = SystemClock()
@@ -149,7 +161,7 @@ class _Controller:
         self._connections = Bounds(
             limits_for(connection_bound(raise_file_limit())),
             name="controller",
-            is_proxy=proxies.__contains__,
+            is_proxy=lambda address: not address or address in proxies,  # the gateway's have none
             closed=metrics.connection_closed,
         )
         bodies = Bodies(
@@ -194,6 +206,9 @@ class _Controller:
                 connections=self._connections,
                 bodies=bodies,
                 proxies=proxies,
+                from_gateway=GatewayTrust(
+                    "" if settings.gateway_secret is None else settings.gateway_secret.get_secret_value()
+                ),
                 local_keys=local_keys,
             ),
             more_routes=self._hub.routes(),
@@ -211,8 +226,9 @@ class _Controller:
             auto_decompress=False,
         )
         await runner.setup()
+        gateway: GatewayProcess | None = None
         try:
-            url = await self._listen(runner)
+            url, gateway = await self._listen(runner)
             async with asyncio.TaskGroup() as group:
                 tasks = [
                     group.create_task(self._lag.run(), name="loop-lag"),
@@ -220,10 +236,14 @@ class _Controller:
                     group.create_task(self._hub.run(), name="hub"),
                     group.create_task(self._lease.run(self._leading.lead), name="lease"),
                 ]
+                if gateway is not None:
+                    await unless_stopped(stop, gateway.start(), limit_s=_HTTP_CLOSE_S)
                 failure = await self._make_ready(url, stop, on_ready)
                 if failure is None:
                     await stop.wait()
                 log.info("stopping")
+                if gateway is not None:
+                    await gateway.stop()
                 await self._hub.close()
                 await runner.cleanup()
                 for task in tasks:
@@ -231,6 +251,8 @@ class _Controller:
             if failure is not None:
                 raise failure
         finally:
+            if gateway is not None:
+                await gateway.stop()
             await runner.cleanup()
 
     async def _make_ready(
@@ -246,17 +268,28 @@ class _Controller:
             return ControllerError(str(error))
         return None
 
-    async def _listen(self, runner: web.AppRunner) -> str:
+    async def _listen(self, runner: web.AppRunner) -> tuple[str, GatewayProcess | None]:
+        """Serves the API on its socket, and the public port by a gateway or itself; returns the URL and the gateway."""
         settings = self._settings
-        site = BoundedSite(runner, self._connections, settings.host, settings.port)
+        api = await serve_socket(runner, self._connections, settings.data_dir)
+        listening: socket.socket | None = None
         try:
-            await site.start()
+            if settings.gateway:
+                listening = await bind(settings.host, settings.port)
+                address = listening.getsockname()
+            else:
+                site = BoundedSite(runner, self._connections, settings.host, settings.port)
+                await site.start()
+                address = next(one for one in runner.addresses if isinstance(one, tuple))
         except OSError as error:
             where, why = f"{settings.host}:{settings.port}", error.strerror or error
             raise ControllerError(f"cannot listen on {where}: {why}; choose another port with --port") from error
-        host, port = runner.addresses[0][:2]
+        host, port = address[:2]
         shown = "127.0.0.1" if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host  # noqa: S104
-        return f"http://{shown}:{port}"
+        url = f"http://{shown}:{port}"
+        if listening is None:
+            return url, None
+        return url, GatewayProcess(settings, listening, api, self._database.dsn, self._gateway_log)
 
     def _hint(self, kind: str, id_: str | None) -> None:
         self._leading.hint(kind, id_)  # first: it may end computations

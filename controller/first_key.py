@@ -8,9 +8,9 @@ import structlog
 
 from controller.client_env import stored_key, write_client_env
 from controller.runtime.database import DATABASE_ERRORS
-from controller.runtime.log_limit import LogLimit
 from controller.store.access.keys import create_first_key, find_keys, hash_secret
 from controller.store.core.database import Database
+from http1.log_limit import LogLimit
 
 log = structlog.get_logger(__name__)
 

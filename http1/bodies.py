@@ -23,7 +23,7 @@ class Hold:
 
     def __init__(self, bodies: "Bodies", key: str) -> None:
         self._bodies = bodies
-        self._key = key
+        self.key = key
         self.size = 0
 
     def take(self, size: int) -> None:
@@ -32,7 +32,7 @@ class Hold:
         Raises:
             BodiesFullError: they do not fit; nothing more is held then.
         """
-        self._bodies.add(self._key, size)
+        self._bodies.add(self.key, size)
         self.size += size
 
     def take_up_to(self, size: int) -> None:
@@ -72,12 +72,21 @@ class Bodies:
         Raises:
             BodiesFullError: what was announced does not fit.
         """
-        hold = Hold(self, key)
+        hold = self.begin(key)
         try:
             hold.take(expected)
             yield hold
         finally:
-            self._release(key, hold.size)
+            self.release(hold)
+
+    def begin(self, key: str) -> Hold:
+        """Holds a request's body until `release`; nothing of it at first."""
+        return Hold(self, key)
+
+    def release(self, hold: Hold) -> None:
+        """Holds nothing of a body any longer; repeating it changes nothing."""
+        size, hold.size = hold.size, 0
+        self._forget(hold.key, size)
 
     def add(self, key: str, size: int) -> None:
         """Counts `size` more bytes for a key.
@@ -96,7 +105,7 @@ class Bodies:
         if of_key:
             self._of_key[key] = of_key
 
-    def _release(self, key: str, size: int) -> None:
+    def _forget(self, key: str, size: int) -> None:
         self.held -= size
         left = self._of_key.get(key, 0) - size
         if left > 0:

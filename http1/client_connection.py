@@ -2,14 +2,14 @@
 
 import asyncio
 from collections.abc import Callable
-from enum import Enum
+from enum import StrEnum
 from typing import Final, Protocol, cast
 
 from http1.head import LAST_CHUNK, SWITCHING, ResponseHead, chunk
 from http1.reading import MessageError, ResponseReader
 
 
-class State(Enum):
+class State(StrEnum):
     """What a connection does."""
 
     REST = "rest"  # open, nothing under way: it can take a request

@@ -20,6 +20,7 @@ class Server:
         self._service = service
         self._connections: set[ServerConnection] = set()
         self._server: asyncio.Server | None = None
+        self._bound: socket.socket | None = None
         self._sweeping: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
@@ -31,22 +32,32 @@ class Server:
         sockets = self._server.sockets if self._server is not None else ()
         return int(sockets[0].getsockname()[1]) if sockets else 0
 
-    async def listen(self, host: str, port: int, *, reuse_port: bool = False) -> None:
+    async def listen(self, host: str, port: int) -> None:
         """Binds and listens; `port` 0: any free one.
 
         Raises:
             OSError: the address is taken, or not this host's.
         """
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(
-            self._made, host, port, backlog=BACKLOG, reuse_address=True, reuse_port=reuse_port or None
-        )
-        for listening in self._server.sockets:  # connections inherit it
+        self._begin(await loop.create_server(self._made, host, port, backlog=BACKLOG, reuse_address=True))
+
+    async def listen_on(self, bound: socket.socket) -> None:
+        """Listens on a bound socket."""
+        self._bound = bound
+        self._begin(await asyncio.get_running_loop().create_server(self._made, sock=bound, backlog=BACKLOG))
+
+    def _begin(self, server: asyncio.Server) -> None:
+        self._server = server
+        for listening in server.sockets:  # connections inherit it
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
-        self._sweeping = loop.call_later(_SWEEP_S, self._sweep)
+        self._sweeping = asyncio.get_running_loop().call_later(_SWEEP_S, self._sweep)
 
     def stop_listening(self) -> None:
-        """Refuses new connections."""
+        """Refuses new connections, also where other processes have the same socket."""
+        if self._bound is not None:
+            with contextlib.suppress(OSError):
+                self._bound.shutdown(socket.SHUT_RDWR)
+            self._bound = None
         if self._server is not None:
             self._server.close()
 

@@ -6,7 +6,7 @@ Nothing here sets timers: the door ends what is late with a head, the server swe
 import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 from typing import Final, Protocol, cast
 
 import structlog
@@ -26,7 +26,7 @@ _MOST_DROPPED_BYTES: Final = 64 * 1024  # that arrived before the answer was com
 log = structlog.get_logger(__name__)
 
 
-class State(Enum):
+class State(StrEnum):
     """What a connection does."""
 
     IDLE = "idle"  # no byte of a request yet

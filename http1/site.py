@@ -5,6 +5,7 @@ A middleware wraps handlers in `answering`, and calls `serve` when a request car
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import Iterator
 from typing import Any, Final, cast
 
@@ -139,6 +140,22 @@ class _Gate(asyncio.Protocol):
             self._loop.call_later(_LAST_ANSWER_S, self._transport.abort)  # the other side may read nothing
         else:
             self._transport.abort()
+
+
+class BoundedUnixSite(web.SockSite):
+    """A site on a bound Unix socket whose connections are bounded."""
+
+    def __init__(self, runner: web.BaseRunner, bounds: Bounds, bound: socket.socket) -> None:
+        super().__init__(runner, bound)
+        self._bounds = bounds
+
+    async def start(self) -> None:
+        """Listens."""
+        await web.BaseSite.start(self)
+        loop, make_protocol = asyncio.get_running_loop(), cast("web.Server", self._runner.server)
+        self._server = await loop.create_unix_server(
+            lambda: _Gate(self._bounds, make_protocol(), loop), sock=self._sock, backlog=BACKLOG
+        )
 
 
 class BoundedSite(web.TCPSite):

@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-FIRST_STOP_S: Final = 7.5  # for all services but the first: engines need up to five seconds
-LAST_STOP_S: Final = 1.5  # for the first service, which the others need
+FIRST_STOP_S: Final = 7.0  # for all services but the first: engines need up to five seconds
+LAST_STOP_S: Final = 2.0  # for the first service, which the others need
 FORCED_STOP_S: Final = 3.0
 _CANCEL_S: Final = 0.4
 _CAUSE_S: Final = 1.0

@@ -1,4 +1,4 @@
-"""The client session to the agents' proxies, shared by the gateway and the log route."""
+"""The client session to the agents' proxies, for logs."""
 
 import socket
 from collections.abc import AsyncIterator
@@ -8,18 +8,10 @@ import aiohttp
 from aiohttp import web
 
 from http1.client import BoundedConnector
+from http1.liveness import notice_gone_hosts
 
 _CONNECT_S: Final = 5.0
 _KEPT_S: Final = 15.0  # idle connections; agents end them later
-# A host that is gone acknowledges nothing, and its connections end after a minute. While an engine is merely slow, the
-# kernel of its host answers.
-_LIVENESS: Final = (
-    (socket.SOL_SOCKET, "SO_KEEPALIVE", 1),
-    (socket.IPPROTO_TCP, "TCP_KEEPIDLE", 15),
-    (socket.IPPROTO_TCP, "TCP_KEEPINTVL", 5),
-    (socket.IPPROTO_TCP, "TCP_KEEPCNT", 3),
-    (socket.IPPROTO_TCP, "TCP_USER_TIMEOUT", 60_000),
-)
 AGENT_PROXIES: Final = web.AppKey("AGENT_PROXIES", aiohttp.ClientSession)
 
 
@@ -40,8 +32,6 @@ def agent_socket(address: tuple[int, int, int, str, tuple[object, ...]]) -> sock
     """A socket that notices within a minute that the other host is gone."""
     family, kind, protocol, *_ = address
     made = socket.socket(family, kind, protocol)
-    for level, name, value in _LIVENESS:
-        if (option := getattr(socket, name, None)) is not None:  # some exist on Linux alone
-            made.setsockopt(level, option, value)
+    notice_gone_hosts(made)
     made.setblocking(False)
     return made

@@ -8,12 +8,10 @@ from aiohttp import web
 
 from controller.api import middlewares
 from controller.api.agent_proxies import agent_proxies_context
+from controller.api.body import MAX_BODY_BYTES
 from controller.api.context import CONTEXT, DATABASE_WAITS, KEYS, ApiContext
 from controller.api.database_waits import DatabaseWaits
 from controller.api.dry_run import defrag, explain, manifests, plan
-from controller.api.gateway import forward
-from controller.api.gateway.live_routes import live_routes_context
-from controller.api.key_ring import KeyRing
 from controller.api.openapi import openapi_route
 from controller.api.resources import (
     audit,
@@ -37,7 +35,9 @@ from controller.api.resources import (
 )
 from controller.api.route import Access, Route
 from controller.api.streams import STREAMS, Streams
-from controller.runtime.log_limit import LogLimit
+from controller.live.key_ring import KeyRing
+from http1.log_limit import LogLimit
+from schemas.api.models import MODEL_PATHS, MODELS_PATH, MODELS_SUMMARY, ModelList
 from schemas.wire import CONNECT_PATH, JOIN_PATH
 
 # Agents send a join token or their own credential there, and those handlers check it.
@@ -70,12 +70,22 @@ def all_routes(version: str) -> list[Route]:
         join_tokens.ROUTES,
         secrets.ROUTES,
         usage.ROUTES,
-        forward.ROUTES,
         health.ROUTES,
         metrics.ROUTES,
     )
     routes = [route for table in tables for route in table]
-    return [*routes, openapi_route(routes, version)]
+    return [*routes, openapi_route([*routes, *_MODEL_ROUTES], version)]
+
+
+async def _elsewhere(request: web.Request) -> web.StreamResponse:
+    raise web.HTTPNotFound(reason=f"{request.path} is the gateway's")
+
+
+# For /openapi.json: the gateway answers them.
+_MODEL_ROUTES: Final = (
+    Route("GET", MODELS_PATH, _elsewhere, Access.INFER, MODELS_SUMMARY, "models", ModelList),
+    *(Route("POST", path, _elsewhere, Access.INFER, text, "models", stream=True) for path, text in MODEL_PATHS.items()),
+)
 
 
 def build_app(context: ApiContext, *, more_routes: Iterable[web.RouteDef] = ()) -> web.Application:
@@ -92,14 +102,14 @@ def build_app(context: ApiContext, *, more_routes: Iterable[web.RouteDef] = ()) 
         middlewares=[
             middlewares.bound_connection,
             middlewares.identify,
-            context.proxies.middleware(),
+            context.proxies.middleware(context.from_gateway),
             middlewares.answer_errors,
             middlewares.refuse_control_characters,
             middlewares.authenticate,
             middlewares.end_streams,
             middlewares.deadline(),
         ],
-        client_max_size=forward.MAX_BODY_BYTES,
+        client_max_size=MAX_BODY_BYTES,
     )
     app[CONTEXT] = context
     app[middlewares.FAILURES_LOGGED] = LogLimit()
@@ -117,7 +127,6 @@ def build_app(context: ApiContext, *, more_routes: Iterable[web.RouteDef] = ()) 
     app.on_shutdown.append(streams.end)
     app.cleanup_ctx.append(_key_ring_context)
     app.cleanup_ctx.append(agent_proxies_context)
-    app.cleanup_ctx.append(live_routes_context)
     table = {(route.method, route.path): route for route in all_routes(context.version)}
     table |= {(route.method, route.path): route for route in map(_agents_route, more_routes)}
     for route in table.values():

@@ -7,17 +7,17 @@ from typing import Final
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
-from controller.api.change_fanout import ChangeFanout
 from controller.api.database_waits import DatabaseWaits
-from controller.api.key_ring import KeyRing
 from controller.domain.grants import Grant
 from controller.domain.placement import Need
+from controller.live.change_fanout import ChangeFanout
+from controller.live.key_ring import KeyRing
 from controller.scheduling.admission.admit import DEFAULT_RESERVE, ReserveTimes
 from controller.store.access.keys import Principal
 from controller.store.core.database import Database
 from http1.bodies import Bodies, Hold
 from http1.connections import limits_for
-from http1.forwarded import TrustedProxies
+from http1.forwarded import GatewayTrust, TrustedProxies
 from http1.site import Bounds
 from schemas.manifest.deployment import DeploymentSpec
 
@@ -36,7 +36,7 @@ class ApiContext:
 
     Attributes:
         database: to read and write.
-        changes: change notifications of the database, for watches and the gateway.
+        changes: change notifications of the database, for watches.
         leadership: whether this controller is the leader, and its term.
         readiness: the checks behind /readyz, by name.
         loop_lag: the event loop's recent lag, in seconds.
@@ -47,6 +47,7 @@ class ApiContext:
         operators_may: what operators may write in a deployment beside what every operator may.
         longest_window_s: how long samples are kept; the longest allowed window of a policy.
         proxies: whose `X-Forwarded-*` counts.
+        from_gateway: whether the gateway passes a request on, whose word on its origin counts.
         bodies: bounds the bytes of bodies in flight.
         connections: bounds the server's connections; a middleware reports which ones carry a valid key.
         local_keys: keys of this process alone, by their hash.
@@ -63,6 +64,7 @@ class ApiContext:
     longest_window_s: float
     reserve: ReserveTimes = DEFAULT_RESERVE
     proxies: TrustedProxies = field(default_factory=TrustedProxies)
+    from_gateway: GatewayTrust = field(default_factory=GatewayTrust)
     bodies: Bodies = field(default_factory=lambda: Bodies(512 * 2**20, 256 * 2**20))
     connections: Bounds = field(default_factory=lambda: Bounds(limits_for(1), name="api"))
     operators_may: frozenset[Grant] = frozenset()

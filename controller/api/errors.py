@@ -8,8 +8,9 @@ from typing import Any, Final
 import orjson
 from aiohttp import web
 
-from controller.api.change_fanout import TooManyOfKeyError, TooManySubscribersError
 from controller.engines.base import EngineUnsupportedError, SpecError
+from controller.live.change_fanout import TooManyOfKeyError, TooManySubscribersError
+from controller.live.errors import UnknownWhileAwayError
 from controller.runtime.database import is_database_trouble, is_unstorable_text
 from controller.store.core.refusals import (
     GenerationConflictError,
@@ -39,7 +40,6 @@ class ApiError(Exception):
         *,
         details: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
-        param: str | None = None,
     ) -> None:
         super().__init__(message)
         self.status = status
@@ -47,7 +47,6 @@ class ApiError(Exception):
         self.message = message
         self.details = dict(details or {})
         self.headers = dict(headers or {})
-        self.param = param
 
 
 # Refusals of the store: their status and code.
@@ -92,6 +91,8 @@ def _refused(error: Exception) -> ApiError | None:
     """The response for what doors and store refuse; None for an unexpected error."""
     if isinstance(error, BodiesFullError):
         return _bodies_full(error)
+    if isinstance(error, UnknownWhileAwayError):
+        return unavailable("unavailable", str(error))
     if isinstance(error, MALFORMED):
         return ApiError(400, "invalid", f"body: incomplete or badly encoded: {error}")
     if is_unstorable_text(error):
@@ -164,22 +165,16 @@ def _from_aiohttp(error: web.HTTPException) -> ApiError:
     return ApiError(error.status, code, message, headers=kept)
 
 
-# OpenAI's and Anthropic's clients expect a `type` beside code and message.
-_MESSAGES_PATH: Final = "/v1/messages"
-_OPENAI_TYPES: Final = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
-_MESSAGES_TYPES: Final = _OPENAI_TYPES | {404: "not_found_error", 413: "request_too_large", 503: "overloaded_error"}
 _WAITING_HELPS: Final = frozenset({429, 503})
-_WAITING_IS_IN_VAIN: Final = frozenset({"stopped", "stopped_by_policy"})
 
 
-def error_response(error: ApiError, path: str) -> web.Response:
-    """The response in the form that the path's clients know. Where waiting helps, it has a `Retry-After`."""
+def error_response(error: ApiError) -> web.Response:
+    """The response. Where waiting helps, it has a `Retry-After`."""
     headers = dict(error.headers)
-    if error.status in _WAITING_HELPS and error.code not in _WAITING_IS_IN_VAIN:
+    if error.status in _WAITING_HELPS:
         headers.setdefault("Retry-After", _RETRY_AFTER_S)
-    return web.Response(
-        status=error.status, body=_json(_form(error, path)), content_type="application/json", headers=headers
-    )
+    body = {"error": {"code": error.code, "message": error.message, "details": error.details}}
+    return web.Response(status=error.status, body=_json(body), content_type="application/json", headers=headers)
 
 
 def _json(form: dict[str, Any]) -> bytes:
@@ -187,16 +182,3 @@ def _json(form: dict[str, Any]) -> bytes:
         return orjson.dumps(form)
     except orjson.JSONEncodeError:  # a header that is not UTF-8 is quoted in a message: escape what cannot be encoded
         return json.dumps(form, default=str).encode()
-
-
-def _form(error: ApiError, path: str) -> dict[str, Any]:
-    body: dict[str, Any] = {"code": error.code, "message": error.message, "details": error.details}
-    if not path.startswith("/v1/"):
-        return {"error": body}
-    client_fault = error.status < 500  # noqa: PLR2004 - 4xx
-    if path.startswith(_MESSAGES_PATH):
-        kind = _MESSAGES_TYPES.get(error.status, "invalid_request_error" if client_fault else "api_error")
-        form = {"type": "error", "error": body | {"type": kind}}
-        return form | {"request_id": error.details.get("request_id", "")}
-    kind = _OPENAI_TYPES.get(error.status, "invalid_request_error" if client_fault else "server_error")
-    return {"error": body | {"type": kind, "param": error.param}}

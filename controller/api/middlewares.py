@@ -21,8 +21,8 @@ from controller.api.errors import (
 )
 from controller.api.route import Access, Route
 from controller.api.streams import STREAMS, StreamEndedError, cut
-from controller.runtime.log_limit import LogLimit
 from controller.store.core.acting import acting
+from http1.log_limit import LogLimit
 
 log = structlog.get_logger(__name__)
 
@@ -96,7 +96,7 @@ async def answer_errors(request: web.Request, handler: Handler) -> web.StreamRes
             _SERVER_ERROR, "internal", "internal error; search the controller's log for the request id"
         )
         known.details.setdefault("request_id", request[REQUEST_ID])
-        return error_response(known, request.path)
+        return error_response(known)
 
 
 def _admitted_to_log(request: web.Request, error: Exception, known: ApiError | None) -> int | None:
@@ -145,9 +145,9 @@ def _unauthenticated() -> ApiError:
 
 @web.middleware
 async def end_streams(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Ends streams when their key is revoked or the server stops. A stream that `outlives_key` ends by itself."""
+    """Ends streams when their key is revoked or the server stops."""
     route = _route_of(request)
-    if route is None or not route.stream or route.outlives_key or PRINCIPAL not in request:
+    if route is None or not route.stream or PRINCIPAL not in request:
         return await handler(request)
     try:
         with request.app[STREAMS].registered(request[PRINCIPAL].key_id):

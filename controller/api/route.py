@@ -60,7 +60,6 @@ class Route:
         status: of a successful response.
         media: content type of a successful response.
         stream: without a deadline. It ends within seconds when its key is revoked.
-        outlives_key: a stream that a revocation of its key does not end.
         from_memory: answered without the database too.
     """
 
@@ -76,5 +75,4 @@ class Route:
     status: int = 200
     media: str = "application/json"
     stream: bool = False
-    outlives_key: bool = False
     from_memory: bool = False

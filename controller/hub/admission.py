@@ -16,10 +16,10 @@ from controller.hub.session import CLOSE_LIMIT_S, Session
 from controller.hub.validate import MalformedMessageError
 from controller.runtime.clock import Clock
 from controller.runtime.database import DATABASE_ERRORS
-from controller.runtime.log_limit import LogLimit
 from controller.store.core.acting import acting
 from controller.store.core.database import Database
 from controller.store.workers.sessions import Identity, WorkerGoneError
+from http1.log_limit import LogLimit
 from schemas.wire import MAX_MESSAGE_BYTES, Hello, Protocols
 
 log = structlog.get_logger(__name__)

@@ -32,7 +32,7 @@ _MAX_LEAPS: Final = 100
 _POLL_S: Final = 0.5
 _TRIM_S: Final = 60.0  # far longer than a step waits for its turn
 _SILENT_S: Final = 30.0  # an instance without new samples is judged this often: its coverage shrinks
-_MINUTE_COSTS_S: Final = 1.0  # a stored minute is read as fast as so many seconds of samples
+_MINUTE_COSTS_S: Final = 5.0  # a stored minute takes as long as so many seconds of samples
 _MAX_PAST: Final = 50_000  # past samples read in one step, about: parsing them blocks the event loop
 
 

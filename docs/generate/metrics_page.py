@@ -10,14 +10,16 @@ from prometheus_client.parser import text_string_to_metric_families
 from controller.api.resources.metrics import figures_text
 from controller.runtime.metrics import HubMetrics, Metrics
 from controller.store.views.metrics import Figures
+from gateway.metrics import GatewayMetrics
 from tables import code, sentence, table, words
 
 HEAD: Final = """\
 # Metrics
 
-<!-- Written by `make reference` from controller/runtime/metrics.py and controller/api/resources/metrics.py. -->
+<!-- Written by `make reference` from the modules `metrics.py` of controller and gateway. -->
 
-The controller exports these metrics at `/metrics`, in Prometheus's text format. A key of the role `viewer` is enough:
+A gateway exports its own metrics and those of the controller at `/metrics`, in Prometheus's text format. A key of the
+role `viewer` is enough:
 
 <!-- not a manifest -->
 ```yaml
@@ -75,6 +77,7 @@ def _counted() -> Iterator[MetricFacts]:
     registry = _Listing()
     Metrics(registry)
     HubMetrics(registry)
+    GatewayMetrics(registry)
     for collector in registry.collectors:
         (family,) = collector.describe()
         suffix = "_total" if family.type == "counter" else ""

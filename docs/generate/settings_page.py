@@ -1,4 +1,4 @@
-"""docs/settings.md: the settings of controller and agent, from their pydantic models."""
+"""docs/settings.md: the settings of controller, gateway and agent, from their pydantic models."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -9,15 +9,17 @@ from pydantic_settings import BaseSettings
 from agent.settings import AgentSettings
 from controller.settings import ControllerSettings
 from fields import default_of, described, limits_of, type_of
+from gateway.settings import GatewaySettings
 from tables import code, sentence, table
 
 HEAD: Final = """\
 # Settings
 
-<!-- Written by `make reference` from controller/settings.py and agent/settings.py. Do not edit. -->
+<!-- Written by `make reference` from the files `settings.py` of controller, gateway and agent. Do not edit. -->
 
 A setting comes from the command line, else from the environment, else it has its default. The options stand in
-[Command line](cli.md). `gpuward up` reads the same variables for its controller.
+[Command line](cli.md). `gpuward up` reads the same variables for its controller. A controller passes what concerns
+requests on to the gateway that it starts.
 """
 # A settings class that describes a field itself has the last word.
 MEANINGS: Final[Mapping[str, Mapping[str, str]]] = {
@@ -45,9 +47,13 @@ MEANINGS: Final[Mapping[str, Mapping[str, str]]] = {
         "`host_files`, `environment`, separated by commas; see [Access](access.md)",
         "bodies_in_flight": "Memory that all requests' bodies may hold at once; one more gets 503 `overloaded`",
         "bodies_in_flight_per_key": "Memory that one key's bodies may hold; one more gets 429 `too_much_in_flight`",
+        "gateway": "Whether it runs a gateway as a child, which owns the port. Without one it serves its API alone, "
+        "and models are served by the gateways that reach it",
+        "gateway_secret": "By which it believes what a gateway on another host says of clients; both need the same",
         "trusted_proxy": "Networks of the proxies whose `X-Forwarded-*` counts, separated by commas",
         "keep_history_days": "Days for which one-minute history and spans of claims are kept",
     },
+    "GatewaySettings": {"drain": "Longest time after SIGTERM for which answers of models go on"},
     "AgentSettings": {},
 }
 _DATA_DIR: Final = "`/var/lib/gpuward{0}` for root, else `~/.local/share/gpuward{0}`"
@@ -55,7 +61,7 @@ _DEFAULTS: Final = {
     ("ControllerSettings", "data_dir"): _DATA_DIR.format(""),
     ("AgentSettings", "data_dir"): _DATA_DIR.format("/agent"),
 }
-_SECTIONS: Final = (("Controller", ControllerSettings), ("Agent", AgentSettings))
+_SECTIONS: Final = (("Controller", ControllerSettings), ("Gateway", GatewaySettings), ("Agent", AgentSettings))
 
 
 def page() -> str:

@@ -165,6 +165,11 @@ class Limits:
         }[kind]
         return Refused(_CODES[kind], f"{what}; try again in {ceil(wait)} s", headers)
 
+    def is_short(self, key: str) -> bool:
+        """Whether the store has nothing left for the key, or this gateway owes it."""
+        use = self._keys.get(key)
+        return use is not None and any(share.is_short() for share in use.shares.values())
+
     # The store
 
     def asks(self, now: float) -> list[ShareAsk]:

@@ -146,6 +146,10 @@ class Share:
         """Whether the store said a moment ago that nothing is left, so that asking again is in vain."""
         return now - self._denied_at <= _DENIED_FOR_S.get(self.kind, _DENIED_FOR_DEFAULT_S) and self.left(now) < 1
 
+    def is_short(self) -> bool:
+        """Whether the store had nothing left when it last told, or this gateway owes it."""
+        return self.held < 0 or (self._level is not None and self._level < 1)
+
     def left(self, now: float) -> float:
         """What is left, here and at the store, as far as it is known."""
         if self._level is None or self._alone_since is not None:

@@ -120,7 +120,7 @@ async def test_a_worker_cordoned_after_the_read_is_not_used(db: Database, leader
     await add_host(db, "w")
     await add_deployment(db, "d", resources={"gpus": 1})
     await leader_term.instances.step(list(await leader_term.instances.list_keys()))
-    waiting = (await leader_term.placement._observe())[0].instances
+    waiting = (await leader_term.placement._observe()).pending.instances
     placed = [d for d in leader_term.passes.decide(waiting) if isinstance(d, PlacedStart)]
     await sql(db, "update workers set cordoned = true")
     assert await leader_term.placement._commit(placed) == placed
@@ -134,7 +134,7 @@ async def test_a_deployment_deleted_after_the_read_gets_nothing(db: Database, le
     await add_host(db, "w")
     uid = await add_deployment(db, "d", resources={"gpus": 1})
     await leader_term.instances.step([uid])
-    waiting = (await leader_term.placement._observe())[0].instances
+    waiting = (await leader_term.placement._observe()).pending.instances
     placed = [d for d in leader_term.passes.decide(waiting) if isinstance(d, PlacedStart)]
     await sql(db, "update deployments set deleted_at = now()")
     assert await leader_term.placement._commit(placed) == placed
@@ -152,7 +152,7 @@ async def test_two_deciders_one_gpu(db: Database) -> None:
     other = LeaderTerm(db, leader_term.placement._term)
     plans = []
     for decider, pick in ((leader_term, 0), (other, 1)):
-        waiting = (await decider.placement._observe())[0].instances
+        waiting = (await decider.placement._observe()).pending.instances
         placed = [d for d in decider.passes.decide([waiting[pick]]) if isinstance(d, PlacedStart)]
         plans.append((decider.placement, placed))
     lost = await asyncio.gather(*(p._commit(placed) for p, placed in plans))

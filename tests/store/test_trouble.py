@@ -12,12 +12,12 @@ import psutil
 import pytest
 from sqlalchemy import text
 
-from controller.api.change_fanout import ChangeFanout
 from controller.api.errors import as_api_error
-from controller.api.gateway.live_routes import LiveRoutes
+from controller.live.change_fanout import ChangeFanout
 from controller.runtime.database import DATABASE_ERRORS
 from controller.store.access.tokens import create_token
 from controller.store.core.database import TRANSACTION_TIMEOUT, Database
+from gateway.live_routes import LiveRoutes
 
 TROUBLE = (
     socket.gaierror(-2, "Name or service not known"),

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from controller.api.gateway.endpoints import read_endpoints
 from controller.domain.events import NewEvent
 from controller.leader.inventory_cache import read_inventory
+from controller.live.endpoints import read_endpoints
 from controller.store.core.database import Database
 from controller.store.core.events import write_events
 from controller.store.core.refusals import InUseError, NotFoundError

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from controller.api_socket import FILE_NAME
 from schemas.simulated import SimulatedHosts
 from support.processes.cluster import Cluster
 
@@ -113,3 +114,14 @@ def test_no_service_has_more_rights_than_it_needs() -> None:
         assert all(port.startswith("127.0.0.1:") for port in service.get("ports", ())), name
     assert COMPOSE["services"]["postgres"]["user"] == "postgres"
     assert COMPOSE["networks"]["database"]["internal"] is True
+
+
+def test_the_gateway_alone_has_a_public_port_and_reaches_the_controller_by_its_socket() -> None:
+    services = COMPOSE["services"]
+    assert [name for name, service in services.items() if "ports" in service] == ["gateway"]
+    assert "--no-gateway" in services["controller"]["command"]
+    (socket,) = [one.partition("=")[2] for one in services["gateway"]["command"] if one.startswith("--controller=")]
+    folder, _, name = socket.rpartition("/")
+    assert name == FILE_NAME
+    for service in ("controller", "gateway"):
+        assert f"controller:{folder}" in services[service]["volumes"], "both have the folder of the socket"

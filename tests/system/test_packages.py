@@ -23,7 +23,8 @@ from packaging.utils import canonicalize_name
 from schemas.version import __version__
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = {"controller", "agent", "http1", "schemas", "cli"}
+CONTROLLER = ("controller.daemon", "gateway.daemon")  # what one extra is for
+PACKAGES = {"controller", "gateway", "agent", "http1", "schemas", "cli"}
 SOURCES = {".py", ".sql"}
 NO_CONFIG = {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
 # Lends the packages of the tests' environment, but for those that this installation would not have brought.
@@ -112,9 +113,9 @@ def _required(requirements: Iterable[str], extras: Iterable[str], seen: set[tupl
 @pytest.mark.parametrize(
     ("extras", "starts", "lacks"),
     [
-        pytest.param((), (), ("controller.daemon", "agent.daemon"), id="bare", marks=pytest.mark.cases),
-        pytest.param(("agent",), ("agent.daemon",), ("controller.daemon",), id="agent", marks=pytest.mark.cases),
-        pytest.param(("controller",), ("controller.daemon",), (), id="controller"),
+        pytest.param((), (), (*CONTROLLER, "agent.daemon"), id="bare", marks=pytest.mark.cases),
+        pytest.param(("agent",), ("agent.daemon",), CONTROLLER, id="agent", marks=pytest.mark.cases),
+        pytest.param(("controller",), CONTROLLER, (), id="controller"),
     ],
 )
 def test_installed_into_an_empty_environment(
@@ -152,6 +153,6 @@ def test_installed_into_an_empty_environment(
     for module in lacks:
         done = run(str(python), "-c", f"import {module}")
         assert "ModuleNotFoundError" in done.stderr, f"the extra of {module} names nothing that it needs"
-    for verb in ("controller", "agent"):
+    for verb in ("controller", "gateway", "agent"):
         said = run(gpuward, verb, "--help")
         assert said.returncode == 0, said.stderr

@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 from cli.app import app
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("controller", "agent", "http1", "schemas", "cli", "tests", "bench", "docs", "deploy")
+FOLDERS = ("controller", "gateway", "agent", "http1", "schemas", "cli", "tests", "bench", "docs", "deploy")
 FILES = ("README.md", "ARCHITECTURE.md", "Makefile", "Dockerfile", "docker-compose.yml", "pyproject.toml", ".ci/run")
 TEXT = {".md", ".yaml", ".yml", ".sh", ".toml", ".c"}
 UNCHANGEABLE = "controller/store/migrations/versions"

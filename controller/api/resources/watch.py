@@ -8,10 +8,10 @@ from typing import Any, Final
 import orjson
 from aiohttp import web
 
-from controller.api.change_fanout import Changes, Subscription
 from controller.api.context import CONTEXT, PRINCIPAL
 from controller.api.route import Access, Route
 from controller.api.streams import SlowClientError, cut, write
+from controller.live.change_fanout import Changes, Subscription
 from controller.store.core.database import Database
 from controller.store.views.deployments import deployments_by_uid
 from controller.store.views.instances import instances_of

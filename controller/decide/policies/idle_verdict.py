@@ -158,9 +158,9 @@ def _requests_unknown(case: _Case, use: InstanceUse) -> str | None:
     if silent is not None:
         return f"no report of its requests since {clock_text(silent)}"
     window_s, needed = case.policy.time_window, case.policy.min_coverage
-    covered_s = min(window_of(s, end_of([s], case.now), window_s).covered_s for s in ranks)
-    if covered_s + _TINY_S < needed * window_s:
-        share = int(100 * covered_s / window_s)
+    windows = [window_of(s, end_of([s], case.now), window_s) for s in ranks]
+    if not all(window.covers(needed * window_s) for window in windows):
+        share = int(100 * min(window.covered_s for window in windows) / window_s)
         return f"its requests are known for {share} % of {duration_text(window_s)}, {100 * needed:g} % needed"
     return None
 
@@ -265,13 +265,13 @@ def _judge_low(
     """The verdict on a GPU with no high sample in the window: idle if it was read for enough of it, until now."""
     window_s, needed = case.policy.time_window, case.policy.min_coverage
     silent = silent_since(subject.sources, case.now)
-    covered_s = max(window.covered_s - case.leaps.twice_s(window.start, window.end), 0.0)
-    lacking = covered_s + _TINY_S < needed * window_s
+    twice_s = case.leaps.twice_s(window.start, window.end)
+    lacking = not window.covers(needed * window_s + twice_s)
     if case.judged_from > case.use_counts_since(window.end) + _TINY_S:
         full_at = clock_text(case.full_at(case.judged_from))
         reason, text = "window_not_full", f"its window of {duration_text(window_s)} is full at {full_at}"
     elif lacking:
-        share = int(100 * covered_s / window_s)
+        share = int(100 * max(window.covered_s - twice_s, 0.0) / window_s)
         reason, text = "coverage", f"covered {share} % of {duration_text(window_s)}, {100 * needed:g} % needed"
     elif silent is not None:
         reason, text = "stale", f"no data since {clock_text(silent)}"

@@ -15,6 +15,7 @@ from controller.domain.series import Series, Times, Values
 
 GAP_S: Final = 2.0  # uncovered time that is longer is a gap: the agents cut their periods by the same limit
 _DATED_S: Final = 0.25  # an error of a sample's time: two clocks are read over a connection to date it
+_TINY_S: Final = 1e-6
 _FRESH_PERIODS: Final = 2
 _FRESH_AT_MOST_S: Final = 30.0
 _FRESH_AT_LEAST_S: Final = 5.0  # a sample takes a second or two from the agent to its verdict
@@ -65,7 +66,16 @@ class Window:
         """Seconds of the window that samples cover. Samples that follow one another are dated with a small error."""
         begins = np.concatenate([(self.before,), self.at[:-1]])
         joined = np.where(self.since - begins <= _DATED_S, self.since - np.maximum(begins, self.start), 0.0)
-        return float((self.at - self.since).sum() + joined.sum())
+        return self._read_s + float(joined.sum())
+
+    @property
+    def _read_s(self) -> float:
+        return float((self.at - self.since).sum())
+
+    def covers(self, seconds: float) -> bool:
+        """Whether samples cover so many seconds of the window. Cheaper than `covered_s`."""
+        needed_s = seconds - _TINY_S
+        return self._read_s >= needed_s or self.covered_s >= needed_s
 
     def gaps(self) -> list[tuple[float, float]]:
         """The uncovered times of more than two seconds, oldest first; the first may have begun before the window."""

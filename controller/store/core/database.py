@@ -105,8 +105,8 @@ class Database:
         self._sessions = async_sessionmaker(orm, expire_on_commit=False)
 
     @classmethod
-    async def open(cls, dsn: str, *, pool_size: int = POOL_SIZE) -> "Database":
-        """Connects. The first connection is opened at once, so that a wrong URL fails here."""
+    async def open(cls, dsn: str, *, pool_size: int = POOL_SIZE, check: bool = True) -> "Database":
+        """Connects. With `check` the first connection is opened at once, so that a wrong URL fails here."""
         pool = await asyncpg.create_pool(
             dsn,
             min_size=0,  # with a minimum the pool would try to restore it, and log errors, while the database is away
@@ -118,8 +118,9 @@ class Database:
             server_settings=SERVER_SETTINGS,
         )
 
-        async with pool.acquire(timeout=ACQUIRE_TIMEOUT_S):
-            pass  # the connection itself is the check
+        if check:
+            async with pool.acquire(timeout=ACQUIRE_TIMEOUT_S):
+                pass  # the connection itself is the check
 
         async def connect() -> "asyncpg.Connection[Any]":
             return await asyncpg.connect(

@@ -1,4 +1,4 @@
-"""Workers with running instances behind stand-ins for their agents, and the API's gateway in front of them."""
+"""Workers with running instances behind stand-ins for their agents, and the gateway in front of them."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -24,7 +24,8 @@ class Agent:
     seen: list[tuple[str, dict[str, str], bytes]] = field(default_factory=list)
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        self.seen.append((request.raw_path, dict(request.headers), await request.read()))
+        headers = {name.title(): value for name, value in request.headers.items()}
+        self.seen.append((request.raw_path, headers, await request.read()))
         if self.answer is not None:
             return await self.answer(request)
         return web.json_response({"from": request.path.split("/")[2]})

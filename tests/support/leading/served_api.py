@@ -1,6 +1,7 @@
 """The API served on loopback, as the controller serves it, with a key for every role."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -11,18 +12,23 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from controller.api.app import build_app
-from controller.api.change_fanout import ChangeFanout
 from controller.api.context import ApiContext, Check
 from controller.domain.grants import Grant
 from controller.domain.placement import Need
+from controller.live.change_fanout import ChangeFanout
 from controller.runtime.child import ChildError
 from controller.runtime.metrics import Metrics
 from controller.store.access.keys import create_key
 from controller.store.core.database import Database
+from gateway.gateway import Gateway
+from http1.bodies import Bodies
+from http1.connections import Limits
+from http1.forwarded import GatewayTrust
 from schemas.manifest.deployment import DeploymentSpec
 from support.loopback import listening
 
 KEPT_S = 2 * 3600.0  # samples
+SECRET = "of the gateway"
 ROLES = ("admin", "operator", "viewer", "inference")
 
 
@@ -54,10 +60,11 @@ class Surroundings:
 
 @dataclass
 class ServedApi:
-    """A running API."""
+    """A running API behind its gateway, in one loop."""
 
     url: str
     app: web.Application
+    gateway: Gateway
     keys: dict[str, str]
     changes: ChangeFanout
     surroundings: Surroundings
@@ -101,15 +108,41 @@ async def served(
         version="1.2.3",
         longest_window_s=KEPT_S,
         operators_may=operators_may,
+        from_gateway=GatewayTrust(SECRET),
     )
     keys = {role: (await create_key(database, role)).key for role in ROLES}  # type: ignore[arg-type]  # of the literals
     app = build_app(context, more_routes=more_routes)
     async with (
         listening(app, shutdown_s=shutdown_s) as address,
+        gateway_to(address, database, changes) as gateway,
         aiohttp.ClientSession(auto_decompress=False) as session,
     ):
         metrics = Metrics(surroundings.registry)
-        yield ServedApi(f"http://{address}", app, keys, changes, surroundings, metrics, session)
+        url = f"http://127.0.0.1:{gateway.port}"
+        yield ServedApi(url, app, gateway, keys, changes, surroundings, metrics, session)
+
+
+@asynccontextmanager
+async def gateway_to(controller: str, database: Database, changes: ChangeFanout) -> AsyncIterator[Gateway]:
+    """A gateway before the controller at HOST:PORT, on a free port."""
+    host, _, port = controller.rpartition(":")
+    gateway = Gateway(
+        database.share(1),
+        changes,
+        (host, int(port)),
+        secret=SECRET,
+        limits=Limits(20_000, 20_000, 20_000),
+        bodies=lambda refused: Bodies(512 * 2**20, 256 * 2**20, refused=refused),
+    )
+    bound = socket.create_server(("127.0.0.1", 0), backlog=4096)
+    await gateway.start(bound)
+    try:
+        async with asyncio.timeout(10):
+            while not gateway.routes.known:  # noqa: ASYNC110 - no event
+                await asyncio.sleep(0.01)
+        yield gateway
+    finally:
+        await gateway.close(0.0)
 
 
 @asynccontextmanager

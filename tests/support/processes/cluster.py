@@ -107,6 +107,13 @@ class Cluster:
         if ready:
             await self.until(lambda: self.worker_is(name, "ready"), f"{name} is ready", READY_S)
 
+    def gateway(self) -> psutil.Process:
+        """The process that serves the controller's gateway: the child of a child."""
+        children = psutil.Process(self.processes["controller"].pid).children()
+        (parent,) = [one for one in children if "gateway" in one.cmdline()]
+        (found,) = parent.children()
+        return found
+
     def signal(self, name: str, number: signal.Signals) -> None:
         self.processes[name].send_signal(number)
 

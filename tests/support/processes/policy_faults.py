@@ -12,6 +12,7 @@ BUSY_S = 8  # of those that become idle later
 FAULT_AT_S = 12  # after they serve: in the middle of a window
 # Far less than the part of a window before the fault: a window that began again would be later.
 LATE_S = 10.0
+NEEDED_S = 0.8 * WINDOW_S  # of a window, by the policy's default
 _BUSY = 95
 _REPORTED_S = 3.0  # from an engine's readiness to its serving, by the database
 
@@ -74,11 +75,30 @@ class Subjects:
             if name == self.falls:
                 full = await self.watch.last_high(served) + seconds(WINDOW_S)
                 assert full >= served.full_at(WINDOW_S + BUSY_S - _REPORTED_S), event
+            full = await self._covered_at(served, full)
             late_s = (event["at"] - max(full, in_time_from)).total_seconds()
             log.info("%s: stopped %.2f s after its window was full and heard of", name, late_s)
             assert late_s <= LATE_S, event
             assert event["evidence"]["window_s"] == WINDOW_S
         await self._nothing_else()
+
+    async def _covered_at(self, served: Serving, full: datetime) -> datetime:
+        """When enough of a window had been read, by the samples: where an agent starts slowly, later than `full`."""
+        rows = await self.watch.rows(
+            """select at, at - coalesce(read_s, period_s) * interval '1 s' as since from samples
+                where device = any($1) and at > $2 order by at""",
+            served.gpus,
+            served.since,
+        )
+        for end in (row["at"] for row in rows if row["at"] >= full):
+            start = end - seconds(WINDOW_S)
+            covered_s = sum(
+                (min(row["at"], end) - max(row["since"], start)).total_seconds()
+                for row in rows if row["at"] > start and row["since"] < end
+            )  # fmt: skip
+            if covered_s >= NEEDED_S:
+                return end  # type: ignore[no-any-return]
+        return full
 
     async def _nothing_else(self) -> None:
         await self.watch.untouched([self.busy])

@@ -6,10 +6,8 @@ from collections import Counter
 from collections.abc import AsyncIterator
 
 import aiohttp
-import psutil
 import pytest
 
-from controller.api.context import CONTEXT
 from support.leading.served_api import ServedApi
 from support.processes.cluster import Cluster
 
@@ -51,7 +49,7 @@ async def test_a_key_and_all_keys_hold_bounded_bytes_of_bodies(api: ServedApi, a
         asyncio.create_task(upload(api.url, api.keys[role], 60 * MIB, go, announced=announced))
         for role in ("inference", "admin") * 4
     ]
-    bodies = api.app[CONTEXT].bodies
+    bodies = api.gateway.bodies
     async with asyncio.timeout(60):
         while bodies.held < 8 * 60 * MIB - 16:  # noqa: ASYNC110 - counts set no event
             await asyncio.sleep(0.05)
@@ -70,7 +68,7 @@ async def test_many_large_uploads_at_once_take_bounded_memory(cluster: Cluster) 
     """24 uploads of 64 MiB: two keys' bound is that of all."""
     await cluster.start_controller()
     keys = [(await cluster.post("/keys", {"role": "inference"}))["key"] for _ in range(3)]
-    process = psutil.Process(cluster.processes["controller"].pid)
+    process = cluster.gateway()
     before, most, go = process.memory_info().rss, 0, asyncio.Event()
     sent = asyncio.gather(*(upload(cluster.url, keys[n % 3], 64 * MIB, go) for n in range(24)))
     for _ in range(80):

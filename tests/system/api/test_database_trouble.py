@@ -11,10 +11,9 @@ import pytest
 from aiohttp import web
 from structlog.testing import capture_logs
 
-from controller.api.gateway import live_routes
-from controller.api.gateway.live_routes import LIVE_ROUTES
 from controller.store.core import database as database_module
 from controller.store.core.database import POOL_SIZE, Database
+from gateway import live_routes
 from support.database.gate import DatabaseGate, gate_to
 from support.database.ledger import add_deployment, add_host, add_instance, claim, report
 from support.leading.served_api import ServedApi, proxy, served
@@ -74,8 +73,12 @@ async def _no_such_name(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def _no_files(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def create_connection(*_: Any, **__: Any) -> Any:
-        raise OSError(24, "Too many open files")
+    real = asyncio.get_running_loop().create_connection
+
+    async def create_connection(factory: Any, host: Any = None, *args: Any, **options: Any) -> Any:
+        if host == "localhost":
+            raise OSError(24, "Too many open files")
+        return await real(factory, host, *args, **options)
 
     await site.lose(lambda: monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", create_connection))
 
@@ -165,7 +168,7 @@ async def model(site: Site) -> AsyncIterator[str]:
         await report(site.db, "m-1", "running")
         site.api.changes.publish("status", None)
         began = time.monotonic()
-        while not site.api.app[LIVE_ROUTES].table.running_models():
+        while not site.api.gateway.routes.table.running_models():
             assert time.monotonic() - began < LIMIT_S
             await asyncio.sleep(0.02)
         yield "m"
@@ -181,7 +184,7 @@ async def test_running_models_are_served_without_the_database(
         await site.gate.close()
     else:
         site.gate.freeze()
-    routes, began, noticed = site.api.app[LIVE_ROUTES], time.monotonic(), 0
+    routes, began, noticed = site.api.gateway.routes, time.monotonic(), 0
     while noticed < 3:
         for name, expected, limit_s in ((model, 200, SLACK_S), ("other", 404, 1.0 + SLACK_S)):
             asked = time.monotonic()
@@ -198,7 +201,7 @@ async def test_before_the_first_read_no_model_is_said_to_be_missing(db: Database
     async with gate_to(db.dsn) as gate:
         database = await Database.open(gate.dsn)
         async with served(database) as api:
-            routes = api.app[LIVE_ROUTES]
+            routes = api.gateway.routes
             await gate.close()
             routes._known = False  # as where the database went away at once
             status, body = await api.call("POST", CHAT, role="inference", json={"model": "m", "messages": []})

@@ -8,7 +8,6 @@ import pytest
 from aiohttp import web
 from yarl import URL
 
-from controller.api.gateway.live_routes import LIVE_ROUTES
 from controller.store.core.database import Database
 from schemas.wire import PROXY_REFUSAL_HEADER
 from support.database.ledger import add_deployment
@@ -257,7 +256,7 @@ async def test_a_client_that_leaves_before_the_answer_ends_its_request_and_its_c
         await begun.wait()
         asking.cancel()
         await ended.wait()
-        while floor.api.app[LIVE_ROUTES].current().in_flight("m-1"):  # noqa: ASYNC110 - no event
+        while floor.api.gateway.routes.current().in_flight("m-1"):  # noqa: ASYNC110 - no event
             await asyncio.sleep(0.01)
 
 
@@ -286,5 +285,5 @@ async def test_many_streams_closed_at_once_leave_no_request_behind(floor: Floor)
         assert open_now == 80
         for one in got:
             one.close()
-        while open_now or floor.api.app[LIVE_ROUTES].current().in_flight("m-1"):  # noqa: ASYNC110 - no event
+        while open_now or floor.api.gateway.routes.current().in_flight("m-1"):  # noqa: ASYNC110 - no event
             await asyncio.sleep(0.01)

@@ -12,12 +12,12 @@ import pytest
 from aiohttp import web
 
 from controller.api import app as app_module
-from controller.api import key_ring
 from controller.api.app import all_routes
-from controller.api.change_fanout import ChangeFanout
 from controller.api.context import KEYS
-from controller.api.errors import ApiError
-from controller.api.key_ring import KeyRing
+from controller.live import key_ring
+from controller.live.change_fanout import ChangeFanout
+from controller.live.errors import UnknownWhileAwayError
+from controller.live.key_ring import KeyRing
 from controller.store.access.keys import Principal, create_key, hash_secret, revoke_key
 from controller.store.core.database import Database
 from support.database.gate import DatabaseGate, gate_to
@@ -28,7 +28,6 @@ LIMIT_S = 20.0
 SLACK_S = 2.0  # for a busy machine, in place of bounds of a second
 ENDS_S = 5.0
 CHAT = "/v1/chat/completions"
-GO_ON = {route.path for route in all_routes("x") if route.method == "POST" and route.path.startswith("/v1/")}
 
 
 @pytest.fixture
@@ -68,14 +67,14 @@ async def holds(api: ServedApi, key: str) -> None:
     """Waits until it is in memory."""
 
     async def held() -> bool:
-        return hash_secret(key) in api.app[KEYS]._known
+        return all(hash_secret(key) in ring._known for ring in (api.app[KEYS], api.gateway.keys))
 
     await until(held)
 
 
 async def is_away(api: ServedApi) -> None:
     async def away() -> bool:
-        return api.app[KEYS]._away
+        return api.app[KEYS]._away and api.gateway.keys._away
 
     await until(away)
 
@@ -167,7 +166,7 @@ async def test_a_flood_of_wrong_keys_costs_few_queries_and_no_memory(db: Databas
                 guesses = (ring.authenticate(f"gpw_wrong-{number}") for number in range(start, start + 2_000))
                 answers = await asyncio.gather(*guesses, return_exceptions=True)
                 refused += answers.count(None)
-                assert all(answer is None or isinstance(answer, ApiError) for answer in answers)
+                assert all(answer is None or isinstance(answer, UnknownWhileAwayError) for answer in answers)
                 assert await ring.authenticate(made.key) is not None
         took_s = time.monotonic() - began
         assert connection.queries <= 100 * max(took_s, 1.0)
@@ -188,9 +187,9 @@ async def test_more_unknown_keys_than_the_bound_are_turned_away_at_once() -> Non
         done, _ = await asyncio.wait(waiting, timeout=0.5 + SLACK_S)
         assert len(ring._unknown) <= key_ring.MAX_UNKNOWN
         assert sum(task.done() for task in waiting) >= 100
-        assert all(isinstance(task.exception(), ApiError) for task in done)
+        assert all(isinstance(task.exception(), UnknownWhileAwayError) for task in done)
         await asyncio.wait(waiting)
-        assert all(isinstance(task.exception(), ApiError) for task in waiting)
+        assert all(isinstance(task.exception(), UnknownWhileAwayError) for task in waiting)
     finally:
         await ring.stop()
 
@@ -216,12 +215,9 @@ async def is_cut(stream: aiohttp.ClientResponse) -> None:
             await stream.content.read()
 
 
-async def test_every_stream_but_a_models_answer_ends_with_its_key(
-    db: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_every_stream_of_the_api_ends_with_its_key(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     """For each route of the table, so also for those to come: all their handlers stream for ever here."""
     streams = {route.path: replace(route, handler=_hang) for route in all_routes("x") if route.stream}
-    assert {path for path, route in streams.items() if route.outlives_key} == GO_ON
     monkeypatch.setattr(app_module, "all_routes", lambda _version: list(streams.values()))
     async with served(db, shutdown_s=0.1) as api, AsyncExitStack() as stack:
         made, other = await create_key(db, "admin"), await create_key(db, "admin")
@@ -234,9 +230,9 @@ async def test_every_stream_but_a_models_answer_ends_with_its_key(
                 answer = opened[path, key.id] = await stack.enter_async_context(call)
                 assert await answer.content.readline() == b"one\n"
         await revoke_key(db, made.id)
-        await asyncio.gather(*(is_cut(opened[path, made.id]) for path in streams.keys() - GO_ON))
+        await asyncio.gather(*(is_cut(opened[path, made.id]) for path in streams))
         for (path, key_id), answer in opened.items():
-            if key_id == other.id or path in GO_ON:
+            if key_id == other.id:
                 assert answer.content.exception() is None, path
                 assert not answer.content.at_eof(), path
 

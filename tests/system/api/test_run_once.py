@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from multidict import CIMultiDict
 
 from schemas.wire import PROXY_OUTCOME_HEADER, PROXY_REFUSAL_HEADER
 from support.leading.models_floor import CHAT, Agent, Floor
@@ -39,11 +40,11 @@ async def headers_then_drop(request: web.Request) -> web.StreamResponse:
     return await drop(request)
 
 
-async def post(floor: Floor, **options: Any) -> tuple[int, dict[str, str], Any]:
+async def post(floor: Floor, **options: Any) -> tuple[int, CIMultiDict[str], Any]:
     body = options.pop("json", {"model": "m", "messages": []})
     headers = floor.api.header("inference")
     async with floor.api.session.post(floor.api.url + CHAT, json=body, headers=headers, **options) as got:
-        return got.status, dict(got.headers), await got.json()
+        return got.status, CIMultiDict(got.headers), await got.json()
 
 
 @pytest.mark.parametrize(

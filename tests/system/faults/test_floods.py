@@ -67,10 +67,12 @@ async def agent_sees(cluster: Cluster, deployment: str) -> None:
 
 
 def open_files(cluster: Cluster, process: str) -> int:
-    return psutil.Process(cluster.processes[process].pid).num_fds()
+    of = cluster.gateway() if process == "gateway" else psutil.Process(cluster.processes[process].pid)
+    return of.num_fds()
 
 
-async def test_the_controller(cluster: Cluster) -> None:
+@pytest.mark.timeout(300)
+async def test_the_gateway_and_its_controller(cluster: Cluster) -> None:
     cluster.prefix = FEW_FILES
     await cluster.start_controller()
     cluster.prefix = ()
@@ -92,9 +94,10 @@ async def test_the_controller(cluster: Cluster) -> None:
         async with flood.held():
             if name == "bodies-with-a-key":
                 await asyncio.sleep(10)  # a younger body gives way to nothing
-            print(name, await served(cluster), open_files(cluster, "controller"))  # noqa: T201
+            print(name, await served(cluster), open_files(cluster, "gateway"), open_files(cluster, "controller"))  # noqa: T201
             await agent_sees(cluster, name)
             await chat(cluster, "model")
+            assert open_files(cluster, "gateway") < 900
             assert open_files(cluster, "controller") < 900
     log = (cluster.folder / "controller.log").read_text()
     assert "limit of open files is low" in log
@@ -104,7 +107,7 @@ async def test_the_controller(cluster: Cluster) -> None:
     async with cluster.session.get("/metrics") as response:
         text = await response.text()
     closed = next(
-        line for line in text.splitlines() if line.startswith('gpuward_connections_closed_total{reason="bound"')
+        line for line in text.splitlines() if line.startswith('gpuward_gateway_connections_closed_total{reason="bound"')
     )
     assert float(closed.split()[-1]) > COUNT
 

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from controller.api import change_fanout as module
-from controller.api.change_fanout import ChangeFanout, TooManyOfKeyError, TooManySubscribersError
+from controller.live import change_fanout as module
+from controller.live.change_fanout import ChangeFanout, TooManyOfKeyError, TooManySubscribersError
 
 
 async def test_repeated_changes_count_once() -> None:

@@ -3,42 +3,42 @@
 from collections.abc import Sequence
 from typing import Any, Final
 
-from controller.api.errors import ApiError
-from controller.api.gateway.endpoints import Endpoint
-from controller.api.gateway.outcomes import OVERLOADED, TIMED_OUT, Settled
-from controller.api.gateway.pick_instance import RoutingTable
+from controller.live.endpoints import Endpoint
+from gateway.errors import NO_RETRY, GatewayError
+from gateway.outcomes import OVERLOADED, TIMED_OUT, Settled
+from gateway.pick_instance import RoutingTable
 
 _RETRY_AFTER_S: Final = "2"
-_NO_RETRY: Final = {"x-should-retry": "false"}  # heeded by OpenAI's and Anthropic's clients, which repeat 5xx
 
 
-def settled_error(settled: Settled, endpoint: Endpoint, detail: str) -> ApiError:
+def settled_error(settled: Settled, endpoint: Endpoint, detail: str) -> GatewayError:
     """The error for a request that an engine may have seen, or that this process cannot send."""
     if settled.code == OVERLOADED:
-        return ApiError(503, OVERLOADED, "the gateway can open no more connections", headers={"Retry-After": "1"})
+        return GatewayError(503, OVERLOADED, "the gateway can open no more connections", headers={"Retry-After": "1"})
     what = "gave no answer in time" if settled.code == TIMED_OUT else "ended before it answered"
-    return ApiError(
+    return GatewayError(
         settled.status or 502,
         settled.code,
         f"model: instance {endpoint.instance} of {endpoint.model!r} {what}; the request may have run, so it was not "
         "sent to another one",
         details={"instance": endpoint.instance, "cause": detail},
-        headers=_NO_RETRY,
+        headers=NO_RETRY,
     )
 
 
-def unserved(model: str, table: RoutingTable, tried: Sequence[str]) -> ApiError:
+def model_not_found(model: str) -> GatewayError:
+    """404: no deployment has this name, or the key may not ask for it."""
+    message = f"model: no deployment is named {model!r}; GET /v1/models lists the running ones"
+    return GatewayError(404, "model_not_found", message, param="model")
+
+
+def unserved(model: str, table: RoutingTable, tried: Sequence[str]) -> GatewayError:
     """The error for a request that no replica took."""
     if not table.knows(model):
-        return ApiError(
-            404,
-            "model_not_found",
-            f"model: no deployment is named {model!r}; GET /v1/models lists the running ones",
-            param="model",
-        )
+        return model_not_found(model)
     stopped = table.stopped(model)
     if stopped is None:
-        return ApiError(
+        return GatewayError(
             503,
             "model_not_running",
             f"model: no instance of {model!r} is reachable; see: gpuward describe deployment {model}",
@@ -49,12 +49,12 @@ def unserved(model: str, table: RoutingTable, tried: Sequence[str]) -> ApiError:
     if stopped.source != "policy":
         why = "by its user" if stopped.source == "user" else "since it asks for no replicas"
         message = f"model: {model!r} is stopped {why}; to start it: {details['start']}"
-        return ApiError(503, "stopped", message, details=details, headers=_NO_RETRY)
+        return GatewayError(503, "stopped", message, details=details, headers=NO_RETRY)
     who = f"policy {stopped.policy}" if stopped.policy else "its inline policy"
-    return ApiError(
+    return GatewayError(
         503,
         "stopped_by_policy",
         f"model: {model!r} was stopped by {who}, and waiting does not start it; to start it: {details['start']}",
         details=details | {"policy": stopped.policy},
-        headers=_NO_RETRY,
+        headers=NO_RETRY,
     )

@@ -1,7 +1,8 @@
 """What the gateway reads of a request: the encoding, and the top-level `model`. All other bytes pass unseen."""
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import orjson
@@ -14,6 +15,7 @@ _KEY: Final = re.compile(
     rb'"(?:m|\\u006[dD])(?:o|\\u006[fF])(?:d|\\u0064)(?:e|\\u0065)(?:l|\\u006[cC])"(?=[ \t\r\n]*:)'
 )
 _VALUE: Final = re.compile(rb'[ \t\r\n]*:[ \t\r\n]*("[^"\\]*(?:\\.[^"\\]*)*")', re.DOTALL)
+_STREAMING: Final = ("stream", "stream_options")
 _MOST_KEYS: Final = 10_000  # named `model` at any depth
 
 
@@ -33,11 +35,13 @@ class Asked:
         model: the value of the top-level `model`.
         body: as it came.
         span: where that value stands in the body, its quotes included.
+        options: of streaming.
     """
 
     model: str
     body: bytes
     span: tuple[int, int]
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     def with_model(self, model: str | None) -> bytes:
         """The body with another model, and no other byte changed; None: as it came."""
@@ -75,7 +79,7 @@ def read_asked(body: bytes) -> Asked:
     spans = _model_spans(body)
     if len(spans) != 1:
         raise BadRequestError(f"model: must be given once, got it {len(spans)} times", "model")
-    return Asked(model, body, spans[0])
+    return Asked(model, body, spans[0], {name: content[name] for name in _STREAMING if name in content})
 
 
 def _parsed(body: bytes) -> Any:

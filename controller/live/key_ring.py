@@ -11,10 +11,12 @@ from typing import Any, Final
 
 import structlog
 
-from controller.api.change_fanout import ChangeFanout
-from controller.api.errors import unavailable
+from controller.live.change_fanout import ChangeFanout
+from controller.live.errors import UnknownWhileAwayError
 from controller.runtime.database import DATABASE_ERRORS, Connect
 from controller.store.access.keys import KEY_PREFIX, Principal, count_keys, find_keys, hash_secret, read_keys
+
+__all__ = ["KeyRing", "Principal"]
 
 log = structlog.get_logger(__name__)
 
@@ -56,7 +58,8 @@ class KeyRing:
         self._on_away = away
         self._local = dict(local or {})
         self._known: dict[bytes, Principal] = {}
-        self._counted: tuple[int, int] | None = None  # keys and revoked ones at the last full read
+        self._ends_at: dict[bytes, float] = {}  # of keys that expire, by the loop's clock
+        self._counted: tuple[int, int] | None = None  # valid keys and changes at the last full read
         self._unknown: dict[bytes, asyncio.Future[bool]] = {}  # to whether the look-up succeeded
         self._away = False
         self._changed = False
@@ -77,19 +80,38 @@ class KeyRing:
         """The owner of the key; None if it is unknown or revoked. Waits at most `ANSWER_S`.
 
         Raises:
-            ApiError: 503 `unavailable`: the key is not known here, and the database is away.
+            UnknownWhileAwayError: the key is not known here, and the database is away.
         """
+        known = self.known(key)
+        if known is not None or not _may_be_one(key):
+            return known
+        digest = hash_secret(key)
+        if not self._has_expired(digest):
+            await self._look_up(digest)
+        return None if self._has_expired(digest) else self._known.get(digest)
+
+    def known(self, key: str) -> Principal | None:
+        """The owner of a key that is in memory; None for any other."""
         if self._task is not None and self._task.done():
             self._task.result()  # stale keys must not be accepted
-        if not key.startswith(KEY_PREFIX) or len(key) > _MAX_KEY_CHARS or not key.isascii():
+        if not _may_be_one(key):
             return None
         digest = hash_secret(key)
-        known = self._local.get(digest) or self._known.get(digest)
-        if known is None and await self._look_up(digest):
-            known = self._known.get(digest)
-        return known
+        return self._local.get(digest) or (None if self._has_expired(digest) else self._known.get(digest))
 
-    async def _look_up(self, digest: bytes) -> bool:
+    def _has_expired(self, digest: bytes) -> bool:
+        ends_at = self._ends_at.get(digest)
+        return ends_at is not None and asyncio.get_running_loop().time() >= ends_at
+
+    def _note_ends(self, keys: Mapping[bytes, Principal]) -> None:
+        now = asyncio.get_running_loop().time()
+        for digest, principal in keys.items():
+            if principal.expires_in_s is not None:
+                self._ends_at[digest] = now + principal.expires_in_s
+            else:
+                self._ends_at.pop(digest, None)
+
+    async def _look_up(self, digest: bytes) -> None:
         """Returns once a read that began after the call has put the key among the known ones, if it exists."""
         asked = self._unknown.get(digest)
         if asked is None and not self._away and len(self._unknown) < MAX_UNKNOWN:
@@ -98,10 +120,9 @@ class KeyRing:
         if asked is not None:
             await asyncio.wait({asked}, timeout=ANSWER_S)
         if asked is None or not asked.done() or not asked.result():
-            raise unavailable(
-                "unavailable", "the database is away, and this key is not among those in memory; try again in a moment"
+            raise UnknownWhileAwayError(
+                "the database is away, and this key is not among those in memory; try again in a moment"
             )
-        return True
 
     async def _run(self) -> None:
         with self._changes.woken_by("key", self._note_change):
@@ -146,6 +167,8 @@ class KeyRing:
             self._changed = False
             before = {principal.key_id for principal in self._known.values()}
             self._known = await _read(read_keys(connection))
+            self._ends_at = {digest: at for digest, at in self._ends_at.items() if digest in self._known}
+            self._note_ends(self._known)
             self._counted = counted
             gone = before - {principal.key_id for principal in self._known.values()}
             if gone:
@@ -157,7 +180,9 @@ class KeyRing:
 
     async def _read_unknown(self, connection: Any) -> None:
         batch = tuple(islice(self._unknown, BATCH))
-        self._known.update(await _read(find_keys(connection, batch)))
+        found = await _read(find_keys(connection, batch))
+        self._known.update(found)
+        self._note_ends(found)
         self._answer(batch, succeeded=True)
 
     def _answer(self, digests: tuple[bytes, ...], *, succeeded: bool) -> None:
@@ -172,6 +197,10 @@ class KeyRing:
             except TimeoutError:
                 return
         self._wake.clear()
+
+
+def _may_be_one(key: str) -> bool:
+    return key.startswith(KEY_PREFIX) and len(key) <= _MAX_KEY_CHARS and key.isascii()
 
 
 async def _read(reading: Awaitable[Any]) -> Any:

@@ -1,16 +1,15 @@
 """Picks the instance for a request, from a table in memory: fewest requests in flight first. No I/O."""
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
-from controller.api.gateway.endpoints import Endpoint
-from controller.api.gateway.replica_backoff import ReplicaBackoff
-from controller.store.deployments.serving import Stopped
+from controller.live.endpoints import Endpoint, Stopped
+from gateway.replica_backoff import ReplicaBackoff
 
 Names = frozenset[str]
 _NEVER: Final = 0
+_TOLD_S: Final = 2.0  # for which a count of other gateways' requests is believed
 
 
 class RoutingTable:
@@ -27,6 +26,7 @@ class RoutingTable:
         self._by_model: dict[str, list[Endpoint]] = {}
         self._in_flight: dict[str, int] = {}
         self._last_picked: dict[str, int] = {}
+        self._others: dict[str, tuple[int, float]] = {}  # requests of other gateways, and when they were told
         self._picks = _NEVER
         self._backoff = ReplicaBackoff()
 
@@ -45,6 +45,7 @@ class RoutingTable:
             present.add(endpoint.instance)
         self._names, self._by_model, self._stopped = names, by_model, stopped or {}
         self._last_picked = {i: pick for i, pick in self._last_picked.items() if i in present}
+        self._others = {instance: told for instance, told in self._others.items() if instance in present}
         self._backoff.keep(present)
 
     def knows(self, model: str) -> bool:
@@ -75,9 +76,7 @@ class RoutingTable:
             candidates = [min(known, key=lambda e: self._backoff.waits_until(e.instance))]
         if not candidates:
             return None
-        chosen = min(
-            candidates, key=lambda e: (self._in_flight.get(e.instance, 0), self._last_picked.get(e.instance, _NEVER))
-        )
+        chosen = min(candidates, key=lambda e: (self._load(e.instance, now), self._last_picked.get(e.instance, _NEVER)))
         self._picks += 1
         self._last_picked[chosen.instance] = self._picks
         self._backoff.picked(chosen.instance, now)
@@ -91,20 +90,30 @@ class RoutingTable:
         """The endpoint's engine began an answer."""
         self._backoff.answered(endpoint.instance)
 
+    def told(self, endpoint: Endpoint, in_flight: int) -> None:
+        """The endpoint's agent told how many requests the instance has, those of other gateways included."""
+        others = in_flight - self._in_flight.get(endpoint.instance, 0)
+        if others > 0:
+            self._others[endpoint.instance] = (others, self._clock())
+        else:
+            self._others.pop(endpoint.instance, None)
+
+    def _load(self, instance: str, now: float) -> int:
+        others, told = self._others.get(instance, (0, now))
+        return self._in_flight.get(instance, 0) + (others if now - told < _TOLD_S else 0)
+
     def in_flight(self, instance: str) -> int:
         """Requests in flight to an instance, from this gateway."""
         return self._in_flight.get(instance, 0)
 
-    @contextmanager
-    def counted(self, endpoint: Endpoint) -> Iterator[None]:
-        """Counts a request in flight for as long as the context lasts."""
-        instance = endpoint.instance
-        self._in_flight[instance] = self._in_flight.get(instance, 0) + 1
-        try:
-            yield
-        finally:
-            left = self._in_flight[instance] - 1
-            if left:
-                self._in_flight[instance] = left
-            else:
-                del self._in_flight[instance]
+    def enter(self, endpoint: Endpoint) -> None:
+        """Counts a request in flight; `leave` must follow."""
+        self._in_flight[endpoint.instance] = self._in_flight.get(endpoint.instance, 0) + 1
+
+    def leave(self, endpoint: Endpoint) -> None:
+        """A request is no longer in flight."""
+        left = self._in_flight[endpoint.instance] - 1
+        if left:
+            self._in_flight[endpoint.instance] = left
+        else:
+            del self._in_flight[endpoint.instance]

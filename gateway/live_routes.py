@@ -1,20 +1,15 @@
 """Keeps the routing table fresh: reads it on change notifications, every `REFRESH_S`, and before a refusal."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Final
 
 import structlog
-from aiohttp import web
 
-from controller.api.change_fanout import ChangeFanout
-from controller.api.context import CONTEXT
-from controller.api.errors import unavailable
-from controller.api.gateway.endpoints import read_endpoints
-from controller.api.gateway.pick_instance import RoutingTable
-from controller.runtime.database import DATABASE_ERRORS
-from controller.store.core.database import Database
+from controller.live.change_fanout import ChangeFanout
+from controller.live.endpoints import DATABASE_ERRORS, Database, read_endpoints
+from gateway.errors import unavailable
+from gateway.pick_instance import RoutingTable
 
 log = structlog.get_logger(__name__)
 
@@ -57,7 +52,7 @@ class LiveRoutes:
         database the table stays as it is; a caller waits for it at most a second.
 
         Raises:
-            ApiError: 503 `unavailable`: the table was never read.
+            GatewayError: 503 `unavailable`: the table was never read.
         """
         asked = self._reads
         if not self._stale:
@@ -67,7 +62,12 @@ class LiveRoutes:
                         await asyncio.sleep(self._last_read + _RECHECK_PAUSE_S - asyncio.get_running_loop().time())
                         await self._read()
         if not self._known:
-            raise unavailable("unavailable", "the database is away, and no model is known yet; try again in a moment")
+            raise unavailable("the database is away, and no model is known yet; try again in a moment")
+
+    @property
+    def known(self) -> bool:
+        """Whether the table was ever read."""
+        return self._known
 
     async def _read(self) -> None:
         self._reads += 1
@@ -99,16 +99,7 @@ class LiveRoutes:
                     continue
                 await asyncio.sleep(DEBOUNCE_S)
 
-
-LIVE_ROUTES: Final = web.AppKey("LIVE_ROUTES", LiveRoutes)
-
-
-async def live_routes_context(app: web.Application) -> AsyncIterator[None]:
-    """Starts the task with the app and stops it with the app."""
-    context = app[CONTEXT]
-    routes = app[LIVE_ROUTES] = LiveRoutes(context.database.share(1), context.changes)
-    try:
-        yield
-    finally:
-        routes.refreshing.cancel()
-        await asyncio.wait([routes.refreshing], timeout=_STOP_LIMIT_S)
+    async def stop(self) -> None:
+        """Ends the task."""
+        self.refreshing.cancel()
+        await asyncio.wait([self.refreshing], timeout=_STOP_LIMIT_S)

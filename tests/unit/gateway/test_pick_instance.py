@@ -1,9 +1,7 @@
 """The instance for a request: fewest in flight first, in turn among equals, each once."""
 
-from contextlib import ExitStack
-
-from controller.api.gateway.endpoints import Endpoint
-from controller.api.gateway.pick_instance import RoutingTable
+from controller.live.endpoints import Endpoint
+from gateway.pick_instance import RoutingTable
 
 
 def endpoints(model: str, *instances: str) -> list[Endpoint]:
@@ -28,11 +26,28 @@ def test_equally_busy_instances_take_turns() -> None:
 
 def test_the_least_busy_instance_is_picked() -> None:
     made = table("a", "b")
-    with ExitStack() as busy:
-        for _ in range(3):
-            busy.enter_context(made.counted(endpoints("m", "a")[0]))
-        assert [chosen(made) for _ in range(3)] == ["b", "b", "b"]
+    (busy,) = endpoints("m", "a")
+    for _ in range(3):
+        made.enter(busy)
+    assert [chosen(made) for _ in range(3)] == ["b", "b", "b"]
+    for _ in range(3):
+        made.leave(busy)
     assert {chosen(made), chosen(made)} == {"a", "b"}, "ended requests no longer count"
+
+
+def test_requests_of_other_gateways_count_for_a_while() -> None:
+    now = [10.0]
+    made = RoutingTable(lambda: now[0])
+    made.update(frozenset({"m"}), endpoints("m", "a", "b"))
+    (busy,) = endpoints("m", "a")
+    made.enter(busy)
+    made.told(busy, 3)
+    made.leave(busy)
+    assert [chosen(made) for _ in range(3)] == ["b", "b", "b"], "two of them are others'"
+    now[0] += 2.0
+    assert {chosen(made), chosen(made)} == {"a", "b"}, "an old count says nothing"
+    made.told(busy, 0)
+    assert {chosen(made), chosen(made)} == {"a", "b"}
 
 
 def test_each_instance_is_tried_once() -> None:
@@ -51,11 +66,13 @@ def test_a_known_model_may_have_no_instance() -> None:
 
 def test_an_update_keeps_requests_in_flight() -> None:
     made = table("a", "b")
-    with made.counted(endpoints("m", "a")[0]):
-        made.update(frozenset({"m"}), endpoints("m", "a", "b"))
-        assert [chosen(made), chosen(made)] == ["b", "b"]
-        made.update(frozenset({"m"}), endpoints("m", "b"))
-        assert chosen(made) == "b"
+    (busy,) = endpoints("m", "a")
+    made.enter(busy)
+    made.update(frozenset({"m"}), endpoints("m", "a", "b"))
+    assert [chosen(made), chosen(made)] == ["b", "b"]
+    made.update(frozenset({"m"}), endpoints("m", "b"))
+    assert chosen(made) == "b"
+    made.leave(busy)
     made.update(frozenset({"m"}), endpoints("m", "a", "b"))
     assert chosen(made) == "a"
 

@@ -4,9 +4,12 @@ from dataclasses import dataclass, field
 
 from controller.engines.base import EngineProcess, Launch
 from controller.engines.registry import engine_for
-from controller.store.core.database import Reader
-from controller.store.deployments.serving import RevisionKey, Serving, read_serving
+from controller.runtime.database import DATABASE_ERRORS
+from controller.store.core.database import Database, Reader
+from controller.store.deployments.serving import RevisionKey, Serving, Stopped, read_serving
 from schemas.manifest.serving import ServingLimits
+
+__all__ = ["DATABASE_ERRORS", "Database", "Endpoint", "Stopped", "read_endpoints"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from controller.api.gateway.event_stream import MAX_HELD_BYTES, WholeEvents, is_event_stream
+from gateway.event_stream import MAX_HELD_BYTES, WholeEvents, is_event_stream
 
 STREAM = b"data: one\n\n: ping\r\n\r\nevent: x\ndata: two\n\ndata: three\r\rdata: [DONE]\n\n"
 
@@ -20,7 +20,7 @@ def test_all_bytes_pass_in_order(size: int) -> None:
 @pytest.mark.parametrize("end", range(len(STREAM)))
 def test_an_error_event_never_joins_a_begun_one(end: int) -> None:
     events = WholeEvents()
-    passed = events.pass_on(STREAM[:end]) + events.error("/v1/chat/completions", "engine_died", "it died")
+    passed = events.pass_on(STREAM[:end]) + events.error(b"/v1/chat/completions", "engine_died", "it died")
     whole, _, last = passed.rstrip(b"\n").rpartition(b"data: {")
     assert json.loads(b"{" + last)["error"]["code"] == "engine_died"
     assert STREAM.startswith(whole)
@@ -37,11 +37,13 @@ def test_an_event_beyond_the_bound_passes_in_pieces() -> None:
     sizes = [len(events.pass_on(piece)) for _ in range(8)]
     assert sum(sizes) > 0, "it is not held for ever"
     assert all(sum(sizes[:one]) + MAX_HELD_BYTES >= len(piece) * one for one, _ in pairwise(range(9)))
-    assert events.error("/v1/chat/completions", "engine_died", "").startswith(b"\n\ndata: {"), "it ends the piece first"
+    assert events.error(b"/v1/chat/completions", "engine_died", "").startswith(b"\n\ndata: {"), (
+        "it ends the piece first"
+    )
 
 
 def test_messages_have_an_error_event_of_their_own_form() -> None:
-    name, data = WholeEvents().error("/v1/messages", "engine_died", "it died").strip().split(b"\n")
+    name, data = WholeEvents().error(b"/v1/messages", "engine_died", "it died").strip().split(b"\n")
     assert name == b"event: error"
     body = json.loads(data.removeprefix(b"data: "))
     assert (body["type"], body["error"]["type"], body["error"]["message"]) == ("error", "api_error", "it died")
@@ -58,4 +60,4 @@ def test_messages_have_an_error_event_of_their_own_form() -> None:
     ],
 )
 def test_which_answers_are_events(content_type: str, encoding: str, found: bool) -> None:
-    assert is_event_stream(content_type, encoding) is found
+    assert is_event_stream(content_type.encode(), encoding.encode()) is found

@@ -4,8 +4,9 @@ from typing import Any, Final
 
 import orjson
 
+from gateway.errors import MESSAGES_PATH
+
 MAX_HELD_BYTES: Final = 256 * 2**10
-MESSAGES_PATH: Final = "/v1/messages"
 _BLANK_LINES: Final = (b"\n\n", b"\n\r\n", b"\r\r")
 
 
@@ -35,12 +36,12 @@ class WholeEvents:
         rest, self._held = self._held, b""
         return rest
 
-    def error(self, path: str, code: str, message: str) -> bytes:
+    def error(self, path: bytes, code: str, message: str) -> bytes:
         """The error event. It ends a stream that broke off; the event that was held back is dropped."""
         return (b"" if self._between else b"\n\n") + error_event(path, code, message)
 
 
-def error_event(path: str, code: str, message: str) -> bytes:
+def error_event(path: bytes, code: str, message: str) -> bytes:
     """The event by which this API's clients see an error in a stream that has begun."""
     if path.startswith(MESSAGES_PATH):
         body = {"type": "error", "error": {"type": "api_error", "message": message, "code": code}}
@@ -49,7 +50,7 @@ def error_event(path: str, code: str, message: str) -> bytes:
     return b"data: " + orjson.dumps({"error": error}) + b"\n\n"
 
 
-def is_event_stream(content_type: str, content_encoding: str) -> bool:
+def is_event_stream(content_type: bytes, content_encoding: bytes) -> bool:
     """Whether events can be read in an answer with these headers: an encoded one is not looked into."""
-    plain = content_encoding.strip().lower() in ("", "identity")
-    return plain and content_type.partition(";")[0].strip().lower() == "text/event-stream"
+    plain = content_encoding.lower() in (b"", b"identity")
+    return plain and content_type.partition(b";")[0].strip().lower() == b"text/event-stream"

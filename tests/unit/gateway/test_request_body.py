@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from controller.api.gateway.request_body import BadRequestError, check_charset, read_asked
+from gateway.request_body import BadRequestError, check_charset, read_asked
 
 DEEP = '"messages": [{"model": "inner", "content": "say \\"model\\": \\"x\\""}], "tool": {"model": {"model": 1}}'
 

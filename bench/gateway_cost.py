@@ -1,0 +1,219 @@
+"""What the way to the models costs: CPU, delay and memory, beside nginx and a plain proxy in the same run.
+
+Gpuward's way is public port, gateway, agent's port, engine; nginx and the plain proxy (asyncio protocols and httptools)
+are one hop before the same engine. Only the hops' CPU counts, without what they use at rest. Rounds are interleaved;
+a ratio is the median of the rounds' ratios, since absolute figures drift. The bench exits with 1 if an aim is missed.
+Without nginx on the machine its ratios cannot be judged.
+
+    make bench-gateway      (or: PYTHONPATH=tests python bench/gateway_cost.py --rounds 3 --seconds 3 [--two-gateways])
+"""
+
+import argparse
+import asyncio
+import os
+import shlex
+import statistics
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from gateway_two import two_gateways
+from gateway_ways import Load, Processes, Way, engine_port, gpuward, nginx, reference
+from support.processes.cluster import Cluster
+
+REST_S = 3.0  # in which what the hops use at rest is measured
+CONNECTIONS = 64
+STREAMS, EVENTS_PER_S = 100, 50
+SLOW_STREAMS = 200
+PROMPT_BYTES = 400_000
+
+SMALL_RATIO, EVENT_RATIO, PROMPT_RATIO = 6.0, 2.5, 4.0
+DELAY_P99_S = 0.020
+STREAM_KIB = 16.0
+PROMPT_ADDED_S = 0.004
+
+
+def chat(said: str, **fields: Any) -> dict[str, Any]:
+    """A request."""
+    return {"model": "bench", "messages": [{"role": "user", "content": said}], **fields}
+
+
+@dataclass
+class Figures:
+    """One measure of each way, a value for each round."""
+
+    what: str
+    unit: str
+    values: dict[str, list[float]] = field(default_factory=dict)
+
+    def add(self, way: Way, value: float) -> None:
+        """A round's value."""
+        self.values.setdefault(way.name, []).append(value)
+
+    def median(self, way: str) -> float:
+        """The median of the rounds."""
+        return statistics.median(self.values[way])
+
+    def ratio(self, base: str) -> float | None:
+        """Gpuward's to another's; None without that."""
+        if base not in self.values:
+            return None
+        pairs = zip(self.values["gpuward"], self.values[base], strict=True)
+        return statistics.median(own / other for own, other in pairs)
+
+    def line(self) -> str:
+        """All medians and ratios."""
+        cells = [f"{name} {self.median(name):.1f}" for name in self.values]
+        ratios = [f"{ratio:.1f} x {name}" for name in self.values if name != "gpuward" and (ratio := self.ratio(name))]
+        return f"      {self.what} ({self.unit}): {', '.join(cells)}; {', '.join(ratios)}"
+
+
+class Bench:
+    """Measures all ways in turn."""
+
+    def __init__(self, ways: list[Way], load: Load, seconds: float) -> None:
+        self._ways = ways
+        self._load = load
+        self._seconds = seconds
+        self._rest: dict[str, float] = {}  # CPU seconds in a second
+        self.small = Figures("CPU per small request", "µs")
+        self.small_p50 = Figures("time of a small request, p50", "ms")
+        self.event = Figures("CPU per event", "µs")
+        self.delay = Figures("delay of an event, p50", "ms")
+        self.delay_p99 = Figures("delay of an event, p99", "ms")
+        self.prompt = Figures("CPU per 400 KB prompt", "µs")
+        self.prompt_p50 = Figures("time of a 400 KB prompt, p50", "ms")
+        self.lost = 0
+
+    async def rest(self) -> None:
+        """Measures what the hops use without load."""
+        before = {way.name: way.cpu_s() for way in self._ways if way.name != "engine"}
+        await asyncio.sleep(REST_S)
+        for way in self._ways:
+            if way.name in before:
+                self._rest[way.name] = (way.cpu_s() - before[way.name]) / REST_S
+
+    async def _cpu(self, way: Way, kind: str, count: int, body: dict[str, Any]) -> tuple[dict[str, Any], float]:
+        """The outcome and the CPU seconds that it took."""
+        began, before = time.monotonic(), way.cpu_s()
+        outcome = await self._load.send(way, kind, count, body, seconds=self._seconds)
+        rest = self._rest.get(way.name, 0.0) * (time.monotonic() - began)
+        return outcome, way.cpu_s() - before - rest
+
+    async def round(self) -> None:
+        """Each measure for each way."""
+        for way in self._ways:
+            outcome, cpu = await self._cpu(way, "requests", CONNECTIONS, chat("hello", max_tokens=1))
+            self.small_p50.add(way, outcome["p50_s"] * 1e3)
+            if way.name != "engine":
+                self.small.add(way, cpu / outcome["requests"] * 1e6)
+        tokens = int(self._seconds * EVENTS_PER_S)
+        said = f"[simulate tokens={tokens} token_seconds={1 / EVENTS_PER_S}]"
+        for way in self._ways:
+            outcome, cpu = await self._cpu(way, "streams", STREAMS, chat(said, stream=True))
+            self.delay.add(way, outcome["delay_p50_s"] * 1e3)
+            self.delay_p99.add(way, outcome["delay_p99_s"] * 1e3)
+            self.lost += STREAMS * tokens - outcome["events"]
+            if way.name != "engine":
+                self.event.add(way, cpu / outcome["events"] * 1e6)
+        prompt = chat("word " * (PROMPT_BYTES // 5), max_tokens=1)
+        for way in self._ways:
+            outcome, cpu = await self._cpu(way, "requests", 1, prompt)
+            self.prompt_p50.add(way, outcome["p50_s"] * 1e3)
+            if way.name != "engine":
+                self.prompt.add(way, cpu / outcome["requests"] * 1e6)
+
+    async def kib_per_stream(self, way: Way) -> float:
+        """What an open stream holds on this way; it is measured before anything else has grown the processes."""
+        await self._load.send(way, "requests", 8, chat("hello", max_tokens=1), seconds=0.5)
+        before = way.memory_bytes()
+        said = "[simulate tokens=1000 token_seconds=1]"
+        await self._load.send(way, "hold", SLOW_STREAMS, chat(said, stream=True))
+        await asyncio.sleep(2)
+        held = way.memory_bytes() - before
+        await self._load.send(way, "release", 0, {})
+        return held / SLOW_STREAMS / 1024
+
+
+class Verdict:
+    """Prints aims; records whether all are met."""
+
+    def __init__(self) -> None:
+        self.passed = True
+
+    def check(self, what: str, figure: float | None, limit: float, unit: str) -> None:
+        """One aim; without a figure it cannot be judged."""
+        if figure is None:
+            print(f"  ?   {what}: not measured, since nginx is not installed")
+            return
+        ok = figure <= limit
+        self.passed = self.passed and ok
+        print(f"{'pass' if ok else 'FAIL'}  {what}: {figure:.1f}{unit}, aim {limit:g}{unit}")
+
+
+def judge(bench: Bench, stream_kib: float, verdict: Verdict) -> None:
+    """Prints all figures and the aims."""
+    for figures in (
+        bench.small, bench.small_p50, bench.event, bench.delay, bench.delay_p99, bench.prompt, bench.prompt_p50,
+    ):  # fmt: skip
+        print(figures.line())
+    print(f"      events lost: {bench.lost}")
+    verdict.check("CPU per small request, both hops, to nginx", bench.small.ratio("nginx"), SMALL_RATIO, " x")
+    verdict.check("CPU per event, both hops, to nginx", bench.event.ratio("nginx"), EVENT_RATIO, " x")
+    verdict.check("p99 of the delay of an event", bench.delay_p99.median("gpuward"), DELAY_P99_S * 1e3, " ms")
+    verdict.check("events lost", bench.lost, 0, "")
+    verdict.check("memory of an open stream, both hops", stream_kib, STREAM_KIB, " KiB")
+    verdict.check("CPU per 400 KB prompt, both hops, to nginx", bench.prompt.ratio("nginx"), PROMPT_RATIO, " x")
+    if "nginx" in bench.prompt_p50.values:
+        added = bench.prompt_p50.median("gpuward") - bench.prompt_p50.median("nginx")
+        verdict.check("p50 that a 400 KB prompt takes longer than with nginx", added, PROMPT_ADDED_S * 1e3, " ms")
+
+
+async def run(options: argparse.Namespace, folder: Path) -> bool:
+    """Runs the bench; whether all aims are met."""
+    cluster, processes, verdict = Cluster(folder), Processes(), Verdict()
+    try:
+        await cluster.start_controller()
+        await cluster.start_agent("host", gpus=1)
+        await cluster.apply("bench", resources={"gpus": 0})
+        await cluster.running("bench")
+        load, own = await Load.start(processes), await gpuward(cluster, "host")
+        if options.two_gateways:
+            return await two_gateways(cluster, processes, own, options.seconds)
+        stream_kib = await Bench([own], load, options.seconds).kib_per_stream(own)
+        port = engine_port(cluster)
+        others = [await nginx(processes, port, folder), await reference(processes, port)]
+        direct = Way("engine", port, list)
+        bench = Bench([direct, *(way for way in others if way is not None), own], load, options.seconds)
+        await bench.rest()
+        for number in range(options.rounds):
+            await bench.round()
+            print(f"      round {number + 1} of {options.rounds}", flush=True)
+        judge(bench, stream_kib, verdict)
+    finally:
+        await processes.aclose()
+        await cluster.aclose()
+    return verdict.passed
+
+
+def main() -> None:
+    """Parses the options and runs."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3, help="rounds over all ways")
+    parser.add_argument("--seconds", type=float, default=3.0, help="duration of each measure")
+    parser.add_argument("--two-gateways", action="store_true", help="watch the controller under two loaded gateways")
+    options = parser.parse_args()
+    print(f"$ {shlex.join(sys.argv)}   ({psutil.cpu_count()} cores, {len(os.sched_getaffinity(0))} usable)")
+    with tempfile.TemporaryDirectory(prefix="gpuward-bench-") as folder:
+        Path(folder).chmod(0o711)
+        passed = asyncio.run(run(options, Path(folder)))
+    sys.exit(0 if passed else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,1 +1,0 @@
-"""The gateway: OpenAI-compatible routes under `/v1`, forwarded to running instances."""

@@ -1,0 +1,133 @@
+"""The gateway as a child of the controller: it serves the public port, ends with it, and is back when it dies."""
+
+import asyncio
+import contextlib
+import os
+import socket
+import sys
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from controller.settings import ControllerSettings
+
+log = structlog.get_logger(__name__)
+
+DRAIN_S: Final = 0.5
+_READY_S: Final = 30.0
+_STOP_S: Final = DRAIN_S + 1.0
+_AGAIN_S: Final = 0.2  # after its end; longer where it ends at once
+_LONGEST_S: Final = 5.0
+_LIVED_S: Final = 10.0
+_BIND_S: Final = 3.0  # a gateway whose controller was killed ends within less
+_BACKLOG: Final = 1024
+
+
+class GatewayProcess:
+    """Starts it, and starts it again, until `stop`.
+
+    Args:
+        settings: of the controller.
+        listening: the public port's socket.
+        api: path of the controller's socket.
+        dsn: of the database.
+        output: file for its log; None: this process's stderr.
+    """
+
+    def __init__(
+        self, settings: ControllerSettings, listening: socket.socket, api: Path, dsn: str, output: Path | None
+    ) -> None:
+        self._settings = settings
+        self._listening = listening
+        self._api = api
+        self._dsn = dsn
+        self._output = output
+        self._process: asyncio.subprocess.Process | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._ready = asyncio.Event()
+
+    async def start(self) -> None:
+        """Starts it; returns when it serves, or after a limit: what keeps it from that is in its log."""
+        self._task = asyncio.create_task(self._keep(), name="gateway")
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_READY_S):
+                await self._ready.wait()
+
+    async def stop(self) -> None:
+        """Ends it: requests to models have a moment to end, all else ends at once."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        self._listening.close()
+        process, self._process = self._process, None
+        if process is None or process.returncode is not None:
+            return
+        process.terminate()
+        try:
+            async with asyncio.timeout(_STOP_S):
+                await process.wait()
+        except TimeoutError:
+            log.warning("gateway did not stop in time, and is killed")
+            process.kill()
+            await process.wait()
+
+    async def _keep(self) -> None:
+        delay_s = _AGAIN_S
+        loop = asyncio.get_running_loop()
+        while True:
+            began = loop.time()
+            code = await self._run()
+            delay_s = _AGAIN_S if loop.time() - began > _LIVED_S else min(delay_s * 2, _LONGEST_S)
+            log.error("gateway ended, starting it again", exit_code=code, in_s=delay_s)
+            await asyncio.sleep(delay_s)
+
+    async def _run(self) -> int:
+        """One life of it; returns its exit code."""
+        fd = self._listening.fileno()
+        with contextlib.ExitStack() as stack:
+            error = stack.enter_context(self._output.open("ab")) if self._output is not None else None
+            self._process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-P", "-m", "cli", "gateway", "--controller", str(self._api)),
+                *("--drain", f"{DRAIN_S}s", "--listen-fd", str(fd)),
+                env=self._environment(),
+                pass_fds=(fd,),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=error,
+                start_new_session=True,
+            )
+        process = self._process
+        if process.stdout is not None and await process.stdout.readline():
+            self._ready.set()
+        return await process.wait()
+
+    def _environment(self) -> dict[str, str]:
+        settings = self._settings
+        return {
+            **os.environ,
+            "GPUWARD_DATABASE_URL": self._dsn,
+            "GPUWARD_TRUSTED_PROXY": ",".join(str(network) for network in settings.trusted_proxy),
+            "GPUWARD_BODIES_IN_FLIGHT": f"{settings.bodies_in_flight}MiB",
+            "GPUWARD_BODIES_IN_FLIGHT_PER_KEY": f"{settings.bodies_in_flight_per_key}MiB",
+            "GPUWARD_LOG_FORMAT": settings.log_format,
+            "GPUWARD_LOG_LEVEL": settings.log_level,
+        }
+
+
+async def bind(host: str, port: int) -> socket.socket:
+    """The public port's socket. It listens at once: who comes before the gateway does waits.
+
+    Raises:
+        OSError: the address is taken, or not this host's.
+    """
+    loop = asyncio.get_running_loop()
+    until = loop.time() + _BIND_S
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    while True:
+        try:
+            return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+        except OSError:
+            if port == 0 or loop.time() > until:
+                raise
+        await asyncio.sleep(_AGAIN_S)

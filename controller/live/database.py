@@ -1,0 +1,39 @@
+"""The gateway's own way to the database: a few connections, and the changes that it notifies."""
+
+from controller.live.change_fanout import ChangeFanout
+from controller.runtime.clock import SystemClock
+from controller.runtime.feed import ChangeFeed
+from controller.store.core.database import Database, DatabaseUrlError, normalise_dsn
+from controller.store.core.notify import GONE
+
+__all__ = ["Database", "DatabaseUrlError", "check_url", "open_lazily", "publish_changes"]
+
+_CONNECTIONS = 2
+
+
+def check_url(url: str) -> None:
+    """Checks a database's URL.
+
+    Raises:
+        DatabaseUrlError: the URL is not one of PostgreSQL.
+    """
+    normalise_dsn(url)
+
+
+async def open_lazily(url: str) -> Database:
+    """The database, of which no connection is opened yet: it may be away.
+
+    Raises:
+        DatabaseUrlError: the URL is not one of PostgreSQL.
+    """
+    return await Database.open(normalise_dsn(url), pool_size=_CONNECTIONS, check=False)
+
+
+async def publish_changes(database: Database, changes: ChangeFanout) -> None:
+    """Listens until cancelled, and passes each change on."""
+
+    def hint(kind: str, id_: str | None) -> None:
+        if kind != GONE:  # a hint about the deployment follows
+            changes.publish(kind, id_)
+
+    await ChangeFeed(database.listen_connection, hint, SystemClock()).run()

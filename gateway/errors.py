@@ -1,0 +1,73 @@
+"""The gateway's own errors, in the form that each path's clients know."""
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+import orjson
+
+from http1.head import Fields
+
+MESSAGES_PATH: Final = b"/v1/messages"
+NO_RETRY: Final = {"x-should-retry": "false"}  # heeded by OpenAI's and Anthropic's clients, which repeat 5xx
+_RETRY_AFTER_S: Final = "1"
+_OPENAI_TYPES: Final = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+_MESSAGES_TYPES: Final = _OPENAI_TYPES | {404: "not_found_error", 413: "request_too_large", 503: "overloaded_error"}
+_WAITING_HELPS: Final = frozenset({429, 503})
+_WAITING_IS_IN_VAIN: Final = frozenset({"stopped", "stopped_by_policy"})
+
+
+class GatewayError(Exception):
+    """An error response. `code` is for programs; `message` says what is wrong, where, and what to do."""
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        message: str,
+        *,
+        details: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+        param: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.message = message
+        self.details = dict(details or {})
+        self.headers = dict(headers or {})
+        self.param = param
+
+
+def unavailable(message: str) -> GatewayError:
+    """503: the same request may succeed in a moment."""
+    return GatewayError(503, "unavailable", message)
+
+
+def response(error: GatewayError, path: bytes, request_id: str) -> tuple[Fields, bytes]:
+    """Fields and body of an error's response. Where waiting helps, it has a `Retry-After`."""
+    headers = dict(error.headers)
+    if error.status in _WAITING_HELPS and error.code not in _WAITING_IS_IN_VAIN and headers != NO_RETRY:
+        headers.setdefault("Retry-After", _RETRY_AFTER_S)
+    fields = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
+    fields.append((b"content-type", b"application/json; charset=utf-8"))
+    details = {**error.details, "request_id": request_id}
+    body: dict[str, Any] = {"code": error.code, "message": error.message, "details": details}
+    client_fault = error.status < 500  # noqa: PLR2004 - 4xx
+    form: dict[str, Any]
+    if path.startswith(MESSAGES_PATH):
+        kind = _MESSAGES_TYPES.get(error.status, "invalid_request_error" if client_fault else "api_error")
+        form = {"type": "error", "error": body | {"type": kind}, "request_id": request_id}
+    elif path.startswith(b"/v1/"):
+        kind = _OPENAI_TYPES.get(error.status, "invalid_request_error" if client_fault else "server_error")
+        form = {"error": body | {"type": kind, "param": error.param}}
+    else:
+        form = {"error": body}
+    return fields, _json(form)
+
+
+def _json(form: dict[str, Any]) -> bytes:
+    try:
+        return orjson.dumps(form)
+    except orjson.JSONEncodeError:  # a header that is not UTF-8 is quoted in a message: escape what cannot be encoded
+        return json.dumps(form, default=str).encode()

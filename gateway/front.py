@@ -1,0 +1,167 @@
+"""The gateway's front: which requests are for models, which for the gateway itself, and which for the controller."""
+
+import re
+import time
+from collections.abc import Callable
+from typing import Final
+from urllib.parse import unquote_to_bytes
+
+import structlog
+
+from controller.live.key_ring import KeyRing, Principal
+from gateway.credentials import key_of, origin_of, request_id_of
+from gateway.errors import GatewayError, response
+from gateway.exchange import Exchange, Models, unauthenticated
+from gateway.pass_on import BEHIND_PROXY_FIELD, Controller, Passed
+from gateway.request_body import BadRequestError, check_charset
+from http1.connections import Refusal
+from http1.forwarded import Origin, TrustedProxies
+from http1.head import Fields, RequestHead, first
+from http1.reading import MessageError
+from http1.server_connection import DROPPED, Handler, ServerConnection
+from http1.server_log import MalformedLog
+from schemas.api.models import MODEL_PATHS, MODEL_ROLES, MODELS_PATH, ModelList, ModelView
+
+log = structlog.get_logger(__name__)
+
+_MODELS: Final = b"/v1/"
+_ALLOWED: Final = {MODELS_PATH.encode(): b"GET"} | {path.encode(): b"POST" for path in MODEL_PATHS}
+_UNUSABLE: Final = re.compile(rb"[\x00-\x1f\x7f]")
+_JSON: Final = (b"content-type", b"application/json")
+Own = Callable[[RequestHead, ServerConnection, str], Handler]
+
+
+class Front:
+    """Handles the head of each request.
+
+    Args:
+        models: what exchanges with replicas share.
+        controller: where all else goes.
+        own: what the gateway answers itself, by path.
+        proxies: whose `X-Forwarded-*` counts.
+    """
+
+    def __init__(self, models: Models, controller: Controller, own: dict[bytes, Own], proxies: TrustedProxies) -> None:
+        self._models = models
+        self._controller = controller
+        self._own = own
+        self._proxies = proxies
+        self._malformed = MalformedLog("gateway")
+
+    @property
+    def _keys(self) -> KeyRing:
+        return self._models.keys
+
+    def handle(self, head: RequestHead, connection: ServerConnection) -> Handler:
+        """One request."""
+        path, request_id = head.path, request_id_of(head.fields)
+        if path.startswith(_MODELS):
+            return self._ask_a_model(head, path, connection, request_id)
+        own = self._own.get(path)
+        if own is not None and head.method == b"GET":
+            return own(head, connection, request_id)
+        return self._pass_on(head, connection, request_id)
+
+    def malformed(self, error: MessageError) -> bytes:
+        """The body of the answer to a malformed message."""
+        self._malformed.note(str(error))
+        _, body = response(GatewayError(error.status, error.code, str(error)), b"", "")
+        return body
+
+    # Models
+
+    def _ask_a_model(self, head: RequestHead, path: bytes, connection: ServerConnection, request_id: str) -> Handler:
+        def admit(principal: Principal) -> None:
+            _refuse(connection.admit(principal.key_id))
+            if principal.role not in MODEL_ROLES:
+                allowed = ", ".join(sorted(MODEL_ROLES))
+                message = f"role {principal.role} is not allowed here; use a key with one of: {allowed}"
+                raise GatewayError(403, "forbidden", message)
+            _check(head, path)
+
+        key = key_of(head.fields)
+        try:
+            principal = self._keys.known(key)
+            if principal is None and not key:
+                raise unauthenticated()
+            if path != MODELS_PATH.encode() or principal is None or head.method != b"GET":
+                exchange = Exchange(self._models, head, connection, request_id, admit)
+                exchange.begin(principal, key)
+                return exchange
+            admit(principal)
+            self._list(principal, connection, request_id)
+        except GatewayError as error:
+            self._fail(error, path, connection, request_id)
+        return DROPPED
+
+    def _list(self, principal: Principal, connection: ServerConnection, request_id: str) -> None:
+        now = int(time.time())
+        running = self._models.routes.current().running_models()
+        names = [name for name in running if principal.limits.allows(name)]
+        body = ModelList(data=[ModelView(id=name, created=now) for name in names]).model_dump_json().encode()
+        connection.answer(200, [_JSON, (b"x-request-id", request_id.encode())], body)
+
+    def _fail(self, error: GatewayError, path: bytes, connection: ServerConnection, request_id: str) -> None:
+        fields, body = response(error, path, request_id)
+        connection.answer(error.status, [*fields, (b"x-request-id", request_id.encode())], body)
+
+    # The controller
+
+    def _pass_on(self, head: RequestHead, connection: ServerConnection, request_id: str) -> Handler:
+        """Known keys keep their connection; whether a key may do what it asks for is the controller's to say."""
+        key = key_of(head.fields)
+        principal = self._keys.known(key) if key else None
+        try:
+            if principal is not None:
+                _refuse(connection.admit(principal.key_id))
+        except GatewayError as error:
+            self._fail(error, head.path, connection, request_id)
+            return DROPPED
+        origin, proxied = origin_of(self._proxies, connection.address, head.fields)
+        passed = Passed(self._controller, head, connection, self._fields(origin, request_id, proxied=proxied))
+        passed.begin()
+        return passed
+
+    def _fields(self, origin: Origin, request_id: str, *, proxied: bool) -> Fields:
+        fields = [
+            (b"x-forwarded-for", origin.address.encode("latin-1", "replace")),
+            (b"x-forwarded-proto", (origin.scheme or "http").encode()),
+            (b"x-request-id", request_id.encode()),
+        ]
+        if proxied:
+            fields.append((BEHIND_PROXY_FIELD, b"1"))
+        return fields
+
+
+def _check(head: RequestHead, path: bytes) -> None:
+    """Refuses what no body can mend."""
+    allowed = _ALLOWED.get(path)
+    if b"%" in head.target and _UNUSABLE.search(unquote_to_bytes(head.target)):
+        raise GatewayError(400, "invalid", "URL: contains control characters; remove them")
+    if allowed is None:
+        raise GatewayError(404, "not_found", "unknown path; /openapi.json lists all paths")
+    if head.method != allowed:
+        names = allowed.decode()
+        message = f"method {head.method.decode('latin-1')} is not allowed here; allowed: {names}"
+        raise GatewayError(405, "method_not_allowed", message, headers={"Allow": names})
+    encoding = first(head.fields, b"content-encoding").lower()
+    if encoding not in (b"", b"identity"):
+        text = encoding.decode("latin-1")
+        message = f"Content-Encoding: {text} is not supported here; send the body uncompressed"
+        raise GatewayError(415, "unsupported_encoding", message)
+    try:
+        check_charset(first(head.fields, b"content-type").decode("latin-1"))
+    except BadRequestError as error:
+        raise GatewayError(400, "invalid", str(error), param=error.param or None) from error
+
+
+def _refuse(refusal: Refusal | None) -> None:
+    """Raises the error for a request that is not served: 429 where its key, 503 where all keys hold too much."""
+    match refusal:
+        case Refusal.CLIENT:
+            message = "too many bodies of this key are incomplete; wait until they are sent"
+            raise GatewayError(429, "too_much_in_flight", message)
+        case Refusal.ALL:
+            raise GatewayError(503, "overloaded", "too many requests are being answered; try again in a moment")
+        case None:
+            pass

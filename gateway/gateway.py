@@ -1,0 +1,188 @@
+"""One gateway: its parts, and in which order they start and end."""
+
+import asyncio
+import math
+import socket
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+from prometheus_client import CollectorRegistry
+
+from controller.live.change_fanout import ChangeFanout
+from controller.live.endpoints import Database
+from controller.live.key_ring import KeyRing
+from gateway.errors import GatewayError
+from gateway.exchange import CLIENT_STALL_S, UPLOAD_LIMIT_S, Exchange, Models
+from gateway.front import Front
+from gateway.health import HEALTH, METRICS, READY, Health
+from gateway.live_routes import LiveRoutes
+from gateway.meter import Meter
+from gateway.metrics import GatewayMetrics
+from gateway.pass_on import Controller
+from http1.bodies import Bodies
+from http1.connections import Limits, limits_for
+from http1.door import Door
+from http1.files import connection_bound, raise_file_limit
+from http1.forwarded import TrustedProxies
+from http1.liveness import notice_gone_hosts
+from http1.log_limit import LogLimit
+from http1.pool import Address, Pool
+from http1.server import Server
+from http1.server_connection import Progress, Service
+
+log = structlog.get_logger(__name__)
+
+_SWEEP_S: Final = 0.1  # how late a deadline of a request may be
+_REMEMBER_LAG_S: Final = 10.0
+_POOL_EVERY: Final = 10  # sweeps
+_REFUSE_AFTER_S: Final = 5.0  # load balancers see `/readyz` first
+_CLOSE_S: Final = 1.0
+_POLL_S: Final = 0.05
+_SERVER_ERROR: Final = 500
+
+
+class Gateway:
+    """Answers for models and passes all else on, from `start` to `close`. Made in the loop that serves.
+
+    Args:
+        database: read by its own tasks alone, never while a request waits.
+        changes: wakes the readers of keys and routes.
+        controller: the address of its API.
+        limits: of connections; None: the usual ones for this process's limit of files.
+        secret: by which the controller believes the gateway; empty on a Unix socket.
+        proxies: whose `X-Forwarded-*` counts.
+        bodies: bounds the bytes of bodies of requests to models; made with the metric for refusals.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        changes: ChangeFanout,
+        controller: Address,
+        *,
+        secret: str = "",
+        proxies: TrustedProxies | None = None,
+        bodies: Callable[[Callable[[str], None]], Bodies],
+        limits: Limits | None = None,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        proxies = proxies or TrustedProxies()
+        self.metrics = GatewayMetrics(CollectorRegistry())
+        self.bodies = bodies(self.metrics.body_refused)
+        self.metrics.bodies_held(lambda: self.bodies.held)
+        self.keys = KeyRing(database.listen_connection, changes, ended=lambda _ids: None)
+        self.routes = LiveRoutes(database, changes)
+        self._controller = Controller(controller, secret, Pool())
+        self._agents = Pool(prepare=notice_gone_hosts)
+        self._failures = LogLimit()
+        self._meter = Meter(database)
+        self._models = Models(self.keys, self.routes, self._agents, self.bodies, self._meter, self._failed)
+        self._draining = False
+        health = Health(
+            self._controller,
+            self.routes,
+            draining=lambda: self._draining,
+            loop_lag_s=self.loop_lag_s,
+            registry=self.metrics.registry,
+        )
+        front = Front(self._models, self._controller, dict.fromkeys((HEALTH, READY, METRICS), health.handle), proxies)
+        door = Door(
+            limits or limits_for(connection_bound(raise_file_limit())),
+            name="gateway",
+            is_proxy=proxies.__contains__,
+            closed=self.metrics.connection_closed,
+        )
+        # An exchange has a limit for its whole body, after which it says so.
+        progress = Progress(body_s=UPLOAD_LIMIT_S + 10.0, write_s=CLIENT_STALL_S)
+        self._server = Server(Service(front.handle, front.malformed, door, progress))
+        self._sweeping: asyncio.TimerHandle | None = None
+        self._sweeps = 0
+        self._due = math.inf  # the next sweep
+        self._lags: deque[tuple[float, float]] = deque()  # when, and how late a sweep was; the worst ones of a while
+
+    @property
+    def under_way(self) -> set[Exchange]:
+        """The requests to models that are not over."""
+        return self._models.under_way
+
+    @property
+    def port(self) -> int:
+        """The port that it listens on."""
+        return self._server.port
+
+    async def start(self, listening: socket.socket) -> None:
+        """Serves on a bound socket."""
+        self.keys.start()
+        self._meter.start()
+        self._sweep_again()
+        await self._server.listen_on(listening)
+
+    async def close(self, drain_s: float) -> None:
+        """Ends what is passed on at once, and requests to models when they are answered or the time is over.
+
+        New connections are taken for a few seconds more, since load balancers look at `/readyz` now and then.
+        """
+        self._draining = True
+        for passed in list(self._controller.under_way):
+            passed.cut()
+        began = self._loop.time()
+        refuse_after_s = _REFUSE_AFTER_S if drain_s > 2 * _REFUSE_AFTER_S else 0.0
+        while (spent := self._loop.time() - began) < drain_s and (self.under_way or spent < refuse_after_s):
+            if spent >= refuse_after_s:
+                self._server.stop_listening()
+            await asyncio.sleep(_POLL_S)
+        for exchange in list(self.under_way):
+            exchange.end_for_stop()
+        await self._server.close(_CLOSE_S)
+        await self._meter.stop()
+        await self.routes.stop()
+        await self.keys.stop()
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+        self._agents.close()
+        self._controller.pool.close()
+
+    def _sweep(self) -> None:
+        now = self._loop.time()
+        for exchange in list(self.under_way):
+            exchange.overdue(now)
+        self._sweeps += 1
+        if self._sweeps % _POOL_EVERY == 0:
+            self._agents.sweep()
+        self._note_lag(now)
+        self._sweep_again()
+
+    def _sweep_again(self) -> None:
+        self._due = self._loop.time() + _SWEEP_S
+        self._sweeping = self._loop.call_at(self._due, self._sweep)
+
+    def _note_lag(self, now: float) -> None:
+        lag_s = now - self._due
+        while self._lags and (self._lags[-1][1] <= lag_s):
+            self._lags.pop()
+        self._lags.append((now, lag_s))
+        while now - self._lags[0][0] > _REMEMBER_LAG_S:
+            self._lags.popleft()
+
+    def loop_lag_s(self) -> float:
+        """The event loop's worst lag of the last ten seconds, a sweep that is overdue now included."""
+        worst = self._lags[0][1] if self._lags else 0.0
+        return max(0.0, worst, self._loop.time() - self._due)
+
+    def _failed(self, error: GatewayError, path: bytes, request_id: str) -> None:
+        """Logs what ended a request: what many meet at once, such as a database that is away, once a minute."""
+        if error.status < _SERVER_ERROR:
+            return
+        one_kind = error.code in ("unavailable", "overloaded")
+        more = self._failures.admit(error.code if one_kind else f"{error.code} {error.message}")
+        if more is not None:
+            log.warning(
+                "request failed",
+                path=path.decode("latin-1"),
+                status=error.status,
+                error=error.message,
+                request_id=request_id,
+                more_before=more,
+            )

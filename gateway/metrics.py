@@ -1,0 +1,41 @@
+"""The gateway's metrics."""
+
+from collections.abc import Callable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+
+class GatewayMetrics:
+    """Metrics of one gateway process."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.registry = registry
+        self._closed = Counter(
+            "gpuward_gateway_connections_closed",
+            "Connections of clients that the gateway closed, and requests that it refused, by the bound that was met.",
+            ["reason"],
+            registry=self.registry,
+        )
+        self._refused = Counter(
+            "gpuward_gateway_bodies_refused",
+            "Requests to models that were refused since too many bytes of bodies were in flight, by the bound.",
+            ["bound"],
+            registry=self.registry,
+        )
+        self._held = Gauge(
+            "gpuward_gateway_bodies_in_flight_bytes",
+            "Bytes of bodies of requests to models that are held.",
+            registry=self.registry,
+        )
+
+    def connection_closed(self, reason: str) -> None:
+        """Counts one."""
+        self._closed.labels(reason).inc()
+
+    def body_refused(self, bound: str) -> None:
+        """Counts one."""
+        self._refused.labels(bound).inc()
+
+    def bodies_held(self, read: Callable[[], float]) -> None:
+        """Reads the bytes at each scrape."""
+        self._held.set_function(read)

@@ -1,0 +1,102 @@
+"""What one request uses, from its admission to its end."""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from controller.live.key_use import Counts
+from gateway.limits.limits import Ticket
+from gateway.usage.answer_usage import AnswerUsage, Tokens
+
+_WITH_COMPLETION: Final = frozenset(
+    {"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"},
+)
+_ERROR: Final = 400
+Record = Callable[["Passage", str, Counts], None]
+
+
+class Passage:
+    """One request that its key's limits let pass. `over` ends it, once or more often.
+
+    Attributes:
+        key: id of its key.
+        path: of the request.
+    """
+
+    __slots__ = (
+        "_answer",
+        "_began",
+        "_first_at",
+        "_model",
+        "_now",
+        "_record",
+        "_size",
+        "_status",
+        "_ticket",
+        "key",
+        "path",
+    )
+
+    def __init__(self, key: str, path: str, ticket: Ticket, now: Callable[[], float], record: Record) -> None:
+        self.key = key
+        self.path = path
+        self._ticket: Ticket | None = ticket
+        self._now = now
+        self._record = record
+        self._began = now()
+        self._model = ""
+        self._size = 0
+        self._status = 0
+        self._first_at: float | None = None
+        self._answer: AnswerUsage | None = None
+
+    def asks(self, model: str, size: int) -> None:
+        """Its body is complete: it asks for this deployment, by so many bytes."""
+        self._model, self._size = model, size
+
+    def answered(self, status: int, *, events: bool, encoding: str) -> None:
+        """An engine's answer begins."""
+        self._status = status
+        self._answer = AnswerUsage(
+            self._size, events=events, encoding=encoding, has_completion=self.path in _WITH_COMPLETION
+        )
+
+    def piece(self, data: bytes) -> None:
+        """A piece of the engine's answer."""
+        if self._answer is not None:
+            if self._first_at is None:
+                self._first_at = self._now()
+            self._answer.feed(data)
+
+    def headers(self, fraction: float | None) -> Mapping[str, str]:
+        """What its key has left, for the headers of the answer."""
+        return {} if self._ticket is None else self._ticket.headers(self._now(), fraction)
+
+    def over(self, *, broken: bool = False) -> None:
+        """It has ended. `broken`: not as an answer should."""
+        ticket, self._ticket = self._ticket, None
+        if ticket is None:
+            return
+        tokens = self._tokens()
+        ticket.charge(tokens.prompt + tokens.completion)
+        ticket.end()
+        failed = broken or self._status >= _ERROR or (self._answer is not None and self._answer.failed)
+        first = self._first_at is not None and self.path in _WITH_COMPLETION and not failed
+        counts = Counts(
+            requests=1,
+            errors=int(failed),
+            prompt_tokens=tokens.prompt,
+            cached_tokens=tokens.cached,
+            completion_tokens=tokens.completion,
+            estimated=int(tokens.estimated),
+            in_flight_s=self._now() - self._began,
+            first_tokens=int(first),
+            first_token_s=self._first_at - self._began if first and self._first_at is not None else 0.0,
+        )
+        self._record(self, self._model, counts)
+
+    def _tokens(self) -> Tokens:
+        """None for what no engine answered, and for engines' errors that tell none."""
+        if self._answer is None:
+            return Tokens()
+        tokens = self._answer.tokens()
+        return Tokens() if tokens.estimated and self._status >= _ERROR else tokens

@@ -1,0 +1,174 @@
+"""The gateway as a process of its own: it owns the public port, ends in order, and is back when it dies."""
+
+import asyncio
+import contextlib
+import json
+import signal
+import socket
+import time
+from typing import Any
+
+import aiohttp
+import psutil
+import pytest
+
+from controller.api_socket import FILE_NAME
+from support.processes.cluster import Cluster
+
+CHAT = "/v1/chat/completions"
+
+
+def asked(told: str, **more: Any) -> dict[str, Any]:
+    return {"model": "m", "messages": [{"role": "user", "content": f"[simulate {told}]"}], **more}
+
+
+async def with_a_model(cluster: Cluster) -> None:
+    await cluster.start_controller()
+    await cluster.start_agent("gpu-1")
+    await cluster.apply("m", resources={"gpus": 1})
+    await cluster.running("m")
+
+
+async def test_a_gateway_that_dies_is_back_and_its_port_refuses_nothing(cluster: Cluster) -> None:
+    await with_a_model(cluster)
+    first = cluster.gateway()
+    first.kill()
+    await asyncio.to_thread(first.wait, 10)
+    async with (
+        aiohttp.ClientSession(cluster.url, headers=cluster.session.headers) as session,
+        session.post(CHAT, json=asked("tokens=2")) as answer,
+    ):
+        assert answer.status == 200, f"{await answer.text()}: a new connection of meanwhile waits, and is served"
+    assert cluster.gateway().pid != first.pid
+    assert (await cluster.call("GET", "/workers"))[0] == 200
+    await cluster.until(lambda: cluster.worker_is("gpu-1", "ready"), "the agent has dialed again")
+    async with cluster.session.get("/readyz") as ready:
+        checks = (await ready.json())["checks"]
+    assert checks["gateway"] == {"ok": True, "message": ""}
+    assert {"database", "leader"} <= checks.keys()
+    async with cluster.session.get("/metrics") as metrics:
+        text = await metrics.text()
+    assert "gpuward_leader 1.0" in text
+    assert "gpuward_gateway_bodies_in_flight_bytes 0.0" in text
+    # A killed controller takes its gateway with it: the next one has the same port.
+    second = cluster.gateway()
+    cluster.kill("controller")
+    await cluster.start_controller()
+    assert not second.is_running() or second.status() == psutil.STATUS_ZOMBIE
+
+
+async def test_forwarded_headers_of_strangers_are_dropped_and_the_address_is_passed_on(cluster: Cluster) -> None:
+    await cluster.start_controller()
+    forged = {
+        "X-Forwarded-For": "203.0.113.9", "X-Forwarded-Proto": "https", "X-Real-IP": "203.0.113.9",
+        "Forwarded": "for=203.0.113.9", "X-Gpuward-Gateway": "x", "X-Gpuward-Behind-Proxy": "1",
+    }  # fmt: skip
+    token = (await cluster.post("/tokens", {}))["token"]
+    async with cluster.session.post("/api/v1/join", json={"token": token, "name": "w"}, headers=forged) as joined:
+        assert joined.status == 200, await joined.text()
+    log = (cluster.folder / "controller.log").read_text()
+    assert "peer=127.0.0.1" in log
+    assert "203.0.113.9" not in log
+
+
+async def test_without_a_gateway_the_controller_serves_its_api_and_no_models(cluster: Cluster) -> None:
+    await cluster.start_controller(GPUWARD_GATEWAY="false")
+    assert not [
+        one for one in psutil.Process(cluster.processes["controller"].pid).children() if "gateway" in one.cmdline()
+    ]
+    async with cluster.session.get("/v1/models") as answer:
+        assert answer.status == 404
+    assert (await cluster.call("GET", "/workers"))[0] == 200
+
+
+class Another:
+    """A gateway beside that of the controller, on a port of its own."""
+
+    def __init__(self, cluster: Cluster, dsn: str) -> None:
+        self.cluster = cluster
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.port = free.getsockname()[1]
+        api = str(cluster.data_dir / FILE_NAME)
+        argv = ("gateway", "--controller", api, "--port", str(self.port), "--drain", "3s")
+        cluster.start("gateway", *argv, GPUWARD_DATABASE_URL=dsn)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    async def status(self, path: str = "/readyz") -> int:
+        try:
+            async with self.cluster.session.get(self.url + path) as answer:
+                return answer.status
+        except aiohttp.ClientError:
+            return 0
+
+    async def stream(self, told: str) -> tuple[bytes, bool]:
+        """What a streamed answer brings, and whether it ends as it should."""
+        got = b""
+        async with self.cluster.session.post(self.url + CHAT, json=asked(told, stream=True)) as answer:
+            assert answer.status == 200, await answer.text()
+            with contextlib.suppress(aiohttp.ClientPayloadError):
+                async for piece in answer.content.iter_any():
+                    got += piece
+                return got, True
+        return got, False
+
+
+def dsn_of(cluster: Cluster) -> str:
+    return cluster.gateway().environ()["GPUWARD_DATABASE_URL"]
+
+
+@pytest.mark.cases
+async def test_sigterm_lets_streams_end_and_cuts_what_lasts_longer_with_a_word(cluster: Cluster) -> None:
+    await with_a_model(cluster)
+    other = Another(cluster, dsn_of(cluster))
+    await cluster.until(lambda: ready(other), "the other gateway is ready", 60)
+    short = [asyncio.create_task(other.stream("tokens=20 token_seconds=0.1")) for _ in range(25)]
+    long = [asyncio.create_task(other.stream("tokens=900 token_seconds=0.1")) for _ in range(25)]
+    watch = asyncio.create_task(watched(cluster, other.url))
+    await asyncio.sleep(1.0)
+    process = cluster.processes["gateway"]
+    process.send_signal(signal.SIGTERM)
+    began = time.monotonic()
+    await asyncio.wait_for(watch, 2.0)
+    assert time.monotonic() - began < 2.0, "what is passed on ends at once"
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("127.0.0.1", other.port)
+    for text, whole in await asyncio.gather(*short):
+        assert whole
+        assert b"[DONE]" in text
+    for text, whole in await asyncio.gather(*long):
+        assert not whole
+        assert json.loads(text.rpartition(b"data: ")[2])["error"]["code"] == "unavailable"
+    assert 2.0 < time.monotonic() - began < 8.0
+    assert await asyncio.to_thread(process.wait, 10) == 0
+
+
+async def ready(other: Another) -> bool:
+    return await other.status() == 200
+
+
+async def watched(cluster: Cluster, url: str) -> None:
+    with contextlib.suppress(aiohttp.ClientError):
+        async with cluster.session.get(f"{url}/api/v1/watch") as answer:
+            await answer.content.read()
+
+
+@pytest.mark.cases
+async def test_two_gateways_know_of_a_revoked_key_within_a_second(cluster: Cluster) -> None:
+    await with_a_model(cluster)
+    other = Another(cluster, dsn_of(cluster))
+    await cluster.until(lambda: ready(other), "the other gateway is ready", 60)
+    made = await cluster.post("/keys", {"role": "inference"})
+
+    async def refused(url: str) -> bool:
+        headers = {"Authorization": f"Bearer {made['key']}"}
+        async with aiohttp.ClientSession(headers=headers) as session, session.get(f"{url}/v1/models") as answer:
+            return answer.status == 401
+
+    for url in (cluster.url, other.url):
+        assert not await refused(url)
+    assert (await cluster.call("DELETE", f"/keys/{made['id']}"))[0] == 200
+    for url in (cluster.url, other.url):
+        await cluster.until(lambda url=url: refused(url), "the key is refused", 3.0)

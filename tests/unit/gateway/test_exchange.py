@@ -1,0 +1,233 @@
+"""Every order of pause, close, death and time-out: a request runs once, ends once, and leaves nothing behind."""
+
+import asyncio
+import itertools
+import math
+import random
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from controller.live.endpoints import Endpoint
+from controller.live.key_ring import Principal
+from gateway.exchange import Exchange, Models, State
+from gateway.pick_instance import RoutingTable
+from http1 import client_connection
+from http1.bodies import Bodies
+from http1.client_connection import ClientConnection
+from http1.connections import Limits
+from http1.door import Door
+from http1.head import RequestHead
+from http1.pool import ConnectError, Pool
+from http1.server_connection import Handler, ServerConnection, Service
+from support.http1.transport import MemoryTransport
+
+BODY = b'{"model": "m"}'
+HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % len(BODY)
+OK = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+EVENT = b"9\r\ndata: x\n\n\r\n"
+END = b"0\r\n\r\n"
+BUSY = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 4\r\n\r\nfull"
+REFUSED = b"HTTP/1.1 503 x\r\nx-gpuward-refusal: stopping\r\ncontent-length: 2\r\n\r\n{}"
+DIED = b"HTTP/1.1 502 x\r\nx-gpuward-outcome: engine_died\r\ncontent-length: 2\r\n\r\n{}"
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    with capture_logs():
+        yield
+
+
+class MemoryPool(Pool):
+    """Connects in memory, or refuses to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refuses = False
+        self.made: list[MemoryTransport] = []
+
+    async def connect(self, address: Any) -> ClientConnection:
+        await asyncio.sleep(0)
+        if self.refuses:
+            raise ConnectError("refused", 111)
+        connection = ClientConnection(at_rest=lambda one: self._rest(address, one), closed=self._open.discard)
+        self.made.append(MemoryTransport(connection))
+        self._open.add(connection)
+        return connection
+
+
+class World:
+    """One client's connection, two replicas of its model, and what the network and the clock do."""
+
+    def __init__(self) -> None:
+        self.table = RoutingTable(lambda: self.now)
+        self.now = 0.0
+        endpoints = [Endpoint("m", name, f"127.0.0.1:{port}", "s") for name, port in (("a", 1), ("b", 2))]
+        self.table.update(frozenset({"m"}), endpoints)
+        self.pool = MemoryPool()
+        self.exchanges: list[Exchange] = []
+        routes: Any = SimpleNamespace(table=self.table, current=lambda: self.table, recheck=lambda: asyncio.sleep(0))
+        keys: Any = SimpleNamespace()
+        self.bodies = Bodies(10**6, 10**6)
+        self.models = Models(keys, routes, self.pool, self.bodies, lambda *_: None)
+        door = Door(Limits(most=9, most_unknown_per_address=9, most_bodies_per_client=9), name="test")
+        self.client = ServerConnection(
+            Service(self.handle, lambda _: b"{}", door), opened=lambda _: None, closed=lambda _: None
+        )
+        self.transport = MemoryTransport(self.client)
+        self.blocked = False
+        self.ran = 0  # requests of which an engine may have begun to work
+
+    def handle(self, head: RequestHead, connection: ServerConnection) -> Handler:
+        connection.record.known = True
+        exchange = Exchange(self.models, head, connection, "id", lambda _: None)
+        self.exchanges.append(exchange)
+        exchange.begin(Principal("k", "k", "admin"), "")
+        return exchange
+
+    @property
+    def engine(self) -> MemoryTransport | None:
+        """The connection on which a request is under way."""
+        busy = (client_connection.State.REST, client_connection.State.CLOSED)
+        return next((made for made in self.pool.made if made.protocol.state not in busy), None)  # type: ignore[attr-defined]
+
+    def answer(self, data: bytes) -> None:
+        if self.engine is not None:
+            self.engine.receive(data)
+
+    def block(self, *, on: bool) -> None:
+        if self.blocked is not on and not self.transport.closing:
+            self.blocked = on
+            (self.transport.block if on else self.transport.unblock)()
+
+    def late(self) -> None:
+        for exchange in list(self.models.under_way):
+            exchange.overdue(math.inf if exchange.deadline < math.inf else 0.0)
+
+    def events(self) -> dict[str, Callable[[], None]]:
+        return {
+            "request": lambda: self.transport.receive(HEAD + BODY),
+            "head": lambda: self.transport.receive(HEAD),
+            "body": lambda: self.transport.receive(BODY),
+            "ok": lambda: self.answer(OK),
+            "event": lambda: self.answer(EVENT),
+            "end": lambda: self.answer(END),
+            "busy": lambda: self.answer(BUSY),
+            "refused": lambda: self.answer(REFUSED),
+            "died": lambda: self.answer(DIED),
+            "garbage": lambda: self.answer(b"\x00\r\n\r\n"),
+            "engine eof": lambda: self.engine.receive_eof() if self.engine else None,
+            "engine lost": lambda: self.engine.lose() if self.engine else None,
+            "no connections": lambda: setattr(self.pool, "refuses", True),
+            "client eof": self.transport.receive_eof,
+            "client lost": self.transport.lose,
+            "block": lambda: self.block(on=True),
+            "unblock": lambda: self.block(on=False),
+            "late": self.late,
+            "stop": lambda: [one.end_for_stop() for one in list(self.models.under_way)] and None,
+            "time": lambda: setattr(self, "now", self.now + 40),
+        }
+
+    def check(self) -> None:
+        counted = sum(self.table.in_flight(name) for name in "ab")
+        at_replicas = (State.CONNECTING, State.SENT, State.ANSWERING)
+        assert counted == sum(exchange.state in at_replicas for exchange in self.exchanges)
+        assert self.models.under_way == {one for one in self.exchanges if one.state not in (State.DONE, State.CUT)}
+        if not self.models.under_way:
+            assert self.bodies.held == 0
+            assert self.engine is None, "no request goes on at an engine"
+        for kept in self.pool.resting:
+            assert kept.state in (client_connection.State.REST, client_connection.State.CLOSED)
+            transport = kept._transport
+            assert transport is None or not isinstance(transport, MemoryTransport) or transport.reading
+        if self.transport.closing:
+            assert not self.models.under_way
+
+
+async def settle() -> None:
+    for _ in range(12):
+        await asyncio.sleep(0)
+
+
+async def play(order: tuple[str, ...]) -> World:
+    world = World()
+    for name in order:
+        world.events()[name]()
+        world.check() if name not in ("request", "body") else None
+        await settle()
+        world.check()
+    world.transport.lose()
+    await settle()
+    world.check()
+    assert not world.models.under_way
+    return world
+
+
+async def test_every_order_of_two_events_after_each_stage() -> None:
+    names = tuple(World().events())
+    stages = (("head",), ("request",), ("request", "ok", "event"))
+    for stage in stages:
+        for more in itertools.product(names, repeat=2):
+            await play(stage + more)
+
+
+async def test_long_random_orders() -> None:
+    dice = random.Random(11)  # noqa: S311 - repeatable
+    names = tuple(World().events())
+    answered = 0
+    for _ in range(300):
+        world = await play(tuple(dice.choices((*names, "request", "request", "ok", "event", "end"), k=25)))
+        answered += sum(one.state is State.DONE for one in world.exchanges)
+    assert answered > 80
+
+
+Step = tuple[str, ...]
+
+
+@pytest.mark.parametrize(
+    ("order", "engines", "said"),
+    [
+        (("request", "ok", "event", "end"), 1, b"200 OK"),
+        (("request", "busy", "ok", "event", "end"), 2, b"200 OK"),
+        (("request", "refused", "ok", "event", "end"), 2, b"200 OK"),
+        (("request", "busy", "busy"), 2, b'"code":"model_not_running"|full'),
+        (("request", "engine lost"), 1, b'"code":"engine_died"'),
+        (("request", "died"), 1, b'"code":"engine_died"'),
+        (("request", "ok", "engine lost"), 1, b'"code":"engine_died"'),
+        (("request", "ok", "event", "engine lost"), 1, b'"code":"engine_died"'),
+        (("request", "late"), 1, b'"code":"timed_out"'),
+        (("request", "ok", "late"), 1, b'"code":"timed_out"'),
+        (("request", "ok", "event", "late"), 1, b'"code":"timed_out"'),
+        (("head", "late"), 0, b'"code":"body_timed_out"'),
+        (("no connections", "request"), 0, b'"code":"model_not_running"'),
+        (("request", "ok", "event", "stop"), 1, b'"code":"unavailable"'),
+        (("request", "stop"), 1, b'"code":"unavailable"'),
+        (("request", "client lost"), 1, b""),
+    ],
+)
+async def test_what_the_client_gets_and_how_many_engines_saw_it(order: Step, engines: int, said: bytes) -> None:
+    world = await play(order)
+    assert len(world.pool.made) == engines
+    assert any(part in world.transport.written for part in said.split(b"|"))
+    whole = world.transport.written.endswith(END) or b"content-length" in world.transport.written
+    broke_off = order[-1] in ("engine lost", "late", "stop") and "event" in order
+    assert not (broke_off and whole), "a broken answer has no end"
+
+
+async def test_a_client_that_reads_nothing_does_not_make_its_engine_silent() -> None:
+    world = World()
+    for name in ("request", "ok", "event", "block"):
+        world.events()[name]()
+        await settle()
+    assert world.exchanges[0].deadline == math.inf
+    assert world.engine is not None
+    assert not world.engine.reading
+    world.late()
+    assert world.exchanges[0].state is State.ANSWERING
+    world.events()["unblock"]()
+    assert world.exchanges[0].deadline < math.inf
+    assert world.engine.reading
+    world.transport.lose()
