@@ -458,7 +458,8 @@ class Exchange:
             self._events = WholeEvents()
         if self._passage is not None:
             self._passage.answered(head.status, events=is_event_stream(kind, b""), encoding=encoding.decode("latin-1"))
-        self._connection.start(head.status, self._returned(head), length=length)
+        hides = self._hides_usage and self._events is not None
+        self._connection.start(head.status, self._returned(head), length=None if hides else length)
 
     def _shown(self, events: bytes) -> bytes:
         return without_usage_chunk(events) if self._hides_usage else events

@@ -29,7 +29,7 @@ _EXCHANGE_LIMIT_S: Final = 1.5
 _WRITE_LIMIT_S: Final = 10.0
 _STOP_LIMIT_S: Final = 2.0
 _MINUTE_S: Final = 60
-_ERRORS: Final = (*DATABASE_ERRORS, TimeoutError)
+_ERRORS: Final[tuple[type[Exception], ...]] = (*DATABASE_ERRORS, TimeoutError)
 
 
 class Meter:

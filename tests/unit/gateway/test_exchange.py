@@ -14,6 +14,7 @@ from structlog.testing import capture_logs
 from controller.live.endpoints import Endpoint
 from controller.live.key_ring import Principal
 from gateway.exchange import Exchange, Models, State
+from gateway.meter import Meter
 from gateway.pick_instance import RoutingTable
 from http1 import client_connection
 from http1.bodies import Bodies
@@ -39,6 +40,9 @@ DIED = b"HTTP/1.1 502 x\r\nx-gpuward-outcome: engine_died\r\ncontent-length: 2\r
 def quiet() -> Iterator[None]:
     with capture_logs():
         yield
+
+
+DATABASE: Any = None  # the meter's tasks do not run
 
 
 class MemoryPool(Pool):
@@ -72,7 +76,7 @@ class World:
         routes: Any = SimpleNamespace(table=self.table, current=lambda: self.table, recheck=lambda: asyncio.sleep(0))
         keys: Any = SimpleNamespace()
         self.bodies = Bodies(10**6, 10**6)
-        self.models = Models(keys, routes, self.pool, self.bodies, lambda *_: None)
+        self.models = Models(keys, routes, self.pool, self.bodies, Meter(DATABASE), lambda *_: None)
         door = Door(Limits(most=9, most_unknown_per_address=9, most_bodies_per_client=9), name="test")
         self.client = ServerConnection(
             Service(self.handle, lambda _: b"{}", door), opened=lambda _: None, closed=lambda _: None
