@@ -119,7 +119,8 @@ class Share:
             self.held = max(self.held, float(floor(own)))
             return
         if first:
-            fresh = max(0.0, 1.0 - max(0.0, self.held))
+            owed = max(0.0, -self.held)  # the store had enough to pay it
+            fresh = max(0.0, 1.0 - max(0.0, self.held)) + min(owed, fraction * max(0.0, self._level or 0.0))
             if self.kind is LimitKind.DAY:
                 fresh = fraction * max(0.0, self.capacity if self._level is None else self._level)
         else:

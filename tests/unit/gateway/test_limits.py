@@ -142,7 +142,7 @@ def test_limits_change_in_place() -> None:
     assert all(isinstance(place.request(), Ticket) for _ in range(10))
 
 
-def test_a_lowered_limit_is_no_debt() -> None:
+def test_a_lowered_limit_leaves_nothing_owed() -> None:
     place = Place(KeyLimits(rpm=600))
     for _ in range(100):
         place.request()
