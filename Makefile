@@ -53,7 +53,7 @@ test-cases: $(VENV)/.ready-dev
 # of files and manifests. It takes an hour or more, in one process: each file counts over all its tests what the
 # machine must have met.
 test-nightly: $(VENV)/.ready-dev
-	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -m 'nightly or not nightly' --timeout 14400 tests/machine tests/property tests/reconcilers tests/unit/http1 tests/system/faults tests/system/policies
+	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -m 'nightly or not nightly' --timeout 14400 tests/machine tests/property tests/reconcilers tests/unit/http1 tests/system/faults tests/system/gateway tests/system/policies
 
 # The engines' environment is only put on the search path: an agent finds `transformers` as it would on a GPU host.
 test-engines: $(VENV)/.ready-dev $(ENGINES)/.ready

@@ -5,7 +5,6 @@ import statistics
 import time
 from typing import Any
 
-from controller.api_socket import FILE_NAME
 from gateway_ways import Load, Processes, Way, family, free_port, gateways
 from support.processes.cluster import Cluster
 
@@ -57,10 +56,12 @@ async def two_gateways(cluster: Cluster, processes: Processes, first: Way, secon
 
 
 async def _second(cluster: Cluster, first: Way) -> Way:
-    """Another gateway's process before the same controller."""
-    port = free_port()
-    api, url = str(cluster.data_dir / FILE_NAME), cluster.gateway().environ()["GPUWARD_DATABASE_URL"]
-    cluster.start("gateway-2", "gateway", "--controller", api, "--port", str(port), GPUWARD_DATABASE_URL=url)
+    """Starts another gateway before the same controller and database, as the first was started."""
+    port, known = free_port(), gateways(cluster)[0]
+    argv, env = known.cmdline(), {name: value for name, value in known.environ().items() if name.startswith("GPUWARD_")}
+    controller = argv[argv.index("--controller") + 1] if "--controller" in argv else env.pop("GPUWARD_CONTROLLER")
+    env.pop("GPUWARD_PORT", None)
+    cluster.start("gateway-2", "gateway", "--controller", controller, "--port", str(port), **env)
     way = Way("gateway-2", port, gateways_of_second(cluster), first.key)
     await cluster.until(lambda: _ready(cluster, port), "the second gateway is ready", READY_LIMIT_S)
     return way

@@ -32,7 +32,7 @@ log = structlog.get_logger(__name__)
 
 
 def main(settings: GatewaySettings, *, listen_fd: int | None = None) -> int:
-    """Runs a gateway until SIGTERM or SIGINT; returns the exit code.
+    """Runs a gateway until SIGTERM or SIGINT, then ends the process; returns the exit code where it cannot run.
 
     Args:
         settings: validated settings.
@@ -68,7 +68,9 @@ def main(settings: GatewaySettings, *, listen_fd: int | None = None) -> int:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(serve())
 
-    return serve_forked(run, with_parent=child_of_a_controller)
+    code = serve_forked(run, with_parent=child_of_a_controller)
+    sys.stderr.flush()
+    os._exit(code)  # taking all modules apart would take longer than the stop itself
 
 
 async def run_gateway(

@@ -79,13 +79,13 @@ def _table_of(params: Sequence[Any]) -> list[str]:
 def _row(one: Any) -> list[str]:
     if not _is_option(one):
         return [code(one.metavar or one.name.upper()), _value(one), _default(one), "", sentence(one.help)]
-    names = ", ".join(code(name) for name in one.opts)
+    names = ", ".join(code(name) for name in (*one.opts, *one.secondary_opts))
     variable = code(one.envvar) if one.envvar else ""
     return [names, "" if one.is_flag else _value(one), _default(one), variable, sentence(one.help)]
 
 
 def _is_option(one: Any) -> bool:
-    return any(name.startswith("-") for name in one.opts)
+    return any(name.startswith("-") for name in (*one.opts, *one.secondary_opts))
 
 
 def _is_help(one: Any) -> bool:

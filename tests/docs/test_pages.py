@@ -129,7 +129,7 @@ def assert_is_a_command(words: list[str], where: str) -> None:
         return  # `gpuward --help`, or the program by itself
     name = next((name for name in (" ".join(words[:2]), words[0]) if name in verbs()), None)
     assert name is not None, f"{where}: gpuward {' '.join(words)}: no such verb"
-    options = {option for one in verbs()[name].params for option in one.opts} | {"--help", "-h"}
+    options = {option for one in verbs()[name].params for option in (*one.opts, *one.secondary_opts)} | {"--help", "-h"}
     unknown = [word for word in words if re.match(r"--?[a-z]", word) and word.partition("=")[0] not in options]
     assert unknown == [], f"{where}: gpuward {' '.join(words)}"
 

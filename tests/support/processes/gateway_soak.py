@@ -1,0 +1,244 @@
+"""A soak of the way to the models: load with faults at random, and an account of every request.
+
+Engines write each request that they take to one file, which outlives them. What clients saw is compared with it.
+"""
+
+import asyncio
+import contextlib
+import json
+import random
+import re
+import signal
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import psutil
+
+from support.processes.cluster import Cluster
+from support.processes.simulated_engine import chat
+
+_OPEN = re.compile(r"^(gpuward_\w*(?:in_flight|waiting)\w*(?:\{.*\})?) (\S+)$", re.MULTILINE)
+CHAT = "/v1/chat/completions"
+CLIENTS = 12
+REQUEST_LIMIT_S = 60.0
+NEVER_TAKEN = frozenset({400, 401, 403, 404, 429, 503})  # with these no engine has run the request
+PAUSE_S = 0.2  # after an error, as clients have it
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of request: what its prompt tells the engine, and how often it comes."""
+
+    words: str
+    weight: int
+    stream: bool = False
+    leaves: bool = False  # the client closes after two events
+
+
+KINDS = (
+    Kind("tokens=4 wait=0.1", 30),
+    Kind("tokens=20 token_seconds=0.02", 30, stream=True),
+    Kind("tokens=200 token_seconds=0.02", 15, stream=True, leaves=True),
+    Kind("refuse=503", 5),
+    Kind("refuse=500", 3),
+    Kind("tokens=20 token_seconds=0.01 cut=5", 3, stream=True),
+    Kind("tokens=20 token_seconds=0.01 die=5", 1, stream=True),
+    Kind("die", 1),
+)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a client saw of one request. `end` is whole, error, cut, left, or lost: an end that says nothing."""
+
+    id: str
+    kind: Kind
+    status: int
+    end: str
+    code: str = ""
+
+
+@dataclass
+class Soak:
+    """Load and faults on a cluster with the deployment `soak` on the hosts `a` and `b`."""
+
+    cluster: Cluster
+    journal: Path
+    random: random.Random
+    replicas: int = 4
+    seen: list[Seen] = field(default_factory=list)
+    faults: Counter[str] = field(default_factory=Counter)
+    memory_mib: list[float] = field(default_factory=list)
+    _key: dict[str, Any] = field(default_factory=dict)
+    _count: int = 0
+
+    async def start(self) -> None:
+        """Starts the cluster and its model."""
+        await self.cluster.start_controller(GPUWARD_RESTART_BACKOFF_S="0.2")
+        for name in ("a", "b"):
+            await self.cluster.start_agent(name, gpus=2)
+        journal = {"SIMULATED_ENGINE_JOURNAL": str(self.journal)}
+        await self.cluster.apply("soak", replicas=self.replicas, resources={"gpus": 1}, env=journal)
+        await self.all_run()
+        self._key = await self._new_key()
+
+    async def all_run(self) -> None:
+        """Waits until all replicas run."""
+
+        async def running() -> bool:
+            return await self.cluster.phases("soak") == ["running"] * self.replicas
+
+        await self.cluster.until(running, "all replicas run", 120)
+
+    async def _new_key(self) -> dict[str, Any]:
+        return dict(await self.cluster.post("/keys", {"role": "inference", "name": f"soak-{self._count}"}))
+
+    async def run(self, seconds: float, fault_every_s: float) -> None:
+        """Load and faults for so long; each request is then at its end."""
+        until_s = asyncio.get_running_loop().time() + seconds
+        connector = aiohttp.TCPConnector(limit=0)
+        async with (
+            aiohttp.ClientSession(self.cluster.url, connector=connector) as session,
+            asyncio.TaskGroup() as group,
+        ):
+            for _ in range(CLIENTS):
+                group.create_task(self._client(session, until_s))
+            group.create_task(self._faults(until_s, fault_every_s))
+
+    async def _client(self, session: aiohttp.ClientSession, until_s: float) -> None:
+        while asyncio.get_running_loop().time() < until_s:
+            (kind,) = self.random.choices(KINDS, [kind.weight for kind in KINDS])
+            self._count += 1
+            request_id = f"r{self._count}"
+            try:
+                async with asyncio.timeout(REQUEST_LIMIT_S):
+                    seen = await self._ask(session, request_id, kind)
+            except (aiohttp.ClientError, TimeoutError) as error:
+                seen = Seen(request_id, kind, 0, "lost", repr(error))
+            self.seen.append(seen)
+            if seen.status != 200:
+                await asyncio.sleep(PAUSE_S)
+
+    async def _ask(self, session: aiohttp.ClientSession, request_id: str, kind: Kind) -> Seen:
+        body = chat(f"[simulate id={request_id} {kind.words}]", stream=kind.stream) | {"model": "soak"}
+        headers = {"Authorization": f"Bearer {self._key['key']}"}
+        async with session.post(CHAT, json=body, headers=headers) as answer:
+            if answer.status != 200:
+                content = await answer.json()
+                error = content["error"]
+                told = error["code"] or error["type"]  # an engine's own has a type alone
+                return Seen(request_id, kind, answer.status, "error" if told else "lost", str(told))
+            if not kind.stream:
+                content = await answer.json()
+                return Seen(request_id, kind, 200, "whole" if content["choices"] else "lost")
+            text = b""
+            try:
+                async for piece in answer.content.iter_any():
+                    text += piece
+                    if kind.leaves and text.count(b"\n\n") >= 2:
+                        answer.close()
+                        return Seen(request_id, kind, 200, "left")
+            except aiohttp.ClientPayloadError:
+                return Seen(request_id, kind, 200, "cut")
+            return Seen(
+                request_id, kind, 200, "whole" if text.endswith(b"data: [DONE]\n\n") else "lost", str(text[-99:])
+            )
+
+    async def _faults(self, until_s: float, every_s: float) -> None:
+        loop, faults = asyncio.get_running_loop(), (self._kill_engine, self._change_key, self._restart_agent)
+        while (rest := until_s - loop.time()) > 0:
+            await asyncio.sleep(min(rest, self.random.uniform(0.5, 1.5) * every_s))
+            fault = self.random.choice(faults)
+            self.faults[fault.__name__.strip("_")] += 1
+            await fault()
+            self.memory_mib.append(self.rss_mib())
+
+    async def _kill_engine(self) -> None:
+        if engines := list((await asyncio.to_thread(self.cluster.engines)).values()):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                self.random.choice(engines).kill()
+
+    async def _change_key(self) -> None:
+        old, self._key = self._key, await self._new_key()
+        status, _ = await self.cluster.call("DELETE", f"/keys/{old['id']}")
+        assert status == 200
+
+    async def _restart_agent(self) -> None:
+        """As a crash or cleanly; its engines go on."""
+        name = self.random.choice(("a", "b"))
+        if self.random.random() < 0.5:
+            self.cluster.kill(name)
+        else:
+            self.cluster.signal(name, signal.SIGTERM)
+            await asyncio.to_thread(self.cluster.processes.pop(name).wait, 30)
+        await self.cluster.start_agent(name, gpus=2)
+
+    def rss_mib(self) -> float:
+        """What the controller and its gateway hold."""
+        controller = psutil.Process(self.cluster.processes["controller"].pid)
+        own = [controller, *(p for p in controller.children(recursive=True) if p.name().startswith("python"))]
+        total = 0
+        for process in own:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                total += process.memory_info().rss
+        return total / 2**20
+
+    async def in_flight(self) -> dict[str, float]:
+        """What is open: requests at engines, by instance, and the controller's and gateway's gauges, by name."""
+        async with self.cluster.session.get("/metrics") as answer:
+            gauges = _OPEN.findall(await answer.text())
+        assert gauges, "no gauge of what is in flight"
+        found = {name: float(value) for name, value in gauges}
+        async with aiohttp.ClientSession() as session:
+            for instance, engine in self.cluster.engines().items():
+                argv = engine.cmdline()
+                port = argv[argv.index("--port") + 1]
+                async with session.get(f"http://127.0.0.1:{port}/simulated/counters") as answer:
+                    counters = await answer.json()
+                found[instance] = counters["reading"] + counters["queued"] + counters["running"]
+        return found
+
+    def account(self) -> "Account":
+        """Clients' and engines' sides of all requests."""
+        taken: Counter[str] = Counter()
+        finished: Counter[str] = Counter()
+        for line in self.journal.read_text().splitlines():
+            word, request_id, *_ = line.split()
+            taken[request_id] += word == "taken"
+            finished[request_id] += word == "finished"
+        return Account(self.seen, taken, finished)
+
+
+@dataclass(frozen=True)
+class Account:
+    """Every request with what clients saw of it, and how often engines took and finished it."""
+
+    seen: list[Seen]
+    taken: Mapping[str, int]
+    finished: Mapping[str, int]
+
+    def violations(self) -> list[str]:
+        """Requests that ran twice, that were lost without a word, or whose answer does not fit."""
+        found = []
+        for seen in self.seen:
+            taken, finished = self.taken.get(seen.id, 0), self.finished.get(seen.id, 0)
+            if taken > 1:
+                found.append(f"ran {taken} times: {seen}")
+            if seen.end == "lost":
+                found.append(f"lost: {seen}")
+            if seen.end == "whole" and (taken, finished) != (1, 1):
+                found.append(f"answered, but taken {taken} times and finished {finished}: {seen}")
+            if seen.status in NEVER_TAKEN and taken:
+                found.append(f"refused with {seen.status}, but an engine ran it: {seen}")
+        return found
+
+    def summary(self) -> str:
+        """How many requests ended how."""
+        ends = Counter(
+            f"{seen.status} {seen.end}{f' {seen.code}' if seen.end == 'error' else ''}" for seen in self.seen
+        )
+        return json.dumps({"requests": len(self.seen), **dict(ends.most_common())})
