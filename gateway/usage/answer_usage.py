@@ -12,7 +12,9 @@ import orjson
 
 _MARK: Final = b'"usage"'
 _ERROR_MARKS: Final = (b'data: {"error"', b"event: error")
-_WITHOUT_TOKEN: Final = (b'"choices":[]', b'"choices": []', b'"finish_reason":"', b'"finish_reason": "')
+_CHOICES: Final = b'"choices"'
+_DONE: Final = b"[DONE]"
+_ERROR: Final = b"error"
 _MOST_HELD: Final = 2**20  # of an event or of the end of an answer
 _MOST_UNPACKED: Final = 64 * 2**20
 _MOST_AT_ONCE: Final = 2**18
@@ -44,7 +46,7 @@ class AnswerUsage:
     """
 
     __slots__ = (
-        *("_blind", "_completions", "_events", "_has_completion", "_held", "_request_bytes", "_size", "_told"),
+        *("_blind", "_completions", "_events", "_has_completion", "_held", "_last", "_request_bytes", "_size", "_told"),
         *("_unpack", "_unpacked", "failed"),
     )
 
@@ -53,6 +55,7 @@ class AnswerUsage:
         self._events = events
         self._has_completion = has_completion
         self._held = b""  # an event that has begun; of a whole answer, its last bytes
+        self._last = b""  # the events that came last
         self._completions = 0  # events with a piece of an answer
         self._size = 0
         self._told: dict[str, int] = {}
@@ -90,7 +93,7 @@ class AnswerUsage:
         if prompt is not None and (completion is not None or not self._has_completion):
             return Tokens(prompt, self._told.get("cached", 0), completion or 0)
         counted = self._events and not self._blind
-        made = self._completions if counted else self._size // _BYTES_PER_TOKEN
+        made = self._pieces_of_an_answer() if counted else self._size // _BYTES_PER_TOKEN
         made = made if self._has_completion else 0
         guess = max(1, self._request_bytes // _BYTES_PER_TOKEN)
         return Tokens(
@@ -105,28 +108,37 @@ class AnswerUsage:
         if not self._events:
             self._held = (self._held + data)[-_MOST_HELD:] if self._held else data[-_MOST_HELD:]
             return
-        data = self._held + data if self._held else data
+        if not self._held and data.endswith(b"\n\n"):  # whole events, as engines write them
+            self._take(data)
+            return
+        data = self._held + data
         end = max(data.rfind(b"\n\n"), data.rfind(b"\n\r\n"), data.rfind(b"\r\r"))
         if end < 0:
             self._held = data if len(data) <= _MOST_HELD else b""
             return
-        whole, self._held = data[: end + 1], data[end + 1 :]
-        self._count(whole)
-        if _MARK in whole:
-            for line in whole.replace(b"\r", b"\n").split(b"\n"):
-                if _MARK in line and line.startswith(b"data:"):
-                    self._read(line[5:])
-        self.failed = self.failed or any(mark in whole for mark in _ERROR_MARKS)
+        self._held = data[end + 1 :].lstrip(b"\r\n")
+        self._take(data[: end + 1])
 
-    def _count(self, whole: bytes) -> None:
-        """Events that carry a piece of an answer: of chat and completions one each, of the others their deltas."""
+    def _take(self, whole: bytes) -> None:
+        """Whole events."""
+        self._last = whole
         if whole.startswith(b"event:") or b"\nevent:" in whole:
             for line in whole.splitlines():
                 if line.startswith(b"data:") and (b'content_block_delta"' in line or b'.delta"' in line):
                     self._completions += 1
-            return
-        others = sum(whole.count(mark) for mark in _WITHOUT_TOKEN)
-        self._completions += max(0, whole.count(b'"choices"') - others)
+        else:
+            self._completions += whole.count(_CHOICES)
+        if _MARK in whole:
+            for line in whole.replace(b"\r", b"\n").split(b"\n"):
+                if _MARK in line and line.startswith(b"data:"):
+                    self._read(line[5:])
+        if _ERROR in whole and any(mark in whole for mark in _ERROR_MARKS):
+            self.failed = True
+
+    def _pieces_of_an_answer(self) -> int:
+        """Events with a token: that of the reason to end has none, and comes before the stream's own end."""
+        ended = _DONE in self._last and self._completions > 0
+        return self._completions - int(ended)
 
     def _read_whole(self) -> None:
         if _MARK in self._held:

@@ -2,7 +2,7 @@
 
 from controller.store.migrations.sql import run_sql
 
-revision = "0010"
+revision = "0009"
 down_revision = "0008"
 
 
