@@ -1,25 +1,26 @@
 """API keys: random, stored as hashes. At least one administrator's key stays valid."""
 
-import hashlib
 import secrets
 import uuid
-from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from collections.abc import Callable
+from typing import Final, TypeAlias
 
 from sqlalchemy import func, text
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlmodel import col, select
 
 from controller.domain.events import NewEvent
+from controller.store.access.key_reads import (
+    KEY_PREFIX,
+    hash_secret,
+)
 from controller.store.access.orm_rows import KeyRow
-from controller.store.core.database import Database, Reader
+from controller.store.core.database import Database
 from controller.store.core.events import write_event_in_session
 from controller.store.core.notify import CHANNEL, payloads
 from controller.store.core.refusals import LastAdminKeyError, NotFoundError
 from schemas.api.access import KeyCreated, KeyView, Role
 
-KEY_PREFIX: Final = "gpw_"
 _FIRST_KEY_LOCK: Final = 7_309_446_272  # an arbitrary constant: names this lock in the whole database
 
 
@@ -31,25 +32,11 @@ _VALID_ADMINISTRATORS: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Principal:
-    """The caller, as its key identifies it."""
-
-    key_id: str
-    name: str
-    role: Role
-
-
 Keep: TypeAlias = Callable[[str], None]
 
 
 def _nowhere(_key: str) -> None:
     """Keeps nothing."""
-
-
-def hash_secret(secret: str) -> bytes:
-    """The stored hash of a random secret, which is too long to be guessed: no salt and no slow hash are needed."""
-    return hashlib.sha256(secret.encode()).digest()
 
 
 async def create_key(database: Database, role: Role, *, name: str = "", keep: Keep = _nowhere) -> KeyCreated:
@@ -111,27 +98,6 @@ async def revoke_key(database: Database, key_id: str) -> KeyView:
             event = NewEvent("key_revoked", f"key {row.name} was revoked", (f"key:{row.id}",), {"role": row.role})
             await write_event_in_session(session, event)
         return _view(row)
-
-
-async def read_keys(connection: Reader) -> dict[bytes, Principal]:
-    """All unrevoked keys, by their hash."""
-    return _by_hash(await connection.fetch("select hash, id, name, role from api_keys where revoked_at is null"))
-
-
-async def find_keys(connection: Reader, hashes: Collection[bytes]) -> dict[bytes, Principal]:
-    """Those of these keys that exist and are not revoked, by their hash."""
-    query = "select hash, id, name, role from api_keys where hash = any($1::bytea[]) and revoked_at is null"
-    return _by_hash(await connection.fetch(query, list(hashes)))
-
-
-async def count_keys(connection: Reader) -> tuple[int, int]:
-    """How many keys there are, and how many of them are revoked. No change of keys leaves both as they were."""
-    (row,) = await connection.fetch("select count(*) as all_keys, count(revoked_at) as revoked from api_keys")
-    return row["all_keys"], row["revoked"]
-
-
-def _by_hash(rows: Iterable[Any]) -> dict[bytes, Principal]:
-    return {row["hash"]: Principal(str(row["id"]), row["name"], row["role"]) for row in rows}
 
 
 async def _announce(session: AsyncSession, key_id: uuid.UUID) -> None:
