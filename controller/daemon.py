@@ -38,7 +38,7 @@ from controller.runtime.lease import Lease, expire_lease
 from controller.runtime.metrics import HubMetrics, Metrics
 from controller.runtime.tasks import unless_stopped
 from controller.settings import ControllerSettings
-from controller.store.access.keys import KEY_PREFIX, Principal, hash_secret
+from controller.store.access.key_reads import KEY_PREFIX, Principal, hash_secret
 from controller.store.access.secrets import resolve_secrets
 from controller.store.core.database import Database, DatabaseUrlError
 from controller.store.core.migrate import SchemaTooNewError

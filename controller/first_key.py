@@ -8,7 +8,8 @@ import structlog
 
 from controller.client_env import stored_key, write_client_env
 from controller.runtime.database import DATABASE_ERRORS
-from controller.store.access.keys import create_first_key, find_keys, hash_secret
+from controller.store.access.key_reads import find_keys, hash_secret
+from controller.store.access.keys import create_first_key
 from controller.store.core.database import Database
 from http1.log_limit import LogLimit
 

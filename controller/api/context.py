@@ -13,7 +13,7 @@ from controller.domain.placement import Need
 from controller.live.change_fanout import ChangeFanout
 from controller.live.key_ring import KeyRing
 from controller.scheduling.admission.admit import DEFAULT_RESERVE, ReserveTimes
-from controller.store.access.keys import Principal
+from controller.store.access.key_reads import Principal
 from controller.store.core.database import Database
 from http1.bodies import Bodies, Hold
 from http1.connections import limits_for

@@ -14,7 +14,7 @@ import structlog
 from controller.live.change_fanout import ChangeFanout
 from controller.live.errors import UnknownWhileAwayError
 from controller.runtime.database import DATABASE_ERRORS, Connect
-from controller.store.access.keys import KEY_PREFIX, Principal, count_keys, find_keys, hash_secret, read_keys
+from controller.store.access.key_reads import KEY_PREFIX, Principal, count_keys, find_keys, hash_secret, read_keys
 
 __all__ = ["KeyRing", "Principal"]
 

@@ -4,15 +4,8 @@ import asyncio
 
 import pytest
 
-from controller.store.access.keys import (
-    create_first_key,
-    create_key,
-    find_keys,
-    hash_secret,
-    list_keys,
-    read_keys,
-    revoke_key,
-)
+from controller.store.access.key_reads import find_keys, hash_secret, read_keys
+from controller.store.access.keys import create_first_key, create_key, list_keys, revoke_key
 from controller.store.access.secrets import delete_secret, put_secret, resolve_secrets
 from controller.store.access.tokens import create_token, list_tokens, redeem, revoke_token
 from controller.store.core.database import Database

@@ -5,17 +5,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from controller.store.access.key_reads import count_keys, hash_secret, read_keys
 from controller.store.access.key_shares import exchange_shares, leave_shares
-from controller.store.access.keys import (
-    KeyChanges,
-    count_keys,
-    create_key,
-    hash_secret,
-    list_keys,
-    read_keys,
-    revoke_key,
-    update_key,
-)
+from controller.store.access.keys import KeyChanges, create_key, list_keys, revoke_key, update_key
 from controller.store.access.usage import Counts, UsageRow, read_usage, roll_up_usage, write_usage
 from controller.store.core.database import Database
 from controller.store.core.refusals import LastAdminKeyError, NotFoundError

@@ -1,9 +1,8 @@
 """API keys: random, stored as hashes. At least one administrator's key stays valid."""
 
-import hashlib
 import secrets
 import uuid
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, TypeAlias, cast
@@ -13,15 +12,18 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlmodel import col, select
 
 from controller.domain.events import NewEvent
+from controller.store.access.key_reads import (
+    KEY_PREFIX,
+    hash_secret,
+)
 from controller.store.access.orm_rows import KeyRow
-from controller.store.core.database import Database, Reader
+from controller.store.core.database import Database
 from controller.store.core.events import write_event_in_session
 from controller.store.core.notify import CHANNEL, payloads
 from controller.store.core.refusals import LastAdminKeyError, NotFoundError
 from schemas.api.access import KeyCreated, KeyView, Role
 from schemas.key_limits import NO_LIMITS, KeyLimits
 
-KEY_PREFIX: Final = "gpw_"
 _FIRST_KEY_LOCK: Final = 7_309_446_272  # an arbitrary constant: names this lock in the whole database
 
 
@@ -31,22 +33,6 @@ _LASTING_ADMINISTRATORS: Final = (
     .order_by(col(KeyRow.id))
     .with_for_update()
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Principal:
-    """The caller, as its key identifies it.
-
-    Attributes:
-        limits: on its requests to models.
-        expires_in_s: when it was read; None: never.
-    """
-
-    key_id: str
-    name: str
-    role: Role
-    limits: KeyLimits = NO_LIMITS
-    expires_in_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,20 +54,10 @@ class KeyChanges:
 
 Keep: TypeAlias = Callable[[str], None]
 _LIMITS: Final = ("models", "rpm", "tpm", "tokens_per_day", "parallel")
-_COLUMNS: Final = (
-    "hash, id, name, role, models, rpm, tpm, tokens_per_day, parallel, "
-    "extract(epoch from expires_at - now())::float8 as expires_in_s"
-)
-_VALID: Final = "revoked_at is null and (expires_at is null or expires_at > now())"
 
 
 def _nowhere(_key: str) -> None:
     """Keeps nothing."""
-
-
-def hash_secret(secret: str) -> bytes:
-    """The stored hash of a random secret, which is too long to be guessed: no salt and no slow hash are needed."""
-    return hashlib.sha256(secret.encode()).digest()
 
 
 async def create_key(
@@ -224,38 +200,6 @@ async def revoke_key(database: Database, key_id: str) -> KeyView:
             event = NewEvent("key_revoked", f"key {row.name} was revoked", (f"key:{row.id}",), {"role": row.role})
             await write_event_in_session(session, event)
         return _view(row)
-
-
-async def read_keys(connection: Reader) -> dict[bytes, Principal]:
-    """All valid keys, by their hash."""
-    return _by_hash(await connection.fetch(f"select {_COLUMNS} from api_keys where {_VALID}"))  # noqa: S608 - constants
-
-
-async def find_keys(connection: Reader, hashes: Collection[bytes]) -> dict[bytes, Principal]:
-    """Those of these keys that exist and are valid, by their hash."""
-    query = f"select {_COLUMNS} from api_keys where hash = any($1::bytea[]) and {_VALID}"  # noqa: S608 - constants
-    return _by_hash(await connection.fetch(query, list(hashes)))
-
-
-async def count_keys(connection: Reader) -> tuple[int, int]:
-    """How many valid keys there are, and how many changes were made to all. No change leaves both as they were."""
-    (row,) = await connection.fetch(
-        f"select count(*) filter (where {_VALID}) as valid, count(*) + sum(changed) as changes from api_keys"  # noqa: S608
-    )
-    return row["valid"], int(row["changes"] or 0)
-
-
-def _by_hash(rows: Iterable[Any]) -> dict[bytes, Principal]:
-    return {
-        row["hash"]: Principal(
-            str(row["id"]),
-            row["name"],
-            row["role"],
-            KeyLimits(tuple(row["models"]), row["rpm"], row["tpm"], row["tokens_per_day"], row["parallel"]),
-            row["expires_in_s"],
-        )
-        for row in rows
-    }
 
 
 async def _announce(session: AsyncSession, key_id: uuid.UUID) -> None:

@@ -10,7 +10,8 @@ from sqlalchemy import func
 from sqlmodel import col, select
 
 from controller.domain.events import NewEvent
-from controller.store.access.keys import as_uuid, hash_secret
+from controller.store.access.key_reads import hash_secret
+from controller.store.access.keys import as_uuid
 from controller.store.access.orm_rows import TokenRow
 from controller.store.core.database import Database
 from controller.store.core.events import write_event_in_session, write_events

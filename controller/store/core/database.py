@@ -4,16 +4,17 @@ import asyncio
 import copy
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
-from typing import Any, Final, Protocol, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeAlias
 from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
 import asyncpg
 import orjson
 from asyncpg.pool import PoolConnectionProxy
-from sqlalchemy.exc import DBAPIError, DisconnectionError, OperationalError, PendingRollbackError
-from sqlalchemy.exc import InterfaceError as OrmInterfaceError
-from sqlalchemy.exc import TimeoutError as OrmTimeoutError
-from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
+
+if TYPE_CHECKING:  # slow to import, and gateways need none
+    from sqlalchemy.ext.asyncio import AsyncSession
+
+    from controller.store.core.orm import Orm
 
 POOL_SIZE: Final = 16
 ORM_POOL_SIZE: Final = 8
@@ -97,12 +98,11 @@ class _StatelessConnection(asyncpg.Connection):  # type: ignore[misc]  # the dri
 class Database:
     """An asyncpg pool and an ORM engine over one PostgreSQL database."""
 
-    def __init__(self, dsn: str, pool: "asyncpg.Pool[Any]", orm: AsyncEngine) -> None:
+    def __init__(self, dsn: str, pool: "asyncpg.Pool[Any]") -> None:
         self.dsn = dsn
         self.pool = pool
         self._permits = asyncio.Semaphore(pool.get_max_size())
-        self._orm = orm
-        self._sessions = async_sessionmaker(orm, expire_on_commit=False)
+        self._orm: list[Orm] = []  # one at most, made when it is first used; copies have the same
 
     @classmethod
     async def open(cls, dsn: str, *, pool_size: int = POOL_SIZE, check: bool = True) -> "Database":
@@ -122,22 +122,7 @@ class Database:
             async with pool.acquire(timeout=ACQUIRE_TIMEOUT_S):
                 pass  # the connection itself is the check
 
-        async def connect() -> "asyncpg.Connection[Any]":
-            return await asyncpg.connect(
-                dsn, timeout=ACQUIRE_TIMEOUT_S, command_timeout=COMMAND_TIMEOUT_S, server_settings=SERVER_SETTINGS
-            )
-
-        orm = create_async_engine(
-            "postgresql+asyncpg://",
-            async_creator=connect,
-            pool_size=ORM_POOL_SIZE,
-            max_overflow=0,
-            pool_timeout=ACQUIRE_TIMEOUT_S,
-            pool_pre_ping=True,
-            json_serializer=lambda value: orjson.dumps(value).decode(),
-            json_deserializer=orjson.loads,
-        )
-        return cls(dsn, pool, orm)
+        return cls(dsn, pool)
 
     def share(self, connections: int) -> Self:
         """The same database, for a user that may hold at most that many of the pool's connections."""
@@ -190,7 +175,7 @@ class Database:
             self._permits.release()
 
     @asynccontextmanager
-    async def session(self) -> AsyncIterator[AsyncSession]:
+    async def session(self) -> "AsyncIterator[AsyncSession]":
         """An ORM session inside a transaction, committed at the end.
 
         Raises:
@@ -198,15 +183,12 @@ class Database:
             TimeoutError: all ORM connections are in use.
             ConnectionError: the connection was lost, as the ORM noticed.
         """
-        try:
-            async with self._sessions.begin() as session:
-                yield session
-        except DBAPIError as error:
-            raise _driver_error(error) from error
-        except OrmTimeoutError as error:
-            raise TimeoutError(str(error)) from error
-        except (DisconnectionError, PendingRollbackError) as error:
-            raise ConnectionError(str(error)) from error
+        if not self._orm:
+            from controller.store.core.orm import Orm  # noqa: PLC0415 - slow to import, and gateways need none
+
+            self._orm.append(Orm(self.dsn))
+        async with self._orm[0].session() as session:
+            yield session
 
     async def ping(self) -> None:
         """Runs one query; raises what the driver raises if the database does not answer."""
@@ -222,11 +204,13 @@ class Database:
     async def abandon(self) -> None:
         """Drops all connections without a farewell, for which a server that hangs would be awaited."""
         self.pool.terminate()
-        await self._orm.dispose(close=False)
+        for orm in self._orm:
+            await orm.dispose(close=False)
 
     async def close(self) -> None:
         """Closes both pools; connections still in use are terminated after 5 s."""
-        await self._orm.dispose()
+        for orm in self._orm:
+            await orm.dispose(close=True)
         try:
             async with asyncio.timeout(5.0):
                 await self.pool.close()
@@ -243,14 +227,6 @@ def _terminate_if_cancelled(connection: Any, cancels: list[asyncio.CancelledErro
         cancels.append(cancel)
         connection.terminate()
         raise
-
-
-def _driver_error(error: DBAPIError) -> BaseException:
-    """The driver's own error, which the ORM wraps twice. Of a lost connection there may be none."""
-    if error.orig is not None and error.orig.__cause__ is not None:
-        return error.orig.__cause__
-    lost = isinstance(error, OperationalError | OrmInterfaceError) or error.connection_invalidated
-    return ConnectionError(str(error)) if lost else error
 
 
 def describe_dsn(dsn: str) -> str:

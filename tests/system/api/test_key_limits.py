@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from controller.store.access.keys import hash_secret, read_keys
+from controller.store.access.key_reads import hash_secret, read_keys
 from controller.store.access.usage import Counts, UsageRow, write_usage
 from controller.store.core.database import Database
 from support.leading.served_api import ServedApi

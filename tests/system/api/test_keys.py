@@ -18,7 +18,8 @@ from controller.live import key_ring
 from controller.live.change_fanout import ChangeFanout
 from controller.live.errors import UnknownWhileAwayError
 from controller.live.key_ring import KeyRing
-from controller.store.access.keys import Principal, create_key, hash_secret, revoke_key
+from controller.store.access.key_reads import Principal, hash_secret
+from controller.store.access.keys import create_key, revoke_key
 from controller.store.core.database import Database
 from support.database.gate import DatabaseGate, gate_to
 from support.database.ledger import add_deployment, add_host, add_instance, claim, report

@@ -1,0 +1,61 @@
+"""SQLAlchemy's sessions over the same database, for single rows; their errors are the driver's."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import asyncpg
+import orjson
+from sqlalchemy.exc import DBAPIError, DisconnectionError, OperationalError, PendingRollbackError
+from sqlalchemy.exc import InterfaceError as OrmInterfaceError
+from sqlalchemy.exc import TimeoutError as OrmTimeoutError
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
+
+from controller.store.core.database import ACQUIRE_TIMEOUT_S, COMMAND_TIMEOUT_S, ORM_POOL_SIZE, SERVER_SETTINGS
+
+
+class Orm:
+    """An engine with a pool of its own. It connects when a session first needs it."""
+
+    def __init__(self, dsn: str) -> None:
+        async def connect() -> "asyncpg.Connection[Any]":
+            return await asyncpg.connect(
+                dsn, timeout=ACQUIRE_TIMEOUT_S, command_timeout=COMMAND_TIMEOUT_S, server_settings=SERVER_SETTINGS
+            )
+
+        self._engine = create_async_engine(
+            "postgresql+asyncpg://",
+            async_creator=connect,
+            pool_size=ORM_POOL_SIZE,
+            max_overflow=0,
+            pool_timeout=ACQUIRE_TIMEOUT_S,
+            pool_pre_ping=True,
+            json_serializer=lambda value: orjson.dumps(value).decode(),
+            json_deserializer=orjson.loads,
+        )
+        self._sessions = async_sessionmaker(self._engine, expire_on_commit=False)
+
+    @asynccontextmanager
+    async def session(self) -> AsyncIterator[AsyncSession]:
+        """A session inside a transaction, committed at the end; see `Database.session`."""
+        try:
+            async with self._sessions.begin() as session:
+                yield session
+        except DBAPIError as error:
+            raise _driver_error(error) from error
+        except OrmTimeoutError as error:
+            raise TimeoutError(str(error)) from error
+        except (DisconnectionError, PendingRollbackError) as error:
+            raise ConnectionError(str(error)) from error
+
+    async def dispose(self, *, close: bool) -> None:
+        """Drops all connections; `close`: with a farewell."""
+        await self._engine.dispose(close=close)
+
+
+def _driver_error(error: DBAPIError) -> BaseException:
+    """The driver's own error, which the ORM wraps twice. Of a lost connection there may be none."""
+    if error.orig is not None and error.orig.__cause__ is not None:
+        return error.orig.__cause__
+    lost = isinstance(error, OperationalError | OrmInterfaceError) or error.connection_invalidated
+    return ConnectionError(str(error)) if lost else error
