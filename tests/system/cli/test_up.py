@@ -63,6 +63,7 @@ def skip_unless_nobody_can_run() -> None:
 
 
 @pytest.mark.parametrize("user", [None, NOBODY_UID])
+@pytest.mark.timeout(240)  # two starts of everything
 def test_first_start_first_request_stop_and_restart(data_dir: Path, user: int | None):
     if user is not None:
         try:
