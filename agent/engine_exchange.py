@@ -13,9 +13,11 @@ import structlog
 
 from agent.in_flight import InFlightRequests
 from http1.client_connection import ClientConnection
+from http1.handler import DROPPED, Handler
 from http1.head import HOP_BY_HOP, RequestHead, ResponseHead, end_to_end, request_bytes
 from http1.pool import ConnectError, Pool
-from http1.server_connection import DROPPED, Handler, Progress, ServerConnection
+from http1.server_connection import ServerConnection
+from http1.server_states import Progress
 from schemas.wire import OUR_HEADERS, PROXY_IN_FLIGHT_HEADER, PROXY_OUTCOME_HEADER, PROXY_REFUSAL_HEADER
 
 # Secrets and cookies of the hops before; "expect" is answered when the engine takes the body.

@@ -16,9 +16,10 @@ from gateway.pass_on import BEHIND_PROXY_FIELD, Controller, Passed
 from gateway.request_body import BadRequestError, check_charset
 from http1.connections import Refusal
 from http1.forwarded import Origin, TrustedProxies
+from http1.handler import DROPPED, Handler
 from http1.head import Fields, RequestHead, first
 from http1.reading import MessageError
-from http1.server_connection import DROPPED, Handler, ServerConnection
+from http1.server_connection import ServerConnection
 from http1.server_log import MalformedLog
 from schemas.api.models import MODEL_PATHS, MODEL_ROLES, MODELS_PATH, ModelList, ModelView
 

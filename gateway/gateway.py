@@ -30,7 +30,8 @@ from http1.liveness import notice_gone_hosts
 from http1.log_limit import LogLimit
 from http1.pool import Address, Pool
 from http1.server import Server
-from http1.server_connection import Progress, Service
+from http1.server_connection import Service
+from http1.server_states import Progress
 
 log = structlog.get_logger(__name__)
 

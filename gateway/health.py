@@ -12,8 +12,9 @@ from gateway.errors import response, unavailable
 from gateway.fetch import FetchError, fetch
 from gateway.live_routes import LiveRoutes
 from gateway.pass_on import Controller
+from http1.handler import Handler
 from http1.head import Fields, RequestHead, first
-from http1.server_connection import Handler, ServerConnection
+from http1.server_connection import ServerConnection
 from http1.streamed_answer import StreamedAnswer
 
 MAX_LOOP_LAG_S: Final = 5.0

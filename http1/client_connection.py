@@ -6,7 +6,8 @@ from enum import StrEnum
 from typing import Final, Protocol, cast
 
 from http1.head import LAST_CHUNK, SWITCHING, ResponseHead, chunk
-from http1.reading import MessageError, ResponseReader
+from http1.reading import MessageError
+from http1.response_reader import ResponseReader
 
 
 class State(StrEnum):

@@ -5,7 +5,8 @@ import contextlib
 import socket
 from typing import Final
 
-from http1.server_connection import ServerConnection, Service, State
+from http1.server_connection import ServerConnection, Service
+from http1.server_states import State
 
 BACKLOG: Final = 1024
 _SWEEP_S: Final = 1.0

@@ -21,9 +21,10 @@ from http1.bodies import Bodies
 from http1.client_connection import ClientConnection
 from http1.connections import Limits
 from http1.door import Door
+from http1.handler import Handler
 from http1.head import RequestHead
 from http1.pool import ConnectError, Pool
-from http1.server_connection import Handler, ServerConnection, Service
+from http1.server_connection import ServerConnection, Service
 from support.http1.transport import MemoryTransport
 
 BODY = b'{"model": "m"}'

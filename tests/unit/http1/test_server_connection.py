@@ -11,9 +11,11 @@ import pytest
 from http1 import connections
 from http1.connections import Limits
 from http1.door import Door
+from http1.handler import Handler
 from http1.head import RequestHead
 from http1.reading import MessageError
-from http1.server_connection import Handler, Progress, ServerConnection, Service, State
+from http1.server_connection import ServerConnection, Service
+from http1.server_states import Progress, State
 from support.http1.transport import MemoryTransport
 
 POST = b"POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\n"

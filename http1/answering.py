@@ -1,0 +1,217 @@
+"""How one connection's requests are answered: its state, what is written, and back-pressure."""
+
+import asyncio
+from collections.abc import Iterable
+from typing import Final
+
+from http1.connections import Connection
+from http1.door import Door
+from http1.handler import Handler
+from http1.head import CONTINUE, LAST_CHUNK, SWITCHING, chunk, has_body, response_bytes
+from http1.request_reader import RequestReader
+from http1.server_states import EDGES, TO_RULES, State
+
+_CLOSE: Final = (b"connection", b"close")
+_COPIED_BYTES: Final = 8192  # a smaller chunk is copied beside its frame
+
+
+class AnsweringConnection(asyncio.Protocol):
+    """The part of a server's connection that answers; `ServerConnection` is the part that reads.
+
+    Args:
+        door: learns of the state.
+        reader: reads the requests.
+
+    Attributes:
+        record: the door's entry.
+    """
+
+    __slots__ = (
+        *("_bodiless", "_chunked", "_chunks", "_door", "_draining", "_handler", "_keep_alive", "_loop", "_method"),
+        *("_read_paused", "_reader", "_since", "_started", "_state", "_transport", "_used", "_write_paused", "record"),
+    )
+
+    def __init__(self, door: Door, reader: RequestReader) -> None:
+        self._door = door
+        self._reader = reader
+        self._loop = asyncio.get_running_loop()
+        self._state = State.IDLE
+        self._since = self._loop.time()  # of the state, or of the last progress in it
+        self._transport: asyncio.Transport | None = None
+        self._handler: Handler | None = None
+        self._method = b""
+        self._keep_alive = False
+        self._used = False  # whether anything was answered
+        self._started = False
+        self._chunked = False
+        self._chunks = True
+        self._bodiless = False
+        self._draining = False
+        self._write_paused = False
+        self._read_paused = False
+        self.record = Connection("", self._since)
+
+    @property
+    def state(self) -> State:
+        """What it does now."""
+        return self._state
+
+    @property
+    def started(self) -> bool:
+        """Whether the current answer's head is sent."""
+        return self._started
+
+    @property
+    def answering(self) -> bool:
+        """Whether a request is under way."""
+        return self._state in (State.RECEIVING, State.ANSWERING)
+
+    def send_continue(self) -> None:
+        """Asks a client that expects it for the body."""
+        if self._state is State.RECEIVING and not self._started:
+            self._write(CONTINUE)
+
+    def start(self, status: int, fields: Iterable[tuple[bytes, bytes]], *, length: int | None) -> None:
+        """Sends the answer's head.
+
+        Args:
+            status: 200 to 599.
+            fields: without those that frame the body.
+            length: of the body; None: it is chunked, or ends with the connection where the client knows no chunks.
+        """
+        if self._started or self._state not in (State.RECEIVING, State.ANSWERING):
+            return
+        self._started = self._used = True
+        self._bodiless = not has_body(status, self._method)
+        framed = list(fields)
+        if length is not None:
+            if status not in (204, 304) or length:
+                framed.append((b"content-length", b"%d" % length))
+        elif self._chunks and not self._bodiless:
+            framed.append((b"transfer-encoding", b"chunked"))
+            self._chunked = True
+        # A stranger's connection ends with its answer, so that none can send requests in a row.
+        stranger = self.record.counted and not self.record.known
+        if stranger or self._draining or self._reader.pipelined or self._state is State.RECEIVING:
+            self._keep_alive = False
+        if not self._keep_alive:
+            framed.append(_CLOSE)
+        self._write(response_bytes(status, framed))
+
+    def send(self, data: bytes) -> None:
+        """Sends a part of the answer's body; in a tunnel, bytes to the client."""
+        if not data or self._transport is None or self._bodiless or not self._started:
+            return
+        if not self._chunked:
+            self._transport.write(data)
+        elif len(data) < _COPIED_BYTES:
+            self._transport.write(chunk(data))
+        else:
+            self._transport.writelines((b"%x\r\n" % len(data), data, b"\r\n"))
+
+    def finish(self) -> None:
+        """The answer is complete."""
+        if self._state is State.CLOSED:
+            return
+        self._handler = None
+        if self._chunked:
+            self._chunked = False
+            self._write(LAST_CHUNK)
+        self._started = False
+        if self._state is State.RECEIVING:
+            self._linger()
+        elif self._keep_alive and self._state is State.ANSWERING and not self._draining:
+            self._next()
+        else:
+            self.close()
+
+    def answer(self, status: int, fields: Iterable[tuple[bytes, bytes]], body: bytes) -> None:
+        """A whole answer."""
+        self.start(status, fields, length=len(body))
+        self.send(body)
+        self.finish()
+
+    def switch(self, fields: Iterable[tuple[bytes, bytes]]) -> None:
+        """Answers a request to switch protocols: from now on bytes pass both ways as they are."""
+        if self._started or self._state is not State.ANSWERING:
+            return
+        if self._reader.pipelined:  # a part of what the client sent is lost
+            self.abort()
+            return
+        self._started = self._used = True
+        self._bodiless = False
+        self._enter(State.TUNNEL)
+        self._write(response_bytes(SWITCHING, fields))
+        self._pass_rest()
+
+    def abort(self) -> None:
+        """Ends the connection at once; what was written and not yet sent is lost."""
+        if self._transport is not None:
+            self._transport.abort()
+        self._end()
+
+    def close(self) -> None:
+        """Ends the connection after what was written. In mid-answer the client sees that the answer is broken."""
+        if self._transport is not None:
+            self._transport.close()
+        self._end()
+
+    def drain(self) -> None:
+        """Closes the connection once it is at rest."""
+        self._draining = True
+        if self._state is State.IDLE:
+            self.close()
+
+    def pause_reading(self) -> None:
+        """Reads no more of the body for now. The end of the connection is not seen meanwhile."""
+        if not self._read_paused and self._state in (State.RECEIVING, State.TUNNEL) and self._transport is not None:
+            self._transport.pause_reading()
+            self._read_paused = True
+
+    def resume_reading(self) -> None:
+        """Goes on reading the body."""
+        if self._read_paused and self._transport is not None:
+            self._transport.resume_reading()
+            self._read_paused = False
+            self._since = self._loop.time()
+
+    def _pass_rest(self) -> None:
+        """What arrived with the request to switch protocols is the tunnel's first."""
+        rest, self._reader.rest = self._reader.rest, b""
+        if rest and self._handler is not None:
+            self._handler.body(rest)
+
+    def _next(self) -> None:
+        if self._reader.pipelined:
+            self.close()
+            return
+        self._reader.busy = False
+        self._enter(State.IDLE)
+
+    def _linger(self) -> None:
+        """Reads on, so that a reset does not take the answer from a client that is still sending."""
+        self._enter(State.LINGERING)
+        if self._transport is not None:
+            self._transport.write_eof()
+            self.resume_reading()
+
+    def _end(self) -> None:
+        if self._state is State.CLOSED:
+            return
+        self._enter(State.CLOSED)
+        handler, self._handler = self._handler, None
+        if handler is not None:
+            handler.gone()
+
+    def _enter(self, state: State) -> None:
+        if state not in EDGES[self._state]:
+            raise AssertionError(f"no edge from {self._state} to {state}")
+        self._state = state
+        self._since = self._loop.time()
+        rules = TO_RULES.get(state)
+        if rules is not None and rules is not self.record.state:  # a new connection has its time for a head already
+            self._door.enter(self.record, rules)
+
+    def _write(self, data: bytes) -> None:
+        if self._transport is not None:
+            self._transport.write(data)
