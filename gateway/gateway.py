@@ -151,6 +151,8 @@ class Gateway:
             exchange.overdue(now)
         self._sweeps += 1
         if self._sweeps % _POOL_EVERY == 0:
+            for passed in list(self._controller.under_way):
+                passed.overdue(now)
             self._agents.sweep()
         self._note_lag(now)
         self._sweep_again()

@@ -14,6 +14,7 @@ from gateway.errors import response, unavailable
 from http1.client_connection import ClientConnection
 from http1.forwarded import BEHIND_PROXY_HEADER, GATEWAY_HEADER
 from http1.head import HOP_BY_HOP, SWITCHING, Fields, RequestHead, ResponseHead, end_to_end, request_bytes
+from http1.log_limit import LogLimit
 from http1.pool import Address, ConnectError, Pool
 from http1.server_connection import ServerConnection
 from schemas.wire import OUR_HEADERS
@@ -31,6 +32,8 @@ _NOT_FORWARDED: Final = HOP_BY_HOP | {
 _NOT_RETURNED: Final = HOP_BY_HOP | {b"content-length"}
 _CONNECTION: Final = b"connection"
 _UPGRADE: Final = b"upgrade"
+# Longer than any handler of the controller takes. It counts from the last sign of the request's progress.
+ANSWER_LIMIT_S: Final = 120.0
 
 
 class State(StrEnum):
@@ -64,12 +67,14 @@ class Controller:
         secret: by which it believes what the gateway says of clients; empty on its socket, which needs none.
         pool: makes the connections; none is kept.
         under_way: requests that are passed on.
+        failures: bounds the log lines about requests that could not be passed on.
     """
 
     address: Address
     secret: str
     pool: Pool
     under_way: "set[Passed]" = field(default_factory=set)
+    failures: LogLimit = field(default_factory=LogLimit)
 
     def credential(self) -> Fields:
         """The fields by which the controller knows the gateway."""
@@ -79,7 +84,18 @@ class Controller:
 class Passed:
     """One request on its way to the controller, and the answer on its way back."""
 
-    __slots__ = ("_complete", "_connection", "_controller", "_fields", "_head", "_held", "_state", "_task", "_upstream")
+    __slots__ = (
+        "_complete",
+        "_connection",
+        "_controller",
+        "_fields",
+        "_head",
+        "_held",
+        "_moved",
+        "_state",
+        "_task",
+        "_upstream",
+    )
 
     def __init__(self, controller: Controller, head: RequestHead, connection: ServerConnection, fields: Fields) -> None:
         self._controller = controller
@@ -91,6 +107,7 @@ class Passed:
         self._held: list[bytes] = []  # of the body, until the connection is open
         self._upstream: ClientConnection | None = None
         self._task: asyncio.Task[None] | None = None
+        self._moved = asyncio.get_running_loop().time()
 
     @property
     def state(self) -> State:
@@ -101,6 +118,11 @@ class Passed:
         """Connects."""
         self._controller.under_way.add(self)
         self._task = asyncio.create_task(self._connect(), name="controller-connection")
+
+    def overdue(self, now: float) -> None:
+        """Ends the request if the controller took it and has not answered in time; `now` is of the loop's clock."""
+        if self._state is State.SENT and now - self._moved > ANSWER_LIMIT_S:
+            self._fail(f"the controller did not answer within {ANSWER_LIMIT_S:.0f} s; try again in a moment")
 
     def cut(self) -> None:
         """Ends the request and its client's connection."""
@@ -123,6 +145,7 @@ class Passed:
 
     def _send(self, upstream: ClientConnection) -> None:
         self._enter(State.SENT)
+        self._moved = asyncio.get_running_loop().time()
         self._upstream = upstream
         head = self._head
         fields = end_to_end(head.fields, _NOT_FORWARDED, prefix=_OURS)
@@ -148,6 +171,8 @@ class Passed:
 
     def body(self, data: bytes) -> None:
         """A part of the request's body; in a tunnel, bytes of the client."""
+        if self._state is State.SENT:
+            self._moved = asyncio.get_running_loop().time()
         if self._upstream is not None:
             self._upstream.send(data)
         elif self._state is State.CONNECTING:
@@ -211,7 +236,9 @@ class Passed:
 
     def _fail(self, message: str) -> None:
         self._over(State.DONE)
-        log.warning("request not passed on", error=message)
+        held_back = self._controller.failures.admit("not passed on")
+        if held_back is not None:
+            log.warning("request not passed on", error=message, more_before=held_back)
         fields, body = response(unavailable(message), self._head.path, "")
         fields += [field for field in self._fields if field[0] == b"x-request-id"]
         self._connection.answer(503, fields, body)

@@ -1,0 +1,181 @@
+"""What is passed on to the controller ends once in every order of events; a silent controller is told."""
+
+import asyncio
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from gateway.pass_on import ANSWER_LIMIT_S, Controller, Passed, State
+from http1 import server_connection
+from http1.client_connection import ClientConnection
+from http1.connections import Limits
+from http1.door import Door
+from http1.head import RequestHead
+from http1.pool import ConnectError, Pool
+from http1.server_connection import Handler, ServerConnection, Service
+from support.http1.transport import MemoryTransport
+
+GET = b"GET /api/v1/deployments HTTP/1.1\r\nHost: a\r\n\r\n"
+PUT = b"PUT /api/v1/x HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\n"
+DIAL = b"GET /agents HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
+SWITCH = b"HTTP/1.1 101 x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n"
+OVER = (State.DONE, State.CUT)
+
+
+@pytest.fixture(autouse=True)
+def logs() -> Iterator[list[Any]]:
+    with capture_logs() as lines:
+        yield lines
+
+
+class MemoryPool(Pool):
+    """Connects in memory, or refuses to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refuses = False
+        self.made: list[MemoryTransport] = []
+
+    async def connect(self, address: Any) -> ClientConnection:  # noqa: ARG002 - as its base
+        await asyncio.sleep(0)
+        if self.refuses:
+            raise ConnectError("refused", 111)
+        connection = ClientConnection(at_rest=lambda one: one.abort(), closed=self._open.discard)
+        self.made.append(MemoryTransport(connection))
+        self._open.add(connection)
+        return connection
+
+
+class World:
+    """A client, and the controller that its requests are passed on to."""
+
+    def __init__(self) -> None:
+        self.pool = MemoryPool()
+        self.controller = Controller("controller.sock", "", self.pool)
+        self.passed: list[Passed] = []
+        self.blocked = False
+        self.dial()
+
+    def dial(self) -> None:
+        door = Door(Limits(most=9, most_unknown_per_address=9, most_bodies_per_client=9), name="test")
+        service = Service(self.handle, lambda _: b"{}", door)
+        self.client = ServerConnection(service, opened=lambda _: None, closed=lambda _: None)
+        self.transport = MemoryTransport(self.client)
+
+    def handle(self, head: RequestHead, connection: ServerConnection) -> Handler:
+        connection.record.known = True
+        passed = Passed(self.controller, head, connection, [(b"x-request-id", b"r-1")])
+        self.passed.append(passed)
+        passed.begin()
+        return passed
+
+    async def ask(self, data: bytes) -> Passed:
+        self.transport.receive(data)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        return self.passed[-1]
+
+    def answer(self, data: bytes) -> None:
+        for made in self.pool.made[-1:]:
+            made.receive(data)
+
+    def late(self) -> None:
+        for one in list(self.controller.under_way):
+            one.overdue(asyncio.get_running_loop().time() + ANSWER_LIMIT_S + 1)
+
+    def block(self, *, on: bool) -> None:
+        if self.blocked is not on and not self.transport.closing:
+            self.blocked = on
+            (self.transport.block if on else self.transport.unblock)()
+
+    def events(self) -> dict[str, Callable[[], Any]]:
+        return {
+            "get": lambda: self.transport.receive(GET),
+            "put": lambda: self.transport.receive(PUT),
+            "dial": lambda: self.transport.receive(DIAL),
+            "bytes": lambda: self.transport.receive(b"ab"),
+            "switch": lambda: self.answer(SWITCH),
+            "ok": lambda: self.answer(OK),
+            "body": lambda: self.answer(b"xy"),
+            "garbage": lambda: self.answer(b"\x00\r\n\r\n"),
+            "controller eof": lambda: [made.receive_eof() for made in self.pool.made[-1:]],
+            "controller lost": lambda: [made.lose() for made in self.pool.made[-1:]],
+            "no connections": lambda: setattr(self.pool, "refuses", True),
+            "client eof": self.transport.receive_eof,
+            "client lost": self.transport.lose,
+            "block": lambda: self.block(on=True),
+            "unblock": lambda: self.block(on=False),
+            "late": self.late,
+            "stop": lambda: [one.cut() for one in list(self.controller.under_way)],
+        }
+
+    def check(self) -> None:
+        assert self.controller.under_way == {one for one in self.passed if one.state not in OVER}
+        if not self.controller.under_way:
+            assert all(made.closing for made in self.pool.made), "nothing goes on at the controller"
+        if self.transport.lost:
+            assert not self.controller.under_way, "no client, no request"
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_any_order_ends_each_request_once(seed: int) -> None:
+    rng = random.Random(seed)  # noqa: S311 - a repeatable order
+    for _ in range(150):
+        world = World()
+        events = world.events()
+        for _ in range(rng.randint(2, 12)):
+            events[rng.choice(list(events))]()
+            if rng.random() < 0.7:
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+            if world.transport.closing and not world.transport.lost and rng.random() < 0.5:
+                world.transport.lose()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        world.late()
+        for made in world.pool.made:
+            if made.closing:
+                made.lose()
+        world.transport.lose()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        world.check()
+        assert world.client.state is server_connection.State.CLOSED
+
+
+async def test_a_controller_that_never_answers_is_told_after_the_limit() -> None:
+    world = World()
+    passed = await world.ask(GET)
+    now = asyncio.get_running_loop().time()
+    passed.overdue(now + ANSWER_LIMIT_S - 1)
+    assert passed.state is State.SENT
+    world.late()
+    assert passed.state is State.DONE
+    assert world.transport.written.startswith(b"HTTP/1.1 503 ")
+    assert b"x-request-id: r-1" in world.transport.written.lower()
+    assert world.pool.made[0].closing
+    world.check()
+
+
+@pytest.mark.parametrize(("request_bytes", "answer"), [(GET, OK), (DIAL, SWITCH)])
+async def test_an_answer_that_has_begun_has_no_limit(request_bytes: bytes, answer: bytes) -> None:
+    """Watches and agents' connections last for days."""
+    world = World()
+    passed = await world.ask(request_bytes)
+    world.answer(answer)
+    world.late()
+    assert passed.state in (State.ANSWERING, State.TUNNEL)
+
+
+async def test_a_controller_that_is_away_is_logged_once_a_minute(logs: list[Any]) -> None:
+    world = World()
+    world.pool.refuses = True
+    for _ in range(50):
+        world.dial()
+        assert (await world.ask(GET)).state is State.DONE
+        assert world.transport.written.startswith(b"HTTP/1.1 503 ")
+    assert [line["event"] for line in logs] == ["request not passed on"]
