@@ -89,7 +89,8 @@ class FailingDatabase(Database):
     """A database whose connections pass the failpoints. It shares the pool; `admin` never fails."""
 
     def __init__(self, database: Database, points: Failpoints, admin: "asyncpg.Pool[Any]") -> None:
-        super().__init__(database.dsn, database.pool, database._orm)
+        super().__init__(database.dsn, database.pool)
+        self._orm = database._orm
         self._points = points
         self._admin = admin
 

@@ -63,7 +63,8 @@ class PastDatabase(Database):
     """Reads see an earlier moment, writes happen now: as with a reconciler that was delayed in between."""
 
     def __init__(self, database: Database, moment: Any) -> None:
-        super().__init__(database.dsn, database.pool, database._orm)
+        super().__init__(database.dsn, database.pool)
+        self._orm = database._orm
         self._moment = moment
 
     @asynccontextmanager
