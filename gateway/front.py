@@ -11,7 +11,9 @@ import structlog
 from controller.live.key_ring import KeyRing, Principal
 from gateway.credentials import key_of, origin_of, request_id_of
 from gateway.errors import GatewayError, response
-from gateway.exchange import Exchange, Models, unauthenticated
+from gateway.exchange.exchange import Exchange
+from gateway.exchange.holding import Models
+from gateway.exchange.receiving import unauthenticated
 from gateway.pass_on import BEHIND_PROXY_FIELD, Controller, Passed
 from gateway.request_body import BadRequestError, check_charset
 from http1.connections import Refusal
