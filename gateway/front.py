@@ -11,7 +11,10 @@ import structlog
 from controller.live.key_ring import KeyRing, Principal
 from gateway.credentials import key_of, origin_of, request_id_of
 from gateway.errors import GatewayError, response
-from gateway.exchange import Exchange, Models, unauthenticated
+from gateway.exchange.exchange import Exchange
+from gateway.exchange.holding import Models
+from gateway.exchange.listing import Listing
+from gateway.exchange.receiving import unauthenticated
 from gateway.pass_on import BEHIND_PROXY_FIELD, Controller, Passed
 from gateway.request_body import BadRequestError, check_charset
 from http1.connections import Refusal
@@ -26,7 +29,8 @@ from schemas.api.models import MODEL_PATHS, MODEL_ROLES, MODELS_PATH, ModelList,
 log = structlog.get_logger(__name__)
 
 _MODELS: Final = b"/v1/"
-_ALLOWED: Final = {MODELS_PATH.encode(): b"GET"} | {path.encode(): b"POST" for path in MODEL_PATHS}
+_LIST: Final = MODELS_PATH.encode()
+_ALLOWED: Final = {_LIST: b"GET"} | {path.encode(): b"POST" for path in MODEL_PATHS}
 _UNUSABLE: Final = re.compile(rb"[\x00-\x1f\x7f]")
 _JSON: Final = (b"content-type", b"application/json")
 Own = Callable[[RequestHead, ServerConnection, str], Handler]
@@ -85,10 +89,18 @@ class Front:
             principal = self._keys.known(key)
             if principal is None and not key:
                 raise unauthenticated()
-            if path != MODELS_PATH.encode() or principal is None or head.method != b"GET":
+            if path != _LIST or head.method != b"GET":
                 exchange = Exchange(self._models, head, connection, request_id, admit)
                 exchange.begin(principal, key)
                 return exchange
+            if principal is None:
+
+                def answer(owner: Principal) -> None:
+                    self._list(owner, connection, request_id)
+
+                listing = Listing(self._models, head, connection, request_id, admit, answer)
+                listing.begin(None, key)
+                return listing
             admit(principal)
             self._list(principal, connection, request_id)
         except GatewayError as error:

@@ -14,7 +14,8 @@ from controller.live.change_fanout import ChangeFanout
 from controller.live.endpoints import Database
 from controller.live.key_ring import KeyRing
 from gateway.errors import GatewayError
-from gateway.exchange import CLIENT_STALL_S, UPLOAD_LIMIT_S, Exchange, Models
+from gateway.exchange.holding import Holding, Models
+from gateway.exchange.states import CLIENT_STALL_S, UPLOAD_LIMIT_S
 from gateway.front import Front
 from gateway.health import HEALTH, METRICS, READY, Health
 from gateway.live_routes import LiveRoutes
@@ -104,7 +105,7 @@ class Gateway:
         self._lags: deque[tuple[float, float]] = deque()  # when, and how late a sweep was; the worst ones of a while
 
     @property
-    def under_way(self) -> set[Exchange]:
+    def under_way(self) -> set[Holding]:
         """The requests to models that are not over."""
         return self._models.under_way
 

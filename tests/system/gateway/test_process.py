@@ -6,6 +6,7 @@ import json
 import signal
 import socket
 import time
+from statistics import median
 from typing import Any
 
 import aiohttp
@@ -55,6 +56,30 @@ async def test_a_gateway_that_dies_is_back_and_its_port_refuses_nothing(cluster:
     cluster.kill("controller")
     await cluster.start_controller()
     assert not second.is_running() or second.status() == psutil.STATUS_ZOMBIE
+
+
+async def back_after_s(cluster: Cluster) -> float:
+    """Seconds from a SIGKILL of the serving process until a new connection is served again."""
+    serving = cluster.gateway()
+    began = time.monotonic()
+    serving.kill()
+    await asyncio.to_thread(psutil.wait_procs, [serving], 10)
+    while True:
+        with contextlib.suppress(aiohttp.ClientError):
+            async with (
+                aiohttp.ClientSession(cluster.url, headers=cluster.session.headers) as session,
+                session.get("/v1/models") as answer,
+            ):
+                assert answer.status == 200, await answer.text()
+                return time.monotonic() - began
+        await asyncio.sleep(0.02)
+
+
+@pytest.mark.cases
+async def test_a_killed_gateway_is_back_within_a_second(cluster: Cluster) -> None:
+    await cluster.start_controller()
+    took = [await back_after_s(cluster) for _ in range(3)]
+    assert median(took) < 3.0, f"1 s, and thrice that on a loaded machine: {took}"
 
 
 async def test_forwarded_headers_of_strangers_are_dropped_and_the_address_is_passed_on(cluster: Cluster) -> None:

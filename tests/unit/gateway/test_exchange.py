@@ -13,7 +13,9 @@ from structlog.testing import capture_logs
 
 from controller.live.endpoints import Endpoint
 from controller.live.key_ring import Principal
-from gateway.exchange import Exchange, Models, State
+from gateway.exchange.exchange import Exchange
+from gateway.exchange.holding import Models
+from gateway.exchange.states import State
 from gateway.meter import Meter
 from gateway.pick_instance import RoutingTable
 from http1 import client_connection

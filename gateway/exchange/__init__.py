@@ -1,0 +1,1 @@
+"""One request to a model: received, admitted, sent to one replica, answered."""

@@ -1,0 +1,188 @@
+"""A replica's answer on its way to the client: kept back until its first piece, held where another replica may do."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+import structlog
+
+from controller.live.key_ring import Principal
+from gateway.event_stream import WholeEvents, is_event_stream
+from gateway.exchange.heads import in_flight, of_agent, returned
+from gateway.exchange.holding import Models
+from gateway.exchange.receiving import Receiving
+from gateway.exchange.states import HELD_LIMIT_S, State
+from gateway.outcomes import VERDICTS, Happening, Settled, TryAnother
+from gateway.request_body import Asked
+from gateway.unserved import settled_error
+from gateway.usage.include_usage import without_usage_chunk
+from http1.head import Fields, RequestHead, ResponseHead, first
+from http1.server_connection import ServerConnection
+
+log = structlog.get_logger(__name__)
+
+_MOST_HELD_BYTES: Final = 2**20  # of a 503 that is kept while other replicas are tried
+_BUSY: Final = 503
+
+
+@dataclass(slots=True)
+class _Busy:
+    """An engine's 503, kept for the case that no other replica answers. `size` beyond the bound: it is not kept."""
+
+    head: ResponseHead
+    pieces: list[bytes] = field(default_factory=list)
+    size: int = 0
+
+
+class Answering(Receiving):
+    """The part of an exchange that a replica's agent calls, and what it makes of the answer."""
+
+    __slots__ = ("_answer", "_asked", "_busy", "_held", "_hides_usage", "_writable")
+
+    def __init__(
+        self,
+        models: Models,
+        head: RequestHead,
+        connection: ServerConnection,
+        request_id: str,
+        admit: Callable[[Principal], None],
+    ) -> None:
+        super().__init__(models, head, connection, request_id, admit)
+        self._asked: Asked | None = None  # while it may go to a replica
+        self._answer: ResponseHead | None = None  # of the engine, until its first piece comes
+        self._busy: _Busy | None = None  # a 503 that is being read
+        self._held: _Busy | None = None  # one that was read
+        self._hides_usage = False  # its client did not ask for the chunk with token counts
+        self._writable = True
+
+    def response_head(self, head: ResponseHead) -> None:
+        """An answer begins: the engine's own, or the agent's word on what happened."""
+        happening, detail = of_agent(head)
+        if happening is Happening.ENGINE_BUSY:
+            self._busy = _Busy(head)
+            self.deadline = self._loop.time() + HELD_LIMIT_S
+        elif happening is not None:
+            self._drop_upstream()
+            self._ended(happening, detail)
+        elif self._endpoint is not None:
+            self._answer = head
+            table = self._models.routes.table
+            table.answered(self._endpoint)
+            told = in_flight(head)
+            if told is not None:
+                table.told(self._endpoint, told)
+
+    def response_body(self, data: bytes) -> None:
+        """A part of the answer."""
+        if self._busy is not None:
+            self._busy.size += len(data)
+            if self._busy.size <= _MOST_HELD_BYTES:
+                self._busy.pieces.append(data)
+            return
+        if self._answer is None or self._endpoint is None:
+            return
+        if self._state is State.SENT:
+            self._begin_answer(self._answer, length=self._answer.length)
+        if self._writable:
+            self.deadline = self._loop.time() + self._endpoint.limits.silence_timeout
+        if self._passage is not None:
+            self._passage.piece(data)
+        self._connection.send(data if self._events is None else self._shown(self._events.pass_on(data)))
+
+    def response_end(self) -> None:
+        """The answer is complete."""
+        self._upstream = None
+        if self._busy is not None:
+            self._ended_busy(kept=self._busy.size <= _MOST_HELD_BYTES)
+            return
+        if self._answer is None:
+            return
+        if self._state is State.SENT:
+            self._begin_answer(self._answer, length=self._answer.length or 0)
+        if self._events is not None:
+            self._connection.send(self._shown(self._events.rest()))
+        self._over(State.DONE)
+        self._connection.finish()
+
+    def response_failed(self, why: str) -> None:
+        """The connection to the agent ended before the answer did."""
+        self._upstream = None
+        if self._busy is not None:
+            self._ended_busy(kept=False)
+        else:
+            midway = self._state is State.ANSWERING
+            self._ended(Happening.BROKE_OFF_MIDWAY if midway else Happening.BROKE_OFF, why)
+
+    def request_writable(self, *, ready: bool) -> None:
+        """The body is in memory and under its bound: it waits in the transport."""
+
+    def writable(self, *, ready: bool) -> None:
+        """Whether the client takes more of the answer. While it does not, the engine is not silent."""
+        self._writable = ready
+        if self._upstream is None or self._endpoint is None:
+            return
+        if ready:
+            self._upstream.resume_reading()
+            self.deadline = self._loop.time() + self._endpoint.limits.silence_timeout
+        else:
+            self._upstream.pause_reading()
+            self.deadline = math.inf
+
+    def _begin_answer(self, head: ResponseHead, *, length: int | None) -> None:
+        """The headers waited for the first piece: until then, an end of the engine is an error with a status."""
+        self._enter(State.ANSWERING)
+        self._asked = None  # the body goes nowhere else from now on
+        self._release()
+        kind, encoding = first(head.fields, b"content-type"), first(head.fields, b"content-encoding")
+        if is_event_stream(kind, encoding):
+            self._events = WholeEvents()
+        if self._passage is not None:
+            self._passage.answered(head.status, events=is_event_stream(kind, b""), encoding=encoding.decode("latin-1"))
+        hides = self._hides_usage and self._events is not None
+        self._connection.start(head.status, self._returned(head), length=None if hides else length)
+
+    def _shown(self, events: bytes) -> bytes:
+        return without_usage_chunk(events) if self._hides_usage else events
+
+    def _returned(self, head: ResponseHead) -> Fields:
+        fields = returned(head, self._request_id)
+        if self._passage is not None:
+            fields += self._models.meter.headers(self._passage)
+        return fields
+
+    def _ended(self, happening: Happening, detail: str) -> None:
+        """One replica gave no answer: the table of verdicts says what follows."""
+        endpoint, table = self._endpoint, self._models.routes.table
+        if endpoint is None:
+            return
+        self._leave()
+        match VERDICTS[happening]:
+            case TryAnother():
+                table.refused(endpoint)
+                name = happening.name.lower()
+                log.info("replica refused", instance=endpoint.instance, happening=name, error=detail)
+                self._next_replica()
+            case Settled(status=None) as settled:
+                log.warning("answer broke off", instance=endpoint.instance, code=settled.code, error=detail)
+                what = f"the answer of {endpoint.model!r} broke off ({settled.code}); it is incomplete"
+                self._break_off(settled.code, f"{what} and is not repeated")
+            case Settled() as settled:
+                self.fail(settled_error(settled, endpoint, detail))
+
+    def _ended_busy(self, *, kept: bool) -> None:
+        busy, self._busy = self._busy, None
+        if kept and busy is not None:
+            self._held = busy
+        self._ended(Happening.ENGINE_BUSY, "the engine answered 503")
+
+    def _answer_held(self, held: _Busy) -> None:
+        fields = self._returned(held.head)
+        if not first(fields, b"retry-after"):
+            fields.append((b"retry-after", b"1"))
+        self._over(State.DONE)
+        self._connection.answer(_BUSY, fields, b"".join(held.pieces))
+
+    def _next_replica(self) -> None:
+        """Sends it to a replica that it has not tried, or ends it."""
+        raise NotImplementedError

@@ -1,0 +1,151 @@
+"""One request to a model, from its head to the end of its answer: which replica gets it, and what is too late.
+
+No timer of its own: the gateway sweeps deadlines by `overdue`. What follows an end without an answer: `outcomes.py`.
+"""
+
+import errno
+from collections.abc import Callable
+from typing import Final
+
+from controller.live.endpoints import Endpoint
+from controller.live.key_ring import Principal
+from gateway.errors import GatewayError, unavailable
+from gateway.exchange.answering import Answering
+from gateway.exchange.heads import forwarded
+from gateway.exchange.holding import Models
+from gateway.exchange.states import UPLOAD_LIMIT_S, State
+from gateway.outcomes import Happening
+from gateway.pick_instance import RoutingTable
+from gateway.request_body import Asked, BadRequestError, read_asked
+from gateway.unserved import model_not_found, unserved
+from gateway.usage.include_usage import asks_for_usage, with_usage_asked
+from http1.client_connection import ClientConnection
+from http1.head import RequestHead
+from http1.pool import ConnectError
+from http1.server_connection import ServerConnection
+
+_NO_FILES: Final = frozenset({errno.EMFILE, errno.ENFILE})
+
+
+class Exchange(Answering):
+    """One request. `admit` is called with its key's owner, before its body is read; it refuses by a `GatewayError`."""
+
+    __slots__ = ("_rechecked", "_tried")
+
+    def __init__(
+        self,
+        models: Models,
+        head: RequestHead,
+        connection: ServerConnection,
+        request_id: str,
+        admit: Callable[[Principal], None],
+    ) -> None:
+        super().__init__(models, head, connection, request_id, admit)
+        self._tried: list[str] = []
+        self._rechecked = False
+
+    def _route(self) -> None:
+        pieces, self._pieces = self._pieces, []
+        try:
+            self._asked = read_asked(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+        except BadRequestError as error:
+            self.fail(GatewayError(400, "invalid", str(error), param=error.param or None))
+            return
+        self._enter(State.ADMITTED)
+        asked, table = self._of_asked()
+        if self._principal is not None and not self._principal.limits.allows(asked.model):
+            self.fail(model_not_found(asked.model))  # as for a name that does not exist
+            return
+        if self._passage is not None and table.knows(asked.model):
+            self._passage.asks(asked.model, self._size)
+        self._next_replica()
+
+    def _next_replica(self) -> None:
+        """Sends it to the best replica that it has not tried; without one, reads the routes once more, or refuses."""
+        asked, table = self._of_asked()
+        endpoint = table.pick(asked.model, self._tried)
+        if endpoint is not None:
+            self._ask(endpoint)
+        elif self._held is not None:
+            self._answer_held(self._held)
+        elif not self._rechecked:
+            self._rechecked = True
+            self._enter(State.WAITING)
+            self._work(self._recheck)
+        else:
+            self.fail(unserved(asked.model, table, self._tried))
+
+    def _of_asked(self) -> tuple[Asked, RoutingTable]:
+        if self._asked is None:
+            raise AssertionError("its model is not known yet")
+        return self._asked, self._models.routes.current()
+
+    async def _recheck(self) -> None:
+        await self._models.routes.recheck()
+        if self._state is State.WAITING:
+            self._next_replica()
+
+    def _ask(self, endpoint: Endpoint) -> None:
+        self._tried.append(endpoint.instance)
+        self._endpoint = endpoint
+        self._models.routes.table.enter(endpoint)
+        host, _, port = endpoint.address.rpartition(":")
+        address = (host.strip("[]"), int(port))
+        kept = self._models.pool.take(address)
+        if kept is not None:
+            self._send(endpoint, kept)
+        else:
+            self._enter(State.CONNECTING)
+            self._work(self._connect, endpoint, address)
+
+    async def _connect(self, endpoint: Endpoint, address: tuple[str, int]) -> None:
+        try:
+            upstream = await self._models.pool.connect(address)
+        except ConnectError as error:
+            if self._endpoint is endpoint and self._state is State.CONNECTING:
+                happening = Happening.NO_FILES if error.errno in _NO_FILES else Happening.NOT_CONNECTED
+                self._ended(happening, str(error))
+            return
+        if self._endpoint is endpoint and self._state is State.CONNECTING:
+            self._send(endpoint, upstream)
+        else:
+            upstream.abort()
+
+    def _send(self, endpoint: Endpoint, upstream: ClientConnection) -> None:
+        self._enter(State.SENT)
+        self.deadline = self._loop.time() + endpoint.limits.first_token_timeout
+        self._upstream = upstream
+        asked, _ = self._of_asked()
+        body = asked.with_model(endpoint.request_model)
+        if asks_for_usage(self._path, asked.options):
+            with_usage = with_usage_asked(body, asked.options)
+            if with_usage is not None:
+                body, self._hides_usage = with_usage, True
+        readable = self._hides_usage
+        head = forwarded(self._head, endpoint, self._request_id, len(body), readable=readable)
+        upstream.begin(head, self, chunked=False)
+        upstream.send(body)
+        upstream.end()
+
+    def overdue(self, now: float) -> None:
+        """Ends the state whose deadline has passed at loop time `now`, if so."""
+        if now < self.deadline:
+            return
+        match self._state:
+            case State.RECEIVING:
+                message = f"body: did not arrive within {UPLOAD_LIMIT_S:g} s; send it again"
+                self.fail(GatewayError(408, "body_timed_out", message))
+            case State.CONNECTING:
+                self._ended(Happening.NOT_CONNECTED, "no connection in time")
+            case State.SENT if self._busy is not None:
+                self._drop_upstream()
+                self._ended_busy(kept=False)
+            case State.SENT:
+                self._drop_upstream()
+                self._ended(Happening.SILENT, "nothing came in time")
+            case State.ANSWERING:
+                self._ended(Happening.SILENT_MIDWAY, "nothing more came in time")
+            case State.ADMITTED | State.WAITING:
+                self.fail(unavailable("no replica was found in time; try again in a moment"))
+            case _:
+                pass

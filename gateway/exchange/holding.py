@@ -1,0 +1,175 @@
+"""What one request to a model holds, and how it ends: each thing is given back once, whatever ends it."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+
+from controller.live.endpoints import Endpoint
+from controller.live.errors import UnknownWhileAwayError
+from controller.live.key_ring import KeyRing
+from gateway.errors import NO_RETRY, GatewayError, response, unavailable
+from gateway.event_stream import WholeEvents
+from gateway.exchange.states import EDGES, LIMITS_S, OVER, UPLOAD_LIMIT_S, State
+from gateway.live_routes import LiveRoutes
+from gateway.meter import Meter
+from gateway.usage.passage import Passage
+from http1.bodies import Bodies, Hold
+from http1.client_connection import ClientConnection
+from http1.head import RequestHead
+from http1.pool import Pool
+from http1.server_connection import ServerConnection
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Models:
+    """What all exchanges share.
+
+    Attributes:
+        keys: the API's keys.
+        routes: where the models' replicas are.
+        pool: connections to the agents.
+        bodies: bounds the bytes of bodies in flight.
+        under_way: the exchanges that are not over.
+        meter: keys' limits and usage.
+        failed: logs a request that ended with an error of ours: the error, its path and its id.
+    """
+
+    keys: KeyRing
+    routes: LiveRoutes
+    pool: Pool
+    bodies: Bodies
+    meter: Meter
+    failed: Callable[[GatewayError, bytes, str], None]
+    under_way: "set[Holding]" = field(default_factory=set)
+
+
+class Holding:
+    """One request's state and what it holds. The layers above it: `Receiving`, `Answering`, `Exchange`."""
+
+    __slots__ = (
+        *("_client_gone", "_connection", "_endpoint", "_events", "_failed", "_head", "_hold", "_loop", "_models"),
+        *("_passage", "_path", "_pieces", "_request_id", "_state", "_task", "_upstream", "deadline"),
+    )
+
+    def __init__(self, models: Models, head: RequestHead, connection: ServerConnection, request_id: str) -> None:
+        self._models = models
+        self._head = head
+        self._path = head.path.decode("latin-1")
+        self._connection = connection
+        self._request_id = request_id
+        self._loop = asyncio.get_running_loop()
+        self._state = State.RECEIVING
+        self.deadline = self._loop.time() + UPLOAD_LIMIT_S
+        self._pieces: list[bytes] = []  # of the body
+        self._hold: Hold | None = None
+        self._passage: Passage | None = None  # until it is over
+        self._endpoint: Endpoint | None = None
+        self._upstream: ClientConnection | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._events: WholeEvents | None = None  # of the answer
+        self._client_gone = False
+        self._failed = False  # an error of ours is the answer
+
+    @property
+    def state(self) -> State:
+        """How far it is."""
+        return self._state
+
+    def fail(self, error: GatewayError) -> None:
+        """Answers with an error of ours. Nothing of an answer was sent."""
+        if self._state in OVER:
+            return
+        self._failed = True
+        self._over(State.DONE)
+        self._models.failed(error, self._head.path, self._request_id)
+        fields, body = response(error, self._head.path, self._request_id)
+        fields.append((b"x-request-id", self._request_id.encode()))
+        self._connection.answer(error.status, fields, body)
+
+    def overdue(self, now: float) -> None:
+        """Ends the state whose deadline has passed at loop time `now`, if so."""
+        raise NotImplementedError
+
+    def end_for_stop(self) -> None:
+        """The gateway stops, and the time to drain is over."""
+        message = "the gateway stops; the answer is incomplete and is not repeated"
+        if self._state is State.ANSWERING:
+            self._break_off("unavailable", message)
+        elif self._state not in OVER:
+            self.fail(GatewayError(503, "unavailable", message, headers=NO_RETRY))
+
+    def gone(self) -> None:
+        """The client is gone: the engine's request ends with it."""
+        if self._state not in OVER:
+            log.info("client gone", request_id=self._request_id, instance=self._endpoint and self._endpoint.instance)
+            self._client_gone = True
+            self._over(State.CUT)
+
+    def _break_off(self, code: str, message: str) -> None:
+        """Tells the client by an error event where it reads events, and by the cut connection in any case."""
+        events = self._events
+        self._over(State.CUT)
+        if events is not None:
+            self._connection.send(events.error(self._head.path, code, message))
+        self._connection.close()
+
+    def _work(self, wait: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> None:
+        """Runs what has to wait. An error of ours becomes the answer; a defect ends this request alone."""
+
+        async def run() -> None:
+            try:
+                await wait(*args)
+            except GatewayError as error:
+                self.fail(error)
+            except UnknownWhileAwayError as error:
+                self.fail(unavailable(str(error)))
+            except Exception as error:
+                log.exception("request failed", request_id=self._request_id)
+                text = "internal error; search the gateway's log for the request id"
+                self.fail(GatewayError(500, "internal", text, details={"cause": type(error).__name__}))
+
+        self._task = asyncio.create_task(run(), name="exchange")
+
+    def _leave(self) -> None:
+        """It is no longer at its replica."""
+        endpoint, self._endpoint = self._endpoint, None
+        self._drop_upstream()
+        if endpoint is not None:
+            self._models.routes.table.leave(endpoint)
+
+    def _drop_upstream(self) -> None:
+        upstream, self._upstream = self._upstream, None
+        if upstream is not None:
+            upstream.abort()
+
+    def _over(self, state: State) -> None:
+        broken = self._state is State.ANSWERING and state is State.CUT and not self._client_gone
+        self._enter(state)
+        passage, self._passage = self._passage, None
+        if passage is not None:
+            passage.over(broken=broken or self._failed)
+        self._leave()
+        self._pieces.clear()
+        self._release()
+        task = self._task
+        if task is not None and task is not asyncio.current_task():
+            task.cancel()
+        self._models.under_way.discard(self)
+
+    def _release(self) -> None:
+        hold, self._hold = self._hold, None
+        if hold is not None:
+            self._models.bodies.release(hold)
+
+    def _enter(self, state: State) -> None:
+        if state not in EDGES[self._state]:
+            raise AssertionError(f"no edge from {self._state} to {state}")
+        self._state = state
+        limit_s = LIMITS_S.get(state)
+        if limit_s is not None:
+            self.deadline = self._loop.time() + limit_s

@@ -1,0 +1,146 @@
+"""A request's first state: its key and limits are checked, its body is read in bounds."""
+
+from collections.abc import Callable
+from typing import Final
+
+from controller.live.key_ring import Principal
+from gateway.errors import GatewayError
+from gateway.exchange.holding import Holding, Models
+from gateway.exchange.states import OVER, State
+from http1.bodies import BodiesFullError
+from http1.head import RequestHead
+from http1.server_connection import ServerConnection
+
+MAX_BODY_BYTES: Final = 64 * 2**20
+
+
+class Receiving(Holding):
+    """The part of an exchange that ends with a complete request. `admit` refuses a key's owner by a `GatewayError`."""
+
+    __slots__ = ("_admit", "_admitted", "_complete", "_principal", "_size")
+
+    def __init__(
+        self,
+        models: Models,
+        head: RequestHead,
+        connection: ServerConnection,
+        request_id: str,
+        admit: Callable[[Principal], None],
+    ) -> None:
+        super().__init__(models, head, connection, request_id)
+        self._admit = admit
+        self._admitted = False
+        self._complete = not head.has_body
+        self._size = 0  # of the body
+        self._principal: Principal | None = None
+
+    def begin(self, principal: Principal | None, key: str) -> None:
+        """Admits it at once where its key is in memory, else looks the key up."""
+        self._models.under_way.add(self)
+        if principal is not None:
+            self._admission(principal)
+        else:
+            self._work(self._authenticate, key)
+
+    async def _authenticate(self, key: str) -> None:
+        principal = await self._models.keys.authenticate(key)
+        if self._state not in OVER:
+            if principal is None:
+                self.fail(unauthenticated())
+            else:
+                self._admission(principal)
+
+    def _admission(self, principal: Principal) -> None:
+        """Refuses by key, limits and head, before the body is read."""
+        try:
+            self._admit(principal)
+            self._passage = self._models.meter.begin(principal, self._path)
+        except GatewayError as error:
+            self.fail(error)
+            return
+        if self._passage is None:
+            self._work(self._await_share, principal)
+        else:
+            self._receive(principal)
+
+    async def _await_share(self, principal: Principal) -> None:
+        """No request but one that would be refused gets here."""
+        passage = await self._models.meter.wait(principal, self._path)
+        if self._state in OVER:
+            passage.over()
+        else:
+            self._passage = passage
+            self._receive(principal)
+
+    def _receive(self, principal: Principal) -> None:
+        """Its key and limits let it pass: the body may come."""
+        try:
+            self._principal = principal
+            self._hold = self._models.bodies.begin(principal.key_id)
+            self._take(max(self._head.length or 0, self._size))
+        except GatewayError as error:
+            self.fail(error)
+            return
+        self._admitted = True
+        if self._complete:
+            self._route()
+        else:
+            if self._head.expects_continue:
+                self._connection.send_continue()
+            self._connection.resume_reading()
+
+    def _take(self, size: int) -> None:
+        """Counts the body's bytes: announced ones before they are sent, the others as they come."""
+        if size > MAX_BODY_BYTES:
+            message = f"body: larger than {MAX_BODY_BYTES} bytes; split it or make it smaller"
+            raise GatewayError(413, "too_large", message)
+        if self._hold is None:
+            return
+        try:
+            self._hold.take_up_to(size)
+        except BodiesFullError as error:
+            raise _bodies_full(error) from error
+
+    def body(self, data: bytes) -> None:
+        """A part of the request's body."""
+        if self._state is not State.RECEIVING:
+            return
+        self._pieces.append(data)
+        self._size += len(data)
+        if not self._admitted:
+            self._connection.pause_reading()
+            return
+        try:
+            self._take(self._size)
+        except GatewayError as error:
+            self.fail(error)
+
+    def end(self) -> None:
+        """The request is complete."""
+        self._complete = True
+        if self._admitted and self._state is State.RECEIVING:
+            self._route()
+
+    def _route(self) -> None:
+        """The request is complete: it goes to a replica."""
+        raise NotImplementedError
+
+
+def unauthenticated() -> GatewayError:
+    """401."""
+    return GatewayError(
+        401,
+        "unauthenticated",
+        "API key is missing or invalid; send Authorization: Bearer KEY (for gpuward: set GPUWARD_API_KEY)",
+        headers={"WWW-Authenticate": "Bearer"},
+    )
+
+
+def _bodies_full(error: BodiesFullError) -> GatewayError:
+    limit = f"{error.limit_bytes // 2**20} MiB"
+    if error.of_key:
+        message = f"body: this key's requests in flight would hold more than {limit}; wait until others are answered"
+        return GatewayError(429, "too_much_in_flight", message)
+    return GatewayError(
+        503, "overloaded", f"body: all requests in flight would hold more than {limit}; try again in a moment"
+    )
