@@ -61,7 +61,7 @@ async def chat(cluster: Cluster, model: str) -> None:
 
 async def agent_sees(cluster: Cluster, deployment: str) -> None:
     """Heartbeats go on, and commands reach the agent."""
-    await cluster.apply(deployment, resources={"gpus": 1})
+    await cluster.apply(deployment, resources={"gpus": 1, "gpu_memory": "1GiB"})
     await cluster.running(deployment)
     assert await cluster.worker_is("gpu-1", "ready")
 
