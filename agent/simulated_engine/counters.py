@@ -26,6 +26,33 @@ class Journal:
         if self._file is not None:
             os.write(self._file, f"{word} {request_id or '-'} {os.getpid()} {time.monotonic():.6f}\n".encode())
 
+    def take(self, request_id: str) -> "Taken":
+        """Notes that a request was taken."""
+        self.note("taken", request_id)
+        return Taken(self, request_id)
+
+
+class Taken:
+    """A request that was taken. Its first end is the one that counts."""
+
+    def __init__(self, journal: Journal, request_id: str) -> None:
+        self._journal = journal
+        self._id = request_id
+        self._ended = False
+
+    def finish(self) -> None:
+        """Notes that it is answered. Called before the last bytes leave: a client that has them finds it noted."""
+        self._end("finished")
+
+    def leave(self) -> None:
+        """Notes that it was left before its answer's end, if it was."""
+        self._end("cancelled")
+
+    def _end(self, word: str) -> None:
+        if not self._ended:
+            self._ended = True
+            self._journal.note(word, self._id)
+
 
 @dataclass(slots=True)
 class LastRequest:

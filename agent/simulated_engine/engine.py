@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from typing import Any, Final
 
 from agent.simulated_engine.behaviour import Behaviour
-from agent.simulated_engine.counters import Counters, digest
+from agent.simulated_engine.counters import Counters, Taken, digest
 from agent.simulated_engine.endpoints import ENDPOINTS, Endpoint
 from agent.simulated_engine.errors import BadRequestError, UnknownModelError
 from agent.simulated_engine.exchange import Answer, Request
@@ -122,19 +122,17 @@ class Engine:
             counters.journal.note("refused", told.id)
             _refuse(answer, told.refuse, "the engine was told to refuse", anthropic=endpoint.anthropic)
             return
-        counters.journal.note("taken", told.id)
+        taken = counters.journal.take(told.id)
         self._count += 1
         generation = Generation(
             f"{os.getpid()}-{self._count}", int(time.time()), ask,
             tokens_of(ask, told.tokens) if endpoint.generates else 0,
             told.token_bytes, told.tokens is not None, told.usage, told.cached,
         )  # fmt: skip
-        outcome = "cancelled"
         try:
-            await self._in_a_slot(_Writer(request, answer, told), endpoint.form(generation), generation)
-            outcome = "finished"
+            await self._in_a_slot(_Writer(request, answer, told, taken), endpoint.form(generation), generation)
         finally:
-            counters.journal.note(outcome, told.id)
+            taken.leave()
 
     async def _content(self, request: Request, endpoint: Endpoint) -> Any:
         """The body as JSON, or the form; it becomes the last one that was seen."""
@@ -187,8 +185,9 @@ class Engine:
 class _Writer:
     """Writes one answer at its pace. It dies, cuts or falls silent when it is told to."""
 
-    def __init__(self, request: Request, answer: Answer, told: Behaviour) -> None:
+    def __init__(self, request: Request, answer: Answer, told: Behaviour, taken: Taken) -> None:
         self._answer = answer
+        self._taken = taken
         self._told = told
         accepted = told.gzip and "gzip" in request.header("accept-encoding")
         self._gzip = zlib.compressobj(wbits=31) if accepted else None
@@ -243,6 +242,7 @@ class _Writer:
     async def end_stream(self, data: bytes) -> None:
         """Sends the last piece and the end."""
         await self._answer.write(data if self._gzip is None else self._gzip.compress(data) + self._gzip.flush())
+        self._taken.finish()
         self._answer.end()
 
     async def send_whole(self, form: Form) -> None:
@@ -250,6 +250,7 @@ class _Writer:
         body = form.whole()
         if self._gzip is not None:
             body = self._gzip.compress(body) + self._gzip.flush()
+        self._taken.finish()
         self._answer.send(200, [("Content-Type", form.whole_type), *self._headers], body)
 
 
