@@ -212,6 +212,33 @@ POLICIES: Final[Mapping[str, ReasonText]] = {
     ),
 }
 
+SCALING: Final[Mapping[str, ReasonText]] = {
+    "demand": ReasonText("The number of replicas follows the requests in flight and waiting.", _NONE),
+    "steady": ReasonText("The present number of replicas is right for the demand.", _NONE),
+    "woken": ReasonText("A request woke the sleeping deployment.", _NONE),
+    "kept_awake": ReasonText(
+        "An operator keeps the deployment awake.", "Run `gpuward wake NAME --for 0s` to let it sleep."
+    ),
+    "saturated": ReasonText(
+        "All engines have a queue of their own or a full KV cache, so one more replica is wanted.",
+        "If it happens often, lower `scaling.target`.",
+    ),
+    "down_window": ReasonText("Fewer replicas are enough now, but more were needed within `down_window`.", "Wait."),
+    "demand_unknown": ReasonText(
+        "A gateway is silent, so the demand is unknown and no replica is removed.",
+        "Check that gateway. If it is gone for good, it is forgotten an hour after its last report.",
+    ),
+    "not_watched_yet": ReasonText(
+        "A new leader keeps the number of replicas until it has watched for `down_window`.", "Wait."
+    ),
+    "not_idle_yet": ReasonText("The deployment sleeps once no request has come for `idle_after`.", "Wait."),
+    "idle_after": ReasonText("No request came for `idle_after`, so the deployment sleeps.", "A request wakes it."),
+    "asleep": ReasonText("The deployment sleeps: nothing runs.", "A request wakes it, or `gpuward wake NAME`."),
+    "wake_withdrawn": ReasonText("All requests that waited are gone, and nothing was placed, so it sleeps.", _NONE),
+    "autoscaled": ReasonText("The number of replicas was changed for the demand.", _NONE),
+    "autoscaler_would_scale": ReasonText("With `dry_run`, the number of replicas would have been changed.", _NONE),
+}
+
 ACCESS: Final[Mapping[str, ReasonText]] = {
     "key_created": ReasonText("An API key was created.", _NONE),
     "key_changed": ReasonText("Limits, expiry or name of an API key were changed.", _NONE),
@@ -230,4 +257,5 @@ REASONS: Final[Mapping[str, Mapping[str, ReasonText]]] = {
     "Deployments": DEPLOYMENTS,
     "Access": ACCESS,
     "Policies": POLICIES,
+    "Scaling": SCALING,
 }

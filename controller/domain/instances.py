@@ -34,12 +34,13 @@ class RevisionFacts:
 
 @dataclass(frozen=True, slots=True)
 class IntentFacts:
-    """A limit on the wanted replicas."""
+    """A limit on the wanted replicas. The autoscaler's floor and cap are the same number."""
 
     source: str
     max_replicas: int
     reason: str
     instances: tuple[str, ...] = ()  # that are scaled down first
+    min_replicas: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,7 @@ class DeploymentPhase(StrEnum):
     RUNNING = "running"
     DEGRADED = "degraded"
     STOPPED = "stopped"
+    ASLEEP = "asleep"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     DELETING = "deleting"
@@ -180,6 +181,7 @@ WORKER_EDGES: Final[Mapping[WorkerPhase, Mapping[WorkerPhase, Edge]]] = {
 # When a deployment is in a phase: the first that holds, in this order.
 DEPLOYMENT_PHASES: Final[Mapping[DeploymentPhase, str]] = {
     DeploymentPhase.DELETING: "it was deleted and instances are still stopping",
+    DeploymentPhase.ASLEEP: "`replicas.min` is 0, no request wants it, and no instance is left; a request wakes it",
     DeploymentPhase.STOPPED: "no replica is wanted and no instance is left",
     DeploymentPhase.SUCCEEDED: "every instance has succeeded",
     DeploymentPhase.RUNNING: "as many instances as wanted run the newest revision, and none is stopping",

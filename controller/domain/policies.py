@@ -9,6 +9,8 @@ from typing import Any, Literal, TypeAlias
 
 from controller.domain.instances import IntentFacts
 from controller.domain.utilization import Judgement, Verdict
+from controller.domain.wanted import wanted_replicas
+from schemas.manifest.deployment import DeploymentSpec
 from schemas.manifest.policy import UtilizationPolicy, Webhook
 
 PolicyAction: TypeAlias = Literal["stop", "scale_down", "notify"]
@@ -85,7 +87,7 @@ class PolicyFacts:
     generation: int
     version: int
     deleted: bool
-    replicas: int
+    spec: DeploymentSpec
     policy: EffectivePolicy | None
     intents: tuple[IntentFacts, ...]
     instances: tuple[WatchedInstance, ...]
@@ -94,8 +96,8 @@ class PolicyFacts:
 
     @property
     def wanted(self) -> int:
-        """The spec's replicas, limited by the intents."""
-        return 0 if self.deleted else min([self.replicas, *(i.max_replicas for i in self.intents)])
+        """The number of wanted replicas."""
+        return 0 if self.deleted else wanted_replicas(self.spec, self.intents)
 
 
 @dataclass(frozen=True, slots=True)

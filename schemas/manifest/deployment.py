@@ -10,10 +10,10 @@ from schemas.base import Strict
 from schemas.fields import Name, ScalarText, Text, Whole
 from schemas.manifest.policy import NO_POLICY, UtilizationPolicy
 from schemas.manifest.resources import Parallel, Placement, Resources
+from schemas.manifest.scaling import ReplicaRange, Replicas, Scaling, bounds_of
 from schemas.manifest.serving import ServingLimits
 from schemas.quantities import Seconds
 
-MAX_REPLICAS: Final = 100_000
 _ENV_NAME: Final = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
 _PLACEHOLDER: Final = re.compile(r"\{([a-z_]+)\}")
 _KNOWN_PLACEHOLDERS: Final = frozenset({"port", "model", "gpu_count"})
@@ -91,8 +91,13 @@ class DeploymentSpec(Strict):
     env: Annotated[dict[str, ScalarText | SecretRef], Field(max_length=512)] = Field(
         {}, description="Environment variables of the engine: plain values, or `{secret: NAME}` for a stored secret."
     )
-    replicas: Annotated[Whole, Field(ge=0, le=MAX_REPLICAS)] = Field(
-        1, description="Number of instances to run. 0 keeps the deployment and runs none."
+    replicas: Replicas = Field(
+        1,
+        description="Number of instances to run; 0 keeps the deployment and runs none. "
+        "With `{min: 0, max: 4}` the number follows the requests.",
+    )
+    scaling: Scaling = Field(
+        Scaling(), description="How the number of instances follows the requests, where `replicas` has min and max."
     )
     restart: Literal["always", "on_failure", "never"] = Field(
         "always",
@@ -191,12 +196,37 @@ class DeploymentSpec(Strict):
             raise ValueError("utilization_policy: requires a GPU, but resources.gpus is 0; remove one of them")
         if self.image is not None and self.runtime != "docker":
             raise ValueError("image: requires runtime: docker; remove it or set the runtime")
+        self._check_range()
         world, gpus = self.parallel.world, self.resources.gpus
         if world is not None and gpus not in ("auto", world):
             raise ValueError(
                 f"parallel: tp x pp x dp is {world}, but resources.gpus is {gpus} (count_mismatch); make them equal"
             )
         return self
+
+    def _check_range(self) -> None:
+        """Only what requests reach can follow them.
+
+        Raises:
+            ValueError: the replicas are a range, and nothing here takes requests.
+        """
+        if not isinstance(self.replicas, ReplicaRange):
+            return
+        if self.restart != "always":
+            raise ValueError(
+                f"replicas: must be a number with restart: {self.restart}, since a task takes no requests; "
+                "write a number or restart: always"
+            )
+        if self.command and not any("{port}" in part for part in self.command):
+            raise ValueError(
+                "replicas: must be a number for a command without {port}, which no request reaches; "
+                "write a number or add {port} to the command"
+            )
+
+    @property
+    def replica_bounds(self) -> tuple[int, int]:
+        """The fewest and the most replicas."""
+        return bounds_of(self.replicas)
 
     @property
     def gpus_stated(self) -> int | None:
@@ -213,7 +243,17 @@ class DeploymentSpec(Strict):
 
 # A change of these fields keeps running instances as they are. Any other change makes a revision.
 IN_PLACE_FIELDS: Final = frozenset(
-    {"replicas", "priority", "labels", "utilization_policy", "preempt", "movable", "minimum_runtime", "serving"}
+    {
+        "replicas",
+        "scaling",
+        "priority",
+        "labels",
+        "utilization_policy",
+        "preempt",
+        "movable",
+        "minimum_runtime",
+        "serving",
+    }
 )
 
 

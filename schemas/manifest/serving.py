@@ -1,18 +1,51 @@
 """How requests to a model are served. The gateway reads it; engines do not."""
 
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field, field_validator
 
 from schemas.base import Strict
+from schemas.fields import Text, Whole
 from schemas.quantities import Seconds
 
 LONGEST_S: Final = 86_400.0
 _Wait = Annotated[Seconds, Field(gt=0, le=LONGEST_S)]
 
 
+MAX_ALIASES: Final = 64
+_MAX_NAME: Final = 256
+
+
+def _number_or_auto(value: object) -> object:
+    """Refuses what is neither a whole number nor `auto`."""
+    if value != "auto" and (isinstance(value, bool) or not isinstance(value, int | float)):
+        raise ValueError(f"must be a whole number or auto, got {value!r}")
+    return value
+
+
+class Queue(Strict):
+    """Requests that wait at the gateways because every replica is at its limit, or none runs."""
+
+    length: Annotated[Whole, Field(ge=0, le=100_000)] = Field(
+        512, description="Most requests that wait, at all gateways together. 0: none waits."
+    )
+    wait: _Wait = Field(600.0, description="Longest time that a request waits for a replica. At most 24h.")
+
+
 class ServingLimits(Strict):
-    """How long a request waits for its engine. It changes in place, for requests that come later."""
+    """How requests to the model are served. It changes in place, for requests that come later."""
+
+    aliases: Annotated[tuple[Text, ...], Field(max_length=MAX_ALIASES)] = Field(
+        (), description="Other names under which requests may ask for the model, such as `[gpt-4o-mini]`."
+    )
+    max_in_flight: Annotated[
+        Annotated[Whole, Field(ge=1, le=100_000)] | Literal["auto"], BeforeValidator(_number_or_auto)
+    ] = Field(
+        "auto",
+        description="Most requests at one replica; others wait at the gateways. "
+        "`auto`: what its engine serves at once, by its flags or its default.",
+    )
+    queue: Queue = Field(Queue(), description="Requests that wait for a replica.")
 
     first_token_timeout: _Wait = Field(
         1800.0, description="Longest wait for the first byte of an answer; then the request ends with 504. At most 24h."
@@ -20,3 +53,15 @@ class ServingLimits(Strict):
     silence_timeout: _Wait = Field(
         300.0, description="Longest silence between two pieces of an answer; then the answer is cut. At most 24h."
     )
+
+    @field_validator("aliases")
+    @classmethod
+    def _alias_names(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for alias in value:
+            if not alias or alias != alias.strip() or not alias.isprintable() or len(alias) > _MAX_NAME:
+                raise ValueError(
+                    f"{alias!r} is not a valid name of a model; write 1 to {_MAX_NAME} printable characters"
+                )
+        if len(set(value)) < len(value):
+            raise ValueError("names an alias twice; remove one of them")
+        return value

@@ -47,7 +47,7 @@ def test_scalars_keep_the_written_value() -> None:
         (HEAD + "placement: {gpus: [x, x]}", "placement.gpus", "remove one"),
         (HEAD + "probe: {path: x}", "probe.path", "starts with '/'"),
         (HEAD + "replicas: -1", "replicas", "must be at least 0, got -1"),
-        (HEAD + "replicas: true", "replicas", "must be a number, got true"),
+        (HEAD + "replicas: true", "replicas", "must be a whole number or {min: 0, max: 4}, got true"),
         (HEAD + "resources: {gpus: yes}", "resources.gpus", "must be a whole number or 'auto', got 'yes'"),
         (HEAD + "resources: {cpus: true}", "resources.cpus", "must be a number or 'auto'"),
         (HEAD + "parallel: {tp: false}", "parallel.tp", "must be a number or 'auto'"),
