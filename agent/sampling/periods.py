@@ -15,12 +15,17 @@ _FULL_PERCENT: Final = 100.0
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A process and the GPUs (by UUID) that it claims; the most requests at once (None: unknown), and their number."""
+    """A process and the GPUs (by UUID) that it claims; the most requests at once, and their number; its pressure.
+
+    None: unknown.
+    """
 
     key: ProcessKey
     devices: tuple[str, ...]
     requests: int | None
     arrived: int | None = None
+    queued: int | None = None
+    kv_use: float | None = None
 
 
 @dataclass(slots=True)
@@ -73,6 +78,8 @@ class ReadPeriod:
             utilization={uuid: self._own(holder.key, uuid) for uuid in held},
             requests=holder.requests,
             arrived=holder.arrived,
+            queued=holder.queued,
+            kv_use=holder.kv_use,
         )
 
     def _own(self, key: ProcessKey, uuid: str) -> Readings | None:

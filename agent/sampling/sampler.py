@@ -132,7 +132,8 @@ class Sampler:
         """The process with its requests; those that a piece of this period has carried are not counted again."""
         requests = self._unsent.get(record.key, Requests(self._present[record.key].most, 0))
         devices = tuple(claim.device for claim in record.claims)
-        return Holder(record.key, devices, requests.most, requests.arrived)
+        pressure = self._requests.pressure(record.key)
+        return Holder(record.key, devices, requests.most, requests.arrived, pressure.queued, pressure.kv_use)
 
     async def _owners_of(self, reading: GpuReading) -> Mapping[int, ProcessKey | None]:
         """The owners of the driver's pids; empty (all unknown) while /proc cannot be read."""

@@ -102,6 +102,8 @@ def start_payload(
         simulated_load=process.simulated_load,
         gpus_by_index=process.gpus_by_index,
         request_gauges=process.request_gauges,
+        queue_gauges=process.queue_gauges,
+        cache_gauges=process.cache_gauges,
     )
     secrets = {name: value.secret for name, value in spec.env.items() if isinstance(value, SecretRef)}
     return {**order.model_dump(mode="json"), "env_secrets": secrets}

@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, Self
+from typing import Any, Final, Protocol, Self
 
 from controller.domain.placement import Compatibility, Need
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.wire import ProbeOrder, SimulatedLoad
+
+SERVES_AT_ONCE: Final = 256  # a server that does not say
 
 
 class SpecError(ValueError):
@@ -90,6 +92,10 @@ class EngineProcess:
     request_model: str | None = None
     # Gauges on the server's /metrics; their sum is the requests in flight or queued. Unknown if the server has none.
     request_gauges: tuple[str, ...] = ()
+    # Likewise: those of requests in the server's own queue, and those of the share of its KV cache that is in use.
+    queue_gauges: tuple[str, ...] = ()
+    cache_gauges: tuple[str, ...] = ()
+    serves_at_once: int = SERVES_AT_ONCE  # requests that it works on at once; the others wait in its own queue
     gpus_by_index: bool = False  # it accepts indices on the host, not UUIDs
 
 

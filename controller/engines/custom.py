@@ -28,6 +28,12 @@ _REQUEST_GAUGES: Final = (
     "tgi_batch_current_size",
     "tgi_queue_size",
 )
+_QUEUE_GAUGES: Final = (
+    "vllm:num_requests_waiting", "sglang:num_queue_reqs", "llamacpp:requests_deferred", "tgi_queue_size",
+)  # fmt: skip
+_CACHE_GAUGES: Final = (
+    "vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc", "sglang:token_usage", "llamacpp:kv_cache_usage_ratio",
+)  # fmt: skip
 
 
 class CustomEngine(SingleEngine):
@@ -71,6 +77,8 @@ class CustomEngine(SingleEngine):
             needs_port=serves,
             probe=probe_order(spec, None),
             request_gauges=_REQUEST_GAUGES if serves else (),
+            queue_gauges=_QUEUE_GAUGES if serves else (),
+            cache_gauges=_CACHE_GAUGES if serves else (),
         )
 
 

@@ -52,6 +52,7 @@ _CACHE_TYPES: Final = {
 _LAYERS: Final = ("n-gpu-layers", "gpu-layers")
 _CONTEXT: Final = ("ctx-size",)
 _SLOTS: Final = ("parallel",)
+_DEFAULT_SLOTS: Final = 4  # of llama-server, where nothing says more
 _UBATCH: Final = ("ubatch-size",)
 _ADAPTERS: Final = ("lora", "mmproj")  # loaded beside the model; mmproj is a vision tower
 _FIGURES: Final = frozenset({*_CONTEXT, *_SLOTS, *_UBATCH})
@@ -187,6 +188,9 @@ class LlamaCppEngine(SingleEngine):
             needs_port=True,
             probe=probe_order(spec, "/health"),
             request_gauges=("llamacpp:requests_processing", "llamacpp:requests_deferred"),
+            queue_gauges=("llamacpp:requests_deferred",),
+            cache_gauges=("llamacpp:kv_cache_usage_ratio",),
+            serves_at_once=figure(spec, *_SLOTS) or launch.sequences or _DEFAULT_SLOTS,
         )
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from controller.domain.placement import Compatibility
-from controller.engines.flags import flag_of, flags
+from controller.engines.flags import figure, flag_of, flags
 from controller.engines.options import COMMON_FLAGS, Options
 from schemas.manifest.deployment import DeploymentSpec
 
@@ -51,6 +51,11 @@ class ServerTable:
     def own_flags(self) -> frozenset[str]:
         """The flags that show that this server is meant, also those that the user may not set."""
         return frozenset({*self.figures, *self.adapters, *self.options.names}) - COMMON_FLAGS
+
+    def serves_at_once(self, spec: DeploymentSpec) -> int:
+        """Sequences that one instance works on at once, over all parallel copies of the model."""
+        copies = 1 if spec.parallel.dp == "auto" else spec.parallel.dp
+        return copies * (figure(spec, *self.sequences) or self.batch_sequences_default)
 
     def flags(self, spec: DeploymentSpec) -> list[str]:
         """The spec's args as flags of this server. Raises SpecError that names the arg."""

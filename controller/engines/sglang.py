@@ -108,6 +108,9 @@ class SglangEngine(ModelServer):
             probe=probe_order(spec, "/health") if serves else None,
             request_model=model if served is None else str(served),
             request_gauges=("sglang:num_running_reqs", "sglang:num_queue_reqs") if serves else (),
+            queue_gauges=("sglang:num_queue_reqs",) if serves else (),
+            cache_gauges=("sglang:token_usage",) if serves else (),
+            serves_at_once=_TABLE.serves_at_once(spec),
         )
 
 

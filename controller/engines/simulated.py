@@ -7,6 +7,7 @@ from typing import Any, Final
 from controller.domain.placement import Compatibility, Need, Share
 from controller.domain.splits import splits_to_measure
 from controller.engines.base import (
+    SERVES_AT_ONCE,
     Analysis,
     EngineProcess,
     Launch,
@@ -222,6 +223,9 @@ class SimulatedEngine(SingleEngine):
             simulated_load=load,
             request_model=args.get("served_model_name"),
             request_gauges=("simulated_requests_running", "simulated_requests_waiting"),
+            queue_gauges=("simulated_requests_waiting",),
+            cache_gauges=("vllm:kv_cache_usage_perc",),
+            serves_at_once=args.get("slots") or SERVES_AT_ONCE,
         )
 
 

@@ -109,6 +109,9 @@ class VllmEngine(ModelServer):
             probe=probe_order(spec, "/health") if serves else None,
             request_model=str(names[0]) if names and names[0] is not None else model,
             request_gauges=("vllm:num_requests_running", "vllm:num_requests_waiting") if serves else (),
+            queue_gauges=("vllm:num_requests_waiting",) if serves else (),
+            cache_gauges=("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc") if serves else (),  # the old name
+            serves_at_once=_TABLE.serves_at_once(spec),
             gpus_by_index=True,  # versions before 0.21 fail on UUIDs: https://github.com/vllm-project/vllm/issues/32569
         )
 

@@ -16,6 +16,8 @@ from schemas.wire import DeviceFacts, ProcessSample, Readings, SamplePeriod
 _FULL_PERCENT: Final = 100.0
 _MAX_MIB: Final = 2**40
 _MAX_REQUESTS: Final = 2**31 - 1
+_COUNTS: Final = ("requests", "arrived", "queued", "kv_use")
+_SHARES: Final = ("utilization", "kv_use")  # they need not be whole
 _MAX_BIGINT: Final = 2**62
 _MAX_TEXT: Final = 300
 
@@ -62,8 +64,8 @@ def possible_period(period: SamplePeriod, doubts: Doubts) -> SamplePeriod:
 def _possible_process(process: ProcessSample, doubts: Doubts) -> ProcessSample:
     wrong: dict[str, Any] = {
         name: None
-        for name in ("requests", "arrived")
-        if (value := getattr(process, name)) is not None and not 0 <= value <= _MAX_REQUESTS
+        for name in _COUNTS
+        if (value := getattr(process, name)) is not None and not 0 <= value <= (1 if name in _SHARES else _MAX_REQUESTS)
     }
     doubts.impossible += len(wrong)
     impossible = {uuid for uuid, own in process.utilization.items() if own is not None and not _is_known(own)}
@@ -121,7 +123,7 @@ def _forgiven_period(period: Any, doubts: Doubts) -> Any:
     return {
         **period,
         "gpus": [_forgiven_fields(gpu, doubts, "used_mib") for gpu in known],
-        "processes": [_forgiven_process(_forgiven_fields(p, doubts, "requests", "arrived"), doubts) for p in processes],
+        "processes": [_forgiven_process(_forgiven_fields(p, doubts, *_COUNTS), doubts) for p in processes],
     }
 
 
@@ -139,7 +141,7 @@ def _forgiven_fields(item: Any, doubts: Doubts, *names: str) -> Any:
     if not isinstance(item, dict):
         return item
     wrong = [n for n in names if item.get(n) is not None and not _are_numbers(item[n])]
-    wrong += [n for n in names if n not in wrong and n != "utilization" and not _is_whole(item.get(n) or 0)]
+    wrong += [n for n in names if n not in wrong and n not in _SHARES and not _is_whole(item.get(n) or 0)]
     doubts.impossible += len(wrong)
     return item | dict.fromkeys(wrong)
 

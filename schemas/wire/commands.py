@@ -1,8 +1,8 @@
 """Commands to start and stop processes, and their results."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from schemas.wire.base import Wire
+from schemas.wire.base import Since, Wire
 
 
 class ClaimOrder(Wire):
@@ -49,6 +49,8 @@ class StartOrder(Wire):
     simulated_load: SimulatedLoad | None = None
     gpus_by_index: bool = False  # the engine does not support UUIDs: it gets the GPUs' indexes on the host
     request_gauges: tuple[str, ...] = ()  # gauges of the engine's /metrics whose sum is the requests at once
+    queue_gauges: Annotated[tuple[str, ...], Since(4)] = ()  # likewise: the requests in the engine's own queue
+    cache_gauges: Annotated[tuple[str, ...], Since(4)] = ()  # the share of its KV cache in use, 0 to 1
 
 
 class StopOrder(Wire):

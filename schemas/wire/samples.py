@@ -28,6 +28,8 @@ class ProcessSample(Wire):
         utilization: by the UUID of each claimed GPU, of this process's tree alone; None: unknown.
         requests: the most requests in flight or waiting at once; None: unknown.
         arrived: the number of requests that came in; None: unknown.
+        queued: requests in the engine's own queue at the last look; None: unknown.
+        kv_use: the share of the engine's KV cache in use at the last look, 0 to 1; None: unknown.
     """
 
     instance: str
@@ -36,6 +38,8 @@ class ProcessSample(Wire):
     utilization: dict[str, Readings | None] = {}
     requests: int | None = None
     arrived: Annotated[int | None, Since(4)] = None
+    queued: Annotated[int | None, Since(4)] = None
+    kv_use: Annotated[float | None, Since(4)] = None
 
 
 class SamplePeriod(Wire):

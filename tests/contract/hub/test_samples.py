@@ -15,6 +15,7 @@ from controller.store.telemetry.samples import write_samples
 from controller.store.views.workers import worker_by_name
 from schemas.wire import Heartbeat, Welcome
 from support.builders.samples import own, period, sample_rows, samples
+from support.database.ledger import add_deployment, add_instance, claim, rows
 from support.leading.served_hub import HubUnderTest, eventually, serving
 from support.standins.agent import Connection, gpu, hello
 
@@ -53,6 +54,26 @@ async def test_the_welcome_has_the_period_and_samples_are_acknowledged(hub: HubU
     assert (first["device"], first["max"], first["processes"]) == (GPU, 30, [["i-1", 1, 0, None, None, None, None]])
     assert 60 <= first["age"] < 70
     assert first["age"] - second["age"] == pytest.approx(10, abs=0.01)
+
+
+async def test_what_engines_say_of_queue_and_cache_is_kept_for_their_own_instances(hub: HubUnderTest) -> None:
+    await hub.add_worker()
+    agent = await connect(hub)
+    uid = await add_deployment(hub.database, "d")
+    for name in ("mine", "foreign"):
+        await add_instance(hub.database, uid, name, phase="running", epoch=1)
+    await claim(hub.database, GPU, "mine", 1024)
+    told = [own(name, {GPU: 5}).model_copy(update={"queued": 3, "kv_use": 0.5}) for name in ("mine", "foreign")]
+    late = own("mine", {GPU: 5}).model_copy(update={"queued": 9})
+    await send_samples(agent, period(1, clock_s() - 2, {GPU: 30}, *told))
+    await send_samples(agent, period(2, clock_s() - 1, {GPU: 30}, own("mine", {GPU: 5})))
+    await agent.samples_ack(2)
+    query = "select instance_id, epoch, queued, kv_use from engine_loads"
+    assert [tuple(row.values()) for row in await rows(hub.database, query)] == [("mine", 1, 3, 0.5)]
+    impossible = own("mine", {GPU: 5}).model_copy(update={"queued": -1, "kv_use": 1.5})
+    await send_samples(agent, period(3, clock_s() - 300, {GPU: 30}, late), period(4, clock_s(), {GPU: 3}, impossible))
+    await agent.samples_ack(4)
+    assert [tuple(row.values()) for row in await rows(hub.database, query)] == [("mine", 1, 3, 0.5)]
 
 
 async def test_samples_send_no_notifications(hub: HubUnderTest) -> None:

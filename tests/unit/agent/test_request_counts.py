@@ -2,6 +2,7 @@
 
 import socket
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import aiohttp
 import pytest
@@ -10,7 +11,7 @@ from aiohttp import web
 from agent.in_flight import InFlightRequests
 from agent.process_records import ProcessKey, ProcessRecord
 from agent.sampling import request_counts as module
-from agent.sampling.request_counts import RequestCounter, sum_gauges
+from agent.sampling.request_counts import ImpossibleGaugeError, Pressure, RequestCounter, read_pressure, sum_gauges
 from support.builders.in_flight import a_request
 from support.loopback import listening
 from support.standins.controller import start_order
@@ -47,6 +48,21 @@ async def engine() -> AsyncIterator[Engine]:
     async with listening(app) as address:
         engine.port = int(address.rpartition(":")[2])
         yield engine
+
+
+def pressures(**gauges: tuple[str, ...]) -> Any:
+    return start_order("run", request_gauges=GAUGES, **gauges)
+
+
+def test_queue_and_cache_are_read_from_their_own_gauges() -> None:
+    text = VLLM + 'vllm:kv_cache_usage_perc{engine="0"} 0.9\nvllm:kv_cache_usage_perc{engine="1"} 0.5\n'
+    caches = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
+    order = pressures(queue_gauges=("vllm:num_requests_waiting",), cache_gauges=caches)
+    assert read_pressure(text, order) == Pressure(4, 0.7)
+    assert read_pressure("", order) == Pressure(None, None), "missing is unknown, not 0"
+    assert read_pressure(text, pressures()) == Pressure(None, None)
+    with pytest.raises(ImpossibleGaugeError):
+        read_pressure("vllm:kv_cache_usage_perc 1.2\n", order)
 
 
 class Watch:
