@@ -4,6 +4,7 @@ from collections.abc import Collection
 
 from controller.decide.instances.classify import Buckets
 from controller.decide.instances.stop import stop
+from controller.domain import wanted
 from controller.domain.effects import DeploymentEffects
 from controller.domain.instances import DeploymentFacts, InstanceFacts
 from controller.domain.phases import InstancePhase
@@ -22,10 +23,8 @@ _LAST = 9
 
 
 def wanted_replicas(facts: DeploymentFacts) -> int:
-    """The spec's replicas, limited by the intents."""
-    if facts.deleted_at is not None:
-        return 0
-    return min([facts.spec.replicas, *(i.max_replicas for i in facts.intents)])
+    """The spec's replicas, as the autoscaler asks for them, limited by the other intents."""
+    return 0 if facts.deleted_at is not None else wanted.wanted_replicas(facts.spec, facts.intents)
 
 
 def stop_all(facts: DeploymentFacts, effects: DeploymentEffects) -> set[str]:
@@ -37,21 +36,23 @@ def stop_all(facts: DeploymentFacts, effects: DeploymentEffects) -> set[str]:
 
 
 def scale_down(
-    facts: DeploymentFacts, buckets: Buckets, wanted: int, leaving: Collection[str], effects: DeploymentEffects
+    facts: DeploymentFacts, buckets: Buckets, number: int, leaving: Collection[str], effects: DeploymentEffects
 ) -> set[str]:
     """Stops surplus replicas, and instances on lost workers once none is wanted; returns their ids.
 
     Args:
         facts: the deployment.
         buckets: its instances.
-        wanted: number of wanted replicas.
+        number: of wanted replicas.
         leaving: instances that earlier sub-steps have stopped.
         effects: what is added to.
     """
-    limited_by = next((i.reason for i in facts.intents if i.max_replicas <= wanted and i.reason), "scaled_down")
-    reason = limited_by if wanted < facts.spec.replicas else "scaled_down"
-    chosen = [(i, reason) for i in surplus(facts, buckets, wanted, leaving)]
-    if wanted == 0:
+    # A cap of user or policy goes before the autoscaler's number.
+    limits = sorted(facts.intents, key=lambda i: i.source == wanted.AUTOSCALER)
+    limited_by = next((i.reason for i in limits if i.max_replicas <= number and i.reason), "scaled_down")
+    reason = limited_by if number < facts.spec.replica_bounds[1] else "scaled_down"
+    chosen = [(i, reason) for i in surplus(facts, buckets, number, leaving)]
+    if number == 0:
         chosen += [(i, limited_by) for i in buckets.given_up if i.id not in leaving]
     for instance, why in chosen:
         stop(facts, instance, effects, why, "")

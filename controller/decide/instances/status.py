@@ -7,6 +7,7 @@ from typing import Any
 from controller.domain.effects import DeploymentEffects, DeploymentStatus
 from controller.domain.instances import DeploymentFacts
 from controller.domain.phases import DeploymentPhase, InstancePhase
+from controller.domain.wanted import AUTOSCALER, is_asleep
 
 P = InstancePhase
 D = DeploymentPhase
@@ -65,7 +66,8 @@ def _phase(facts: DeploymentFacts, wanted: int, phases: list[InstancePhase], rea
     if facts.deleted_at is not None:
         return D.DELETING
     if wanted == 0:
-        return D.STOPPED if not phases else D.PROGRESSING
+        ended = D.ASLEEP if is_asleep(facts.spec, facts.intents) else D.STOPPED
+        return D.PROGRESSING if phases else ended
     staying = [p for p in phases if p is not P.STOPPING]
     settled = _settled(wanted, staying, ready)
     if settled is not None and (settled is not D.RUNNING or len(staying) == len(phases)):
@@ -89,6 +91,9 @@ def _settled(wanted: int, staying: Sequence[InstancePhase], ready: int) -> Deplo
 
 
 def _why(facts: DeploymentFacts, phase: DeploymentPhase, instances: Sequence[_After]) -> tuple[str, str]:
+    if phase is D.ASLEEP:
+        intent = next((i for i in facts.intents if i.max_replicas == 0 and i.source != AUTOSCALER), None)
+        return (intent.reason if intent else "asleep"), "asleep; a request wakes it"
     if phase is D.STOPPED:
         intent = next((i for i in facts.intents if i.max_replicas == 0), None)
         return (intent.reason, f"stopped by {intent.source}") if intent else ("", "no replicas are wanted")
@@ -107,7 +112,7 @@ def _conditions(
 ) -> tuple[Mapping[str, Any], ...]:
     states = {
         "Available": (ready > 0, "" if ready else "no_instance_runs"),
-        "Complete": (phase in (D.RUNNING, D.SUCCEEDED, D.STOPPED), f"{ready} of {wanted} run"),
+        "Complete": (phase in (D.RUNNING, D.SUCCEEDED, D.STOPPED, D.ASLEEP), f"{ready} of {wanted} run"),
         "UpToDate": (current, "" if current else "older_revision_runs"),
     }
     before = {c["type"]: c for c in facts.conditions}

@@ -23,10 +23,10 @@ from controller.domain.policies import (
     WatchedInstance,
 )
 from controller.domain.utilization import InstanceUse, Verdict
+from controller.domain.wanted import POLICY, is_put_to_sleep, wanted_replicas
 
 _ENDING: Final = frozenset({InstancePhase.STOPPING, InstancePhase.REPLACED})
 _JUDGED: Final = HOLDS_CLAIMS - _ENDING
-_SOURCE: Final = "policy"
 _LIMITING: Final = ("stop", "scale_down")
 # The user's start came before the instance had stopped: a new window begins at the time behind this.
 _RESUMED: Final = "resumed:"
@@ -55,7 +55,7 @@ def decide_policy(facts: PolicyFacts, uses: Mapping[str, InstanceUse]) -> Policy
         return PolicyEffects(
             forget=tuple(sorted(stored)), end_actions=facts.open_actions and (facts.deleted or end_actions)
         )
-    resumed = facts.open_actions and all(i.source != _SOURCE for i in facts.intents)
+    resumed = facts.open_actions and all(i.source != POLICY for i in facts.intents)
     judged = [_judged(facts.policy, i, uses[i.id], facts.now, resumed=resumed) for i in facts.instances if is_judged(i)]
     actions = _actions(facts, facts.policy, judged)
     done = {name for action in actions for name, _ in action.instances}
@@ -71,9 +71,11 @@ def decide_policy(facts: PolicyFacts, uses: Mapping[str, InstanceUse]) -> Policy
 
 def _policy_limits(facts: PolicyFacts) -> bool:
     """Whether a policy's intent keeps replicas away that are wanted otherwise: only then it frees something."""
-    limits = [i.max_replicas for i in facts.intents if i.source == _SOURCE]
-    others = [i.max_replicas for i in facts.intents if i.source != _SOURCE]
-    return bool(limits) and min(limits) < min([facts.replicas, *others])
+    limits = [i.max_replicas for i in facts.intents if i.source == POLICY]
+    others = [i for i in facts.intents if i.source != POLICY]
+    if is_put_to_sleep(facts.spec, facts.intents):
+        return True  # the autoscaler then asks for none, because of it; a request ends both
+    return bool(limits) and min(limits) < wanted_replicas(facts.spec, others)
 
 
 def judge_again(

@@ -17,6 +17,7 @@ from controller.domain.policies import (
     WatchedInstance,
 )
 from controller.domain.utilization import InstanceUse
+from support.builders.facts import spec as deployment_spec
 from support.builders.telemetry import NOW, gpu, policy, steady, use
 
 IDLE, BUSY, UNKNOWN = steady(0), steady(100), {0: 0}
@@ -33,7 +34,8 @@ def watched(name: str, phase: str = "running", **fields: Any) -> WatchedInstance
 
 
 def facts(*instances: WatchedInstance, **fields: Any) -> PolicyFacts:
-    base = PolicyFacts(UID, "d", 5, 9, False, len(instances), effective(), (), instances, False, NOW)
+    spec = deployment_spec(replicas=fields.pop("replicas", len(instances)))
+    base = PolicyFacts(UID, "d", 5, 9, False, spec, effective(), (), instances, False, NOW)
     return replace(base, **fields)
 
 

@@ -1,0 +1,1 @@
+"""The wanted number of replicas by demand. Pure."""

@@ -1,0 +1,126 @@
+"""What the autoscaler remembers of one deployment: demand, wishes, activity and saturation.
+
+It is data of one term: a new leader begins anew with the number that it finds. All times are seconds of the leader's
+monotonic clock, given by the caller; a look that comes late loses no time, and two looks at once add none.
+"""
+
+from collections import deque
+from typing import Final
+
+from controller.domain.scaling import EngineLoad, ScalingView
+
+GAP_S: Final = 5.0  # a look speaks for the time since the one before, unless that is longer ago
+LONGEST_WINDOW_S: Final = 600.0
+LONGEST_DOWN_S: Final = 86_400.0
+FULL_KV: Final = 0.9  # an engine whose KV cache is so full is saturated
+SATURATED_S: Final = 30.0  # for so long before a replica is added, and between two such additions
+GRAPH_STEP_S: Final = 10.0
+_GRAPH_POINTS: Final = 60
+
+
+class ScalingHistory:
+    """The past of one deployment, since this leader watches it.
+
+    Args:
+        now: when that began.
+        number: that was wanted then; it counts as a wish.
+    """
+
+    def __init__(self, now: float, number: int) -> None:
+        self.begun_at = now
+        self._seen_at = now
+        self._means: deque[tuple[float, float, float]] = deque()  # (end, length, mean), oldest first
+        self._wishes: deque[tuple[float, int]] = deque([(now, number)])  # falling numbers, oldest first
+        self._active_at = now
+        self._arrived: int | None = None
+        self._saturated_since: float | None = None
+        self._raised_at: float | None = None
+        self._graph: deque[tuple[float, float]] = deque(maxlen=_GRAPH_POINTS)  # (sum of mean x seconds, seconds)
+        self._graph_at = now
+
+    def observe(self, view: ScalingView, now: float) -> None:
+        """Takes in what is seen now."""
+        length = now - self._seen_at
+        self._seen_at = now
+        if view.demand.known and 0 < length <= GAP_S:
+            self._means.append((now, length, view.demand.mean))
+            self._draw(now, length, view.demand.mean)
+        while self._means and self._means[0][0] <= now - LONGEST_WINDOW_S:
+            self._means.popleft()
+        if length > GAP_S:  # what was needed meanwhile is unknown
+            self.note(view.present, now)
+        if length > GAP_S or self._is_active(view):
+            self._active_at = now
+        self._arrived = view.demand.arrived
+        if not is_saturated(view.engines):
+            self._saturated_since = None
+        elif self._saturated_since is None:
+            self._saturated_since = now
+
+    def note(self, needed: int, now: float) -> None:
+        """Remembers what was needed now."""
+        while self._wishes and self._wishes[-1][1] <= needed:
+            self._wishes.pop()
+        self._wishes.append((now, needed))
+        while self._wishes[0][0] <= now - LONGEST_DOWN_S:
+            self._wishes.popleft()
+
+    def raised(self, now: float) -> None:
+        """Remembers that a replica was added now for saturated engines."""
+        self._raised_at = now
+
+    def mean(self, window_s: float, now: float) -> float | None:
+        """The mean demand of the last `window_s` seconds, of the time that was seen; None: nothing of it was."""
+        total = seconds = 0.0
+        for end, length, mean in reversed(self._means):
+            part = min(end, now) - max(end - length, now - window_s)
+            if part <= 0:
+                break
+            total, seconds = total + part * mean, seconds + part
+        return total / seconds if seconds else None
+
+    def largest(self, down_window_s: float, now: float) -> int:
+        """The largest number that was needed within the last `down_window_s` seconds; 0: none is remembered."""
+        return max((number for at, number in self._wishes if at > now - down_window_s), default=0)
+
+    def idle_s(self, now: float) -> float:
+        """For how long no request has been seen, and nothing was starting."""
+        return now - self._active_at
+
+    def lived_s(self, now: float) -> float:
+        """For how long this leader has watched the deployment."""
+        return now - self.begun_at
+
+    def saturated_s(self, now: float) -> float:
+        """For how long all engines have been saturated, counted from the last replica that was added for it."""
+        if self._saturated_since is None:
+            return 0.0
+        return now - max(self._saturated_since, self._raised_at or self._saturated_since)
+
+    def graph(self) -> tuple[float | None, ...]:
+        """Demand over the last minutes, one figure for each `GRAPH_STEP_S`, oldest first; None: unknown."""
+        return tuple(round(total / seconds, 2) if seconds else None for total, seconds in self._graph)
+
+    def _draw(self, now: float, length: float, mean: float) -> None:
+        while now - self._graph_at >= GRAPH_STEP_S or not self._graph:
+            self._graph_at += GRAPH_STEP_S if self._graph else 0.0
+            self._graph.append((0.0, 0.0))
+            if now - self._graph_at >= GRAPH_STEP_S * _GRAPH_POINTS:
+                self._graph.clear()
+                self._graph_at = now
+        total, seconds = self._graph[-1]
+        self._graph[-1] = (total + mean * length, seconds + length)
+
+    def _is_active(self, view: ScalingView) -> bool:
+        """Whether something keeps it awake. Unknown demand does."""
+        demand = view.demand
+        came = self._arrived is not None and demand.arrived != self._arrived
+        starting = view.present > 0 and view.replicas.running == 0
+        requested = demand.mean > 0 or demand.at_once > 0 or came
+        return requested or starting or not demand.known or view.wakes > 0 or view.awake_for_s > 0
+
+
+def is_saturated(engines: tuple[EngineLoad, ...]) -> bool:
+    """Whether all engines that say anything have a queue of their own or a full KV cache."""
+    known = [engine for engine in engines if engine.known]
+    return bool(known) and all((e.queued or 0) > 0 or (e.kv_use or 0.0) >= FULL_KV for e in known)

@@ -1,0 +1,291 @@
+"""The number of replicas by demand: each line of G34 and G37 to G42, and the edges beside them."""
+
+from dataclasses import replace
+
+import pytest
+
+from controller.domain.scaling import Demand, Replicas, ScalingRule
+from support.builders.scaling import RULE, Watched, demand, engines
+
+SLEEPY = replace(RULE, min=0)
+
+
+@pytest.mark.parametrize(
+    ("load", "number", "reason"),
+    [
+        (16, 2, "steady"),
+        (17, 2, "steady"),  # within 10 %
+        (18, 3, "demand"),
+        (24, 3, "demand"),
+        (200, 6, "demand"),
+    ],
+)
+def test_g37_the_mean_of_the_window_gives_the_number(load: int, number: int, reason: str) -> None:
+    """Follows no wish, so that each look has two replicas."""
+    wish = Watched(2).see(12, demand=demand(load), follow=False)
+    assert (wish.number, wish.reason) == (number, reason)
+
+
+def test_g37_demand_is_the_sum_over_all_gateways() -> None:
+    assert Watched(2).see(12, demand=demand(12, 12), follow=False).number == 3
+
+
+def test_g37_replicas_that_start_count() -> None:
+    watched = Watched(4)
+    wish = watched.see(12, demand=demand(20, waiting=12), replicas=Replicas(running=2, placed=2), follow=False)
+    assert (wish.number, wish.reason) == (4, "steady")
+
+
+def test_g37_waiting_requests_count_like_those_in_flight() -> None:
+    assert Watched(2).see(12, demand=demand(16, waiting=8), follow=False).number == 3
+
+
+def test_a_peak_shorter_than_the_window_adds_by_its_mean_only() -> None:
+    watched = Watched(1)
+    watched.see(20, demand=demand(4))
+    assert watched.see(1, demand=demand(40)).number == 1, "4 x 9 s and 40 x 1 s are 7.6 on the mean"
+    assert watched.see(1, demand=demand(40)).number == 2
+
+
+def test_less_demand_removes_only_what_the_whole_down_window_did_not_need() -> None:
+    watched = Watched(1)
+    assert watched.see(20, demand=demand(24)).number == 3
+    assert watched.see(100, demand=demand(12)).number == 3
+    wish = watched.see(180, demand=demand(4))
+    assert (wish.number, wish.reason) == (3, "down_window")
+    assert watched.see(30).number == 2, "2 were needed until 100 s after the peak"
+    assert watched.see(100).number == 1
+
+
+def test_a_late_look_loses_no_time_of_the_windows() -> None:
+    """Durations count, not looks."""
+    watched = Watched(1)
+    watched.see(20, demand=demand(24))
+    watched.skip(305)
+    assert watched.see(demand=demand(0)).number == 3, "nothing was seen since, so what was needed is not known"
+    watched.skip(4)
+    assert watched.see().number == 3
+    assert watched.see(300).number == 1
+
+
+def test_g39_saturated_engines_add_one_each_30_s() -> None:
+    watched = Watched(2)
+    full = engines((None, 0.93), (None, 0.9))
+    assert watched.see(29, demand=demand(10), engines=full).number == 2
+    wish = watched.see(1)
+    assert (wish.number, wish.reason) == (3, "saturated")
+    assert watched.see(29, engines=(*full, *engines((None, 0.95)))).number == 3
+    assert watched.see(1).number == 4
+
+
+@pytest.mark.parametrize(
+    "loads",
+    [
+        ((3, None), (1, None)),
+        ((0, 0.95), (2, 0.1)),
+    ],
+)
+def test_g39_an_engines_own_queue_saturates_as_a_full_cache_does(loads: tuple[tuple[int, float | None], ...]) -> None:
+    assert Watched(2).see(31, demand=demand(10), engines=engines(*loads)).number == 3
+
+
+def test_g39_one_engine_at_ease_is_enough_to_add_nothing() -> None:
+    assert Watched(2).see(90, demand=demand(10), engines=engines((5, 0.99), (0, 0.4))).number == 2
+
+
+def test_g39_an_interruption_begins_the_30_s_anew() -> None:
+    watched = Watched(2)
+    full, easy = engines((1, 0.9), (1, 0.9)), engines((1, 0.9), (0, 0.5))
+    watched.see(20, demand=demand(10), engines=full)
+    watched.see(1, engines=easy)
+    assert watched.see(20, engines=full).number == 2
+
+
+def test_g39_nothing_is_added_for_saturation_while_one_starts() -> None:
+    watched = Watched(3)
+    starting = Replicas(running=2, placed=1)
+    wish = watched.see(120, demand=demand(10), engines=engines((9, 1.0), (9, 1.0)), replicas=starting, follow=False)
+    assert wish.number == 3
+
+
+def test_what_the_caches_hold_keeps_replicas_that_the_requests_would_not() -> None:
+    """Two at 60 % would be one at 120 %."""
+    watched = Watched(2)
+    assert watched.see(700, demand=demand(4), engines=engines((0, 0.6), (0, 0.6))).number == 2
+    assert watched.see(700, engines=engines((0, 0.3), (0, 0.3))).number == 1
+
+
+def test_g40_missing_metrics_are_never_zero() -> None:
+    one_missing, all_missing = engines((2, 0.95), (None, None)), engines((None, None), (None, None))
+    assert Watched(2).see(31, demand=demand(10), engines=one_missing).number == 3, "judged by the other"
+    for missing in (all_missing, ()):
+        wish = Watched(2).see(31, demand=demand(24), engines=missing, follow=False)
+        assert (wish.number, wish.reason) == (3, "demand"), "by the gateways' counts alone"
+        assert Watched(2).see(299, demand=demand(1), engines=missing).number == 2
+
+
+def test_g34_a_silent_gateway_keeps_what_is_there() -> None:
+    watched = Watched(3)
+    wish = watched.see(2000, demand=demand(0, silent=("q",)))
+    assert (wish.number, wish.reason) == (3, "demand_unknown")
+    assert "gateway q does not report" in wish.message
+    assert watched.evidence()["silent_gateways"] == ["q"]
+
+
+def test_g34_nothing_sleeps_while_a_gateway_is_silent() -> None:
+    watched = Watched(1, rule=SLEEPY)
+    assert watched.see(5000, demand=demand(0, silent=("q",))).number == 1
+    assert watched.see(899, demand=demand(0)).number == 1, "unknown was not idle: it counts from its end"
+    assert watched.see(1).number == 0
+
+
+def test_g34_what_the_others_tell_still_adds() -> None:
+    assert Watched(2).see(12, demand=demand(200, silent=("q",))).number == 2, "the demand's mean is unknown"
+    asleep = Watched(0, rule=SLEEPY)
+    assert asleep.see(demand=demand(0, waiting=40, silent=("q",))).number == 5, "what waits is known"
+
+
+def test_no_gateway_at_all_is_unknown() -> None:
+    wish = Watched(3).see(2000, demand=Demand((), (), 0))
+    assert (wish.number, wish.reason) == (3, "demand_unknown")
+
+
+def test_g41_a_new_leader_keeps_the_number_for_the_down_window() -> None:
+    watched = Watched(5)
+    wish = watched.see(299, demand=demand(8))
+    assert (wish.number, wish.reason) == (5, "not_watched_yet")
+    assert watched.see(1).number == 1
+
+
+def test_g41_a_new_leader_adds_at_once() -> None:
+    watched = Watched(2)
+    assert watched.see(1, demand=demand(40)).number == 5
+
+
+def test_g41_a_new_leader_puts_nothing_to_sleep_before_the_down_window() -> None:
+    watched = Watched(1, rule=replace(SLEEPY, idle_after_s=10))
+    assert watched.see(299, demand=demand(0)).number == 1
+    assert watched.see(1).number == 0
+
+
+@pytest.mark.parametrize(("waiting", "number"), [(1, 1), (8, 1), (9, 2), (40, 5), (500, 6)])
+def test_g41_from_zero_there_is_no_window(waiting: int, number: int) -> None:
+    assert Watched(0, rule=SLEEPY).see(demand=demand(0, waiting=waiting)).number == number
+
+
+def test_g41_what_waits_while_nothing_runs_needs_no_window() -> None:
+    watched = Watched(1, rule=SLEEPY, running=0)
+    wish = watched.see(demand=demand(0, waiting=40), replicas=Replicas(placed=1), wakes=1)
+    assert wish.number == 5
+
+
+def test_g27_a_wake_alone_starts_one() -> None:
+    wish = Watched(0, rule=SLEEPY).see(wakes=1)
+    assert (wish.number, wish.reason) == (1, "woken")
+
+
+def test_g29_a_wake_is_withdrawn_before_the_placement() -> None:
+    watched = Watched(0, rule=SLEEPY)
+    watched.see(5, wakes=1)
+    wish = watched.see(wakes=0, replicas=Replicas(pending=1))
+    assert (wish.number, wish.reason) == (0, "wake_withdrawn")
+
+
+def test_g29_after_the_start_began_it_starts_and_sleeps_again_idle_after_later() -> None:
+    watched = Watched(0, rule=SLEEPY)
+    watched.see(300)
+    watched.see(5, wakes=1)
+    starting = Replicas(placed=1)
+    assert watched.see(600, wakes=0, replicas=starting, follow=False).number == 1
+    assert watched.see(899, replicas=Replicas(running=1)).number == 1, "counted from when it serves"
+    assert watched.see(2).number == 0
+
+
+def test_g32_it_sleeps_idle_after_the_last_request() -> None:
+    watched = Watched(1, rule=SLEEPY)
+    watched.see(400, demand=demand(1))
+    wish = watched.see(899, demand=demand(0))
+    assert (wish.number, wish.reason) == (1, "not_idle_yet")
+    wish = watched.see(1)
+    assert (wish.number, wish.reason) == (0, "idle_after")
+
+
+def test_g32_a_slow_stream_is_not_idle() -> None:
+    watched = Watched(1, rule=SLEEPY)
+    assert watched.see(40 * 60, demand=demand(1)).number == 1
+    assert watched.see(899, demand=demand(0)).number == 1
+    assert watched.see(1).number == 0
+
+
+def test_g32_a_request_between_two_reports_counts() -> None:
+    """It came and went, so that neither report has it in flight."""
+    watched = Watched(1, rule=SLEEPY)
+    watched.see(800, demand=demand(0, arrived=1))
+    watched.see(899, demand=demand(0, arrived=2))
+    assert watched.view.number == 1
+    assert watched.see(1).number == 0
+
+
+def test_g35_an_operators_wake_holds_it_though_idle() -> None:
+    watched = Watched(0, rule=SLEEPY)
+    wish = watched.see(awake_for_s=7200)
+    assert (wish.number, wish.reason) == (1, "kept_awake")
+    for left_s in range(7200, 0, -100):
+        assert watched.see(100, awake_for_s=float(left_s)).number == 1
+    assert watched.see(899, awake_for_s=0).number == 1
+    assert watched.see(3).number == 0
+
+
+def test_g35_a_policys_sleep_ends_by_a_request() -> None:
+    watched = Watched(3, rule=SLEEPY)
+    wish = watched.see(1, slept_by_policy=True)
+    assert (wish.number, wish.reason) == (0, "policy_idle")
+    assert watched.see(5000).number == 0
+    assert watched.see(demand=demand(0, waiting=1)).number == 1
+
+
+def test_requests_that_drain_at_stopping_replicas_wake_nothing() -> None:
+    watched = Watched(0, rule=SLEEPY)
+    assert watched.see(30, demand=demand(5)).number == 0
+
+
+def test_many_asleep_replicas_sleep_together() -> None:
+    watched = Watched(0, rule=replace(SLEEPY, idle_after_s=20, down_window_s=60))
+    watched.see(70)
+    assert watched.see(10, demand=demand(0, waiting=40)).number == 5
+    assert watched.see(19, demand=demand(0)).number == 5
+    assert watched.see(1).number == 0
+
+
+@pytest.mark.parametrize(("number", "wanted"), [(0, 2), (9, 4)])
+def test_a_changed_manifest_binds_at_once(number: int, wanted: int) -> None:
+    rule = ScalingRule(min=2, max=4, target=8)
+    assert Watched(number, rule=rule, running=2).see(demand=demand(0)).number == wanted
+
+
+def test_a_new_deployment_wants_its_min() -> None:
+    assert Watched(None, rule=replace(RULE, min=2)).see(demand=demand(0)).number == 2
+    assert Watched(None, rule=SLEEPY, running=0).see(demand=demand(0)).number == 0
+
+
+def test_the_evidence_names_what_the_number_rests_on() -> None:
+    watched = Watched(2)
+    wish = watched.see(25, demand=demand(20, waiting=4), follow=False)
+    assert wish.number == 3
+    assert "24.0 requests in flight and waiting as the mean of 10s" in wish.message
+    seen = watched.evidence()
+    assert (seen["demand_mean"], seen["waiting"], seen["target"], seen["needed"]) == (24.0, 4, 8, 3)
+    assert seen["graph"] == [24.0, 24.0, 24.0]
+
+
+def test_a_limit_of_the_manifest_is_told() -> None:
+    assert Watched(2).see(12, demand=demand(200)).message.endswith("at most 6")
+
+
+def test_what_changes_by_time_alone_is_looked_at_then() -> None:
+    watched = Watched(0, rule=SLEEPY)
+    watched.see(400)
+    watched.see(awake_for_s=30)
+    assert watched.see(demand=demand(3)).look_again_s == 1
+    asleep = Watched(0, rule=SLEEPY)
+    assert asleep.see(400).look_again_s == 60
