@@ -84,7 +84,7 @@ async def test_an_unchanged_apply_clears_no_limit_and_a_changed_one_clears_all_b
     assert unchanged.view.status.wanted == 0
     changed = await apply_spec(migrated, "a", spec(replicas=5))
     assert {intent.source for intent in changed.view.status.intents} == {"autoscaler"}
-    assert changed.view.status.wanted == 3
+    assert changed.view.status.wanted == 5, "the autoscaler has no say where the number is fixed"
 
 
 async def test_stop_and_start_write_one_event_each(migrated: Database) -> None:
@@ -99,9 +99,9 @@ async def test_stop_and_start_write_one_event_each(migrated: Database) -> None:
 
 async def test_scaling_is_a_change_in_place(migrated: Database) -> None:
     await apply_spec(migrated, "a", spec(replicas=2))
-    view = await store.scale(migrated, "a", 5)
+    view = await store.scale(migrated, "a", 5, 5)
     assert (view.spec.replicas, view.generation, view.status.revision) == (5, 2, 1)
-    assert (await store.scale(migrated, "a", 5)).generation == 2
+    assert (await store.scale(migrated, "a", 5, 5)).generation == 2
     assert await reasons(migrated) == ["applied", "scaled"]
 
 
@@ -123,7 +123,7 @@ async def test_unknown_names_are_refused_with_the_command_that_lists_them(migrat
         with pytest.raises(NotFoundError, match="no deployment is named 'x'"):
             await act(migrated, "x")
     with pytest.raises(NotFoundError):
-        await store.scale(migrated, "x", 1)
+        await store.scale(migrated, "x", 1, 1)
 
 
 async def test_a_lost_update_is_refused(migrated: Database) -> None:
@@ -134,7 +134,7 @@ async def test_a_lost_update_is_refused(migrated: Database) -> None:
     with pytest.raises(GenerationConflictError, match="at generation 2, not 1"):
         await apply_spec(migrated, "a", spec(replicas=3), if_match=1)
     with pytest.raises(GenerationConflictError):
-        await store.scale(migrated, "a", 3, if_match=1)
+        await store.scale(migrated, "a", 3, 3, if_match=1)
     assert (await read(migrated)).spec.replicas == 2
     with pytest.raises(GenerationConflictError, match="at generation 2, not 1"):
         await store.delete(migrated, "a", if_match=1)
@@ -164,7 +164,7 @@ async def test_every_change_wakes_with_its_commit(migrated: Database) -> None:
         await apply_spec(migrated, "a", spec())  # unchanged: silent
         await store.stop(migrated, "a")
         await store.start(migrated, "a")
-        await store.scale(migrated, "a", 3)
+        await store.scale(migrated, "a", 3, 3)
         await store.delete(migrated, "a")
         async with asyncio.timeout(10):
             payloads = [await heard.get() for _ in range(6)]

@@ -217,7 +217,7 @@ async def test_a_changed_window_applies_in_place_and_the_event_has_both_values(m
     )
     assert (reported[1]["evidence"]["old"]["time_window"], reported[1]["evidence"]["new"]) == (600, "p")
     assert (reported[2]["evidence"]["old"], reported[2]["evidence"]["new"]) == ("p", None)
-    await deployments.scale(migrated, "a", 3)
+    await deployments.scale(migrated, "a", 3, 3)
     assert len(await events(migrated, "policy_changed")) == 3
 
 

@@ -33,6 +33,12 @@ class InUseError(RefusedError):
     code = "in_use"
 
 
+class NotScaledError(RefusedError):
+    """The deployment does not sleep, so it cannot be woken."""
+
+    code = "not_asleep"
+
+
 class LastAdminKeyError(RefusedError):
     """Without this key there would be no administrator."""
 

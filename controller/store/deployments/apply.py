@@ -12,18 +12,21 @@ import asyncpg
 from tenacity import retry, retry_if_exception_type, stop_after_attempt
 
 from controller.domain.events import NewEvent
+from controller.domain.wanted import may_sleep
 from controller.store.core.acting import current_actor
 from controller.store.core.database import Database
 from controller.store.core.events import write_events
-from controller.store.core.notify import CHANNEL, notify
-from controller.store.core.refusals import GenerationConflictError, NotFoundError
+from controller.store.core.notify import CHANNEL, notify, notify_all
+from controller.store.core.refusals import GenerationConflictError, NotFoundError, NotScaledError
 from controller.store.policies.apply import changed_fields, lock_policy
 from controller.store.policies.checks import named_policy, problems_of_deployments
 from controller.store.views.deployments import deployment_by_uid, views_of
 from schemas.api.deployments import DeploymentView
 from schemas.manifest.deployment import IN_PLACE_FIELDS, DeploymentSpec
+from schemas.manifest.parse import parse_spec
 from schemas.manifest.policy import MAX_WINDOW_S
-from schemas.manifest.problems import ManifestError
+from schemas.manifest.problems import FieldProblem, ManifestError
+from schemas.manifest.scaling import bounds_of
 
 ApplyOutcome = Literal["created", "unchanged", "updated", "replaced"]
 Change = Literal["unchanged", "updated", "replaced"]
@@ -59,6 +62,7 @@ def allow_all(_name: str, _old: DeploymentSpec | None, _new: DeploymentSpec) -> 
 def change_between(old: DeploymentSpec, new: DeploymentSpec) -> Change:
     """What a change from `old` to `new` does to the instances."""
     before, after = old.model_dump(mode="json"), new.model_dump(mode="json")
+    before["replicas"], after["replicas"] = old.replica_bounds, new.replica_bounds  # 2 is {min: 2, max: 2}
     changed = {field for field in after if after[field] != before[field]}
     if not changed:
         return "unchanged"
@@ -95,6 +99,7 @@ async def apply(
     async with database.transaction() as connection:
         outcome: ApplyOutcome
         await _check_policy(connection, spec, longest_window_s)
+        await _check_aliases(connection, name, spec)
         row = await connection.fetchrow(_LIVE, name)
         if if_match is not None and (row is None or row["generation"] != if_match):
             raise GenerationConflictError(name, wanted=if_match, found=row["generation"] if row else None)
@@ -109,18 +114,31 @@ async def apply(
         return Applied(await deployment_by_uid(connection, str(uid)), outcome)
 
 
-async def scale(database: Database, name: str, replicas: int, *, if_match: int | None = None) -> DeploymentView:
-    """Changes the number of replicas, in place.
+async def scale(
+    database: Database, name: str, low: int | None, high: int | None, *, if_match: int | None = None
+) -> DeploymentView:
+    """Changes the fewest and the most replicas, in place.
+
+    Args:
+        database: where.
+        name: of the deployment.
+        low: the fewest; None: as it is.
+        high: the most; None: as it is.
+        if_match: the present generation must be this one.
 
     Raises:
         NotFoundError: no live deployment has this name.
         GenerationConflictError: it is not at generation `if_match`.
+        ManifestError: the result is not valid, such as fewer at most than at least.
     """
     async with database.transaction() as connection:
         row = await _live(connection, name)
         if if_match is not None and row["generation"] != if_match:
             raise GenerationConflictError(name, wanted=if_match, found=row["generation"])
-        spec = DeploymentSpec.model_validate({**row["spec"], "replicas": replicas})
+        bounds = bounds_of(row["spec"]["replicas"])
+        fewest, most = (bounds[0] if low is None else low), (bounds[1] if high is None else high)
+        replicas = fewest if fewest == most else {"min": fewest, "max": most}
+        spec = parse_spec({**row["spec"], "replicas": replicas}, name=name)
         await _change(connection, row, spec, "scaled", input_hash="")  # in place: no new revision
         return await deployment_by_uid(connection, str(row["uid"]))
 
@@ -142,6 +160,44 @@ async def stop(database: Database, name: str) -> DeploymentView:
         if status != "INSERT 0 0":
             await _record(connection, row["uid"], "stopped", f"deployment {name} was stopped by its user")
         return await deployment_by_uid(connection, str(row["uid"]))
+
+
+async def wake(database: Database, name: str, for_s: float) -> DeploymentView:
+    """Keeps a deployment awake for so long, though no request comes; 0 ends that.
+
+    Raises:
+        NotFoundError: no live deployment has this name.
+        NotScaledError: it never sleeps, or its user has stopped it.
+    """
+    async with database.transaction() as connection:
+        row = await _live(connection, name)
+        uid = row["uid"]
+        _check_may_wake(name, DeploymentSpec.model_validate(row["spec"]))
+        if await connection.fetchval(
+            "select 1 from intents where deployment_uid = $1 and source = 'user' and max_replicas = 0", uid
+        ):
+            raise NotScaledError(f"deployment {name!r} is stopped; run: gpuward start {name}")
+        await connection.execute(
+            """insert into wakes (deployment_uid, source, expires_at)
+               values ($1, 'user', now() + make_interval(secs => $2))
+               on conflict (deployment_uid, source)
+               do update set created_at = now(), expires_at = excluded.expires_at""",
+            uid,
+            for_s,
+        )
+        what = f"is kept awake for {for_s:g} s" if for_s else "is no longer kept awake"
+        message = f"deployment {name} {what} by its user"
+        event = NewEvent("kept_awake", message, (f"deployment:{uid}",), {"for_s": for_s})
+        await write_events(connection, [event])
+        await notify_all(connection, {"wake": [str(uid)], "status": [str(uid)]})
+        return await deployment_by_uid(connection, str(uid))
+
+
+def _check_may_wake(name: str, spec: DeploymentSpec) -> None:
+    if not may_sleep(spec):
+        low, high = spec.replica_bounds
+        why = f"runs {low}" if low == high else f"runs at least {max(low, 1)}"
+        raise NotScaledError(f"deployment {name!r} never sleeps: it {why}; gpuward scale {name} --min 0 lets it")
 
 
 async def start(database: Database, name: str) -> DeploymentView:
@@ -178,6 +234,31 @@ async def delete(database: Database, name: str, *, if_match: int | None = None) 
             raise GenerationConflictError(name, wanted=if_match, found=row["generation"])
         # From the row as it was: a deployment that never started may be finished by now.
         return (await views_of(connection, [row]))[0]
+
+
+async def _check_aliases(connection: Any, name: str, spec: DeploymentSpec) -> None:
+    """Refuses an alias that is another deployment's name or alias, and a name that is another one's alias.
+
+    Appliers that name the same alias at once wait for one another.
+    """
+    wanted = sorted({name, *spec.serving.aliases})
+    if spec.serving.aliases:
+        await connection.execute("select pg_advisory_xact_lock(hashtext('gpuward alias'))")
+    rows = await connection.fetch(
+        """select name, coalesce(spec -> 'serving' -> 'aliases', '[]') as aliases from deployments
+            where deleted_at is null and name <> $1
+              and (name = any($2) or (spec -> 'serving' -> 'aliases') ?| $2::text[])
+            order by name limit 1""",
+        name,
+        wanted,
+    )
+    if name in spec.serving.aliases:
+        raise ManifestError([FieldProblem("serving.aliases", f"{name!r} is the deployment's own name; remove it")])
+    for row in rows:
+        taken = [one for one in wanted if one == row["name"] or one in row["aliases"]]
+        path = "name" if taken == [name] else "serving.aliases"
+        fix = f"{taken[0]!r} is a name of deployment {row['name']!r} already; choose another one"
+        raise ManifestError([FieldProblem(path, fix)])
 
 
 async def _check_policy(connection: Any, spec: DeploymentSpec, longest_window_s: float) -> None:

@@ -12,6 +12,7 @@ import orjson
 from controller.domain.effects import ANALYZING_MESSAGE
 from controller.domain.events import NewEvent
 from controller.domain.need_json import need_error_to_json, need_to_json
+from controller.domain.phases import InstancePhase
 from controller.store.core.events import write_events
 from controller.store.core.guards import DeploymentStep, expect_rows, worker_of
 from controller.store.core.locks import lock_rows
@@ -148,9 +149,25 @@ async def _move(connection: Any, steps: Sequence[DeploymentStep]) -> None:
             [m.not_before for m in moves],
             [m.stop_reason for m in moves],
         )
+        await _note_load_times(connection, [m.instance for m in moves if m.to is InstancePhase.RUNNING])
     stable = [i for s in steps for i in s.effects.forget_failures]
     if stable:
         await connection.execute("update instances set failures = 0 where id = any($1) and phase = 'running'", stable)
+
+
+async def _note_load_times(connection: Any, running: Sequence[str]) -> None:
+    """Keeps how long these starts took, where they serve for the first time. Their deployments are locked already."""
+    if running:
+        await connection.execute(
+            """update deployments d
+                  set load_s = extract(epoch from clock_timestamp() - x.placed_at)
+                 from (select i.deployment_uid, max(c.created_at) as placed_at
+                         from instances i join claims c on c.instance_id = i.id and c.epoch = i.epoch
+                        where i.id = any($1) and i.failures = 0 and i.running_since >= now()
+                        group by i.deployment_uid) x
+                where d.uid = x.deployment_uid""",
+            list(running),
+        )
 
 
 async def _release(connection: Any, steps: Sequence[DeploymentStep]) -> None:

@@ -28,7 +28,8 @@ from schemas.manifest.deployment import DeploymentSpec
 _DEPLOYMENTS: Final = """
     select d.*, clock_timestamp() as read_at,
            (select coalesce(jsonb_agg(jsonb_build_object(
-                       'source', source, 'max_replicas', max_replicas, 'reason', reason, 'instances', instances)
+                       'source', source, 'min_replicas', min_replicas, 'max_replicas', max_replicas, 'reason', reason,
+                       'instances', instances)
                        order by source), '[]')
               from intents where deployment_uid = d.uid) as intents,
            (select jsonb_agg(to_jsonb(r) order by r.id) from relocations r
@@ -141,7 +142,8 @@ def _deployment(
         now=row["read_at"],
         revisions={r["generation"]: _revision(r) for r in revisions},
         intents=tuple(
-            IntentFacts(i["source"], i["max_replicas"], i["reason"], tuple(i["instances"])) for i in row["intents"]
+            IntentFacts(i["source"], i["max_replicas"], i["reason"], tuple(i["instances"]), i["min_replicas"])
+            for i in row["intents"]
         ),
         instances=tuple(instances),
         hosts={id_: host for id_, host in hosts.items() if id_ in used},

@@ -1,13 +1,17 @@
 """Running instances with their workers' proxies, as the gateway needs them, in one read."""
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
+from controller.domain.instances import IntentFacts
+from controller.domain.wanted import ReplicaRule
 from controller.store.core.database import Reader
 from controller.store.deployments.observe import spec_from_json
 from schemas.manifest.deployment import DeploymentSpec
+from schemas.manifest.scaling import bounds_of
 from schemas.manifest.serving import ServingLimits
 
 RevisionKey = tuple[Any, int]  # deployment's uid, generation
@@ -44,21 +48,71 @@ class Stopped:
 
 
 @dataclass(frozen=True, slots=True)
+class Trouble:
+    """Why a deployment that shall run does not: what its clients are told.
+
+    Attributes:
+        code: `no_capacity` or `start_failed`.
+        why: as `gpuward ps` shows it.
+        again_in_s: until the next attempt; 0: at any time.
+    """
+
+    code: str
+    why: str
+    again_in_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A live deployment as the gateway serves it.
+
+    Attributes:
+        uid: of the deployment.
+        limits: how its requests are served.
+        may_sleep: a request wakes it.
+        wanted: number of wanted replicas.
+        starting: instances that hold claims and do not run yet.
+        trouble: why none runs; None: nothing is known to be wrong.
+        load_s: how long its last start took; None: unknown.
+        serves: it takes requests; a command without a port does not.
+    """
+
+    uid: str
+    limits: ServingLimits
+    may_sleep: bool
+    wanted: int
+    starting: int
+    trouble: Trouble | None = None
+    load_s: float | None = None
+    serves: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Serving:
-    """The names of all live deployments, the running instances, their specs, and which are stopped.
+    """All live deployments by name, the running instances, their specs, and which are stopped.
 
     A spec that this version cannot read, as after a downgrade, is missing.
     """
 
-    names: frozenset[str]
+    models: Mapping[str, Model]
     instances: list[RunningInstance]
     specs: Mapping[RevisionKey, DeploymentSpec]
     stopped: Mapping[str, Stopped]
 
+    @property
+    def names(self) -> frozenset[str]:
+        """The names of all live deployments."""
+        return frozenset(self.models)
+
 
 # A user's stop goes before a policy's: it is the one that lasts.
 _DEPLOYMENTS: Final = """
-    select d.name, (d.spec->>'replicas')::int as replicas, limited.source,
+    select d.uid, d.name, d.spec->'replicas' as replicas, d.spec->'serving' as limits,
+           (d.spec->'scaling'->>'dry_run')::boolean as dry_run, d.spec->'command' as command, d.load_s,
+           limited.source,
+           (select coalesce(jsonb_agg(jsonb_build_object(
+                       'source', source, 'min', min_replicas, 'max', max_replicas)), '[]')
+              from intents where deployment_uid = d.uid) as intents,
            (select a.policy from policy_actions a
              where limited.source = 'policy' and a.deployment_uid = d.uid and a.ended_at is null
              order by a.id desc limit 1) as policy
@@ -70,9 +124,24 @@ _DEPLOYMENTS: Final = """
      where d.deleted_at is null"""
 
 
+# Instances on their way: none of them serves yet.
+_UNREADY: Final = """
+    select i.deployment_uid, i.phase, i.reason, i.message, i.failures,
+           i.explain is not null and i.phase = 'pending' as unplaced,
+           extract(epoch from i.not_before - clock_timestamp())::float8 as again_in_s
+      from instances i join deployments d on d.uid = i.deployment_uid and d.deleted_at is null
+     where i.phase not in ('running', 'stopping', 'replaced', 'succeeded')
+     order by i.created_at, i.id"""
+_STARTING: Final = ("scheduled", "starting", "unhealthy")
+_FAILED_STARTS: Final = 3
+
+
 async def read_serving(connection: Reader) -> Serving:
     """Reads them. The connection must be in one REPEATABLE READ transaction."""
-    names = await connection.fetch(_DEPLOYMENTS)
+    rows = await connection.fetch(_DEPLOYMENTS)
+    unready: dict[Any, list[Any]] = defaultdict(list)
+    for row in await connection.fetch(_UNREADY):
+        unready[row["deployment_uid"]].append(row)
     running = await connection.fetch(
         """select d.name, i.id, i.deployment_uid, i.revision, coalesce(i.engine, '') as engine,
                   d.spec->'serving' as limits, w.proxy_address, w.proxy_secret
@@ -96,12 +165,52 @@ async def read_serving(connection: Reader) -> Serving:
     ]
     revisions = {one.revision for one in instances}
     specs = await _specs(connection, revisions) if revisions else {}
+    found = {row["name"]: _model(row, unready[row["uid"]]) for row in rows}
     stopped = {
         row["name"]: Stopped(row["source"] or "", row["policy"] or "")
-        for row in names
-        if row["source"] is not None or row["replicas"] == 0
+        for row in rows
+        if _is_stopped(row, found[row["name"]])
     }
-    return Serving(frozenset(row["name"] for row in names), instances, specs, stopped)
+    return Serving(found, instances, specs, stopped)
+
+
+def _is_stopped(row: Any, model: Model) -> bool:
+    """Whether a request cannot wake it: a user or a policy stops it, or it asks for no replicas."""
+    if model.may_sleep and row["source"] == "policy":
+        return False
+    return row["source"] is not None or bounds_of(row["replicas"])[1] == 0
+
+
+def _model(row: Any, unready: Sequence[Any]) -> Model:
+    rule = ReplicaRule(*bounds_of(row["replicas"]), bool(row["dry_run"]))
+    intents = [IntentFacts(i["source"], i["max"], "", min_replicas=i["min"]) for i in row["intents"]]
+    return Model(
+        uid=str(row["uid"]),
+        limits=_limits(row["limits"]),
+        may_sleep=rule.may_sleep,
+        wanted=rule.wanted(intents),
+        starting=sum(one["phase"] in _STARTING for one in unready),
+        trouble=_trouble(unready),
+        load_s=row["load_s"],
+        serves=not row["command"] or any("{port}" in part for part in row["command"]),
+    )
+
+
+def _trouble(unready: Sequence[Any]) -> Trouble | None:
+    """What keeps all of these from running; None while one of them may still get there."""
+    troubles = [_trouble_of(one) for one in unready]
+    if not troubles or None in troubles:
+        return None
+    return min((one for one in troubles if one is not None), key=lambda one: one.again_in_s)
+
+
+def _trouble_of(row: Any) -> Trouble | None:
+    why = row["message"] or row["reason"]
+    if row["failures"] >= _FAILED_STARTS or row["phase"] == "failed":
+        return Trouble("start_failed", why, max(row["again_in_s"] or 0.0, 0.0))
+    if row["phase"] == "pending" and row["unplaced"]:
+        return Trouble("no_capacity", why)
+    return None
 
 
 def _limits(stored: Any) -> ServingLimits:

@@ -99,10 +99,12 @@ async def _guard(connection: Any, facts: Mapping[str, PolicyFacts], actions: Seq
         [epoch for a in actions for _, epoch in a.instances],
     )
     rows = await connection.fetch(
-        "select deployment_uid, source, max_replicas from intents where deployment_uid = any($1::uuid[])", list(facts)
+        """select deployment_uid, source, min_replicas, max_replicas from intents
+            where deployment_uid = any($1::uuid[])""",
+        list(facts),
     )
-    found = {(str(r["deployment_uid"]), r["source"], r["max_replicas"]) for r in rows}
-    if found != {(uid, i.source, i.max_replicas) for uid, f in facts.items() for i in f.intents}:
+    found = {(str(r["deployment_uid"]), r["source"], r["min_replicas"], r["max_replicas"]) for r in rows}
+    if found != {(uid, i.source, i.min_replicas, i.max_replicas) for uid, f in facts.items() for i in f.intents}:
         raise LostGuardError("intents of a deployment that a policy limits")
 
 

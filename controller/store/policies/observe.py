@@ -8,6 +8,7 @@ from typing import Any, Final
 from controller.domain.instances import IntentFacts
 from controller.domain.policies import GpuClaim, PolicyFacts, StoredVerdict, WatchedInstance
 from controller.store.core.rows import Row, row_mapper
+from controller.store.deployments.observe import spec_from_json
 from controller.store.policies.effective import effective_policies
 
 # All deployments, and finished ones with open actions or verdicts.
@@ -19,11 +20,11 @@ _UNENDED: Final = """
     select distinct deployment_uid from policy_actions where ended_at is null and deployment_uid = any($1::uuid[])"""
 _DEPLOYMENTS: Final = """
     select d.uid, d.name, d.generation, d.version, d.deleted_at is not null as deleted,
-           (d.spec ->> 'replicas')::int as replicas, extract(epoch from clock_timestamp())::float8 as now,
+           d.spec, extract(epoch from clock_timestamp())::float8 as now,
            exists (select 1 from policy_actions a where a.deployment_uid = d.uid and a.ended_at is null) as open_actions
       from deployments d where d.uid = any($1::uuid[])"""
 _INTENTS: Final = """
-    select deployment_uid, source, max_replicas, reason, instances from intents
+    select deployment_uid, source, min_replicas, max_replicas, reason, instances from intents
      where deployment_uid = any($1::uuid[]) order by source"""
 _INSTANCES: Final = """
     select i.id, i.deployment_uid, i.epoch, i.phase, i.running_since,
@@ -79,7 +80,7 @@ async def observe_policies(connection: Any, uids: Sequence[str]) -> dict[str, Po
             generation=row["generation"],
             version=row["version"],
             deleted=row["deleted"],
-            replicas=row["replicas"],
+            spec=spec_from_json(row["spec"]),
             policy=effective.get(str(row["uid"])),
             intents=tuple(_intent(i) for i in intents[row["uid"]]),
             instances=tuple(_instance(i, claims[i["id"]]) for i in instances[row["uid"]]),
@@ -98,7 +99,7 @@ def _group(rows: Iterable[Row], key: str) -> defaultdict[Any, list[Row]]:
 
 
 def _intent(row: Row) -> IntentFacts:
-    return IntentFacts(row["source"], row["max_replicas"], row["reason"], tuple(row["instances"]))
+    return IntentFacts(row["source"], row["max_replicas"], row["reason"], tuple(row["instances"]), row["min_replicas"])
 
 
 def _instance(row: Row, claims: Sequence[Row]) -> WatchedInstance:

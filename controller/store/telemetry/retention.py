@@ -1,4 +1,4 @@
-"""Retention of events, join tokens, webhook deliveries, relocations and policies' actions.
+"""Retention of events, join tokens, silent gateways, wakes, webhook deliveries, relocations and policies' actions.
 
 Deletes in bounded portions, so that no delete blocks others for long.
 """
@@ -7,6 +7,7 @@ from typing import Any, Final
 
 _PORTION: Final = 5_000
 _TOKENS_KEPT_DAYS: Final = 30
+_GATEWAYS_KEPT_HOURS: Final = 1  # of silence; until then what they have is unknown, and nothing is scaled down
 
 
 async def prune(connection: Any, *, keep_events_days: int, keep_actions_days: int) -> int:
@@ -21,6 +22,17 @@ async def prune(connection: Any, *, keep_events_days: int, keep_actions_days: in
     await connection.execute(
         "delete from join_tokens where coalesce(used_at, revoked_at, expires_at) < now() - make_interval(days => $1)",
         _TOKENS_KEPT_DAYS,
+    )
+    await connection.execute(
+        "delete from gateways where seen_at < now() - make_interval(hours => $1)", _GATEWAYS_KEPT_HOURS
+    )
+    await connection.execute(
+        """delete from gateway_demand g
+            where not exists (select 1 from deployments d where d.uid = g.deployment_uid)"""
+    )
+    await connection.execute("delete from wakes where expires_at < now()")
+    await connection.execute(
+        "delete from engine_loads l where not exists (select 1 from instances i where i.id = l.instance_id)"
     )
     await connection.execute(
         """delete from webhook_deliveries where id in (

@@ -18,6 +18,17 @@ _RAISE: Final = """
     select * from unnest($1::uuid[], $2::text[], $3::bigint[]) as p(worker_id, boot_id, seq) order by 1
         on conflict (worker_id) do update set boot_id = excluded.boot_id, seq = excluded.seq"""
 
+_PRESSURE_FOR_S: Final = 30.0
+_ENGINE_LOADS: Final = """
+    insert into engine_loads as l (instance_id, epoch, queued, kv_use)
+    select x.id, x.epoch, x.queued, x.kv_use
+      from unnest($1::text[], $2::int[], $3::int[], $4::real[], $5::uuid[]) as x (id, epoch, queued, kv_use, worker_id)
+      join instances i on i.id = x.id and i.epoch = x.epoch
+     where exists (select 1 from claims c join devices d on d.uuid = c.device
+                    where c.instance_id = i.id and d.worker_id = x.worker_id)
+     order by x.id
+    on conflict (instance_id) do update
+       set epoch = excluded.epoch, queued = excluded.queued, kv_use = excluded.kv_use, at = clock_timestamp()"""
 _DROPPED: Final = """
     update workers set samples_dropped_at = clock_timestamp(), samples_dropped = $3
      where id = $1::uuid and session = $2"""
@@ -92,6 +103,7 @@ async def write_samples(
                 rows += made
     await connection.copy_records_to_table("samples", records=rows, columns=_COLUMNS)
     await _raise_progress(connection, fresh)
+    await _write_engine_loads(connection, fresh, now_s)
     return SamplesWritten(held, len(rows), too_old)
 
 
@@ -125,6 +137,29 @@ async def _raise_progress(connection: Any, fresh: Sequence[tuple[SessionSamples,
         [s.boot_id for s, _ in fresh],
         [periods[-1].seq for _, periods in fresh],
     )
+
+
+async def _write_engine_loads(
+    connection: Any, fresh: Iterable[tuple[SessionSamples, list[SamplePeriod]]], now_s: float
+) -> None:
+    """Writes what engines said last of their queues and caches; what an agent had to keep back is too old."""
+    newest: dict[str, tuple[ProcessSample, str]] = {}
+    for sender, periods in fresh:
+        for period in periods:
+            if now_s - (period.sampled_s + sender.offset_s) <= _PRESSURE_FOR_S:
+                newest |= {
+                    p.instance: (p, sender.worker_id) for p in period.processes if (p.queued, p.kv_use) != (None, None)
+                }
+    told = [newest[name] for name in sorted(newest)]
+    if told:
+        await connection.execute(
+            _ENGINE_LOADS,
+            [p.instance for p, _ in told],
+            [p.epoch for p, _ in told],
+            [p.queued for p, _ in told],
+            [p.kv_use for p, _ in told],
+            [worker_id for _, worker_id in told],
+        )
 
 
 def _rows(sender: SessionSamples, period: SamplePeriod, at: datetime) -> Iterator[_Row]:

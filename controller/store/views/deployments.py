@@ -4,11 +4,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
+from controller.domain.wanted import wanted_replicas
 from controller.store.core.database import Reader
 from controller.store.core.refusals import NotFoundError
 from controller.store.core.rows import columns_of
 from controller.store.deployments.observe import spec_from_json
 from controller.store.views.paging import open_cursor, page_of
+from controller.store.views.scaling import Scaled, scaled_of
 from controller.store.views.verdicts import Watched, watched_of
 from schemas.api.deployments import DeploymentStatus, DeploymentView, IntentView
 from schemas.api.envelopes import Condition, Page
@@ -77,14 +79,16 @@ async def views_of(connection: Reader, rows: Sequence[Any]) -> list[DeploymentVi
     intents: dict[Any, list[IntentView]] = defaultdict(list)
     for row in await connection.fetch(_INTENTS, uids) if uids else ():
         intents[row["deployment_uid"]].append(IntentView(**columns_of(IntentView, row)))
-    watched = await watched_of(connection, [row["uid"] for row in rows if row["deleted_at"] is None])
-    return [_view(row, intents[row["uid"]], watched.get(row["uid"])) for row in rows]
+    live = [row for row in rows if row["deleted_at"] is None]
+    watched = await watched_of(connection, [row["uid"] for row in live])
+    scaled = await scaled_of(connection, {row["uid"]: spec_from_json(row["spec"]) for row in live}, intents)
+    return [_view(row, intents[row["uid"]], watched.get(row["uid"]), scaled.get(row["uid"])) for row in rows]
 
 
-def _view(row: Any, intents: list[IntentView], watched: Watched | None) -> DeploymentView:
+def _view(row: Any, intents: list[IntentView], watched: Watched | None, scaled: Scaled | None) -> DeploymentView:
     spec = spec_from_json(row["spec"])
     deleted = row["deleted_at"] is not None
-    wanted = 0 if deleted else min([spec.replicas, *(intent.max_replicas for intent in intents)])
+    wanted = 0 if deleted else wanted_replicas(spec, intents)
     return DeploymentView(
         name=row["name"],
         uid=str(row["uid"]),
@@ -104,8 +108,10 @@ def _view(row: Any, intents: list[IntentView], watched: Watched | None) -> Deplo
             conditions=[
                 *(Condition.model_validate(condition) for condition in row["conditions"]),
                 *([watched.condition] if watched else []),
+                *([scaled.condition] if scaled else []),
             ],
             intents=intents,
             policy=watched.policy if watched else None,
+            scaling=scaled.status if scaled else None,
         ),
     )

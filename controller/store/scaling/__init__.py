@@ -1,0 +1,1 @@
+"""Demand of the gateways, wakes, and the autoscaler's numbers."""

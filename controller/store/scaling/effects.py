@@ -1,0 +1,134 @@
+"""Writes the autoscaler's numbers, guarded by what was read: generation and intents of each deployment.
+
+The caller has checked its term in the same transaction. A lost guard raises, and the transaction rolls back.
+"""
+
+from collections.abc import Collection, Sequence
+from typing import Any, Final
+
+from controller.domain.events import NewEvent
+from controller.domain.scaling import ScalingReason, ScalingStep
+from controller.store.core.errors import LostGuardError
+from controller.store.core.events import write_events
+from controller.store.core.guards import expect_rows
+from controller.store.core.locks import lock_rows
+from controller.store.core.notify import notify_all
+
+R = ScalingReason
+ACTOR: Final = "autoscaler"
+_INTENTS: Final = """
+    select deployment_uid, source, min_replicas, max_replicas from intents where deployment_uid = any($1::uuid[])"""
+_INTENT: Final = """
+    insert into intents (deployment_uid, source, min_replicas, max_replicas, reason, message)
+    select uid, 'autoscaler', number, number, reason, message
+      from unnest($1::uuid[], $2::int[], $3::text[], $4::text[]) as x (uid, number, reason, message)
+    on conflict (deployment_uid, source) do update
+       set min_replicas = excluded.min_replicas, max_replicas = excluded.max_replicas, reason = excluded.reason,
+           message = excluded.message, created_at = now()"""
+_STATUS: Final = """
+    insert into scaling_status as s (deployment_uid, number, reason, message, dry_run, silent, evidence)
+    select uid, number, reason, message, dry_run, string_to_array(silent, E'\\n'), evidence
+      from unnest($1::uuid[], $2::int[], $3::text[], $4::text[], $5::boolean[], $6::text[], $7::jsonb[])
+           as x (uid, number, reason, message, dry_run, silent, evidence)
+    on conflict (deployment_uid) do update
+       set number = excluded.number, reason = excluded.reason, message = excluded.message,
+           dry_run = excluded.dry_run, silent = excluded.silent, evidence = excluded.evidence, at = clock_timestamp(),
+           since = case when s.number = excluded.number then s.since else clock_timestamp() end"""
+
+
+async def carry_out_scaling(connection: Any, steps: Sequence[ScalingStep]) -> None:
+    """Writes all numbers or none.
+
+    Raises:
+        LostGuardError: a deployment that gets a number has changed since it was read.
+    """
+    changing = [step for step in steps if step.applies and not step.facts.spec.scaling.dry_run]
+    if changing:
+        await _guard(connection, changing)
+        await connection.execute(
+            _INTENT,
+            [s.facts.uid for s in changing],
+            [s.wish.number for s in changing],
+            [intent_reason(s) for s in changing],
+            [s.wish.message for s in changing],
+        )
+    lifting = [step.facts.uid for step in changing if step.lifts_policy]
+    if lifting:
+        await connection.execute(
+            "delete from intents where deployment_uid = any($1::uuid[]) and source = 'policy'", lifting
+        )
+    await _write_status(connection, steps)
+    await write_events(connection, [_event(step) for step in steps if step.applies])
+    changed = [step.facts.uid for step in changing]
+    await notify_all(connection, {"deployment": changed, "status": [step.facts.uid for step in steps]})
+
+
+async def forget_scaling(connection: Any, uids: Collection[str]) -> None:
+    """Removes what is stored about deployments that are gone, or whose replicas are a number now."""
+    if uids:
+        await connection.execute("delete from scaling_status where deployment_uid = any($1::uuid[])", list(uids))
+        await connection.execute(
+            "delete from intents where deployment_uid = any($1::uuid[]) and source = 'autoscaler'", list(uids)
+        )
+
+
+async def _guard(connection: Any, steps: Sequence[ScalingStep]) -> None:
+    facts = {step.facts.uid: step.facts for step in steps}
+    await lock_rows(connection, deployments=list(facts))
+    await expect_rows(
+        connection,
+        """select d.uid from deployments d
+             join unnest($1::uuid[], $2::bigint[]) as x (uid, generation) on d.uid = x.uid
+            where d.generation = x.generation and d.deleted_at is null""",
+        len(facts),
+        list(facts),
+        [f.generation for f in facts.values()],
+    )
+    rows = await connection.fetch(_INTENTS, list(facts))
+    found = {(str(r["deployment_uid"]), r["source"], r["min_replicas"], r["max_replicas"]) for r in rows}
+    if found != {(uid, i.source, i.min_replicas, i.max_replicas) for uid, f in facts.items() for i in f.intents}:
+        raise LostGuardError("intents of a deployment that the autoscaler changes")
+
+
+async def _write_status(connection: Any, steps: Sequence[ScalingStep]) -> None:
+    await connection.execute(
+        _STATUS,
+        [s.facts.uid for s in steps],
+        [s.wish.number for s in steps],
+        [str(s.wish.reason) for s in steps],
+        [s.wish.message for s in steps],
+        [s.facts.spec.scaling.dry_run for s in steps],
+        ["\n".join(s.silent) for s in steps],
+        [dict(s.evidence) for s in steps],
+    )
+
+
+def intent_reason(step: ScalingStep) -> str:
+    """The reason of the intent, and of the instances that it stops."""
+    if step.wish.number == 0:
+        return str(step.wish.reason) if step.wish.reason in (R.IDLE, R.POLICY, R.WAKE_WITHDRAWN) else "asleep"
+    return "scaled_down" if step.wish.number < step.number_before else str(step.wish.reason)
+
+
+def _event(step: ScalingStep) -> NewEvent:
+    before, number = step.number_before, step.wish.number
+    if step.facts.spec.scaling.dry_run:
+        reason = "autoscaler_would_scale"
+    elif before == 0:
+        reason = "woken"
+    elif number == 0:
+        reason = "wake_withdrawn" if step.wish.reason is R.WAKE_WITHDRAWN else "asleep"
+    else:
+        reason = "autoscaled"
+    evidence = {
+        **step.evidence,
+        "deployment": step.facts.name,
+        "old": before,
+        "new": number,
+        "reason": str(step.wish.reason),
+    }
+    if step.request_id:
+        evidence["request_id"] = step.request_id
+    dry_run = "dry run: " if step.facts.spec.scaling.dry_run else ""
+    message = f"{dry_run}{step.facts.name}: {before} -> {number} replicas; {step.wish.message}"
+    return NewEvent(reason, message, (f"deployment:{step.facts.uid}",), evidence, ACTOR)

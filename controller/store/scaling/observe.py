@@ -1,0 +1,144 @@
+"""What the autoscaler reads: deployments whose replicas follow the requests, and what gateways and engines report."""
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from controller.domain.instances import IntentFacts
+from controller.domain.phases import FINAL, HOLDS_CLAIMS, InstancePhase
+from controller.domain.scaling import EngineLoad, GatewayLoad, Replicas, ScalingFacts, StoredScaling
+from controller.domain.wanted import scales
+from controller.store.deployments.observe import spec_from_json
+
+_SCALED: Final = """
+    select uid from deployments
+     where deleted_at is null and jsonb_typeof(spec -> 'replicas') = 'object'
+    union select deployment_uid from scaling_status"""
+_DEPLOYMENTS: Final = """
+    select d.uid, d.name, d.generation, d.spec,
+           (select coalesce(jsonb_agg(jsonb_build_object('source', source, 'min', min_replicas, 'max', max_replicas,
+                                                         'reason', reason) order by source), '[]')
+              from intents where deployment_uid = d.uid) as intents,
+           (select coalesce(jsonb_object_agg(phase, n), '{}')
+              from (select phase, count(*) as n from instances
+                     where deployment_uid = d.uid group by phase) x) as phases,
+           (select engine from instances where deployment_uid = d.uid and engine <> ''
+             order by created_at desc limit 1) as engine,
+           (select (need ->> 'sequences')::int from revisions
+             where deployment_uid = d.uid and generation = d.revision) as sequences,
+           s.number, s.reason, s.message, s.silent, s.dry_run
+      from deployments d left join scaling_status s on s.deployment_uid = d.uid
+     where d.uid = any($1::uuid[]) and d.deleted_at is null and jsonb_typeof(d.spec -> 'replicas') = 'object'"""
+_STORED: Final = "select deployment_uid from scaling_status where deployment_uid = any($1::uuid[])"
+_GATEWAYS: Final = "select id, name, beat from gateways order by name"
+_DEMAND: Final = "select gateway_id, deployment_uid, mean, in_flight, waiting, arrived from gateway_demand"
+_WAKES: Final = """
+    select deployment_uid, source = 'user' as by_user, request_id,
+           extract(epoch from expires_at - clock_timestamp())::float8 as left_s
+      from wakes where expires_at > clock_timestamp() order by created_at"""
+_ENGINES: Final = """
+    select i.deployment_uid, l.queued, l.kv_use
+      from engine_loads l join instances i on i.id = l.instance_id and i.epoch = l.epoch and i.phase = 'running'
+     where l.at > clock_timestamp() - make_interval(secs => $1)"""
+
+
+@dataclass(frozen=True, slots=True)
+class Gateway:
+    """A gateway process. `beat` rises while it reports."""
+
+    id: str
+    name: str
+    beat: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reports:
+    """What gateways, engines and operators say at one moment, by deployment.
+
+    Attributes:
+        gateways: every one, also those that no longer report.
+        loads: of each deployment, by gateway.
+        wakes: the first request of each gateway that waits for a wake, oldest first.
+        awake_for_s: for how long an operator keeps it awake.
+        engines: of running replicas.
+    """
+
+    gateways: tuple[Gateway, ...] = ()
+    loads: Mapping[str, Mapping[str, GatewayLoad]] = field(default_factory=dict)
+    wakes: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    awake_for_s: Mapping[str, float] = field(default_factory=dict)
+    engines: Mapping[str, Sequence[EngineLoad]] = field(default_factory=dict)
+
+
+async def list_scaled(connection: Any) -> list[str]:
+    """The uids of all deployments whose replicas follow the requests, and of those that no longer do."""
+    return [str(row["uid"]) for row in await connection.fetch(_SCALED)]
+
+
+async def list_stored(connection: Any, uids: Collection[str]) -> list[str]:
+    """Those of these deployments about which something is stored."""
+    return [str(row["deployment_uid"]) for row in await connection.fetch(_STORED, list(uids))] if uids else []
+
+
+async def observe_scaling(connection: Any, uids: Collection[str]) -> dict[str, ScalingFacts]:
+    """Deployments as they are now. Those that are gone, or whose replicas are a number, are missing."""
+    rows = await connection.fetch(_DEPLOYMENTS, list(uids))
+    found = {str(row["uid"]): _facts(row) for row in rows}
+    return {uid: facts for uid, facts in found.items() if scales(facts.spec)}
+
+
+async def read_reports(connection: Any, *, engines_for_s: float) -> Reports:
+    """What is reported now. The connection must be in one REPEATABLE READ transaction.
+
+    Args:
+        connection: to read on.
+        engines_for_s: a report of an engine counts for so long.
+    """
+    gateways = tuple(Gateway(str(r["id"]), r["name"], r["beat"]) for r in await connection.fetch(_GATEWAYS))
+    loads: defaultdict[str, dict[str, GatewayLoad]] = defaultdict(dict)
+    for row in await connection.fetch(_DEMAND):
+        load = GatewayLoad(row["mean"], row["in_flight"], row["waiting"], row["arrived"])
+        loads[str(row["deployment_uid"])][str(row["gateway_id"])] = load
+    wakes: defaultdict[str, list[str]] = defaultdict(list)
+    awake: dict[str, float] = {}
+    for row in await connection.fetch(_WAKES):
+        if row["by_user"]:
+            awake[str(row["deployment_uid"])] = row["left_s"]
+        else:
+            wakes[str(row["deployment_uid"])].append(row["request_id"])
+    engines: defaultdict[str, list[EngineLoad]] = defaultdict(list)
+    for row in await connection.fetch(_ENGINES, engines_for_s):
+        engines[str(row["deployment_uid"])].append(EngineLoad(row["queued"], row["kv_use"]))
+    return Reports(gateways, loads, wakes, awake, engines)
+
+
+def _facts(row: Any) -> ScalingFacts:
+    return ScalingFacts(
+        uid=str(row["uid"]),
+        name=row["name"],
+        generation=row["generation"],
+        spec=spec_from_json(row["spec"]),
+        intents=tuple(IntentFacts(i["source"], i["max"], i["reason"], min_replicas=i["min"]) for i in row["intents"]),
+        replicas=_replicas(row["phases"]),
+        engine=row["engine"] or "",
+        sequences=row["sequences"],
+        stored=None
+        if row["number"] is None
+        else StoredScaling(row["number"], row["reason"], row["message"], tuple(row["silent"]), row["dry_run"]),
+    )
+
+
+def _replicas(phases: Mapping[str, int]) -> Replicas:
+    running = placed = pending = 0
+    for name, number in phases.items():
+        phase = InstancePhase(name)
+        if phase in (InstancePhase.STOPPING, InstancePhase.REPLACED) or phase in FINAL:
+            continue
+        if phase is InstancePhase.RUNNING:
+            running += number
+        elif phase in HOLDS_CLAIMS:
+            placed += number
+        else:
+            pending += number
+    return Replicas(running, placed, pending)
