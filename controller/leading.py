@@ -12,12 +12,14 @@ from controller.leader.housekeeping import Housekeeping
 from controller.leader.minute_rollups import History
 from controller.leader.placement_passes import PlacementPasses
 from controller.leader.policy_watch import PolicyWatch
+from controller.leader.scaling_watch import ScalingWatch
 from controller.leader.webhooks import Webhooks
 from controller.reconcilers.cancelling import CancellingReconciler
 from controller.reconcilers.instances import InstancesReconciler
 from controller.reconcilers.placement import EVERYTHING, PlacementReconciler
 from controller.reconcilers.policies import PoliciesReconciler
 from controller.reconcilers.relocations import RelocationsReconciler
+from controller.reconcilers.scaling import ScalingReconciler
 from controller.reconcilers.workers import WorkersReconciler
 from controller.runtime.clock import Clock
 from controller.runtime.loop import ReconcileLoop
@@ -141,8 +143,11 @@ class _Term:
         )
         watch = PolicyWatch(database, metrics, sample_s=settings.sample_every_s)
         self._policies = self._loop(PoliciesReconciler(database, term, metrics, watch), _POLICIES)
+        self._demand = ScalingWatch(database)
+        self._scaling = self._loop(ScalingReconciler(database, term, self._demand), _POLICIES)
         self._services: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
             "samples": lambda: watch.run(clock, self._policies.add),
+            "demand": lambda: self._demand.run(clock, self._scaling.add),
             "webhooks": Webhooks(database, term, clock).run,
             "housekeeping": Housekeeping(
                 database,
@@ -167,6 +172,7 @@ class _Term:
             "workers": self._workers,
             "relocations": self._relocations,
             "policies": self._policies,
+            "scaling": self._scaling,
         }
         try:
             async with asyncio.TaskGroup() as group:
@@ -195,8 +201,12 @@ class _Term:
         if kind in ("deployment", "status", "*"):
             if id_ is None:
                 self._policies.add_all()
+                self._scaling.add_all()
             else:
                 self._policies.add(id_, after_s=_JUDGED_WITHIN_S)
+                self._scaling.add(id_, after_s=_JUDGED_WITHIN_S)
+        if kind in ("wake", "*"):
+            self._demand.poke()
         if kind in ("relocation", "*"):
             self._relocations.add(EVERYTHING)
         if kind in ("worker", "*"):

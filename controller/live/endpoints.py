@@ -2,14 +2,14 @@
 
 from dataclasses import dataclass, field
 
-from controller.engines.base import EngineProcess, Launch
+from controller.engines.base import SERVES_AT_ONCE, EngineProcess, Launch
 from controller.engines.registry import engine_for
 from controller.runtime.database import DATABASE_ERRORS
 from controller.store.core.database import Database, Reader
-from controller.store.deployments.serving import RevisionKey, Serving, Stopped, read_serving
+from controller.store.deployments.serving import Model, RevisionKey, Serving, Stopped, Trouble, read_serving
 from schemas.manifest.serving import ServingLimits
 
-__all__ = ["DATABASE_ERRORS", "Database", "Endpoint", "Stopped", "read_endpoints"]
+__all__ = ["DATABASE_ERRORS", "Database", "Endpoint", "Model", "Stopped", "Trouble", "read_endpoints"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +22,7 @@ class Endpoint:
     secret: str
     limits: ServingLimits = field(default_factory=ServingLimits)
     request_model: str | None = None  # what its server expects as `model`; None: any name
+    max_in_flight: int = SERVES_AT_ONCE  # requests at this instance, from all gateways
 
 
 async def read_endpoints(connection: Reader) -> tuple[Serving, list[Endpoint]]:
@@ -36,10 +37,15 @@ async def read_endpoints(connection: Reader) -> tuple[Serving, list[Endpoint]]:
             secret=one.secret,
             limits=one.limits,
             request_model=process.request_model,
+            max_in_flight=_max_in_flight(one.limits, process),
         )
         for one in serving.instances
         if (process := processes.get((one.revision, one.engine))) is not None and process.needs_port
     ]
+
+
+def _max_in_flight(limits: ServingLimits, process: EngineProcess) -> int:
+    return process.serves_at_once if limits.max_in_flight == "auto" else limits.max_in_flight
 
 
 def _processes(serving: Serving) -> dict[tuple[RevisionKey, str], EngineProcess]:

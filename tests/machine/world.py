@@ -142,7 +142,7 @@ class World:
                 case "delete":
                     await deployments.delete(self.database, name)
                 case "scale":
-                    await deployments.scale(self.database, name, replicas)
+                    await deployments.scale(self.database, name, replicas, replicas)
                 case "stop":
                     await deployments.stop(self.database, name)
                 case "start":

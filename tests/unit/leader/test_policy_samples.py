@@ -9,6 +9,7 @@ from controller.decide.policies.actions import decide_policy
 from controller.domain.policies import EffectivePolicy, GpuClaim, PolicyFacts, StoredVerdict, WatchedInstance
 from controller.leader.policy_samples import Telemetry
 from controller.store.telemetry.sample_reads import Sample
+from support.builders.facts import spec
 from support.builders.telemetry import NOW, PERIOD_S, policy
 
 IDLE_S, CUT_S = 9000.0, 4000.0  # how long it has been idle, and how long ago its agent was cut off
@@ -16,7 +17,7 @@ KEPT_S = 120 + 300  # the window and its margin
 STORED = StoredVerdict(1, "p", None, 1, "stop", False, "idle", "idle", "", NOW - IDLE_S, None, "")
 RULE = EffectivePolicy("p", None, 1, policy(120, 50, ignore_requests=True))
 INSTANCE = WatchedInstance("i", 1, "running", NOW - 20_000, (GpuClaim("g", "w", "w", True, 500, 1000),), STORED)
-FACTS = PolicyFacts("d", "d", 1, 1, False, 1, RULE, (), (INSTANCE,), False, NOW)
+FACTS = PolicyFacts("d", "d", 1, 1, False, spec(), RULE, (), (INSTANCE,), False, NOW)
 
 
 def samples(first: float, last: float, value: float = 0.0) -> list[Sample]:

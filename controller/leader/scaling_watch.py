@@ -1,0 +1,203 @@
+"""The feed of demand for the autoscaler: once a second it reads what gateways report, and finds what needs a step.
+
+The past of each deployment is kept here, in one term's memory. Where a wish differs from the present number, the
+deployment is stepped, which reads and decides anew.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import structlog
+
+from controller.decide.scaling.decide import decide_scaling, scaling_evidence
+from controller.decide.scaling.history import ScalingHistory
+from controller.decide.scaling.rule import rule_of
+from controller.domain.scaling import Demand, GatewayLoad, ScalingFacts, ScalingRule, ScalingStep, ScalingView, Wish
+from controller.domain.wanted import is_put_to_sleep
+from controller.runtime.clock import Clock
+from controller.runtime.database import DATABASE_ERRORS
+from controller.store.core.database import Database
+from controller.store.scaling.observe import Reports, read_reports
+
+log = structlog.get_logger(__name__)
+
+LOOK_S: Final = 1.0
+SILENT_S: Final = 10.0  # a gateway that has not reported for so long is silent
+_ENGINES_FOR_S: Final = 45.0  # an engine's report counts for so long; agents send one each 10 s
+_STATUS_EVERY_S: Final = 15.0  # evidence and graph of a deployment with requests
+_REASON_EVERY_S: Final = 5.0  # another reason for the same number is written no more often
+_GATHER_S: Final = 0.02  # many wakes at once are read together
+_NO_LOADS: Final[Mapping[str, GatewayLoad]] = {}
+
+
+@dataclass(slots=True)
+class _Watched:
+    """A deployment, as its last step read it, with its past."""
+
+    facts: ScalingFacts
+    rule: ScalingRule
+    history: ScalingHistory
+    written_at: float
+
+
+class ScalingWatch:
+    """The demand of all deployments whose replicas follow the requests. Lives as long as one term.
+
+    Args:
+        database: where reports are read.
+        monotonic: seconds that never leap.
+    """
+
+    def __init__(self, database: Database, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._database = database
+        self._monotonic = monotonic
+        self._watched: dict[str, _Watched] = {}
+        self._reports = Reports()
+        self._beats: dict[str, tuple[int, float]] = {}  # by gateway: its last beat, and when it was first seen here
+        self._poked = asyncio.Event()
+
+    async def run(self, clock: Clock, wake: Callable[[str], None]) -> None:
+        """Looks once a second, and at each wake, until cancelled."""
+        while True:
+            try:
+                async with asyncio.timeout(LOOK_S):
+                    await self._poked.wait()
+            except TimeoutError:
+                pass
+            self._poked.clear()
+            await clock.sleep(_GATHER_S)
+            try:
+                for uid in await self.look():
+                    wake(uid)
+            except DATABASE_ERRORS as error:  # the next look reads the same
+                log.warning("demand could not be read", error=str(error) or type(error).__name__)
+
+    def poke(self) -> None:
+        """Looks now: a request waits for a wake, or no longer does."""
+        self._poked.set()
+
+    async def look(self) -> set[str]:
+        """Reads what is reported; returns the deployments that need a step because of it."""
+        if not self._watched:
+            return set()
+        async with self._database.snapshot() as connection:
+            await self.read(connection)
+        return {uid for uid in self._watched if self._needs_step(uid)}
+
+    async def read(self, connection: Any) -> None:
+        """Reads what is reported now. The connection must be in one REPEATABLE READ transaction."""
+        self._take(await read_reports(connection, engines_for_s=_ENGINES_FOR_S))
+
+    def _take(self, reports: Reports) -> None:
+        now = self._monotonic()
+        beats: dict[str, tuple[int, float]] = {}
+        for gateway in reports.gateways:
+            known = self._beats.get(gateway.id)
+            beats[gateway.id] = known if known is not None and known[0] == gateway.beat else (gateway.beat, now)
+        self._beats, self._reports = beats, reports
+        for uid, watched in self._watched.items():
+            view = self._view(uid, watched)
+            watched.history.observe(view, now)
+            wish = decide_scaling(view, watched.history, now)
+            watched.history.note(wish.needed, now)
+
+    def know(self, observed: Mapping[str, ScalingFacts], keys: Collection[str]) -> None:
+        """Watches these deployments as they are now; those of the keys that are missing are forgotten."""
+        now = self._monotonic()
+        for uid in keys:
+            facts = observed.get(uid)
+            if facts is None:
+                self._watched.pop(uid, None)
+                continue
+            rule = rule_of(facts.spec, facts.engine, facts.sequences)
+            known = self._watched.get(uid)
+            if known is None:
+                history = ScalingHistory(now, ScalingView(rule, facts.number).present)
+                self._watched[uid] = _Watched(facts, rule, history, float("-inf"))
+            else:
+                known.facts, known.rule = facts, rule
+
+    def steps(self, uids: Iterable[str]) -> list[ScalingStep]:
+        """What is to be written for these deployments, which `know` and `read` have just been told of."""
+        found: list[ScalingStep] = []
+        now = self._monotonic()
+        for uid in uids:
+            watched = self._watched[uid]
+            view = self._view(uid, watched)
+            wish = decide_scaling(view, watched.history, now)
+            if self._differs(watched, view, wish) or self._is_due(watched, wish, now):
+                found.append(self._step(watched, view, wish, now))
+        return found
+
+    def written(self, steps: Iterable[ScalingStep]) -> None:
+        """These steps took effect."""
+        now = self._monotonic()
+        for step in steps:
+            if (watched := self._watched.get(step.facts.uid)) is not None:
+                watched.written_at = now
+                if step.applies and step.wish.saturated:
+                    watched.history.raised(now)
+
+    def _needs_step(self, uid: str) -> bool:
+        watched, now = self._watched[uid], self._monotonic()
+        view = self._view(uid, watched)
+        wish = decide_scaling(view, watched.history, now)
+        return self._differs(watched, view, wish) or self._is_due(watched, wish, now)
+
+    def _is_due(self, watched: _Watched, wish: Wish, now: float) -> bool:
+        """Whether what is only shown must be written: the reason, and the graph while it is not flat."""
+        passed_s, stored = now - watched.written_at, watched.facts.stored
+        if stored is not None and stored.reason != str(wish.reason) and passed_s >= _REASON_EVERY_S:
+            return True
+        return passed_s >= _STATUS_EVERY_S and any(watched.history.graph())
+
+    def _differs(self, watched: _Watched, view: ScalingView, wish: Wish) -> bool:
+        """Whether something must be written at once: another number, or another gateway that is silent."""
+        stored = watched.facts.stored
+        return (
+            stored is None
+            or stored.number != wish.number
+            or wish.number != view.present
+            or stored.silent != view.demand.silent
+            or stored.dry_run != watched.rule.dry_run
+            or (view.slept_by_policy and wish.number > 0)
+        )
+
+    def _step(self, watched: _Watched, view: ScalingView, wish: Wish, now: float) -> ScalingStep:
+        facts = watched.facts
+        requests = self._reports.wakes.get(facts.uid, ())
+        step = ScalingStep(
+            facts=facts,
+            wish=wish,
+            evidence=scaling_evidence(view, watched.history, now, wish),
+            silent=view.demand.silent,
+            applies=False,
+            lifts_policy=view.slept_by_policy and wish.number > 0,
+            request_id=requests[0] if requests else "",
+        )
+        return replace(step, applies=wish.number != step.number_before or step.lifts_policy)
+
+    def _view(self, uid: str, watched: _Watched) -> ScalingView:
+        reports, facts = self._reports, watched.facts
+        return ScalingView(
+            rule=watched.rule,
+            number=facts.number,
+            replicas=facts.replicas,
+            demand=self._demand(reports.loads.get(uid, _NO_LOADS)),
+            engines=tuple(reports.engines.get(uid, ())),
+            wakes=len(reports.wakes.get(uid, ())),
+            awake_for_s=reports.awake_for_s.get(uid, 0.0),
+            slept_by_policy=is_put_to_sleep(facts.spec, facts.intents),
+        )
+
+    def _demand(self, loads: Mapping[str, GatewayLoad]) -> Demand:
+        now = self._monotonic()
+        silent = {g.id: g.name for g in self._reports.gateways if now - self._beats[g.id][1] >= SILENT_S}
+        return Demand(
+            loads=tuple(loads.values()),
+            silent=tuple(sorted(silent.values())),
+            gateways=len(self._reports.gateways) - len(silent),
+        )

@@ -1,0 +1,271 @@
+"""The autoscaler on a real database: what gateways report becomes a number, once, with its evidence."""
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import pytest
+
+from controller.runtime.outcome import StaleError
+from controller.store.core.database import Database
+from controller.store.deployments import apply as deployments
+from controller.store.scaling import effects
+from controller.store.views.deployments import deployment_by_name
+from schemas.manifest.deployment import DeploymentSpec
+from support.builders.apply import apply_spec
+from support.database.ledger import rows
+from support.database.scaled_ledger import ScaledLedger, load
+
+
+@pytest.fixture
+async def world(db: Database) -> AsyncIterator[ScaledLedger]:
+    made = await ScaledLedger.make(db, "p", "q")
+    yield made
+    await made.term.aclose()
+
+
+async def test_a_new_deployment_with_min_0_is_asleep(db: Database, world: ScaledLedger) -> None:
+    await world.deployment()
+    await world.look(2)
+    await world.term.settle()
+    async with db.connection() as c:
+        view = await deployment_by_name(c, "chat")
+    assert (view.status.phase, view.status.wanted, await world.number()) == ("asleep", 0, None)
+    assert await rows(db, "select * from instances") == []
+
+
+async def test_g27_a_wake_on_both_gateways_starts_once_and_names_the_first_request(world: ScaledLedger) -> None:
+    uid = await world.deployment(replicas={"min": 0, "max": 1})
+    await world.look(2)
+    await world.gateways[1].wake(uid, "first")
+    await world.gateways[0].wake(uid, "second")
+    await world.look(3, {uid: load(waiting=50)})
+    assert await world.number() == 1
+    ((reason, evidence),) = await world.events()
+    assert (reason, evidence["request_id"], evidence["old"], evidence["new"]) == ("woken", "first", 0, 1)
+    await world.term.settle()
+    assert len(await world.term.phases()) == 1
+
+
+async def test_a_wake_hint_is_sent_once(db: Database, world: ScaledLedger) -> None:
+    uid = await world.deployment()
+    heard: list[str] = []
+    listener = await db.listen_connection()
+    await listener.add_listener("gpuward", lambda *args: heard.append(args[3]))
+    await world.gateways[0].report()
+    for n in range(3):
+        await world.gateways[0].wake(uid, f"request-{n}")
+    await world.gateways[0].withdraw(uid)
+    await world.gateways[0].withdraw(uid)
+    await listener.execute("select 1")
+    await listener.close()
+    assert heard == [f"wake {uid}"] * 2, "one for the wake and one for its end"
+    assert await rows(db, "select * from wakes") == []
+
+
+async def test_g29_a_withdrawn_wake_starts_nothing(db: Database, world: ScaledLedger) -> None:
+    uid = await world.deployment()
+    await world.look(1)
+    await world.gateways[0].wake(uid)
+    await world.look(1)
+    assert await world.number() == 1
+    await world.gateways[0].withdraw(uid)
+    await world.look(1)
+    assert await world.number() == 0
+    assert [reason for reason, _ in await world.events()] == ["woken", "wake_withdrawn"]
+    await world.term.settle()
+    assert await rows(db, "select * from instances") == []
+
+
+async def test_g31_the_wish_to_run_outlives_the_refused_request(db: Database, world: ScaledLedger) -> None:
+    """The gateway refuses and withdraws nothing; the wake ends by itself."""
+    uid = await world.deployment()
+    await world.look(1)
+    await world.gateways[0].wake(uid)
+    await world.look(30)
+    assert await world.number() == 1
+    async with db.transaction() as c:
+        await c.execute("update wakes set expires_at = now()")
+    await world.look(1)
+    assert await world.number() == 0
+
+
+async def test_demand_adds_and_the_down_window_removes(world: ScaledLedger) -> None:
+    uid = await world.deployment(replicas={"min": 1, "max": 6})
+    await world.running(uid, 1)
+    await world.look(12, {uid: load(20)})
+    assert await world.number() == 3
+    await world.look(280, {uid: load(1)}, every_s=4)
+    assert await world.number() == 3
+    await world.look(40, {uid: load(1)}, every_s=4)
+    assert await world.number() == 1
+    assert [(e["old"], e["new"]) for _, e in await world.events()] in ([(1, 3), (3, 1)], [(1, 3), (3, 2), (2, 1)])
+
+
+async def test_g34_a_silent_gateway_keeps_everything_and_a_condition_names_it(
+    db: Database, world: ScaledLedger
+) -> None:
+    uid = await world.deployment(replicas={"min": 1, "max": 6})
+    await world.running(uid, 1)
+    await world.look(12, {uid: load(20)})
+    await world.look(400, {uid: load(0)}, silent=("q",), every_s=4)
+    assert await world.number() == 3
+    async with db.connection() as c:
+        view = await deployment_by_name(c, "chat")
+    (condition,) = [c for c in view.status.conditions if c.type == "DemandKnown"]
+    assert (condition.status, condition.reason) == ("false", "demand_unknown")
+    assert "gateway q does not report" in condition.message
+    await world.gateways[1].leave()
+    world.gateways.pop()
+    await world.look(301, every_s=4)
+    assert await world.number() == 1, "a gateway that leaves is not missed"
+
+
+async def test_a_gateway_that_starts_again_takes_the_place_of_its_predecessor(
+    db: Database, world: ScaledLedger
+) -> None:
+    uid = await world.deployment()
+    await world.look(0, {uid: load(5)})
+    again = type(world.gateways[0])(db, "p")
+    world.gateways[0] = again
+    await world.look(0)
+    assert len(await rows(db, "select 1 from gateways")) == 3, "the earlier one may still serve"
+    async with db.transaction() as c:
+        await c.execute("update gateways set seen_at = now() - interval '6 s' where beat = 1 and id <> $1", again.id)
+    await world.look(0)
+    assert [r["name"] for r in await rows(db, "select name from gateways order by name")] == ["p", "q"]
+    assert await rows(db, "select * from gateway_demand") == [], "what the earlier process had is gone"
+
+
+async def test_g41_a_new_leader_keeps_the_number(world: ScaledLedger) -> None:
+    uid = await world.deployment(replicas={"min": 1, "max": 6})
+    await world.running(uid, 1)
+    await world.look(12, {uid: load(40)})
+    assert await world.number() == 5
+    world.next_leader()
+    await world.look(280, {uid: load(1)}, every_s=4)
+    assert await world.number() == 5
+    await world.look(40, {uid: load(1)}, every_s=4)
+    assert await world.number() == 1
+
+
+async def test_g42_a_policys_cap_holds_and_the_wish_stays(db: Database, world: ScaledLedger) -> None:
+    uid = await world.deployment(replicas={"min": 1, "max": 6})
+    await world.running(uid, 1)
+    await world.look(12, {uid: load(30)})
+    await world.policy_cap(uid, 2)
+    await world.look(3, {uid: load(30)})
+    assert await world.number() == 4
+    async with db.connection() as c:
+        view = await deployment_by_name(c, "chat")
+    assert view.status.wanted == 2
+    assert view.status.scaling is not None
+    assert view.status.scaling.number == 4
+    assert view.status.scaling.capped_by == "policy"
+
+
+async def test_g35_a_policys_stop_of_a_deployment_with_min_0_is_a_sleep_that_a_request_ends(
+    db: Database, world: ScaledLedger
+) -> None:
+    uid = await world.deployment()
+    await world.gateways[0].wake(uid)
+    await world.look(2)
+    assert await world.number() == 1
+    await world.gateways[0].withdraw(uid)
+    await world.policy_cap(uid, 0)
+    await world.look(2)
+    await world.term.settle()
+    async with db.connection() as c:
+        view = await deployment_by_name(c, "chat")
+    assert (view.status.phase, view.status.reason) == ("asleep", "policy_idle")
+    assert await world.number() == 0
+    await world.gateways[0].wake(uid, "again")
+    await world.look(1, {uid: load(waiting=1)})
+    await world.term.settle()
+    assert await world.number() == 1
+    assert [r["source"] for r in await rows(db, "select source from intents")] == ["autoscaler"]
+    assert len(await world.term.phases()) == 1
+
+
+async def test_g35_a_users_stop_does_not_end_by_a_request(db: Database, world: ScaledLedger) -> None:
+    uid = await world.deployment()
+    await deployments.stop(db, "chat")
+    await world.gateways[0].wake(uid)
+    await world.look(2)
+    await world.term.settle()
+    async with db.connection() as c:
+        view = await deployment_by_name(c, "chat")
+    assert (view.status.phase, view.status.wanted) == ("stopped", 0)
+
+
+async def test_g35_an_operators_wake_holds_it_for_its_time(db: Database, world: ScaledLedger) -> None:
+    await world.deployment(scaling={"target": 8, "idle_after": 5, "down_window": 5})
+    await world.look(10)
+    view = await deployments.wake(db, "chat", 7200)
+    assert view.status.wanted == 0
+    await world.look(60)
+    assert await world.number() == 1
+    assert (await world.status())["reason"] == "kept_awake"
+    async with db.transaction() as c:
+        await c.execute("update wakes set expires_at = now()")
+    await world.term.step()
+    await rows(db, "select 1")
+    async with db.transaction() as c:
+        await c.execute("update instances set phase = 'running'")
+    await world.step_all()
+    await world.look(8)
+    assert await world.number() == 0
+
+
+async def test_dry_run_only_shows_its_number(db: Database, world: ScaledLedger) -> None:
+    uid = await world.deployment(replicas={"min": 1, "max": 6}, scaling={"target": 8, "dry_run": True})
+    await world.running(uid, 1)
+    await world.look(12, {uid: load(24)})
+    assert await world.number() is None
+    assert [reason for reason, _ in await world.events()] == ["autoscaler_would_scale"]
+    async with db.connection() as c:
+        view = await deployment_by_name(c, "chat")
+    assert view.status.scaling is not None
+    assert (view.status.scaling.number, view.status.scaling.dry_run, view.status.wanted) == (3, True, 1)
+
+
+async def test_a_number_rests_on_what_was_read(
+    db: Database, world: ScaledLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uid = await world.deployment(replicas={"min": 1, "max": 6})
+    await world.running(uid, 1)
+    carry_out = effects.carry_out_scaling
+
+    async def late(connection: object, steps: object) -> None:
+        await deployments.scale(db, "chat", 1, 2)
+        await carry_out(connection, steps)  # type: ignore[arg-type]  # passed on
+
+    await world.look(11, {uid: load(8)})
+    monkeypatch.setattr("controller.reconcilers.scaling.carry_out_scaling", late)
+    with pytest.raises(StaleError):
+        await world.look(12, {uid: load(40)})
+    assert await world.number() is None
+
+
+async def test_a_deployment_with_a_fixed_number_is_forgotten(db: Database, world: ScaledLedger) -> None:
+    uid = await world.deployment(replicas={"min": 1, "max": 6})
+    await world.running(uid, 1)
+    await world.look(12, {uid: load(24)})
+    await apply_spec(
+        db, "chat", DeploymentSpec.model_validate({"engine": "simulated", "replicas": 2, "resources": {"gpus": 1}})
+    )
+    await world.step_all()
+    assert await world.number() is None
+    assert await rows(db, "select * from scaling_status") == []
+
+
+async def test_evidence_and_graph_are_shown(db: Database, world: ScaledLedger) -> None:
+    uid = await world.deployment(replicas={"min": 1, "max": 6})
+    await world.running(uid, 1)
+    await world.look(40, {uid: replace(load(20), waiting=4)})
+    async with db.connection() as c:
+        view = await deployment_by_name(c, "chat")
+    shown = view.status.scaling
+    assert shown is not None
+    assert (shown.number, shown.min, shown.max, shown.reason) == (3, 1, 6, "steady")
+    assert shown.evidence["demand_mean"] == 20
+    assert shown.evidence["graph"][0] == 20
