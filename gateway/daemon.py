@@ -88,6 +88,7 @@ async def run_gateway(
         database,
         changes,
         address_of(settings.controller),
+        name=f"{socket.gethostname()}:{listening.getsockname()[1]}",
         secret=settings.gateway_secret.get_secret_value() if settings.gateway_secret is not None else "",
         proxies=TrustedProxies(settings.trusted_proxy),
         bodies=lambda refused: Bodies(

@@ -24,7 +24,7 @@ from http1.head import Fields, RequestHead, first
 from http1.reading import MessageError
 from http1.server_connection import ServerConnection
 from http1.server_log import MalformedLog
-from schemas.api.models import MODEL_PATHS, MODEL_ROLES, MODELS_PATH, ModelList, ModelView
+from schemas.api.models import MODEL_PATHS, MODEL_ROLES, MODELS_PATH, ModelList, ModelState, ModelView
 
 log = structlog.get_logger(__name__)
 
@@ -109,9 +109,9 @@ class Front:
 
     def _list(self, principal: Principal, connection: ServerConnection, request_id: str) -> None:
         now = int(time.time())
-        running = self._models.routes.current().running_models()
-        names = [name for name in running if principal.limits.allows(name)]
-        body = ModelList(data=[ModelView(id=name, created=now) for name in names]).model_dump_json().encode()
+        served = self._models.routes.current().served_models(principal.limits.allows)
+        views = [ModelView(id=name, created=now, gpuward=ModelState(state=state)) for name, state in served.items()]
+        body = ModelList(data=views).model_dump_json().encode()
         connection.answer(200, [_JSON, (b"x-request-id", request_id.encode())], body)
 
     def _fail(self, error: GatewayError, path: bytes, connection: ServerConnection, request_id: str) -> None:

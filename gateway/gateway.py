@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import os
 import socket
 from collections import deque
 from collections.abc import Callable
@@ -11,8 +12,10 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from controller.live.change_fanout import ChangeFanout
+from controller.live.demand import DemandReports
 from controller.live.endpoints import Database
 from controller.live.key_ring import KeyRing
+from gateway.demand import Demand
 from gateway.errors import GatewayError
 from gateway.exchange.holding import Holding, Models
 from gateway.exchange.states import CLIENT_STALL_S, UPLOAD_LIMIT_S
@@ -22,6 +25,8 @@ from gateway.live_routes import LiveRoutes
 from gateway.meter import Meter
 from gateway.metrics import GatewayMetrics
 from gateway.pass_on import Controller
+from gateway.queues import Queues
+from gateway.reporter import Reporter
 from http1.bodies import Bodies
 from http1.connections import Limits, limits_for
 from http1.door import Door
@@ -53,6 +58,7 @@ class Gateway:
         changes: wakes the readers of keys and routes.
         controller: the address of its API.
         limits: of connections; None: the usual ones for this process's limit of files.
+        name: of this gateway, by which the leader and operators know it; empty: the host and this process.
         secret: by which the controller believes the gateway; empty on a Unix socket.
         proxies: whose `X-Forwarded-*` counts.
         bodies: bounds the bytes of bodies of requests to models; made with the metric for refusals.
@@ -65,22 +71,27 @@ class Gateway:
         controller: Address,
         *,
         secret: str = "",
+        name: str = "",
         proxies: TrustedProxies | None = None,
         bodies: Callable[[Callable[[str], None]], Bodies],
         limits: Limits | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         proxies = proxies or TrustedProxies()
+        name = name or f"{socket.gethostname()}/{os.getpid()}"
         self.metrics = GatewayMetrics(CollectorRegistry())
         self.bodies = bodies(self.metrics.body_refused)
         self.metrics.bodies_held(lambda: self.bodies.held)
         self.keys = KeyRing(database.listen_connection, changes, ended=lambda _ids: None)
-        self.routes = LiveRoutes(database, changes)
+        self.routes = LiveRoutes(database, changes, updated=self._routes_changed)
+        self.demand = Demand(self._loop.time())
+        self.queues = Queues(self.routes.table, self.demand, self._loop.time, woken=self._wakes_changed)
+        self._reporter = Reporter(DemandReports(database, name), self.demand, self.queues, self._loop.time)
         self._controller = Controller(controller, secret, Pool())
         self._agents = Pool(prepare=notice_gone_hosts)
         self._failures = LogLimit()
         self._meter = Meter(database)
-        self._models = Models(self.keys, self.routes, self._agents, self.bodies, self._meter, self._failed)
+        self._models = Models(self.keys, self.routes, self._agents, self.bodies, self.queues, self._meter, self._failed)
         self._draining = False
         health = Health(
             self._controller,
@@ -117,6 +128,7 @@ class Gateway:
     async def start(self, listening: socket.socket) -> None:
         """Serves on a bound socket."""
         self.keys.start()
+        self._reporter.start()
         self._meter.start()
         self._sweep_again()
         await self._server.listen_on(listening)
@@ -140,16 +152,24 @@ class Gateway:
         await self._server.close(_CLOSE_S)
         await self._meter.stop()
         await self.routes.stop()
+        await self._reporter.stop()
         await self.keys.stop()
         if self._sweeping is not None:
             self._sweeping.cancel()
         self._agents.close()
         self._controller.pool.close()
 
+    def _routes_changed(self) -> None:
+        self.queues.routes_changed()
+
+    def _wakes_changed(self) -> None:
+        self._reporter.poke()
+
     def _sweep(self) -> None:
         now = self._loop.time()
         for exchange in list(self.under_way):
             exchange.overdue(now)
+        self.queues.pump_all()
         self._sweeps += 1
         if self._sweeps % _POOL_EVERY == 0:
             for passed in list(self._controller.under_way):

@@ -1,6 +1,7 @@
 """Keeps the routing table fresh: reads it on change notifications, every `REFRESH_S`, and before a refusal."""
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
@@ -29,9 +30,10 @@ class LiveRoutes:
         refreshing: the task. It ends only by a defect, which `current` then raises.
     """
 
-    def __init__(self, database: Database, changes: ChangeFanout) -> None:
+    def __init__(self, database: Database, changes: ChangeFanout, updated: Callable[[], None] = lambda: None) -> None:
         self.table = RoutingTable()
         self._database = database
+        self._updated = updated
         self._reading = asyncio.Lock()
         self._reads = 0
         self._last_read = float("-inf")
@@ -74,8 +76,9 @@ class LiveRoutes:
         self._last_read = asyncio.get_running_loop().time()
         async with self._database.snapshot() as connection:
             serving, endpoints = await read_endpoints(connection)
-        self.table.update(serving.names, endpoints, serving.stopped)
+        self.table.update(serving.models, endpoints, serving.stopped)
         self._known = True
+        self._updated()
 
     async def _keep_fresh(self, changes: ChangeFanout) -> None:
         """Without the database the last table stays in use."""

@@ -2,13 +2,13 @@
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Final
+from typing import Final, Literal
 
-from controller.live.endpoints import Endpoint, Stopped
+from controller.live.endpoints import Endpoint, Model, Stopped
 from gateway.replica_backoff import ReplicaBackoff
 
-Names = frozenset[str]
 _NEVER: Final = 0
+ModelStateName = Literal["asleep", "waking", "running"]
 _TOLD_S: Final = 2.0  # for which a count of other gateways' requests is believed
 
 
@@ -21,7 +21,8 @@ class RoutingTable:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._names: Names = frozenset()
+        self._models: Mapping[str, Model] = {}
+        self._aliases: dict[str, str] = {}
         self._stopped: Mapping[str, Stopped] = {}
         self._by_model: dict[str, list[Endpoint]] = {}
         self._in_flight: dict[str, int] = {}
@@ -30,11 +31,13 @@ class RoutingTable:
         self._picks = _NEVER
         self._backoff = ReplicaBackoff()
 
-    def update(self, names: Names, endpoints: Iterable[Endpoint], stopped: Mapping[str, Stopped] | None = None) -> None:
+    def update(
+        self, models: Mapping[str, Model], endpoints: Iterable[Endpoint], stopped: Mapping[str, Stopped] | None = None
+    ) -> None:
         """Replaces the endpoints.
 
         Args:
-            names: of all live deployments.
+            models: all live deployments, by name.
             endpoints: of their running instances.
             stopped: those that want no replicas, with the reason.
         """
@@ -43,14 +46,47 @@ class RoutingTable:
         for endpoint in endpoints:
             by_model.setdefault(endpoint.model, []).append(endpoint)
             present.add(endpoint.instance)
-        self._names, self._by_model, self._stopped = names, by_model, stopped or {}
+        self._models, self._by_model, self._stopped = models, by_model, stopped or {}
+        self._aliases = {alias: name for name in sorted(models) for alias in models[name].limits.aliases}
         self._last_picked = {i: pick for i, pick in self._last_picked.items() if i in present}
         self._others = {instance: told for instance, told in self._others.items() if instance in present}
         self._backoff.keep(present)
 
+    def name_of(self, asked: str) -> str:
+        """The deployment that a request asks for by its name or an alias; as asked, where there is none."""
+        return asked if asked in self._models else self._aliases.get(asked, asked)
+
+    def model(self, name: str) -> Model | None:
+        """The live deployment of that name."""
+        return self._models.get(name)
+
+    def uids(self) -> frozenset[str]:
+        """The uids of all live deployments."""
+        return frozenset(model.uid for model in self._models.values())
+
     def knows(self, model: str) -> bool:
         """Whether a live deployment has that name."""
-        return model in self._names
+        return model in self._models
+
+    def runs(self, model: str) -> bool:
+        """Whether an instance of it runs, at its limit or not."""
+        return bool(self._by_model.get(model))
+
+    def served_models(self, allows: Callable[[str], bool] = lambda _: True) -> dict[str, ModelStateName]:
+        """All names under which requests may ask for a model that is not stopped, with its state.
+
+        Args:
+            allows: whether the key may ask for a name; a deployment's aliases follow its name.
+        """
+        found: dict[str, ModelStateName] = {}
+        for name, model in self._models.items():
+            if name in self._stopped or not model.serves:
+                continue
+            asleep: ModelStateName = "asleep" if model.wanted == 0 else "waking"
+            state: ModelStateName = "running" if self.runs(name) else asleep
+            aliases = [alias for alias in model.limits.aliases if self._aliases.get(alias) == name]
+            found |= {one: state for one in (name, *aliases) if allows(name) or allows(one)}
+        return dict(sorted(found.items()))
 
     def stopped(self, model: str) -> Stopped | None:
         """Why that deployment wants no replicas; None: it wants some, or is unknown."""
@@ -60,19 +96,21 @@ class RoutingTable:
         """The models with at least one running instance."""
         return sorted(self._by_model)
 
-    def pick(self, model: str, tried: Collection[str] = ()) -> Endpoint | None:
-        """The endpoint with the fewest requests in flight; among equals the least recently picked.
+    def pick(self, model: str, tried: Collection[str] = (), *, queued: bool = False) -> Endpoint | None:
+        """The endpoint with the fewest requests in flight below its limit; among equals the least recently picked.
 
         One that refused is left alone for a while. Where all of a model's do so, the one that may be tried first is
-        picked, once.
+        picked, once, but not for a request that can wait in the queue.
 
         Args:
             model: the deployment's name.
             tried: instances that this request has tried already.
+            queued: the request waits in the queue.
         """
         now, known = self._clock(), self._by_model.get(model, ())
+        known = [e for e in known if self._load(e.instance, now) < e.max_in_flight]
         candidates = [e for e in known if e.instance not in tried and self._backoff.waits_until(e.instance) <= now]
-        if not candidates and known and not tried:
+        if not candidates and known and not tried and not queued:
             candidates = [min(known, key=lambda e: self._backoff.waits_until(e.instance))]
         if not candidates:
             return None
@@ -81,6 +119,14 @@ class RoutingTable:
         self._last_picked[chosen.instance] = self._picks
         self._backoff.picked(chosen.instance, now)
         return chosen
+
+    def free(self, model: str) -> bool:
+        """Whether a replica is below its limit and not left alone."""
+        now = self._clock()
+        return any(
+            self._load(e.instance, now) < e.max_in_flight and self._backoff.waits_until(e.instance) <= now
+            for e in self._by_model.get(model, ())
+        )
 
     def refused(self, endpoint: Endpoint) -> None:
         """The endpoint could not take a request: it is left alone for a while."""

@@ -43,6 +43,11 @@ class Asked:
     span: tuple[int, int]
     options: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def stream(self) -> bool:
+        """Whether it asks for events as they come."""
+        return self.options.get("stream") is True
+
     def with_model(self, model: str | None) -> bytes:
         """The body with another model, and no other byte changed; None: as it came."""
         if model is None or model == self.model:

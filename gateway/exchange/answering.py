@@ -23,6 +23,7 @@ from http1.server_connection import ServerConnection
 log = structlog.get_logger(__name__)
 
 _MOST_HELD_BYTES: Final = 2**20  # of a 503 that is kept while other replicas are tried
+_OK: Final = 200
 _BUSY: Final = 503
 
 
@@ -84,6 +85,8 @@ class Answering(Receiving):
             return
         if self._state is State.SENT:
             self._begin_answer(self._answer, length=self._answer.length)
+            if self.state is State.CUT:
+                return
         if self._writable:
             self.deadline = self._loop.time() + self._endpoint.limits.silence_timeout
         if self._passage is not None:
@@ -100,6 +103,8 @@ class Answering(Receiving):
             return
         if self._state is State.SENT:
             self._begin_answer(self._answer, length=self._answer.length or 0)
+            if self.state is State.CUT:
+                return
         if self._events is not None:
             self._connection.send(self._shown(self._events.rest()))
         self._over(State.DONE)
@@ -139,6 +144,11 @@ class Answering(Receiving):
             self._events = WholeEvents()
         if self._passage is not None:
             self._passage.answered(head.status, events=is_event_stream(kind, b""), encoding=encoding.decode("latin-1"))
+        if self._comments:  # the answer has begun: only events can follow
+            if head.status != _OK or self._events is None:
+                what = f"the engine answered {head.status}" if head.status != _OK else "the engine sent no events"
+                self._break_off("engine_error", f"{what}, after the stream had begun with comments")
+            return
         hides = self._hides_usage and self._events is not None
         self._connection.start(head.status, self._returned(head), length=None if hides else length)
 
@@ -146,7 +156,7 @@ class Answering(Receiving):
         return without_usage_chunk(events) if self._hides_usage else events
 
     def _returned(self, head: ResponseHead) -> Fields:
-        fields = returned(head, self._request_id)
+        fields = returned(head, self.request_id)
         if self._passage is not None:
             fields += self._models.meter.headers(self._passage)
         return fields
@@ -177,6 +187,9 @@ class Answering(Receiving):
         self._ended(Happening.ENGINE_BUSY, "the engine answered 503")
 
     def _answer_held(self, held: _Busy) -> None:
+        if self._comments:
+            self._break_off("engine_busy", "every replica answered 503")
+            return
         fields = self._returned(held.head)
         if not first(fields, b"retry-after"):
             fields.append((b"retry-after", b"1"))

@@ -10,14 +10,14 @@ from typing import Final
 from controller.live.endpoints import Endpoint
 from controller.live.key_ring import Principal
 from gateway.errors import GatewayError, unavailable
-from gateway.exchange.answering import Answering
 from gateway.exchange.heads import forwarded
 from gateway.exchange.holding import Models
 from gateway.exchange.states import UPLOAD_LIMIT_S, State
+from gateway.exchange.waiting import Waiting
 from gateway.outcomes import Happening
 from gateway.pick_instance import RoutingTable
 from gateway.request_body import Asked, BadRequestError, read_asked
-from gateway.unserved import model_not_found, unserved
+from gateway.unserved import model_not_found
 from gateway.usage.include_usage import asks_for_usage, with_usage_asked
 from http1.client_connection import ClientConnection
 from http1.head import RequestHead
@@ -27,10 +27,10 @@ from http1.server_connection import ServerConnection
 _NO_FILES: Final = frozenset({errno.EMFILE, errno.ENFILE})
 
 
-class Exchange(Answering):
+class Exchange(Waiting):
     """One request. `admit` is called with its key's owner, before its body is read; it refuses by a `GatewayError`."""
 
-    __slots__ = ("_rechecked", "_tried")
+    __slots__ = ("_rechecked",)
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Exchange(Answering):
         admit: Callable[[Principal], None],
     ) -> None:
         super().__init__(models, head, connection, request_id, admit)
-        self._tried: list[str] = []
+        self._tried = []
         self._rechecked = False
 
     def _route(self) -> None:
@@ -53,27 +53,31 @@ class Exchange(Answering):
             return
         self._enter(State.ADMITTED)
         asked, table = self._of_asked()
-        if self._principal is not None and not self._principal.limits.allows(asked.model):
+        self._model = table.name_of(asked.model)
+        allows = self._principal.limits.allows if self._principal is not None else None
+        if allows is not None and not (allows(asked.model) or allows(self._model)):
             self.fail(model_not_found(asked.model))  # as for a name that does not exist
             return
-        if self._passage is not None and table.knows(asked.model):
-            self._passage.asks(asked.model, self._size)
+        if self._passage is not None and table.knows(self._model):
+            self._passage.asks(self._model, self._size)
+        self._models.queues.arrived(self._model)
         self._next_replica()
 
     def _next_replica(self) -> None:
-        """Sends it to the best replica that it has not tried; without one, reads the routes once more, or refuses."""
-        asked, table = self._of_asked()
-        endpoint = table.pick(asked.model, self._tried)
+        """Sends it to the best replica that it has not tried; without one, reads the routes once more, or waits."""
+        _, table = self._of_asked()
+        queues = self._models.queues
+        endpoint = None if queues.must_wait(self._model) else table.pick(self._model, self._tried)
         if endpoint is not None:
             self._ask(endpoint)
         elif self._held is not None:
             self._answer_held(self._held)
-        elif not self._rechecked:
+        elif not self._rechecked and not table.runs(self._model):
             self._rechecked = True
             self._enter(State.WAITING)
             self._work(self._recheck)
         else:
-            self.fail(unserved(asked.model, table, self._tried))
+            self._wait(table)
 
     def _of_asked(self) -> tuple[Asked, RoutingTable]:
         if self._asked is None:
@@ -89,6 +93,7 @@ class Exchange(Answering):
         self._tried.append(endpoint.instance)
         self._endpoint = endpoint
         self._models.routes.table.enter(endpoint)
+        self._uid = self._models.queues.entered(self._model, self.key)
         host, _, port = endpoint.address.rpartition(":")
         address = (host.strip("[]"), int(port))
         kept = self._models.pool.take(address)
@@ -116,19 +121,22 @@ class Exchange(Answering):
         self.deadline = self._loop.time() + endpoint.limits.first_token_timeout
         self._upstream = upstream
         asked, _ = self._of_asked()
-        body = asked.with_model(endpoint.request_model)
+        # An alias means nothing to an engine.
+        body = asked.with_model(endpoint.request_model or (self._model if self._model != asked.model else None))
         if asks_for_usage(self._path, asked.options):
             with_usage = with_usage_asked(body, asked.options)
             if with_usage is not None:
                 body, self._hides_usage = with_usage, True
-        readable = self._hides_usage
-        head = forwarded(self._head, endpoint, self._request_id, len(body), readable=readable)
+        readable = self._hides_usage or self._comments > 0  # a begun answer has no encoding
+        head = forwarded(self._head, endpoint, self.request_id, len(body), readable=readable)
         upstream.begin(head, self, chunked=False)
         upstream.send(body)
         upstream.end()
 
     def overdue(self, now: float) -> None:
         """Ends the state whose deadline has passed at loop time `now`, if so."""
+        if self._state is State.WAITING:
+            self._comment(now)
         if now < self.deadline:
             return
         match self._state:
@@ -145,6 +153,8 @@ class Exchange(Answering):
                 self._ended(Happening.SILENT, "nothing came in time")
             case State.ANSWERING:
                 self._ended(Happening.SILENT_MIDWAY, "nothing more came in time")
+            case State.WAITING if self._waits():
+                self._waited_too_long()
             case State.ADMITTED | State.WAITING:
                 self.fail(unavailable("no replica was found in time; try again in a moment"))
             case _:

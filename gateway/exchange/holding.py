@@ -15,6 +15,7 @@ from gateway.event_stream import WholeEvents
 from gateway.exchange.states import EDGES, LIMITS_S, OVER, UPLOAD_LIMIT_S, State
 from gateway.live_routes import LiveRoutes
 from gateway.meter import Meter
+from gateway.queues import Queues
 from gateway.usage.passage import Passage
 from http1.bodies import Bodies, Hold
 from http1.client_connection import ClientConnection
@@ -34,6 +35,7 @@ class Models:
         routes: where the models' replicas are.
         pool: connections to the agents.
         bodies: bounds the bytes of bodies in flight.
+        queues: of requests that wait for a replica.
         under_way: the exchanges that are not over.
         meter: keys' limits and usage.
         failed: logs a request that ended with an error of ours: the error, its path and its id.
@@ -43,17 +45,19 @@ class Models:
     routes: LiveRoutes
     pool: Pool
     bodies: Bodies
+    queues: Queues
     meter: Meter
     failed: Callable[[GatewayError, bytes, str], None]
     under_way: "set[Holding]" = field(default_factory=set)
 
 
 class Holding:
-    """One request's state and what it holds. The layers above it: `Receiving`, `Answering`, `Exchange`."""
+    """One request's state and what it holds. The layers above it: `Receiving`, `Answering`, `Waiting`, `Exchange`."""
 
     __slots__ = (
-        *("_client_gone", "_connection", "_endpoint", "_events", "_failed", "_head", "_hold", "_loop", "_models"),
-        *("_passage", "_path", "_pieces", "_request_id", "_state", "_task", "_upstream", "deadline"),
+        *("_client_gone", "_comments", "_connection", "_endpoint", "_events", "_failed", "_head", "_hold", "_loop"),
+        *("_model", "_models", "_passage", "_path", "_pieces", "_state", "_task", "_uid", "_upstream"),
+        *("arrived", "deadline", "key", "request_id", "role"),
     )
 
     def __init__(self, models: Models, head: RequestHead, connection: ServerConnection, request_id: str) -> None:
@@ -61,17 +65,22 @@ class Holding:
         self._head = head
         self._path = head.path.decode("latin-1")
         self._connection = connection
-        self._request_id = request_id
+        self.request_id = request_id
+        self.key = self.role = ""  # of its key
         self._loop = asyncio.get_running_loop()
         self._state = State.RECEIVING
-        self.deadline = self._loop.time() + UPLOAD_LIMIT_S
+        self.arrived = self._loop.time()
+        self.deadline = self.arrived + UPLOAD_LIMIT_S
         self._pieces: list[bytes] = []  # of the body
         self._hold: Hold | None = None
         self._passage: Passage | None = None  # until it is over
+        self._model = ""  # the deployment that it asks for
+        self._uid = ""  # of that, while it is at a replica
         self._endpoint: Endpoint | None = None
         self._upstream: ClientConnection | None = None
         self._task: asyncio.Task[None] | None = None
         self._events: WholeEvents | None = None  # of the answer
+        self._comments = 0  # sent while it waited; with the first one its answer has begun
         self._client_gone = False
         self._failed = False  # an error of ours is the answer
 
@@ -81,14 +90,18 @@ class Holding:
         return self._state
 
     def fail(self, error: GatewayError) -> None:
-        """Answers with an error of ours. Nothing of an answer was sent."""
+        """Answers with an error of ours. Nothing of an answer was sent, but perhaps comments."""
         if self._state in OVER:
             return
         self._failed = True
+        if self._comments:
+            self._models.failed(error, self._head.path, self.request_id)
+            self._break_off(error.code, str(error))
+            return
         self._over(State.DONE)
-        self._models.failed(error, self._head.path, self._request_id)
-        fields, body = response(error, self._head.path, self._request_id)
-        fields.append((b"x-request-id", self._request_id.encode()))
+        self._models.failed(error, self._head.path, self.request_id)
+        fields, body = response(error, self._head.path, self.request_id)
+        fields.append((b"x-request-id", self.request_id.encode()))
         self._connection.answer(error.status, fields, body)
 
     def overdue(self, now: float) -> None:
@@ -106,13 +119,13 @@ class Holding:
     def gone(self) -> None:
         """The client is gone: the engine's request ends with it."""
         if self._state not in OVER:
-            log.info("client gone", request_id=self._request_id, instance=self._endpoint and self._endpoint.instance)
+            log.info("client gone", request_id=self.request_id, instance=self._endpoint and self._endpoint.instance)
             self._client_gone = True
             self._over(State.CUT)
 
     def _break_off(self, code: str, message: str) -> None:
         """Tells the client by an error event where it reads events, and by the cut connection in any case."""
-        events = self._events
+        events = WholeEvents() if self._events is None and self._comments else self._events
         self._over(State.CUT)
         if events is not None:
             self._connection.send(events.error(self._head.path, code, message))
@@ -129,7 +142,7 @@ class Holding:
             except UnknownWhileAwayError as error:
                 self.fail(unavailable(str(error)))
             except Exception as error:
-                log.exception("request failed", request_id=self._request_id)
+                log.exception("request failed", request_id=self.request_id)
                 text = "internal error; search the gateway's log for the request id"
                 self.fail(GatewayError(500, "internal", text, details={"cause": type(error).__name__}))
 
@@ -141,6 +154,7 @@ class Holding:
         self._drop_upstream()
         if endpoint is not None:
             self._models.routes.table.leave(endpoint)
+            self._models.queues.left(self._model, self.key, self._uid)
 
     def _drop_upstream(self) -> None:
         upstream, self._upstream = self._upstream, None

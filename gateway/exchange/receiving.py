@@ -76,6 +76,7 @@ class Receiving(Holding):
         """Its key and limits let it pass: the body may come."""
         try:
             self._principal = principal
+            self.key, self.role = principal.key_id, principal.role
             self._hold = self._models.bodies.begin(principal.key_id)
             self._take(max(self._head.length or 0, self._size))
         except GatewayError as error:

@@ -15,7 +15,7 @@ class State(StrEnum):
 
     RECEIVING = "receiving"  # its key is checked, its body is read
     ADMITTED = "admitted"  # complete, and its model is known
-    WAITING = "waiting"  # no replica is known: the routes are read again
+    WAITING = "waiting"  # no replica can take it: the routes are read again, or it is in the queue
     CONNECTING = "connecting"  # to a replica's agent
     SENT = "sent"  # some bytes may have reached an engine
     ANSWERING = "answering"  # a part of the engine's answer is on its way to the client
@@ -26,7 +26,7 @@ class State(StrEnum):
 EDGES: Final = {
     State.RECEIVING: {State.ADMITTED, State.DONE, State.CUT},
     State.ADMITTED: {State.WAITING, State.CONNECTING, State.SENT, State.DONE, State.CUT},
-    State.WAITING: {State.CONNECTING, State.SENT, State.DONE, State.CUT},
+    State.WAITING: {State.WAITING, State.CONNECTING, State.SENT, State.DONE, State.CUT},
     State.CONNECTING: {State.SENT, State.WAITING, State.CONNECTING, State.DONE, State.CUT},
     State.SENT: {State.ANSWERING, State.WAITING, State.CONNECTING, State.SENT, State.DONE, State.CUT},
     State.ANSWERING: {State.DONE, State.CUT},

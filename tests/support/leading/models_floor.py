@@ -63,11 +63,11 @@ class Floor:
         return await self.api.call("POST", CHAT, role="inference", json={"model": model, "messages": []}, **options)
 
     async def served(self, *models: str) -> None:
-        """Waits until the gateway lists exactly these models."""
+        """Waits until exactly these models run for the gateway."""
         self.api.changes.publish("status", "any")
         async with asyncio.timeout(LIMIT_S):
             while True:
                 found = await self.api.get("/v1/models", role="inference")
-                if [one["id"] for one in found["data"]] == sorted(models):
+                if [one["id"] for one in found["data"] if one["gpuward"]["state"] == "running"] == sorted(models):
                     return
                 await asyncio.sleep(0.02)

@@ -26,6 +26,7 @@ def deployment(
     name: str, phase: str = "running", *, generation: int = 1, spec: Json | None = None, **status: Any
 ) -> Json:
     spec = {"engine": "simulated", "replicas": 1, **(spec or {})}
+    wanted = spec["replicas"]["min"] if isinstance(spec["replicas"], dict) else spec["replicas"]
     return {
         "kind": "Deployment",
         "name": name,
@@ -34,7 +35,7 @@ def deployment(
         "created_at": now_text(90),
         "deleted_at": None,
         "spec": spec,
-        "status": {"phase": phase, "ready": 0, "wanted": spec["replicas"], "observed_generation": generation, **status},
+        "status": {"phase": phase, "ready": 0, "wanted": wanted, "observed_generation": generation, **status},
     }
 
 

@@ -96,7 +96,7 @@ async def test_unreachable_and_refusing_agents_are_skipped(floor: Floor, db: Dat
         return web.json_response({"error": {}}, status=404, headers={PROXY_REFUSAL_HEADER: "not_found"})
 
     refusing, healthy = Agent(refuse), Agent()
-    uid = await add_deployment(db, "m")
+    uid = await add_deployment(db, "m", serving={"queue": {"length": 0}})
     await floor.run(uid, "m-1", await floor.worker("unreachable"))
     await floor.run(uid, "m-2", await floor.worker("refusing", refusing))
     await floor.run(uid, "m-3", await floor.worker("healthy", healthy))
@@ -125,7 +125,7 @@ async def test_an_engines_own_error_is_relayed(status: int, floor: Floor, db: Da
 
 
 async def test_unknown_models_pending_models_and_invalid_requests(floor: Floor, db: Database) -> None:
-    await add_deployment(db, "idle")
+    await add_deployment(db, "idle", serving={"queue": {"length": 0}})
     await floor.run(await add_deployment(db, "m"), "m-1", await floor.worker("w", Agent()))
     await floor.served("m")
     status, body = await floor.ask("unknown")

@@ -92,11 +92,11 @@ async def test_a_stopped_model_says_who_stopped_it_and_what_starts_it(floor: Flo
     assert (status, error["code"], waiting_helps) == (503, "stopped", False), "the user's stop lasts"
     assert "gpuward start m" in error["message"]
     await add_deployment(db, "none")
-    await scale(db, "none", 0)
+    await scale(db, "none", 0, 0)
     status, error, waiting_helps = await refused(floor, "none")
     assert (status, error["code"], waiting_helps) == (503, "stopped", False)
     assert "gpuward scale none 1" in error["message"]
-    await add_deployment(db, "starting")
+    await add_deployment(db, "starting", serving={"queue": {"length": 0}})
     assert [(await refused(floor, "starting"))[i] for i in (0, 2)] == [503, True], "waiting may end this one"
 
 
@@ -128,7 +128,7 @@ async def test_no_stream_waits_in_a_hidden_queue(floor: Floor) -> None:
         await release.wait()
         return response
 
-    await floor.replicas(Agent(slow))
+    await floor.replicas(Agent(slow), serving={"max_in_flight": 2 * count})
     begun = 0
 
     async def one() -> bytes:

@@ -13,11 +13,13 @@ from structlog.testing import capture_logs
 
 from controller.live.endpoints import Endpoint
 from controller.live.key_ring import Principal
+from gateway.demand import Demand
 from gateway.exchange.exchange import Exchange
 from gateway.exchange.holding import Models
 from gateway.exchange.states import State
 from gateway.meter import Meter
 from gateway.pick_instance import RoutingTable
+from gateway.queues import Queues
 from http1 import client_connection
 from http1.bodies import Bodies
 from http1.client_connection import ClientConnection
@@ -27,6 +29,7 @@ from http1.handler import Handler
 from http1.head import RequestHead
 from http1.pool import ConnectError, Pool
 from http1.server_connection import ServerConnection, Service
+from support.builders.models import model
 from support.http1.transport import MemoryTransport
 
 BODY = b'{"model": "m"}'
@@ -73,13 +76,15 @@ class World:
         self.table = RoutingTable(lambda: self.now)
         self.now = 0.0
         endpoints = [Endpoint("m", name, f"127.0.0.1:{port}", "s") for name, port in (("a", 1), ("b", 2))]
-        self.table.update(frozenset({"m"}), endpoints)
+        known = model("m", serving={"queue": {"length": 0}})
+        self.table.update({"m": known}, endpoints)
+        self.queues = Queues(self.table, Demand(0.0), lambda: self.now)
         self.pool = MemoryPool()
         self.exchanges: list[Exchange] = []
         routes: Any = SimpleNamespace(table=self.table, current=lambda: self.table, recheck=lambda: asyncio.sleep(0))
         keys: Any = SimpleNamespace()
         self.bodies = Bodies(10**6, 10**6)
-        self.models = Models(keys, routes, self.pool, self.bodies, Meter(DATABASE), lambda *_: None)
+        self.models = Models(keys, routes, self.pool, self.bodies, self.queues, Meter(DATABASE), lambda *_: None)
         door = Door(Limits(most=9, most_unknown_per_address=9, most_bodies_per_client=9), name="test")
         self.client = ServerConnection(
             Service(self.handle, lambda _: b"{}", door), opened=lambda _: None, closed=lambda _: None

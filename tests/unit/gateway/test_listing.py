@@ -27,11 +27,10 @@ async def asked(owner: Principal | None, *, late: bool = False) -> tuple[bytes, 
         return owner
 
     under_way: set[Holding] = set()
-    table = SimpleNamespace(running_models=lambda: ["m"], served_models=lambda _: {"m": "ready"})
+    table = SimpleNamespace(running_models=lambda: ["m"], served_models=lambda _: {"m": "running"})
     models: Any = SimpleNamespace(
         keys=SimpleNamespace(known=lambda _: None, authenticate=authenticate),
         routes=SimpleNamespace(current=lambda: table),
-        queues=SimpleNamespace(leave=lambda *_, **__: None),
         under_way=under_way,
         failed=lambda *_: None,
     )

@@ -2,6 +2,7 @@
 
 from controller.live.endpoints import Endpoint
 from gateway.pick_instance import RoutingTable
+from support.builders.models import models
 
 
 def endpoints(model: str, *instances: str) -> list[Endpoint]:
@@ -10,7 +11,7 @@ def endpoints(model: str, *instances: str) -> list[Endpoint]:
 
 def table(*instances: str) -> RoutingTable:
     made = RoutingTable()
-    made.update(frozenset({"m", "idle"}), endpoints("m", *instances))
+    made.update(models("m", "idle"), endpoints("m", *instances))
     return made
 
 
@@ -38,7 +39,7 @@ def test_the_least_busy_instance_is_picked() -> None:
 def test_requests_of_other_gateways_count_for_a_while() -> None:
     now = [10.0]
     made = RoutingTable(lambda: now[0])
-    made.update(frozenset({"m"}), endpoints("m", "a", "b"))
+    made.update(models("m"), endpoints("m", "a", "b"))
     (busy,) = endpoints("m", "a")
     made.enter(busy)
     made.told(busy, 3)
@@ -68,12 +69,12 @@ def test_an_update_keeps_requests_in_flight() -> None:
     made = table("a", "b")
     (busy,) = endpoints("m", "a")
     made.enter(busy)
-    made.update(frozenset({"m"}), endpoints("m", "a", "b"))
+    made.update(models("m"), endpoints("m", "a", "b"))
     assert [chosen(made), chosen(made)] == ["b", "b"]
-    made.update(frozenset({"m"}), endpoints("m", "b"))
+    made.update(models("m"), endpoints("m", "b"))
     assert chosen(made) == "b"
     made.leave(busy)
-    made.update(frozenset({"m"}), endpoints("m", "a", "b"))
+    made.update(models("m"), endpoints("m", "a", "b"))
     assert chosen(made) == "a"
 
 
@@ -87,7 +88,7 @@ class Clock:
 def suspects(*instances: str) -> tuple[RoutingTable, Clock]:
     clock = Clock()
     made = RoutingTable(clock)
-    made.update(frozenset({"m"}), endpoints("m", *instances))
+    made.update(models("m"), endpoints("m", *instances))
     return made, clock
 
 
@@ -137,6 +138,6 @@ def test_where_all_refuse_the_one_that_waits_least_is_tried_once() -> None:
 def test_a_suspect_that_left_the_table_comes_back_without_suspicion() -> None:
     made, _ = suspects("a", "b")
     refuse(made, "a")
-    made.update(frozenset({"m"}), endpoints("m", "b"))
-    made.update(frozenset({"m"}), endpoints("m", "a", "b"))
+    made.update(models("m"), endpoints("m", "b"))
+    made.update(models("m"), endpoints("m", "a", "b"))
     assert {chosen(made), chosen(made)} == {"a", "b"}

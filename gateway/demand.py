@@ -1,0 +1,68 @@
+"""How many requests each model has at this gateway: in flight and waiting, as a mean over time and now. Pure."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from controller.live.demand import GatewayLoad
+
+
+@dataclass(slots=True)
+class _Counted:
+    in_flight: int = 0
+    waiting: int = 0
+    arrived: int = 0
+    area: float = 0.0  # requests x seconds since the last report
+    at: float = 0.0
+    reported: GatewayLoad | None = None
+
+    def move(self, now: float) -> None:
+        self.area += (self.in_flight + self.waiting) * (now - self.at)
+        self.at = now
+
+
+class Demand:
+    """The counts by deployment (uid). Times are seconds of the caller's clock."""
+
+    def __init__(self, now: float) -> None:
+        self._counted: dict[str, _Counted] = {}
+        self._reported_at = now
+
+    def change(self, uid: str, now: float, *, in_flight: int = 0, waiting: int = 0, arrived: int = 0) -> None:
+        """Adds to the counts, or takes from them."""
+        counted = self._counted.get(uid)
+        if counted is None:
+            counted = self._counted[uid] = _Counted(at=now)
+        counted.move(now)
+        counted.in_flight += in_flight
+        counted.waiting += waiting
+        counted.arrived += arrived
+
+    def waiting(self, uid: str) -> int:
+        """Requests that wait now."""
+        counted = self._counted.get(uid)
+        return counted.waiting if counted is not None else 0
+
+    def report(self, now: float) -> dict[str, GatewayLoad]:
+        """What has changed since the last report, by deployment."""
+        span, self._reported_at = now - self._reported_at, now
+        changed: dict[str, GatewayLoad] = {}
+        for uid, counted in self._counted.items():
+            counted.move(now)
+            mean = counted.area / span if span > 0 else float(counted.in_flight + counted.waiting)
+            counted.area = 0.0
+            load = GatewayLoad(round(mean, 3), counted.in_flight, counted.waiting, counted.arrived)
+            if load != counted.reported:
+                counted.reported = load
+                changed[uid] = load
+        return changed
+
+    def everything_again(self) -> None:
+        """The next report tells all: what was told before may be lost."""
+        for counted in self._counted.values():
+            counted.reported = None
+
+    def keep(self, present: Collection[str]) -> None:
+        """Forgets deployments that are gone and have no request any more."""
+        gone = [u for u, one in self._counted.items() if u not in present and not (one.in_flight or one.waiting)]
+        for uid in gone:
+            del self._counted[uid]

@@ -1,0 +1,239 @@
+"""The queues of all models at this gateway: which requests wait, which goes next, and which models shall wake.
+
+A request waits where no replica can take it now: all are at their limit, or none runs. It goes on when a replica is
+free, and ends when the deployment cannot run, the queue's time is over, or its client leaves.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Final, Protocol
+
+from controller.live.endpoints import Model, Trouble
+from gateway.demand import Demand
+from gateway.errors import NO_RETRY, GatewayError
+from gateway.fair_queue import FairQueue, Finished
+from gateway.pick_instance import RoutingTable
+from gateway.unserved import unserved
+
+NO_CAPACITY: Final = "no_capacity"
+_MOST_RETRY_S: Final = 60
+_OPERATORS: Final = ("admin", "operator")
+
+
+class Queued(Protocol):
+    """A request that can wait. Its `arrived` is when it came, in seconds of the queues' clock."""
+
+    key: str
+    role: str
+    request_id: str
+    arrived: float
+
+    def go(self) -> None:
+        """A replica may be free: it takes one, or begins to wait again."""
+
+    def fail(self, error: GatewayError) -> None:
+        """It ends with this error."""
+
+
+class Queues:
+    """The queues.
+
+    Args:
+        table: where replicas are.
+        demand: counts what is in flight and waiting.
+        clock: seconds, monotonic.
+        woken: called when a model shall wake or need no longer.
+    """
+
+    def __init__(
+        self, table: RoutingTable, demand: Demand, clock: Callable[[], float], woken: Callable[[], None] = lambda: None
+    ) -> None:
+        self._table = table
+        self._demand = demand
+        self._clock = clock
+        self._woken = woken
+        self._queues: dict[str, FairQueue[Queued]] = {}
+        self._in_flight: dict[str, Counter[str]] = {}
+        self._finished: dict[str, Finished] = {}
+        self._elsewhere: Mapping[str, int] = {}
+        self._wakes: dict[str, str] = {}  # first waiting request, by deployment's uid
+        self._withdrawn: set[str] = set()
+        self._pumping = False
+
+    # What arrives and ends
+
+    def arrived(self, model: str) -> None:
+        """A request for the model came."""
+        if (known := self._table.model(model)) is not None:
+            self._demand.change(known.uid, self._clock(), arrived=1)
+
+    def entered(self, model: str, key: str) -> str:
+        """A request went to a replica; returns the deployment's uid, which `left` needs."""
+        self._in_flight.setdefault(model, Counter())[key] += 1
+        known = self._table.model(model)
+        uid = known.uid if known is not None else ""
+        if uid:
+            self._demand.change(uid, self._clock(), in_flight=1)
+        return uid
+
+    def left(self, model: str, key: str, uid: str) -> None:
+        """A request is no longer at a replica, which may be free for another one."""
+        counts = self._in_flight[model]
+        counts[key] -= 1
+        if not counts[key]:
+            del counts[key]
+        now = self._clock()
+        if uid:
+            self._demand.change(uid, now, in_flight=-1)
+        self._finished.setdefault(model, Finished()).note(now)
+        self.pump(model)
+
+    # What waits
+
+    def must_wait(self, model: str) -> bool:
+        """Whether others wait already, so that a new request does not overtake them."""
+        return bool(self._queues.get(model)) and not self._pumping
+
+    def waits(self, request: Queued, model: str) -> bool:
+        """Whether this request waits."""
+        queue = self._queues.get(model)
+        return queue is not None and request in queue
+
+    def join(self, request: Queued, model: str, tried: list[str]) -> GatewayError | None:
+        """Lets the request wait; the error where it may not."""
+        error = self._refusal(request, model, tried)
+        if error is not None:
+            return error
+        known = self._table.model(model)
+        if known is None:
+            return unserved(model, self._table, tried)
+        self._queues.setdefault(model, FairQueue()).add(request, request.key, request.arrived)
+        self._demand.change(known.uid, self._clock(), waiting=1)
+        self._wake(model, known, request)
+        return None
+
+    def _wake(self, model: str, known: Model, request: Queued) -> None:
+        """Asks for the model to wake, where it may sleep and nothing of it runs."""
+        if known.may_sleep and not self._table.runs(model) and known.uid not in self._wakes:
+            self._withdrawn.discard(known.uid)
+            self._wakes[known.uid] = request.request_id
+            self._woken()
+
+    def leave(self, request: Queued, model: str, *, refused: bool) -> None:
+        """The request waits no longer. Once none waits, the wake is withdrawn, unless the last one was refused.
+
+        A model that cannot run now shall go on trying for a while: its clients come again.
+        """
+        queue = self._queues.get(model)
+        if queue is None or not queue.remove(request):
+            return
+        known = self._table.model(model)
+        if known is not None:
+            self._demand.change(known.uid, self._clock(), waiting=-1)
+        if not queue:
+            del self._queues[model]
+            uid = known.uid if known is not None else ""
+            if self._wakes.pop(uid, None) is not None and not refused:
+                self._withdrawn.add(uid)
+                self._woken()
+
+    def _refusal(self, request: Queued, model: str, tried: list[str]) -> GatewayError | None:
+        """Why a request may not wait for this model; None: it may."""
+        known = self._table.model(model)
+        if known is None or not known.serves or self._table.stopped(model) is not None:
+            return unserved(model, self._table, tried)
+        if known.trouble is not None and not self._table.runs(model):
+            return trouble_error(known.trouble, model, request.role)
+        if known.limits.queue.length == 0 and (tried or not self._table.runs(model)):
+            return unserved(model, self._table, tried)
+        waiting = len(self._queues.get(model, ())) + self._elsewhere.get(known.uid, 0)
+        if waiting >= known.limits.queue.length:
+            after_s = self._finished.setdefault(model, Finished()).retry_after_s(max(waiting, 1), self._clock())
+            return GatewayError(
+                503,
+                "queue_full",
+                f"model: {model!r} is at its limit and {waiting} requests wait; try again in {after_s} s",
+                headers={"Retry-After": str(after_s)},
+            )
+        return None
+
+    # What goes on
+
+    def pump(self, model: str) -> None:
+        """Sends waiting requests on, in order, while a replica is free."""
+        queue = self._queues.get(model)
+        while queue and not self._pumping and self._table.free(model):
+            first = queue.first(self._in_flight.get(model, Counter()))
+            if first is None:
+                return
+            self.leave(first, model, refused=False)
+            self._pumping = True
+            try:
+                first.go()
+            finally:
+                self._pumping = False
+            queue = self._queues.get(model)
+            if queue and self.waits(first, model):
+                return  # no replica was free after all
+
+    def routes_changed(self) -> None:
+        """Replicas came or went: requests go on, or end where their deployment cannot run."""
+        for model in tuple(self._queues):
+            queue = self._queues.get(model, ())
+            for request in tuple(queue):
+                known = self._table.model(model)
+                if known is None or self._table.stopped(model) is not None:
+                    request.fail(unserved(model, self._table, []))
+                elif known.trouble is not None and not self._table.runs(model):
+                    request.fail(trouble_error(known.trouble, model, request.role))
+                else:
+                    self._wake(model, known, request)
+            self.pump(model)
+        self._demand.keep(self._table.uids())
+
+    def pump_all(self) -> None:
+        """As `pump`, for all models: a replica that was left alone may be tried again."""
+        for model in tuple(self._queues):
+            self.pump(model)
+
+    # What is reported
+
+    def told(self, elsewhere: Mapping[str, int]) -> None:
+        """How many requests wait at other gateways, by deployment."""
+        self._elsewhere = elsewhere
+
+    def wakes(self) -> dict[str, str]:
+        """The deployments that shall wake, with the first request that waits for each."""
+        return dict(self._wakes)
+
+    def take_withdrawn(self) -> set[str]:
+        """The deployments for which nothing waits any more, since the last call."""
+        taken, self._withdrawn = self._withdrawn, set()
+        return taken
+
+    def waiting(self, model: str) -> int:
+        """Requests that wait for the model here."""
+        return len(self._queues.get(model, ()))
+
+
+def trouble_error(trouble: Trouble, model: str, role: str) -> GatewayError:
+    """503: the model cannot run now. Only operators' keys are told why."""
+    details = {"why": trouble.why} if role in _OPERATORS and trouble.why else {}
+    after_s = min(max(round(trouble.again_in_s), 1), _MOST_RETRY_S)
+    if trouble.code == NO_CAPACITY:
+        what = "cannot be placed now: no worker has what it needs"
+    else:
+        what = "did not start, three times in a row"
+    see = f"see: gpuward describe deployment {model}"
+    headers = {"Retry-After": str(after_s)}
+    return GatewayError(503, trouble.code, f"model: {model!r} {what}; {see}", details=details, headers=headers)
+
+
+def waited_too_long(model: str, known: Model | None) -> GatewayError:
+    """503: the queue's time is over."""
+    wait = f"{known.limits.queue.wait:g} s" if known is not None else "its time"
+    message = f"model: the request waited {wait} for a replica of {model!r}; try again later"
+    return GatewayError(503, "waited_too_long", message)
+
+
+__all__ = ["NO_RETRY", "Queued", "Queues", "trouble_error", "waited_too_long"]

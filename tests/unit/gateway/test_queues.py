@@ -1,0 +1,230 @@
+"""Which requests wait, which goes next, which end, and which models shall wake."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from controller.live.endpoints import Endpoint, Model, Stopped, Trouble
+from gateway.demand import Demand
+from gateway.errors import GatewayError
+from gateway.pick_instance import RoutingTable
+from gateway.queues import Queues
+from support.builders.models import endpoint, model
+
+
+@dataclass
+class World:
+    """A gateway without connections: requests take the replica that the table gives them."""
+
+    now: float = 100.0
+    woken: int = 0
+    requests: "list[Request]" = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.table = RoutingTable(lambda: self.now)
+        self.demand = Demand(self.now)
+        self.queues = Queues(self.table, self.demand, lambda: self.now, woken=self._note)
+
+    def _note(self) -> None:
+        self.woken += 1
+
+    def route(self, known: Model, endpoints: Iterable[Endpoint] = (), **stopped: Stopped) -> None:
+        self.table.update({"m": known}, endpoints, stopped)
+        self.queues.routes_changed()
+
+    def come(self, name: str, key: str = "k", **fields: Any) -> "Request":
+        self.now += 0.01
+        request = Request(self, name, key, arrived=self.now, **fields)
+        self.requests.append(request)
+        self.queues.arrived("m")
+        request.go()
+        return request
+
+    def states(self) -> dict[str, str]:
+        return {request.request_id: request.state for request in self.requests}
+
+
+@dataclass(eq=False)
+class Request:
+    world: World
+    request_id: str
+    key: str
+    arrived: float
+    role: str = "inference"
+    state: str = ""
+    at: Endpoint | None = None
+    uid: str = ""
+
+    def go(self) -> None:
+        world = self.world
+        self.at = None if world.queues.must_wait("m") else world.table.pick("m")
+        if self.at is not None:
+            self.state = self.at.instance
+            world.table.enter(self.at)
+            self.uid = world.queues.entered("m", self.key)
+        elif (error := world.queues.join(self, "m", [])) is not None:
+            self.fail(error)
+        else:
+            self.state = "waits"
+
+    def fail(self, error: GatewayError) -> None:
+        self.world.queues.leave(self, "m", refused=True)
+        self.state = error.code
+        self.error = error
+
+    def end(self) -> None:
+        assert self.at is not None
+        self.world.table.leave(self.at)
+        self.state = "done"
+        self.world.queues.left("m", self.key, self.uid)
+
+    def leave(self) -> None:
+        self.world.queues.leave(self, "m", refused=False)
+        self.state = "left"
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+SLEEPY = model("m", may_sleep=True, wanted=0)
+
+
+def test_g24_the_limit_then_the_queue_then_the_refusal(world: World) -> None:
+    world.route(model("m", serving={"queue": {"length": 4}}), [endpoint("a", most=16), endpoint("b", most=16)])
+    for n in range(40):
+        world.come(f"r{n}")
+    states = list(world.states().values())
+    counts = {state: states.count(state) for state in set(states)}
+    assert counts == {"a": 16, "b": 16, "waits": 4, "queue_full": 4}
+    assert world.requests[-1].error.headers["Retry-After"] == "60"
+    world.requests[0].end()
+    assert world.states()["r32"] in ("a", "b")
+    assert world.come("late").state == "waits"
+
+
+def test_g24_what_waits_at_other_gateways_counts(world: World) -> None:
+    known = model("m", serving={"queue": {"length": 4}})
+    world.route(known, [endpoint("a", most=1)])
+    world.come("running")
+    world.queues.told({known.uid: 3})
+    assert [world.come(f"r{n}").state for n in range(2)] == ["waits", "queue_full"]
+
+
+def test_a_new_request_does_not_overtake_those_that_wait(world: World) -> None:
+    known = model("m")
+    world.route(known, [endpoint("a", most=1)])
+    world.come("first")
+    second = world.come("second")
+    world.table.update({"m": known}, [endpoint("a", most=1), endpoint("b", most=1)])
+    third = world.come("third")
+    assert (second.state, third.state) == ("waits", "waits")
+    world.queues.pump_all()
+    assert (second.state, third.state) == ("b", "waits")
+
+
+def test_g24_the_key_with_fewest_in_flight_goes_first(world: World) -> None:
+    world.route(model("m"), [endpoint("a", most=2)])
+    first, _ = world.come("1", key="greedy"), world.come("2", key="greedy")
+    waiting = [world.come("3", key="greedy"), world.come("4", key="modest")]
+    first.end()
+    assert [one.state for one in waiting] == ["waits", "a"]
+
+
+def test_g27_many_requests_wake_a_model_once(world: World) -> None:
+    world.route(SLEEPY)
+    for n in range(50):
+        world.come(f"r{n}")
+    assert set(world.states().values()) == {"waits"}
+    assert (world.woken, world.queues.wakes()) == (1, {SLEEPY.uid: "r0"})
+    world.route(model("m", may_sleep=True, wanted=1), [endpoint("a")])
+    assert set(world.states().values()) == {"a"}
+    assert world.queues.wakes() == {}
+    assert world.queues.take_withdrawn() == {SLEEPY.uid}, "the demand speaks for itself now"
+
+
+def test_g29_a_wake_is_withdrawn_when_all_clients_have_left(world: World) -> None:
+    world.route(SLEEPY)
+    requests = [world.come(f"r{n}") for n in range(3)]
+    requests[0].leave()
+    requests[1].leave()
+    assert world.queues.take_withdrawn() == set()
+    requests[2].leave()
+    assert world.queues.take_withdrawn() == {SLEEPY.uid}
+    assert world.demand.waiting(SLEEPY.uid) == 0
+
+
+@pytest.mark.parametrize(
+    ("trouble", "role", "why"),
+    [
+        (Trouble("no_capacity", "8 need_gt_free"), "operator", {"why": "8 need_gt_free"}),
+        (Trouble("no_capacity", "8 need_gt_free"), "inference", {}),
+        (Trouble("start_failed", "exit 1", 40.0), "admin", {"why": "exit 1"}),
+    ],
+)
+def test_g31_all_that_wait_end_when_the_model_cannot_run(world: World, trouble: Trouble, role: str, why: Any) -> None:
+    world.route(SLEEPY)
+    requests = [world.come(f"r{n}", role=role) for n in range(3)]
+    world.route(model("m", may_sleep=True, wanted=1, trouble=trouble))
+    assert {one.state for one in requests} == {trouble.code}
+    assert requests[0].error.details == why
+    assert requests[0].error.headers["Retry-After"] == ("40" if trouble.again_in_s else "1")
+    assert world.queues.take_withdrawn() == set(), "the wish to run stays for a while"
+    assert world.come("next", role=role).state == trouble.code, "not before the next attempt"
+
+
+def test_g35_a_stopped_model_is_refused_and_wakes_nothing(world: World) -> None:
+    world.route(SLEEPY)
+    waiting = world.come("waiting")
+    world.route(model("m", wanted=0), m=Stopped("user"))
+    assert (waiting.state, world.come("next").state) == ("stopped", "stopped")
+    assert world.woken == 1
+
+
+def test_a_model_that_is_deleted_meanwhile_is_not_found(world: World) -> None:
+    world.route(SLEEPY)
+    waiting = world.come("waiting")
+    world.table.update({}, [])
+    world.queues.routes_changed()
+    assert waiting.state == "model_not_found"
+
+
+def test_without_a_queue_a_model_that_does_not_run_is_refused_as_before(world: World) -> None:
+    world.route(model("m", serving={"queue": {"length": 0}}))
+    assert world.come("r").state == "model_not_running"
+
+
+def test_a_command_that_takes_no_requests_is_not_waited_for(world: World) -> None:
+    world.route(model("m", serves=False))
+    assert world.come("r").state == "model_not_running"
+    assert world.table.served_models() == {}
+
+
+def test_a_model_that_falls_asleep_under_waiting_requests_is_woken(world: World) -> None:
+    """Its last replica was stopping when the requests came."""
+    known = model("m", may_sleep=True, wanted=1)
+    world.route(known, [endpoint("a", most=1)])
+    world.come("running")
+    world.come("waiting")
+    assert world.queues.wakes() == {}
+    world.route(SLEEPY)
+    assert world.queues.wakes() == {SLEEPY.uid: "waiting"}
+
+
+def test_all_counts_are_zero_in_the_end(world: World) -> None:
+    world.route(model("m"), [endpoint("a", most=2)])
+    requests = [world.come(f"r{n}") for n in range(9)]
+    requests[5].leave()
+    for request in requests:
+        if request.at is not None:
+            request.end()
+    for _ in range(9):
+        for request in requests:
+            if request.state == "a":
+                request.end()
+    assert set(world.states().values()) == {"done", "left"}
+    load = world.demand.report(world.now + 1)["uid-m"]
+    assert (load.in_flight, load.waiting, load.arrived) == (0, 0, 9)
