@@ -10,6 +10,7 @@ from cli.explanations import explain_lines, layout_line, need_lines
 from cli.formatting import age, duration, gib, hours, or_dash, percent, printable, when
 from cli.kinds import EVENTS, GPUS, INSTANCES, table_of, why
 from cli.policy_text import effective_policy, rule_of, verdict_fields
+from cli.scaling_text import scaling_fields
 from schemas.api.deployments import DeploymentView
 from schemas.api.envelopes import Condition
 from schemas.api.events import EventView
@@ -72,13 +73,15 @@ def _deployment(view: DeploymentView, now: datetime) -> Iterator[str]:
         ]
     )
     spec = view.spec.model_dump(mode="json", exclude_defaults=True)
-    spec = {"engine": view.spec.engine, "replicas": view.spec.replicas, **spec}
+    spec = {"engine": view.spec.engine, "replicas": 1, **spec}  # the defaults of these are told as well
     yield from _section("Spec (without defaults)", yaml.safe_dump(spec, sort_keys=False).splitlines())
     intents = [
         f"{i.source}: at most {i.max_replicas} replicas, for {age(i.created_at, now)}  {i.message or i.reason}".rstrip()
         for i in status.intents
+        if i.source != "autoscaler"  # its number has a section of its own
     ]
     yield from _section("Limits on the replicas", intents)
+    yield from _section("Replicas by demand", _fields(fields) if (fields := scaling_fields(view, now)) else [])
     yield from _conditions(status.conditions, now)
 
 

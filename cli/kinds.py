@@ -9,6 +9,7 @@ from cli.errors import UsageError
 from cli.explanations import layout_line, one_line
 from cli.formatting import DASH, age, gib, hours, or_dash, percent, short_gpus, span
 from cli.policy_text import action_of, idle_for, stops_in
+from cli.scaling_text import scale_cell
 from schemas.api.access import KeyView, TokenView
 from schemas.api.deployments import DeploymentView
 from schemas.api.events import EventView
@@ -96,6 +97,7 @@ DEPLOYMENTS: Final = Kind(
         Column("NAME", lambda d, _: d.name),
         Column("PHASE", lambda d, _: d.status.phase),
         Column("READY", lambda d, _: _ready(d)),
+        Column("SCALE", lambda d, _: scale_cell(d)),
         Column("ENGINE", lambda d, _: d.spec.engine),
         Column("AGE", lambda d, now: age(d.created_at, now)),
         Column("MODEL", lambda d, _: or_dash(d.spec.model), wide=True),

@@ -43,6 +43,7 @@ class WaitState(Enum):
 _OF_PHASE: Final = {
     "running": WaitState.DONE,
     "succeeded": WaitState.DONE,
+    "asleep": WaitState.DONE,  # a request wakes it
     "stopped": WaitState.DONE,  # with 0 wanted replicas; `wait_state` handles the others
     "failed": WaitState.FAILED,
 }
@@ -57,7 +58,7 @@ def wait_state(target: Target, view: DeploymentView | None) -> tuple[WaitState, 
         return WaitState.WAITING, f"{target.name}: not observed yet"
     reason = status.message or status.reason
     line = f"{target.name}: {status.phase} {status.ready}/{status.wanted}" + (f" - {reason}" if reason else "")
-    if status.phase == "stopped" and view.spec.replicas > 0:
+    if status.phase == "stopped" and view.spec.replica_bounds[1] > 0:
         line += f"\nit is stopped until you run: gpuward start {target.name}"
         return WaitState.FAILED, line
     return _OF_PHASE.get(status.phase, WaitState.WAITING), line

@@ -1,4 +1,7 @@
-"""Verbs that change existing deployments: scale, stop, start, delete. `delete` takes policies and workers as well."""
+"""Verbs that change existing deployments: scale, stop, wake, start, delete.
+
+`delete` takes policies and workers as well.
+"""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,6 +13,7 @@ from cli.kinds import DEPLOYMENTS, POLICIES, WORKERS, kind_named
 from cli.runner import TimeoutOption, post, run
 from cli.verbs.apply import DEFAULT_TIMEOUT_S, WaitOption
 from cli.wait import ProgressLog, until_gone
+from schemas.quantities import parse_duration_s
 
 if TYPE_CHECKING:  # slow to import
     from cli.client import Api
@@ -22,16 +26,40 @@ NameArgument = Annotated[str, typer.Argument(help="Name of the deployment.")]
 def scale(
     ctx: typer.Context,
     name: NameArgument,
-    replicas: Annotated[int, typer.Argument(min=0, help="Number of instances to run.")],
+    replicas: Annotated[int | None, typer.Argument(min=0, help="Number of instances to run.")] = None,
+    low: Annotated[int | None, typer.Option("--min", min=0, help="Fewest instances; 0 lets it sleep.")] = None,
+    high: Annotated[int | None, typer.Option("--max", min=1, help="Most instances.")] = None,
 ) -> None:
-    """Set the number of replicas of a deployment."""
-    post(ctx, ("deployments", name, "scale"), f"deployment/{name} scaled to {replicas}", {"replicas": replicas})
+    """Set the number of replicas of a deployment, or the bounds between which it follows the requests."""
+    if (replicas is None) == (low is None and high is None):
+        raise typer.BadParameter("write the number of replicas, or --min, --max or both")
+    body = {"replicas": replicas, "min": low, "max": high}
+    given = {field: value for field, value in body.items() if value is not None}
+    told = replicas if replicas is not None else ", ".join(f"{field} {value}" for field, value in given.items())
+    post(ctx, ("deployments", name, "scale"), f"deployment/{name} scaled to {told}", given)
 
 
 @app.command()
 def stop(ctx: typer.Context, name: NameArgument) -> None:
     """Stop a deployment. It stays stopped until `start`, or until `apply` changes it."""
     post(ctx, ("deployments", name, "stop"), f"deployment/{name} stopped")
+
+
+@app.command()
+def wake(
+    ctx: typer.Context,
+    name: NameArgument,
+    for_: Annotated[
+        str, typer.Option("--for", help="How long it stays awake without requests, such as 2h; 0s ends that.")
+    ] = "1h",
+) -> None:
+    """Wake a sleeping deployment, and keep it awake for a time."""
+    try:
+        seconds = parse_duration_s(for_)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--for") from None
+    told = f"is awake for {for_}" if seconds else "may sleep again"
+    post(ctx, ("deployments", name, "wake"), f"deployment/{name} {told}", {"for_s": seconds})
 
 
 @app.command()

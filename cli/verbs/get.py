@@ -17,6 +17,9 @@ from cli.kinds import (
 )
 from cli.output import Format, print_data, print_table
 from cli.runner import OutputOption, run
+from cli.scaling_text import notes
+from schemas.api.deployments import DeploymentView
+from schemas.printing import block
 
 if TYPE_CHECKING:  # slow to import
     from cli.client import Api
@@ -55,13 +58,20 @@ def ps(
     deployment: Annotated[str | None, typer.Argument(help="List only instances of this deployment.")] = None,
     output: OutputOption = Format.TABLE,
 ) -> None:
-    """List instances. Each line shows where an instance runs or why it does not, and when a policy will stop it."""
+    """List instances. Each line shows where an instance runs or why it does not, and when a policy will stop it.
+
+    Below them: the deployments that sleep, and those of which a limit keeps replicas away.
+    """
 
     async def work(api: "Api") -> None:
         found = await api.items(path_of(INSTANCES.plural), deployment=deployment)
         if deployment is not None and not found:
             await read_object(api, DEPLOYMENTS, deployment)  # raises if the deployment itself does not exist
         print_objects(INSTANCES, found, output)
+        if not output.for_programs:
+            deployments = [parse(DeploymentView, raw) for raw in await api.items(path_of(DEPLOYMENTS.plural))]
+            for line in notes(one for one in deployments if deployment in (None, one.name)):
+                print(block(line))
 
     run(ctx, work)
 

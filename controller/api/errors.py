@@ -17,6 +17,7 @@ from controller.store.core.refusals import (
     InUseError,
     LastAdminKeyError,
     NotFoundError,
+    NotScaledError,
     TokenRefusedError,
     WorkerNameTakenError,
 )
@@ -54,6 +55,7 @@ _STATUSES: Final[Sequence[tuple[type[Exception], int, str]]] = (
     (NotFoundError, 404, "not_found"),
     (GenerationConflictError, 412, "generation_conflict"),
     (InUseError, 409, "in_use"),
+    (NotScaledError, 409, "not_asleep"),
     (LastAdminKeyError, 409, "last_admin_key"),
     (WorkerNameTakenError, 409, "name_taken"),
     (TokenRefusedError, 401, "token_refused"),

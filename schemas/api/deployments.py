@@ -1,7 +1,7 @@
 """Deployments as the API returns them."""
 
 from datetime import datetime
-from typing import Literal
+from typing import Any, Literal
 
 from schemas.api.envelopes import Condition
 from schemas.api.policies import DeploymentPolicy
@@ -9,18 +9,50 @@ from schemas.base import View
 from schemas.manifest.deployment import DeploymentSpec
 
 DeploymentPhaseName = Literal[
-    "pending", "progressing", "running", "degraded", "stopped", "succeeded", "failed", "deleting"
+    "pending", "progressing", "running", "degraded", "stopped", "asleep", "succeeded", "failed", "deleting"
 ]
 
 
 class IntentView(View):
-    """A limit on the wanted replicas, with its source."""
+    """A limit on the wanted replicas, with its source.
+
+    Attributes:
+        min_replicas: its floor. Only the autoscaler has one: its floor and its cap are the number that it wants.
+    """
 
     source: Literal["user", "policy", "autoscaler"]
     max_replicas: int
+    min_replicas: int = 0
     reason: str = ""
     message: str = ""
     created_at: datetime
+
+
+class ScalingStatus(View):
+    """How the number of replicas follows the requests.
+
+    Attributes:
+        number: that the requests ask for, between min and max.
+        reason: for it.
+        since: when it became this number.
+        at: when the evidence is from.
+        dry_run: it is only shown.
+        capped_by: the source of a limit that keeps fewer: user or policy; empty: none does.
+        awake_until: an operator keeps it awake until then.
+        evidence: what the number rests on, with `graph`: demand, one figure each `graph_step_s`, oldest first.
+    """
+
+    number: int
+    min: int
+    max: int
+    reason: str
+    message: str
+    since: datetime
+    at: datetime
+    dry_run: bool = False
+    capped_by: str = ""
+    awake_until: datetime | None = None
+    evidence: dict[str, Any] = {}
 
 
 class DeploymentStatus(View):
@@ -31,6 +63,7 @@ class DeploymentStatus(View):
         wanted: number of wanted instances: the replicas of the spec, limited by the intents.
         observed_generation: the latest generation that the controller has acted on.
         policy: the effective utilization policy; None: there is none.
+        scaling: how its number of replicas follows the requests; None: it is fixed, or not decided yet.
     """
 
     phase: DeploymentPhaseName
@@ -43,6 +76,7 @@ class DeploymentStatus(View):
     conditions: list[Condition] = []
     intents: list[IntentView] = []
     policy: DeploymentPolicy | None = None
+    scaling: ScalingStatus | None = None
 
 
 class DeploymentView(View):

@@ -7,9 +7,10 @@ from pydantic import Field, field_validator, model_validator
 from schemas.api.access import Role
 from schemas.base import Strict
 from schemas.fields import Text, Whole
-from schemas.manifest.deployment import MAX_REPLICAS
+from schemas.manifest.scaling import MAX_REPLICAS
 from schemas.quantities import Seconds
 
+MAX_AWAKE_S = 30 * 86400.0
 MAX_TOKEN_TTL_S = 30 * 86400.0
 MAX_KEY_TTL_S = 3650 * 86400.0
 MAX_RATE = 1_000_000_000
@@ -24,9 +25,29 @@ ModelGlob = Annotated[
 
 
 class ScaleBody(Strict):
-    """`POST /deployments/{name}/scale`."""
+    """`POST /deployments/{name}/scale`: the number of replicas, or the fewest, the most, or both."""
 
-    replicas: Annotated[Whole, Field(ge=0, le=MAX_REPLICAS)]
+    replicas: Annotated[Whole, Field(ge=0, le=MAX_REPLICAS)] | None = None
+    min: Annotated[Whole, Field(ge=0, le=MAX_REPLICAS)] | None = None
+    max: Annotated[Whole, Field(ge=0, le=MAX_REPLICAS)] | None = None
+
+    @model_validator(mode="after")
+    def _one_way(self) -> "ScaleBody":
+        ranged = self.min is not None or self.max is not None
+        if ranged == (self.replicas is not None):
+            raise ValueError("replicas: write a number of replicas, or min, max or both")
+        return self
+
+    @property
+    def bounds(self) -> tuple[int | None, int | None]:
+        """The fewest and the most replicas; None: as they are."""
+        return (self.min, self.max) if self.replicas is None else (self.replicas, self.replicas)
+
+
+class WakeBody(Strict):
+    """`POST /deployments/{name}/wake`: how long it stays awake without requests; 0 ends that."""
+
+    for_s: Annotated[Seconds, Field(ge=0, le=MAX_AWAKE_S)] = 3600.0
 
 
 class PlanBody(Strict):

@@ -11,6 +11,7 @@ from controller.api.dry_run.changes import ManifestEffect, PlanChange
 from controller.api.dry_run.effects import MAX_INSTANCES
 from controller.api.errors import as_api_error, invalid
 from controller.domain.placement import Need
+from controller.domain.wanted import asked_replicas
 from controller.engines.base import SpecError
 from controller.engines.registry import engine_for, validate
 from controller.leader.analyses import assumed_need
@@ -94,10 +95,10 @@ def _change(view: DeploymentView | None, spec: DeploymentSpec) -> PlanChange:
 
 def _to_place(view: DeploymentView | None, spec: DeploymentSpec, change: PlanChange, placed: int) -> int:
     """How many instances would have to be placed."""
+    asked = asked_replicas(spec, view.status.intents if view else ())
     if view is None or change == "replace":
-        return spec.replicas
-    wanted = view.status.wanted if change == "unchanged" else spec.replicas
-    return max(0, wanted - placed)
+        return asked
+    return max(0, (view.status.wanted if change == "unchanged" else asked) - placed)
 
 
 async def _need(context: ApiContext, spec: DeploymentSpec, known: Need | None, deadline_s: float) -> Need | str:

@@ -1,4 +1,4 @@
-"""Deployments: list, read, apply, delete, start, stop, scale."""
+"""Deployments: list, read, apply, delete, start, stop, scale, wake."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -21,7 +21,7 @@ from controller.store.deployments import apply as store
 from controller.store.views.deployments import deployment_by_name, list_deployments
 from schemas.api.deployments import DeploymentView
 from schemas.api.envelopes import Page
-from schemas.api.requests import ScaleBody
+from schemas.api.requests import ScaleBody, WakeBody
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.manifest.parse import parse_spec
 
@@ -59,7 +59,15 @@ async def scale(request: web.Request) -> web.Response:
     """`POST /deployments/{name}/scale`."""
     body = await read_model(request, ScaleBody)
     database = request.app[CONTEXT].database
-    view = await store.scale(database, request.match_info["name"], body.replicas, if_match=expected_generation(request))
+    name, (low, high) = request.match_info["name"], body.bounds
+    view = await store.scale(database, name, low, high, if_match=expected_generation(request))
+    return json_response(view, headers=etag(view))
+
+
+async def wake(request: web.Request) -> web.Response:
+    """`POST /deployments/{name}/wake`."""
+    body = await read_model(request, WakeBody)
+    view = await store.wake(request.app[CONTEXT].database, request.match_info["name"], body.for_s)
     return json_response(view, headers=etag(view))
 
 
@@ -95,5 +103,9 @@ ROUTES: Final = (
     Route(
         "POST", _PATH + "/{name}/scale", scale, Access.OPERATE, "Change the number of replicas", _TAG,
         DeploymentView, ScaleBody,
+    ),
+    Route(
+        "POST", _PATH + "/{name}/wake", wake, Access.OPERATE, "Keep a deployment with min 0 awake", _TAG,
+        DeploymentView, WakeBody,
     ),
 )  # fmt: skip

@@ -29,6 +29,8 @@ def view(phase: str, **changes):
         ("failed", 2, WaitState.FAILED),
         ("stopped", 2, WaitState.FAILED),
         ("stopped", 0, WaitState.DONE),
+        ("asleep", {"min": 0, "max": 2}, WaitState.DONE),
+        ("stopped", {"min": 0, "max": 2}, WaitState.FAILED),
     ],
 )
 def test_each_phase_has_its_verdict(phase, replicas, state):

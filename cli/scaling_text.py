@@ -1,0 +1,95 @@
+"""How a deployment's number of replicas follows its requests, as text. Pure."""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+from cli.formatting import DASH, age, duration, when
+from cli.sparkline import sparkline
+from schemas.api.deployments import DeploymentView, ScalingStatus
+
+Fields = Sequence[tuple[str, str]]
+
+
+def scale_cell(view: DeploymentView) -> str:
+    """The number that is asked for within its bounds; `-` where the number of replicas is fixed."""
+    low, high = view.spec.replica_bounds
+    if low == high:
+        return DASH
+    scaling = view.status.scaling
+    asked = "?" if scaling is None else str(scaling.number)
+    return f"{asked} of {low}-{high}" + (" (dry run)" if scaling is not None and scaling.dry_run else "")
+
+
+def notes(views: Iterable[DeploymentView]) -> list[str]:
+    """A line for each deployment that sleeps, or of which a limit keeps replicas away."""
+    lines: list[str] = []
+    for view in views:
+        scaling = view.status.scaling
+        if view.status.phase == "asleep":
+            lines.append(f"{view.name}: asleep; a request wakes it")
+        elif scaling is not None and (cap := cap_text(view, scaling)):
+            lines.append(f"{view.name}: {scaling.number} replicas wanted by demand, {cap}")
+    return lines
+
+
+def cap_text(view: DeploymentView, scaling: ScalingStatus) -> str:
+    """The limit that keeps replicas away; empty where none does."""
+    cap = next((i for i in view.status.intents if i.source == scaling.capped_by), None)
+    if cap is None:
+        return ""
+    who = "its utilization policy" if cap.source == "policy" else "its user"
+    return f"capped at {cap.max_replicas} by {who}; gpuward start {view.name} lifts that"
+
+
+def scaling_fields(view: DeploymentView, now: datetime) -> Fields:
+    """The number, why, and the demand that it rests on."""
+    scaling = view.status.scaling
+    if scaling is None:
+        return ()
+    seen = scaling.evidence
+    dry_run = ", dry run: only shown" if scaling.dry_run else ""
+    fields = [
+        (
+            "Wanted",
+            f"{scaling.number}, between {scaling.min} and {scaling.max}, for {age(scaling.since, now)}{dry_run}",
+        ),
+        ("Reason", f"{scaling.reason}: {scaling.message}"),
+        ("Demand", _demand(seen)),
+        ("Replicas", f"{seen.get('running', 0)} running, {seen.get('starting', 0)} starting"),
+    ]
+    if engines := seen.get("engines"):
+        fields.append(("Engines", ", ".join(_engine(engine) for engine in engines)))
+    if cap := cap_text(view, scaling):
+        fields.append(("Limit", cap))
+    if scaling.awake_until is not None:
+        fields.append(("Awake until", when(scaling.awake_until, now)))
+    if graph := _graph(seen):
+        fields.append(("Last minutes", graph))
+    fields.append(("Seen", f"{age(scaling.at, now)} ago"))
+    return fields
+
+
+def _demand(seen: dict[str, Any]) -> str:
+    mean, window_s = seen.get("demand_mean"), float(seen.get("window_s", 0))
+    known = "unknown" if mean is None else f"{mean:g}"
+    return (
+        f"{known} requests in flight and waiting as the mean of {duration(window_s)}, "
+        f"{seen.get('waiting', 0)} waiting now, target {float(seen.get('target', 0)):g} per replica"
+    )
+
+
+def _engine(engine: dict[str, Any]) -> str:
+    queued, kv_use = engine.get("queued"), engine.get("kv_use")
+    cache = "cache unknown" if kv_use is None else f"cache {100 * float(kv_use):.0f} %"
+    return f"{'queue unknown' if queued is None else f'{queued} queued'}, {cache}"
+
+
+def _graph(seen: dict[str, Any]) -> str:
+    """Demand as blocks, the highest one at full height."""
+    points = [None if value is None else float(value) for value in seen.get("graph", ())]
+    most = max((value for value in points if value is not None), default=0.0)
+    if not most:
+        return ""
+    drawn = sparkline([None if value is None else 100 * value / most for value in points])
+    return f"│{drawn}│ at most {most:g}, {duration(len(points) * float(seen.get('graph_step_s', 0)))}"
