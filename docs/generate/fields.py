@@ -111,7 +111,7 @@ def type_of(schema: Mapping[str, Any], anchors: Mapping[str, str]) -> str:
             text = code(value)
         case {"enum": values}:
             text = words(values)
-        case {"anyOf": options}:
+        case {"anyOf": options} | {"oneOf": options}:
             text = _either(dict.fromkeys(type_of(one, anchors) for one in options if one != {"type": "null"}))
         case {"type": [*_]}:  # read from text as well as from numbers
             how = schema.get("description", "")

@@ -9,7 +9,8 @@ from fields import default_of, described, limits_of, type_of
 from schemas.manifest.deployment import DeploymentManifest, Probe, SecretRef
 from schemas.manifest.policy import PolicyManifest, UtilizationPolicy, Webhook
 from schemas.manifest.resources import Parallel, Placement, Resources
-from schemas.manifest.serving import ServingLimits
+from schemas.manifest.scaling import ReplicaRange, Scaling
+from schemas.manifest.serving import Queue, ServingLimits
 from schemas.simulated import SimulatedGpu, SimulatedHosts, SimulatedReserve, SimulatedWorker
 from tables import code, one_line, sentence, table
 
@@ -34,7 +35,10 @@ SECTIONS: Final[tuple[tuple[str, type[BaseModel]], ...]] = (
     ("Resources", Resources),
     ("Parallel", Parallel),
     ("Placement", Placement),
+    ("ReplicaRange", ReplicaRange),
+    ("Scaling", Scaling),
     ("ServingLimits", ServingLimits),
+    ("Queue", Queue),
     ("UtilizationPolicy object", PolicyManifest),
     ("UtilizationPolicy", UtilizationPolicy),
     ("Webhook", Webhook),

@@ -21,6 +21,7 @@ INTRO: Final = {
     "Workers": "Phases and events of workers.",
     "GPUs": "Health and events of GPUs.",
     "Deployments": "Conditions and events of deployments.",
+    "Scaling": "Why a deployment wants its number of replicas, and events of that. See [Scaling](scaling.md).",
     "Access": "These stand in events of keys, join tokens and secrets.",
     "Policies": "Verdicts and actions of utilization policies. See [Policies](policies.md).",
 }
