@@ -50,7 +50,7 @@ def test_describe_shows_evidence_and_graph() -> None:
     one = view(capped_by="policy", awake_until=NOW + timedelta(hours=2))
     text = describe(one, instances=[], gpus=[], events=[], graphs=[], now=NOW)
     for part in (
-        "4 of 0 to 6, for ",
+        "4, between 0 and 6, for ",
         "demand: 4 wanted: much to do",
         "20.5 requests in flight and waiting as the mean of 10s, 3 waiting now, target 8 per replica",
         "2 running, 1 starting",
