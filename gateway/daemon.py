@@ -135,6 +135,7 @@ async def run_gateway(settings: GatewaySettings, place: Place, stop: Stop, on_re
             part_of(settings.bodies_in_flight_per_key, count),
             refused=refused,
         ),
+        client_stall_s=settings.client_stall,
         number=place.number,
         sockets=place.sockets,
     )
