@@ -4,12 +4,13 @@ import asyncio
 from collections.abc import Iterable
 from typing import Final
 
+from http1 import connections
 from http1.connections import Connection
 from http1.door import Door
 from http1.handler import Handler
 from http1.head import CONTINUE, LAST_CHUNK, SWITCHING, chunk, has_body, response_bytes
 from http1.request_reader import RequestReader
-from http1.server_states import EDGES, TO_RULES, State
+from http1.server_states import EDGES, State
 
 _CLOSE: Final = (b"connection", b"close")
 _COPIED_BYTES: Final = 8192  # a smaller chunk is copied beside its frame
@@ -187,6 +188,7 @@ class AnsweringConnection(asyncio.Protocol):
             return
         self._reader.busy = False
         self._enter(State.IDLE)
+        self._door.enter(self.record, connections.State.IDLE)
 
     def _linger(self) -> None:
         """Reads on, so that a reset does not take the answer from a client that is still sending."""
@@ -208,9 +210,6 @@ class AnsweringConnection(asyncio.Protocol):
             raise AssertionError(f"no edge from {self._state} to {state}")
         self._state = state
         self._since = self._loop.time()
-        rules = TO_RULES.get(state)
-        if rules is not None and rules is not self.record.state:  # a new connection has its time for a head already
-            self._door.enter(self.record, rules)
 
     def _write(self, data: bytes) -> None:
         if self._transport is not None:

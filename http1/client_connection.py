@@ -77,7 +77,7 @@ class ClientConnection(asyncio.Protocol):
         self._state = State.REST
         self._transport: asyncio.Transport | None = None
         self._receiver: Receiver | None = None
-        self._reader: ResponseReader | None = None
+        self._reader = ResponseReader(self)
         self._chunked = False
         self._keep_alive = True
         self._read_paused = False
@@ -119,7 +119,7 @@ class ClientConnection(asyncio.Protocol):
             raise AssertionError(f"a request on a connection that is {self._state}")
         self._enter(State.SENDING)
         self._receiver = receiver
-        self._reader = ResponseReader(self, head_only=head_only, upgrade=upgrade)
+        self._reader.expect(head_only=head_only, upgrade=upgrade)
         self._chunked = chunked
         self._complete = False
         self._transport.write(head)
@@ -178,16 +178,16 @@ class ClientConnection(asyncio.Protocol):
         if self._state is not State.RECEIVING:  # a tunnel goes on; an aborted one is over
             return
         receiver, self._receiver = self._receiver, None
-        if clean and self._keep_alive and self._complete and not self._write_paused:
+        rests = clean and self._keep_alive and self._complete and not self._write_paused
+        if rests:
             self.resume_reading()
-            self._reader = None
             self._enter(State.REST)
             self.rested_since = self._loop.time()
         else:
             self._drop()
         if receiver is not None:
             receiver.response_end()
-        if self.idle:
+        if rests:
             self._at_rest(self)
 
     # The transport's protocol
@@ -201,12 +201,11 @@ class ClientConnection(asyncio.Protocol):
         if self._state is State.TUNNEL:
             self.response_body(data)
             return
-        reader = self._reader
-        if reader is None or self._state is State.CLOSED:
+        if self._state in (State.REST, State.CLOSED):
             self._drop()
             return
         try:
-            rest = reader.feed(data)
+            rest = self._reader.feed(data)
         except MessageError as error:
             self._fail(f"the server's answer is malformed: {error}")
             return
@@ -215,7 +214,7 @@ class ClientConnection(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         """The server has closed: that ends an answer without a length, and breaks any other."""
-        if self._reader is not None and self._state is State.RECEIVING and self._reader.end_of_stream():
+        if self._state is State.RECEIVING and self._reader.end_of_stream():
             return False
         self._fail("the server closed the connection")
         return False
