@@ -5,7 +5,7 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import Final, Protocol, cast
 
-from http1.head import LAST_CHUNK, SWITCHING, ResponseHead, chunk
+from http1.head import COPIED_BYTES, LAST_CHUNK, SWITCHING, ResponseHead, chunk
 from http1.reading import MessageError
 from http1.response_reader import ResponseReader
 
@@ -22,7 +22,7 @@ class State(StrEnum):
 
 
 EDGES: Final = {
-    State.REST: {State.SENDING, State.CLOSED},
+    State.REST: {State.SENDING, State.AWAITING, State.CLOSED},
     State.SENDING: {State.AWAITING, State.RECEIVING, State.TUNNEL, State.CLOSED},
     State.AWAITING: {State.RECEIVING, State.TUNNEL, State.CLOSED},
     State.RECEIVING: {State.REST, State.CLOSED},
@@ -115,14 +115,26 @@ class ClientConnection(asyncio.Protocol):
             head_only: whether the method is HEAD.
             upgrade: whether the head asks to switch protocols.
         """
-        if not self.idle or self._transport is None:
-            raise AssertionError(f"a request on a connection that is {self._state}")
-        self._enter(State.SENDING)
-        self._receiver = receiver
-        self._reader.expect(head_only=head_only, upgrade=upgrade)
+        self._ask(State.SENDING, receiver, head_only=head_only, upgrade=upgrade)
         self._chunked = chunked
         self._complete = False
-        self._transport.write(head)
+        self._write(head)
+
+    def ask(self, head: bytes, body: bytes, receiver: Receiver, *, head_only: bool = False) -> None:
+        """Sends a whole request; as `begin`. The head states the length of the body."""
+        self._ask(State.AWAITING, receiver, head_only=head_only, upgrade=False)
+        if len(body) < COPIED_BYTES:
+            self._write(head + body)
+        else:
+            self._write(head)
+            self._write(body)
+
+    def _ask(self, state: State, receiver: Receiver, *, head_only: bool, upgrade: bool) -> None:
+        if not self.idle:
+            raise AssertionError(f"a request on a connection that is {self._state}")
+        self._enter(state)
+        self._receiver = receiver
+        self._reader.expect(head_only=head_only, upgrade=upgrade)
 
     def send(self, data: bytes) -> None:
         """Sends a part of the body; in a tunnel, bytes to the server."""
@@ -236,6 +248,10 @@ class ClientConnection(asyncio.Protocol):
         self._write_paused = False
         if self._receiver is not None:
             self._receiver.request_writable(ready=True)
+
+    def _write(self, data: bytes) -> None:
+        if self._transport is not None:
+            self._transport.write(data)
 
     def _fail(self, why: str) -> None:
         receiver, self._receiver = self._receiver, None

@@ -4,15 +4,16 @@ httptools (llhttp, strict) refuses what smuggles requests: a length beside chunk
 folded field. This adds bounds, what a message's framing is, and what a server must refuse beyond that.
 """
 
+from collections.abc import Mapping
 from typing import Any, Final, NoReturn
 
 import httptools
 
-from http1.head import Fields
+from http1.head import Fields, values
 
 MAX_HEAD_BYTES: Final = 64 * 1024
 MAX_FIELDS: Final = 128
-_CHUNKED: Final = b"chunked"
+_CHUNKED: Final = [b"chunked"]
 
 
 class MessageError(Exception):
@@ -100,19 +101,14 @@ class MessageReader:
         self._problem = problem
         raise problem
 
-    def _framing(self) -> tuple[int | None, bool]:
-        """Length of the body, if stated, and whether it is chunked."""
-        length: int | None = None
-        chunked = False
-        for name, value in self._fields:
-            if name == b"content-length":
-                length = int(value)
-            elif name == b"transfer-encoding":
-                if chunked or value.lower() != _CHUNKED:
-                    message = "the only transfer encoding that is accepted is chunked"
-                    self._refuse(MessageError(501, "transfer_encoding", message))
-                chunked = True
-        return length, chunked
+    def _framing(self, named: Mapping[bytes, bytes]) -> tuple[int | None, bool]:
+        """Length of the body, if stated, and whether it is chunked. The parser lets no two lengths pass."""
+        coding = named.get(b"transfer-encoding")
+        if coding is not None and [value.lower() for value in values(self._fields, b"transfer-encoding")] != _CHUNKED:
+            message = "the only transfer encoding that is accepted is chunked"
+            self._refuse(MessageError(501, "transfer_encoding", message))
+        length = named.get(b"content-length")
+        return None if length is None else int(length), coding is not None
 
 
 def _field_bytes(field: tuple[bytes, bytes]) -> int:

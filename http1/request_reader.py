@@ -4,7 +4,7 @@ from typing import Final, Protocol
 
 import httptools
 
-from http1.head import RequestHead, first
+from http1.head import RequestHead, values
 from http1.reading import MAX_HEAD_BYTES, MessageError, MessageReader
 
 _VERSIONS: Final = ("1.1", "1.0")  # a request line without a version is HTTP/0.9 to the parser
@@ -88,20 +88,21 @@ class RequestReader(MessageReader):
             message = "the only versions that are accepted are HTTP/1.0 and HTTP/1.1"
             self._refuse(MessageError(505, "http_version", message))
         new = version == "1.1"
-        length, chunked = self._framing()
+        named = dict(reversed(fields))
+        length, chunked = self._framing(named)
         if chunked and not new:
             self._refuse(MessageError(400, "malformed", "HTTP/1.0 has no transfer encoding"))
-        hosts = [name for name, _ in fields].count(b"host")
+        hosts = len(values(fields, b"host")) if len(named) < len(fields) else b"host" in named
         if hosts > 1 or (not hosts and new):
             self._refuse(MessageError(400, "host", "exactly one Host field is required"))
         if method == b"CONNECT":
             self._refuse(MessageError(501, "malformed", "the method CONNECT is not possible here"))
-        upgrade = first(fields, b"upgrade").lower() if parser.should_upgrade() else b""
+        upgrade = named.get(b"upgrade", b"").lower() if parser.should_upgrade() else b""
         # The parser ends with a request to switch protocols.
         keep_alive = new and not upgrade and parser.should_keep_alive()
         length = None if chunked else length or 0
         self.busy = True
-        self._head = RequestHead(method, self._target, fields, keep_alive, length, upgrade, new)
+        self._head = RequestHead(method, self._target, fields, named, keep_alive, length, upgrade, new)
 
     def on_body(self, data: bytes) -> None:
         """A part of the body."""

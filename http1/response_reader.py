@@ -111,11 +111,12 @@ class ResponseReader(MessageReader):
         if not (_FIRST_FINAL <= status <= _LAST_FINAL or switching):
             self._refuse(MessageError(502, "status", f"status {status}"))
         self._end_head()
-        length, chunked = self._framing()
+        named = dict(reversed(self._fields))
+        length, chunked = self._framing(named)
         bodiless = self._head_only or status in (SWITCHING, 204, 304)
         self._until_close = not bodiless and length is None and not chunked
         keep_alive = parser.should_keep_alive() and not self._until_close and not switching
-        self._head = ResponseHead(status, self._fields, keep_alive, 0 if bodiless else length)
+        self._head = ResponseHead(status, self._fields, named, keep_alive, 0 if bodiless else length)
         if bodiless:
             self._done = True
 
@@ -134,6 +135,7 @@ class ResponseReader(MessageReader):
     def _hand_on(self) -> None:
         head, self._head = self._head, None
         if head is not None:
+            head.alone = not self._pieces and not self._done
             self._sink.response_head(head)
         if self._pieces:
             self._sink.response_body(self._taken())
