@@ -10,7 +10,7 @@ from typing import Final
 from controller.live.endpoints import Endpoint
 from controller.live.key_ring import Principal
 from gateway.errors import GatewayError, unavailable
-from gateway.exchange.heads import forwarded
+from gateway.exchange.heads import address_of, forwarded
 from gateway.exchange.holding import Models
 from gateway.exchange.states import UPLOAD_LIMIT_S, State
 from gateway.exchange.waiting import Waiting
@@ -20,7 +20,7 @@ from gateway.request_body import Asked, BadRequestError, read_asked
 from gateway.unserved import adapter_not_loaded, model_not_found
 from gateway.usage.include_usage import asks_for_usage, with_usage_asked
 from http1.client_connection import ClientConnection
-from http1.head import RequestHead, first
+from http1.head import RequestHead
 from http1.pool import ConnectError
 from http1.server_connection import ServerConnection
 
@@ -73,7 +73,7 @@ class Exchange(Waiting):
         if asked != self._model and table.is_adapter(asked):
             self._adapter = asked
         if known is not None and known.limits.routing == "session":
-            self._session = first(self._head.fields, _SESSION)
+            self._session = self._head.named.get(_SESSION, b"")
 
     def _next_replica(self) -> None:
         """Sends it to the best replica that it has not tried; without one, reads the routes once more, or waits."""
@@ -110,8 +110,7 @@ class Exchange(Waiting):
         self._endpoint = endpoint
         self._models.routes.table.enter(endpoint)
         self._uid = self._models.queues.entered(self._model, self.key)
-        host, _, port = endpoint.address.rpartition(":")
-        address = (host.strip("[]"), int(port))
+        address = address_of(endpoint)
         kept = self._models.pool.take(address)
         if kept is not None:
             self._send(endpoint, kept)
@@ -144,9 +143,7 @@ class Exchange(Waiting):
                 body, self._hides_usage = with_usage, True
         readable = self._hides_usage or self._comments > 0  # a begun answer has no encoding
         head = forwarded(self._head, endpoint, self.request_id, len(body), readable=readable)
-        upstream.begin(head, self, chunked=False)
-        upstream.send(body)
-        upstream.end()
+        upstream.ask(head, body, self)
 
     def _engines_name(self, endpoint: Endpoint, asked: str) -> str | None:
         """The model's name for the engine; None: as asked. An alias means nothing to an engine."""

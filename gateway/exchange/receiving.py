@@ -111,6 +111,8 @@ class Receiving(Holding):
         if not self._admitted:
             self._connection.pause_reading()
             return
+        if self._hold is not None and self._size <= self._hold.size:
+            return  # announced
         try:
             self._take(self._size)
         except GatewayError as error:

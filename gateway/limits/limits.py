@@ -52,7 +52,7 @@ class KeyUse:
 
     def change(self, key: str, limits: KeyLimits) -> None:
         """Limits that were changed in place: what is under way and used stays counted."""
-        if limits == self.limits:
+        if limits is self.limits or limits == self.limits:
             return
         self.limits = limits
         capacities = limits.capacities()
@@ -140,6 +140,8 @@ class Limits:
             day_left_s: until 00:00 UTC.
             asked: whether the store was asked for this request; what is lacking now is refused.
         """
+        if not use.shares:
+            return Ticket(use)
         self._end_day(now)
         if self.away:
             for share in use.shares.values():
