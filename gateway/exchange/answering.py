@@ -12,7 +12,7 @@ from gateway.event_stream import WholeEvents, is_event_stream, is_plain
 from gateway.exchange.heads import in_flight, of_agent, returned
 from gateway.exchange.holding import Models
 from gateway.exchange.receiving import Receiving
-from gateway.exchange.states import HELD_LIMIT_S, State
+from gateway.exchange.states import ANSWERING, CUT, DONE, HELD_LIMIT_S, SENT
 from gateway.outcomes import VERDICTS, Happening, Settled, TryAnother
 from gateway.request_body import Asked
 from gateway.unserved import settled_error
@@ -83,7 +83,7 @@ class Answering(Receiving):
             return
         if self._answer is None or self._endpoint is None:
             return
-        begins = self._state is State.SENT
+        begins = self._state is SENT
         if begins:
             self._enter_answer(self._answer)
         if self._writable:
@@ -105,14 +105,14 @@ class Answering(Receiving):
             return
         if self._answer is None:
             return
-        if self._state is State.SENT:
+        if self._state is SENT:
             self._enter_answer(self._answer)
             self._begin_answer(self._answer, b"", length=self._answer.length or 0)
-            if self.state is State.CUT:
+            if self.state is CUT:
                 return
         if self._events is not None:
             self._connection.send(self._shown(self._events.rest()))
-        self._over(State.DONE)
+        self._over(DONE)
         self._connection.finish()
 
     def response_failed(self, why: str) -> None:
@@ -121,7 +121,7 @@ class Answering(Receiving):
         if self._busy is not None:
             self._ended_busy(kept=False)
         else:
-            midway = self._state is State.ANSWERING
+            midway = self._state is ANSWERING
             self._ended(Happening.BROKE_OFF_MIDWAY if midway else Happening.BROKE_OFF, why)
 
     def request_writable(self, *, ready: bool) -> None:
@@ -141,7 +141,7 @@ class Answering(Receiving):
 
     def _enter_answer(self, head: ResponseHead) -> None:
         """The answer has a first piece, for which its head has waited: until then, an end is an error with a status."""
-        self._enter(State.ANSWERING)
+        self._enter(ANSWERING)
         self._asked = None  # the body goes nowhere else from now on
         self._release()
         kind, encoding = head.named.get(b"content-type", b""), head.named.get(b"content-encoding", b"")
@@ -204,7 +204,7 @@ class Answering(Receiving):
         fields = self._returned(held.head)
         if not first(fields, b"retry-after"):
             fields.append((b"retry-after", b"1"))
-        self._over(State.DONE)
+        self._over(DONE)
         self._connection.answer(_BUSY, fields, b"".join(held.pieces))
 
     def _next_replica(self) -> None:

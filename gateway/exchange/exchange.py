@@ -12,7 +12,7 @@ from controller.live.key_ring import Principal
 from gateway.errors import GatewayError, unavailable
 from gateway.exchange.heads import address_of, forwarded
 from gateway.exchange.holding import Models
-from gateway.exchange.states import UPLOAD_LIMIT_S, State
+from gateway.exchange.states import ADMITTED, CONNECTING, SENT, UPLOAD_LIMIT_S, WAITING, State
 from gateway.exchange.waiting import Waiting
 from gateway.outcomes import Happening
 from gateway.pick_instance import RoutingTable
@@ -54,7 +54,7 @@ class Exchange(Waiting):
         except BadRequestError as error:
             self.fail(GatewayError(400, "invalid", str(error), param=error.param or None))
             return
-        self._enter(State.ADMITTED)
+        self._enter(ADMITTED)
         asked, table = self._of_asked()
         self._model = table.name_of(asked.model)
         allows = self._principal.limits.allows if self._principal is not None else None
@@ -88,7 +88,7 @@ class Exchange(Waiting):
             self._answer_held(self._held)
         elif not self._rechecked and not table.runs(self._model, self._adapter):
             self._rechecked = True
-            self._enter(State.WAITING)
+            self._enter(WAITING)
             self._work(self._recheck)
         elif self._adapter and table.runs(self._model) and not table.runs(self._model, self._adapter):
             self.fail(adapter_not_loaded(self._adapter, self._model))
@@ -102,7 +102,7 @@ class Exchange(Waiting):
 
     async def _recheck(self) -> None:
         await self._models.routes.recheck()
-        if self._state is State.WAITING:
+        if self._state is WAITING:
             self._next_replica()
 
     def _ask(self, endpoint: Endpoint) -> None:
@@ -115,24 +115,24 @@ class Exchange(Waiting):
         if kept is not None:
             self._send(endpoint, kept)
         else:
-            self._enter(State.CONNECTING)
+            self._enter(CONNECTING)
             self._work(self._connect, endpoint, address)
 
     async def _connect(self, endpoint: Endpoint, address: tuple[str, int]) -> None:
         try:
             upstream = await self._models.pool.connect(address)
         except ConnectError as error:
-            if self._endpoint is endpoint and self._state is State.CONNECTING:
+            if self._endpoint is endpoint and self._state is CONNECTING:
                 happening = Happening.NO_FILES if error.errno in _NO_FILES else Happening.NOT_CONNECTED
                 self._ended(happening, str(error))
             return
-        if self._endpoint is endpoint and self._state is State.CONNECTING:
+        if self._endpoint is endpoint and self._state is CONNECTING:
             self._send(endpoint, upstream)
         else:
             upstream.abort()
 
     def _send(self, endpoint: Endpoint, upstream: ClientConnection) -> None:
-        self._enter(State.SENT)
+        self._enter(SENT)
         self.deadline = self._loop.time() + endpoint.limits.first_token_timeout
         self._upstream = upstream
         asked, _ = self._of_asked()
@@ -153,7 +153,7 @@ class Exchange(Waiting):
 
     def overdue(self, now: float) -> None:
         """Ends the state whose deadline has passed at loop time `now`, if so."""
-        if self._state is State.WAITING:
+        if self._state is WAITING:
             self._comment(now)
         if now < self.deadline:
             return
