@@ -104,7 +104,14 @@ class ClientConnection(asyncio.Protocol):
     # The request
 
     def begin(
-        self, head: bytes, receiver: Receiver, *, chunked: bool, head_only: bool = False, upgrade: bool = False
+        self,
+        head: bytes,
+        receiver: Receiver,
+        *,
+        chunked: bool,
+        head_only: bool = False,
+        upgrade: bool = False,
+        continued: Callable[[], None] | None = None,
     ) -> None:
         """Sends a request's head. The body follows by `send`, its end by `end`.
 
@@ -114,12 +121,13 @@ class ClientConnection(asyncio.Protocol):
             chunked: whether the body is sent in chunks.
             head_only: whether the method is HEAD.
             upgrade: whether the head asks to switch protocols.
+            continued: called when the server asks for the body, where the head expects that.
         """
         if not self.idle or self._transport is None:
             raise AssertionError(f"a request on a connection that is {self._state}")
         self._enter(State.SENDING)
         self._receiver = receiver
-        self._reader = ResponseReader(self, head_only=head_only, upgrade=upgrade)
+        self._reader = ResponseReader(self, head_only=head_only, upgrade=upgrade, continued=continued)
         self._chunked = chunked
         self._complete = False
         self._transport.write(head)

@@ -1,5 +1,6 @@
 """Reads one response from a byte stream: its head and body go to a sink, in bounds."""
 
+from collections.abc import Callable
 from typing import Final, Protocol
 
 import httptools
@@ -8,6 +9,7 @@ from http1.head import SWITCHING, ResponseHead
 from http1.reading import MessageError, MessageReader
 
 MOST_HEADS: Final = 32  # of one answer: informational ones and the final one
+_CONTINUE: Final = 100
 _FINAL: Final = range(200, 600)
 
 
@@ -25,18 +27,27 @@ class ResponseSink(Protocol):
 
 
 class ResponseReader(MessageReader):
-    """Reads one response. Informational responses are skipped.
+    """Reads one response. Informational responses are skipped, but for what `100 Continue` calls.
 
     Args:
         sink: gets its parts.
+        continued: called at each `100 Continue`.
         head_only: the request was HEAD: there is no body whatever the head says.
         upgrade: the request asked to switch protocols: a 101 is an answer, and the stream after it is not read.
     """
 
-    __slots__ = ("_done", "_head_only", "_heads", "_informational", "_sink", "_until_close", "_upgrade")
+    __slots__ = ("_continued", "_done", "_head_only", "_heads", "_informational", "_sink", "_until_close", "_upgrade")
 
-    def __init__(self, sink: ResponseSink, *, head_only: bool = False, upgrade: bool = False) -> None:
+    def __init__(
+        self,
+        sink: ResponseSink,
+        *,
+        head_only: bool = False,
+        upgrade: bool = False,
+        continued: Callable[[], None] | None = None,
+    ) -> None:
         super().__init__()
+        self._continued = continued
         self._sink = sink
         self._head_only = head_only
         self._upgrade = upgrade
@@ -88,6 +99,8 @@ class ResponseReader(MessageReader):
         switching = status == SWITCHING and self._upgrade
         self._informational = status < _FINAL.start and not switching
         if self._informational and status != SWITCHING:
+            if status == _CONTINUE and self._continued is not None:
+                self._continued()
             return
         if status not in _FINAL and not switching:
             self._refuse(502, "status", f"status {status}")
