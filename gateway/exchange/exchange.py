@@ -20,7 +20,7 @@ from gateway.request_body import Asked, BadRequestError, read_asked
 from gateway.unserved import adapter_not_loaded, model_not_found
 from gateway.usage.include_usage import asks_for_usage, with_usage_asked
 from http1.client_connection import ClientConnection
-from http1.head import RequestHead, first
+from http1.head import RequestHead
 from http1.pool import ConnectError
 from http1.server_connection import ServerConnection
 
@@ -77,7 +77,7 @@ class Exchange(Waiting):
         if asked != self._model and table.is_adapter(asked):
             self._adapter = asked
         if known is not None and known.limits.routing == "session":
-            self._session = first(self._head.fields, _SESSION)
+            self._session = self._head.named.get(_SESSION, b"")
 
     def _next_replica(self) -> None:
         """Sends it to the best replica that it has not tried; without one, reads the routes once more, or waits."""

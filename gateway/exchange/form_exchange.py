@@ -17,7 +17,6 @@ from gateway.form_reader import FormReader
 from gateway.outcomes import Happening
 from gateway.request_body import Asked, BadRequestError
 from http1.client_connection import ClientConnection
-from http1.head import first
 
 MOST_HELD_BYTES: Final = 2**20
 _CONTINUE_LIMIT_S: Final = 10.0  # the agent's own limit to connect is shorter
@@ -37,7 +36,7 @@ class FormExchange(Exchange):
 
     def _receive(self, principal: Principal) -> None:
         try:
-            self._form = FormReader(first(self._head.fields, b"content-type"))
+            self._form = FormReader(self._head.named.get(b"content-type", b""))
         except BadRequestError as error:
             self.fail(GatewayError(400, "invalid", str(error)))
             return
