@@ -4,6 +4,7 @@ A request waits where no replica can take it now: all are at their limit, or non
 free, and ends when the deployment cannot run, the queue's time is over, or its client leaves.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Final, Protocol
@@ -17,6 +18,7 @@ from gateway.unserved import unserved
 
 NO_CAPACITY: Final = "no_capacity"
 _MOST_RETRY_S: Final = 60
+_PROLONG_S: Final = 20.0  # a refused request prolongs its model's wish to run, at most so often
 _OPERATORS: Final = ("admin", "operator")
 
 
@@ -53,11 +55,14 @@ class Queues:
         self._clock = clock
         self._woken = woken
         self._queues: dict[str, FairQueue[Queued]] = {}
+        self._uids: dict[str, str] = {}  # of the deployment for which each queue's requests wait
         self._in_flight: dict[str, Counter[str]] = {}
         self._finished: dict[str, Finished] = {}
         self._elsewhere: Mapping[str, int] = {}
         self._wakes: dict[str, str] = {}  # first waiting request, by deployment's uid
         self._withdrawn: set[str] = set()
+        self._refused: dict[str, str] = {}  # a request that shall wake its model although it was refused, by uid
+        self._prolonged_at: dict[str, float] = {}  # when one last did
         self._pumping = False
 
     # What arrives and ends
@@ -108,7 +113,8 @@ class Queues:
         if known is None:
             return unserved(model, self._table, tried)
         self._queues.setdefault(model, FairQueue()).add(request, request.key, request.arrived)
-        self._demand.change(known.uid, self._clock(), waiting=1)
+        uid = self._uids.setdefault(model, known.uid)
+        self._demand.change(uid, self._clock(), waiting=1)
         self._wake(model, known, request)
         return None
 
@@ -127,14 +133,13 @@ class Queues:
         queue = self._queues.get(model)
         if queue is None or not queue.remove(request):
             return
-        known = self._table.model(model)
-        if known is not None:
-            self._demand.change(known.uid, self._clock(), waiting=-1)
+        uid = self._uids[model]
+        self._demand.change(uid, self._clock(), waiting=-1)
         if not queue:
-            del self._queues[model]
-            uid = known.uid if known is not None else ""
+            del self._queues[model], self._uids[model]
             if self._wakes.pop(uid, None) is not None and not refused:
                 self._withdrawn.add(uid)
+                self._prolonged_at.pop(uid, None)
                 self._woken()
 
     def _refusal(self, request: Queued, model: str, tried: list[str]) -> GatewayError | None:
@@ -142,9 +147,13 @@ class Queues:
         known = self._table.model(model)
         if known is None or not known.serves or self._table.stopped(model) is not None:
             return unserved(model, self._table, tried)
-        if known.trouble is not None and not self._table.runs(model):
+        runs = self._table.runs(model)
+        if known.trouble is not None and not runs:
+            self._prolong(known, request)
             return trouble_error(known.trouble, model, request.role)
-        if known.limits.queue.length == 0 and (tried or not self._table.runs(model)):
+        if known.limits.queue.length == 0 and (tried or not runs):
+            if not runs:
+                self._prolong(known, request)
             return unserved(model, self._table, tried)
         waiting = len(self._queues.get(model, ())) + self._elsewhere.get(known.uid, 0)
         if waiting >= known.limits.queue.length:
@@ -156,6 +165,14 @@ class Queues:
                 headers={"Retry-After": str(after_s)},
             )
         return None
+
+    def _prolong(self, known: Model, request: Queued) -> None:
+        """Lets a model that does not run wake, or go on trying, for clients that are refused and come again."""
+        now = self._clock()
+        if known.may_sleep and now - self._prolonged_at.get(known.uid, -math.inf) >= _PROLONG_S:
+            self._prolonged_at[known.uid] = now
+            self._refused[known.uid] = request.request_id
+            self._woken()
 
     # What goes on
 
@@ -180,6 +197,7 @@ class Queues:
         """Replicas came or went: requests go on, or end where their deployment cannot run."""
         for model in tuple(self._queues):
             queue = self._queues.get(model, ())
+            self._follow(model)
             for request in tuple(queue):
                 known = self._table.model(model)
                 if known is None or self._table.stopped(model) is not None:
@@ -189,7 +207,18 @@ class Queues:
                 else:
                     self._wake(model, known, request)
             self.pump(model)
-        self._demand.keep(self._table.uids())
+        uids = self._table.uids()
+        self._demand.keep(uids)
+        self._prolonged_at = {uid: at for uid, at in self._prolonged_at.items() if uid in uids}
+
+    def _follow(self, model: str) -> None:
+        """Another deployment may have taken the name: what waits for the name waits for that one."""
+        known, uid = self._table.model(model), self._uids[model]
+        if known is not None and known.uid != uid:
+            self._wakes.pop(uid, None)
+            self._uids[model] = known.uid
+            for of, sign in ((uid, -1), (known.uid, 1)):
+                self._demand.change(of, self._clock(), waiting=sign * len(self._queues[model]))
 
     def pump_all(self) -> None:
         """As `pump`, for all models: a replica that was left alone may be tried again."""
@@ -209,6 +238,11 @@ class Queues:
     def take_withdrawn(self) -> set[str]:
         """The deployments for which nothing waits any more, since the last call."""
         taken, self._withdrawn = self._withdrawn, set()
+        return taken
+
+    def take_refused(self) -> dict[str, str]:
+        """The deployments that shall wake for a request that was refused, since the last call, with that request."""
+        taken, self._refused = self._refused, {}
         return taken
 
     def waiting(self, model: str) -> int:

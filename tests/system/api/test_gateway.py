@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import json
+import time
 
 import pytest
 from aiohttp import web
@@ -225,6 +226,7 @@ async def test_a_response_that_breaks_off_is_broken_for_the_client_too(floor: Fl
 
 
 async def test_without_the_database_the_last_table_stays_in_use(floor: Floor, db: Database) -> None:
+    await add_deployment(db, "sleepy", replicas={"min": 0, "max": 1})
     await floor.run(await add_deployment(db, "m"), "m-1", await floor.worker("w", Agent()))
     await floor.served("m")
     assert (await floor.ask())[0] == 200
@@ -232,6 +234,10 @@ async def test_without_the_database_the_last_table_stays_in_use(floor: Floor, db
     floor.api.changes.publish("status", "any")
     await asyncio.sleep(0.2)
     assert await floor.ask() == (200, {"from": "m-1"})
+    began = time.monotonic()
+    status, body = await floor.ask("sleepy")
+    assert (status, body["error"]["code"]) == (503, "unavailable"), "G19: nothing can wake it now"
+    assert time.monotonic() - began < 5, "1 s, and what a loaded machine takes"
 
 
 @pytest.mark.parametrize("stream", [True, False])
