@@ -250,9 +250,8 @@ def test_a_pending_replica_that_ran_before_sleeps_idle_after_its_last_request() 
 
 
 def test_demand_around_a_step_does_not_make_it_flap() -> None:
-    watched, numbers = Watched(1), []
-    for n in range(300):
-        numbers.append(watched.see(4, demand=demand(22 if n % 2 else 12)).number)
+    watched = Watched(1)
+    numbers = [watched.see(4, demand=demand(22 if n % 2 else 12)).number for n in range(300)]
     assert numbers == sorted(numbers), "up, and no more"
     assert numbers[-1] == 3
 
