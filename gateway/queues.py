@@ -9,17 +9,19 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
-from controller.live.endpoints import Model, Trouble
+from prometheus_client import CollectorRegistry
+
+from controller.live.endpoints import Model
 from gateway.demand import Demand
-from gateway.errors import NO_RETRY, GatewayError
+from gateway.errors import GatewayError
 from gateway.fair_queue import FairQueue, Finished
 from gateway.pick_instance import RoutingTable
-from gateway.unserved import unserved
+from gateway.queue_metrics import QueueMetrics
+from gateway.unserved import trouble_error, unserved
 
-NO_CAPACITY: Final = "no_capacity"
-_MOST_RETRY_S: Final = 60
 _PROLONG_S: Final = 20.0  # a refused request prolongs its model's wish to run, at most so often
-_OPERATORS: Final = ("admin", "operator")
+_SERVER_ERROR: Final = 500
+_UNAVAILABLE: Final = 503
 
 
 class Queued(Protocol):
@@ -45,11 +47,18 @@ class Queues:
         demand: counts what is in flight and waiting.
         clock: seconds, monotonic.
         woken: called when a model shall wake or need no longer.
+        metrics: of what waits; None: they are counted for nothing.
     """
 
     def __init__(
-        self, table: RoutingTable, demand: Demand, clock: Callable[[], float], woken: Callable[[], None] = lambda: None
+        self,
+        table: RoutingTable,
+        demand: Demand,
+        clock: Callable[[], float],
+        woken: Callable[[], None] = lambda: None,
+        metrics: QueueMetrics | None = None,
     ) -> None:
+        self._metrics = metrics or QueueMetrics(CollectorRegistry())
         self._table = table
         self._demand = demand
         self._clock = clock
@@ -115,6 +124,7 @@ class Queues:
         self._queues.setdefault(model, FairQueue()).add(request, request.key, request.arrived)
         uid = self._uids.setdefault(model, known.uid)
         self._demand.change(uid, self._clock(), waiting=1)
+        self._metrics.waiting(model, len(self._queues[model]))
         self._wake(model, known, request)
         return None
 
@@ -123,6 +133,7 @@ class Queues:
         if known.may_sleep and not self._table.runs(model) and known.uid not in self._wakes:
             self._withdrawn.discard(known.uid)
             self._wakes[known.uid] = request.request_id
+            self._metrics.wake(model)
             self._woken()
 
     def leave(self, request: Queued, model: str, *, refused: bool) -> None:
@@ -135,6 +146,7 @@ class Queues:
             return
         uid = self._uids[model]
         self._demand.change(uid, self._clock(), waiting=-1)
+        self._metrics.waiting(model, len(queue))
         if not queue:
             del self._queues[model], self._uids[model]
             if self._wakes.pop(uid, None) is not None and not refused:
@@ -183,6 +195,7 @@ class Queues:
             first = queue.first(self._in_flight.get(model, Counter()))
             if first is None:
                 return
+            self._metrics.waited(model, self._clock() - first.arrived)
             self.leave(first, model, refused=False)
             self._pumping = True
             try:
@@ -210,6 +223,7 @@ class Queues:
         uids = self._table.uids()
         self._demand.keep(uids)
         self._prolonged_at = {uid: at for uid, at in self._prolonged_at.items() if uid in uids}
+        self._metrics.keep(self._table.names())
 
     def _follow(self, model: str) -> None:
         """Another deployment may have taken the name: what waits for the name waits for that one."""
@@ -245,29 +259,19 @@ class Queues:
         taken, self._refused = self._refused, {}
         return taken
 
+    def note_refusal(self, model: str, error: GatewayError) -> None:
+        """A request ended with an error of ours. One that an engine may have seen is no refusal."""
+        if error.status < _SERVER_ERROR or error.status == _UNAVAILABLE:
+            self._metrics.refused(self._known_name(model), error.code)
+
+    def note_cancel(self, model: str, state: str) -> None:
+        """A request's client left; `state`: how far it was."""
+        self._metrics.cancelled(self._known_name(model), state)
+
+    def _known_name(self, model: str) -> str:
+        """The name, if a deployment has it: clients may ask for any."""
+        return model if self._table.knows(model) else ""
+
     def waiting(self, model: str) -> int:
         """Requests that wait for the model here."""
         return len(self._queues.get(model, ()))
-
-
-def trouble_error(trouble: Trouble, model: str, role: str) -> GatewayError:
-    """503: the model cannot run now. Only operators' keys are told why."""
-    details = {"why": trouble.why} if role in _OPERATORS and trouble.why else {}
-    after_s = min(max(round(trouble.again_in_s), 1), _MOST_RETRY_S)
-    if trouble.code == NO_CAPACITY:
-        what = "cannot be placed now: no worker has what it needs"
-    else:
-        what = "did not start, three times in a row"
-    see = f"see: gpuward describe deployment {model}"
-    headers = {"Retry-After": str(after_s)}
-    return GatewayError(503, trouble.code, f"model: {model!r} {what}; {see}", details=details, headers=headers)
-
-
-def waited_too_long(model: str, known: Model | None) -> GatewayError:
-    """503: the queue's time is over."""
-    wait = f"{known.limits.queue.wait:g} s" if known is not None else "its time"
-    message = f"model: the request waited {wait} for a replica of {model!r}; try again later"
-    return GatewayError(503, "waited_too_long", message)
-
-
-__all__ = ["NO_RETRY", "Queued", "Queues", "trouble_error", "waited_too_long"]

@@ -5,11 +5,13 @@ from dataclasses import replace
 
 import pytest
 
+from controller.api.resources.metrics import figures_text
 from controller.runtime.outcome import StaleError
 from controller.store.core.database import Database
 from controller.store.deployments import apply as deployments
 from controller.store.scaling import effects
 from controller.store.views.deployments import deployment_by_name
+from controller.store.views.metrics import read_figures
 from schemas.manifest.deployment import DeploymentSpec
 from support.builders.apply import apply_spec
 from support.database.ledger import rows
@@ -114,6 +116,8 @@ async def test_g34_a_silent_gateway_keeps_everything_and_a_condition_names_it(
     (condition,) = [c for c in view.status.conditions if c.type == "DemandKnown"]
     assert (condition.status, condition.reason) == ("false", "demand_unknown")
     assert "gateway q does not report" in condition.message
+    async with db.snapshot() as c:
+        assert (await read_figures(c)).silent_gateways == 1
     await world.gateways[1].leave()
     world.gateways.pop()
     await world.look(301, every_s=4)
@@ -161,6 +165,12 @@ async def test_g42_a_policys_cap_holds_and_the_wish_stays(db: Database, world: S
     assert view.status.scaling is not None
     assert view.status.scaling.number == 4
     assert view.status.scaling.capped_by == "policy"
+    async with db.snapshot() as c:
+        figures = await read_figures(c)
+    assert (figures.wanted, figures.withheld, figures.silent_gateways) == ({("chat", "false"): 4}, {"chat": 2}, 0)
+    text = figures_text(figures, leading=True, version="1").decode()
+    assert 'gpuward_autoscaler_wanted_replicas{deployment="chat",dry_run="false"} 4.0' in text
+    assert 'gpuward_autoscaler_withheld_replicas{deployment="chat"} 2.0' in text
 
 
 async def test_g35_a_policys_stop_of_a_deployment_with_min_0_is_a_sleep_that_a_request_ends(

@@ -87,7 +87,7 @@ async def test_g31_refusals_come_soon_after_placement_said_so_and_the_instance_k
         assert time.monotonic() - began < 2, "at once: it is known"
     assert [one["name"] for one in await cluster.instances("chat")] == [pending["name"]]
     assert len(await events(cluster, "woken")) == 1
-    assert await gauge(cluster, "gpuward_gateway_refusals_total", deployment="chat", reason="no_capacity") == 15
+    assert await gauge(cluster, "gpuward_gateway_refusals_total", deployment="chat", code="no_capacity") == 15
 
 
 async def test_g34_a_gateway_that_is_cut_off_and_serves_stops_nothing(cluster: Cluster) -> None:

@@ -5,11 +5,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from controller.live.endpoints import Endpoint, Model, Stopped, Trouble
 from gateway.demand import Demand
 from gateway.errors import GatewayError
 from gateway.pick_instance import RoutingTable
+from gateway.queue_metrics import QueueMetrics
 from gateway.queues import Queues
 from support.builders.models import endpoint, model
 
@@ -25,7 +27,10 @@ class World:
     def __post_init__(self) -> None:
         self.table = RoutingTable(lambda: self.now)
         self.demand = Demand(self.now)
-        self.queues = Queues(self.table, self.demand, lambda: self.now, woken=self._note)
+        self.registry = CollectorRegistry()
+        self.queues = Queues(
+            self.table, self.demand, lambda: self.now, woken=self._note, metrics=QueueMetrics(self.registry)
+        )
 
     def _note(self) -> None:
         self.woken += 1
@@ -41,6 +46,9 @@ class World:
         self.queues.arrived("m")
         request.go()
         return request
+
+    def sample(self, name: str, **labels: str) -> float | None:
+        return self.registry.get_sample_value(f"gpuward_gateway_{name}", labels)
 
     def states(self) -> dict[str, str]:
         return {request.request_id: request.state for request in self.requests}
@@ -263,6 +271,31 @@ def test_a_model_that_falls_asleep_under_waiting_requests_is_woken(world: World)
     assert world.queues.wakes() == {}
     world.route(SLEEPY)
     assert world.queues.wakes() == {SLEEPY.uid: "waiting"}
+
+
+def test_what_waits_wakes_and_is_refused_is_counted(world: World) -> None:
+    world.route(model("m", may_sleep=True, wanted=0, serving={"queue": {"length": 2}}))
+    for n in range(3):
+        world.come(f"r{n}")
+    world.queues.note_refusal("m", world.requests[2].error)
+    for name in ("made-up-1", "made-up-2"):
+        world.queues.note_refusal(name, GatewayError(404, "model_not_found", ""))
+    world.queues.note_refusal("m", GatewayError(502, "engine_died", ""))
+    assert world.sample("requests_waiting", deployment="m") == 2
+    assert world.sample("wakes_total", deployment="m") == 1
+    assert world.sample("refusals_total", deployment="m", code="queue_full") == 1
+    assert world.sample("refusals_total", deployment="", code="model_not_found") == 2, "clients make no series"
+    assert world.sample("refusals_total", deployment="m", code="engine_died") is None
+    world.now += 4
+    world.route(model("m", may_sleep=True, wanted=1), [endpoint("a")])
+    assert world.sample("requests_waiting", deployment="m") == 0
+    assert world.sample("waited_seconds_count", deployment="m") == 2
+    assert 8 <= (world.sample("waited_seconds_sum", deployment="m") or 0) < 8.2
+    world.queues.note_cancel("m", "waiting")
+    assert world.sample("cancels_total", deployment="m", state="waiting") == 1
+    world.table.update({}, [])
+    world.queues.routes_changed()
+    assert world.sample("requests_waiting", deployment="m") is None, "its series ends with it"
 
 
 def test_all_counts_are_zero_in_the_end(world: World) -> None:
