@@ -113,6 +113,24 @@ async def test_unreachable_and_refusing_agents_are_skipped(floor: Floor, db: Dat
     assert len(healthy.seen) == before + 1, "each once"
 
 
+async def test_g12_an_agent_that_stops_is_passed_over_and_its_clients_see_nothing_of_it(floor: Floor) -> None:
+    async def stopping(_request: web.Request) -> web.StreamResponse:
+        return web.json_response({"error": {}}, status=503, headers={PROXY_REFUSAL_HEADER: "stopping"})
+
+    first, second = Agent(), Agent()
+    await floor.replicas(first, second)
+    for _ in range(4):
+        assert (await floor.ask())[0] == 200
+    assert len(first.seen) == len(second.seen) == 2
+    first.answer = stopping
+    began = time.monotonic()
+    answers = [await floor.ask() for _ in range(10)]
+    took_s = time.monotonic() - began
+    assert {status for status, _ in answers} == {200}
+    assert {body["from"] for _, body in answers} == {"m-2"}
+    assert len(first.seen) == 3 or took_s > 1, "once, and not within the second after that"
+
+
 @pytest.mark.parametrize("status", [400, 404, 502, 503])
 async def test_an_engines_own_error_is_relayed(status: int, floor: Floor, db: Database) -> None:
     async def refuse(_request: web.Request) -> web.StreamResponse:

@@ -118,6 +118,7 @@ async def test_g24_requests_beyond_the_limit_wait_and_beyond_the_queue_are_refus
         "chat", replicas=2, resources={"gpus": 1}, serving={"max_in_flight": 3, "queue": {"length": 4, "wait": "10s"}}
     )
     await cluster.running("chat")
+    await asyncio.sleep(2.5)  # then the gateway knows both replicas, even without a notification
     answers = await asyncio.gather(*(ask(cluster, told="tokens=1 wait=2") for _ in range(14)))
     refused = [answer for status, answer in answers if status != 200]
     assert refused == ["queue_full"] * 4
