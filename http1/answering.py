@@ -4,15 +4,15 @@ import asyncio
 from collections.abc import Iterable
 from typing import Final
 
+from http1 import connections
 from http1.connections import Connection
 from http1.door import Door
 from http1.handler import Handler
-from http1.head import CONTINUE, LAST_CHUNK, SWITCHING, chunk, has_body, response_bytes
+from http1.head import CONTINUE, COPIED_BYTES, LAST_CHUNK, SWITCHING, chunk, has_body, response_bytes
 from http1.request_reader import RequestReader
-from http1.server_states import EDGES, TO_RULES, State
+from http1.server_states import EDGES, State
 
 _CLOSE: Final = (b"connection", b"close")
-_COPIED_BYTES: Final = 8192  # a smaller chunk is copied beside its frame
 
 
 class AnsweringConnection(asyncio.Protocol):
@@ -66,18 +66,26 @@ class AnsweringConnection(asyncio.Protocol):
         """Whether a request is under way."""
         return self._state in (State.RECEIVING, State.ANSWERING)
 
+    @property
+    def complete(self) -> bool:
+        """Whether the whole request has come; its body may be about to be handed over."""
+        return self._state is State.ANSWERING
+
     def send_continue(self) -> None:
         """Asks a client that expects it for the body."""
         if self._state is State.RECEIVING and not self._started:
             self._write(CONTINUE)
 
-    def start(self, status: int, fields: Iterable[tuple[bytes, bytes]], *, length: int | None) -> None:
+    def start(
+        self, status: int, fields: Iterable[tuple[bytes, bytes]], *, length: int | None, body: bytes = b""
+    ) -> None:
         """Sends the answer's head.
 
         Args:
             status: 200 to 599.
             fields: without those that frame the body.
             length: of the body; None: it is chunked, or ends with the connection where the client knows no chunks.
+            body: its beginning, which goes with the head.
         """
         if self._started or self._state not in (State.RECEIVING, State.ANSWERING):
             return
@@ -96,7 +104,12 @@ class AnsweringConnection(asyncio.Protocol):
             self._keep_alive = False
         if not self._keep_alive:
             framed.append(_CLOSE)
-        self._write(response_bytes(status, framed))
+        head = response_bytes(status, framed)
+        if not body or self._bodiless or len(body) >= COPIED_BYTES:
+            self._write(head)
+            self.send(body)
+        else:
+            self._write(head + (chunk(body) if self._chunked else body))
 
     def send(self, data: bytes) -> None:
         """Sends a part of the answer's body; in a tunnel, bytes to the client."""
@@ -104,7 +117,7 @@ class AnsweringConnection(asyncio.Protocol):
             return
         if not self._chunked:
             self._transport.write(data)
-        elif len(data) < _COPIED_BYTES:
+        elif len(data) < COPIED_BYTES:
             self._transport.write(chunk(data))
         else:
             self._transport.writelines((b"%x\r\n" % len(data), data, b"\r\n"))
@@ -127,8 +140,7 @@ class AnsweringConnection(asyncio.Protocol):
 
     def answer(self, status: int, fields: Iterable[tuple[bytes, bytes]], body: bytes) -> None:
         """A whole answer."""
-        self.start(status, fields, length=len(body))
-        self.send(body)
+        self.start(status, fields, length=len(body), body=body)
         self.finish()
 
     def switch(self, fields: Iterable[tuple[bytes, bytes]]) -> None:
@@ -187,6 +199,7 @@ class AnsweringConnection(asyncio.Protocol):
             return
         self._reader.busy = False
         self._enter(State.IDLE)
+        self._door.enter(self.record, connections.State.IDLE)
 
     def _linger(self) -> None:
         """Reads on, so that a reset does not take the answer from a client that is still sending."""
@@ -208,9 +221,6 @@ class AnsweringConnection(asyncio.Protocol):
             raise AssertionError(f"no edge from {self._state} to {state}")
         self._state = state
         self._since = self._loop.time()
-        rules = TO_RULES.get(state)
-        if rules is not None and rules is not self.record.state:  # a new connection has its time for a head already
-            self._door.enter(self.record, rules)
 
     def _write(self, data: bytes) -> None:
         if self._transport is not None:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import Final, Protocol, cast
 
-from http1.head import LAST_CHUNK, SWITCHING, ResponseHead, chunk
+from http1.head import COPIED_BYTES, LAST_CHUNK, SWITCHING, ResponseHead, chunk
 from http1.reading import MessageError
 from http1.response_reader import ResponseReader
 
@@ -22,7 +22,7 @@ class State(StrEnum):
 
 
 EDGES: Final = {
-    State.REST: {State.SENDING, State.CLOSED},
+    State.REST: {State.SENDING, State.AWAITING, State.CLOSED},
     State.SENDING: {State.AWAITING, State.RECEIVING, State.TUNNEL, State.CLOSED},
     State.AWAITING: {State.RECEIVING, State.TUNNEL, State.CLOSED},
     State.RECEIVING: {State.REST, State.CLOSED},
@@ -77,7 +77,7 @@ class ClientConnection(asyncio.Protocol):
         self._state = State.REST
         self._transport: asyncio.Transport | None = None
         self._receiver: Receiver | None = None
-        self._reader: ResponseReader | None = None
+        self._reader = ResponseReader(self)
         self._chunked = False
         self._keep_alive = True
         self._read_paused = False
@@ -115,14 +115,26 @@ class ClientConnection(asyncio.Protocol):
             head_only: whether the method is HEAD.
             upgrade: whether the head asks to switch protocols.
         """
-        if not self.idle or self._transport is None:
-            raise AssertionError(f"a request on a connection that is {self._state}")
-        self._enter(State.SENDING)
-        self._receiver = receiver
-        self._reader = ResponseReader(self, head_only=head_only, upgrade=upgrade)
+        self._ask(State.SENDING, receiver, head_only=head_only, upgrade=upgrade)
         self._chunked = chunked
         self._complete = False
-        self._transport.write(head)
+        self._write(head)
+
+    def ask(self, head: bytes, body: bytes, receiver: Receiver, *, head_only: bool = False) -> None:
+        """Sends a whole request; as `begin`. The head states the length of the body."""
+        self._ask(State.AWAITING, receiver, head_only=head_only, upgrade=False)
+        if len(body) < COPIED_BYTES:
+            self._write(head + body)
+        else:
+            self._write(head)
+            self._write(body)
+
+    def _ask(self, state: State, receiver: Receiver, *, head_only: bool, upgrade: bool) -> None:
+        if not self.idle:
+            raise AssertionError(f"a request on a connection that is {self._state}")
+        self._enter(state)
+        self._receiver = receiver
+        self._reader.expect(head_only=head_only, upgrade=upgrade)
 
     def send(self, data: bytes) -> None:
         """Sends a part of the body; in a tunnel, bytes to the server."""
@@ -178,16 +190,16 @@ class ClientConnection(asyncio.Protocol):
         if self._state is not State.RECEIVING:  # a tunnel goes on; an aborted one is over
             return
         receiver, self._receiver = self._receiver, None
-        if clean and self._keep_alive and self._complete and not self._write_paused:
+        rests = clean and self._keep_alive and self._complete and not self._write_paused
+        if rests:
             self.resume_reading()
-            self._reader = None
             self._enter(State.REST)
             self.rested_since = self._loop.time()
         else:
             self._drop()
         if receiver is not None:
             receiver.response_end()
-        if self.idle:
+        if rests:
             self._at_rest(self)
 
     # The transport's protocol
@@ -201,12 +213,11 @@ class ClientConnection(asyncio.Protocol):
         if self._state is State.TUNNEL:
             self.response_body(data)
             return
-        reader = self._reader
-        if reader is None or self._state is State.CLOSED:
+        if self._state in (State.REST, State.CLOSED):
             self._drop()
             return
         try:
-            rest = reader.feed(data)
+            rest = self._reader.feed(data)
         except MessageError as error:
             self._fail(f"the server's answer is malformed: {error}")
             return
@@ -215,7 +226,7 @@ class ClientConnection(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         """The server has closed: that ends an answer without a length, and breaks any other."""
-        if self._reader is not None and self._state is State.RECEIVING and self._reader.end_of_stream():
+        if self._state is State.RECEIVING and self._reader.end_of_stream():
             return False
         self._fail("the server closed the connection")
         return False
@@ -237,6 +248,10 @@ class ClientConnection(asyncio.Protocol):
         self._write_paused = False
         if self._receiver is not None:
             self._receiver.request_writable(ready=True)
+
+    def _write(self, data: bytes) -> None:
+        if self._transport is not None:
+            self._transport.write(data)
 
     def _fail(self, why: str) -> None:
         receiver, self._receiver = self._receiver, None

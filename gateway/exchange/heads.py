@@ -36,7 +36,7 @@ def forwarded(head: RequestHead, endpoint: Endpoint, request_id: str, length: in
         length: of the body, in bytes.
         readable: the answer must come without an encoding, since the gateway changes it or has begun it.
     """
-    fields = end_to_end(head.fields, _READABLE_ONLY if readable else _NOT_FORWARDED, prefix=_OURS)
+    fields = end_to_end(head, _READABLE_ONLY if readable else _NOT_FORWARDED, prefix=_OURS)
     fields += (
         (b"host", endpoint.address.encode()),
         (b"authorization", b"Bearer " + endpoint.secret.encode()),
@@ -49,7 +49,7 @@ def forwarded(head: RequestHead, endpoint: Endpoint, request_id: str, length: in
 
 def returned(head: ResponseHead, request_id: str) -> Fields:
     """The fields for the client, of an engine's answer."""
-    fields = end_to_end(head.fields, _NOT_RETURNED, prefix=_OURS)
+    fields = end_to_end(head, _NOT_RETURNED, prefix=_OURS)
     fields.append((b"x-request-id", request_id.encode()))
     return fields
 
