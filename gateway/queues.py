@@ -260,7 +260,7 @@ class Queues:
         return taken
 
     def note_refusal(self, model: str, error: GatewayError) -> None:
-        """A request ended with an error of ours. One that an engine may have seen is no refusal."""
+        """A request ended with an error of ours. One that an engine may have seen was not refused."""
         if error.status < _SERVER_ERROR or error.status == _UNAVAILABLE:
             self._metrics.refused(self._known_name(model), error.code)
 

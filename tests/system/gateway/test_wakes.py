@@ -30,7 +30,7 @@ ONE_GPU = 1
 
 
 async def test_one_gpu_is_enough_for_a_model_that_is_woken_while_it_stops(cluster: Cluster) -> None:
-    """G29, G31: its GPU is still held by the replica that stops. That is no lack of capacity: the request is held."""
+    """G29, G31: its GPU is still held by the replica that stops. Capacity is being freed: the request is held."""
     await begin(cluster, gpus=ONE_GPU, scaling=QUICK, args={"ignore_sigterm": True}, drain_time="4s")
     for _ in range(2):
         assert (await ask(cluster))[0] == 200

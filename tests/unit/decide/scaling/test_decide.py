@@ -232,7 +232,7 @@ def test_g32_a_deployment_that_was_asleep_all_along_need_not_be_watched_for_the_
 
 
 @pytest.mark.parametrize("now", [Replicas(pending=1), Replicas(placed=1)], ids=["pending", "starting"])
-def test_a_replica_that_is_replaced_while_idle_is_no_wake_that_was_withdrawn(now: Replicas) -> None:
+def test_the_end_of_an_idle_replica_that_is_replaced_is_not_a_withdrawn_wake(now: Replicas) -> None:
     """As after an apply, a preemption or a lost worker: it is idle only `idle_after` after its last request."""
     watched = Watched(1, rule=SLEEPY)
     watched.see(300, demand=demand(1))
