@@ -25,6 +25,7 @@ from gateway.live_routes import LiveRoutes
 from gateway.meter import Meter
 from gateway.metrics import GatewayMetrics
 from gateway.pass_on import Controller
+from gateway.queue_metrics import QueueMetrics
 from gateway.queues import Queues
 from gateway.reporter import Reporter
 from gateway.siblings import Siblings, Sockets
@@ -90,7 +91,13 @@ class Gateway:
         self.keys = KeyRing(database.listen_connection, changes, ended=lambda _ids: None)
         self.routes = LiveRoutes(database, changes, updated=self._routes_changed)
         self.demand = Demand(self._loop.time())
-        self.queues = Queues(self.routes.table, self.demand, self._loop.time, woken=self._wakes_changed)
+        self.queues = Queues(
+            self.routes.table,
+            self.demand,
+            self._loop.time,
+            woken=self._wakes_changed,
+            metrics=QueueMetrics(self.metrics.registry),
+        )
         self._reporter = Reporter(DemandReports(database, name), self.demand, self.queues, self._loop.time)
         self._controller = Controller(controller, secret, Pool())
         self._agents = Pool(prepare=notice_gone_hosts)

@@ -88,6 +88,10 @@ class RoutingTable:
         """The uids of all live deployments."""
         return frozenset(model.uid for model in self._models.values())
 
+    def names(self) -> frozenset[str]:
+        """The names of all live deployments."""
+        return frozenset(self._models)
+
     def knows(self, model: str) -> bool:
         """Whether a live deployment has that name."""
         return model in self._models

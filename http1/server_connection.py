@@ -18,7 +18,7 @@ from http1.handler import Handler
 from http1.head import RequestHead
 from http1.reading import MessageError
 from http1.request_reader import RequestReader
-from http1.server_states import ANSWERING, CLOSED, HEAD, IDLE, LINGERING, RECEIVING, TUNNEL, Progress, State, late
+from http1.server_states import ANSWERING, CLOSED, HEAD, IDLE, LINGERING, RECEIVING, TUNNEL, Progress, late
 
 TIMED_OUT: Final = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 _LAST_ANSWER_S: Final = 2.0

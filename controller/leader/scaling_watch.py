@@ -115,7 +115,8 @@ class ScalingWatch:
             rule = rule_of(facts.spec, facts.engine, facts.sequences)
             known = self._watched.get(uid)
             if known is None:
-                history = ScalingHistory(now, ScalingView(rule, facts.number).present)
+                present = ScalingView(rule, facts.number).present
+                history = ScalingHistory(now, present, at_min=present == rule.min)
                 self._watched[uid] = _Watched(facts, rule, history, float("-inf"))
             else:
                 known.facts, known.rule = facts, rule
@@ -197,7 +198,7 @@ class ScalingWatch:
         now = self._monotonic()
         silent = {g.id: g.name for g in self._reports.gateways if now - self._beats[g.id][1] >= SILENT_S}
         return Demand(
-            loads=tuple(loads.values()),
+            loads=tuple(load for gateway, load in loads.items() if gateway not in silent),
             silent=tuple(sorted(silent.values())),
             gateways=len(self._reports.gateways) - len(silent),
         )

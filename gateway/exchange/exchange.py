@@ -54,15 +54,19 @@ class Exchange(Waiting):
         except BadRequestError as error:
             self.fail(GatewayError(400, "invalid", str(error), param=error.param or None))
             return
+        self._ask_for(self._asked, self._size)
+
+    def _ask_for(self, asked: Asked, size: int) -> None:
+        """Its model is known: it goes to a replica. `size`: of its prompt, in bytes."""
         self._enter(ADMITTED)
-        asked, table = self._of_asked()
+        table = self._models.routes.current()
         self._model = table.name_of(asked.model)
         allows = self._principal.limits.allows if self._principal is not None else None
         if allows is not None and not (allows(asked.model) or allows(self._model)):
             self.fail(model_not_found(asked.model))  # as for a name that does not exist
             return
         if self._passage is not None and table.knows(self._model):
-            self._passage.asks(self._model, self._size)
+            self._passage.asks(self._model, size)
         self._models.queues.arrived(self._model)
         self._find_home(asked.model, table)
         self._next_replica()
@@ -151,6 +155,10 @@ class Exchange(Waiting):
             return endpoint.adapters[self._adapter]
         return endpoint.request_model or (self._model if self._model != asked else None)
 
+    def _body_late(self) -> None:
+        message = f"body: did not arrive within {UPLOAD_LIMIT_S:g} s; send it again"
+        self.fail(GatewayError(408, "body_timed_out", message))
+
     def overdue(self, now: float) -> None:
         """Ends the state whose deadline has passed at loop time `now`, if so."""
         if self._state is WAITING:
@@ -159,8 +167,7 @@ class Exchange(Waiting):
             return
         match self._state:
             case State.RECEIVING:
-                message = f"body: did not arrive within {UPLOAD_LIMIT_S:g} s; send it again"
-                self.fail(GatewayError(408, "body_timed_out", message))
+                self._body_late()
             case State.CONNECTING:
                 self._ended(Happening.NOT_CONNECTED, "no connection in time")
             case State.SENT if self._busy is not None:

@@ -94,6 +94,7 @@ class Holding:
         if self._state in OVER:
             return
         self._failed = True
+        self._models.queues.note_refusal(self._model, error)
         if self._comments:
             self._models.failed(error, self._head.path, self.request_id)
             self._break_off(error.code, str(error))
@@ -121,6 +122,7 @@ class Holding:
         if self._state not in OVER:
             log.info("client gone", request_id=self.request_id, instance=self._endpoint and self._endpoint.instance)
             self._client_gone = True
+            self._models.queues.note_cancel(self._model, self._state)
             self._over(CUT)
 
     def _break_off(self, code: str, message: str) -> None:

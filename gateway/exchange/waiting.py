@@ -6,7 +6,7 @@ from gateway.comments import comment, next_comment_s
 from gateway.exchange.answering import Answering
 from gateway.exchange.states import OVER, WAIT_LIMIT_S, WAITING, State
 from gateway.pick_instance import RoutingTable
-from gateway.queues import waited_too_long
+from gateway.unserved import waited_too_long
 
 _EVENTS: Final = ((b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache"))
 

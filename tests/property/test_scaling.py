@@ -42,6 +42,7 @@ def test_whatever_is_seen(rule: ScalingRule, number: int | None, looks: list) ->
     watched = Watched(number, rule=rule)
     wishes: list[tuple[float, int]] = [(watched.now, watched.view.present)]
     raised: list[float] = []
+    requested_at = watched.now
     for passed_s, demand, loads, replicas, wakes, awake_for_s in looks:
         watched.skip(passed_s)
         before = watched.view.present
@@ -49,6 +50,10 @@ def test_whatever_is_seen(rule: ScalingRule, number: int | None, looks: list) ->
             demand=demand, engines=loads, replicas=replicas, wakes=wakes, awake_for_s=awake_for_s, follow=False
         )
         assert rule.min <= wish.number <= rule.max
+        if demand.at_once or demand.mean or not demand.known or wakes or awake_for_s:
+            requested_at = watched.now
+        if wish.reason is ScalingReason.IDLE and before:
+            assert watched.now - requested_at >= rule.idle_after_s, "no request for so long, and all of it was seen"
         sleeps = wish.reason in (ScalingReason.IDLE, ScalingReason.WAKE_WITHDRAWN)
         if wish.number < before:
             assert demand.known, "unknown removes nothing"

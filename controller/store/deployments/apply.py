@@ -20,6 +20,7 @@ from controller.store.core.notify import CHANNEL, notify, notify_all
 from controller.store.core.refusals import GenerationConflictError, NotFoundError, NotScaledError
 from controller.store.policies.apply import changed_fields, lock_policy
 from controller.store.policies.checks import named_policy, problems_of_deployments
+from controller.store.scaling.begin import keep_number
 from controller.store.views.deployments import deployment_by_uid, views_of
 from schemas.api.deployments import DeploymentView
 from schemas.manifest.deployment import IN_PLACE_FIELDS, DeploymentSpec
@@ -307,6 +308,7 @@ async def _change(connection: Any, row: Any, spec: DeploymentSpec, reason: str, 
         new if change == "replaced" else row["revision"],
         spec.model_dump(mode="json"),
     )
+    await keep_number(connection, uid, before, spec)
     await _clear_intents(connection, uid)
     await _record(connection, uid, reason, f"deployment {row['name']} was {change}", old=old, new=new)
     if before.utilization_policy != spec.utilization_policy:

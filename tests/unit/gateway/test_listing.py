@@ -34,6 +34,7 @@ async def asked(owner: Principal | None, *, late: bool = False) -> tuple[bytes, 
         routes=SimpleNamespace(current=lambda: table),
         under_way=under_way,
         failed=lambda *_: None,
+        queues=SimpleNamespace(note_refusal=lambda *_: None),
     )
     controller: Any = None  # nothing is passed on
     front = Front(models, controller, {}, TrustedProxies())
