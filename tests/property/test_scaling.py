@@ -65,6 +65,10 @@ def test_whatever_is_seen(rule: ScalingRule, number: int | None, looks: list) ->
             assert wish.number == 0 == demand.waiting
             assert not wakes
             assert not awake_for_s
+        if before == 0 < wish.number:
+            assert demand.waiting or wakes or awake_for_s, "nothing else wakes it"
+        if before == 0 and (demand.waiting or wakes or awake_for_s):
+            assert wish.number > 0, "at once"
         if demand.waiting and replicas.running == 0:
             assert wish.number >= min(rule.max, -(-demand.waiting // max(rule.target, 1))), "at once from zero"
         if wish.saturated:
