@@ -104,7 +104,14 @@ class ClientConnection(asyncio.Protocol):
     # The request
 
     def begin(
-        self, head: bytes, receiver: Receiver, *, chunked: bool, head_only: bool = False, upgrade: bool = False
+        self,
+        head: bytes,
+        receiver: Receiver,
+        *,
+        chunked: bool,
+        head_only: bool = False,
+        upgrade: bool = False,
+        continued: Callable[[], None] | None = None,
     ) -> None:
         """Sends a request's head. The body follows by `send`, its end by `end`.
 
@@ -114,8 +121,9 @@ class ClientConnection(asyncio.Protocol):
             chunked: whether the body is sent in chunks.
             head_only: whether the method is HEAD.
             upgrade: whether the head asks to switch protocols.
+            continued: called when the server asks for the body, where the head expects that.
         """
-        self._ask(State.SENDING, receiver, head_only=head_only, upgrade=upgrade)
+        self._ask(State.SENDING, receiver, head_only=head_only, upgrade=upgrade, continued=continued)
         self._chunked = chunked
         self._complete = False
         self._write(head)
@@ -129,12 +137,20 @@ class ClientConnection(asyncio.Protocol):
             self._write(head)
             self._write(body)
 
-    def _ask(self, state: State, receiver: Receiver, *, head_only: bool, upgrade: bool) -> None:
+    def _ask(
+        self,
+        state: State,
+        receiver: Receiver,
+        *,
+        head_only: bool,
+        upgrade: bool,
+        continued: Callable[[], None] | None = None,
+    ) -> None:
         if not self.idle:
             raise AssertionError(f"a request on a connection that is {self._state}")
         self._enter(state)
         self._receiver = receiver
-        self._reader.expect(head_only=head_only, upgrade=upgrade)
+        self._reader.expect(head_only=head_only, upgrade=upgrade, continued=continued)
 
     def send(self, data: bytes) -> None:
         """Sends a part of the body; in a tunnel, bytes to the server."""

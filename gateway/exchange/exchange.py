@@ -20,7 +20,7 @@ from gateway.request_body import Asked, BadRequestError, read_asked
 from gateway.unserved import adapter_not_loaded, model_not_found
 from gateway.usage.include_usage import asks_for_usage, with_usage_asked
 from http1.client_connection import ClientConnection
-from http1.head import RequestHead, first
+from http1.head import RequestHead
 from http1.pool import ConnectError
 from http1.server_connection import ServerConnection
 
@@ -54,15 +54,19 @@ class Exchange(Waiting):
         except BadRequestError as error:
             self.fail(GatewayError(400, "invalid", str(error), param=error.param or None))
             return
+        self._ask_for(self._asked, self._size)
+
+    def _ask_for(self, asked: Asked, size: int) -> None:
+        """Its model is known: it goes to a replica. `size`: of its prompt, in bytes."""
         self._enter(State.ADMITTED)
-        asked, table = self._of_asked()
+        table = self._models.routes.current()
         self._model = table.name_of(asked.model)
         allows = self._principal.limits.allows if self._principal is not None else None
         if allows is not None and not (allows(asked.model) or allows(self._model)):
             self.fail(model_not_found(asked.model))  # as for a name that does not exist
             return
         if self._passage is not None and table.knows(self._model):
-            self._passage.asks(self._model, self._size)
+            self._passage.asks(self._model, size)
         self._models.queues.arrived(self._model)
         self._find_home(asked.model, table)
         self._next_replica()
@@ -73,7 +77,7 @@ class Exchange(Waiting):
         if asked != self._model and table.is_adapter(asked):
             self._adapter = asked
         if known is not None and known.limits.routing == "session":
-            self._session = first(self._head.fields, _SESSION)
+            self._session = self._head.named.get(_SESSION, b"")
 
     def _next_replica(self) -> None:
         """Sends it to the best replica that it has not tried; without one, reads the routes once more, or waits."""
@@ -154,6 +158,10 @@ class Exchange(Waiting):
             return endpoint.adapters[self._adapter]
         return endpoint.request_model or (self._model if self._model != asked else None)
 
+    def _body_late(self) -> None:
+        message = f"body: did not arrive within {UPLOAD_LIMIT_S:g} s; send it again"
+        self.fail(GatewayError(408, "body_timed_out", message))
+
     def overdue(self, now: float) -> None:
         """Ends the state whose deadline has passed at loop time `now`, if so."""
         if self._state is State.WAITING:
@@ -162,8 +170,7 @@ class Exchange(Waiting):
             return
         match self._state:
             case State.RECEIVING:
-                message = f"body: did not arrive within {UPLOAD_LIMIT_S:g} s; send it again"
-                self.fail(GatewayError(408, "body_timed_out", message))
+                self._body_late()
             case State.CONNECTING:
                 self._ended(Happening.NOT_CONNECTED, "no connection in time")
             case State.SENT if self._busy is not None:

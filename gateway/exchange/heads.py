@@ -26,23 +26,28 @@ _OUTCOME: Final = PROXY_OUTCOME_HEADER.lower().encode()
 _IN_FLIGHT: Final = PROXY_IN_FLIGHT_HEADER.lower().encode()
 
 
-def forwarded(head: RequestHead, endpoint: Endpoint, request_id: str, length: int, *, readable: bool) -> bytes:
+def forwarded(
+    head: RequestHead, endpoint: Endpoint, request_id: str, length: int | None, *, readable: bool, expect: bool = False
+) -> bytes:
     """The head for a replica's agent. The target is kept as the client encoded it.
 
     Args:
         head: of the client's request.
         endpoint: the replica.
         request_id: of the request.
-        length: of the body, in bytes.
+        length: of the body, in bytes; None: it is sent in chunks.
         readable: the answer must come without an encoding, since the gateway changes it or has begun it.
+        expect: the body follows once the agent asks for it.
     """
     fields = end_to_end(head, _READABLE_ONLY if readable else _NOT_FORWARDED, prefix=_OURS)
     fields += (
         (b"host", endpoint.address.encode()),
         (b"authorization", b"Bearer " + endpoint.secret.encode()),
         (b"x-request-id", request_id.encode()),
-        (b"content-length", b"%d" % length),
+        (b"transfer-encoding", b"chunked") if length is None else (b"content-length", b"%d" % length),
     )
+    if expect:
+        fields.append((b"expect", b"100-continue"))
     target = b"%b/%b%b" % (_ENGINES, endpoint.instance.encode(), head.target)
     return request_bytes(head.method, target, fields)
 
