@@ -204,7 +204,13 @@ class _Term:
                 self._scaling.add_all()
             else:
                 self._policies.add(id_, after_s=_JUDGED_WITHIN_S)
-                self._scaling.add(id_, after_s=_JUDGED_WITHIN_S)
+                if self._demand.watches(id_):
+                    self._scaling.add(id_, after_s=_JUDGED_WITHIN_S)
+        if kind == "scaling":
+            if id_ is None:
+                self._scaling.add_all()
+            else:
+                self._scaling.add(id_)
         if kind in ("wake", "*"):
             self._demand.poke()
         if kind in ("relocation", "*"):
