@@ -18,7 +18,7 @@ from controller.store.core.database import Database
 from controller.store.core.events import write_events
 from controller.store.core.notify import CHANNEL, notify_all
 from controller.store.core.refusals import GenerationConflictError, NotFoundError, NotScaledError
-from controller.store.deployments.names import hold_names
+from controller.store.deployments.names import change_names, check_held, names_of
 from controller.store.policies.apply import changed_fields, lock_policy
 from controller.store.policies.checks import named_policy, problems_of_deployments
 from controller.store.scaling.begin import keep_number
@@ -34,6 +34,13 @@ ApplyOutcome = Literal["created", "unchanged", "updated", "replaced"]
 Change = Literal["unchanged", "updated", "replaced"]
 Judge = Callable[[str, DeploymentSpec | None, DeploymentSpec], None]
 _LIVE: Final = "select * from deployments where name = $1 and deleted_at is null for no key update"
+_CREATE: Final = """
+    with created as (
+        insert into deployments (uid, name, generation, revision, spec) values ($1, $2, 1, 1, $3)),
+    revised as (
+        insert into revisions (deployment_uid, generation, spec, input_hash) values ($1, 1, $3, $4))
+    insert into model_names (name, deployment_uid) select name, $1 from unnest($5::text[]) name
+        on conflict do nothing returning name"""
 # One statement, so one round trip: the commit follows the written time closely. The delay until the deployment's
 # computations have ended is measured from that time.
 _DELETE: Final = """
@@ -251,15 +258,9 @@ async def _check_policy(connection: Any, spec: DeploymentSpec, longest_window_s:
 
 
 async def _create(connection: Any, name: str, spec: DeploymentSpec, input_hash: str) -> uuid.UUID:
-    uid = uuid.uuid4()
-    await connection.execute(
-        "insert into deployments (uid, name, generation, revision, spec) values ($1, $2, 1, 1, $3)",
-        uid,
-        name,
-        spec.model_dump(mode="json"),
-    )
-    await hold_names(connection, uid, name, spec)
-    await _write_revision(connection, uid, 1, spec, input_hash)
+    uid, names = uuid.uuid4(), names_of(name, spec)
+    held = await connection.fetch(_CREATE, uid, name, spec.model_dump(mode="json"), input_hash, sorted(names))
+    await check_held(connection, names, (row["name"] for row in held))
     await _record(connection, uid, "applied", f"deployment {name} was created", new=1, scaled=scales(spec))
     return uid
 
@@ -272,7 +273,7 @@ async def _change(connection: Any, row: Any, spec: DeploymentSpec, reason: str, 
         return change
     uid, old = row["uid"], row["generation"]
     new = old + 1
-    await hold_names(connection, uid, row["name"], spec, before)
+    await change_names(connection, uid, names_of(row["name"], before), names_of(row["name"], spec))
     if change == "replaced":
         await _write_revision(connection, uid, new, spec, input_hash)
     await connection.execute(

@@ -1,41 +1,19 @@
 """The names under which requests ask for a deployment: its own, its aliases, its adapters. Each belongs to one."""
 
 import uuid
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.manifest.problems import FieldProblem, ManifestError
 
 
-async def hold_names(
-    connection: Any, uid: uuid.UUID, name: str, spec: DeploymentSpec, before: DeploymentSpec | None = None
-) -> None:
-    """Gives the deployment its names, and frees those that it no longer has.
-
-    Of two transactions that want one name, the second waits for the first. Names have one order, so that none waits
-    in a circle.
+def names_of(name: str, spec: DeploymentSpec) -> dict[str, str]:
+    """Each name with the field that brings it.
 
     Raises:
-        ManifestError: a name belongs to another deployment, or an alias or adapter is named as the deployment.
+        ManifestError: an alias or an adapter is named as the deployment.
     """
-    names = _kinds(name, spec)
-    old = {} if before is None else _kinds(name, before)
-    if freed := sorted(old.keys() - names.keys()):
-        await connection.execute("delete from model_names where deployment_uid = $1 and name = any($2)", uid, freed)
-    if not (wanted := sorted(names.keys() - old.keys())):
-        return
-    held = await connection.fetch(
-        """insert into model_names (name, deployment_uid) select name, $1 from unnest($2::text[]) name
-           on conflict do nothing returning name""",
-        uid,
-        wanted,
-    )
-    if taken := set(wanted) - {row["name"] for row in held}:
-        raise await _taken(connection, min(taken), names)
-
-
-def _kinds(name: str, spec: DeploymentSpec) -> dict[str, str]:
-    """Each name with the field that brings it."""
     serving = spec.serving
     fields = dict.fromkeys(serving.adapters, "serving.adapters") | dict.fromkeys(serving.aliases, "serving.aliases")
     if name in fields:
@@ -43,7 +21,39 @@ def _kinds(name: str, spec: DeploymentSpec) -> dict[str, str]:
     return {name: "name", **fields}
 
 
-async def _taken(connection: Any, name: str, fields: dict[str, str]) -> ManifestError:
+async def change_names(connection: Any, uid: uuid.UUID, before: Mapping[str, str], after: Mapping[str, str]) -> None:
+    """Frees the names that a deployment no longer has, and gives it the new ones.
+
+    Of two transactions that want one name, the second waits for the first. Names are taken in their order, so that
+    none waits in a circle.
+
+    Raises:
+        ManifestError: a name belongs to another deployment.
+    """
+    if freed := sorted(before.keys() - after.keys()):
+        await connection.execute("delete from model_names where deployment_uid = $1 and name = any($2)", uid, freed)
+    wanted = {name: after[name] for name in sorted(after.keys() - before.keys())}
+    if wanted:
+        held = await connection.fetch(
+            """insert into model_names (name, deployment_uid) select name, $1 from unnest($2::text[]) name
+               on conflict do nothing returning name""",
+            uid,
+            list(wanted),
+        )
+        await check_held(connection, wanted, (row["name"] for row in held))
+
+
+async def check_held(connection: Any, wanted: Mapping[str, str], held: Iterable[str]) -> None:
+    """Raises the error of the first name that was wanted, by its field, and not had.
+
+    Raises:
+        ManifestError: a name belongs to another deployment.
+    """
+    if taken := wanted.keys() - set(held):
+        raise await _taken(connection, min(taken), wanted)
+
+
+async def _taken(connection: Any, name: str, fields: Mapping[str, str]) -> ManifestError:
     row = await connection.fetchrow(
         "select d.name, d.spec from model_names n join deployments d on d.uid = n.deployment_uid where n.name = $1",
         name,
