@@ -13,9 +13,11 @@ from controller.live.key_ring import KeyRing, Principal
 from gateway.credentials import key_of, origin_of, request_id_of
 from gateway.errors import GatewayError, response
 from gateway.exchange.exchange import Exchange
+from gateway.exchange.form_exchange import FormExchange
 from gateway.exchange.holding import Models
 from gateway.exchange.listing import Listing
 from gateway.exchange.receiving import unauthenticated
+from gateway.form_reader import is_form
 from gateway.pass_on import BEHIND_PROXY_FIELD, Controller, Passed
 from gateway.pick_instance import ServedName
 from gateway.request_body import BadRequestError, check_charset
@@ -34,6 +36,7 @@ log = structlog.get_logger(__name__)
 _MODELS: Final = b"/v1/"
 _LIST: Final = MODELS_PATH.encode()
 _ONE: Final = _LIST + b"/"
+_FORMS: Final = frozenset(path.encode() for path in FORM_PATHS)
 _ALLOWED: Final = {_LIST: b"GET"} | {path.encode(): b"POST" for path in (*MODEL_PATHS, *FORM_PATHS)}
 _UNUSABLE: Final = re.compile(rb"[\x00-\x1f\x7f]")
 _JSON: Final = (b"content-type", b"application/json")
@@ -96,7 +99,8 @@ class Front:
                 raise unauthenticated()
             look = self._look_up(head, path)
             if look is None:
-                exchange = Exchange(self._models, head, connection, request_id, admit)
+                has_form = path in _FORMS and is_form(head.named.get(b"content-type", b""))
+                exchange = (FormExchange if has_form else Exchange)(self._models, head, connection, request_id, admit)
                 exchange.begin(principal, key)
                 return exchange
             if principal is None:

@@ -1,5 +1,6 @@
 """Reads responses from a byte stream, each when it was asked for: heads and bodies go to a sink, in bounds."""
 
+from collections.abc import Callable
 from typing import Final, Protocol
 
 import httptools
@@ -8,6 +9,7 @@ from http1.head import SWITCHING, ResponseHead
 from http1.reading import MessageError, MessageReader
 
 MOST_HEADS: Final = 32  # of one answer: informational ones and the final one
+_CONTINUE: Final = 100
 _FIRST_FINAL: Final = 200
 _LAST_FINAL: Final = 599
 
@@ -33,7 +35,19 @@ class ResponseReader(MessageReader):
     """
 
     __slots__ = (
-        *("_complete", "_done", "_head", "_head_only", "_heads", "_informational", "_sink", "_until_close", "_upgrade"),
+        *(
+            "_complete",
+            "_continued",
+            "_continues",
+            "_done",
+            "_head",
+            "_head_only",
+            "_heads",
+            "_informational",
+            "_sink",
+            "_until_close",
+            "_upgrade",
+        ),
     )
 
     def __init__(self, sink: ResponseSink) -> None:
@@ -44,23 +58,30 @@ class ResponseReader(MessageReader):
         self._heads = 0
         self._head: ResponseHead | None = None  # until it is handed on
         self._informational = False
+        self._continued: Callable[[], None] | None = None
+        self._continues = False  # the server asks for the body, and that was not handed on yet
         self._until_close = False
         self._done = False
         self._complete = True  # whether the parser knows that the last response is, too
         self._parser = httptools.HttpResponseParser(self)
 
-    def expect(self, *, head_only: bool = False, upgrade: bool = False) -> None:
+    def expect(
+        self, *, head_only: bool = False, upgrade: bool = False, continued: Callable[[], None] | None = None
+    ) -> None:
         """The next response may come.
 
         Args:
             head_only: the request was HEAD: there is no body whatever the head says.
             upgrade: the request asked to switch protocols: a 101 is an answer, and the stream after it is not read.
+            continued: called when the server asks for the body (`100 Continue`).
         """
         if not self._complete:  # it still waits for a body
             self._parser = httptools.HttpResponseParser(self)
             self._complete = True
         self._head_only = head_only
         self._upgrade = upgrade
+        self._continued = continued
+        self._continues = False
         self._heads = self._trailers = self._bare_bytes = 0
         self._done = self._until_close = self._informational = False
 
@@ -107,6 +128,7 @@ class ResponseReader(MessageReader):
         switching = status == SWITCHING and self._upgrade
         self._informational = status < _FIRST_FINAL and not switching
         if self._informational and status != SWITCHING:
+            self._continues = status == _CONTINUE and self._continued is not None
             return
         if not (_FIRST_FINAL <= status <= _LAST_FINAL or switching):
             self._refuse(MessageError(502, "status", f"status {status}"))
@@ -133,6 +155,9 @@ class ResponseReader(MessageReader):
             self._done = True
 
     def _hand_on(self) -> None:
+        if self._continues and self._continued is not None:
+            self._continues = False
+            self._continued()
         head, self._head = self._head, None
         if head is not None:
             head.alone = not self._pieces and not self._done
