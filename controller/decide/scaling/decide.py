@@ -86,12 +86,11 @@ def _sleep_reason(view: ScalingView, history: ScalingHistory, now: float) -> Sca
 def _needed(view: ScalingView, history: ScalingHistory, now: float) -> tuple[int, ScalingReason]:
     """What the present demand asks for, before min and max, and why."""
     rule, present = view.rule, view.present
-    if view.replicas.running == 0:
+    if view.replicas.running == 0 or present == 0:
         # What is in flight ends at replicas that stop. Only what waits needs a new one.
         needed, reason = _ceil(view.demand.waiting / rule.target), R.DEMAND
         if view.wakes > 0 and present == 0:
-            needed, reason = max(needed, 1), R.WOKEN
-        needed = max(needed, 1 if view.wakes > 0 else 0)
+            reason = R.WOKEN
     else:
         mean = history.mean(rule.window_s, now) or 0.0
         needed, reason = _ceil(mean / rule.target), R.DEMAND
@@ -100,6 +99,8 @@ def _needed(view: ScalingView, history: ScalingHistory, now: float) -> tuple[int
         pressed = _pressed(view, history, now)
         if pressed > needed:
             needed, reason = pressed, R.SATURATED if pressed > present else R.STEADY
+    if view.wakes > 0:
+        needed = max(needed, 1)
     if view.awake_for_s > 0 and needed < 1:
         needed, reason = 1, R.KEPT_AWAKE
     return needed, reason

@@ -8,14 +8,14 @@ from controller.live.key_use import Counts
 from gateway.request_metrics import RequestMetrics, count_tokens
 
 CHAT = ("chat", "3", "/v1/chat/completions")
-LABELS = {"deployment": "chat", "revision": "3", "endpoint": "/v1/chat/completions"}
+ORDER = ("deployment", "revision", "endpoint", "status", "kind", "reason", "le")
 
 
 def scraped(registry: CollectorRegistry) -> dict[tuple[str, tuple[str, ...]], float]:
     """Each sample's value by its name and the values of its labels."""
     text = generate_latest(registry).decode()
     return {
-        (sample.name, tuple(sample.labels.values())): sample.value
+        (sample.name, tuple(sample.labels[name] for name in ORDER if name in sample.labels)): sample.value
         for family in text_string_to_metric_families(text)
         for sample in family.samples
     }

@@ -223,6 +223,15 @@ def test_g32_an_idle_after_shorter_than_the_window_is_kept_to_the_second(idle_af
     assert watched.see(600).number == 0, "and it stays asleep"
 
 
+def test_g32_the_demand_before_a_sleep_does_not_end_it_while_the_replica_is_still_there() -> None:
+    watched = Watched(0, rule=replace(SLEEPY, idle_after_s=1))
+    watched.see(1, demand=demand(0, waiting=1))
+    watched.see(20, demand=demand(20))
+    assert watched.see(2, demand=demand(0)).number == 0
+    assert watched.see(1, replicas=Replicas(running=1)).number == 0, "no request waits for it"
+    assert watched.see(wakes=1).number == 1
+
+
 def test_g32_a_deployment_that_was_asleep_all_along_need_not_be_watched_for_the_down_window() -> None:
     """It is created, asked once, and sleeps `idle_after` later."""
     watched = Watched(0, rule=replace(SLEEPY, idle_after_s=20))
