@@ -46,12 +46,14 @@ class State(StrEnum):
     CUT = "cut"  # the caller is gone, or the answer broke off
 
 
+# Names of their own: through the class each costs more than all else that a transition does.
+CONNECTING, SENT, ANSWERING, DONE, CUT = State
 EDGES: Final = {
-    State.CONNECTING: {State.SENT, State.DONE, State.CUT},
-    State.SENT: {State.ANSWERING, State.DONE, State.CUT},
-    State.ANSWERING: {State.DONE, State.CUT},
-    State.DONE: set[State](),
-    State.CUT: set[State](),
+    CONNECTING: {SENT, DONE, CUT},
+    SENT: {ANSWERING, DONE, CUT},
+    ANSWERING: {DONE, CUT},
+    DONE: set[State](),
+    CUT: set[State](),
 }
 
 
@@ -112,7 +114,7 @@ class EngineExchange:
         self._instance = instance
         self._port = port
         self._target = target
-        self._state = State.CONNECTING
+        self._state = CONNECTING
         self._engine: ClientConnection | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._held: list[bytes] = []  # of the body, until the engine's connection is open
@@ -149,13 +151,13 @@ class EngineExchange:
                 self._refuse("engine_refused", f"the engine accepts no connection: {error}")
             return
         self._connecting = None
-        if self._state is State.CONNECTING:
+        if self._state is CONNECTING:
             self._send(engine)
         else:
             engine.abort()
 
     def _send(self, engine: ClientConnection) -> None:
-        self._enter(State.SENT)
+        self._enter(SENT)
         self._engine = engine
         head = self._head
         fields = end_to_end(head, _NOT_FORWARDED, prefix=_OURS)
@@ -185,7 +187,7 @@ class EngineExchange:
         self.since = self._engines.loop.time()
         if self._engine is not None:
             self._engine.send(data)
-        elif self._state is State.CONNECTING:
+        elif self._state is CONNECTING:
             self._held.append(data)
             self._connection.pause_reading()
 
@@ -194,13 +196,13 @@ class EngineExchange:
         self._complete = True
         if self._engine is not None:
             self._engine.end()
-        elif self._state is State.CONNECTING and self._connecting is None:
+        elif self._state is CONNECTING and self._connecting is None:
             self._ask()
 
     def gone(self) -> None:
         """The caller is gone: the engine's request ends with it."""
-        if self._state not in (State.DONE, State.CUT):
-            self._over(State.CUT)
+        if self._state not in (DONE, CUT):
+            self._over(CUT)
 
     def writable(self, *, ready: bool) -> None:
         """Whether the caller takes more of the answer."""
@@ -212,7 +214,7 @@ class EngineExchange:
 
     def response_head(self, head: ResponseHead) -> None:
         """The engine answers. Its reason phrase says nothing, and may hold what cannot be passed on."""
-        self._enter(State.ANSWERING)
+        self._enter(ANSWERING)
         if head.alone:
             self._begin_answer(head)
         else:
@@ -240,7 +242,7 @@ class EngineExchange:
         if self._answer is not None:
             self._begin_answer(self._answer)
         self._engine = None
-        self._over(State.DONE)
+        self._over(DONE)
         self._connection.finish()
 
     def response_failed(self, why: str) -> None:
@@ -264,21 +266,21 @@ class EngineExchange:
 
     def cut(self) -> None:
         """Ends the request and its caller's connection: this agent ends."""
-        self._over(State.CUT)
+        self._over(CUT)
         self._connection.abort()
 
     def _refuse(self, code: str, message: str) -> None:
-        if self._state is State.CONNECTING:
-            self._over(State.DONE)
+        if self._state is CONNECTING:
+            self._over(DONE)
             refuse(self._connection, 503, code, message)
 
     def _fail(self, status: int, code: str, message: str) -> None:
         """Tells the caller; once a part of the answer was sent, only a connection without its end shows it."""
-        if self._state is State.ANSWERING:
-            self._over(State.CUT)
+        if self._state is ANSWERING:
+            self._over(CUT)
             self._connection.close()
-        elif self._state is not State.DONE:
-            self._over(State.DONE)
+        elif self._state is not DONE:
+            self._over(DONE)
             _error(self._connection, status, code, message, PROXY_OUTCOME_HEADER)
 
     def _over(self, state: State) -> None:

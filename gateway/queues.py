@@ -5,7 +5,6 @@ free, and ends when the deployment cannot run, the queue's time is over, or its 
 """
 
 import math
-from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
@@ -65,7 +64,7 @@ class Queues:
         self._woken = woken
         self._queues: dict[str, FairQueue[Queued]] = {}
         self._uids: dict[str, str] = {}  # of the deployment for which each queue's requests wait
-        self._in_flight: dict[str, Counter[str]] = {}
+        self._in_flight: dict[str, dict[str, int]] = {}  # by model and key
         self._finished: dict[str, Finished] = {}
         self._elsewhere: Mapping[str, int] = {}
         self._wakes: dict[str, str] = {}  # first waiting request, by deployment's uid
@@ -83,7 +82,10 @@ class Queues:
 
     def entered(self, model: str, key: str) -> str:
         """A request went to a replica; returns the deployment's uid, which `left` needs."""
-        self._in_flight.setdefault(model, Counter())[key] += 1
+        counts = self._in_flight.get(model)
+        if counts is None:
+            counts = self._in_flight[model] = {}
+        counts[key] = counts.get(key, 0) + 1
         known = self._table.model(model)
         uid = known.uid if known is not None else ""
         if uid:
@@ -93,14 +95,19 @@ class Queues:
     def left(self, model: str, key: str, uid: str) -> None:
         """A request is no longer at a replica, which may be free for another one."""
         counts = self._in_flight[model]
-        counts[key] -= 1
-        if not counts[key]:
+        if counts[key] > 1:
+            counts[key] -= 1
+        else:
             del counts[key]
         now = self._clock()
         if uid:
             self._demand.change(uid, now, in_flight=-1)
-        self._finished.setdefault(model, Finished()).note(now)
-        self.pump(model)
+        finished = self._finished.get(model)
+        if finished is None:
+            finished = self._finished[model] = Finished()
+        finished.note(now)
+        if model in self._queues:
+            self.pump(model)
 
     # What waits
 
@@ -192,7 +199,7 @@ class Queues:
         """Sends waiting requests on, in order, while a replica is free."""
         queue = self._queues.get(model)
         while queue and not self._pumping and self._table.free(model):
-            first = queue.first(self._in_flight.get(model, Counter()))
+            first = queue.first(self._in_flight.get(model, {}))
             if first is None:
                 return
             self._metrics.waited(model, self._clock() - first.arrived)

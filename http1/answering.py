@@ -10,7 +10,7 @@ from http1.door import Door
 from http1.handler import Handler
 from http1.head import CONTINUE, COPIED_BYTES, LAST_CHUNK, SWITCHING, chunk, has_body, response_bytes
 from http1.request_reader import RequestReader
-from http1.server_states import EDGES, State
+from http1.server_states import ANSWERING, CLOSED, EDGES, IDLE, LINGERING, RECEIVING, TUNNEL, State
 
 _CLOSE: Final = (b"connection", b"close")
 
@@ -35,7 +35,7 @@ class AnsweringConnection(asyncio.Protocol):
         self._door = door
         self._reader = reader
         self._loop = asyncio.get_running_loop()
-        self._state = State.IDLE
+        self._state = IDLE
         self._since = self._loop.time()  # of the state, or of the last progress in it
         self._transport: asyncio.Transport | None = None
         self._handler: Handler | None = None
@@ -64,16 +64,16 @@ class AnsweringConnection(asyncio.Protocol):
     @property
     def answering(self) -> bool:
         """Whether a request is under way."""
-        return self._state in (State.RECEIVING, State.ANSWERING)
+        return self._state in (RECEIVING, ANSWERING)
 
     @property
     def complete(self) -> bool:
         """Whether the whole request has come; its body may be about to be handed over."""
-        return self._state is State.ANSWERING
+        return self._state is ANSWERING
 
     def send_continue(self) -> None:
         """Asks a client that expects it for the body."""
-        if self._state is State.RECEIVING and not self._started:
+        if self._state is RECEIVING and not self._started:
             self._write(CONTINUE)
 
     def start(
@@ -87,7 +87,7 @@ class AnsweringConnection(asyncio.Protocol):
             length: of the body; None: it is chunked, or ends with the connection where the client knows no chunks.
             body: its beginning, which goes with the head.
         """
-        if self._started or self._state not in (State.RECEIVING, State.ANSWERING):
+        if self._started or self._state not in (RECEIVING, ANSWERING):
             return
         self._started = self._used = True
         self._bodiless = not has_body(status, self._method)
@@ -100,7 +100,7 @@ class AnsweringConnection(asyncio.Protocol):
             self._chunked = True
         # A stranger's connection ends with its answer, so that none can send requests in a row.
         stranger = self.record.counted and not self.record.known
-        if stranger or self._draining or self._reader.pipelined or self._state is State.RECEIVING:
+        if stranger or self._draining or self._reader.pipelined or self._state is RECEIVING:
             self._keep_alive = False
         if not self._keep_alive:
             framed.append(_CLOSE)
@@ -124,16 +124,16 @@ class AnsweringConnection(asyncio.Protocol):
 
     def finish(self) -> None:
         """The answer is complete."""
-        if self._state is State.CLOSED:
+        if self._state is CLOSED:
             return
         self._handler = None
         if self._chunked:
             self._chunked = False
             self._write(LAST_CHUNK)
         self._started = False
-        if self._state is State.RECEIVING:
+        if self._state is RECEIVING:
             self._linger()
-        elif self._keep_alive and self._state is State.ANSWERING and not self._draining:
+        elif self._keep_alive and self._state is ANSWERING and not self._draining:
             self._next()
         else:
             self.close()
@@ -145,14 +145,14 @@ class AnsweringConnection(asyncio.Protocol):
 
     def switch(self, fields: Iterable[tuple[bytes, bytes]]) -> None:
         """Answers a request to switch protocols: from now on bytes pass both ways as they are."""
-        if self._started or self._state is not State.ANSWERING:
+        if self._started or self._state is not ANSWERING:
             return
         if self._reader.pipelined:  # a part of what the client sent is lost
             self.abort()
             return
         self._started = self._used = True
         self._bodiless = False
-        self._enter(State.TUNNEL)
+        self._enter(TUNNEL)
         self._write(response_bytes(SWITCHING, fields))
         self._pass_rest()
 
@@ -171,12 +171,12 @@ class AnsweringConnection(asyncio.Protocol):
     def drain(self) -> None:
         """Closes the connection once it is at rest."""
         self._draining = True
-        if self._state is State.IDLE:
+        if self._state is IDLE:
             self.close()
 
     def pause_reading(self) -> None:
         """Reads no more of the body for now. The end of the connection is not seen meanwhile."""
-        if not self._read_paused and self._state in (State.RECEIVING, State.TUNNEL) and self._transport is not None:
+        if not self._read_paused and self._state in (RECEIVING, TUNNEL) and self._transport is not None:
             self._transport.pause_reading()
             self._read_paused = True
 
@@ -198,20 +198,20 @@ class AnsweringConnection(asyncio.Protocol):
             self.close()
             return
         self._reader.busy = False
-        self._enter(State.IDLE)
-        self._door.enter(self.record, connections.State.IDLE)
+        self._enter(IDLE)
+        self._door.enter(self.record, connections.IDLE)
 
     def _linger(self) -> None:
         """Reads on, so that a reset does not take the answer from a client that is still sending."""
-        self._enter(State.LINGERING)
+        self._enter(LINGERING)
         if self._transport is not None:
             self._transport.write_eof()
             self.resume_reading()
 
     def _end(self) -> None:
-        if self._state is State.CLOSED:
+        if self._state is CLOSED:
             return
-        self._enter(State.CLOSED)
+        self._enter(CLOSED)
         handler, self._handler = self._handler, None
         if handler is not None:
             handler.gone()

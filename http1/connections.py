@@ -27,6 +27,10 @@ class State(StrEnum):
     IDLE = "idle"  # the next request is awaited
 
 
+# Names of their own: through the class each costs more than all else that a transition does.
+HEAD, BODY, BUSY, IDLE = State
+
+
 @dataclass(eq=False, slots=True)
 class Connection:
     """One connection.
@@ -44,7 +48,7 @@ class Connection:
     since_s: float
     counted: bool = True
     known: bool = False
-    state: State = State.HEAD
+    state: State = HEAD
     client: str = ""
     group: "_Group | None" = None
 
@@ -96,7 +100,7 @@ class Connections:
         self._most_served = limits.most - limits.reserved
         self._strangers: dict[State, _Group] = {state: {} for state in State}
         self._known: dict[State, _Group] = {state: {} for state in State}
-        self._bodies, self._busy = self._known[State.BODY], self._known[State.BUSY]
+        self._bodies, self._busy = self._known[BODY], self._known[BUSY]
         self._unknown: _Group = {}
         self._unknown_of: dict[str, _Group] = {}  # by address
         self._bodies_of: dict[str, _Group] = {}  # by client
@@ -118,7 +122,7 @@ class Connections:
         if connection.counted and len(mine) >= self._limits.most_unknown_per_address:
             yielding = next(iter(mine))
         elif len(self) >= self._limits.most:
-            between = (self._known[State.IDLE], self._known[State.HEAD])
+            between = (self._known[IDLE], self._known[HEAD])
             # The reserve is for new heads: they do not push one another out while others only wait for a request.
             few = len(self._unknown) < self._limits.reserved
             groups = (*between, self._unknown, [connection]) if few else (self._unknown, *between, [connection])
@@ -158,7 +162,7 @@ class Connections:
                 yielding = None
         if refusal is None and self._take(connection):
             connection.known, connection.client = True, client
-            connection.state, connection.since_s = State.BODY if body else State.BUSY, now_s
+            connection.state, connection.since_s = BODY if body else BUSY, now_s
             self._add(connection)
         return refusal, yielding
 
@@ -176,11 +180,11 @@ class Connections:
         """Those whose head, answer or next request is overdue, in no order. They stay counted until removed."""
         limits = self._limits
         deadlines = (
-            (self._strangers[State.HEAD], limits.head_s),
-            (self._known[State.HEAD], limits.head_s),
-            (self._strangers[State.BUSY], limits.answer_s),
-            (self._strangers[State.IDLE], limits.idle_s),
-            (self._known[State.IDLE], limits.idle_s),
+            (self._strangers[HEAD], limits.head_s),
+            (self._known[HEAD], limits.head_s),
+            (self._strangers[BUSY], limits.answer_s),
+            (self._strangers[IDLE], limits.idle_s),
+            (self._known[IDLE], limits.idle_s),
         )
         found = []
         for group, limit_s in deadlines:

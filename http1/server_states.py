@@ -27,6 +27,9 @@ EDGES: Final = {
     State.CLOSED: set[State](),
 }
 
+# Names of their own: through the class each costs more than all else that a transition does.
+IDLE, HEAD, RECEIVING, ANSWERING, TUNNEL, LINGERING, CLOSED = State
+
 
 @dataclass(frozen=True, slots=True)
 class Progress:

@@ -79,6 +79,10 @@ class ScalingWatch:
         """Looks now: a request waits for a wake, or no longer does."""
         self._poked.set()
 
+    def watches(self, uid: str) -> bool:
+        """Whether the replicas of this deployment followed the requests at its last step."""
+        return uid in self._watched
+
     async def look(self) -> set[str]:
         """Reads what is reported; returns the deployments that need a step because of it."""
         if not self._watched:

@@ -10,9 +10,9 @@ from typing import Final
 from controller.live.endpoints import Endpoint
 from controller.live.key_ring import Principal
 from gateway.errors import GatewayError, unavailable
-from gateway.exchange.heads import forwarded
+from gateway.exchange.heads import address_of, forwarded
 from gateway.exchange.holding import Models
-from gateway.exchange.states import UPLOAD_LIMIT_S, State
+from gateway.exchange.states import ADMITTED, CONNECTING, SENT, UPLOAD_LIMIT_S, WAITING, State
 from gateway.exchange.waiting import Waiting
 from gateway.outcomes import Happening
 from gateway.pick_instance import RoutingTable
@@ -58,7 +58,7 @@ class Exchange(Waiting):
 
     def _ask_for(self, asked: Asked, size: int) -> None:
         """Its model is known: it goes to a replica. `size`: of its prompt, in bytes."""
-        self._enter(State.ADMITTED)
+        self._enter(ADMITTED)
         table = self._models.routes.current()
         self._model = table.name_of(asked.model)
         allows = self._principal.limits.allows if self._principal is not None else None
@@ -92,7 +92,7 @@ class Exchange(Waiting):
             self._answer_held(self._held)
         elif not self._rechecked and not table.runs(self._model, self._adapter):
             self._rechecked = True
-            self._enter(State.WAITING)
+            self._enter(WAITING)
             self._work(self._recheck)
         elif self._adapter and table.runs(self._model) and not table.runs(self._model, self._adapter):
             self.fail(adapter_not_loaded(self._adapter, self._model))
@@ -106,7 +106,7 @@ class Exchange(Waiting):
 
     async def _recheck(self) -> None:
         await self._models.routes.recheck()
-        if self._state is State.WAITING:
+        if self._state is WAITING:
             self._next_replica()
 
     def _ask(self, endpoint: Endpoint) -> None:
@@ -114,30 +114,29 @@ class Exchange(Waiting):
         self._endpoint = endpoint
         self._models.routes.table.enter(endpoint)
         self._uid = self._models.queues.entered(self._model, self.key)
-        host, _, port = endpoint.address.rpartition(":")
-        address = (host.strip("[]"), int(port))
+        address = address_of(endpoint)
         kept = self._models.pool.take(address)
         if kept is not None:
             self._send(endpoint, kept)
         else:
-            self._enter(State.CONNECTING)
+            self._enter(CONNECTING)
             self._work(self._connect, endpoint, address)
 
     async def _connect(self, endpoint: Endpoint, address: tuple[str, int]) -> None:
         try:
             upstream = await self._models.pool.connect(address)
         except ConnectError as error:
-            if self._endpoint is endpoint and self._state is State.CONNECTING:
+            if self._endpoint is endpoint and self._state is CONNECTING:
                 happening = Happening.NO_FILES if error.errno in _NO_FILES else Happening.NOT_CONNECTED
                 self._ended(happening, str(error))
             return
-        if self._endpoint is endpoint and self._state is State.CONNECTING:
+        if self._endpoint is endpoint and self._state is CONNECTING:
             self._send(endpoint, upstream)
         else:
             upstream.abort()
 
     def _send(self, endpoint: Endpoint, upstream: ClientConnection) -> None:
-        self._enter(State.SENT)
+        self._enter(SENT)
         self.deadline = self._loop.time() + endpoint.limits.first_token_timeout
         self._upstream = upstream
         asked, _ = self._of_asked()
@@ -148,9 +147,7 @@ class Exchange(Waiting):
                 body, self._hides_usage = with_usage, True
         readable = self._hides_usage or self._comments > 0  # a begun answer has no encoding
         head = forwarded(self._head, endpoint, self.request_id, len(body), readable=readable)
-        upstream.begin(head, self, chunked=False)
-        upstream.send(body)
-        upstream.end()
+        upstream.ask(head, body, self)
 
     def _engines_name(self, endpoint: Endpoint, asked: str) -> str | None:
         """The model's name for the engine; None: as asked. An alias means nothing to an engine."""
@@ -164,7 +161,7 @@ class Exchange(Waiting):
 
     def overdue(self, now: float) -> None:
         """Ends the state whose deadline has passed at loop time `now`, if so."""
-        if self._state is State.WAITING:
+        if self._state is WAITING:
             self._comment(now)
         if now < self.deadline:
             return

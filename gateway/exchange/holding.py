@@ -12,7 +12,7 @@ from controller.live.errors import UnknownWhileAwayError
 from controller.live.key_ring import KeyRing
 from gateway.errors import NO_RETRY, GatewayError, response, unavailable
 from gateway.event_stream import WholeEvents
-from gateway.exchange.states import EDGES, LIMITS_S, OVER, UPLOAD_LIMIT_S, State
+from gateway.exchange.states import ANSWERING, CUT, DONE, EDGES, LIMITS_S, OVER, RECEIVING, UPLOAD_LIMIT_S, State
 from gateway.live_routes import LiveRoutes
 from gateway.meter import Meter
 from gateway.queues import Queues
@@ -68,7 +68,7 @@ class Holding:
         self.request_id = request_id
         self.key = self.role = ""  # of its key
         self._loop = asyncio.get_running_loop()
-        self._state = State.RECEIVING
+        self._state = RECEIVING
         self.arrived = self._loop.time()
         self.deadline = self.arrived + UPLOAD_LIMIT_S
         self._pieces: list[bytes] = []  # of the body
@@ -99,7 +99,7 @@ class Holding:
             self._models.failed(error, self._head.path, self.request_id)
             self._break_off(error.code, str(error))
             return
-        self._over(State.DONE)
+        self._over(DONE)
         self._models.failed(error, self._head.path, self.request_id)
         fields, body = response(error, self._head.path, self.request_id)
         fields.append((b"x-request-id", self.request_id.encode()))
@@ -112,7 +112,7 @@ class Holding:
     def end_for_stop(self) -> None:
         """The gateway stops, and the time to drain is over."""
         message = "the gateway stops; the answer is incomplete and is not repeated"
-        if self._state is State.ANSWERING:
+        if self._state is ANSWERING:
             self._break_off("unavailable", message)
         elif self._state not in OVER:
             self.fail(GatewayError(503, "unavailable", message, headers=NO_RETRY))
@@ -123,12 +123,12 @@ class Holding:
             log.info("client gone", request_id=self.request_id, instance=self._endpoint and self._endpoint.instance)
             self._client_gone = True
             self._models.queues.note_cancel(self._model, self._state)
-            self._over(State.CUT)
+            self._over(CUT)
 
     def _break_off(self, code: str, message: str) -> None:
         """Tells the client by an error event where it reads events, and by the cut connection in any case."""
         events = WholeEvents() if self._events is None and self._comments else self._events
-        self._over(State.CUT)
+        self._over(CUT)
         if events is not None:
             self._connection.send(events.error(self._head.path, code, message))
         self._connection.close()
@@ -164,7 +164,7 @@ class Holding:
             upstream.abort()
 
     def _over(self, state: State) -> None:
-        broken = self._state is State.ANSWERING and state is State.CUT and not self._client_gone
+        broken = self._state is ANSWERING and state is CUT and not self._client_gone
         self._enter(state)
         passage, self._passage = self._passage, None
         if passage is not None:
