@@ -28,6 +28,7 @@ from gateway.pass_on import Controller
 from gateway.queue_metrics import QueueMetrics
 from gateway.queues import Queues
 from gateway.reporter import Reporter
+from gateway.request_metrics import RequestMetrics
 from gateway.siblings import Siblings, Sockets
 from http1.bodies import Bodies
 from http1.connections import Limits, limits_for
@@ -103,7 +104,10 @@ class Gateway:
         self._agents = Pool(prepare=notice_gone_hosts)
         self._failures = LogLimit()
         self._meter = Meter(database)
-        self._models = Models(self.keys, self.routes, self._agents, self.bodies, self.queues, self._meter, self._failed)
+        self._requests = RequestMetrics(self.metrics.registry, self.queues.in_flight)
+        self._models = Models(
+            self.keys, self.routes, self._agents, self.bodies, self.queues, self._meter, self._requests, self._failed
+        )
         self._draining = False
         health = Health(
             self._controller,
@@ -189,6 +193,7 @@ class Gateway:
 
     def _routes_changed(self) -> None:
         self.queues.routes_changed()
+        self._requests.keep(self.routes.table.revisions(), self._loop.time())
 
     def _wakes_changed(self) -> None:
         self._reporter.poke()

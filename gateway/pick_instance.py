@@ -92,6 +92,11 @@ class RoutingTable:
         """The names of all live deployments."""
         return frozenset(self._models)
 
+    def revisions(self) -> set[tuple[str, str]]:
+        """All live deployments: each with every revision of which an instance runs, and with an empty one."""
+        running = {(name, one.revision) for name, running in self._by_model.items() for one in running}
+        return running | {(name, "") for name in self._models}
+
     def knows(self, model: str) -> bool:
         """Whether a live deployment has that name."""
         return model in self._models

@@ -279,6 +279,10 @@ class Queues:
         """The name, if a deployment has it: clients may ask for any."""
         return model if self._table.knows(model) else ""
 
+    def in_flight(self) -> dict[str, int]:
+        """Requests at replicas, by deployment."""
+        return {model: sum(counts.values()) for model, counts in tuple(self._in_flight.items())}
+
     def waiting(self, model: str) -> int:
         """Requests that wait for the model here."""
         return len(self._queues.get(model, ()))

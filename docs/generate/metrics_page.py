@@ -12,6 +12,7 @@ from controller.runtime.metrics import HubMetrics, Metrics
 from controller.store.views.metrics import Figures
 from gateway.metrics import GatewayMetrics
 from gateway.queue_metrics import QueueMetrics
+from gateway.request_metrics import RequestMetrics
 from tables import code, sentence, table, words
 
 HEAD: Final = """\
@@ -42,14 +43,18 @@ LABELS: Final[Mapping[str, str]] = {
     "code": "code of the error",
     "deployment": "name of the deployment; empty where requests name none that exists",
     "dry_run": "`true` where the number is only shown",
+    "endpoint": "path of the request; empty for unknown paths",
     "gpu_uuid": "UUID of the GPU",
-    "kind": "reconciler whose keys these are",
+    "kind": "reconciler whose keys these are; of tokens: `prompt`, `cached` or `completion`",
     "outcome": "how it ended, see below",
     "phase": "phase, see [States](states.md)",
     "policy": "name of the policy; `(inline)` for inline policies",
     "purpose": "what is computed",
-    "reason": "what was done at a bound or deadline, see [Operations](operations.md#connections-and-open-files)",
+    "reason": "what was done at a bound or deadline, see [Operations](operations.md#connections-and-open-files); of "
+    "retries: `not_connected`, `agent_refused` or `engine_busy`",
+    "revision": "number of the revision; empty where no replica got the request",
     "state": "how far the request was: `receiving`, `admitted`, `waiting`, `connecting`, `sent` or `answering`",
+    "status": "`2xx`, `3xx`, `4xx`, `5xx`, or `499` where the client left before the end",
     "verdict": "`idle`, `busy` or `unknown`",
     "version": "version of Gpuward",
     "worker": "name of the worker",
@@ -83,6 +88,7 @@ def _counted() -> Iterator[MetricFacts]:
     HubMetrics(registry)
     GatewayMetrics(registry)
     QueueMetrics(registry)
+    RequestMetrics(registry)
     for collector in registry.collectors:
         (family,) = collector.describe()
         suffix = "_total" if family.type == "counter" else ""

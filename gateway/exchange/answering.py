@@ -23,6 +23,7 @@ from http1.server_connection import ServerConnection
 log = structlog.get_logger(__name__)
 
 _MOST_HELD_BYTES: Final = 2**20  # of a 503 that is kept while other replicas are tried
+_TIMING: Final = b"queue;dur=%.1f, connect;dur=%.1f, engine;dur=%.1f"
 _OK: Final = 200
 _BUSY: Final = 503
 
@@ -142,6 +143,7 @@ class Answering(Receiving):
     def _enter_answer(self, head: ResponseHead) -> None:
         """The answer has a first piece, for which its head has waited: until then, an end is an error with a status."""
         self._enter(ANSWERING)
+        self._status = head.status
         self._asked = None  # the body goes nowhere else from now on
         self._release()
         kind, encoding = head.named.get(b"content-type", b""), head.named.get(b"content-encoding", b"")
@@ -168,9 +170,15 @@ class Answering(Receiving):
 
     def _returned(self, head: ResponseHead) -> Fields:
         fields = returned(head, self.request_id)
+        fields.append(self._timing())
         if self._passage is not None:
             fields += self._models.meter.headers(self._passage)
         return fields
+
+    def _timing(self) -> tuple[bytes, bytes]:
+        """How long the parts of the way to this answer took, in milliseconds."""
+        spans = (self._picked_at - self.arrived, self._sent_at - self._picked_at, self._loop.time() - self._sent_at)
+        return b"server-timing", _TIMING % tuple([1000.0 * span for span in spans])
 
     def _ended(self, happening: Happening, detail: str) -> None:
         """One replica gave no answer: the table of verdicts says what follows."""
@@ -182,6 +190,7 @@ class Answering(Receiving):
             case TryAnother():
                 table.refused(endpoint)
                 name = happening.name.lower()
+                self._models.metrics.retried(self._model, endpoint.revision, name)
                 log.info("replica refused", instance=endpoint.instance, happening=name, error=detail)
                 self._next_replica()
             case Settled(status=None) as settled:
@@ -201,6 +210,7 @@ class Answering(Receiving):
         if self._comments:
             self._break_off("engine_busy", "every replica answered 503")
             return
+        self._status = _BUSY
         fields = self._returned(held.head)
         if not first(fields, b"retry-after"):
             fields.append((b"retry-after", b"1"))

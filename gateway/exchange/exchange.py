@@ -112,6 +112,8 @@ class Exchange(Waiting):
     def _ask(self, endpoint: Endpoint) -> None:
         self._tried.append(endpoint.instance)
         self._endpoint = endpoint
+        self._revision = endpoint.revision
+        self._picked_at = self._loop.time()
         self._models.routes.table.enter(endpoint)
         self._uid = self._models.queues.entered(self._model, self.key)
         address = address_of(endpoint)
@@ -137,7 +139,8 @@ class Exchange(Waiting):
 
     def _send(self, endpoint: Endpoint, upstream: ClientConnection) -> None:
         self._enter(SENT)
-        self.deadline = self._loop.time() + endpoint.limits.first_token_timeout
+        self._sent_at = self._loop.time()
+        self.deadline = self._sent_at + endpoint.limits.first_token_timeout
         self._upstream = upstream
         asked, _ = self._of_asked()
         body = asked.with_model(self._engines_name(endpoint, asked.model))

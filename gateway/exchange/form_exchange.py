@@ -114,7 +114,8 @@ class FormExchange(Exchange):
     def _send(self, endpoint: Endpoint, upstream: ClientConnection) -> None:
         self._enter(State.SENT)
         self._upstream = upstream
-        self.deadline = self._loop.time() + _CONTINUE_LIMIT_S
+        self._sent_at = self._loop.time()
+        self.deadline = self._sent_at + _CONTINUE_LIMIT_S
         asked, _ = self._of_asked()
         length = self._head.length
         if length is not None:
@@ -132,6 +133,7 @@ class FormExchange(Exchange):
         if self._continued or self._state is not State.SENT or upstream is None or endpoint is None:
             return
         self._continued = True
+        self._sent_at = self._loop.time()
         asked, _ = self._of_asked()
         held, (start, end) = b"".join(self._pieces), asked.span
         self._pieces.clear()

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
 from controller.live.endpoints import Endpoint, Stopped
@@ -20,6 +21,7 @@ from gateway.exchange.states import State
 from gateway.meter import Meter
 from gateway.pick_instance import RoutingTable
 from gateway.queues import Queues
+from gateway.request_metrics import RequestMetrics
 from http1 import client_connection
 from http1.bodies import Bodies
 from http1.client_connection import ClientConnection
@@ -84,7 +86,16 @@ class World:
         keys: Any = SimpleNamespace()
         self.meter = Meter(DATABASE)
         self.meter._limits.away = True  # the key's slots are all this gateway's
-        self.models = Models(keys, routes, self.pool, bodies, self.queues, self.meter, lambda *_: None)
+        self.models = Models(
+            keys,
+            routes,
+            self.pool,
+            bodies,
+            self.queues,
+            self.meter,
+            RequestMetrics(CollectorRegistry()),
+            lambda *_: None,
+        )
         door = Door(Limits(most=9, most_unknown_per_address=9, most_bodies_per_client=9), name="test")
         service = Service(self.handle, lambda _: b"{}", door)
         self.client = ServerConnection(service, opened=lambda _: None, closed=lambda _: None)
