@@ -25,8 +25,10 @@ from gateway.live_routes import LiveRoutes
 from gateway.meter import Meter
 from gateway.metrics import GatewayMetrics
 from gateway.pass_on import Controller
+from gateway.queue_metrics import QueueMetrics
 from gateway.queues import Queues
 from gateway.reporter import Reporter
+from gateway.request_metrics import RequestMetrics
 from gateway.siblings import Siblings, Sockets
 from http1.bodies import Bodies
 from http1.connections import Limits, limits_for
@@ -92,13 +94,22 @@ class Gateway:
         self.keys = KeyRing(database.listen_connection, changes, ended=lambda _ids: None)
         self.routes = LiveRoutes(database, changes, updated=self._routes_changed)
         self.demand = Demand(self._loop.time())
-        self.queues = Queues(self.routes.table, self.demand, self._loop.time, woken=self._wakes_changed)
+        self.queues = Queues(
+            self.routes.table,
+            self.demand,
+            self._loop.time,
+            woken=self._wakes_changed,
+            metrics=QueueMetrics(self.metrics.registry),
+        )
         self._reporter = Reporter(DemandReports(database, name), self.demand, self.queues, self._loop.time)
         self._controller = Controller(controller, secret, Pool())
         self._agents = Pool(prepare=notice_gone_hosts)
         self._failures = LogLimit()
         self._meter = Meter(database)
-        self._models = Models(self.keys, self.routes, self._agents, self.bodies, self.queues, self._meter, self._failed)
+        self._requests = RequestMetrics(self.metrics.registry, self.queues.in_flight)
+        self._models = Models(
+            self.keys, self.routes, self._agents, self.bodies, self.queues, self._meter, self._requests, self._failed
+        )
         self._draining = False
         health = Health(
             self._controller,
@@ -184,6 +195,7 @@ class Gateway:
 
     def _routes_changed(self) -> None:
         self.queues.routes_changed()
+        self._requests.keep(self.routes.table.revisions(), self._loop.time())
 
     def _wakes_changed(self) -> None:
         self._reporter.poke()

@@ -14,7 +14,7 @@ from gateway.live_routes import LiveRoutes
 from gateway.pass_on import Controller
 from gateway.process_metrics import joined
 from http1.handler import Handler
-from http1.head import Fields, RequestHead, first
+from http1.head import Fields, RequestHead
 from http1.server_connection import ServerConnection
 from http1.streamed_answer import StreamedAnswer
 
@@ -116,8 +116,8 @@ class Health:
             got, body = await fetch(self._controller, METRICS, [*asked, *fields], _METRICS_LIMIT_S)
         except FetchError as error:
             raise ConnectionError(f"the controller gave no metrics: {error}") from error
-        kept = [(b"content-type", first(got.fields, b"content-type")), *fields]
-        challenge = first(got.fields, b"www-authenticate")
+        kept = [(b"content-type", got.named.get(b"content-type", b"")), *fields]
+        challenge = got.named.get(b"www-authenticate")
         if challenge:
             kept.append((b"www-authenticate", challenge))
         if got.status == _OK:

@@ -122,9 +122,9 @@ class Pool:
             connection.abort()
 
     def _rest(self, address: Address, connection: ClientConnection) -> None:
-        if not connection.idle:
-            return
-        resting = self._resting.setdefault(address, deque())
+        resting = self._resting.get(address)
+        if resting is None:
+            resting = self._resting[address] = deque()
         if len(resting) >= self._max_idle:
             resting.popleft().abort()
         resting.append(connection)
