@@ -7,9 +7,11 @@ from typing import Any, Final
 import orjson
 
 from http1.head import Fields
+from schemas.api.models import MODEL_PATHS
 
 MESSAGES_PATH: Final = b"/v1/messages"
 NO_RETRY: Final = {"x-should-retry": "false"}  # heeded by OpenAI's and Anthropic's clients, which repeat 5xx
+_WITHOUT_V1: Final = frozenset(path.encode() for path in MODEL_PATHS if not path.startswith("/v1/"))
 _RETRY_AFTER_S: Final = "1"
 _OPENAI_TYPES: Final = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 _MESSAGES_TYPES: Final = _OPENAI_TYPES | {404: "not_found_error", 413: "request_too_large", 503: "overloaded_error"}
@@ -58,7 +60,7 @@ def response(error: GatewayError, path: bytes, request_id: str) -> tuple[Fields,
     if path.startswith(MESSAGES_PATH):
         kind = _MESSAGES_TYPES.get(error.status, "invalid_request_error" if client_fault else "api_error")
         form = {"type": "error", "error": body | {"type": kind}, "request_id": request_id}
-    elif path.startswith(b"/v1/"):
+    elif path.startswith(b"/v1/") or path in _WITHOUT_V1:
         kind = _OPENAI_TYPES.get(error.status, "invalid_request_error" if client_fault else "server_error")
         form = {"error": body | {"type": kind, "param": error.param}}
     else:

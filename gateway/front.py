@@ -3,6 +3,7 @@
 import re
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
@@ -16,7 +17,9 @@ from gateway.exchange.holding import Models
 from gateway.exchange.listing import Listing
 from gateway.exchange.receiving import unauthenticated
 from gateway.pass_on import BEHIND_PROXY_FIELD, Controller, Passed
+from gateway.pick_instance import ServedName
 from gateway.request_body import BadRequestError, check_charset
+from gateway.unserved import model_not_found
 from http1.connections import Refusal
 from http1.forwarded import Origin, TrustedProxies
 from http1.handler import DROPPED, Handler
@@ -24,15 +27,17 @@ from http1.head import Fields, RequestHead, first
 from http1.reading import MessageError
 from http1.server_connection import ServerConnection
 from http1.server_log import MalformedLog
-from schemas.api.models import MODEL_PATHS, MODEL_ROLES, MODELS_PATH, ModelList, ModelState, ModelView
+from schemas.api.models import FORM_PATHS, MODEL_PATHS, MODEL_ROLES, MODELS_PATH, ModelList, ModelState, ModelView
 
 log = structlog.get_logger(__name__)
 
 _MODELS: Final = b"/v1/"
 _LIST: Final = MODELS_PATH.encode()
-_ALLOWED: Final = {_LIST: b"GET"} | {path.encode(): b"POST" for path in MODEL_PATHS}
+_ONE: Final = _LIST + b"/"
+_ALLOWED: Final = {_LIST: b"GET"} | {path.encode(): b"POST" for path in (*MODEL_PATHS, *FORM_PATHS)}
 _UNUSABLE: Final = re.compile(rb"[\x00-\x1f\x7f]")
 _JSON: Final = (b"content-type", b"application/json")
+Look = Callable[[Principal, ServerConnection, str], None]
 Own = Callable[[RequestHead, ServerConnection, str], Handler]
 
 
@@ -60,7 +65,7 @@ class Front:
     def handle(self, head: RequestHead, connection: ServerConnection) -> Handler:
         """One request."""
         path, request_id = head.path, request_id_of(head.fields)
-        if path.startswith(_MODELS):
+        if path.startswith(_MODELS) or path in _ALLOWED:
             return self._ask_a_model(head, path, connection, request_id)
         own = self._own.get(path)
         if own is not None and head.method == b"GET":
@@ -89,29 +94,46 @@ class Front:
             principal = self._keys.known(key)
             if principal is None and not key:
                 raise unauthenticated()
-            if path != _LIST or head.method != b"GET":
+            look = self._look_up(head, path)
+            if look is None:
                 exchange = Exchange(self._models, head, connection, request_id, admit)
                 exchange.begin(principal, key)
                 return exchange
             if principal is None:
 
                 def answer(owner: Principal) -> None:
-                    self._list(owner, connection, request_id)
+                    look(owner, connection, request_id)
 
                 listing = Listing(self._models, head, connection, request_id, admit, answer)
                 listing.begin(None, key)
                 return listing
             admit(principal)
-            self._list(principal, connection, request_id)
+            look(principal, connection, request_id)
         except GatewayError as error:
             self._fail(error, path, connection, request_id)
         return DROPPED
 
+    def _look_up(self, head: RequestHead, path: bytes) -> Look | None:
+        """What answers a request that no replica sees; None: a replica answers."""
+        if head.method != b"GET":
+            return None
+        if path == _LIST:
+            return self._list
+        return partial(self._show, path) if path.startswith(_ONE) else None
+
     def _list(self, principal: Principal, connection: ServerConnection, request_id: str) -> None:
         now = int(time.time())
         served = self._models.routes.current().served_models(principal.limits.allows)
-        views = [ModelView(id=name, created=now, gpuward=ModelState(state=state)) for name, state in served.items()]
-        body = ModelList(data=views).model_dump_json().encode()
+        body = ModelList(data=[_view(name, one, now) for name, one in served.items()]).model_dump_json().encode()
+        connection.answer(200, [_JSON, (b"x-request-id", request_id.encode())], body)
+
+    def _show(self, path: bytes, principal: Principal, connection: ServerConnection, request_id: str) -> None:
+        name = unquote_to_bytes(path.removeprefix(_ONE)).decode(errors="replace")
+        served = self._models.routes.current().served_models(principal.limits.allows).get(name)
+        if served is None:
+            self._fail(model_not_found(name), path, connection, request_id)
+            return
+        body = _view(name, served, int(time.time())).model_dump_json().encode()
         connection.answer(200, [_JSON, (b"x-request-id", request_id.encode())], body)
 
     def _fail(self, error: GatewayError, path: bytes, connection: ServerConnection, request_id: str) -> None:
@@ -146,9 +168,14 @@ class Front:
         return fields
 
 
+def _view(name: str, served: ServedName, now: int) -> ModelView:
+    state = ModelState(state=served.state, adapter_of=served.adapter_of or None)
+    return ModelView(id=name, created=now, gpuward=state)
+
+
 def _check(head: RequestHead, path: bytes) -> None:
     """Refuses what no body can mend."""
-    allowed = _ALLOWED.get(path)
+    allowed = b"GET" if path.startswith(_ONE) else _ALLOWED.get(path)
     if b"%" in head.target and _UNUSABLE.search(unquote_to_bytes(head.target)):
         raise GatewayError(400, "invalid", "URL: contains control characters; remove them")
     if allowed is None:

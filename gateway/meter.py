@@ -122,7 +122,7 @@ class Meter:
     def _record(self, passage: Passage, model: str, counts: Counts) -> None:
         if model:
             minute = int(time.time() // _MINUTE_S)
-            self._batches.add(minute, passage.key, model, passage.path.removeprefix("/v1/"), counts)
+            self._batches.add(minute, passage.key, model, passage.path.removeprefix("/v1").lstrip("/"), counts)
         if self._limits.is_short(passage.key):
             self._wake.set()  # other gateways may wait for what is free, or must know of what is owed
 

@@ -1,15 +1,27 @@
 """Picks the instance for a request, from a table in memory: fewest requests in flight first. No I/O."""
 
+import random
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Final, Literal
 
 from controller.live.endpoints import Endpoint, Model, Stopped
 from gateway.replica_backoff import ReplicaBackoff
+from gateway.session_home import home_of
 
 _NEVER: Final = 0
 ModelStateName = Literal["asleep", "waking", "running"]
+_MOST_COMPARED: Final = 64  # replicas; beyond it two are drawn, and the less busy one is picked
 _TOLD_S: Final = 2.0  # for which a count of other gateways' requests is believed
+
+
+@dataclass(frozen=True, slots=True)
+class ServedName:
+    """A name under which requests may ask for a model. `adapter_of`: the deployment, where it is an adapter."""
+
+    state: ModelStateName
+    adapter_of: str = ""
 
 
 class RoutingTable:
@@ -17,12 +29,17 @@ class RoutingTable:
 
     Args:
         clock: seconds, monotonic.
+        chance: draws from many replicas.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, chance: Callable[[], float] = random.random
+    ) -> None:
         self._clock = clock
+        self._chance = chance
         self._models: Mapping[str, Model] = {}
         self._aliases: dict[str, str] = {}
+        self._adapters: dict[str, str] = {}
         self._stopped: Mapping[str, Stopped] = {}
         self._by_model: dict[str, list[Endpoint]] = {}
         self._in_flight: dict[str, int] = {}
@@ -48,13 +65,20 @@ class RoutingTable:
             present.add(endpoint.instance)
         self._models, self._by_model, self._stopped = models, by_model, stopped or {}
         self._aliases = {alias: name for name in sorted(models) for alias in models[name].limits.aliases}
+        self._adapters = {one: name for name in sorted(models) for one in models[name].limits.adapters}
         self._last_picked = {i: pick for i, pick in self._last_picked.items() if i in present}
         self._others = {instance: told for instance, told in self._others.items() if instance in present}
         self._backoff.keep(present)
 
     def name_of(self, asked: str) -> str:
-        """The deployment that a request asks for by its name or an alias; as asked, where there is none."""
-        return asked if asked in self._models else self._aliases.get(asked, asked)
+        """The deployment that a request asks for by its name, an alias or an adapter; as asked, where there is none."""
+        if asked in self._models:
+            return asked
+        return self._aliases.get(asked) or self._adapters.get(asked, asked)
+
+    def is_adapter(self, asked: str) -> bool:
+        """Whether a request asks for an adapter of a deployment."""
+        return asked in self._adapters and self.name_of(asked) == self._adapters[asked]
 
     def model(self, name: str) -> Model | None:
         """The live deployment of that name."""
@@ -68,24 +92,30 @@ class RoutingTable:
         """Whether a live deployment has that name."""
         return model in self._models
 
-    def runs(self, model: str) -> bool:
-        """Whether an instance of it runs, at its limit or not."""
-        return bool(self._by_model.get(model))
+    def runs(self, model: str, adapter: str = "") -> bool:
+        """Whether an instance of it runs, at its limit or not. With an adapter: one that has loaded that."""
+        running = self._by_model.get(model, ())
+        return any(adapter in one.adapters for one in running) if adapter else bool(running)
 
-    def served_models(self, allows: Callable[[str], bool] = lambda _: True) -> dict[str, ModelStateName]:
-        """All names under which requests may ask for a model that is not stopped, with its state.
+    def served_models(self, allows: Callable[[str], bool] = lambda _: True) -> dict[str, ServedName]:
+        """All names under which requests may ask for a model that is not stopped.
 
         Args:
-            allows: whether the key may ask for a name; a deployment's aliases follow its name.
+            allows: whether the key may ask for a name; a deployment's aliases and adapters follow its name.
         """
-        found: dict[str, ModelStateName] = {}
+        found: dict[str, ServedName] = {}
         for name, model in self._models.items():
             if name in self._stopped or not model.serves:
                 continue
             asleep: ModelStateName = "asleep" if model.wanted == 0 else "waking"
             state: ModelStateName = "running" if self.runs(name) else asleep
             aliases = [alias for alias in model.limits.aliases if self._aliases.get(alias) == name]
-            found |= {one: state for one in (name, *aliases) if allows(name) or allows(one)}
+            names = {one: ServedName(state) for one in (name, *aliases)}
+            for one in model.limits.adapters:
+                if self.is_adapter(one) and self._adapters[one] == name:
+                    loaded = state != "running" or self.runs(name, one)
+                    names[one] = ServedName(state if loaded else "waking", name)
+            found |= {one: served for one, served in names.items() if allows(name) or allows(one)}
         return dict(sorted(found.items()))
 
     def stopped(self, model: str) -> Stopped | None:
@@ -96,7 +126,9 @@ class RoutingTable:
         """The models with at least one running instance."""
         return sorted(self._by_model)
 
-    def pick(self, model: str, tried: Collection[str] = (), *, queued: bool = False) -> Endpoint | None:
+    def pick(
+        self, model: str, tried: Collection[str] = (), *, queued: bool = False, adapter: str = "", session: bytes = b""
+    ) -> Endpoint | None:
         """The endpoint with the fewest requests in flight below its limit; among equals the least recently picked.
 
         One that refused is left alone for a while. Where all of a model's do so, the one that may be tried first is
@@ -106,19 +138,45 @@ class RoutingTable:
             model: the deployment's name.
             tried: instances that this request has tried already.
             queued: the request waits in the queue.
+            adapter: only instances that have loaded it; empty: any.
+            session: it goes to its home while that can take it; empty: it has none.
         """
-        now, known = self._clock(), self._by_model.get(model, ())
-        known = [e for e in known if self._load(e.instance, now) < e.max_in_flight]
-        candidates = [e for e in known if e.instance not in tried and self._backoff.waits_until(e.instance) <= now]
-        if not candidates and known and not tried and not queued:
-            candidates = [min(known, key=lambda e: self._backoff.waits_until(e.instance))]
-        if not candidates:
+        now, known = self._clock(), self._by_model.get(model, [])
+        if adapter:
+            known = [e for e in known if adapter in e.adapters]
+        chosen = home_of(session, known) if session else None
+        if chosen is None or not self._can_take(chosen, tried, now):
+            chosen = self._least_busy(known, tried, now, queued=queued)
+        if chosen is None:
             return None
-        chosen = min(candidates, key=lambda e: (self._load(e.instance, now), self._last_picked.get(e.instance, _NEVER)))
         self._picks += 1
         self._last_picked[chosen.instance] = self._picks
         self._backoff.picked(chosen.instance, now)
         return chosen
+
+    def _least_busy(
+        self, known: list[Endpoint], tried: Collection[str], now: float, *, queued: bool
+    ) -> Endpoint | None:
+        if len(known) > _MOST_COMPARED:
+            drawn = [known[int(self._chance() * len(known))] for _ in range(2)]
+            drawn = [e for e in drawn if self._can_take(e, tried, now)]
+            if drawn:
+                return min(drawn, key=lambda e: self._load(e.instance, now))
+        below = [e for e in known if self._load(e.instance, now) < e.max_in_flight]
+        candidates = [e for e in below if e.instance not in tried and self._backoff.waits_until(e.instance) <= now]
+        if not candidates and below and not tried and not queued:
+            candidates = [min(below, key=lambda e: self._backoff.waits_until(e.instance))]
+        return min(
+            candidates,
+            key=lambda e: (self._load(e.instance, now), self._last_picked.get(e.instance, _NEVER)),
+            default=None,
+        )
+
+    def _can_take(self, endpoint: Endpoint, tried: Collection[str], now: float) -> bool:
+        instance = endpoint.instance
+        if instance in tried or self._load(instance, now) >= endpoint.max_in_flight:
+            return False
+        return self._backoff.waits_until(instance) <= now
 
     def free(self, model: str) -> bool:
         """Whether a replica is below its limit and not left alone."""

@@ -28,8 +28,15 @@ def settled_error(settled: Settled, endpoint: Endpoint, detail: str) -> GatewayE
 
 def model_not_found(model: str) -> GatewayError:
     """404: no deployment has this name, or the key may not ask for it."""
-    message = f"model: no deployment is named {model!r}; GET /v1/models lists the running ones"
+    message = f"model: no deployment is named {model!r}; GET /v1/models lists what requests may ask for"
     return GatewayError(404, "model_not_found", message, param="model")
+
+
+def adapter_not_loaded(adapter: str, model: str) -> GatewayError:
+    """503: replicas run, but those of the revision with this adapter do not yet."""
+    message = f"model: no running instance of {model!r} has loaded its adapter {adapter!r} yet; try again in a moment"
+    headers = {"Retry-After": _RETRY_AFTER_S}
+    return GatewayError(503, "model_not_running", message, headers=headers, param="model")
 
 
 def unserved(model: str, table: RoutingTable, tried: Sequence[str]) -> GatewayError:

@@ -37,7 +37,16 @@ from controller.api.route import Access, Route
 from controller.api.streams import STREAMS, Streams
 from controller.live.key_ring import KeyRing
 from http1.log_limit import LogLimit
-from schemas.api.models import MODEL_PATHS, MODELS_PATH, MODELS_SUMMARY, ModelList
+from schemas.api.models import (
+    FORM_PATHS,
+    MODEL_PATH,
+    MODEL_PATHS,
+    MODEL_SUMMARY,
+    MODELS_PATH,
+    MODELS_SUMMARY,
+    ModelList,
+    ModelView,
+)
 from schemas.wire import CONNECT_PATH, JOIN_PATH
 
 # Agents send a join token or their own credential there, and those handlers check it.
@@ -84,7 +93,11 @@ async def _elsewhere(request: web.Request) -> web.StreamResponse:
 # For /openapi.json: the gateway answers them.
 _MODEL_ROUTES: Final = (
     Route("GET", MODELS_PATH, _elsewhere, Access.INFER, MODELS_SUMMARY, "models", ModelList),
-    *(Route("POST", path, _elsewhere, Access.INFER, text, "models", stream=True) for path, text in MODEL_PATHS.items()),
+    Route("GET", MODEL_PATH, _elsewhere, Access.INFER, MODEL_SUMMARY, "models", ModelView),
+    *(
+        Route("POST", path, _elsewhere, Access.INFER, text, "models", stream=True)
+        for path, text in (MODEL_PATHS | FORM_PATHS).items()
+    ),
 )
 
 

@@ -97,6 +97,8 @@ class EngineProcess:
     cache_gauges: tuple[str, ...] = ()
     serves_at_once: int = SERVES_AT_ONCE  # requests that it works on at once; the others wait in its own queue
     gpus_by_index: bool = False  # it accepts indices on the host, not UUIDs
+    # The spec's adapters by name, each with the `model` by which the server knows it.
+    adapters: Mapping[str, str] = field(default_factory=dict)
 
 
 class Engine(Protocol):
@@ -161,6 +163,17 @@ def probe_order(spec: DeploymentSpec, default_path: str | None) -> ProbeOrder | 
 def model_reference(spec: DeploymentSpec) -> str | None:
     """The model without its scheme: /dir for path:/dir, org/name@rev for hf:org/name@rev."""
     return None if spec.model is None else spec.model.partition(":")[2]
+
+
+def adapter_places(spec: DeploymentSpec) -> dict[str, str]:
+    """The adapters of `serving` by name: folders, and names on the hub, without their schemes."""
+    return {name: place.partition(":")[2] for name, place in spec.serving.adapters.items()}
+
+
+def refuse_adapters(spec: DeploymentSpec, why: str) -> None:
+    """Raises SpecError if the spec has adapters. For engines that cannot choose one by the request's `model`."""
+    if spec.serving.adapters:
+        raise SpecError(f"serving.adapters: {why}")
 
 
 def refuse_gangs(spec: DeploymentSpec, engine: str) -> None:

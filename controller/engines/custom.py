@@ -11,6 +11,7 @@ from controller.engines.base import (
     SpecError,
     model_reference,
     probe_order,
+    refuse_adapters,
     refuse_gangs,
     refuse_parallel,
 )
@@ -45,6 +46,7 @@ class CustomEngine(SingleEngine):
         """Raises SpecError for fields that the command would never see."""
         refuse_parallel(spec, self.name)
         refuse_gangs(spec, self.name)
+        refuse_adapters(spec, "engine custom passes no flags; use engine vllm or sglang, or remove them")
         if spec.args:
             raise SpecError("args: engine custom passes no args; write them into command")
         if spec.probe is not None and not _needs_port(spec):

@@ -21,6 +21,7 @@ from controller.engines.base import (
     SpecError,
     model_reference,
     probe_order,
+    refuse_adapters,
     refuse_gangs,
     refuse_parallel,
 )
@@ -79,6 +80,9 @@ class LlamaCppEngine(SingleEngine):
         refuse_other_models(spec, self.name, gguf=True)
         refuse_parallel(spec, self.name)
         refuse_gangs(spec, self.name)
+        refuse_adapters(
+            spec, "llama-server applies its adapters to every request; set args: {lora: FILE}, or use vllm or sglang"
+        )
         _flags(spec)
         for name in ("cache-type-k", "cache-type-v"):
             if (given := text(spec, name)) is not None and given not in _CACHE_TYPES:

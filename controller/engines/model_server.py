@@ -10,7 +10,7 @@ from typing import Any, Final
 from controller.domain.model_facts import ModelFacts, facts_from_json
 from controller.domain.placement import Compatibility, Need, Share
 from controller.domain.splits import Split, splits, splits_to_measure
-from controller.engines.base import Analysis, SingleEngine, SpecError
+from controller.engines.base import Analysis, SingleEngine, SpecError, adapter_places
 from controller.engines.capability import demanded_capability
 from controller.engines.flags import figure, stated, text
 from controller.engines.memory import (
@@ -221,11 +221,16 @@ class ModelServer(SingleEngine):
         return Share(*split.degrees, memory_mib, parts, sequences=of_each, least_mib=least_mib)
 
     def _adapters(self, spec: DeploymentSpec) -> tuple[str, ...]:
-        """The places of the adapters in the args.
+        """The places of the adapters in `serving` and the args.
 
         Raises:
-            SpecError: an entry does not have the form name=place.
+            SpecError: an entry does not have the form name=place, or both have adapters.
         """
+        self.table.refuse_adapter_args(spec)
+        places = adapter_places(spec)
+        for place in places.values():
+            if problem := reference_problem(place, on_hub=not place.startswith("/")):
+                raise SpecError(f"serving.adapters: {problem}")
         value = stated(spec, self.table.adapters)
         found = []
         for entry in value if isinstance(value, list) else [] if value is None else [value]:
@@ -235,7 +240,7 @@ class ModelServer(SingleEngine):
             if problem := reference_problem(path, on_hub=not path.startswith("/")):
                 raise SpecError(f"args.{self.table.adapters[0]}: {problem}")
             found.append(path)
-        return tuple(found)
+        return (*places.values(), *found)
 
 
 def _least(context: int) -> int:

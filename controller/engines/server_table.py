@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from controller.domain.placement import Compatibility
-from controller.engines.flags import figure, flag_of, flags
+from controller.engines.base import SpecError, adapter_places
+from controller.engines.flags import figure, flag_of, flags, stated
 from controller.engines.options import COMMON_FLAGS, Options
 from schemas.manifest.deployment import DeploymentSpec
 
@@ -56,6 +57,23 @@ class ServerTable:
         """Sequences that one instance works on at once, over all parallel copies of the model."""
         copies = 1 if spec.parallel.dp == "auto" else spec.parallel.dp
         return copies * (figure(spec, *self.sequences) or self.batch_sequences_default)
+
+    def adapter_flags(self, spec: DeploymentSpec) -> list[str]:
+        """The flags that load the adapters of `serving`."""
+        places = adapter_places(spec)
+        if not places:
+            return []
+        switch = [] if stated(spec, ("enable-lora",)) else ["--enable-lora"]
+        return [*switch, f"--{self.adapters[0]}", *(f"{name}={place}" for name, place in places.items())]
+
+    def refuse_adapter_args(self, spec: DeploymentSpec) -> None:
+        """Raises SpecError for args that contradict the adapters of `serving`."""
+        if not spec.serving.adapters:
+            return
+        if stated(spec, self.adapters) is not None:
+            raise SpecError(f"args.{self.adapters[0]}: conflicts with serving.adapters; write all of them there")
+        if stated(spec, ("enable-lora",)) is False:
+            raise SpecError("args.enable-lora: is false, but serving.adapters has adapters; remove one of them")
 
     def flags(self, spec: DeploymentSpec) -> list[str]:
         """The spec's args as flags of this server. Raises SpecError that names the arg."""

@@ -5,7 +5,7 @@ from typing import Final
 from controller.domain.placement import Compatibility, Need
 from controller.domain.splits import Split
 from controller.engines.base import EngineProcess, Launch, SpecError, probe_order
-from controller.engines.flags import figure, stated
+from controller.engines.flags import figure, stated, text
 from controller.engines.memory import mib
 from controller.engines.model_analysis import offline_env, repository
 from controller.engines.model_server import (
@@ -76,6 +76,11 @@ class SglangEngine(ModelServer):
             raise SpecError(
                 "parallel.dp: sglang keeps all copies of a model on one worker; set resources.max_workers: 1"
             )
+        if spec.serving.adapters and ":" in (text(spec, "served-model-name") or repository(spec)[0]):
+            raise SpecError(
+                "serving.adapters: sglang takes what follows ':' in a model's name as the adapter; "
+                "set args: {served-model-name: NAME} without ':'"
+            )
 
     def assumed(self, spec: DeploymentSpec) -> Need | None:
         """As for every model server, but nothing on a shared GPU whose cache no flags bound: it fills free memory."""
@@ -100,13 +105,15 @@ class SglangEngine(ModelServer):
             argv += ["--mem-fraction-static", f"{fraction:.4f}"]
         argv += _cache(spec, launch)
         served = stated(spec, ("served-model-name",))
+        name = model if served is None else str(served)
         serves = launch.rank == 0
         return EngineProcess(
-            argv=(*argv, *_TABLE.flags(spec)),
+            argv=(*argv, *_TABLE.adapter_flags(spec), *_TABLE.flags(spec)),
             needs_port=True,  # all ranks open one, for health checks
             env=offline_env(spec),
             probe=probe_order(spec, "/health") if serves else None,
-            request_model=model if served is None else str(served),
+            request_model=name,
+            adapters={one: f"{name}:{one}" for one in spec.serving.adapters},  # docs.sglang.io, LoRA serving
             request_gauges=("sglang:num_running_reqs", "sglang:num_queue_reqs") if serves else (),
             queue_gauges=("sglang:num_queue_reqs",) if serves else (),
             cache_gauges=("sglang:token_usage",) if serves else (),

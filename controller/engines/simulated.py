@@ -13,6 +13,7 @@ from controller.engines.base import (
     Launch,
     SingleEngine,
     SpecError,
+    adapter_places,
     model_reference,
     probe_order,
 )
@@ -209,6 +210,8 @@ class SimulatedEngine(SingleEngine):
         argv = ["{simulated_engine}", "--port", "{port}"]
         argv += ["--model", model_reference(spec) or "simulated"]
         argv += _flags(args)
+        if adapters := adapter_places(spec):
+            argv += ["--lora-modules", *(f"{name}={place}" for name, place in adapters.items())]
         memory, per_gpu = args.get("memory"), args.get("need_per_gpu")
         if memory is not None and launch.gpu_count:
             per_gpu = -(-memory // (launch.gpu_count * launch.workers))
@@ -226,6 +229,7 @@ class SimulatedEngine(SingleEngine):
             queue_gauges=("simulated_requests_waiting",),
             cache_gauges=("vllm:kv_cache_usage_perc",),
             serves_at_once=args.get("slots") or SERVES_AT_ONCE,
+            adapters={name: name for name in spec.serving.adapters},
         )
 
 

@@ -14,6 +14,7 @@ from controller.engines.base import (
     SpecError,
     model_reference,
     probe_order,
+    refuse_adapters,
     refuse_gangs,
     refuse_parallel,
 )
@@ -64,6 +65,7 @@ class TransformersEngine(SingleEngine):
         refuse_other_models(spec, self.name, gguf=False)
         refuse_parallel(spec, self.name)
         refuse_gangs(spec, self.name)
+        refuse_adapters(spec, "engine transformers serves no adapters; use engine vllm or sglang, or remove them")
         flags(spec)
         resources = spec.resources
         wants_gpus = resources.gpus not in ("auto", 0) or resources.asks_for_a_gpu

@@ -103,7 +103,7 @@ class VllmEngine(ModelServer):
         served = stated(spec, ("served-model-name",))
         names = served if isinstance(served, list) else [served]
         return EngineProcess(
-            argv=(*argv, *_TABLE.flags(spec)),
+            argv=(*argv, *_TABLE.adapter_flags(spec), *_TABLE.flags(spec)),
             needs_port=serves,
             env=offline_env(spec),
             probe=probe_order(spec, "/health") if serves else None,
@@ -112,6 +112,7 @@ class VllmEngine(ModelServer):
             queue_gauges=("vllm:num_requests_waiting",) if serves else (),
             cache_gauges=("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc") if serves else (),  # the old name
             serves_at_once=_TABLE.serves_at_once(spec),
+            adapters={name: name for name in spec.serving.adapters},
             gpus_by_index=True,  # versions before 0.21 fail on UUIDs: https://github.com/vllm-project/vllm/issues/32569
         )
 

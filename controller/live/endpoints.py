@@ -1,5 +1,6 @@
 """The endpoints of models: every running instance that has a port."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from controller.engines.base import SERVES_AT_ONCE, EngineProcess, Launch
@@ -23,6 +24,7 @@ class Endpoint:
     limits: ServingLimits = field(default_factory=ServingLimits)
     request_model: str | None = None  # what its server expects as `model`; None: any name
     max_in_flight: int = SERVES_AT_ONCE  # requests at this instance, from all gateways
+    adapters: Mapping[str, str] = field(default_factory=dict)  # of its revision, each with the `model` that asks for it
 
 
 async def read_endpoints(connection: Reader) -> tuple[Serving, list[Endpoint]]:
@@ -38,6 +40,7 @@ async def read_endpoints(connection: Reader) -> tuple[Serving, list[Endpoint]]:
             limits=one.limits,
             request_model=process.request_model,
             max_in_flight=_max_in_flight(one.limits, process),
+            adapters=process.adapters,
         )
         for one in serving.instances
         if (process := processes.get((one.revision, one.engine))) is not None and process.needs_port

@@ -17,20 +17,21 @@ from gateway.exchange.waiting import Waiting
 from gateway.outcomes import Happening
 from gateway.pick_instance import RoutingTable
 from gateway.request_body import Asked, BadRequestError, read_asked
-from gateway.unserved import model_not_found
+from gateway.unserved import adapter_not_loaded, model_not_found
 from gateway.usage.include_usage import asks_for_usage, with_usage_asked
 from http1.client_connection import ClientConnection
-from http1.head import RequestHead
+from http1.head import RequestHead, first
 from http1.pool import ConnectError
 from http1.server_connection import ServerConnection
 
+_SESSION: Final = b"x-session-id"
 _NO_FILES: Final = frozenset({errno.EMFILE, errno.ENFILE})
 
 
 class Exchange(Waiting):
     """One request. `admit` is called with its key's owner, before its body is read; it refuses by a `GatewayError`."""
 
-    __slots__ = ("_rechecked",)
+    __slots__ = ("_adapter", "_rechecked", "_session")
 
     def __init__(
         self,
@@ -43,6 +44,8 @@ class Exchange(Waiting):
         super().__init__(models, head, connection, request_id, admit)
         self._tried = []
         self._rechecked = False
+        self._adapter = ""  # for which it asks
+        self._session = b""  # which has a home among the replicas
 
     def _route(self) -> None:
         pieces, self._pieces = self._pieces, []
@@ -61,21 +64,34 @@ class Exchange(Waiting):
         if self._passage is not None and table.knows(self._model):
             self._passage.asks(self._model, self._size)
         self._models.queues.arrived(self._model)
+        self._find_home(asked.model, table)
         self._next_replica()
+
+    def _find_home(self, asked: str, table: RoutingTable) -> None:
+        """Notes what restricts the choice of a replica."""
+        known = table.model(self._model)
+        if asked != self._model and table.is_adapter(asked):
+            self._adapter = asked
+        if known is not None and known.limits.routing == "session":
+            self._session = first(self._head.fields, _SESSION)
 
     def _next_replica(self) -> None:
         """Sends it to the best replica that it has not tried; without one, reads the routes once more, or waits."""
         _, table = self._of_asked()
         queues = self._models.queues
-        endpoint = None if queues.must_wait(self._model) else table.pick(self._model, self._tried)
+        endpoint = None
+        if not queues.must_wait(self._model):
+            endpoint = table.pick(self._model, self._tried, adapter=self._adapter, session=self._session)
         if endpoint is not None:
             self._ask(endpoint)
         elif self._held is not None:
             self._answer_held(self._held)
-        elif not self._rechecked and not table.runs(self._model):
+        elif not self._rechecked and not table.runs(self._model, self._adapter):
             self._rechecked = True
             self._enter(State.WAITING)
             self._work(self._recheck)
+        elif self._adapter and table.runs(self._model) and not table.runs(self._model, self._adapter):
+            self.fail(adapter_not_loaded(self._adapter, self._model))
         else:
             self._wait(table)
 
@@ -121,8 +137,7 @@ class Exchange(Waiting):
         self.deadline = self._loop.time() + endpoint.limits.first_token_timeout
         self._upstream = upstream
         asked, _ = self._of_asked()
-        # An alias means nothing to an engine.
-        body = asked.with_model(endpoint.request_model or (self._model if self._model != asked.model else None))
+        body = asked.with_model(self._engines_name(endpoint, asked.model))
         if asks_for_usage(self._path, asked.options):
             with_usage = with_usage_asked(body, asked.options)
             if with_usage is not None:
@@ -132,6 +147,12 @@ class Exchange(Waiting):
         upstream.begin(head, self, chunked=False)
         upstream.send(body)
         upstream.end()
+
+    def _engines_name(self, endpoint: Endpoint, asked: str) -> str | None:
+        """The model's name for the engine; None: as asked. An alias means nothing to an engine."""
+        if self._adapter:
+            return endpoint.adapters[self._adapter]
+        return endpoint.request_model or (self._model if self._model != asked else None)
 
     def overdue(self, now: float) -> None:
         """Ends the state whose deadline has passed at loop time `now`, if so."""

@@ -2,6 +2,8 @@
 
 from typing import Final, Literal
 
+from pydantic import Field
+
 from schemas.base import View
 
 
@@ -9,6 +11,7 @@ class ModelState(View):
     """Whether a model answers at once, or a request for it waits."""
 
     state: Literal["asleep", "waking", "running"]
+    adapter_of: str | None = Field(None, description="The deployment whose adapter it is; null: another name.")
 
 
 class ModelView(View):
@@ -30,6 +33,8 @@ class ModelList(View):
 
 MODELS_PATH: Final = "/v1/models"
 MODELS_SUMMARY: Final = "List models that requests may ask for"
+MODEL_PATH: Final = "/v1/models/{name}"  # names of adapters and aliases may contain slashes
+MODEL_SUMMARY: Final = "Show a model that requests may ask for"
 # Passed on to an instance of the deployment that `model` in the body names; each is a POST.
 MODEL_PATHS: Final = {
     "/v1/chat/completions": "Create a chat completion",
@@ -38,5 +43,26 @@ MODEL_PATHS: Final = {
     "/v1/messages": "Create a message",
     "/v1/messages/count_tokens": "Count the tokens of a message",
     "/v1/embeddings": "Create embeddings",
+    "/v1/rerank": "Rank documents by their relevance",
+    "/v1/score": "Score pairs of texts",
+    "/v1/classify": "Classify texts",
+    "/v1/pooling": "Pool the hidden states of texts",
+    "/v1/tokenize": "Tokenize a text",
+    "/v1/detokenize": "Turn tokens into a text",
+    "/v1/audio/speech": "Create speech from a text",
+    "/v1/images/generations": "Create images from a text",
+    # As vLLM has them.
+    "/rerank": "Rank documents by their relevance",
+    "/score": "Score pairs of texts",
+    "/classify": "Classify texts",
+    "/pooling": "Pool the hidden states of texts",
+    "/tokenize": "Tokenize a text",
+    "/detokenize": "Turn tokens into a text",
+}
+# Likewise, with the model as a field of a form (multipart/form-data).
+FORM_PATHS: Final = {
+    "/v1/audio/transcriptions": "Transcribe speech",
+    "/v1/audio/translations": "Translate speech into English text",
+    "/v1/images/edits": "Edit images",
 }
 MODEL_ROLES: Final = frozenset({"inference", "operator", "admin"})

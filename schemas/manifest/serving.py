@@ -1,8 +1,9 @@
-"""How requests to a model are served. The gateway reads it; engines do not."""
+"""How requests to a model are served. The gateway reads it; of it engines get the adapters alone."""
 
+import re
 from typing import Annotated, Final, Literal
 
-from pydantic import BeforeValidator, Field, field_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from schemas.base import Strict
 from schemas.fields import Text, Whole
@@ -14,6 +15,9 @@ _Wait = Annotated[Seconds, Field(gt=0, le=LONGEST_S)]
 
 MAX_ALIASES: Final = 64
 _MAX_NAME: Final = 256
+# Servers take NAME=PLACE, and sglang MODEL:NAME in a request; braces are what the agent fills in.
+_ADAPTER_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,255}")
+_ADAPTER_PLACE: Final = re.compile(r"(?:path:/|hf:[\w.-]+/[\w.-]+$)[^={}\x00-\x1f\x7f]*")
 
 
 def _number_or_auto(value: object) -> object:
@@ -33,10 +37,21 @@ class Queue(Strict):
 
 
 class ServingLimits(Strict):
-    """How requests to the model are served. It changes in place, for requests that come later."""
+    """How requests to the model are served. All but the adapters changes in place, for requests that come later."""
 
     aliases: Annotated[tuple[Text, ...], Field(max_length=MAX_ALIASES)] = Field(
         (), description="Other names under which requests may ask for the model, such as `[gpt-4o-mini]`."
+    )
+    adapters: Annotated[dict[Text, Text], Field(max_length=MAX_ALIASES)] = Field(
+        {},
+        description="LoRA adapters that the engine loads beside the model, by the name under which requests ask for "
+        "them, such as `{support: path:/lora/support}`. Each is `path:/dir` on the worker or `hf:org/name`. "
+        "A change makes a new revision.",
+    )
+    routing: Literal["least_load", "session"] = Field(
+        "least_load",
+        description="Which replica gets a request. `least_load`: the one with the fewest requests in flight. "
+        "`session`: requests with the same header `x-session-id` go to the same one, while it is below its limit.",
     )
     max_in_flight: Annotated[
         Annotated[Whole, Field(ge=1, le=100_000)] | Literal["auto"], BeforeValidator(_number_or_auto)
@@ -65,3 +80,25 @@ class ServingLimits(Strict):
         if len(set(value)) < len(value):
             raise ValueError("names an alias twice; remove one of them")
         return value
+
+    @field_validator("adapters")
+    @classmethod
+    def _adapter_places(cls, value: dict[str, str]) -> dict[str, str]:
+        for name, place in value.items():
+            if not _ADAPTER_NAME.fullmatch(name):
+                raise ValueError(f"{name!r} is not a valid name of an adapter; use letters, digits, '.', '_', '-', '/'")
+            if not _ADAPTER_PLACE.fullmatch(place) or ".." in place.split("/"):
+                raise ValueError(f"{name}: must be path:/dir or hf:org/name, without '=' and braces, got {place!r}")
+        return value
+
+    @model_validator(mode="after")
+    def _named_once(self) -> "ServingLimits":
+        twice = sorted(self.adapters.keys() & set(self.aliases))
+        if twice:
+            raise ValueError(f"{twice[0]!r} is an alias and an adapter; remove one of them")
+        return self
+
+    @property
+    def names(self) -> frozenset[str]:
+        """All names beside the deployment's own under which requests may ask for it."""
+        return frozenset((*self.aliases, *self.adapters))

@@ -63,6 +63,8 @@ def change_between(old: DeploymentSpec, new: DeploymentSpec) -> Change:
     """What a change from `old` to `new` does to the instances."""
     before, after = old.model_dump(mode="json"), new.model_dump(mode="json")
     before["replicas"], after["replicas"] = old.replica_bounds, new.replica_bounds  # 2 is {min: 2, max: 2}
+    for content in (before, after):  # engines get them as flags
+        content["serving.adapters"] = content["serving"].pop("adapters")
     changed = {field for field in after if after[field] != before[field]}
     if not changed:
         return "unchanged"
@@ -99,7 +101,7 @@ async def apply(
     async with database.transaction() as connection:
         outcome: ApplyOutcome
         await _check_policy(connection, spec, longest_window_s)
-        await _check_aliases(connection, name, spec)
+        await _check_names(connection, name, spec)
         row = await connection.fetchrow(_LIVE, name)
         if if_match is not None and (row is None or row["generation"] != if_match):
             raise GenerationConflictError(name, wanted=if_match, found=row["generation"] if row else None)
@@ -236,28 +238,33 @@ async def delete(database: Database, name: str, *, if_match: int | None = None) 
         return (await views_of(connection, [row]))[0]
 
 
-async def _check_aliases(connection: Any, name: str, spec: DeploymentSpec) -> None:
-    """Refuses an alias that is another deployment's name or alias, and a name that is another one's alias.
+async def _check_names(connection: Any, name: str, spec: DeploymentSpec) -> None:
+    """Refuses names under which requests already ask for another deployment: its name, its aliases, its adapters.
 
-    Appliers that name the same alias at once wait for one another.
+    An apply that brings aliases or adapters waits for all others that are under way, and these for it.
     """
-    wanted = sorted({name, *spec.serving.aliases})
-    if spec.serving.aliases:
-        await connection.execute("select pg_advisory_xact_lock(hashtext('gpuward alias'))")
+    serving = spec.serving
+    lock = "pg_advisory_xact_lock" if serving.names else "pg_advisory_xact_lock_shared"
+    await connection.execute(f"select {lock}(hashtext('gpuward alias'))")
+    if name in serving.names:
+        field = "serving.aliases" if name in serving.aliases else "serving.adapters"
+        raise ManifestError([FieldProblem(field, f"{name!r} is the deployment's own name; remove it")])
+    wanted = sorted({name, *serving.names})
     rows = await connection.fetch(
-        """select name, coalesce(spec -> 'serving' -> 'aliases', '[]') as aliases from deployments
+        """select name, coalesce(spec -> 'serving' -> 'aliases', '[]') as aliases,
+                  coalesce(spec -> 'serving' -> 'adapters', '{}') as adapters from deployments
             where deleted_at is null and name <> $1
-              and (name = any($2) or (spec -> 'serving' -> 'aliases') ?| $2::text[])
+              and (name = any($2) or (spec -> 'serving' -> 'aliases') ?| $2::text[]
+                   or (spec -> 'serving' -> 'adapters') ?| $2::text[])
             order by name limit 1""",
         name,
         wanted,
     )
-    if name in spec.serving.aliases:
-        raise ManifestError([FieldProblem("serving.aliases", f"{name!r} is the deployment's own name; remove it")])
     for row in rows:
-        taken = [one for one in wanted if one == row["name"] or one in row["aliases"]]
-        path = "name" if taken == [name] else "serving.aliases"
-        fix = f"{taken[0]!r} is a name of deployment {row['name']!r} already; choose another one"
+        kinds = {"a name": {row["name"]}, "an alias": row["aliases"], "an adapter": row["adapters"]}
+        one, kind = next((one, kind) for one in wanted for kind, names in kinds.items() if one in names)
+        path = "name" if one == name else f"serving.{'aliases' if one in serving.aliases else 'adapters'}"
+        fix = f"{one!r} is {kind} of deployment {row['name']!r} already; choose another one"
         raise ManifestError([FieldProblem(path, fix)])
 
 

@@ -11,7 +11,7 @@ from controller.api.app import all_routes
 from controller.api.context import Check
 from controller.api.resources import health
 from controller.store.core.database import Database
-from schemas.api.models import MODEL_PATHS, MODELS_PATH
+from schemas.api.models import FORM_PATHS, MODEL_PATH, MODEL_PATHS, MODELS_PATH
 from support.database.ledger import GIB, add_deployment, add_host, add_instance, claim
 from support.leading.served_api import ServedApi
 
@@ -86,7 +86,7 @@ async def test_openapi_describes_every_route(api: ServedApi) -> None:
     document = await api.get("/openapi.json", role="viewer")
     assert document["openapi"] == "3.1.0"
     described = {(method.upper(), path) for path, item in document["paths"].items() for method in item}
-    models = {("GET", MODELS_PATH), *(("POST", path) for path in MODEL_PATHS)}
+    models = {("GET", MODELS_PATH), ("GET", MODEL_PATH), *(("POST", path) for path in MODEL_PATHS | FORM_PATHS)}
     assert described == {(route.method, route.path) for route in all_routes("x")} | models
     identifiers = [operation["operationId"] for item in document["paths"].values() for operation in item.values()]
     assert len(set(identifiers)) == len(identifiers)

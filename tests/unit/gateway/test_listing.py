@@ -9,6 +9,7 @@ import pytest
 from controller.live.key_ring import Principal
 from gateway.exchange.holding import Holding
 from gateway.front import Front
+from gateway.pick_instance import ServedName
 from http1.connections import Limits
 from http1.door import Door
 from http1.forwarded import TrustedProxies
@@ -27,7 +28,7 @@ async def asked(owner: Principal | None, *, late: bool = False) -> tuple[bytes, 
         return owner
 
     under_way: set[Holding] = set()
-    table = SimpleNamespace(running_models=lambda: ["m"], served_models=lambda _: {"m": "running"})
+    table = SimpleNamespace(running_models=lambda: ["m"], served_models=lambda _: {"m": ServedName("running")})
     models: Any = SimpleNamespace(
         keys=SimpleNamespace(known=lambda _: None, authenticate=authenticate),
         routes=SimpleNamespace(current=lambda: table),

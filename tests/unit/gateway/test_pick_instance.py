@@ -1,8 +1,13 @@
 """The instance for a request: fewest in flight first, in turn among equals, each once."""
 
+import random
+from collections import Counter, deque
+from dataclasses import replace
+from heapq import heappop, heappush
+
 from controller.live.endpoints import Endpoint
 from gateway.pick_instance import RoutingTable
-from support.builders.models import models
+from support.builders.models import endpoint, model, models
 
 
 def endpoints(model: str, *instances: str) -> list[Endpoint]:
@@ -141,3 +146,128 @@ def test_a_suspect_that_left_the_table_comes_back_without_suspicion() -> None:
     made.update(models("m"), endpoints("m", "b"))
     made.update(models("m"), endpoints("m", "a", "b"))
     assert {chosen(made), chosen(made)} == {"a", "b"}
+
+
+def many(count: int, *, most: int = 256) -> list[Endpoint]:
+    return [endpoint(f"m-{n}", most=most) for n in range(count)]
+
+
+def home(made: RoutingTable, session: bytes) -> str | None:
+    found = made.pick("m", session=session)
+    return found.instance if found else None
+
+
+def test_g26_a_session_has_one_home_at_every_gateway_while_that_can_take_it() -> None:
+    one, other = RoutingTable(), RoutingTable()
+    one.update(models("m"), many(8, most=2))
+    other.update(models("m"), reversed(many(8, most=2)))
+    sessions = [b"s-%d" % n for n in range(400)]
+    homes = {session: home(one, session) for session in sessions}
+    assert homes == {session: home(other, session) for session in sessions}
+    counts = [list(homes.values()).count(f"m-{n}") for n in range(8)]
+    assert min(counts) > 25, "50 each"
+    (at_limit,) = (e for e in many(8) if e.instance == homes[b"s-0"])
+    for _ in range(2):
+        one.enter(at_limit)
+    elsewhere = {home(one, b"s-0") for _ in range(7)}
+    assert len(elsewhere) == 7, "the least busy of the others, in turn"
+    assert at_limit.instance not in elsewhere
+    one.leave(at_limit)
+    assert home(one, b"s-0") == at_limit.instance
+    one.refused(at_limit)
+    assert home(one, b"s-0") != at_limit.instance, "it is left alone for a while"
+    assert one.pick("m", [homes[b"s-1"] or ""], session=b"s-1") is not None
+
+
+def test_g26_few_homes_move_when_replicas_come_and_go() -> None:
+    sessions = [b"s-%d" % n for n in range(1000)]
+
+    def homes(endpoints: list[Endpoint]) -> dict[bytes, str | None]:
+        made = RoutingTable()
+        made.update(models("m"), endpoints)
+        return {session: home(made, session) for session in sessions}
+
+    ten, nine, eleven = homes(many(10)), homes(many(9)), homes(many(11))
+    moved = [session for session in sessions if ten[session] != nine[session]]
+    assert {ten[session] for session in moved} == {"m-9"}, "only those of the replica that has gone"
+    moved = [session for session in sessions if ten[session] != eleven[session]]
+    assert {eleven[session] for session in moved} == {"m-10"}
+    assert 50 < len(moved) < 140, "91 of 1,000"
+
+
+def test_g22_equal_requests_are_spread_equally() -> None:
+    """300 requests at concurrency 30: 100 each, and never more than 11 at one."""
+    made = RoutingTable()
+    made.update(models("m"), many(3))
+    picked, in_flight, most = Counter[str](), deque[Endpoint](), 0
+    for _ in range(300):
+        if len(in_flight) == 30:
+            made.leave(in_flight.popleft())
+        chosen = made.pick("m")
+        assert chosen is not None
+        made.enter(chosen)
+        in_flight.append(chosen)
+        picked[chosen.instance] += 1
+        most = max(most, *(made.in_flight(f"m-{n}") for n in range(3)))
+    assert all(97 <= count <= 103 for count in picked.values())
+    assert most <= 11
+
+
+def test_g22_a_slow_replica_gets_fewer_requests() -> None:
+    """One is three times as slow: it gets 14 +- 4 % of them."""
+    made = RoutingTable()
+    made.update(models("m"), many(3))
+    picked, ends, now = Counter[str](), list[tuple[float, int, Endpoint]](), 0.0
+    for n in range(3000):
+        while len(ends) >= 30:
+            now, _, ended = heappop(ends)
+            made.leave(ended)
+        chosen = made.pick("m")
+        assert chosen is not None
+        made.enter(chosen)
+        picked[chosen.instance] += 1
+        heappush(ends, (now + (3.0 if chosen.instance == "m-0" else 1.0), n, chosen))
+    assert 0.10 <= picked["m-0"] / 3000 <= 0.18
+
+
+def test_of_many_replicas_two_are_drawn() -> None:
+    draws = iter([0.0, 0.5, 0.0, 0.5, 0.999, 0.999])
+    made = RoutingTable(chance=lambda: next(draws))
+    made.update(models("m"), many(100, most=1))
+    assert home(made, b"") == "m-0"
+    made.enter(many(1)[0])
+    assert home(made, b"") == "m-50", "the other one is at its limit"
+    made.enter(many(100)[99])
+    found = home(made, b"")
+    assert found == "m-1", "neither can take it, so all are looked at: the least recently picked"
+
+
+def test_two_drawn_of_many_replicas_spread_requests() -> None:
+    chance = random.Random(7)  # noqa: S311 - of no secret
+    made = RoutingTable(chance=chance.random)
+    made.update(models("m"), many(100))
+    for _ in range(1000):
+        chosen = made.pick("m")
+        assert chosen is not None
+        made.enter(chosen)
+    assert max(made.in_flight(f"m-{n}") for n in range(100)) <= 15, "10 each"
+
+
+def test_adapters_belong_to_their_deployment_and_to_replicas_that_have_loaded_them() -> None:
+    made = RoutingTable()
+    known = {"m": model("m", serving={"adapters": {"a": "path:/a", "b": "path:/b"}, "aliases": ["n"]})}
+    old, new = endpoint("m-1"), replace(endpoint("m-2"), adapters={"a": "a"})
+    made.update(known, [old, new])
+    assert [made.name_of(name) for name in ("m", "n", "a", "b", "c")] == ["m", "m", "m", "m", "c"]
+    assert [made.is_adapter(name) for name in ("m", "n", "a", "c")] == [False, False, True, False]
+    assert [made.pick("m", adapter="a") for _ in range(3)] == [new] * 3
+    assert made.pick("m", adapter="b") is None
+    assert (made.runs("m", "a"), made.runs("m", "b")) == (True, False)
+    served = made.served_models()
+    assert {name: (one.state, one.adapter_of) for name, one in served.items()} == {
+        "m": ("running", ""),
+        "n": ("running", ""),
+        "a": ("running", "m"),
+        "b": ("waking", "m"),
+    }
+    assert list(made.served_models(lambda name: name == "a")) == ["a"]
