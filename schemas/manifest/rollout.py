@@ -62,7 +62,7 @@ class Abort(Strict):
 
 
 class Rollout(Strict):
-    """How `update: rolling` replaces instances."""
+    """The bounds of a rollout, its canary, and when it is aborted."""
 
     surge: Annotated[Whole, Field(ge=0, le=MAX_SURGE)] = Field(
         1, description="Instances beyond `replicas` that may exist meanwhile, those that drain included."

@@ -22,6 +22,7 @@ from controller.domain.rollouts import RolloutFacts, RolloutState
 
 P = InstancePhase
 _WITHOUT_CLAIMS: Final = frozenset({P.PENDING, P.ANALYZING, P.SUCCEEDED, P.FAILED})
+_NO_ROOM_AFTER_S: Final = 10.0  # pending for so long, it found no place
 _PENDING: Final = frozenset({P.PENDING, P.ANALYZING})
 
 
@@ -135,6 +136,7 @@ def _look_when_available(
     facts: DeploymentFacts, new: Collection[InstanceFacts], plan: RolloutPlan, effects: DeploymentEffects
 ) -> None:
     left = [_left_s(facts, i, plan.ready_for_s) for i in new if i.phase is P.RUNNING]
+    left += [_left_s(facts, i, _NO_ROOM_AFTER_S) for i in new if i.phase is P.PENDING]
     due = [one for one in left if one > 0]
     if due:
         effects.requeue(min(due))
@@ -183,6 +185,7 @@ def _view(facts: DeploymentFacts, buckets: Buckets, wanted: int) -> RolloutView:
         failing=failing is not None or bool(flapping),
         trouble=(failing.message or failing.reason) if failing is not None else "",
         hopeless=hopeless or (dead.message or dead.reason or "it failed" if dead is not None else ""),
+        unplaced=sum(i.phase is P.PENDING and _left_s(facts, i, _NO_ROOM_AFTER_S) <= 0 for i in new),
         outdated=len(others) + sum(i.revision != facts.revision for i in buckets.stopping),
         outdated_ready=sum(i.phase is P.RUNNING for i in others),
     )

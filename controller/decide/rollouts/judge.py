@@ -39,6 +39,7 @@ class RolloutView:
         failing: one of these has failed already, or its need cannot be found out.
         trouble: the message of one that fails.
         hopeless: why no further try can help; empty: one may.
+        unplaced: of these, such as found no place for a while.
         outdated: instances of other revisions, also those that stop.
         outdated_ready: of these, such as run.
     """
@@ -56,6 +57,7 @@ class RolloutView:
     failing: bool = False
     trouble: str = ""
     hopeless: str = ""
+    unplaced: int = 0
     outdated: int = 0
     outdated_ready: int = 0
 
