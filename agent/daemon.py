@@ -2,9 +2,7 @@
 
 import asyncio
 import contextlib
-import logging
 import signal
-import sys
 from collections.abc import Callable
 from typing import Final
 
@@ -37,7 +35,7 @@ from agent.sampling.request_counts import RequestCounter
 from agent.sampling.sampler import Sampler
 from agent.settings import AgentSettings, host_label
 from http1.client import BoundedConnector
-from schemas.printing import escape_log_event
+from schemas.log_lines import configure_logs
 from schemas.wire import SPOKEN, HostFacts, Protocols
 
 EXIT_DRAIN_CAP_S: Final = 4.0
@@ -49,7 +47,7 @@ log = structlog.get_logger()
 
 def main(settings: AgentSettings) -> int:
     """Runs an agent until SIGTERM or SIGINT; returns the exit code."""
-    _configure_logs(settings)
+    configure_logs(json=settings.log_format == "json")
 
     async def serve() -> int:
         stop = asyncio.Event()
@@ -215,20 +213,4 @@ def _probe_session() -> aiohttp.ClientSession:
         auto_decompress=False,
         cookie_jar=aiohttp.DummyCookieJar(),
         trust_env=False,
-    )
-
-
-def _configure_logs(settings: AgentSettings) -> None:
-    json = settings.log_format == "json"
-    structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            escape_log_event,
-            structlog.processors.JSONRenderer() if json else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()),
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )

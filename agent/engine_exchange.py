@@ -46,12 +46,14 @@ class State(StrEnum):
     CUT = "cut"  # the caller is gone, or the answer broke off
 
 
+# Names of their own: through the class each costs more than all else that a transition does.
+CONNECTING, SENT, ANSWERING, DONE, CUT = State
 EDGES: Final = {
-    State.CONNECTING: {State.SENT, State.DONE, State.CUT},
-    State.SENT: {State.ANSWERING, State.DONE, State.CUT},
-    State.ANSWERING: {State.DONE, State.CUT},
-    State.DONE: set[State](),
-    State.CUT: set[State](),
+    CONNECTING: {SENT, DONE, CUT},
+    SENT: {ANSWERING, DONE, CUT},
+    ANSWERING: {DONE, CUT},
+    DONE: set[State](),
+    CUT: set[State](),
 }
 
 
@@ -62,8 +64,8 @@ class Engines:
         self.in_flight = in_flight
         self.pool = Pool(idle_s=KEPT_S)
         self.under_way: set[EngineExchange] = set()
-        self._loop = asyncio.get_running_loop()
-        self._sweeping = self._loop.call_later(_SWEEP_S, self._sweep)
+        self.loop = asyncio.get_running_loop()
+        self._sweeping = self.loop.call_later(_SWEEP_S, self._sweep)
 
     def close(self) -> None:
         """Cuts all requests and connections."""
@@ -82,19 +84,19 @@ class Engines:
 
     def _sweep(self) -> None:
         self.pool.sweep()
-        now = self._loop.time()
+        now = self.loop.time()
         for exchange in list(self.under_way):
             if now - exchange.since > _READ_LIMIT_S:
                 exchange.silent()
-        self._sweeping = self._loop.call_later(_SWEEP_S, self._sweep)
+        self._sweeping = self.loop.call_later(_SWEEP_S, self._sweep)
 
 
 class EngineExchange:
     """One request on its way to an engine, and the answer on its way back."""
 
     __slots__ = (
-        *("_complete", "_connecting", "_connection", "_engine", "_engines", "_head", "_held", "_instance", "_port"),
-        *("_ready", "_state", "_target", "since"),
+        *("_answer", "_complete", "_connecting", "_connection", "_engine", "_engines", "_head", "_held", "_instance"),
+        *("_port", "_ready", "_state", "_target", "since"),
     )
 
     def __init__(
@@ -112,13 +114,14 @@ class EngineExchange:
         self._instance = instance
         self._port = port
         self._target = target
-        self._state = State.CONNECTING
+        self._state = CONNECTING
         self._engine: ClientConnection | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._held: list[bytes] = []  # of the body, until the engine's connection is open
         self._complete = not head.has_body
+        self._answer: ResponseHead | None = None  # whose body's beginning comes at once
         self._ready = True  # whether the caller takes more
-        self.since = asyncio.get_running_loop().time()  # of the last progress
+        self.since = self._engines.loop.time()  # of the last progress
 
     @property
     def state(self) -> State:
@@ -126,6 +129,11 @@ class EngineExchange:
         return self._state
 
     def begin(self) -> None:
+        """Sends the request; where its body comes at once, with that."""
+        if self._complete or not self._connection.complete:
+            self._ask()
+
+    def _ask(self) -> None:
         """Sends the request on a kept connection, or opens one."""
         kept = self._engines.pool.take((_LOOPBACK, self._port))
         if kept is not None:
@@ -143,22 +151,25 @@ class EngineExchange:
                 self._refuse("engine_refused", f"the engine accepts no connection: {error}")
             return
         self._connecting = None
-        if self._state is State.CONNECTING:
+        if self._state is CONNECTING:
             self._send(engine)
         else:
             engine.abort()
 
     def _send(self, engine: ClientConnection) -> None:
-        self._enter(State.SENT)
+        self._enter(SENT)
         self._engine = engine
         head = self._head
-        fields = end_to_end(head.fields, _NOT_FORWARDED, prefix=_OURS)
+        fields = end_to_end(head, _NOT_FORWARDED, prefix=_OURS)
         fields.append((b"host", b"127.0.0.1:%d" % self._port))
-        chunked = head.length is None
+        chunked, head_only = head.length is None, head.method == b"HEAD"
         if chunked:
             fields.append((b"transfer-encoding", b"chunked"))
         sent = request_bytes(head.method, self._target, fields)
-        engine.begin(sent, self, chunked=chunked, head_only=head.method == b"HEAD")
+        if self._complete and not chunked and len(self._held) <= 1:
+            engine.ask(sent, self._held.pop() if self._held else b"", self, head_only=head_only)
+            return
+        engine.begin(sent, self, chunked=chunked, head_only=head_only)
         if head.expects_continue:
             self._connection.send_continue()
         for piece in self._held:
@@ -173,10 +184,10 @@ class EngineExchange:
 
     def body(self, data: bytes) -> None:
         """A part of the request's body."""
-        self.since = asyncio.get_running_loop().time()
+        self.since = self._engines.loop.time()
         if self._engine is not None:
             self._engine.send(data)
-        elif self._state is State.CONNECTING:
+        elif self._state is CONNECTING:
             self._held.append(data)
             self._connection.pause_reading()
 
@@ -185,11 +196,13 @@ class EngineExchange:
         self._complete = True
         if self._engine is not None:
             self._engine.end()
+        elif self._state is CONNECTING and self._connecting is None:
+            self._ask()
 
     def gone(self) -> None:
         """The caller is gone: the engine's request ends with it."""
-        if self._state not in (State.DONE, State.CUT):
-            self._over(State.CUT)
+        if self._state not in (DONE, CUT):
+            self._over(CUT)
 
     def writable(self, *, ready: bool) -> None:
         """Whether the caller takes more of the answer."""
@@ -201,23 +214,35 @@ class EngineExchange:
 
     def response_head(self, head: ResponseHead) -> None:
         """The engine answers. Its reason phrase says nothing, and may hold what cannot be passed on."""
-        self._enter(State.ANSWERING)
+        self._enter(ANSWERING)
+        if head.alone:
+            self._begin_answer(head)
+        else:
+            self._answer = head
+
+    def _begin_answer(self, head: ResponseHead, body: bytes = b"") -> None:
+        self._answer = None
         whole = self._head.method == b"HEAD" or head.status == 304  # noqa: PLR2004 - they state a length and have none
-        fields = end_to_end(head.fields, HOP_BY_HOP if whole else _NOT_RETURNED, prefix=_OURS)
+        fields = end_to_end(head, HOP_BY_HOP if whole else _NOT_RETURNED, prefix=_OURS)
         fields.append((_IN_FLIGHT, b"%d" % self._engines.in_flight.count(self._instance)))
-        self._connection.start(head.status, fields, length=None if whole else head.length)
+        self._connection.start(head.status, fields, length=None if whole else head.length, body=body)
         if not self._ready and self._engine is not None:
             self._engine.pause_reading()
 
     def response_body(self, data: bytes) -> None:
         """A part of the answer."""
-        self.since = asyncio.get_running_loop().time()
-        self._connection.send(data)
+        self.since = self._engines.loop.time()
+        if self._answer is not None:
+            self._begin_answer(self._answer, data)
+        else:
+            self._connection.send(data)
 
     def response_end(self) -> None:
         """The answer is complete."""
+        if self._answer is not None:
+            self._begin_answer(self._answer)
         self._engine = None
-        self._over(State.DONE)
+        self._over(DONE)
         self._connection.finish()
 
     def response_failed(self, why: str) -> None:
@@ -241,21 +266,21 @@ class EngineExchange:
 
     def cut(self) -> None:
         """Ends the request and its caller's connection: this agent ends."""
-        self._over(State.CUT)
+        self._over(CUT)
         self._connection.abort()
 
     def _refuse(self, code: str, message: str) -> None:
-        if self._state is State.CONNECTING:
-            self._over(State.DONE)
+        if self._state is CONNECTING:
+            self._over(DONE)
             refuse(self._connection, 503, code, message)
 
     def _fail(self, status: int, code: str, message: str) -> None:
         """Tells the caller; once a part of the answer was sent, only a connection without its end shows it."""
-        if self._state is State.ANSWERING:
-            self._over(State.CUT)
+        if self._state is ANSWERING:
+            self._over(CUT)
             self._connection.close()
-        elif self._state is not State.DONE:
-            self._over(State.DONE)
+        elif self._state is not DONE:
+            self._over(DONE)
             _error(self._connection, status, code, message, PROXY_OUTCOME_HEADER)
 
     def _over(self, state: State) -> None:
@@ -272,7 +297,7 @@ class EngineExchange:
         if state not in EDGES[self._state]:
             raise AssertionError(f"no edge from {self._state} to {state}")
         self._state = state
-        self.since = asyncio.get_running_loop().time()
+        self.since = self._engines.loop.time()
 
 
 def refuse(connection: ServerConnection, status: int, code: str, message: str) -> Handler:

@@ -1,28 +1,29 @@
 """Requests in flight to the engines, counted per instance. A graceful stop waits until there are none."""
 
 import asyncio
-from collections import Counter
 
 
 class InFlightRequests:
     """The counts. The proxy adds to them; a stopping process waits for zero; the sampler takes the peaks."""
 
     def __init__(self) -> None:
-        self._count: Counter[str] = Counter()
+        self._count: dict[str, int] = {}
         self._peaks: dict[str, int] = {}
-        self._arrived: Counter[str] = Counter()
+        self._arrived: dict[str, int] = {}
         self._idle: dict[str, asyncio.Event] = {}
 
     def began(self, instance: str) -> None:
         """Counts one request more; `ended` must follow."""
-        self._count[instance] += 1
-        self._arrived[instance] += 1
-        self._peaks[instance] = max(self._peaks.get(instance, 0), self._count[instance])
+        count = self._count[instance] = self._count.get(instance, 0) + 1
+        self._arrived[instance] = self._arrived.get(instance, 0) + 1
+        if count > self._peaks.get(instance, 0):
+            self._peaks[instance] = count
 
     def ended(self, instance: str) -> None:
         """A request that `began` is over."""
-        self._count[instance] -= 1
-        if self._count[instance] == 0:
+        if self._count[instance] > 1:
+            self._count[instance] -= 1
+        else:
             del self._count[instance]
             if (event := self._idle.pop(instance, None)) is not None:
                 event.set()
@@ -38,7 +39,7 @@ class InFlightRequests:
 
     def take_arrived(self) -> dict[str, int]:
         """The number of requests that came since the last call, by instance; instances without any are left out."""
-        taken, self._arrived = dict(self._arrived), Counter()
+        taken, self._arrived = self._arrived, {}
         return taken
 
     async def until_idle(self, instance: str) -> None:

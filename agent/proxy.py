@@ -26,7 +26,7 @@ from http1.connections import limits_for
 from http1.door import Door
 from http1.files import connection_bound, raise_file_limit
 from http1.handler import DROPPED, Handler
-from http1.head import RequestHead, first
+from http1.head import RequestHead
 from http1.reading import MessageError
 from http1.server import Server
 from http1.server_connection import ServerConnection, Service
@@ -117,7 +117,7 @@ class Proxy:
         if path == READY_PATH:
             return self._ready(connection)
         secret = self._journal.facts.proxy_secret
-        given = first(head.fields, b"authorization")
+        given = head.named.get(b"authorization", b"")
         if secret is None or not hmac.compare_digest(given, b"Bearer " + secret.encode()):
             return refuse(connection, 401, "unauthorized", "Authorization: the proxy's secret is missing or wrong")
         if connection.admit() is not None:
@@ -178,4 +178,6 @@ def _log_failed(connection: ServerConnection, error: Exception) -> None:
 def _newest_with_port(journal: Journal, instance: str) -> ProcessRecord | None:
     """The instance's process that answers requests: the newest with a port."""
     found = [record for record in journal.of(instance) if record.port is not None]
+    if len(found) == 1:
+        return found[0]
     return max(found, key=lambda record: (record.alive, record.epoch, -record.rank), default=None)

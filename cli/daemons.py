@@ -46,6 +46,10 @@ ProxyOption = Annotated[
 SimulateOption = Annotated[
     Path | None, typer.Option("--simulate", metavar="FILE", help="File that describes simulated hosts.")
 ]
+GatewayProcessesOption = Annotated[
+    int | None,
+    typer.Option("--gateway-processes", min=1, max=64, help="Number of processes of its gateway. Default: 1."),
+]
 _LOOPBACK: Final = "127.0.0.1"
 _LOGS: Final = "logs"
 _OWN_PACKAGES: Final = ("agent", "cli", "controller", "gateway", "http1", "schemas")
@@ -61,12 +65,13 @@ def up(
     ] = DEFAULT_PORT,
     data_dir: DataDirOption = None,
     trusted_proxy: ProxyOption = None,
+    gateway_processes: GatewayProcessesOption = None,
     example: Annotated[bool, typer.Option("--example", help="Deploy a small example, unless it exists.")] = False,
 ) -> None:
     """Run a database, a controller and agents on this host. Ctrl-C stops them and the engines."""
     try:
         folder = (data_dir or current_default_data_dir()).expanduser().absolute()
-        daemons = _daemons(folder, host, port, trusted_proxy)
+        daemons = _daemons(folder, host, port, trusted_proxy, gateway_processes)
         code = _up(folder, daemons, host=host, port=port, simulate=simulate, agents=agents, example=example)
     except ImportError as error:
         complain(_missing(error, "controller,agent"))
@@ -88,6 +93,7 @@ def controller(
         bool | None,
         typer.Option("--gateway/--no-gateway", help="Run a gateway as a child, which owns the port. Default: yes."),
     ] = None,
+    gateway_processes: GatewayProcessesOption = None,
 ) -> None:
     """Run a controller and its gateway. Without --database-url it runs its own PostgreSQL in the data folder."""
     try:
@@ -103,6 +109,7 @@ def controller(
         database_url=database_url,
         trusted_proxy=trusted_proxy or None,
         gateway=gateway,
+        gateway_processes=gateway_processes,
     )
     raise typer.Exit(main(settings))
 
@@ -124,7 +131,11 @@ def gateway(
         typer.Option("--database-url", help="URL of the controller's database (prefer GPUWARD_DATABASE_URL)."),
     ] = None,
     trusted_proxy: ProxyOption = None,
-    listen_fd: Annotated[int | None, typer.Option("--listen-fd", hidden=True)] = None,
+    processes: Annotated[
+        int | None,
+        typer.Option("--processes", min=1, max=64, help="Number of processes that serve the port. Default: 1."),
+    ] = None,
+    listen_fds: Annotated[str, typer.Option("--listen-fds", hidden=True)] = "",
 ) -> None:
     """Run a gateway: it answers requests to models, and passes all else on to a controller."""
     try:
@@ -140,8 +151,9 @@ def gateway(
         drain=drain,
         database_url=database_url,
         trusted_proxy=trusted_proxy or None,
+        gateway_processes=processes,
     )
-    raise typer.Exit(main(settings, listen_fd=listen_fd))
+    raise typer.Exit(main(settings, listen_fds=[int(fd) for fd in listen_fds.split(",") if fd]))
 
 
 @app.command()
@@ -272,14 +284,21 @@ def _up(
         return runner.run(run_up(options, daemons, Progress()))
 
 
-def _daemons(folder: Path, host: str, port: int, proxies: list[str] | None) -> "Daemons":
+def _daemons(folder: Path, host: str, port: int, proxies: list[str] | None, processes: int | None) -> "Daemons":
     from agent.daemon import count_real_gpus, run_agent  # noqa: PLC0415 - see the module's docstring
     from agent.settings import AgentSettings, host_label  # noqa: PLC0415 - as above
     from cli.up.startup import Daemons  # noqa: PLC0415 - as above
     from controller.daemon import make_local_key, run_controller  # noqa: PLC0415 - as above
     from controller.settings import ControllerSettings  # noqa: PLC0415 - as above
 
-    settings = validated(ControllerSettings, host=host, port=port, data_dir=folder, trusted_proxy=proxies or None)
+    settings = validated(
+        ControllerSettings,
+        host=host,
+        port=port,
+        data_dir=folder,
+        trusted_proxy=proxies or None,
+        gateway_processes=processes,
+    )
     key, gateway_log = make_local_key(), folder / _LOGS / "gateway.log"
 
     async def controller(stop: asyncio.Event, on_ready: Callable[[str], None]) -> int:

@@ -2,12 +2,10 @@
 
 import asyncio
 import contextlib
-import logging
 import os
 import secrets
 import signal
 import socket
-import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -52,7 +50,7 @@ from http1.files import connection_bound, raise_file_limit
 from http1.forwarded import GatewayTrust, TrustedProxies
 from http1.server_log import ServerLog
 from http1.site import BoundedSite, Bounds
-from schemas.printing import escape_log_event
+from schemas.log_lines import configure_logs
 from schemas.version import __version__
 
 log = structlog.get_logger(__name__)
@@ -73,7 +71,7 @@ class ControllerError(Exception):
 
 def main(settings: ControllerSettings) -> int:
     """Runs a controller until SIGTERM or SIGINT; returns the exit code."""
-    configure_logs(settings)
+    configure_logs(json=settings.log_format == "json", level=settings.log_level)
 
     async def serve() -> int:
         stop = asyncio.Event()
@@ -272,11 +270,11 @@ class _Controller:
         """Serves the API on its socket, and the public port by a gateway or itself; returns the URL and the gateway."""
         settings = self._settings
         api = await serve_socket(runner, self._connections, settings.data_dir)
-        listening: socket.socket | None = None
+        listening: list[socket.socket] | None = None
         try:
             if settings.gateway:
-                listening = await bind(settings.host, settings.port)
-                address = listening.getsockname()
+                listening = await bind(settings.host, settings.port, settings.gateway_processes)
+                address = listening[0].getsockname()
             else:
                 site = BoundedSite(runner, self._connections, settings.host, settings.port)
                 await site.start()
@@ -306,20 +304,3 @@ class _Controller:
         if holder is None:
             raise OSError("no leader: the lease is free, and a controller will acquire it within seconds")
         return f"term held by {holder}"
-
-
-def configure_logs(settings: ControllerSettings) -> None:
-    """Structured log lines on stderr, as JSON if the settings say so."""
-    json = settings.log_format == "json"
-    structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            escape_log_event,
-            structlog.processors.JSONRenderer() if json else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()),
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, settings.log_level.upper())),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-    )

@@ -1,16 +1,23 @@
-"""The gateway as a child of the controller: it serves the public port, ends with it, and is back when it dies."""
+"""The gateway as a child of the controller: it serves the public port, ends with it, and is back when it dies.
+
+The controller holds the public port's sockets, so connections wait where nothing serves. Each gateway's standard input
+is a pipe whose other end the controller holds: the gateway ends when that closes. Where the gateway's first process has
+died, its serving ones go on until something is written there: then their successors serve.
+"""
 
 import asyncio
 import contextlib
 import os
 import socket
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 import structlog
 
 from controller.settings import ControllerSettings
+from http1.listening import open_listeners
 
 log = structlog.get_logger(__name__)
 
@@ -21,7 +28,8 @@ _AGAIN_S: Final = 0.2  # after its end; longer where it ends at once
 _LONGEST_S: Final = 5.0
 _LIVED_S: Final = 10.0
 _BIND_S: Final = 3.0  # a gateway whose controller was killed ends within less
-_BACKLOG: Final = 1024
+_REPLACED_S: Final = 610.0  # a little longer than answers of replaced processes may go on
+_REPLACED: Final = b"replaced"
 
 
 class GatewayProcess:
@@ -29,14 +37,14 @@ class GatewayProcess:
 
     Args:
         settings: of the controller.
-        listening: the public port's socket.
+        listening: the public port's sockets, one for each process.
         api: path of the controller's socket.
         dsn: of the database.
         output: file for its log; None: this process's stderr.
     """
 
     def __init__(
-        self, settings: ControllerSettings, listening: socket.socket, api: Path, dsn: str, output: Path | None
+        self, settings: ControllerSettings, listening: Sequence[socket.socket], api: Path, dsn: str, output: Path | None
     ) -> None:
         self._settings = settings
         self._listening = listening
@@ -46,6 +54,7 @@ class GatewayProcess:
         self._process: asyncio.subprocess.Process | None = None
         self._task: asyncio.Task[None] | None = None
         self._ready = asyncio.Event()
+        self._lifelines: list[int] = []  # of this and earlier ones, the writing ends
 
     async def start(self) -> None:
         """Starts it; returns when it serves, or after a limit: what keeps it from that is in its log."""
@@ -59,10 +68,17 @@ class GatewayProcess:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        self._listening.close()
+        for listening in self._listening:
+            listening.close()
         process, self._process = self._process, None
-        if process is None or process.returncode is not None:
-            return
+        try:
+            if process is not None and process.returncode is None:
+                await self._end(process)
+        finally:
+            while self._lifelines:
+                os.close(self._lifelines.pop())
+
+    async def _end(self, process: asyncio.subprocess.Process) -> None:
         process.terminate()
         try:
             async with asyncio.timeout(_STOP_S):
@@ -84,23 +100,47 @@ class GatewayProcess:
 
     async def _run(self) -> int:
         """One life of it; returns its exit code."""
-        fd = self._listening.fileno()
+        fds = [listening.fileno() for listening in self._listening]
+        life, lifeline = os.pipe()
+        earlier = tuple(self._lifelines)
+        self._lifelines.append(lifeline)
         with contextlib.ExitStack() as stack:
+            stack.callback(os.close, life)
             error = stack.enter_context(self._output.open("ab")) if self._output is not None else None
             self._process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-P", "-m", "cli", "gateway", "--controller", str(self._api)),
-                *("--drain", f"{DRAIN_S}s", "--listen-fd", str(fd)),
+                *("--drain", f"{DRAIN_S}s", "--listen-fds", ",".join(map(str, fds))),
                 env=self._environment(),
-                pass_fds=(fd,),
-                stdin=asyncio.subprocess.DEVNULL,
+                pass_fds=fds,
+                stdin=life,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=error,
                 start_new_session=True,
             )
         process = self._process
-        if process.stdout is not None and await process.stdout.readline():
-            self._ready.set()
-        return await process.wait()
+        serving = asyncio.create_task(self._await_serving(process, earlier), name="gateway-serves")
+        try:
+            return await process.wait()
+        finally:
+            serving.cancel()
+
+    async def _await_serving(self, process: asyncio.subprocess.Process, earlier: Sequence[int]) -> None:
+        """Returns when all its processes serve; then what is left of earlier ones ends."""
+        if process.stdout is None:
+            raise AssertionError("its output is a pipe")
+        for _ in self._listening:
+            if not await process.stdout.readline():
+                return
+        self._ready.set()
+        for lifeline in earlier:
+            with contextlib.suppress(BrokenPipeError):
+                os.write(lifeline, _REPLACED)
+            asyncio.get_running_loop().call_later(_REPLACED_S, self._close, lifeline)
+
+    def _close(self, lifeline: int) -> None:
+        if lifeline in self._lifelines:
+            self._lifelines.remove(lifeline)
+            os.close(lifeline)
 
     def _environment(self) -> dict[str, str]:
         settings = self._settings
@@ -115,18 +155,17 @@ class GatewayProcess:
         }
 
 
-async def bind(host: str, port: int) -> socket.socket:
-    """The public port's socket. It listens at once: who comes before the gateway does waits.
+async def bind(host: str, port: int, count: int) -> list[socket.socket]:
+    """The public port's sockets. They listen at once: connections that come before the gateway serves wait.
 
     Raises:
         OSError: the address is taken, or not this host's.
     """
     loop = asyncio.get_running_loop()
     until = loop.time() + _BIND_S
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     while True:
         try:
-            return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+            return open_listeners(host, port, count)
         except OSError:
             if port == 0 or loop.time() > until:
                 raise

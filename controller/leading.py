@@ -198,13 +198,8 @@ class _Term:
                 if analyzing and kind == "deployment":
                     self._recheck_analysis(id_)
                 self._instances.add(id_, urgent=analyzing)
-        if kind in ("deployment", "status", "*"):
-            if id_ is None:
-                self._policies.add_all()
-                self._scaling.add_all()
-            else:
-                self._policies.add(id_, after_s=_JUDGED_WITHIN_S)
-                self._scaling.add(id_, after_s=_JUDGED_WITHIN_S)
+        if kind in ("deployment", "status", "scaling", "*"):
+            self._judge(kind, id_)
         if kind in ("wake", "*"):
             self._demand.poke()
         if kind in ("relocation", "*"):
@@ -212,6 +207,18 @@ class _Term:
         if kind in ("worker", "*"):
             self._workers.add(EVERYTHING)
             self._wake_placement()
+
+    def _judge(self, kind: str, uid: str | None) -> None:
+        """Policies and the autoscaler look at it soon; the autoscaler at those alone whose replicas follow requests."""
+        if uid is None:
+            self._policies.add_all()
+            self._scaling.add_all()
+        elif kind == "scaling":
+            self._scaling.add(uid)
+        else:
+            self._policies.add(uid, after_s=_JUDGED_WITHIN_S)
+            if self._demand.watches(uid):
+                self._scaling.add(uid, after_s=_JUDGED_WITHIN_S)
 
     def _end_analysis(self, gone: str) -> None:
         """Ends the analysis of a deployment that is deleted for certain: nothing has to be read first."""

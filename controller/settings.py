@@ -62,6 +62,7 @@ class ControllerSettings(BaseSettings):
     bodies_in_flight: SizeMib = Field(512, ge=64, validate_default=False)  # of requests' bodies held at once, in all
     bodies_in_flight_per_key: SizeMib = Field(256, ge=64, validate_default=False)
     gateway: bool = True  # run one as a child, which owns the port; else others reach the API through their gateways
+    gateway_processes: Annotated[int, Field(ge=1, le=64)] = 1  # of the child
     gateway_secret: SecretStr | None = None  # of gateways that are not on this host
     # Proxies whose X-Forwarded-* counts.
     trusted_proxy: Annotated[

@@ -1,7 +1,7 @@
 """Who sends a request: the key in its head, and the address that it comes from."""
 
-from collections.abc import Iterable
-from secrets import token_hex
+from collections.abc import Iterable, Mapping
+from random import getrandbits
 from string import ascii_letters, digits
 from typing import Final
 
@@ -13,20 +13,20 @@ _ID_BYTES: Final = (ascii_letters + digits + "._-").encode()
 _LONGEST_ID: Final = 64
 
 
-def key_of(fields: Fields) -> str:
-    """The API key that a request carries; empty without one."""
-    scheme, _, key = first(fields, b"authorization").partition(b" ")
+def key_of(named: Mapping[bytes, bytes]) -> str:
+    """The API key in a request's fields; empty without one."""
+    scheme, _, key = named.get(b"authorization", b"").partition(b" ")
     if scheme:
         return key.strip().decode("latin-1") if scheme.lower() == b"bearer" else ""
-    return next((value.decode("latin-1") for name in _KEY_FIELDS if (value := first(fields, name))), "")
+    return next((value.decode("latin-1") for name in _KEY_FIELDS if (value := named.get(name))), "")
 
 
-def request_id_of(fields: Fields) -> str:
-    """The client's request id if it is valid, else a new one."""
-    given = first(fields, b"x-request-id")
+def request_id_of(named: Mapping[bytes, bytes]) -> str:
+    """The client's request id in a request's fields if it is valid, else a new one."""
+    given = named.get(b"x-request-id")
     if given and len(given) <= _LONGEST_ID and not given.translate(None, _ID_BYTES):
         return given.decode()
-    return token_hex(8)
+    return f"{getrandbits(64):016x}"  # an id, not a secret
 
 
 def origin_of(proxies: TrustedProxies, peer: str, fields: Fields) -> tuple[Origin, bool]:

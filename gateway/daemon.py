@@ -3,12 +3,12 @@
 import asyncio
 import contextlib
 import gc
-import logging
 import os
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import structlog
@@ -17,92 +17,137 @@ import uvloop
 from controller.live.change_fanout import ChangeFanout
 from controller.live.database import DatabaseUrlError, check_url, open_lazily, publish_changes
 from gateway.gateway import Gateway
+from gateway.lifeline import Holder, holder_of
 from gateway.prefork import serve_forked
-from gateway.settings import GatewaySettings, address_of
+from gateway.service_manager import READY, STOPPING, tell
+from gateway.settings import GatewaySettings, address_of, part_of
+from gateway.siblings import Sockets, bind_sockets
 from http1.bodies import Bodies
 from http1.files import raise_file_limit
 from http1.forwarded import TrustedProxies
-from http1.server import BACKLOG
-from schemas.printing import escape_log_event
+from http1.listening import open_listeners
+from schemas.log_lines import configure_logs
 
-READY: Final = b"ready\n"
+_SERVES: Final = b"serves\n"
 _GC_THRESHOLDS: Final = (20_000, 20, 20)  # requests leave few cycles
-_PARENT_POLL_S: Final = 0.2
+_POLL_S: Final = 0.2
 _END_LIMIT_S: Final = 2.0
+_REPLACED_DRAIN_S: Final = 600.0  # for answers of a process whose successor serves already
+_CONTROLLERS: Final = 0  # the lifeline that a controller holds is the standard input
 
 log = structlog.get_logger(__name__)
 
 
-def main(settings: GatewaySettings, *, listen_fd: int | None = None) -> int:
+class Stop(asyncio.Event):
+    """Set when a process shall end; `replaced`: another one serves its socket already."""
+
+    replaced = False
+
+
+def main(settings: GatewaySettings, *, listen_fds: Sequence[int] = ()) -> int:
     """Runs a gateway until SIGTERM or SIGINT, then ends the process; returns the exit code where it cannot run.
 
     Args:
         settings: validated settings.
-        listen_fd: a listening socket of the parent process; then the gateway ends with that, and writes a line to
-            stdout when it serves. None: it listens on its own.
+        listen_fds: listening sockets of a controller that starts it, one for each process. Then it ends with that,
+            which holds the other end of its standard input, and writes a line to stdout for each process that serves.
+            None: it listens on its own.
     """
     _configure_logs(settings)
     raise_file_limit()
+    count = len(listen_fds) or settings.gateway_processes
     try:
         check_url(settings.database_url.get_secret_value())
-        listening = _listening(settings, listen_fd)
+        listening = _listening(settings, listen_fds)
+        sockets = bind_sockets(count) if count > 1 else None
     except (OSError, DatabaseUrlError) as error:
         log.error("gateway cannot run", error=str(error))  # noqa: TRY400 - the message says what to do
         return 1
-    child_of_a_controller = listen_fd is not None
 
-    def on_ready() -> None:
-        if child_of_a_controller:
-            os.write(sys.stdout.fileno(), READY)
-
-    async def serve() -> int:
-        stop = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stop.set)
-        parent = asyncio.create_task(_end_with_parent(os.getppid()), name="parent")
-        try:
-            return await run_gateway(settings, listening, stop, on_ready)
-        finally:
-            parent.cancel()
-
-    def run() -> int:
+    def run(number: int, parent: int) -> int:
+        if count > 1:
+            _configure_logs(settings, process=number + 1)
+        for other in (one for one in listening if one is not listening[number]):
+            other.close()
+        place = Place(listening[number], number, sockets)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(serve())
+            return runner.run(_serve(settings, place, parent, with_controller=bool(listen_fds)))
 
     gc.collect()
     gc.freeze()  # what is loaded now stays; collections need not look at it, nor copy its pages after a fork
     gc.set_threshold(*_GC_THRESHOLDS)
-    code = serve_forked(run, with_parent=child_of_a_controller)
+    code = serve_forked(run, count, parents=_CONTROLLERS if listen_fds else None)
+    if sockets is not None:
+        sockets.remove()
     sys.stderr.flush()
     os._exit(code)  # taking all modules apart would take longer than the stop itself
 
 
-async def run_gateway(
-    settings: GatewaySettings, listening: socket.socket, stop: asyncio.Event, on_ready: Callable[[], None]
-) -> int:
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What one process of a gateway has for itself.
+
+    Attributes:
+        listening: its socket.
+        number: from 0.
+        sockets: by which the processes ask one another; None: it is the only one.
+    """
+
+    listening: socket.socket
+    number: int
+    sockets: Sockets | None
+
+
+async def _serve(settings: GatewaySettings, place: Place, parent: int, *, with_controller: bool) -> int:
+    """Serves until a signal, or until another process does instead; returns the exit code."""
+    stop = Stop()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    watching = _end_with_controller(parent, stop) if with_controller else _end_with_parent(parent)
+    task = asyncio.create_task(watching, name="parent")
+
+    def on_ready() -> None:
+        if with_controller:
+            with contextlib.suppress(OSError):
+                os.write(sys.stdout.fileno(), _SERVES)
+
+    try:
+        return await run_gateway(settings, place, stop, on_ready)
+    finally:
+        task.cancel()
+
+
+async def run_gateway(settings: GatewaySettings, place: Place, stop: Stop, on_ready: Callable[[], None]) -> int:
     """Runs a gateway on a bound socket until `stop` is set; returns 0."""
     database = await open_lazily(settings.database_url.get_secret_value())
+    count = 1 if place.sockets is None else len(place.sockets.bound)
     changes = ChangeFanout()
     gateway = Gateway(
         database,
         changes,
         address_of(settings.controller),
-        name=f"{socket.gethostname()}:{listening.getsockname()[1]}",
+        name=_name(place, count),
         secret=settings.gateway_secret.get_secret_value() if settings.gateway_secret is not None else "",
         proxies=TrustedProxies(settings.trusted_proxy),
         bodies=lambda refused: Bodies(
-            settings.bodies_in_flight * 2**20, settings.bodies_in_flight_per_key * 2**20, refused=refused
+            part_of(settings.bodies_in_flight, count),
+            part_of(settings.bodies_in_flight_per_key, count),
+            refused=refused,
         ),
+        number=place.number,
+        sockets=place.sockets,
     )
     feed = asyncio.create_task(publish_changes(database, changes), name="change-feed")
     try:
-        await gateway.start(listening)
+        await gateway.start(place.listening)
         log.info("gateway serving", port=gateway.port, controller=settings.controller)
         on_ready()
+        tell(READY)
         await stop.wait()
-        log.info("gateway stopping", under_way=len(gateway.under_way))
-        await gateway.close(settings.drain)
+        tell(STOPPING)
+        log.info("gateway stopping", under_way=len(gateway.under_way), replaced=stop.replaced)
+        await gateway.close(_REPLACED_DRAIN_S if stop.replaced else settings.drain, replaced=stop.replaced)
     finally:
         feed.cancel()
         await asyncio.wait([feed], timeout=_END_LIMIT_S)
@@ -113,35 +158,42 @@ async def run_gateway(
     return 0
 
 
-def _listening(settings: GatewaySettings, listen_fd: int | None) -> socket.socket:
-    if listen_fd is not None:
-        return socket.socket(fileno=listen_fd)
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+def _name(place: Place, count: int) -> str:
+    """Of the process, by which the leader and operators know it."""
+    name = f"{socket.gethostname()}:{place.listening.getsockname()[1]}"
+    return f"{name}/{place.number + 1}" if count > 1 else name
+
+
+def _listening(settings: GatewaySettings, listen_fds: Sequence[int]) -> list[socket.socket]:
+    if listen_fds:
+        return [socket.socket(fileno=fd) for fd in listen_fds]
     try:
-        return socket.create_server((settings.host, settings.port), family=family, backlog=BACKLOG)
+        return open_listeners(settings.host, settings.port, settings.gateway_processes)
     except OSError as error:
         where, why = f"{settings.host}:{settings.port}", error.strerror or error
         raise OSError(f"cannot listen on {where}: {why}; choose another port with --port") from error
 
 
 async def _end_with_parent(parent: int) -> None:
-    """Ends this process at once when the one that forked it has: another one listens on the same port."""
-    while os.getppid() == parent:  # noqa: ASYNC110 - nothing notifies of it
-        await asyncio.sleep(_PARENT_POLL_S)
+    """Ends this process at once when the one that forked it has: another one may listen on the same port."""
+    while holder_of(parent) is Holder.LIVES:  # noqa: ASYNC110 - nothing notifies of it
+        await asyncio.sleep(_POLL_S)
     os._exit(1)
 
 
-def _configure_logs(settings: GatewaySettings) -> None:
-    json = settings.log_format == "json"
-    structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            escape_log_event,
-            structlog.processors.JSONRenderer() if json else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()),
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, settings.log_level.upper())),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-    )
+async def _end_with_controller(parent: int, stop: Stop) -> None:
+    """Ends this process at once when its controller has. Where only its parent has, it serves until it is replaced."""
+    warned = False
+    while (controller := holder_of(_CONTROLLERS)) is not Holder.ENDED:
+        if not warned and holder_of(parent) is Holder.ENDED:
+            warned = True
+            log.warning("the process that forks gateways has died; serving until the controller has replaced it")
+        if controller is Holder.REPLACED and not stop.is_set():
+            stop.replaced = True
+            stop.set()
+        await asyncio.sleep(_POLL_S)
+    os._exit(1)
+
+
+def _configure_logs(settings: GatewaySettings, **everywhere: object) -> None:
+    configure_logs(json=settings.log_format == "json", level=settings.log_level, **everywhere)

@@ -50,7 +50,11 @@ def error_event(path: bytes, code: str, message: str) -> bytes:
     return b"data: " + orjson.dumps({"error": error}) + b"\n\n"
 
 
-def is_event_stream(content_type: bytes, content_encoding: bytes) -> bool:
-    """Whether events can be read in an answer with these headers: an encoded one is not looked into."""
-    plain = content_encoding.lower() in (b"", b"identity")
-    return plain and content_type.partition(b";")[0].strip().lower() == b"text/event-stream"
+def is_event_stream(content_type: bytes) -> bool:
+    """Whether an answer of this type is a stream of events."""
+    return content_type.partition(b";")[0].strip().lower() == b"text/event-stream"
+
+
+def is_plain(content_encoding: bytes) -> bool:
+    """Whether an answer of this encoding can be read as it is: an encoded one is not looked into."""
+    return content_encoding.lower() in (b"", b"identity")

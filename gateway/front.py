@@ -13,9 +13,11 @@ from controller.live.key_ring import KeyRing, Principal
 from gateway.credentials import key_of, origin_of, request_id_of
 from gateway.errors import GatewayError, response
 from gateway.exchange.exchange import Exchange
+from gateway.exchange.form_exchange import FormExchange
 from gateway.exchange.holding import Models
 from gateway.exchange.listing import Listing
 from gateway.exchange.receiving import unauthenticated
+from gateway.form_reader import is_form
 from gateway.pass_on import BEHIND_PROXY_FIELD, Controller, Passed
 from gateway.pick_instance import ServedName
 from gateway.request_body import BadRequestError, check_charset
@@ -23,7 +25,7 @@ from gateway.unserved import model_not_found
 from http1.connections import Refusal
 from http1.forwarded import Origin, TrustedProxies
 from http1.handler import DROPPED, Handler
-from http1.head import Fields, RequestHead, first
+from http1.head import Fields, RequestHead
 from http1.reading import MessageError
 from http1.server_connection import ServerConnection
 from http1.server_log import MalformedLog
@@ -34,6 +36,7 @@ log = structlog.get_logger(__name__)
 _MODELS: Final = b"/v1/"
 _LIST: Final = MODELS_PATH.encode()
 _ONE: Final = _LIST + b"/"
+_FORMS: Final = frozenset(path.encode() for path in FORM_PATHS)
 _ALLOWED: Final = {_LIST: b"GET"} | {path.encode(): b"POST" for path in (*MODEL_PATHS, *FORM_PATHS)}
 _UNUSABLE: Final = re.compile(rb"[\x00-\x1f\x7f]")
 _JSON: Final = (b"content-type", b"application/json")
@@ -64,7 +67,7 @@ class Front:
 
     def handle(self, head: RequestHead, connection: ServerConnection) -> Handler:
         """One request."""
-        path, request_id = head.path, request_id_of(head.fields)
+        path, request_id = head.path, request_id_of(head.named)
         if path.startswith(_MODELS) or path in _ALLOWED:
             return self._ask_a_model(head, path, connection, request_id)
         own = self._own.get(path)
@@ -89,14 +92,15 @@ class Front:
                 raise GatewayError(403, "forbidden", message)
             _check(head, path)
 
-        key = key_of(head.fields)
+        key = key_of(head.named)
         try:
             principal = self._keys.known(key)
             if principal is None and not key:
                 raise unauthenticated()
             look = self._look_up(head, path)
             if look is None:
-                exchange = Exchange(self._models, head, connection, request_id, admit)
+                has_form = path in _FORMS and is_form(head.named.get(b"content-type", b""))
+                exchange = (FormExchange if has_form else Exchange)(self._models, head, connection, request_id, admit)
                 exchange.begin(principal, key)
                 return exchange
             if principal is None:
@@ -144,7 +148,7 @@ class Front:
 
     def _pass_on(self, head: RequestHead, connection: ServerConnection, request_id: str) -> Handler:
         """Known keys keep their connection; whether a key may do what it asks for is the controller's to say."""
-        key = key_of(head.fields)
+        key = key_of(head.named)
         principal = self._keys.known(key) if key else None
         try:
             if principal is not None:
@@ -184,13 +188,13 @@ def _check(head: RequestHead, path: bytes) -> None:
         names = allowed.decode()
         message = f"method {head.method.decode('latin-1')} is not allowed here; allowed: {names}"
         raise GatewayError(405, "method_not_allowed", message, headers={"Allow": names})
-    encoding = first(head.fields, b"content-encoding").lower()
+    encoding = head.named.get(b"content-encoding", b"").lower()
     if encoding not in (b"", b"identity"):
         text = encoding.decode("latin-1")
         message = f"Content-Encoding: {text} is not supported here; send the body uncompressed"
         raise GatewayError(415, "unsupported_encoding", message)
     try:
-        check_charset(first(head.fields, b"content-type").decode("latin-1"))
+        check_charset(head.named.get(b"content-type", b"").decode("latin-1"))
     except BadRequestError as error:
         raise GatewayError(400, "invalid", str(error), param=error.param or None) from error
 

@@ -5,7 +5,7 @@ import math
 import os
 import socket
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import structlog
@@ -20,13 +20,16 @@ from gateway.errors import GatewayError
 from gateway.exchange.holding import Holding, Models
 from gateway.exchange.states import CLIENT_STALL_S, UPLOAD_LIMIT_S
 from gateway.front import Front
-from gateway.health import HEALTH, METRICS, READY, Health
+from gateway.health import HEALTH, METRICS, READY, Health, alone
 from gateway.live_routes import LiveRoutes
 from gateway.meter import Meter
 from gateway.metrics import GatewayMetrics
 from gateway.pass_on import Controller
+from gateway.queue_metrics import QueueMetrics
 from gateway.queues import Queues
 from gateway.reporter import Reporter
+from gateway.request_metrics import RequestMetrics
+from gateway.siblings import Siblings, Sockets
 from http1.bodies import Bodies
 from http1.connections import Limits, limits_for
 from http1.door import Door
@@ -62,6 +65,8 @@ class Gateway:
         secret: by which the controller believes the gateway; empty on a Unix socket.
         proxies: whose `X-Forwarded-*` counts.
         bodies: bounds the bytes of bodies of requests to models; made with the metric for refusals.
+        number: of this process among those of the gateway, from 0.
+        sockets: by which the processes ask one another; None: it is the only one.
     """
 
     def __init__(
@@ -75,6 +80,8 @@ class Gateway:
         proxies: TrustedProxies | None = None,
         bodies: Callable[[Callable[[str], None]], Bodies],
         limits: Limits | None = None,
+        number: int = 0,
+        sockets: Sockets | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         proxies = proxies or TrustedProxies()
@@ -85,13 +92,22 @@ class Gateway:
         self.keys = KeyRing(database.listen_connection, changes, ended=lambda _ids: None)
         self.routes = LiveRoutes(database, changes, updated=self._routes_changed)
         self.demand = Demand(self._loop.time())
-        self.queues = Queues(self.routes.table, self.demand, self._loop.time, woken=self._wakes_changed)
+        self.queues = Queues(
+            self.routes.table,
+            self.demand,
+            self._loop.time,
+            woken=self._wakes_changed,
+            metrics=QueueMetrics(self.metrics.registry),
+        )
         self._reporter = Reporter(DemandReports(database, name), self.demand, self.queues, self._loop.time)
         self._controller = Controller(controller, secret, Pool())
         self._agents = Pool(prepare=notice_gone_hosts)
         self._failures = LogLimit()
         self._meter = Meter(database)
-        self._models = Models(self.keys, self.routes, self._agents, self.bodies, self.queues, self._meter, self._failed)
+        self._requests = RequestMetrics(self.metrics.registry, self.queues.in_flight)
+        self._models = Models(
+            self.keys, self.routes, self._agents, self.bodies, self.queues, self._meter, self._requests, self._failed
+        )
         self._draining = False
         health = Health(
             self._controller,
@@ -99,7 +115,10 @@ class Gateway:
             draining=lambda: self._draining,
             loop_lag_s=self.loop_lag_s,
             registry=self.metrics.registry,
+            number=number,
+            others=self._ask_others,
         )
+        self._siblings = None if sockets is None else Siblings(number, sockets, health.answers())
         front = Front(self._models, self._controller, dict.fromkeys((HEALTH, READY, METRICS), health.handle), proxies)
         door = Door(
             limits or limits_for(connection_bound(raise_file_limit())),
@@ -128,19 +147,27 @@ class Gateway:
     async def start(self, listening: socket.socket) -> None:
         """Serves on a bound socket."""
         self.keys.start()
+        if self._siblings is not None:
+            await self._siblings.start()
         self._reporter.start()
         self._meter.start()
         self._sweep_again()
         await self._server.listen_on(listening)
 
-    async def close(self, drain_s: float) -> None:
+    async def close(self, drain_s: float, *, replaced: bool = False) -> None:
         """Ends what is passed on at once, and requests to models when they are answered or the time is over.
 
         New connections are taken for a few seconds more, since load balancers look at `/readyz` now and then.
+
+        Args:
+            drain_s: the longest time for answers of models, in seconds.
+            replaced: another process serves the same socket already, and goes on.
         """
         self._draining = True
         for passed in list(self._controller.under_way):
             passed.cut()
+        if replaced:
+            self._server.leave()
         began = self._loop.time()
         refuse_after_s = _REFUSE_AFTER_S if drain_s > 2 * _REFUSE_AFTER_S else 0.0
         while (spent := self._loop.time() - began) < drain_s and (self.under_way or spent < refuse_after_s):
@@ -154,13 +181,19 @@ class Gateway:
         await self.routes.stop()
         await self._reporter.stop()
         await self.keys.stop()
+        if self._siblings is not None:
+            self._siblings.stop()
         if self._sweeping is not None:
             self._sweeping.cancel()
         self._agents.close()
         self._controller.pool.close()
 
+    async def _ask_others(self, question: str) -> Mapping[int, bytes | None]:
+        return await (alone(question) if self._siblings is None else self._siblings.ask(question))
+
     def _routes_changed(self) -> None:
         self.queues.routes_changed()
+        self._requests.keep(self.routes.table.revisions(), self._loop.time())
 
     def _wakes_changed(self) -> None:
         self._reporter.poke()

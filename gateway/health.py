@@ -1,7 +1,7 @@
 """What the gateway answers for itself and the controller: whether both are alive and ready, and their metrics."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -12,8 +12,9 @@ from gateway.errors import response, unavailable
 from gateway.fetch import FetchError, fetch
 from gateway.live_routes import LiveRoutes
 from gateway.pass_on import Controller
+from gateway.process_metrics import joined
 from http1.handler import Handler
-from http1.head import Fields, RequestHead, first
+from http1.head import Fields, RequestHead
 from http1.server_connection import ServerConnection
 from http1.streamed_answer import StreamedAnswer
 
@@ -25,18 +26,30 @@ _LIMIT_S: Final = 6.0  # the controller's own checks have shorter ones
 _METRICS_LIMIT_S: Final = 30.0
 _STALL_S: Final = 30.0
 _OK: Final = 200
+_STATE: Final = "state"
+_EXPOSITION: Final = "metrics"
 _JSON: Final = (b"content-type", b"application/json; charset=utf-8")
 
 
+Ask = Callable[[str], Awaitable[Mapping[int, bytes | None]]]
+
+
+async def alone(_question: str) -> Mapping[int, bytes | None]:
+    """The answers of the other processes where there are none."""
+    return {}
+
+
 class Health:
-    """Answers the three paths.
+    """Answers the three paths for the controller and for all processes of this gateway.
 
     Args:
         controller: which is asked each time.
         routes: the replicas; without a first read the gateway is not ready.
         draining: whether the gateway is about to stop.
         loop_lag_s: the event loop's recent lag, in seconds.
-        registry: the gateway's metrics.
+        registry: the metrics of this process.
+        number: of this process, from 0.
+        others: asks the other processes; see `answers`.
     """
 
     def __init__(
@@ -47,12 +60,20 @@ class Health:
         draining: Callable[[], bool],
         loop_lag_s: Callable[[], float],
         registry: CollectorRegistry,
+        number: int = 0,
+        others: Ask = alone,
     ) -> None:
         self._controller = controller
         self._routes = routes
         self._draining = draining
         self._loop_lag_s = loop_lag_s
         self._registry = registry
+        self._number = number
+        self._others = others
+
+    def answers(self) -> dict[str, Callable[[], Awaitable[bytes]]]:
+        """What this process answers when the others ask, by question."""
+        return {_STATE: self._own_state, _EXPOSITION: self._exposition}
 
     def handle(self, head: RequestHead, connection: ServerConnection, request_id: str) -> Handler:
         """Answers `GET` of one of the three paths."""
@@ -66,24 +87,23 @@ class Health:
         return StreamedAnswer(connection, partial(answer, head, fields), failed=failed, stall_s=_STALL_S)
 
     async def _alive(self, head: RequestHead, fields: Fields, answer: StreamedAnswer) -> None:
-        """The controller's answer, unless this process is worse."""
-        status, body = await self._asked(head)
-        lag_s = self._loop_lag_s()
-        if body is None or lag_s > MAX_LOOP_LAG_S:
-            word = "lagging" if body is not None else "controller_unreachable"
+        """The controller's answer, unless a process is worse."""
+        (status, body), states = await asyncio.gather(self._asked(head), self._states())
+        lag_s = max(state["lag_s"] for state in states.values() if state is not None)
+        silent = None in states.values()
+        if body is None or silent or lag_s > MAX_LOOP_LAG_S:
+            word = "controller_unreachable" if body is None else "process_silent" if silent else "lagging"
             status, body = 503, {"status": word, "loop_lag_s": round(lag_s, 3)}
         await _send(answer, status, fields, body)
 
     async def _ready(self, head: RequestHead, fields: Fields, answer: StreamedAnswer) -> None:
         """All checks of the controller, and one of the gateway."""
-        status, found = 503, None
+        status, found, states = 503, None, {self._number: self._state()}
         if not self._draining():
-            status, found = await self._asked(head)
+            (status, found), states = await asyncio.gather(self._asked(head), self._states())
         unreachable: dict[str, Any] = {"ready": False, "checks": {"controller": {"ok": False, "message": "no answer"}}}
         body = unreachable if found is None else found
-        problem = "" if self._routes.known else "no model is known yet"
-        if self._draining():
-            problem = "the gateway is stopping"
+        problem = _problem(states)
         body.setdefault("checks", {})["gateway"] = {"ok": not problem, "message": problem}
         if problem:
             status, body["ready"] = 503, False
@@ -96,14 +116,42 @@ class Health:
             got, body = await fetch(self._controller, METRICS, [*asked, *fields], _METRICS_LIMIT_S)
         except FetchError as error:
             raise ConnectionError(f"the controller gave no metrics: {error}") from error
-        kept = [(b"content-type", first(got.fields, b"content-type")), *fields]
-        challenge = first(got.fields, b"www-authenticate")
+        kept = [(b"content-type", got.named.get(b"content-type", b"")), *fields]
+        challenge = got.named.get(b"www-authenticate")
         if challenge:
             kept.append((b"www-authenticate", challenge))
         if got.status == _OK:
-            body += await asyncio.to_thread(generate_latest, self._registry)
+            body += await self._all_metrics()
         answer.start(got.status, kept)
         await answer.send(body)
+
+    async def _all_metrics(self) -> bytes:
+        """Those of all processes; a single one has no label for it."""
+        own, others = await asyncio.gather(self._exposition(), self._others(_EXPOSITION))
+        if not others:
+            return own
+        answered = {number: text for number, text in {self._number: own, **others}.items() if text is not None}
+        return await asyncio.to_thread(
+            joined, {str(number + 1): answered[number].decode() for number in sorted(answered)}
+        )
+
+    async def _exposition(self) -> bytes:
+        return await asyncio.to_thread(generate_latest, self._registry)
+
+    def _state(self) -> dict[str, Any]:
+        problem = "" if self._routes.known else "no model is known yet"
+        if self._draining():
+            problem = "the gateway is stopping"
+        return {"lag_s": self._loop_lag_s(), "problem": problem}
+
+    async def _own_state(self) -> bytes:
+        return orjson.dumps(self._state())
+
+    async def _states(self) -> dict[int, dict[str, Any] | None]:
+        """The state of each process, by number; None: it does not answer."""
+        others = await self._others(_STATE)
+        states = {number: None if text is None else orjson.loads(text) for number, text in others.items()}
+        return {self._number: self._state(), **states}
 
     async def _asked(self, head: RequestHead) -> tuple[int, dict[str, Any] | None]:
         """The controller's status and its answer as JSON; None where it gives none."""
@@ -118,3 +166,13 @@ class Health:
 async def _send(answer: StreamedAnswer, status: int, fields: Fields, body: dict[str, Any]) -> None:
     answer.start(status, [_JSON, *fields])
     await answer.send(orjson.dumps(body))
+
+
+def _problem(states: Mapping[int, dict[str, Any] | None]) -> str:
+    """Why the gateway is not ready; empty: it is. Among several processes each problem names its own."""
+    problems = {
+        number: "it does not answer" if state is None else state["problem"] for number, state in sorted(states.items())
+    }
+    if len(states) == 1:
+        return next(iter(problems.values()))
+    return "; ".join(f"process {number + 1}: {problem}" for number, problem in problems.items() if problem)

@@ -54,7 +54,7 @@ class LiveRoutes:
         database the table stays as it is; a caller waits for it at most a second.
 
         Raises:
-            GatewayError: 503 `unavailable`: the table was never read.
+            GatewayError: 503 `unavailable`: the table was never read, or the database is away.
         """
         asked = self._reads
         if not self._stale:
@@ -65,6 +65,8 @@ class LiveRoutes:
                         await self._read()
         if not self._known:
             raise unavailable("the database is away, and no model is known yet; try again in a moment")
+        if self._stale:
+            raise unavailable("the database is away, and no replica of the model is known; try again in a moment")
 
     @property
     def known(self) -> bool:

@@ -148,7 +148,7 @@ class Passed:
         self._moved = asyncio.get_running_loop().time()
         self._upstream = upstream
         head = self._head
-        fields = end_to_end(head.fields, _NOT_FORWARDED, prefix=_OURS)
+        fields = end_to_end(head, _NOT_FORWARDED, prefix=_OURS)
         fields += self._fields
         fields += self._controller.credential()
         chunked = head.length is None
@@ -202,13 +202,13 @@ class Passed:
         if head.status == SWITCHING:
             self._enter(State.TUNNEL)
             self._connection.admit(agent=True)  # the controller has taken the credential
-            fields = end_to_end(head.fields, HOP_BY_HOP)
+            fields = end_to_end(head, HOP_BY_HOP)
             fields += [(_CONNECTION, _UPGRADE), (_UPGRADE, self._head.upgrade)]
             self._connection.switch(fields)
             return
         self._enter(State.ANSWERING)
         whole = self._head.method == b"HEAD" or head.status == 304  # noqa: PLR2004 - they state a length and have none
-        fields = end_to_end(head.fields, HOP_BY_HOP if whole else _NOT_RETURNED)
+        fields = end_to_end(head, HOP_BY_HOP if whole else _NOT_RETURNED)
         self._connection.start(head.status, fields, length=None if whole else head.length)
 
     def response_body(self, data: bytes) -> None:

@@ -88,6 +88,15 @@ class RoutingTable:
         """The uids of all live deployments."""
         return frozenset(model.uid for model in self._models.values())
 
+    def names(self) -> frozenset[str]:
+        """The names of all live deployments."""
+        return frozenset(self._models)
+
+    def revisions(self) -> set[tuple[str, str]]:
+        """All live deployments: each with every revision of which an instance runs, and with an empty one."""
+        running = {(name, one.revision) for name, running in self._by_model.items() for one in running}
+        return running | {(name, "") for name in self._models}
+
     def knows(self, model: str) -> bool:
         """Whether a live deployment has that name."""
         return model in self._models

@@ -4,20 +4,23 @@ A request waits where no replica can take it now: all are at their limit, or non
 free, and ends when the deployment cannot run, the queue's time is over, or its client leaves.
 """
 
-from collections import Counter
+import math
 from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
-from controller.live.endpoints import Model, Trouble
+from prometheus_client import CollectorRegistry
+
+from controller.live.endpoints import Model
 from gateway.demand import Demand
-from gateway.errors import NO_RETRY, GatewayError
+from gateway.errors import GatewayError
 from gateway.fair_queue import FairQueue, Finished
 from gateway.pick_instance import RoutingTable
-from gateway.unserved import unserved
+from gateway.queue_metrics import QueueMetrics
+from gateway.unserved import trouble_error, unserved
 
-NO_CAPACITY: Final = "no_capacity"
-_MOST_RETRY_S: Final = 60
-_OPERATORS: Final = ("admin", "operator")
+_PROLONG_S: Final = 20.0  # a refused request prolongs its model's wish to run, at most so often
+_SERVER_ERROR: Final = 500
+_UNAVAILABLE: Final = 503
 
 
 class Queued(Protocol):
@@ -43,21 +46,31 @@ class Queues:
         demand: counts what is in flight and waiting.
         clock: seconds, monotonic.
         woken: called when a model shall wake or need no longer.
+        metrics: of what waits; None: they are counted for nothing.
     """
 
     def __init__(
-        self, table: RoutingTable, demand: Demand, clock: Callable[[], float], woken: Callable[[], None] = lambda: None
+        self,
+        table: RoutingTable,
+        demand: Demand,
+        clock: Callable[[], float],
+        woken: Callable[[], None] = lambda: None,
+        metrics: QueueMetrics | None = None,
     ) -> None:
+        self._metrics = metrics or QueueMetrics(CollectorRegistry())
         self._table = table
         self._demand = demand
         self._clock = clock
         self._woken = woken
         self._queues: dict[str, FairQueue[Queued]] = {}
-        self._in_flight: dict[str, Counter[str]] = {}
+        self._uids: dict[str, str] = {}  # of the deployment for which each queue's requests wait
+        self._in_flight: dict[str, dict[str, int]] = {}  # by model and key
         self._finished: dict[str, Finished] = {}
         self._elsewhere: Mapping[str, int] = {}
         self._wakes: dict[str, str] = {}  # first waiting request, by deployment's uid
         self._withdrawn: set[str] = set()
+        self._refused: dict[str, str] = {}  # a request that shall wake its model although it was refused, by uid
+        self._prolonged_at: dict[str, float] = {}  # when one last did
         self._pumping = False
 
     # What arrives and ends
@@ -69,7 +82,10 @@ class Queues:
 
     def entered(self, model: str, key: str) -> str:
         """A request went to a replica; returns the deployment's uid, which `left` needs."""
-        self._in_flight.setdefault(model, Counter())[key] += 1
+        counts = self._in_flight.get(model)
+        if counts is None:
+            counts = self._in_flight[model] = {}
+        counts[key] = counts.get(key, 0) + 1
         known = self._table.model(model)
         uid = known.uid if known is not None else ""
         if uid:
@@ -79,14 +95,19 @@ class Queues:
     def left(self, model: str, key: str, uid: str) -> None:
         """A request is no longer at a replica, which may be free for another one."""
         counts = self._in_flight[model]
-        counts[key] -= 1
-        if not counts[key]:
+        if counts[key] > 1:
+            counts[key] -= 1
+        else:
             del counts[key]
         now = self._clock()
         if uid:
             self._demand.change(uid, now, in_flight=-1)
-        self._finished.setdefault(model, Finished()).note(now)
-        self.pump(model)
+        finished = self._finished.get(model)
+        if finished is None:
+            finished = self._finished[model] = Finished()
+        finished.note(now)
+        if model in self._queues:
+            self.pump(model)
 
     # What waits
 
@@ -108,7 +129,9 @@ class Queues:
         if known is None:
             return unserved(model, self._table, tried)
         self._queues.setdefault(model, FairQueue()).add(request, request.key, request.arrived)
-        self._demand.change(known.uid, self._clock(), waiting=1)
+        uid = self._uids.setdefault(model, known.uid)
+        self._demand.change(uid, self._clock(), waiting=1)
+        self._metrics.waiting(model, len(self._queues[model]))
         self._wake(model, known, request)
         return None
 
@@ -117,6 +140,7 @@ class Queues:
         if known.may_sleep and not self._table.runs(model) and known.uid not in self._wakes:
             self._withdrawn.discard(known.uid)
             self._wakes[known.uid] = request.request_id
+            self._metrics.wake(model)
             self._woken()
 
     def leave(self, request: Queued, model: str, *, refused: bool) -> None:
@@ -127,14 +151,14 @@ class Queues:
         queue = self._queues.get(model)
         if queue is None or not queue.remove(request):
             return
-        known = self._table.model(model)
-        if known is not None:
-            self._demand.change(known.uid, self._clock(), waiting=-1)
+        uid = self._uids[model]
+        self._demand.change(uid, self._clock(), waiting=-1)
+        self._metrics.waiting(model, len(queue))
         if not queue:
-            del self._queues[model]
-            uid = known.uid if known is not None else ""
+            del self._queues[model], self._uids[model]
             if self._wakes.pop(uid, None) is not None and not refused:
                 self._withdrawn.add(uid)
+                self._prolonged_at.pop(uid, None)
                 self._woken()
 
     def _refusal(self, request: Queued, model: str, tried: list[str]) -> GatewayError | None:
@@ -142,9 +166,13 @@ class Queues:
         known = self._table.model(model)
         if known is None or not known.serves or self._table.stopped(model) is not None:
             return unserved(model, self._table, tried)
-        if known.trouble is not None and not self._table.runs(model):
+        runs = self._table.runs(model)
+        if known.trouble is not None and not runs:
+            self._prolong(known, request)
             return trouble_error(known.trouble, model, request.role)
-        if known.limits.queue.length == 0 and (tried or not self._table.runs(model)):
+        if known.limits.queue.length == 0 and (tried or not runs):
+            if not runs:
+                self._prolong(known, request)
             return unserved(model, self._table, tried)
         waiting = len(self._queues.get(model, ())) + self._elsewhere.get(known.uid, 0)
         if waiting >= known.limits.queue.length:
@@ -157,15 +185,24 @@ class Queues:
             )
         return None
 
+    def _prolong(self, known: Model, request: Queued) -> None:
+        """Lets a model that does not run wake, or go on trying, for clients that are refused and come again."""
+        now = self._clock()
+        if known.may_sleep and now - self._prolonged_at.get(known.uid, -math.inf) >= _PROLONG_S:
+            self._prolonged_at[known.uid] = now
+            self._refused[known.uid] = request.request_id
+            self._woken()
+
     # What goes on
 
     def pump(self, model: str) -> None:
         """Sends waiting requests on, in order, while a replica is free."""
         queue = self._queues.get(model)
         while queue and not self._pumping and self._table.free(model):
-            first = queue.first(self._in_flight.get(model, Counter()))
+            first = queue.first(self._in_flight.get(model, {}))
             if first is None:
                 return
+            self._metrics.waited(model, self._clock() - first.arrived)
             self.leave(first, model, refused=False)
             self._pumping = True
             try:
@@ -180,6 +217,7 @@ class Queues:
         """Replicas came or went: requests go on, or end where their deployment cannot run."""
         for model in tuple(self._queues):
             queue = self._queues.get(model, ())
+            self._follow(model)
             for request in tuple(queue):
                 known = self._table.model(model)
                 if known is None or self._table.stopped(model) is not None:
@@ -189,7 +227,19 @@ class Queues:
                 else:
                     self._wake(model, known, request)
             self.pump(model)
-        self._demand.keep(self._table.uids())
+        uids = self._table.uids()
+        self._demand.keep(uids)
+        self._prolonged_at = {uid: at for uid, at in self._prolonged_at.items() if uid in uids}
+        self._metrics.keep(self._table.names())
+
+    def _follow(self, model: str) -> None:
+        """Another deployment may have taken the name: what waits for the name waits for that one."""
+        known, uid = self._table.model(model), self._uids[model]
+        if known is not None and known.uid != uid:
+            self._wakes.pop(uid, None)
+            self._uids[model] = known.uid
+            for of, sign in ((uid, -1), (known.uid, 1)):
+                self._demand.change(of, self._clock(), waiting=sign * len(self._queues[model]))
 
     def pump_all(self) -> None:
         """As `pump`, for all models: a replica that was left alone may be tried again."""
@@ -211,29 +261,28 @@ class Queues:
         taken, self._withdrawn = self._withdrawn, set()
         return taken
 
+    def take_refused(self) -> dict[str, str]:
+        """The deployments that shall wake for a request that was refused, since the last call, with that request."""
+        taken, self._refused = self._refused, {}
+        return taken
+
+    def note_refusal(self, model: str, error: GatewayError) -> None:
+        """A request ended with an error of ours. One that an engine may have seen was not refused."""
+        if error.status < _SERVER_ERROR or error.status == _UNAVAILABLE:
+            self._metrics.refused(self._known_name(model), error.code)
+
+    def note_cancel(self, model: str, state: str) -> None:
+        """A request's client left; `state`: how far it was."""
+        self._metrics.cancelled(self._known_name(model), state)
+
+    def _known_name(self, model: str) -> str:
+        """The name, if a deployment has it: clients may ask for any."""
+        return model if self._table.knows(model) else ""
+
+    def in_flight(self) -> dict[str, int]:
+        """Requests at replicas, by deployment."""
+        return {model: sum(counts.values()) for model, counts in tuple(self._in_flight.items())}
+
     def waiting(self, model: str) -> int:
         """Requests that wait for the model here."""
         return len(self._queues.get(model, ()))
-
-
-def trouble_error(trouble: Trouble, model: str, role: str) -> GatewayError:
-    """503: the model cannot run now. Only operators' keys are told why."""
-    details = {"why": trouble.why} if role in _OPERATORS and trouble.why else {}
-    after_s = min(max(round(trouble.again_in_s), 1), _MOST_RETRY_S)
-    if trouble.code == NO_CAPACITY:
-        what = "cannot be placed now: no worker has what it needs"
-    else:
-        what = "did not start, three times in a row"
-    see = f"see: gpuward describe deployment {model}"
-    headers = {"Retry-After": str(after_s)}
-    return GatewayError(503, trouble.code, f"model: {model!r} {what}; {see}", details=details, headers=headers)
-
-
-def waited_too_long(model: str, known: Model | None) -> GatewayError:
-    """503: the queue's time is over."""
-    wait = f"{known.limits.queue.wait:g} s" if known is not None else "its time"
-    message = f"model: the request waited {wait} for a replica of {model!r}; try again later"
-    return GatewayError(503, "waited_too_long", message)
-
-
-__all__ = ["NO_RETRY", "Queued", "Queues", "trouble_error", "waited_too_long"]

@@ -93,8 +93,8 @@ class Reporter:
             self._asked.pop(uid, None)
             await self._reports.withdraw(uid)
         wakes = self._queues.wakes()
-        for uid, request_id in wakes.items():
-            if now - self._asked.get(uid, float("-inf")) >= _AGAIN_S:
-                await self._reports.wake(uid, request_id)
-                self._asked[uid] = now
+        due = {u: r for u, r in wakes.items() if now - self._asked.get(u, float("-inf")) >= _AGAIN_S}
+        for uid, request_id in (self._queues.take_refused() | due).items():
+            await self._reports.wake(uid, request_id)
+            self._asked[uid] = now
         self._asked = {uid: at for uid, at in self._asked.items() if uid in wakes}

@@ -3,12 +3,15 @@
 from collections.abc import Sequence
 from typing import Any, Final
 
-from controller.live.endpoints import Endpoint
+from controller.live.endpoints import Endpoint, Model, Trouble
 from gateway.errors import NO_RETRY, GatewayError
 from gateway.outcomes import OVERLOADED, TIMED_OUT, Settled
 from gateway.pick_instance import RoutingTable
 
 _RETRY_AFTER_S: Final = "2"
+_NO_CAPACITY: Final = "no_capacity"
+_MOST_RETRY_S: Final = 60
+_OPERATORS: Final = ("admin", "operator")
 
 
 def settled_error(settled: Settled, endpoint: Endpoint, detail: str) -> GatewayError:
@@ -65,3 +68,23 @@ def unserved(model: str, table: RoutingTable, tried: Sequence[str]) -> GatewayEr
         details=details | {"policy": stopped.policy},
         headers=NO_RETRY,
     )
+
+
+def trouble_error(trouble: Trouble, model: str, role: str) -> GatewayError:
+    """503: the model cannot run now. Only operators' keys are told why."""
+    details = {"why": trouble.why} if role in _OPERATORS and trouble.why else {}
+    after_s = min(max(round(trouble.again_in_s), 1), _MOST_RETRY_S)
+    if trouble.code == _NO_CAPACITY:
+        what = "cannot be placed now: no worker has what it needs"
+    else:
+        what = "did not start, three times in a row"
+    see = f"see: gpuward describe deployment {model}"
+    headers = {"Retry-After": str(after_s)}
+    return GatewayError(503, trouble.code, f"model: {model!r} {what}; {see}", details=details, headers=headers)
+
+
+def waited_too_long(model: str, known: Model | None) -> GatewayError:
+    """503: the queue's time is over."""
+    wait = f"{known.limits.queue.wait:g} s" if known is not None else "its time"
+    message = f"model: the request waited {wait} for a replica of {model!r}; try again later"
+    return GatewayError(503, "waited_too_long", message)

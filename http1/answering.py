@@ -4,15 +4,15 @@ import asyncio
 from collections.abc import Iterable
 from typing import Final
 
+from http1 import connections
 from http1.connections import Connection
 from http1.door import Door
 from http1.handler import Handler
-from http1.head import CONTINUE, LAST_CHUNK, SWITCHING, chunk, has_body, response_bytes
+from http1.head import CONTINUE, COPIED_BYTES, LAST_CHUNK, SWITCHING, chunk, has_body, response_bytes
 from http1.request_reader import RequestReader
-from http1.server_states import EDGES, TO_RULES, State
+from http1.server_states import ANSWERING, CLOSED, EDGES, IDLE, LINGERING, RECEIVING, TUNNEL, State
 
 _CLOSE: Final = (b"connection", b"close")
-_COPIED_BYTES: Final = 8192  # a smaller chunk is copied beside its frame
 
 
 class AnsweringConnection(asyncio.Protocol):
@@ -35,7 +35,7 @@ class AnsweringConnection(asyncio.Protocol):
         self._door = door
         self._reader = reader
         self._loop = asyncio.get_running_loop()
-        self._state = State.IDLE
+        self._state = IDLE
         self._since = self._loop.time()  # of the state, or of the last progress in it
         self._transport: asyncio.Transport | None = None
         self._handler: Handler | None = None
@@ -64,22 +64,30 @@ class AnsweringConnection(asyncio.Protocol):
     @property
     def answering(self) -> bool:
         """Whether a request is under way."""
-        return self._state in (State.RECEIVING, State.ANSWERING)
+        return self._state in (RECEIVING, ANSWERING)
+
+    @property
+    def complete(self) -> bool:
+        """Whether the whole request has come; its body may be about to be handed over."""
+        return self._state is ANSWERING
 
     def send_continue(self) -> None:
         """Asks a client that expects it for the body."""
-        if self._state is State.RECEIVING and not self._started:
+        if self._state is RECEIVING and not self._started:
             self._write(CONTINUE)
 
-    def start(self, status: int, fields: Iterable[tuple[bytes, bytes]], *, length: int | None) -> None:
+    def start(
+        self, status: int, fields: Iterable[tuple[bytes, bytes]], *, length: int | None, body: bytes = b""
+    ) -> None:
         """Sends the answer's head.
 
         Args:
             status: 200 to 599.
             fields: without those that frame the body.
             length: of the body; None: it is chunked, or ends with the connection where the client knows no chunks.
+            body: its beginning, which goes with the head.
         """
-        if self._started or self._state not in (State.RECEIVING, State.ANSWERING):
+        if self._started or self._state not in (RECEIVING, ANSWERING):
             return
         self._started = self._used = True
         self._bodiless = not has_body(status, self._method)
@@ -92,11 +100,16 @@ class AnsweringConnection(asyncio.Protocol):
             self._chunked = True
         # A stranger's connection ends with its answer, so that none can send requests in a row.
         stranger = self.record.counted and not self.record.known
-        if stranger or self._draining or self._reader.pipelined or self._state is State.RECEIVING:
+        if stranger or self._draining or self._reader.pipelined or self._state is RECEIVING:
             self._keep_alive = False
         if not self._keep_alive:
             framed.append(_CLOSE)
-        self._write(response_bytes(status, framed))
+        head = response_bytes(status, framed)
+        if not body or self._bodiless or len(body) >= COPIED_BYTES:
+            self._write(head)
+            self.send(body)
+        else:
+            self._write(head + (chunk(body) if self._chunked else body))
 
     def send(self, data: bytes) -> None:
         """Sends a part of the answer's body; in a tunnel, bytes to the client."""
@@ -104,43 +117,42 @@ class AnsweringConnection(asyncio.Protocol):
             return
         if not self._chunked:
             self._transport.write(data)
-        elif len(data) < _COPIED_BYTES:
+        elif len(data) < COPIED_BYTES:
             self._transport.write(chunk(data))
         else:
             self._transport.writelines((b"%x\r\n" % len(data), data, b"\r\n"))
 
     def finish(self) -> None:
         """The answer is complete."""
-        if self._state is State.CLOSED:
+        if self._state is CLOSED:
             return
         self._handler = None
         if self._chunked:
             self._chunked = False
             self._write(LAST_CHUNK)
         self._started = False
-        if self._state is State.RECEIVING:
+        if self._state is RECEIVING:
             self._linger()
-        elif self._keep_alive and self._state is State.ANSWERING and not self._draining:
+        elif self._keep_alive and self._state is ANSWERING and not self._draining:
             self._next()
         else:
             self.close()
 
     def answer(self, status: int, fields: Iterable[tuple[bytes, bytes]], body: bytes) -> None:
         """A whole answer."""
-        self.start(status, fields, length=len(body))
-        self.send(body)
+        self.start(status, fields, length=len(body), body=body)
         self.finish()
 
     def switch(self, fields: Iterable[tuple[bytes, bytes]]) -> None:
         """Answers a request to switch protocols: from now on bytes pass both ways as they are."""
-        if self._started or self._state is not State.ANSWERING:
+        if self._started or self._state is not ANSWERING:
             return
         if self._reader.pipelined:  # a part of what the client sent is lost
             self.abort()
             return
         self._started = self._used = True
         self._bodiless = False
-        self._enter(State.TUNNEL)
+        self._enter(TUNNEL)
         self._write(response_bytes(SWITCHING, fields))
         self._pass_rest()
 
@@ -159,12 +171,12 @@ class AnsweringConnection(asyncio.Protocol):
     def drain(self) -> None:
         """Closes the connection once it is at rest."""
         self._draining = True
-        if self._state is State.IDLE:
+        if self._state is IDLE:
             self.close()
 
     def pause_reading(self) -> None:
         """Reads no more of the body for now. The end of the connection is not seen meanwhile."""
-        if not self._read_paused and self._state in (State.RECEIVING, State.TUNNEL) and self._transport is not None:
+        if not self._read_paused and self._state in (RECEIVING, TUNNEL) and self._transport is not None:
             self._transport.pause_reading()
             self._read_paused = True
 
@@ -186,19 +198,20 @@ class AnsweringConnection(asyncio.Protocol):
             self.close()
             return
         self._reader.busy = False
-        self._enter(State.IDLE)
+        self._enter(IDLE)
+        self._door.enter(self.record, connections.IDLE)
 
     def _linger(self) -> None:
         """Reads on, so that a reset does not take the answer from a client that is still sending."""
-        self._enter(State.LINGERING)
+        self._enter(LINGERING)
         if self._transport is not None:
             self._transport.write_eof()
             self.resume_reading()
 
     def _end(self) -> None:
-        if self._state is State.CLOSED:
+        if self._state is CLOSED:
             return
-        self._enter(State.CLOSED)
+        self._enter(CLOSED)
         handler, self._handler = self._handler, None
         if handler is not None:
             handler.gone()
@@ -208,9 +221,6 @@ class AnsweringConnection(asyncio.Protocol):
             raise AssertionError(f"no edge from {self._state} to {state}")
         self._state = state
         self._since = self._loop.time()
-        rules = TO_RULES.get(state)
-        if rules is not None and rules is not self.record.state:  # a new connection has its time for a head already
-            self._door.enter(self.record, rules)
 
     def _write(self, data: bytes) -> None:
         if self._transport is not None:

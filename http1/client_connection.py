@@ -5,7 +5,7 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import Final, Protocol, cast
 
-from http1.head import LAST_CHUNK, SWITCHING, ResponseHead, chunk
+from http1.head import COPIED_BYTES, LAST_CHUNK, SWITCHING, ResponseHead, chunk
 from http1.reading import MessageError
 from http1.response_reader import ResponseReader
 
@@ -22,15 +22,17 @@ class State(StrEnum):
 
 
 EDGES: Final = {
-    State.REST: {State.SENDING, State.CLOSED},
+    State.REST: {State.SENDING, State.AWAITING, State.CLOSED},
     State.SENDING: {State.AWAITING, State.RECEIVING, State.TUNNEL, State.CLOSED},
     State.AWAITING: {State.RECEIVING, State.TUNNEL, State.CLOSED},
     State.RECEIVING: {State.REST, State.CLOSED},
     State.TUNNEL: {State.CLOSED},
     State.CLOSED: set[State](),
 }
-_SENDS: Final = (State.SENDING, State.RECEIVING, State.TUNNEL)
-_READS: Final = (State.RECEIVING, State.TUNNEL)
+# Names of their own: through the class each costs more than all else that a transition does.
+REST, SENDING, AWAITING, RECEIVING, TUNNEL, CLOSED = State
+_SENDS: Final = (SENDING, RECEIVING, TUNNEL)
+_READS: Final = (RECEIVING, TUNNEL)
 
 
 class Receiver(Protocol):
@@ -74,10 +76,10 @@ class ClientConnection(asyncio.Protocol):
         self._at_rest = at_rest
         self._closed = closed
         self._loop = asyncio.get_running_loop()
-        self._state = State.REST
+        self._state = REST
         self._transport: asyncio.Transport | None = None
         self._receiver: Receiver | None = None
-        self._reader: ResponseReader | None = None
+        self._reader = ResponseReader(self)
         self._chunked = False
         self._keep_alive = True
         self._read_paused = False
@@ -94,7 +96,7 @@ class ClientConnection(asyncio.Protocol):
     def idle(self) -> bool:
         """Whether it can take a request: open, and at rest in every respect."""
         return (
-            self._state is State.REST
+            self._state is REST
             and not self._read_paused
             and not self._write_paused
             and self._transport is not None
@@ -104,7 +106,14 @@ class ClientConnection(asyncio.Protocol):
     # The request
 
     def begin(
-        self, head: bytes, receiver: Receiver, *, chunked: bool, head_only: bool = False, upgrade: bool = False
+        self,
+        head: bytes,
+        receiver: Receiver,
+        *,
+        chunked: bool,
+        head_only: bool = False,
+        upgrade: bool = False,
+        continued: Callable[[], None] | None = None,
     ) -> None:
         """Sends a request's head. The body follows by `send`, its end by `end`.
 
@@ -114,15 +123,36 @@ class ClientConnection(asyncio.Protocol):
             chunked: whether the body is sent in chunks.
             head_only: whether the method is HEAD.
             upgrade: whether the head asks to switch protocols.
+            continued: called when the server asks for the body, where the head expects that.
         """
-        if not self.idle or self._transport is None:
-            raise AssertionError(f"a request on a connection that is {self._state}")
-        self._enter(State.SENDING)
-        self._receiver = receiver
-        self._reader = ResponseReader(self, head_only=head_only, upgrade=upgrade)
+        self._ask(SENDING, receiver, head_only=head_only, upgrade=upgrade, continued=continued)
         self._chunked = chunked
         self._complete = False
-        self._transport.write(head)
+        self._write(head)
+
+    def ask(self, head: bytes, body: bytes, receiver: Receiver, *, head_only: bool = False) -> None:
+        """Sends a whole request; as `begin`. The head states the length of the body."""
+        self._ask(AWAITING, receiver, head_only=head_only, upgrade=False)
+        if len(body) < COPIED_BYTES:
+            self._write(head + body)
+        else:
+            self._write(head)
+            self._write(body)
+
+    def _ask(
+        self,
+        state: State,
+        receiver: Receiver,
+        *,
+        head_only: bool,
+        upgrade: bool,
+        continued: Callable[[], None] | None = None,
+    ) -> None:
+        if not self.idle:
+            raise AssertionError(f"a request on a connection that is {self._state}")
+        self._enter(state)
+        self._receiver = receiver
+        self._reader.expect(head_only=head_only, upgrade=upgrade, continued=continued)
 
     def send(self, data: bytes) -> None:
         """Sends a part of the body; in a tunnel, bytes to the server."""
@@ -136,8 +166,8 @@ class ClientConnection(asyncio.Protocol):
         self._complete = True
         if self._chunked and self._transport is not None:
             self._transport.write(LAST_CHUNK)
-        if self._state is State.SENDING:
-            self._enter(State.AWAITING)
+        if self._state is SENDING:
+            self._enter(AWAITING)
 
     def abort(self) -> None:
         """Ends the connection and with it the request; the receiver hears nothing more."""
@@ -162,7 +192,7 @@ class ClientConnection(asyncio.Protocol):
         """Hands the head on."""
         self._keep_alive = head.keep_alive
         switches = head.status == SWITCHING
-        self._enter(State.TUNNEL if switches else State.RECEIVING)
+        self._enter(TUNNEL if switches else RECEIVING)
         if switches:
             self._chunked = False
         if self._receiver is not None:
@@ -175,19 +205,19 @@ class ClientConnection(asyncio.Protocol):
 
     def response_end(self, *, clean: bool) -> None:
         """Rests, or closes where the request is not complete or the server wants it."""
-        if self._state is not State.RECEIVING:  # a tunnel goes on; an aborted one is over
+        if self._state is not RECEIVING:  # a tunnel goes on; an aborted one is over
             return
         receiver, self._receiver = self._receiver, None
-        if clean and self._keep_alive and self._complete and not self._write_paused:
+        rests = clean and self._keep_alive and self._complete and not self._write_paused
+        if rests:
             self.resume_reading()
-            self._reader = None
-            self._enter(State.REST)
+            self._enter(REST)
             self.rested_since = self._loop.time()
         else:
             self._drop()
         if receiver is not None:
             receiver.response_end()
-        if self.idle:
+        if rests:
             self._at_rest(self)
 
     # The transport's protocol
@@ -198,15 +228,14 @@ class ClientConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Parses what arrived. Bytes that nothing asked for end the connection."""
-        if self._state is State.TUNNEL:
+        if self._state is TUNNEL:
             self.response_body(data)
             return
-        reader = self._reader
-        if reader is None or self._state is State.CLOSED:
+        if self._state in (REST, CLOSED):
             self._drop()
             return
         try:
-            rest = reader.feed(data)
+            rest = self._reader.feed(data)
         except MessageError as error:
             self._fail(f"the server's answer is malformed: {error}")
             return
@@ -215,7 +244,7 @@ class ClientConnection(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         """The server has closed: that ends an answer without a length, and breaks any other."""
-        if self._reader is not None and self._state is State.RECEIVING and self._reader.end_of_stream():
+        if self._state is RECEIVING and self._reader.end_of_stream():
             return False
         self._fail("the server closed the connection")
         return False
@@ -238,6 +267,10 @@ class ClientConnection(asyncio.Protocol):
         if self._receiver is not None:
             self._receiver.request_writable(ready=True)
 
+    def _write(self, data: bytes) -> None:
+        if self._transport is not None:
+            self._transport.write(data)
+
     def _fail(self, why: str) -> None:
         receiver, self._receiver = self._receiver, None
         self._drop()
@@ -247,8 +280,8 @@ class ClientConnection(asyncio.Protocol):
     def _drop(self) -> None:
         if self._transport is not None:
             self._transport.abort()
-        if self._state is not State.CLOSED:
-            self._enter(State.CLOSED)
+        if self._state is not CLOSED:
+            self._enter(CLOSED)
 
     def _enter(self, state: State) -> None:
         if state not in EDGES[self._state]:

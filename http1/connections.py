@@ -27,6 +27,10 @@ class State(StrEnum):
     IDLE = "idle"  # the next request is awaited
 
 
+# Names of their own: through the class each costs more than all else that a transition does.
+HEAD, BODY, BUSY, IDLE = State
+
+
 @dataclass(eq=False, slots=True)
 class Connection:
     """One connection.
@@ -37,14 +41,16 @@ class Connection:
         counted: whether the bound for each address applies; not for trusted proxies, behind which all clients are.
         known: whether one of its requests carried a valid key or credential.
         client: whose key it was; "" where clients are not told apart.
+        group: those of its server that are as known and in the same state; None: it is not counted.
     """
 
     address: str
     since_s: float
     counted: bool = True
     known: bool = False
-    state: State = State.HEAD
+    state: State = HEAD
     client: str = ""
+    group: "_Group | None" = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +82,6 @@ _MOST: Final = 1 << 16
 _MOST_UNKNOWN_PER_ADDRESS: Final = 512
 _RESERVED_SHARE: Final = 8
 _CLIENT_SHARE: Final = 5
-_SERVED: Final = frozenset({State.BODY, State.BUSY})
-
 _Group = dict[Connection, None]  # in order of insertion, which is the order of `since_s`
 
 
@@ -93,19 +97,20 @@ class Connections:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._groups: dict[tuple[bool, State], _Group] = {
-            (known, state): {} for known in (False, True) for state in State
-        }
+        self._most_served = limits.most - limits.reserved
+        self._strangers: dict[State, _Group] = {state: {} for state in State}
+        self._known: dict[State, _Group] = {state: {} for state in State}
+        self._bodies, self._busy = self._known[BODY], self._known[BUSY]
         self._unknown: _Group = {}
         self._unknown_of: dict[str, _Group] = {}  # by address
         self._bodies_of: dict[str, _Group] = {}  # by client
 
     def __len__(self) -> int:
-        return sum(map(len, self._groups.values()))
+        return len(self._unknown) + sum(map(len, self._known.values()))
 
     def count(self, state: State) -> int:
         """How many connections are in a state."""
-        return sum(len(group) for (_, of), group in self._groups.items() if of is state)
+        return len(self._strangers[state]) + len(self._known[state])
 
     def admit(self, connection: Connection) -> Connection | None:
         """Admits a new connection and returns the one that gives way to it: None below the bounds, else maybe itself.
@@ -117,7 +122,7 @@ class Connections:
         if connection.counted and len(mine) >= self._limits.most_unknown_per_address:
             yielding = next(iter(mine))
         elif len(self) >= self._limits.most:
-            between = (self._groups[True, State.IDLE], self._groups[True, State.HEAD])
+            between = (self._known[IDLE], self._known[HEAD])
             # The reserve is for new heads: they do not push one another out while others only wait for a request.
             few = len(self._unknown) < self._limits.reserved
             groups = (*between, self._unknown, [connection]) if few else (self._unknown, *between, [connection])
@@ -144,27 +149,22 @@ class Connections:
             Why the request is not served, and the connection that gives way to it, which the caller closes.
         """
         refusal: Refusal | None = None
+        yielding: Connection | None = None
         if body and client and len(self._bodies_of.get(client, ())) >= self._limits.most_bodies_per_client:
-            refusal, bodies = Refusal.CLIENT, self._bodies_of[client]
-        elif not agent and sum(len(self._groups[True, of]) for of in _SERVED) >= self._most_served:
-            refusal, bodies = Refusal.ALL, self._groups[True, State.BODY]
-        else:
-            bodies = {}
-        yielding = next(iter(bodies), None)
-        if yielding is not None and now_s - yielding.since_s >= self._limits.body_s:
-            self.remove(yielding)
-            refusal = None
-        else:
-            yielding = None
+            refusal, yielding = Refusal.CLIENT, next(iter(self._bodies_of[client]))
+        elif not agent and len(self._busy) + len(self._bodies) >= self._most_served:
+            refusal, yielding = Refusal.ALL, next(iter(self._bodies), None)
+        if yielding is not None:
+            if now_s - yielding.since_s >= self._limits.body_s:
+                self.remove(yielding)
+                refusal = None
+            else:
+                yielding = None
         if refusal is None and self._take(connection):
             connection.known, connection.client = True, client
-            connection.state, connection.since_s = State.BODY if body else State.BUSY, now_s
+            connection.state, connection.since_s = BODY if body else BUSY, now_s
             self._add(connection)
         return refusal, yielding
-
-    @property
-    def _most_served(self) -> int:
-        return self._limits.most - self._limits.reserved
 
     def enter(self, connection: Connection, state: State, now_s: float) -> None:
         """Moves a connection to another state. A removed one stays so."""
@@ -180,24 +180,25 @@ class Connections:
         """Those whose head, answer or next request is overdue, in no order. They stay counted until removed."""
         limits = self._limits
         deadlines = (
-            (False, State.HEAD, limits.head_s),
-            (True, State.HEAD, limits.head_s),
-            (False, State.BUSY, limits.answer_s),
-            (False, State.IDLE, limits.idle_s),
-            (True, State.IDLE, limits.idle_s),
+            (self._strangers[HEAD], limits.head_s),
+            (self._known[HEAD], limits.head_s),
+            (self._strangers[BUSY], limits.answer_s),
+            (self._strangers[IDLE], limits.idle_s),
+            (self._known[IDLE], limits.idle_s),
         )
         found = []
-        for known, state, limit_s in deadlines:
-            for connection in self._groups[known, state]:
+        for group, limit_s in deadlines:
+            for connection in group:
                 if now_s - connection.since_s < limit_s:
                     break
                 found.append(connection)
         return found
 
     def _add(self, connection: Connection) -> None:
-        self._groups[connection.known, connection.state][connection] = None
+        group = connection.group = (self._known if connection.known else self._strangers)[connection.state]
+        group[connection] = None
         if connection.known:
-            if connection.client and connection.state is State.BODY:
+            if group is self._bodies and connection.client:
                 self._bodies_of.setdefault(connection.client, {})[connection] = None
             return
         self._unknown[connection] = None
@@ -205,13 +206,15 @@ class Connections:
             self._unknown_of.setdefault(connection.address, {})[connection] = None
 
     def _take(self, connection: Connection) -> bool:
-        group = self._groups[connection.known, connection.state]
-        if connection not in group:
+        group, connection.group = connection.group, None
+        if group is None:
             return False
         del group[connection]
-        self._unknown.pop(connection, None)
-        _discard(self._unknown_of, connection.address, connection)
-        _discard(self._bodies_of, connection.client, connection)
+        if group is self._bodies:
+            _discard(self._bodies_of, connection.client, connection)
+        elif not connection.known:
+            del self._unknown[connection]
+            _discard(self._unknown_of, connection.address, connection)
         return True
 
 

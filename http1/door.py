@@ -9,7 +9,7 @@ from typing import Final, Protocol
 
 import structlog
 
-from http1.connections import Connection, Connections, Limits, Refusal, State
+from http1.connections import BODY, BUSY, HEAD, Connection, Connections, Limits, Refusal, State
 
 log = structlog.get_logger(__name__)
 
@@ -103,8 +103,8 @@ class Door:
 
     def body_complete(self, record: Connection) -> None:
         """The body of the request that is being answered is complete."""
-        if record.state is State.BODY:
-            self.enter(record, State.BUSY)
+        if record.state is BODY:
+            self.enter(record, BUSY)
 
     def lost(self, record: Connection) -> None:
         """The connection is closed; repeating it changes nothing."""
@@ -117,7 +117,7 @@ class Door:
         guarded = self._of.get(record)
         if guarded is not None:
             self._count(reason)
-            guarded.shut(late_head=reason == State.HEAD)
+            guarded.shut(late_head=reason == HEAD)
 
     def _sweep(self) -> None:
         loop = asyncio.get_running_loop()

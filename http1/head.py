@@ -3,7 +3,8 @@
 Names of fields are lower-case bytes. Values are as they came, without the white space around them.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final, TypeAlias
@@ -20,6 +21,7 @@ HOP_BY_HOP: Final = frozenset(
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 LAST_CHUNK: Final = b"0\r\n\r\n"
 SWITCHING: Final = 101
+COPIED_BYTES: Final = 8192  # what is smaller is copied, to be written with what precedes it
 _NO_BODY: Final = frozenset((101, 204, 304))
 _STATUS_LINES: Final = {
     status.value: b"HTTP/1.1 %d %b\r\n" % (status.value, status.phrase.encode()) for status in HTTPStatus
@@ -35,6 +37,7 @@ class RequestHead:
         method: such as b"POST".
         target: as it came: path and query, not decoded.
         fields: in order, names in lower case.
+        named: the first value of each field.
         keep_alive: whether the client may send another request on this connection.
         length: bytes of the body; None: chunked.
         upgrade: the protocol that the client asks to switch to, in lower case; empty: none.
@@ -44,6 +47,7 @@ class RequestHead:
     method: bytes
     target: bytes
     fields: Fields
+    named: Mapping[bytes, bytes]
     keep_alive: bool
     length: int | None
     upgrade: bytes = b""
@@ -62,7 +66,7 @@ class RequestHead:
     @property
     def expects_continue(self) -> bool:
         """Whether the client sends its body only after `100 Continue`."""
-        return first(self.fields, b"expect").lower() == b"100-continue"
+        return self.named.get(b"expect", b"").lower() == b"100-continue"
 
 
 @dataclass(slots=True)
@@ -72,14 +76,18 @@ class ResponseHead:
     Attributes:
         status: 101 where a switch of protocols was asked for, else 200 to 599.
         fields: in order, names in lower case.
+        named: the first value of each field.
         keep_alive: whether the connection can be used again after the body.
         length: bytes of the body; None: chunked, or until the connection's end.
+        alone: whether nothing of the body has come with it, and not its end.
     """
 
     status: int
     fields: Fields
+    named: Mapping[bytes, bytes]
     keep_alive: bool
     length: int | None
+    alone: bool = True
 
 
 def first(fields: Iterable[tuple[bytes, bytes]], name: bytes) -> bytes:
@@ -96,26 +104,20 @@ def values(fields: Iterable[tuple[bytes, bytes]], name: bytes) -> list[bytes]:
 
 
 def end_to_end(
-    fields: Iterable[tuple[bytes, bytes]], dropped: Collection[bytes] = HOP_BY_HOP, *, prefix: bytes = b"\0"
+    head: RequestHead | ResponseHead, dropped: AbstractSet[bytes] = HOP_BY_HOP, *, prefix: bytes = b"\0"
 ) -> Fields:
     """The fields that an intermediary passes on: without `dropped`, those that Connection names, and a prefix.
 
     Args:
-        fields: of the head that was read.
-        dropped: names to leave out; it should include `HOP_BY_HOP`.
+        head: that was read.
+        dropped: names to leave out; it includes `HOP_BY_HOP`.
         prefix: of names that are left out.
     """
-    kept: Fields = []
-    named: set[bytes] = set()
-    for field in fields:
-        name = field[0]
-        if name == b"connection":
-            value = field[1].lower()
-            if value not in _NAMES_NOTHING:
-                named.update(token.strip() for token in value.split(b","))
-        elif name not in dropped and not name.startswith(prefix):
-            kept.append(field)
-    return [field for field in kept if field[0] not in named] if named else kept
+    if b"connection" in head.named:
+        named = {token.strip() for value in values(head.fields, b"connection") for token in value.lower().split(b",")}
+        if not named <= _NAMES_NOTHING:
+            dropped = dropped | named
+    return [field for field in head.fields if field[0] not in dropped and not field[0].startswith(prefix)]
 
 
 def request_bytes(method: bytes, target: bytes, fields: Iterable[tuple[bytes, bytes]]) -> bytes:

@@ -5,10 +5,10 @@ import contextlib
 import socket
 from typing import Final
 
+from http1.listening import BACKLOG
 from http1.server_connection import ServerConnection, Service
 from http1.server_states import State
 
-BACKLOG: Final = 1024
 _SWEEP_S: Final = 1.0
 _SEND_BUFFER_BYTES: Final = 256 * 1024  # else a kernel holds megabytes for a client that does not read
 _CLOSE_POLL_S: Final = 0.02
@@ -52,6 +52,12 @@ class Server:
         for listening in server.sockets:  # connections inherit it
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
         self._sweeping = asyncio.get_running_loop().call_later(_SWEEP_S, self._sweep)
+
+    def leave(self) -> None:
+        """Takes no new connections: another process that has the same socket does."""
+        self._bound = None
+        if self._server is not None:
+            self._server.close()
 
     def stop_listening(self) -> None:
         """Refuses new connections, also where other processes have the same socket."""

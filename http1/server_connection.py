@@ -10,6 +10,7 @@ from typing import Final, cast
 
 import structlog
 
+from http1 import connections
 from http1.answering import AnsweringConnection
 from http1.connections import Refusal
 from http1.door import Door
@@ -17,11 +18,13 @@ from http1.handler import Handler
 from http1.head import RequestHead
 from http1.reading import MessageError
 from http1.request_reader import RequestReader
-from http1.server_states import Progress, State, late
+from http1.server_states import ANSWERING, CLOSED, HEAD, IDLE, LINGERING, RECEIVING, TUNNEL, Progress, late
 
 TIMED_OUT: Final = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 _LAST_ANSWER_S: Final = 2.0
 _MOST_DROPPED_BYTES: Final = 64 * 1024  # that arrived before the answer was complete
+_BEFORE_A_REQUEST: Final = (IDLE, HEAD)
+_UNSERVED: Final = (connections.HEAD, connections.IDLE)
 
 log = structlog.get_logger(__name__)
 
@@ -53,7 +56,7 @@ class ServerConnection(AnsweringConnection):
         closed: called with it when it is closed.
     """
 
-    __slots__ = ("_closed", "_dropped", "_opened", "_service")
+    __slots__ = ("_closed", "_dropped", "_has_body", "_opened", "_service")
 
     def __init__(
         self,
@@ -67,6 +70,7 @@ class ServerConnection(AnsweringConnection):
         self._opened = opened
         self._closed = closed
         self._dropped = 0
+        self._has_body = False  # the request that is under way
 
     @property
     def address(self) -> str:
@@ -80,42 +84,40 @@ class ServerConnection(AnsweringConnection):
 
     def admit(self, client: str = "", *, agent: bool = False) -> Refusal | None:
         """Notes that the current request carried a valid key or credential; returns why it is refused all the same."""
-        incomplete = self._state is State.RECEIVING
+        incomplete = self._state is RECEIVING
         return self._door.admit_request(self.record, body=incomplete, client=client, agent=agent)
 
     # The reader's sink
 
-    def request_head(self, head: RequestHead) -> None:
+    def request_head(self, head: RequestHead, *, whole: bool) -> None:
         """Hands the request over."""
-        if self._state is State.IDLE:  # it came behind another one that was answered at once
-            self._enter(State.HEAD)
-        elif self._state is not State.HEAD:
+        if self._state not in _BEFORE_A_REQUEST:
             return
-        self._enter(State.RECEIVING)
+        self._enter(ANSWERING if whole else RECEIVING)
         self._method = head.method
         self._keep_alive = head.keep_alive
         self._chunks = head.chunks
         self._started = self._chunked = False
-        if not head.has_body:
-            self._enter(State.ANSWERING)
+        self._has_body = head.has_body
         handler = self._service.handle(head, self)
         if self.answering:  # else it was answered within the call
             self._handler = handler
+        if self.record.state in _UNSERVED and self._state not in (IDLE, CLOSED):
+            self._door.enter(self.record, connections.BUSY)
 
     def request_body(self, data: bytes) -> None:
         """Hands a part of the body on."""
         self._since = self._loop.time()
-        if self._handler is not None and self._state is State.RECEIVING:
+        if self._handler is not None:
             self._handler.body(data)
 
     def request_end(self) -> None:
         """Tells the handler; it may have answered before."""
-        if self._state is not State.RECEIVING:
-            return
-        self.resume_reading()  # only so is the end of the connection seen
-        self._enter(State.ANSWERING)
-        self._door.body_complete(self.record)
-        if self._handler is not None:
+        if self._state is RECEIVING:
+            self.resume_reading()  # only so is the end of the connection seen
+            self._enter(ANSWERING)
+            self._door.body_complete(self.record)
+        if self._handler is not None and self._has_body:
             self._handler.end()
 
     # The transport's protocol
@@ -130,26 +132,22 @@ class ServerConnection(AnsweringConnection):
 
     def data_received(self, data: bytes) -> None:
         """Parses what arrived."""
-        match self._state:
-            case State.RECEIVING:
-                pass
-            case State.IDLE:
-                self._enter(State.HEAD)
-            case State.HEAD:
-                pass
-            case State.TUNNEL:
-                self._since = self._loop.time()
-                if self._handler is not None:
-                    self._handler.body(data)
-                return
-            case State.ANSWERING:
-                self._drop_pipelined(len(data))
-                return
-            case _:
-                return
+        state = self._state
+        if state is ANSWERING:
+            self._drop_pipelined(len(data))
+            return
+        if state is TUNNEL:
+            self._since = self._loop.time()
+            if self._handler is not None:
+                self._handler.body(data)
+            return
+        if state is LINGERING or state is CLOSED:
+            return
         try:
             self._reader.feed(data)
-            if self._reader.rest and self.state is State.TUNNEL:
+            if self._reader.begun:
+                self._note_head()
+            if self._reader.rest and self.state is TUNNEL:
                 self._pass_rest()
         except MessageError as error:
             self._refuse(error)
@@ -188,13 +186,21 @@ class ServerConnection(AnsweringConnection):
     def shut(self, *, late_head: bool) -> None:
         """Ends the connection for the door. A client whose first head is late is told so."""
         transport = self._transport
-        if transport is not None and late_head and self._state is State.HEAD and not self._used:
+        if transport is not None and late_head and self._state is HEAD and not self._used:
             transport.write(TIMED_OUT)
             transport.close()
             self._loop.call_later(_LAST_ANSWER_S, transport.abort)  # the other side may read nothing
             self._end()
         else:
             self.abort()
+
+    def _note_head(self) -> None:
+        """A part of a request has come; on an idle connection a part of its head."""
+        if self._state is not IDLE:
+            return
+        self._enter(HEAD)
+        if self.record.state is not connections.HEAD:  # a new connection has its time for a head already
+            self._door.enter(self.record, connections.HEAD)
 
     def _drop_pipelined(self, size: int) -> None:
         """A request that came before the last one's answer is dropped, and the connection ends after that answer."""
@@ -206,17 +212,17 @@ class ServerConnection(AnsweringConnection):
 
     def _refuse(self, error: MessageError) -> None:
         """Answers a malformed message and closes. An answer to a complete request goes on to its end."""
-        if self._state is State.ANSWERING and error.status < 500:  # noqa: PLR2004 - what was dropped is malformed
+        if self._state is ANSWERING and error.status < 500:  # noqa: PLR2004 - what was dropped is malformed
             self._reader.pipelined = True
             self._keep_alive = False
             return
         handler, self._handler = self._handler, None
         if handler is not None:
             handler.gone()
-        if self._state in (State.CLOSED, State.LINGERING) or self._started:
+        if self._state in (CLOSED, LINGERING) or self._started:
             self.close()
             return
-        if self._state is State.HEAD:
-            self._enter(State.RECEIVING)
+        if self._state in _BEFORE_A_REQUEST:
+            self._enter(RECEIVING)
         self._keep_alive = False
         self.answer(error.status, ((b"content-type", b"application/json"),), self._service.refused(error))

@@ -82,11 +82,17 @@ class GatewayLoad:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What all gateways told about a deployment at one moment. `silent`: names of those that do not report."""
+    """What all gateways that report told about a deployment at one moment.
+
+    Attributes:
+        loads: of those that have requests for it.
+        silent: names of those that do not report; what they have is unknown.
+        gateways: how many report.
+    """
 
     loads: tuple[GatewayLoad, ...] = ()
     silent: tuple[str, ...] = ()
-    gateways: int = 1  # that report, with or without requests for this deployment
+    gateways: int = 1
 
     @property
     def known(self) -> bool:

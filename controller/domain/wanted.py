@@ -76,6 +76,11 @@ def scales(spec: DeploymentSpec) -> bool:
     return low < high
 
 
+def follows_requests(spec: DeploymentSpec) -> bool:
+    """Whether the autoscaler's number takes effect: it is not only shown."""
+    return scales(spec) and not spec.scaling.dry_run
+
+
 def may_sleep(spec: DeploymentSpec) -> bool:
     """Whether it runs nothing without requests, and a request wakes it."""
     return replica_rule(spec).may_sleep

@@ -79,6 +79,10 @@ class ScalingWatch:
         """Looks now: a request waits for a wake, or no longer does."""
         self._poked.set()
 
+    def watches(self, uid: str) -> bool:
+        """Whether the replicas of this deployment followed the requests at its last step."""
+        return uid in self._watched
+
     async def look(self) -> set[str]:
         """Reads what is reported; returns the deployments that need a step because of it."""
         if not self._watched:
@@ -115,7 +119,8 @@ class ScalingWatch:
             rule = rule_of(facts.spec, facts.engine, facts.sequences)
             known = self._watched.get(uid)
             if known is None:
-                history = ScalingHistory(now, ScalingView(rule, facts.number).present)
+                present = ScalingView(rule, facts.number).present
+                history = ScalingHistory(now, present, at_min=present == rule.min)
                 self._watched[uid] = _Watched(facts, rule, history, float("-inf"))
             else:
                 known.facts, known.rule = facts, rule
@@ -197,7 +202,7 @@ class ScalingWatch:
         now = self._monotonic()
         silent = {g.id: g.name for g in self._reports.gateways if now - self._beats[g.id][1] >= SILENT_S}
         return Demand(
-            loads=tuple(loads.values()),
+            loads=tuple(load for gateway, load in loads.items() if gateway not in silent),
             silent=tuple(sorted(silent.values())),
             gateways=len(self._reports.gateways) - len(silent),
         )

@@ -24,6 +24,7 @@ class Endpoint:
     limits: ServingLimits = field(default_factory=ServingLimits)
     request_model: str | None = None  # what its server expects as `model`; None: any name
     max_in_flight: int = SERVES_AT_ONCE  # requests at this instance, from all gateways
+    revision: str = ""  # its generation
     adapters: Mapping[str, str] = field(default_factory=dict)  # of its revision, each with the `model` that asks for it
 
 
@@ -40,6 +41,7 @@ async def read_endpoints(connection: Reader) -> tuple[Serving, list[Endpoint]]:
             limits=one.limits,
             request_model=process.request_model,
             max_in_flight=_max_in_flight(one.limits, process),
+            revision=str(one.revision[1]),
             adapters=process.adapters,
         )
         for one in serving.instances

@@ -11,6 +11,8 @@ from controller.api.resources.metrics import figures_text
 from controller.runtime.metrics import HubMetrics, Metrics
 from controller.store.views.metrics import Figures
 from gateway.metrics import GatewayMetrics
+from gateway.queue_metrics import QueueMetrics
+from gateway.request_metrics import RequestMetrics
 from tables import code, sentence, table, words
 
 HEAD: Final = """\
@@ -38,14 +40,21 @@ What it reads from the database is absent then, not zero: instances, workers, GP
 # Values of labels that a fixed set has; other labels hold names.
 LABELS: Final[Mapping[str, str]] = {
     "bound": "`key` or `all`",
-    "deployment": "name of the deployment",
+    "code": "code of the error",
+    "deployment": "name of the deployment; empty where requests name none that exists",
+    "dry_run": "`true` where the number is only shown",
+    "endpoint": "path of the request; empty for unknown paths",
     "gpu_uuid": "UUID of the GPU",
-    "kind": "reconciler whose keys these are",
+    "kind": "reconciler whose keys these are; of tokens: `prompt`, `cached` or `completion`",
     "outcome": "how it ended, see below",
     "phase": "phase, see [States](states.md)",
     "policy": "name of the policy; `(inline)` for inline policies",
     "purpose": "what is computed",
-    "reason": "what was done at a bound or deadline, see [Operations](operations.md#connections-and-open-files)",
+    "reason": "what was done at a bound or deadline, see [Operations](operations.md#connections-and-open-files); of "
+    "retries: `not_connected`, `agent_refused` or `engine_busy`",
+    "revision": "number of the revision; empty where no replica got the request",
+    "state": "how far the request was: `receiving`, `admitted`, `waiting`, `connecting`, `sent` or `answering`",
+    "status": "`2xx`, `3xx`, `4xx`, `5xx`, or `499` where the client left before the end",
     "verdict": "`idle`, `busy` or `unknown`",
     "version": "version of Gpuward",
     "worker": "name of the worker",
@@ -78,6 +87,8 @@ def _counted() -> Iterator[MetricFacts]:
     Metrics(registry)
     HubMetrics(registry)
     GatewayMetrics(registry)
+    QueueMetrics(registry)
+    RequestMetrics(registry)
     for collector in registry.collectors:
         (family,) = collector.describe()
         suffix = "_total" if family.type == "counter" else ""
@@ -98,7 +109,7 @@ class _Listing(CollectorRegistry):
 
 
 def _read_from_rows() -> Iterator[MetricFacts]:
-    figures = Figures({}, {}, {("w", "g", "d"): 1}, {("w", "g"): 1.0}, {"p": 1.0})
+    figures = Figures({}, {}, {("w", "g", "d"): 1}, {("w", "g"): 1.0}, {"p": 1.0}, {("d", "false"): 2}, {"d": 1}, 0)
     text = figures_text(figures, leading=True, version="0").decode()
     for family in text_string_to_metric_families(text):
         sample = family.samples[0]

@@ -49,6 +49,7 @@ MEANINGS: Final[Mapping[str, Mapping[str, str]]] = {
         "bodies_in_flight_per_key": "Memory that one key's bodies may hold; one more gets 429 `too_much_in_flight`",
         "gateway": "Whether it runs a gateway as a child, which owns the port. Without one it serves its API alone, "
         "and models are served by the gateways that reach it",
+        "gateway_processes": "Processes of the gateway that it runs; about one for each core that requests may use",
         "gateway_secret": "By which it believes what a gateway on another host says of clients; both need the same",
         "trusted_proxy": "Networks of the proxies whose `X-Forwarded-*` counts, separated by commas",
         "keep_history_days": "Days for which one-minute history and spans of claims are kept",

@@ -8,11 +8,11 @@ from typing import Final
 import structlog
 
 from controller.live.key_ring import Principal
-from gateway.event_stream import WholeEvents, is_event_stream
+from gateway.event_stream import WholeEvents, is_event_stream, is_plain
 from gateway.exchange.heads import in_flight, of_agent, returned
 from gateway.exchange.holding import Models
 from gateway.exchange.receiving import Receiving
-from gateway.exchange.states import HELD_LIMIT_S, State
+from gateway.exchange.states import ANSWERING, CUT, DONE, HELD_LIMIT_S, SENT
 from gateway.outcomes import VERDICTS, Happening, Settled, TryAnother
 from gateway.request_body import Asked
 from gateway.unserved import settled_error
@@ -23,6 +23,7 @@ from http1.server_connection import ServerConnection
 log = structlog.get_logger(__name__)
 
 _MOST_HELD_BYTES: Final = 2**20  # of a 503 that is kept while other replicas are tried
+_TIMING: Final = b"queue;dur=%.1f, connect;dur=%.1f, engine;dur=%.1f"
 _OK: Final = 200
 _BUSY: Final = 503
 
@@ -83,15 +84,19 @@ class Answering(Receiving):
             return
         if self._answer is None or self._endpoint is None:
             return
-        if self._state is State.SENT:
-            self._begin_answer(self._answer, length=self._answer.length)
-            if self.state is State.CUT:
-                return
+        begins = self._state is SENT
+        if begins:
+            self._enter_answer(self._answer)
         if self._writable:
             self.deadline = self._loop.time() + self._endpoint.limits.silence_timeout
         if self._passage is not None:
             self._passage.piece(data)
-        self._connection.send(data if self._events is None else self._shown(self._events.pass_on(data)))
+        if self._events is not None:
+            data = self._shown(self._events.pass_on(data))
+        if begins:
+            self._begin_answer(self._answer, data, length=self._answer.length)
+        else:
+            self._connection.send(data)
 
     def response_end(self) -> None:
         """The answer is complete."""
@@ -101,13 +106,14 @@ class Answering(Receiving):
             return
         if self._answer is None:
             return
-        if self._state is State.SENT:
-            self._begin_answer(self._answer, length=self._answer.length or 0)
-            if self.state is State.CUT:
+        if self._state is SENT:
+            self._enter_answer(self._answer)
+            self._begin_answer(self._answer, b"", length=self._answer.length or 0)
+            if self.state is CUT:
                 return
         if self._events is not None:
             self._connection.send(self._shown(self._events.rest()))
-        self._over(State.DONE)
+        self._over(DONE)
         self._connection.finish()
 
     def response_failed(self, why: str) -> None:
@@ -116,7 +122,7 @@ class Answering(Receiving):
         if self._busy is not None:
             self._ended_busy(kept=False)
         else:
-            midway = self._state is State.ANSWERING
+            midway = self._state is ANSWERING
             self._ended(Happening.BROKE_OFF_MIDWAY if midway else Happening.BROKE_OFF, why)
 
     def request_writable(self, *, ready: bool) -> None:
@@ -134,32 +140,45 @@ class Answering(Receiving):
             self._upstream.pause_reading()
             self.deadline = math.inf
 
-    def _begin_answer(self, head: ResponseHead, *, length: int | None) -> None:
-        """The headers waited for the first piece: until then, an end of the engine is an error with a status."""
-        self._enter(State.ANSWERING)
+    def _enter_answer(self, head: ResponseHead) -> None:
+        """The answer has a first piece, for which its head has waited: until then, an end is an error with a status."""
+        self._enter(ANSWERING)
+        self._status = head.status
         self._asked = None  # the body goes nowhere else from now on
         self._release()
-        kind, encoding = first(head.fields, b"content-type"), first(head.fields, b"content-encoding")
-        if is_event_stream(kind, encoding):
+        kind, encoding = head.named.get(b"content-type", b""), head.named.get(b"content-encoding", b"")
+        events = is_event_stream(kind)
+        if events and is_plain(encoding):
             self._events = WholeEvents()
         if self._passage is not None:
-            self._passage.answered(head.status, events=is_event_stream(kind, b""), encoding=encoding.decode("latin-1"))
+            self._passage.answered(head.status, events=events, encoding=encoding.decode("latin-1"))
+
+    def _begin_answer(self, head: ResponseHead, body: bytes, *, length: int | None) -> None:
+        """Sends the head with the beginning of the body."""
         if self._comments:  # the answer has begun: only events can follow
             if head.status != _OK or self._events is None:
                 what = f"the engine answered {head.status}" if head.status != _OK else "the engine sent no events"
                 self._break_off("engine_error", f"{what}, after the stream had begun with comments")
+            else:
+                self._connection.send(body)
             return
         hides = self._hides_usage and self._events is not None
-        self._connection.start(head.status, self._returned(head), length=None if hides else length)
+        self._connection.start(head.status, self._returned(head), length=None if hides else length, body=body)
 
     def _shown(self, events: bytes) -> bytes:
         return without_usage_chunk(events) if self._hides_usage else events
 
     def _returned(self, head: ResponseHead) -> Fields:
         fields = returned(head, self.request_id)
+        fields.append(self._timing())
         if self._passage is not None:
             fields += self._models.meter.headers(self._passage)
         return fields
+
+    def _timing(self) -> tuple[bytes, bytes]:
+        """How long the parts of the way to this answer took, in milliseconds."""
+        spans = (self._picked_at - self.arrived, self._sent_at - self._picked_at, self._loop.time() - self._sent_at)
+        return b"server-timing", _TIMING % tuple([1000.0 * span for span in spans])
 
     def _ended(self, happening: Happening, detail: str) -> None:
         """One replica gave no answer: the table of verdicts says what follows."""
@@ -171,6 +190,7 @@ class Answering(Receiving):
             case TryAnother():
                 table.refused(endpoint)
                 name = happening.name.lower()
+                self._models.metrics.retried(self._model, endpoint.revision, name)
                 log.info("replica refused", instance=endpoint.instance, happening=name, error=detail)
                 self._next_replica()
             case Settled(status=None) as settled:
@@ -190,10 +210,11 @@ class Answering(Receiving):
         if self._comments:
             self._break_off("engine_busy", "every replica answered 503")
             return
+        self._status = _BUSY
         fields = self._returned(held.head)
         if not first(fields, b"retry-after"):
             fields.append((b"retry-after", b"1"))
-        self._over(State.DONE)
+        self._over(DONE)
         self._connection.answer(_BUSY, fields, b"".join(held.pieces))
 
     def _next_replica(self) -> None:

@@ -10,9 +10,9 @@ from typing import Final
 from controller.live.endpoints import Endpoint
 from controller.live.key_ring import Principal
 from gateway.errors import GatewayError, unavailable
-from gateway.exchange.heads import forwarded
+from gateway.exchange.heads import address_of, forwarded
 from gateway.exchange.holding import Models
-from gateway.exchange.states import UPLOAD_LIMIT_S, State
+from gateway.exchange.states import ADMITTED, CONNECTING, SENT, UPLOAD_LIMIT_S, WAITING, State
 from gateway.exchange.waiting import Waiting
 from gateway.outcomes import Happening
 from gateway.pick_instance import RoutingTable
@@ -20,7 +20,7 @@ from gateway.request_body import Asked, BadRequestError, read_asked
 from gateway.unserved import adapter_not_loaded, model_not_found
 from gateway.usage.include_usage import asks_for_usage, with_usage_asked
 from http1.client_connection import ClientConnection
-from http1.head import RequestHead, first
+from http1.head import RequestHead
 from http1.pool import ConnectError
 from http1.server_connection import ServerConnection
 
@@ -54,15 +54,19 @@ class Exchange(Waiting):
         except BadRequestError as error:
             self.fail(GatewayError(400, "invalid", str(error), param=error.param or None))
             return
-        self._enter(State.ADMITTED)
-        asked, table = self._of_asked()
+        self._ask_for(self._asked, self._size)
+
+    def _ask_for(self, asked: Asked, size: int) -> None:
+        """Its model is known: it goes to a replica. `size`: of its prompt, in bytes."""
+        self._enter(ADMITTED)
+        table = self._models.routes.current()
         self._model = table.name_of(asked.model)
         allows = self._principal.limits.allows if self._principal is not None else None
         if allows is not None and not (allows(asked.model) or allows(self._model)):
             self.fail(model_not_found(asked.model))  # as for a name that does not exist
             return
         if self._passage is not None and table.knows(self._model):
-            self._passage.asks(self._model, self._size)
+            self._passage.asks(self._model, size)
         self._models.queues.arrived(self._model)
         self._find_home(asked.model, table)
         self._next_replica()
@@ -73,7 +77,7 @@ class Exchange(Waiting):
         if asked != self._model and table.is_adapter(asked):
             self._adapter = asked
         if known is not None and known.limits.routing == "session":
-            self._session = first(self._head.fields, _SESSION)
+            self._session = self._head.named.get(_SESSION, b"")
 
     def _next_replica(self) -> None:
         """Sends it to the best replica that it has not tried; without one, reads the routes once more, or waits."""
@@ -88,7 +92,7 @@ class Exchange(Waiting):
             self._answer_held(self._held)
         elif not self._rechecked and not table.runs(self._model, self._adapter):
             self._rechecked = True
-            self._enter(State.WAITING)
+            self._enter(WAITING)
             self._work(self._recheck)
         elif self._adapter and table.runs(self._model) and not table.runs(self._model, self._adapter):
             self.fail(adapter_not_loaded(self._adapter, self._model))
@@ -102,39 +106,41 @@ class Exchange(Waiting):
 
     async def _recheck(self) -> None:
         await self._models.routes.recheck()
-        if self._state is State.WAITING:
+        if self._state is WAITING:
             self._next_replica()
 
     def _ask(self, endpoint: Endpoint) -> None:
         self._tried.append(endpoint.instance)
         self._endpoint = endpoint
+        self._revision = endpoint.revision
+        self._picked_at = self._loop.time()
         self._models.routes.table.enter(endpoint)
         self._uid = self._models.queues.entered(self._model, self.key)
-        host, _, port = endpoint.address.rpartition(":")
-        address = (host.strip("[]"), int(port))
+        address = address_of(endpoint)
         kept = self._models.pool.take(address)
         if kept is not None:
             self._send(endpoint, kept)
         else:
-            self._enter(State.CONNECTING)
+            self._enter(CONNECTING)
             self._work(self._connect, endpoint, address)
 
     async def _connect(self, endpoint: Endpoint, address: tuple[str, int]) -> None:
         try:
             upstream = await self._models.pool.connect(address)
         except ConnectError as error:
-            if self._endpoint is endpoint and self._state is State.CONNECTING:
+            if self._endpoint is endpoint and self._state is CONNECTING:
                 happening = Happening.NO_FILES if error.errno in _NO_FILES else Happening.NOT_CONNECTED
                 self._ended(happening, str(error))
             return
-        if self._endpoint is endpoint and self._state is State.CONNECTING:
+        if self._endpoint is endpoint and self._state is CONNECTING:
             self._send(endpoint, upstream)
         else:
             upstream.abort()
 
     def _send(self, endpoint: Endpoint, upstream: ClientConnection) -> None:
-        self._enter(State.SENT)
-        self.deadline = self._loop.time() + endpoint.limits.first_token_timeout
+        self._enter(SENT)
+        self._sent_at = self._loop.time()
+        self.deadline = self._sent_at + endpoint.limits.first_token_timeout
         self._upstream = upstream
         asked, _ = self._of_asked()
         body = asked.with_model(self._engines_name(endpoint, asked.model))
@@ -144,9 +150,7 @@ class Exchange(Waiting):
                 body, self._hides_usage = with_usage, True
         readable = self._hides_usage or self._comments > 0  # a begun answer has no encoding
         head = forwarded(self._head, endpoint, self.request_id, len(body), readable=readable)
-        upstream.begin(head, self, chunked=False)
-        upstream.send(body)
-        upstream.end()
+        upstream.ask(head, body, self)
 
     def _engines_name(self, endpoint: Endpoint, asked: str) -> str | None:
         """The model's name for the engine; None: as asked. An alias means nothing to an engine."""
@@ -154,16 +158,19 @@ class Exchange(Waiting):
             return endpoint.adapters[self._adapter]
         return endpoint.request_model or (self._model if self._model != asked else None)
 
+    def _body_late(self) -> None:
+        message = f"body: did not arrive within {UPLOAD_LIMIT_S:g} s; send it again"
+        self.fail(GatewayError(408, "body_timed_out", message))
+
     def overdue(self, now: float) -> None:
         """Ends the state whose deadline has passed at loop time `now`, if so."""
-        if self._state is State.WAITING:
+        if self._state is WAITING:
             self._comment(now)
         if now < self.deadline:
             return
         match self._state:
             case State.RECEIVING:
-                message = f"body: did not arrive within {UPLOAD_LIMIT_S:g} s; send it again"
-                self.fail(GatewayError(408, "body_timed_out", message))
+                self._body_late()
             case State.CONNECTING:
                 self._ended(Happening.NOT_CONNECTED, "no connection in time")
             case State.SENT if self._busy is not None:

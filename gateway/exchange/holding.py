@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import structlog
 
@@ -12,16 +12,20 @@ from controller.live.errors import UnknownWhileAwayError
 from controller.live.key_ring import KeyRing
 from gateway.errors import NO_RETRY, GatewayError, response, unavailable
 from gateway.event_stream import WholeEvents
-from gateway.exchange.states import EDGES, LIMITS_S, OVER, UPLOAD_LIMIT_S, State
+from gateway.exchange.states import ANSWERING, CUT, DONE, EDGES, LIMITS_S, OVER, RECEIVING, UPLOAD_LIMIT_S, State
 from gateway.live_routes import LiveRoutes
 from gateway.meter import Meter
 from gateway.queues import Queues
+from gateway.request_metrics import CLIENT_GONE, RequestMetrics, count_tokens
 from gateway.usage.passage import Passage
 from http1.bodies import Bodies, Hold
 from http1.client_connection import ClientConnection
 from http1.head import RequestHead
 from http1.pool import Pool
 from http1.server_connection import ServerConnection
+from schemas.api.models import FORM_PATHS, MODEL_PATHS
+
+ENDPOINTS: Final = frozenset((*MODEL_PATHS, *FORM_PATHS))
 
 log = structlog.get_logger(__name__)
 
@@ -38,6 +42,7 @@ class Models:
         queues: of requests that wait for a replica.
         under_way: the exchanges that are not over.
         meter: keys' limits and usage.
+        metrics: of requests.
         failed: logs a request that ended with an error of ours: the error, its path and its id.
     """
 
@@ -47,6 +52,7 @@ class Models:
     bodies: Bodies
     queues: Queues
     meter: Meter
+    metrics: RequestMetrics
     failed: Callable[[GatewayError, bytes, str], None]
     under_way: "set[Holding]" = field(default_factory=set)
 
@@ -56,7 +62,21 @@ class Holding:
 
     __slots__ = (
         *("_client_gone", "_comments", "_connection", "_endpoint", "_events", "_failed", "_head", "_hold", "_loop"),
-        *("_model", "_models", "_passage", "_path", "_pieces", "_state", "_task", "_uid", "_upstream"),
+        *(
+            "_model",
+            "_models",
+            "_passage",
+            "_path",
+            "_picked_at",
+            "_pieces",
+            "_revision",
+            "_sent_at",
+            "_state",
+            "_status",
+            "_task",
+            "_uid",
+            "_upstream",
+        ),
         *("arrived", "deadline", "key", "request_id", "role"),
     )
 
@@ -68,13 +88,16 @@ class Holding:
         self.request_id = request_id
         self.key = self.role = ""  # of its key
         self._loop = asyncio.get_running_loop()
-        self._state = State.RECEIVING
+        self._state = RECEIVING
         self.arrived = self._loop.time()
         self.deadline = self.arrived + UPLOAD_LIMIT_S
         self._pieces: list[bytes] = []  # of the body
         self._hold: Hold | None = None
         self._passage: Passage | None = None  # until it is over
         self._model = ""  # the deployment that it asks for
+        self._revision = ""  # of the replica that it went to last
+        self._status = 0  # of its answer
+        self._picked_at = self._sent_at = self.arrived  # the choice of the replica; the request to it
         self._uid = ""  # of that, while it is at a replica
         self._endpoint: Endpoint | None = None
         self._upstream: ClientConnection | None = None
@@ -94,11 +117,13 @@ class Holding:
         if self._state in OVER:
             return
         self._failed = True
+        self._status = error.status
+        self._models.queues.note_refusal(self._model, error)
         if self._comments:
             self._models.failed(error, self._head.path, self.request_id)
             self._break_off(error.code, str(error))
             return
-        self._over(State.DONE)
+        self._over(DONE)
         self._models.failed(error, self._head.path, self.request_id)
         fields, body = response(error, self._head.path, self.request_id)
         fields.append((b"x-request-id", self.request_id.encode()))
@@ -111,7 +136,7 @@ class Holding:
     def end_for_stop(self) -> None:
         """The gateway stops, and the time to drain is over."""
         message = "the gateway stops; the answer is incomplete and is not repeated"
-        if self._state is State.ANSWERING:
+        if self._state is ANSWERING:
             self._break_off("unavailable", message)
         elif self._state not in OVER:
             self.fail(GatewayError(503, "unavailable", message, headers=NO_RETRY))
@@ -121,12 +146,13 @@ class Holding:
         if self._state not in OVER:
             log.info("client gone", request_id=self.request_id, instance=self._endpoint and self._endpoint.instance)
             self._client_gone = True
-            self._over(State.CUT)
+            self._models.queues.note_cancel(self._model, self._state)
+            self._over(CUT)
 
     def _break_off(self, code: str, message: str) -> None:
         """Tells the client by an error event where it reads events, and by the cut connection in any case."""
         events = WholeEvents() if self._events is None and self._comments else self._events
-        self._over(State.CUT)
+        self._over(CUT)
         if events is not None:
             self._connection.send(events.error(self._head.path, code, message))
         self._connection.close()
@@ -162,11 +188,12 @@ class Holding:
             upstream.abort()
 
     def _over(self, state: State) -> None:
-        broken = self._state is State.ANSWERING and state is State.CUT and not self._client_gone
+        broken = self._state is ANSWERING and state is CUT and not self._client_gone
         self._enter(state)
         passage, self._passage = self._passage, None
         if passage is not None:
             passage.over(broken=broken or self._failed)
+        self._measure(passage, broken=broken)
         self._leave()
         self._pieces.clear()
         self._release()
@@ -174,6 +201,19 @@ class Holding:
         if task is not None and task is not asyncio.current_task():
             task.cancel()
         self._models.under_way.discard(self)
+
+    def _measure(self, passage: Passage | None, *, broken: bool) -> None:
+        """Counts its end."""
+        models = self._models
+        if not (self._status or self._client_gone or broken):
+            return  # a list of models
+        status = CLIENT_GONE if self._client_gone else 500 if broken else self._status
+        deployment = self._model if models.routes.table.knows(self._model) else ""
+        endpoint = self._path if self._path in ENDPOINTS else ""
+        ended_s = self._loop.time() - self.arrived
+        series = models.metrics.ended((deployment, self._revision if deployment else "", endpoint), status, ended_s)
+        if passage is not None and passage.counts is not None:
+            count_tokens(series, passage.counts, streamed=passage.streamed, ended_s=ended_s)
 
     def _release(self) -> None:
         hold, self._hold = self._hold, None

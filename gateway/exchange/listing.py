@@ -6,7 +6,7 @@ from controller.live.key_ring import Principal
 from gateway.errors import GatewayError, unavailable
 from gateway.exchange.holding import Models
 from gateway.exchange.receiving import Receiving
-from gateway.exchange.states import State
+from gateway.exchange.states import DONE
 from http1.head import RequestHead
 from http1.server_connection import ServerConnection
 
@@ -51,5 +51,5 @@ class Listing(Receiving):
         except GatewayError as error:
             self.fail(error)
             return
-        self._over(State.DONE)
+        self._over(DONE)
         self._list(principal)

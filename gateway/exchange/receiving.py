@@ -6,7 +6,7 @@ from typing import Final
 from controller.live.key_ring import Principal
 from gateway.errors import GatewayError
 from gateway.exchange.holding import Holding, Models
-from gateway.exchange.states import OVER, State
+from gateway.exchange.states import OVER, RECEIVING
 from http1.bodies import BodiesFullError
 from http1.head import RequestHead
 from http1.server_connection import ServerConnection
@@ -104,13 +104,15 @@ class Receiving(Holding):
 
     def body(self, data: bytes) -> None:
         """A part of the request's body."""
-        if self._state is not State.RECEIVING:
+        if self._state is not RECEIVING:
             return
         self._pieces.append(data)
         self._size += len(data)
         if not self._admitted:
             self._connection.pause_reading()
             return
+        if self._hold is not None and self._size <= self._hold.size:
+            return  # announced
         try:
             self._take(self._size)
         except GatewayError as error:
@@ -119,7 +121,7 @@ class Receiving(Holding):
     def end(self) -> None:
         """The request is complete."""
         self._complete = True
-        if self._admitted and self._state is State.RECEIVING:
+        if self._admitted and self._state is RECEIVING:
             self._route()
 
     def _route(self) -> None:

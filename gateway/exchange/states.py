@@ -23,6 +23,8 @@ class State(StrEnum):
     CUT = "cut"  # the client is gone, or the answer broke off
 
 
+# Names of their own: through the class each costs more than all else that a transition does.
+RECEIVING, ADMITTED, WAITING, CONNECTING, SENT, ANSWERING, DONE, CUT = State
 EDGES: Final = {
     State.RECEIVING: {State.ADMITTED, State.DONE, State.CUT},
     State.ADMITTED: {State.WAITING, State.CONNECTING, State.SENT, State.DONE, State.CUT},

@@ -4,9 +4,9 @@ from typing import Final
 
 from gateway.comments import comment, next_comment_s
 from gateway.exchange.answering import Answering
-from gateway.exchange.states import OVER, WAIT_LIMIT_S, State
+from gateway.exchange.states import OVER, WAIT_LIMIT_S, WAITING, State
 from gateway.pick_instance import RoutingTable
-from gateway.queues import waited_too_long
+from gateway.unserved import waited_too_long
 
 _EVENTS: Final = ((b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache"))
 
@@ -20,7 +20,7 @@ class Waiting(Answering):
 
     def go(self) -> None:
         """A replica may be free: takes it, or waits again."""
-        if self._state is State.WAITING:
+        if self._state is WAITING:
             self._next_replica()
 
     def gone(self) -> None:
@@ -35,8 +35,8 @@ class Waiting(Answering):
         if error is not None:
             self.fail(error)
             return
-        if self._state is not State.WAITING:
-            self._enter(State.WAITING)
+        if self._state is not WAITING:
+            self._enter(WAITING)
         self._tried = []
         known = table.model(self._model)
         self.deadline = self.arrived + (known.limits.queue.wait if known is not None else WAIT_LIMIT_S)

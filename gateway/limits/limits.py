@@ -52,7 +52,7 @@ class KeyUse:
 
     def change(self, key: str, limits: KeyLimits) -> None:
         """Limits that were changed in place: what is under way and used stays counted."""
-        if limits == self.limits:
+        if limits is self.limits or limits == self.limits:
             return
         self.limits = limits
         capacities = limits.capacities()
@@ -65,6 +65,8 @@ class KeyUse:
     def headers(self, now: float, fraction: float | None) -> dict[str, str]:
         """The `x-ratelimit-*` headers: limit, remaining, and the time until one more request may pass."""
         told: dict[str, str] = {}
+        if not self.shares:
+            return told
         for kind in _TOLD:
             share = self.shares.get(kind)
             if share is not None:
@@ -87,6 +89,8 @@ class Ticket:
 
     def charge(self, tokens: int) -> None:
         """Counts tokens of its prompt and answer."""
+        if not self._use.shares:
+            return
         for kind in (LimitKind.TOKENS, LimitKind.DAY):
             share = self._use.shares.get(kind)
             if share is not None:
@@ -97,7 +101,7 @@ class Ticket:
         for share in self._shares:
             share.leave()
         self._shares = ()
-        return LimitKind.PARALLEL in self._use.shares
+        return bool(self._use.shares) and LimitKind.PARALLEL in self._use.shares
 
     def headers(self, now: float, fraction: float | None) -> dict[str, str]:
         """The `x-ratelimit-*` headers of its answer."""
@@ -140,6 +144,8 @@ class Limits:
             day_left_s: until 00:00 UTC.
             asked: whether the store was asked for this request; what is lacking now is refused.
         """
+        if not use.shares:
+            return Ticket(use)
         self._end_day(now)
         if self.away:
             for share in use.shares.values():

@@ -20,6 +20,8 @@ class Passage:
     Attributes:
         key: id of its key.
         path: of the request.
+        streamed: its answer is a stream of events.
+        counts: what it used, once it is over.
     """
 
     __slots__ = (
@@ -32,8 +34,10 @@ class Passage:
         "_size",
         "_status",
         "_ticket",
+        "counts",
         "key",
         "path",
+        "streamed",
     )
 
     def __init__(self, key: str, path: str, ticket: Ticket, now: Callable[[], float], record: Record) -> None:
@@ -48,6 +52,8 @@ class Passage:
         self._status = 0
         self._first_at: float | None = None
         self._answer: AnswerUsage | None = None
+        self.streamed = False
+        self.counts: Counts | None = None
 
     def asks(self, model: str, size: int) -> None:
         """Its body is complete: it asks for this deployment, by so many bytes."""
@@ -56,6 +62,7 @@ class Passage:
     def answered(self, status: int, *, events: bool, encoding: str) -> None:
         """An engine's answer begins."""
         self._status = status
+        self.streamed = events
         self._answer = AnswerUsage(
             self._size, events=events, encoding=encoding, has_completion=self.path in _WITH_COMPLETION
         )
@@ -81,7 +88,7 @@ class Passage:
         ticket.end()
         failed = broken or self._status >= _ERROR or (self._answer is not None and self._answer.failed)
         first = self._first_at is not None and self.path in _WITH_COMPLETION and not failed
-        counts = Counts(
+        self.counts = counts = Counts(
             requests=1,
             errors=int(failed),
             prompt_tokens=tokens.prompt,

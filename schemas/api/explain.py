@@ -33,6 +33,7 @@ class Explain(View):
         unknown: selected workers and GPUs that do not exist.
         ambiguous: selected GPUs whose name means several, each with what to write instead.
         note: about the queue: for which instance capacity is reserved, or what is preempted.
+        freeing: capacity is being freed for it: it is placed once that is done.
         tried: layouts for which there would be workers, if the model had another shape. Only in answers on demand.
         advice: what would make the instance fit; the scheduler has tried each line. Only in answers on demand.
         message: one line, such as `0/12 fit: 8 need_gt_free (need 38 GiB, best free 22.1 on gpu-7), 3 not_ready`.
@@ -46,6 +47,7 @@ class Explain(View):
     unknown: list[str] = []
     ambiguous: list[str] = []
     note: str = ""
+    freeing: bool = False
     tried: list[TriedLayout] = []
     advice: list[str] = []
     message: str = ""

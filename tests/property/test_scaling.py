@@ -5,7 +5,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.domain.scaling import Demand, EngineLoad, GatewayLoad, Replicas, ScalingReason, ScalingRule
+from controller.domain.scaling import Demand, EngineLoad, GatewayLoad, Replicas, ScalingReason, ScalingRule, Wish
 from support.builders.scaling import Watched
 
 _LOADS = st.lists(
@@ -42,6 +42,7 @@ def test_whatever_is_seen(rule: ScalingRule, number: int | None, looks: list) ->
     watched = Watched(number, rule=rule)
     wishes: list[tuple[float, int]] = [(watched.now, watched.view.present)]
     raised: list[float] = []
+    requested_at = watched.now
     for passed_s, demand, loads, replicas, wakes, awake_for_s in looks:
         watched.skip(passed_s)
         before = watched.view.present
@@ -49,17 +50,18 @@ def test_whatever_is_seen(rule: ScalingRule, number: int | None, looks: list) ->
             demand=demand, engines=loads, replicas=replicas, wakes=wakes, awake_for_s=awake_for_s, follow=False
         )
         assert rule.min <= wish.number <= rule.max
+        if demand.at_once or demand.mean or not demand.known or wakes or awake_for_s:
+            requested_at = watched.now
+        if wish.reason is ScalingReason.IDLE and before:
+            assert watched.now - requested_at >= rule.idle_after_s, "no request for so long, and all of it was seen"
         sleeps = wish.reason in (ScalingReason.IDLE, ScalingReason.WAKE_WITHDRAWN)
         if wish.number < before:
             assert demand.known, "unknown removes nothing"
-            if not sleeps:
-                recent = [n for at, n in wishes if at > watched.now - rule.down_window_s]
-                assert wish.number >= min(before, max([0, *recent])), "down to the largest wish of the window"
-                assert watched.now - wishes[0][0] >= rule.down_window_s, "only after it was lived through"
+            _check_removal(watched.now, wish, before, rule, wishes)
         if sleeps and wish.number < before:
-            assert wish.number == 0 == demand.waiting
-            assert not wakes
-            assert not awake_for_s
+            assert wish.number == demand.waiting == wakes == awake_for_s == 0
+        if before == 0:
+            assert (wish.number > 0) == bool(demand.waiting or wakes or awake_for_s), "at once, and for nothing else"
         if demand.waiting and replicas.running == 0:
             assert wish.number >= min(rule.max, -(-demand.waiting // max(rule.target, 1))), "at once from zero"
         if wish.saturated:
@@ -68,3 +70,10 @@ def test_whatever_is_seen(rule: ScalingRule, number: int | None, looks: list) ->
             raised.append(watched.now)
         wishes.append((watched.now, wish.needed))
         watched.view = replace(watched.view, number=wish.number)
+
+
+def _check_removal(now: float, wish: Wish, before: int, rule: ScalingRule, wishes: list[tuple[float, int]]) -> None:
+    if wish.reason not in (ScalingReason.IDLE, ScalingReason.WAKE_WITHDRAWN):
+        recent = [n for at, n in wishes if at > now - rule.down_window_s]
+        assert wish.number >= min(before, max([0, *recent])), "down to the largest wish of the window"
+        assert now - wishes[0][0] >= rule.down_window_s, "only after it was lived through"

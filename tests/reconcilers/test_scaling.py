@@ -5,11 +5,13 @@ from dataclasses import replace
 
 import pytest
 
+from controller.api.resources.metrics import figures_text
 from controller.runtime.outcome import StaleError
 from controller.store.core.database import Database
 from controller.store.deployments import apply as deployments
 from controller.store.scaling import effects
 from controller.store.views.deployments import deployment_by_name
+from controller.store.views.metrics import read_figures
 from schemas.manifest.deployment import DeploymentSpec
 from support.builders.apply import apply_spec
 from support.database.ledger import rows
@@ -114,6 +116,8 @@ async def test_g34_a_silent_gateway_keeps_everything_and_a_condition_names_it(
     (condition,) = [c for c in view.status.conditions if c.type == "DemandKnown"]
     assert (condition.status, condition.reason) == ("false", "demand_unknown")
     assert "gateway q does not report" in condition.message
+    async with db.snapshot() as c:
+        assert (await read_figures(c)).silent_gateways == 1
     await world.gateways[1].leave()
     world.gateways.pop()
     await world.look(301, every_s=4)
@@ -161,6 +165,12 @@ async def test_g42_a_policys_cap_holds_and_the_wish_stays(db: Database, world: S
     assert view.status.scaling is not None
     assert view.status.scaling.number == 4
     assert view.status.scaling.capped_by == "policy"
+    async with db.snapshot() as c:
+        figures = await read_figures(c)
+    assert (figures.wanted, figures.withheld, figures.silent_gateways) == ({("chat", "false"): 4}, {"chat": 2}, 0)
+    text = figures_text(figures, leading=True, version="1").decode()
+    assert 'gpuward_autoscaler_wanted_replicas{deployment="chat",dry_run="false"} 4.0' in text
+    assert 'gpuward_autoscaler_withheld_replicas{deployment="chat"} 2.0' in text
 
 
 async def test_g35_a_policys_stop_of_a_deployment_with_min_0_is_a_sleep_that_a_request_ends(
@@ -256,6 +266,59 @@ async def test_a_deployment_with_a_fixed_number_is_forgotten(db: Database, world
     await world.step_all()
     assert await world.number() is None
     assert await rows(db, "select * from scaling_status") == []
+
+
+def ranged(low: int, high: int, **fields: object) -> DeploymentSpec:
+    replicas = low if low == high else {"min": low, "max": high}
+    return DeploymentSpec.model_validate(
+        {"engine": "simulated", "replicas": replicas, "resources": {"gpus": 1}, "scaling": {"target": 8}, **fields}
+    )
+
+
+async def wanted(db: Database) -> tuple[int, str]:
+    async with db.connection() as c:
+        status = (await deployment_by_name(c, "chat")).status
+    return status.wanted, status.phase
+
+
+async def test_a_manifest_that_gets_a_range_stops_no_busy_replica(db: Database, world: ScaledLedger) -> None:
+    """3, then 0 to 3: it goes on with three until it knows better. Asleep, then 3 again: all three run at once."""
+    uid = await world.deployment(replicas=3)
+    await world.running(uid, 3)
+    await apply_spec(db, "chat", ranged(0, 3))
+    assert await wanted(db) == (3, "pending")
+    await world.look(3, {uid: load(1)})
+    assert await world.number() == 3
+    await world.look(1300, {uid: load(0)}, every_s=4)
+    await world.term.settle()
+    assert await world.number() == 0
+    assert (await wanted(db))[0] == 0
+    await apply_spec(db, "chat", ranged(3, 3))
+    await world.step_all()
+    assert (await wanted(db))[0] == 3
+    assert await world.number() is None
+    assert await rows(db, "select * from scaling_status") == []
+    await apply_spec(db, "chat", ranged(0, 2))
+    assert (await wanted(db))[0] == 2, "within the new bounds"
+
+
+async def test_a_stopped_manifest_that_gets_a_range_begins_at_its_min(db: Database, world: ScaledLedger) -> None:
+    await world.deployment(replicas=3)
+    await deployments.stop(db, "chat")
+    await apply_spec(db, "chat", ranged(0, 3))
+    assert (await wanted(db))[0] == 0
+
+
+async def test_the_end_of_a_dry_run_begins_with_what_runs(db: Database, world: ScaledLedger) -> None:
+    """A number from before the dry run is of the past."""
+    uid = await world.deployment()
+    await world.gateways[0].wake(uid)
+    await world.look(1, {uid: load(waiting=40)})
+    assert await world.number() == 5
+    await apply_spec(db, "chat", ranged(0, 6, scaling={"target": 8, "dry_run": True}))
+    assert (await wanted(db))[0] == 1
+    await apply_spec(db, "chat", ranged(0, 6))
+    assert (await wanted(db))[0] == 1
 
 
 async def test_evidence_and_graph_are_shown(db: Database, world: ScaledLedger) -> None:

@@ -91,6 +91,29 @@ def _read_from_rows(figures: Figures) -> list[Metric]:
             figures.utilization.items(),
         ),
         _freed(figures.freed_gpu_s),
+        *_autoscaler(figures),
+    ]
+
+
+def _autoscaler(figures: Figures) -> list[Metric]:
+    silent = GaugeMetricFamily(
+        "gpuward_autoscaler_silent_gateways", "Gateways that do not report, so that no replica is removed."
+    )
+    silent.add_metric([], figures.silent_gateways)
+    return [
+        _labelled(
+            "gpuward_autoscaler_wanted_replicas",
+            "Replicas that the autoscaler wants.",
+            ["deployment", "dry_run"],
+            figures.wanted.items(),
+        ),
+        _labelled(
+            "gpuward_autoscaler_withheld_replicas",
+            "Replicas that the autoscaler wants and that a limit of a user or a policy keeps away.",
+            ["deployment"],
+            (((name,), number) for name, number in figures.withheld.items()),
+        ),
+        silent,
     ]
 
 

@@ -27,6 +27,8 @@ def decide_scaling(view: ScalingView, history: ScalingHistory, now: float) -> Wi
     """
     if view.slept_by_policy and not _is_wanted(view):
         return _wish(view, history, now, 0, 0, R.POLICY)
+    if (why := _sleep_reason(view, history, now)) is not None:
+        return _wish(view, history, now, 0, 0, why)
     needed, reason = _needed(view, history, now)
     saturated = reason is R.SATURATED
     if view.rule.clamp(needed) > view.present:
@@ -67,15 +69,28 @@ def _is_wanted(view: ScalingView) -> bool:
     return view.wakes > 0 or view.demand.waiting > 0 or view.awake_for_s > 0
 
 
+def _sleep_reason(view: ScalingView, history: ScalingHistory, now: float) -> ScalingReason | None:
+    """Why none is wanted any more; None: it stays as it is, awake or asleep.
+
+    The mean of `window` may still hold the last requests. It does not prolong `idle_after`.
+    """
+    rule, demand = view.rule, view.demand
+    if rule.min > 0 or view.present == 0 or _is_wanted(view) or demand.at_once > 0 or not demand.known:
+        return None
+    if view.replicas.running == view.replicas.placed == 0 and not history.has_run:
+        return R.WAKE_WITHDRAWN
+    lived = history.lived_s(now) >= rule.down_window_s
+    return R.IDLE if lived and history.idle_s(now) >= rule.idle_after_s else None
+
+
 def _needed(view: ScalingView, history: ScalingHistory, now: float) -> tuple[int, ScalingReason]:
     """What the present demand asks for, before min and max, and why."""
     rule, present = view.rule, view.present
-    if view.replicas.running == 0:
+    if view.replicas.running == 0 or present == 0:
         # What is in flight ends at replicas that stop. Only what waits needs a new one.
         needed, reason = _ceil(view.demand.waiting / rule.target), R.DEMAND
         if view.wakes > 0 and present == 0:
-            needed, reason = max(needed, 1), R.WOKEN
-        needed = max(needed, 1 if view.wakes > 0 else 0)
+            reason = R.WOKEN
     else:
         mean = history.mean(rule.window_s, now) or 0.0
         needed, reason = _ceil(mean / rule.target), R.DEMAND
@@ -84,6 +99,8 @@ def _needed(view: ScalingView, history: ScalingHistory, now: float) -> tuple[int
         pressed = _pressed(view, history, now)
         if pressed > needed:
             needed, reason = pressed, R.SATURATED if pressed > present else R.STEADY
+    if view.wakes > 0:
+        needed = max(needed, 1)
     if view.awake_for_s > 0 and needed < 1:
         needed, reason = 1, R.KEPT_AWAKE
     return needed, reason
@@ -105,11 +122,6 @@ def _pressed(view: ScalingView, history: ScalingHistory, now: float) -> int:
 def _down(view: ScalingView, history: ScalingHistory, now: float, needed: int, reason: ScalingReason) -> Wish:
     """The number where no more replicas are needed than are wanted already."""
     rule, present = view.rule, view.present
-    if rule.min == 0 and present > 0 and not _is_wanted(view) and needed == 0:
-        if view.replicas.running == view.replicas.placed == 0 and view.demand.at_once == 0:
-            return _wish(view, history, now, 0, 0, R.WAKE_WITHDRAWN)
-        if history.idle_s(now) >= rule.idle_after_s and history.lived_s(now) >= rule.down_window_s:
-            return _wish(view, history, now, 0, 0, R.IDLE)
     floor = 1 if rule.min == 0 and present > 0 else rule.min
     number = min(max(needed, history.largest(rule.down_window_s, now), floor), present)
     if number < present or needed > present:

@@ -4,6 +4,7 @@ It is data of one term: a new leader begins anew with the number that it finds. 
 monotonic clock, given by the caller; a look that comes late loses no time, and two looks at once add none.
 """
 
+import math
 from collections import deque
 from typing import Final
 
@@ -24,10 +25,11 @@ class ScalingHistory:
     Args:
         now: when that began.
         number: that was wanted then; it counts as a wish.
+        at_min: no fewer can be wanted, so nothing that was seen before could keep more.
     """
 
-    def __init__(self, now: float, number: int) -> None:
-        self.begun_at = now
+    def __init__(self, now: float, number: int, *, at_min: bool = False) -> None:
+        self.begun_at = -math.inf if at_min else now
         self._seen_at = now
         self._means: deque[tuple[float, float, float]] = deque()  # (end, length, mean), oldest first
         self._wishes: deque[tuple[float, int]] = deque([(now, number)])  # falling numbers, oldest first
@@ -37,12 +39,13 @@ class ScalingHistory:
         self._raised_at: float | None = None
         self._graph: deque[tuple[float, float]] = deque(maxlen=_GRAPH_POINTS)  # (sum of mean x seconds, seconds)
         self._graph_at = now
+        self.has_run = number > 0  # since it was last asleep; before this leader's time it may have
 
     def observe(self, view: ScalingView, now: float) -> None:
         """Takes in what is seen now."""
         length = now - self._seen_at
         self._seen_at = now
-        if view.demand.known and 0 < length <= GAP_S:
+        if view.demand.gateways and 0 < length <= GAP_S:
             self._means.append((now, length, view.demand.mean))
             self._draw(now, length, view.demand.mean)
         while self._means and self._means[0][0] <= now - LONGEST_WINDOW_S:
@@ -52,6 +55,7 @@ class ScalingHistory:
         if length > GAP_S or self._is_active(view):
             self._active_at = now
         self._arrived = view.demand.arrived
+        self.has_run = view.present > 0 and (self.has_run or view.replicas.running > 0)
         if not is_saturated(view.engines):
             self._saturated_since = None
         elif self._saturated_since is None:
@@ -115,7 +119,7 @@ class ScalingHistory:
         """Whether something keeps it awake. Unknown demand does."""
         demand = view.demand
         came = self._arrived is not None and demand.arrived != self._arrived
-        starting = view.present > 0 and view.replicas.running == 0
+        starting = view.replicas.placed > 0 and view.replicas.running == 0
         requested = demand.mean > 0 or demand.at_once > 0 or came
         return requested or starting or not demand.known or view.wakes > 0 or view.awake_for_s > 0
 

@@ -176,15 +176,15 @@ def _reserve(
     """Reserves capacity for an instance that does not fit now, where it may have a reservation."""
     ask, target = pending.ask, pending.relocation_target
     if target is not None and (found := future.relocation_target(target)) is not None:
-        return _reserved(reservations, ask, found, decision, None, "relocations free capacity for it on")
+        return _freeing(_reserved(reservations, ask, found, decision, None, "relocations free capacity for it on"))
     if (found := future.after_leaving(ask, bounded=not pending.preempt)) is not None:
         reason = Reason.PREEMPTING if pending.preempting else None
-        return _reserved(reservations, ask, found, decision, reason, "capacity is being freed for it on")
+        return _freeing(_reserved(reservations, ask, found, decision, reason, "capacity is being freed for it on"))
     preemption = future.preempt(pending) if pending.preempt and not pending.preempting else ""
     if isinstance(preemption, Reservation):
         names = ", ".join(victim.instance for victim in preemption.victims)
         admission = _reserved(reservations, ask, preemption, decision, Reason.PREEMPTING, f"preempts {names} on")
-        return replace(admission, victims=preemption.victims, after_victims=preemption.placed)
+        return replace(_freeing(admission), victims=preemption.victims, after_victims=preemption.placed)
     if preemption:
         decision = _with_note(decision, decision.reason, preemption)
     long_wait = pending.waited_s >= reserve.after_s and not reservations.for_long_wait
@@ -230,6 +230,15 @@ def _reserved(
     reservations.add(ask, found.placed, found.victims)
     note = f"{text} {worker_names(reservations.inventory, found.placed)}"
     return AdmissionDecision(_with_note(decision, reason, note))
+
+
+def _freeing(admission: AdmissionDecision) -> AdmissionDecision:
+    """Marked as one that is placed once capacity has been freed."""
+    decision = admission.decision
+    if not isinstance(decision, Unplaced):
+        return admission
+    explain = decision.explain.model_copy(update={"freeing": True})
+    return replace(admission, decision=replace(decision, explain=explain))
 
 
 def _with_note(decision: Unplaced, reason: Reason | None, note: str) -> Unplaced:

@@ -2,8 +2,9 @@
 
 Kinds: `deployment` (a user changed it), `process` (an agent reported; ids are deployments), `worker` (a worker or its
 devices changed), `command` (open commands; ids are workers), `status` (derived state changed, for watchers; ids are
-deployments), `relocation` (relocations wait or have ended), `wake` (a request waits for a sleeping deployment, or none
-does any more), `key` (an API key is created or revoked), `lease`.
+deployments), `relocation` (relocations wait or have ended), `scaling` (a user changed a deployment whose replicas
+follow the requests, or did so until then), `wake` (a request waits for a sleeping deployment, or none does any more),
+`key` (an API key is created or revoked), `lease`.
 
 One kind says more: `gone` comes before `deployment` when one is deleted. Its id is `uid@seconds`, with the tombstone's
 time. A tombstone is never undone, so the deployment's computations end without a read.

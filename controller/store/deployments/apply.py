@@ -12,13 +12,14 @@ import asyncpg
 from tenacity import retry, retry_if_exception_type, stop_after_attempt
 
 from controller.domain.events import NewEvent
-from controller.domain.wanted import may_sleep
+from controller.domain.wanted import may_sleep, scales
 from controller.store.core.acting import current_actor
 from controller.store.core.database import Database
 from controller.store.core.events import write_events
-from controller.store.core.notify import CHANNEL, notify, notify_all
+from controller.store.core.notify import CHANNEL, notify_all
 from controller.store.core.refusals import GenerationConflictError, NotScaledError
 from controller.store.deployments.live import LIVE, live_row, missing
+from controller.store.deployments.names import change_names, check_held, names_of
 from controller.store.deployments.revisions import (
     apply_again,
     revision_to_undo,
@@ -28,23 +29,34 @@ from controller.store.deployments.revisions import (
 )
 from controller.store.policies.apply import changed_fields, lock_policy
 from controller.store.policies.checks import named_policy, problems_of_deployments
+from controller.store.scaling.begin import keep_number
 from controller.store.views.deployments import deployment_by_uid, views_of
 from schemas.api.deployments import DeploymentView
 from schemas.manifest.deployment import IN_PLACE_FIELDS, DeploymentSpec
 from schemas.manifest.parse import parse_spec
 from schemas.manifest.policy import MAX_WINDOW_S
-from schemas.manifest.problems import FieldProblem, ManifestError
+from schemas.manifest.problems import ManifestError
 from schemas.manifest.scaling import bounds_of
 
 ApplyOutcome = Literal["created", "unchanged", "updated", "replaced"]
 Change = Literal["unchanged", "updated", "replaced"]
 Judge = Callable[[str, DeploymentSpec | None, DeploymentSpec], None]
+_CREATE: Final = """
+    with created as (
+        insert into deployments (uid, name, generation, revision, spec) values ($1, $2, 1, 1, $3)),
+    revised as (
+        insert into revisions (deployment_uid, generation, spec, input_hash, actor, request_id)
+        values ($1, 1, $3, $4, $6, $7))
+    insert into model_names (name, deployment_uid) select name, $1 from unnest($5::text[]) name
+        on conflict do nothing returning name"""
 # One statement, so one round trip: the commit follows the written time closely. The delay until the deployment's
 # computations have ended is measured from that time.
 _DELETE: Final = """
     with gone as (
         update deployments set deleted_at = clock_timestamp()
          where name = $1 and deleted_at is null and generation = coalesce($4, generation) returning *),
+    freed as (
+        delete from model_names n using gone where n.deployment_uid = gone.uid),
     noted as (
         insert into events (reason, message, objects, actor, request_id, subjects)
         select 'deleted', $2, array['deployment:' || uid], $5, $6,
@@ -108,7 +120,6 @@ async def apply(
     async with database.transaction() as connection:
         outcome: ApplyOutcome
         await _check_policy(connection, spec, longest_window_s)
-        await _check_names(connection, name, spec)
         row = await connection.fetchrow(LIVE, name)
         if if_match is not None and (row is None or row["generation"] != if_match):
             raise GenerationConflictError(name, wanted=if_match, found=row["generation"] if row else None)
@@ -269,36 +280,6 @@ async def delete(database: Database, name: str, *, if_match: int | None = None) 
         return (await views_of(connection, [row]))[0]
 
 
-async def _check_names(connection: Any, name: str, spec: DeploymentSpec) -> None:
-    """Refuses names under which requests already ask for another deployment: its name, its aliases, its adapters.
-
-    An apply that brings aliases or adapters waits for all others that are under way, and these for it.
-    """
-    serving = spec.serving
-    lock = "pg_advisory_xact_lock" if serving.names else "pg_advisory_xact_lock_shared"
-    await connection.execute(f"select {lock}(hashtext('gpuward alias'))")
-    if name in serving.names:
-        field = "serving.aliases" if name in serving.aliases else "serving.adapters"
-        raise ManifestError([FieldProblem(field, f"{name!r} is the deployment's own name; remove it")])
-    wanted = sorted({name, *serving.names})
-    rows = await connection.fetch(
-        """select name, coalesce(spec -> 'serving' -> 'aliases', '[]') as aliases,
-                  coalesce(spec -> 'serving' -> 'adapters', '{}') as adapters from deployments
-            where deleted_at is null and name <> $1
-              and (name = any($2) or (spec -> 'serving' -> 'aliases') ?| $2::text[]
-                   or (spec -> 'serving' -> 'adapters') ?| $2::text[])
-            order by name limit 1""",
-        name,
-        wanted,
-    )
-    for row in rows:
-        kinds = {"a name": {row["name"]}, "an alias": row["aliases"], "an adapter": row["adapters"]}
-        one, kind = next((one, kind) for one in wanted for kind, names in kinds.items() if one in names)
-        path = "name" if one == name else f"serving.{'aliases' if one in serving.aliases else 'adapters'}"
-        fix = f"{one!r} is {kind} of deployment {row['name']!r} already; choose another one"
-        raise ManifestError([FieldProblem(path, fix)])
-
-
 async def _check_policy(connection: Any, spec: DeploymentSpec, longest_window_s: float) -> None:
     named = named_policy(spec)
     if named is not None:
@@ -309,15 +290,11 @@ async def _check_policy(connection: Any, spec: DeploymentSpec, longest_window_s:
 
 
 async def _create(connection: Any, name: str, spec: DeploymentSpec, input_hash: str) -> uuid.UUID:
-    uid = uuid.uuid4()
-    await connection.execute(
-        "insert into deployments (uid, name, generation, revision, spec) values ($1, $2, 1, 1, $3)",
-        uid,
-        name,
-        spec.model_dump(mode="json"),
-    )
-    await write_revision(connection, uid, 1, spec, input_hash)
-    await _record(connection, uid, "applied", f"deployment {name} was created", old=None, new=1)
+    uid, names = uuid.uuid4(), names_of(name, spec)
+    stored = spec.model_dump(mode="json")
+    held = await connection.fetch(_CREATE, uid, name, stored, input_hash, sorted(names), *current_actor())
+    await check_held(connection, names, (row["name"] for row in held))
+    await _record(connection, uid, "applied", f"deployment {name} was created", new=1, scaled=scales(spec))
     return uid
 
 
@@ -335,6 +312,7 @@ async def _change(
     uid, old = row["uid"], row["generation"]
     new = old + 1
     revision = row["revision"]
+    await change_names(connection, uid, names_of(row["name"], before), names_of(row["name"], spec))
     if change == "replaced":
         revision = await revision_under_way(connection, uid, revision, spec) if back_to is None else back_to
         if revision is not None:
@@ -348,8 +326,10 @@ async def _change(
     )
     if revision is None:
         await write_revision(connection, uid, new, spec, input_hash)
+    await keep_number(connection, uid, before, spec)
     await _clear_intents(connection, uid)
-    await _record(connection, uid, reason, f"deployment {row['name']} was {change}", old=old, new=new)
+    scaled = scales(before) or scales(spec)
+    await _record(connection, uid, reason, f"deployment {row['name']} was {change}", old=old, new=new, scaled=scaled)
     if before.utilization_policy != spec.utilization_policy:
         await _record_policy_change(connection, row, before, spec)
     return change
@@ -372,9 +352,16 @@ async def _clear_intents(connection: Any, uid: uuid.UUID) -> bool:
 
 
 async def _record(
-    connection: Any, uid: uuid.UUID, reason: str, message: str, *, old: int | None = None, new: int | None = None
+    connection: Any,
+    uid: uuid.UUID,
+    reason: str,
+    message: str,
+    *,
+    old: int | None = None,
+    new: int | None = None,
+    scaled: bool = False,
 ) -> None:
-    """Writes the event and the notification of one change."""
+    """Writes the event and the notification of one change. `scaled`: replicas follow the requests, or did so."""
     evidence = {} if new is None else {"old_generation": old, "generation": new}
     await write_events(connection, [NewEvent(reason, message, (f"deployment:{uid}",), evidence)])
-    await notify(connection, "deployment", [str(uid)])
+    await notify_all(connection, {"deployment": [str(uid)], "scaling": [str(uid)] if scaled else []})

@@ -72,7 +72,7 @@ class Model:
         may_sleep: a request wakes it.
         wanted: number of wanted replicas.
         starting: instances that hold claims and do not run yet.
-        trouble: why none runs; None: nothing is known to be wrong.
+        trouble: why none runs, and none will without a change or another attempt; None: one may at any time.
         load_s: how long its last start took; None: unknown.
         serves: it takes requests; a command without a port does not.
     """
@@ -127,7 +127,8 @@ _DEPLOYMENTS: Final = """
 # Instances on their way: none of them serves yet.
 _UNREADY: Final = """
     select i.deployment_uid, i.phase, i.reason, i.message, i.failures,
-           i.explain is not null and i.phase = 'pending' as unplaced,
+           i.phase = 'pending' and i.explain is not null
+               and not coalesce((i.explain ->> 'freeing')::boolean, false) as unplaced,
            extract(epoch from i.not_before - clock_timestamp())::float8 as again_in_s
       from instances i join deployments d on d.uid = i.deployment_uid and d.deleted_at is null
      where i.phase not in ('running', 'stopping', 'replaced', 'succeeded')
@@ -205,9 +206,9 @@ def _trouble(unready: Sequence[Any]) -> Trouble | None:
 
 
 def _trouble_of(row: Any) -> Trouble | None:
-    why = row["message"] or row["reason"]
-    if row["failures"] >= _FAILED_STARTS or row["phase"] == "failed":
-        return Trouble("start_failed", why, max(row["again_in_s"] or 0.0, 0.0))
+    why, again_in_s = row["message"] or row["reason"], row["again_in_s"] or 0.0
+    if row["phase"] == "failed" or (row["failures"] >= _FAILED_STARTS and again_in_s > 0):
+        return Trouble("start_failed", why, max(again_in_s, 0.0))
     if row["phase"] == "pending" and row["unplaced"]:
         return Trouble("no_capacity", why)
     return None

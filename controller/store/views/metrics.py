@@ -1,6 +1,6 @@
 """Figures that are read from rows at each scrape, all of one moment."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from controller.store.core.database import Reader
 from controller.store.views.gpus import READING_GOOD_FOR_S
@@ -18,6 +18,9 @@ class Figures:
     claimed_bytes: dict[tuple[str, str, str], int]  # by worker, GPU and deployment
     utilization: dict[tuple[str, str], float]  # by worker and GPU
     freed_gpu_s: dict[str, float]  # by policy, of all deployments
+    wanted: dict[tuple[str, str], int] = field(default_factory=dict)  # the autoscaler's, by deployment and dry run
+    withheld: dict[str, int] = field(default_factory=dict)  # replicas of these that caps keep away, by deployment
+    silent_gateways: int = 0
 
 
 async def read_figures(connection: Reader) -> Figures:
@@ -49,10 +52,23 @@ async def read_figures(connection: Reader) -> Figures:
             group by 1""",
         INLINE,
     )
+    scaled = await connection.fetch(
+        """select d.name, s.number, s.dry_run, s.silent,
+                  (select min(max_replicas) from intents
+                    where deployment_uid = d.uid and source <> 'autoscaler') as cap
+             from scaling_status s join deployments d on d.uid = s.deployment_uid and d.deleted_at is null"""
+    )
     return Figures(
         instances={row["phase"]: row["n"] for row in instances},
         workers={row["phase"]: row["n"] for row in workers},
         claimed_bytes={(row["worker"], row["uuid"], row["deployment"]): row["mib"] * _MIB for row in claimed},
         utilization={(row["worker"], row["uuid"]): row["utilization"] / 100 for row in readings},
         freed_gpu_s={row["policy"]: row["gpu_s"] for row in freed},
+        wanted={(row["name"], str(row["dry_run"]).lower()): row["number"] for row in scaled},
+        withheld={
+            row["name"]: max(row["number"] - row["cap"], 0) if row["cap"] is not None else 0
+            for row in scaled
+            if not row["dry_run"]
+        },
+        silent_gateways=len({name for row in scaled for name in row["silent"]}),
     )

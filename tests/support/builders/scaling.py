@@ -26,7 +26,7 @@ class Watched:
         self.now = 1000.0
         up = (number or 0) if running is None else running
         self.view = ScalingView(rule, number, Replicas(running=up), demand(0))
-        self.history = ScalingHistory(self.now, self.view.present)
+        self.history = ScalingHistory(self.now, self.view.present, at_min=self.view.present == rule.min)
 
     def see(self, seconds: float = 0, *, follow: bool = True, **fields: Any) -> Wish:
         """The wish after so many seconds, in each of which the same was seen. `follow`: its number takes effect."""

@@ -30,7 +30,7 @@ class Sink:
     reader: RequestReader | None = None
     keep_alive: bool = True
 
-    def request_head(self, head: RequestHead) -> None:
+    def request_head(self, head: RequestHead, *, whole: bool) -> None:  # noqa: ARG002 - the reader's sink
         self.keep_alive = head.keep_alive
         given = tuple((name, value.lower() if name == b"transfer-encoding" else value) for name, value in head.fields)
         self.seen.append(("head", head.method, head.target, given))

@@ -107,11 +107,15 @@ class Cluster:
         if ready:
             await self.until(lambda: self.worker_is(name, "ready"), f"{name} is ready", READY_S)
 
-    def gateway(self) -> psutil.Process:
-        """The process that serves the controller's gateway: the child of a child."""
+    def gateway_parent(self) -> psutil.Process:
+        """The controller's gateway: the process that forks those which serve."""
         children = psutil.Process(self.processes["controller"].pid).children()
         (parent,) = [one for one in children if "gateway" in one.cmdline()]
-        (found,) = parent.children()
+        return parent
+
+    def gateway(self) -> psutil.Process:
+        """The one process that serves in the controller's gateway."""
+        (found,) = self.gateway_parent().children()
         return found
 
     def signal(self, name: str, number: signal.Signals) -> None:

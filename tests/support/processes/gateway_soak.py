@@ -6,11 +6,12 @@ Engines write each request that they take to one file, which outlives them. What
 import asyncio
 import contextlib
 import json
+import math
 import random
 import re
 import signal
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ import aiohttp
 import psutil
 
 from support.processes.cluster import Cluster
+from support.processes.gateways import Another
 from support.processes.simulated_engine import chat
 
 _OPEN = re.compile(r"^(gpuward_\w*(?:in_flight|waiting)\w*(?:\{.*\})?) (\S+)$", re.MULTILINE)
@@ -27,6 +29,11 @@ CLIENTS = 12
 REQUEST_LIMIT_S = 60.0
 NEVER_TAKEN = frozenset({400, 401, 403, 404, 429, 503})  # with these no engine has run the request
 PAUSE_S = 0.2  # after an error, as clients have it
+SLEEPY_SHARE = 0.15  # of the requests, while its clients are there
+NAPS = {  # by the model's short and long nap: seconds without requests to it, and with them
+    True: ((4.0, 7.0), (2.0, 4.0)),
+    False: ((4.0, 40.0), (2.0, 30.0)),
+}
 
 
 @dataclass(frozen=True)
@@ -39,6 +46,9 @@ class Kind:
     leaves: bool = False  # the client closes after two events
 
 
+Fault = Callable[[], Coroutine[Any, Any, None]]
+NAP = {"target": 8, "window": "1s", "down_window": "1s", "idle_after": "2s"}
+BACK_S = 5.0  # after the end of a gateway its address may refuse for so long
 KINDS = (
     Kind("tokens=4 wait=0.1", 30),
     Kind("tokens=20 token_seconds=0.02", 30, stream=True),
@@ -53,7 +63,10 @@ KINDS = (
 
 @dataclass(frozen=True)
 class Seen:
-    """What a client saw of one request. `end` is whole, error, cut, left, or lost: an end that says nothing."""
+    """What a client saw of one request.
+
+    `end` is whole, error, cut, left, reset by a gateway that was ended just then, or lost: an end that says nothing.
+    """
 
     id: str
     kind: Kind
@@ -63,8 +76,23 @@ class Seen:
 
 
 @dataclass
+class Door:
+    """A gateway as clients reach it. `killed` and `stopped`: when it was last ended so, by the loop's clock."""
+
+    url: str
+    killed: float = -math.inf
+    stopped: float = -math.inf
+
+    def was_ended_since(self, began: float) -> str:
+        """How it was ended since then; empty: it was not."""
+        if self.killed > began - BACK_S:
+            return "killed"
+        return "stopped" if self.stopped > began - BACK_S else ""
+
+
+@dataclass
 class Soak:
-    """Load and faults on a cluster with the deployment `soak` on the hosts `a` and `b`."""
+    """Load and faults on a cluster with two gateways, the deployment `soak` on two hosts, and `sleepy` beside it."""
 
     cluster: Cluster
     journal: Path
@@ -73,6 +101,9 @@ class Soak:
     seen: list[Seen] = field(default_factory=list)
     faults: Counter[str] = field(default_factory=Counter)
     memory_mib: list[float] = field(default_factory=list)
+    doors: list[Door] = field(default_factory=list)
+    quick: bool = True
+    _naps: bool = True  # no client asks for `sleepy`
     _key: dict[str, Any] = field(default_factory=dict)
     _count: int = 0
 
@@ -80,9 +111,13 @@ class Soak:
         """Starts the cluster and its model."""
         await self.cluster.start_controller(GPUWARD_RESTART_BACKOFF_S="0.2")
         for name in ("a", "b"):
-            await self.cluster.start_agent(name, gpus=2)
+            await self.cluster.start_agent(name, gpus=3)
         journal = {"SIMULATED_ENGINE_JOURNAL": str(self.journal)}
         await self.cluster.apply("soak", replicas=self.replicas, resources={"gpus": 1}, env=journal)
+        await self.cluster.apply(
+            "sleepy", replicas={"min": 0, "max": 1}, resources={"gpus": 1}, env=journal, scaling=NAP
+        )
+        self.doors = [Door(self.cluster.url), Door(await self._another())]
         await self.all_run()
         self._key = await self._new_key()
 
@@ -94,39 +129,53 @@ class Soak:
 
         await self.cluster.until(running, "all replicas run", 120)
 
+    async def _another(self) -> str:
+        """Starts the second gateway; returns its address."""
+        other = Another(self.cluster)
+        await self.cluster.until(other.is_ready, "the second gateway serves", 30)
+        return other.url
+
     async def _new_key(self) -> dict[str, Any]:
         return dict(await self.cluster.post("/keys", {"role": "inference", "name": f"soak-{self._count}"}))
 
     async def run(self, seconds: float, fault_every_s: float) -> None:
         """Load and faults for so long; each request is then at its end."""
         until_s = asyncio.get_running_loop().time() + seconds
-        connector = aiohttp.TCPConnector(limit=0)
-        async with (
-            aiohttp.ClientSession(self.cluster.url, connector=connector) as session,
-            asyncio.TaskGroup() as group,
-        ):
+        # A kept connection that its server closes just then loses a request by HTTP's own design.
+        connector = aiohttp.TCPConnector(limit=0, force_close=True)
+        async with aiohttp.ClientSession(connector=connector) as session, asyncio.TaskGroup() as group:
             for _ in range(CLIENTS):
                 group.create_task(self._client(session, until_s))
             group.create_task(self._faults(until_s, fault_every_s))
+            group.create_task(self._nap(until_s))
 
     async def _client(self, session: aiohttp.ClientSession, until_s: float) -> None:
         while asyncio.get_running_loop().time() < until_s:
             (kind,) = self.random.choices(KINDS, [kind.weight for kind in KINDS])
             self._count += 1
-            request_id = f"r{self._count}"
-            try:
-                async with asyncio.timeout(REQUEST_LIMIT_S):
-                    seen = await self._ask(session, request_id, kind)
-            except (aiohttp.ClientError, TimeoutError) as error:
-                seen = Seen(request_id, kind, 0, "lost", repr(error))
-            self.seen.append(seen)
-            if seen.status != 200:
+            seen = await self._try(session, f"r{self._count}", kind)
+            if seen is not None:
+                self.seen.append(seen)
+            if seen is None or seen.status != 200:
                 await asyncio.sleep(PAUSE_S)
 
-    async def _ask(self, session: aiohttp.ClientSession, request_id: str, kind: Kind) -> Seen:
-        body = chat(f"[simulate id={request_id} {kind.words}]", stream=kind.stream) | {"model": "soak"}
+    async def _try(self, session: aiohttp.ClientSession, request_id: str, kind: Kind) -> Seen | None:
+        """One request by one of the gateways; None: that took no connection."""
+        door, began = self.random.choice(self.doors), asyncio.get_running_loop().time()
+        try:
+            async with asyncio.timeout(REQUEST_LIMIT_S):
+                return await self._ask(session, door, request_id, kind)
+        except aiohttp.ClientConnectorError as error:
+            return None if door.was_ended_since(began) else Seen(request_id, kind, 0, "lost", repr(error))
+        except (aiohttp.ClientError, TimeoutError) as error:
+            ended = door.was_ended_since(began)
+            return Seen(request_id, kind, 0, "reset" if ended else "lost", ended or repr(error))
+
+    async def _ask(self, session: aiohttp.ClientSession, door: Door, request_id: str, kind: Kind) -> Seen:
+        model = "sleepy" if not self._naps and self.random.random() < SLEEPY_SHARE else "soak"
+        body = chat(f"[simulate id={request_id} {kind.words}]", stream=kind.stream) | {"model": model}
         headers = {"Authorization": f"Bearer {self._key['key']}"}
-        async with session.post(CHAT, json=body, headers=headers) as answer:
+        async with session.post(door.url + CHAT, json=body, headers=headers) as answer:
             if answer.status != 200:
                 content = await answer.json()
                 error = content["error"]
@@ -149,13 +198,56 @@ class Soak:
             )
 
     async def _faults(self, until_s: float, every_s: float) -> None:
-        loop, faults = asyncio.get_running_loop(), (self._kill_engine, self._change_key, self._restart_agent)
+        loop = asyncio.get_running_loop()
+        faults = (
+            *(self._kill_engine, self._change_key, self._restart_agent),
+            *(self._kill_gateway, self._stop_gateway),
+        )
         while (rest := until_s - loop.time()) > 0:
             await asyncio.sleep(min(rest, self.random.uniform(0.5, 1.5) * every_s))
-            fault = self.random.choice(faults)
+            fault = self._next_fault(faults)
             self.faults[fault.__name__.strip("_")] += 1
             await fault()
             self.memory_mib.append(self.rss_mib())
+
+    def _next_fault(self, faults: Sequence[Fault]) -> Fault:
+        """Each comes once, then any."""
+        fresh = [fault for fault in faults if not self.faults[fault.__name__.strip("_")]]
+        return self.random.choice(fresh or faults)
+
+    async def _nap(self, until_s: float) -> None:
+        """The clients of `sleepy` go, so that it falls asleep, and come again."""
+        without, with_ = NAPS[self.quick]
+        while (rest := until_s - asyncio.get_running_loop().time()) > 0:
+            await asyncio.sleep(min(rest, self.random.uniform(*(without if self._naps else with_))))
+            self._naps = not self._naps
+
+    async def _kill_gateway(self) -> None:
+        """That of the controller, as a crash; it comes back by itself."""
+        door, old = self.doors[0], self.cluster.gateway()
+        door.killed = asyncio.get_running_loop().time()
+        old.kill()
+
+        async def is_back() -> bool:
+            try:
+                async with self.cluster.session.get("/readyz") as answer:
+                    return answer.status == 200 and self.cluster.gateway().pid != old.pid
+            except (aiohttp.ClientError, ValueError, psutil.Error):
+                return False
+
+        await self.cluster.until(is_back, "the gateway is back", 30)
+        door.killed = asyncio.get_running_loop().time()
+
+    async def _stop_gateway(self) -> None:
+        """The other one, cleanly, and starts it again."""
+        door = self.doors[1]
+        door.stopped = asyncio.get_running_loop().time()
+        process = self.cluster.processes.pop("gateway")
+        process.send_signal(signal.SIGTERM)
+        assert await asyncio.to_thread(process.wait, 30) == 0
+        door.stopped = asyncio.get_running_loop().time()
+        self.doors.remove(door)
+        self.doors.append(Door(await self._another()))
 
     async def _kill_engine(self) -> None:
         if engines := list((await asyncio.to_thread(self.cluster.engines)).values()):
@@ -175,7 +267,7 @@ class Soak:
         else:
             self.cluster.signal(name, signal.SIGTERM)
             await asyncio.to_thread(self.cluster.processes.pop(name).wait, 30)
-        await self.cluster.start_agent(name, gpus=2)
+        await self.cluster.start_agent(name, gpus=3)
 
     def rss_mib(self) -> float:
         """What the controller and its gateway hold."""
@@ -188,11 +280,13 @@ class Soak:
         return total / 2**20
 
     async def in_flight(self) -> dict[str, float]:
-        """What is open: requests at engines, by instance, and the controller's and gateway's gauges, by name."""
-        async with self.cluster.session.get("/metrics") as answer:
-            gauges = _OPEN.findall(await answer.text())
-        assert gauges, "no gauge of what is in flight"
-        found = {name: float(value) for name, value in gauges}
+        """What is open: requests at engines, by instance, and the controller's and gateways' gauges, by name."""
+        found: dict[str, float] = {}
+        for door in self.doors:
+            async with self.cluster.session.get(door.url + "/metrics") as answer:
+                gauges = _OPEN.findall(await answer.text())
+            assert gauges, "no gauge of what is in flight"
+            found |= {f"{door.url} {name}": float(value) for name, value in gauges}
         async with aiohttp.ClientSession() as session:
             for instance, engine in self.cluster.engines().items():
                 argv = engine.cmdline()
@@ -230,6 +324,8 @@ class Account:
                 found.append(f"ran {taken} times: {seen}")
             if seen.end == "lost":
                 found.append(f"lost: {seen}")
+            if seen.end == "reset" and seen.code == "stopped" and taken:
+                found.append(f"a gateway that stopped cleanly gave no word of it, though an engine ran it: {seen}")
             if seen.end == "whole" and (taken, finished) != (1, 1):
                 found.append(f"answered, but taken {taken} times and finished {finished}: {seen}")
             if seen.status in NEVER_TAKEN and taken:

@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import json
+import time
 
 import pytest
 from aiohttp import web
@@ -110,6 +111,24 @@ async def test_unreachable_and_refusing_agents_are_skipped(floor: Floor, db: Dat
     assert (status, body["error"]["code"]) == (503, "model_not_running")
     assert "m-3" in body["error"]["details"]["tried"]
     assert len(healthy.seen) == before + 1, "each once"
+
+
+async def test_g12_an_agent_that_stops_is_passed_over_and_its_clients_see_nothing_of_it(floor: Floor) -> None:
+    async def stopping(_request: web.Request) -> web.StreamResponse:
+        return web.json_response({"error": {}}, status=503, headers={PROXY_REFUSAL_HEADER: "stopping"})
+
+    first, second = Agent(), Agent()
+    await floor.replicas(first, second)
+    for _ in range(4):
+        assert (await floor.ask())[0] == 200
+    assert len(first.seen) == len(second.seen) == 2
+    first.answer = stopping
+    began = time.monotonic()
+    answers = [await floor.ask() for _ in range(10)]
+    took_s = time.monotonic() - began
+    assert {status for status, _ in answers} == {200}
+    assert {body["from"] for _, body in answers} == {"m-2"}
+    assert len(first.seen) == 3 or took_s > 1, "once, and not within the second after that"
 
 
 @pytest.mark.parametrize("status", [400, 404, 502, 503])
@@ -225,6 +244,7 @@ async def test_a_response_that_breaks_off_is_broken_for_the_client_too(floor: Fl
 
 
 async def test_without_the_database_the_last_table_stays_in_use(floor: Floor, db: Database) -> None:
+    await add_deployment(db, "sleepy", replicas={"min": 0, "max": 1})
     await floor.run(await add_deployment(db, "m"), "m-1", await floor.worker("w", Agent()))
     await floor.served("m")
     assert (await floor.ask())[0] == 200
@@ -232,6 +252,10 @@ async def test_without_the_database_the_last_table_stays_in_use(floor: Floor, db
     floor.api.changes.publish("status", "any")
     await asyncio.sleep(0.2)
     assert await floor.ask() == (200, {"from": "m-1"})
+    began = time.monotonic()
+    status, body = await floor.ask("sleepy")
+    assert (status, body["error"]["code"]) == (503, "unavailable"), "G19: nothing can wake it now"
+    assert time.monotonic() - began < 5, "1 s, and what a loaded machine takes"
 
 
 @pytest.mark.parametrize("stream", [True, False])

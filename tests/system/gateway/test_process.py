@@ -2,32 +2,15 @@
 
 import asyncio
 import contextlib
-import json
-import signal
-import socket
 import time
 from statistics import median
-from typing import Any
 
 import aiohttp
 import psutil
 import pytest
 
-from controller.api_socket import FILE_NAME
 from support.processes.cluster import Cluster
-
-CHAT = "/v1/chat/completions"
-
-
-def asked(told: str, **more: Any) -> dict[str, Any]:
-    return {"model": "m", "messages": [{"role": "user", "content": f"[simulate {told}]"}], **more}
-
-
-async def with_a_model(cluster: Cluster) -> None:
-    await cluster.start_controller()
-    await cluster.start_agent("gpu-1")
-    await cluster.apply("m", resources={"gpus": 1})
-    await cluster.running("m")
+from support.processes.gateways import CHAT, Another, asked, with_a_model
 
 
 async def test_a_gateway_that_dies_is_back_and_its_port_refuses_nothing(cluster: Cluster) -> None:
@@ -106,85 +89,11 @@ async def test_without_a_gateway_the_controller_serves_its_api_and_no_models(clu
     assert (await cluster.call("GET", "/workers"))[0] == 200
 
 
-class Another:
-    """A gateway beside that of the controller, on a port of its own."""
-
-    def __init__(self, cluster: Cluster, dsn: str) -> None:
-        self.cluster = cluster
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = free.getsockname()[1]
-        api = str(cluster.data_dir / FILE_NAME)
-        argv = ("gateway", "--controller", api, "--port", str(self.port), "--drain", "3s")
-        cluster.start("gateway", *argv, GPUWARD_DATABASE_URL=dsn)
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
-
-    async def status(self, path: str = "/readyz") -> int:
-        try:
-            async with self.cluster.session.get(self.url + path) as answer:
-                return answer.status
-        except aiohttp.ClientError:
-            return 0
-
-    async def stream(self, told: str) -> tuple[bytes, bool]:
-        """What a streamed answer brings, and whether it ends as it should."""
-        got = b""
-        async with self.cluster.session.post(self.url + CHAT, json=asked(told, stream=True)) as answer:
-            assert answer.status == 200, await answer.text()
-            with contextlib.suppress(aiohttp.ClientPayloadError):
-                async for piece in answer.content.iter_any():
-                    got += piece
-                return got, True
-        return got, False
-
-
-def dsn_of(cluster: Cluster) -> str:
-    return cluster.gateway().environ()["GPUWARD_DATABASE_URL"]
-
-
 @pytest.mark.cases
-async def test_sigterm_lets_streams_end_and_cuts_what_lasts_longer_with_a_word(cluster: Cluster) -> None:
+async def test_g20_two_gateways_know_of_a_revoked_key_within_a_second(cluster: Cluster) -> None:
     await with_a_model(cluster)
-    other = Another(cluster, dsn_of(cluster))
-    await cluster.until(lambda: ready(other), "the other gateway is ready", 60)
-    short = [asyncio.create_task(other.stream("tokens=20 token_seconds=0.1")) for _ in range(25)]
-    long = [asyncio.create_task(other.stream("tokens=900 token_seconds=0.1")) for _ in range(25)]
-    watch = asyncio.create_task(watched(cluster, other.url))
-    await asyncio.sleep(1.0)
-    process = cluster.processes["gateway"]
-    process.send_signal(signal.SIGTERM)
-    began = time.monotonic()
-    await asyncio.wait_for(watch, 2.0)
-    assert time.monotonic() - began < 2.0, "what is passed on ends at once"
-    with pytest.raises(ConnectionRefusedError):
-        await asyncio.open_connection("127.0.0.1", other.port)
-    for text, whole in await asyncio.gather(*short):
-        assert whole
-        assert b"[DONE]" in text
-    for text, whole in await asyncio.gather(*long):
-        assert not whole
-        assert json.loads(text.rpartition(b"data: ")[2])["error"]["code"] == "unavailable"
-    assert 2.0 < time.monotonic() - began < 8.0
-    assert await asyncio.to_thread(process.wait, 10) == 0
-
-
-async def ready(other: Another) -> bool:
-    return await other.status() == 200
-
-
-async def watched(cluster: Cluster, url: str) -> None:
-    with contextlib.suppress(aiohttp.ClientError):
-        async with cluster.session.get(f"{url}/api/v1/watch") as answer:
-            await answer.content.read()
-
-
-@pytest.mark.cases
-async def test_two_gateways_know_of_a_revoked_key_within_a_second(cluster: Cluster) -> None:
-    await with_a_model(cluster)
-    other = Another(cluster, dsn_of(cluster))
-    await cluster.until(lambda: ready(other), "the other gateway is ready", 60)
+    other = Another(cluster)
+    await cluster.until(other.is_ready, "the other gateway is ready", 60)
     made = await cluster.post("/keys", {"role": "inference"})
 
     async def refused(url: str) -> bool:

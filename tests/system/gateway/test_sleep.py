@@ -3,7 +3,6 @@
 import asyncio
 import json
 import time
-from datetime import datetime
 from typing import Any
 
 import aiohttp
@@ -11,48 +10,7 @@ import pytest
 
 from support.processes.cluster import Cluster
 from support.processes.gateways import Another
-
-CHAT = "/v1/chat/completions"
-SLEEPY = {"replicas": {"min": 0, "max": 1}, "resources": {"gpus": 1}}
-QUICK = {"target": 8, "window": "1s", "idle_after": "1s", "down_window": "1s"}
-
-
-def body(told: str = "tokens=2", model: str = "chat", **more: Any) -> dict[str, Any]:
-    return {"model": model, "messages": [{"role": "user", "content": f"[simulate {told}]"}], **more}
-
-
-async def ask(cluster: Cluster, url: str = "", **fields: Any) -> tuple[int, Any]:
-    """Status and answer; the error's code where there is one."""
-    async with cluster.session.post((url or cluster.url) + CHAT, json=body(**fields)) as answer:
-        content = await answer.json()
-        return answer.status, content["error"]["code"] if "error" in content else content
-
-
-async def begin(cluster: Cluster, **spec: Any) -> None:
-    await cluster.start_controller()
-    await cluster.start_agent("gpu-1")
-    await cluster.apply("chat", **{**SLEEPY, **spec})
-    await asleep(cluster)
-
-
-async def asleep(cluster: Cluster, limit_s: float = 40.0) -> None:
-    await cluster.until(lambda: cluster.phase_is("chat", "asleep"), "chat is asleep", limit_s)
-
-
-async def ready_at(cluster: Cluster) -> float:
-    """When its replica was ready, in seconds of the wall clock."""
-
-    async def runs() -> Any:
-        return [i for i in await cluster.instances("chat") if i["status"]["phase"] == "running"]
-
-    await cluster.until(runs, "a replica runs")
-    (instance,) = await runs()
-    return datetime.fromisoformat(instance["status"]["phase_since"]).timestamp()
-
-
-async def events(cluster: Cluster, *reasons: str) -> list[Any]:
-    found = (await cluster.get("/events?limit=1000"))["items"]
-    return [event for event in reversed(found) if event["reason"] in reasons]
+from support.processes.sleeping import CHAT, QUICK, ask, asleep, begin, body, events, ready_at, sleeps
 
 
 async def test_g27_requests_on_two_gateways_wake_it_once_and_are_all_answered(cluster: Cluster) -> None:
@@ -84,10 +42,6 @@ async def test_g27_requests_on_two_gateways_wake_it_once_and_are_all_answered(cl
     await asleep(cluster)
     assert await cluster.instances() == []
     await cluster.audit()
-
-
-async def sleeps(cluster: Cluster) -> int:
-    return len(await events(cluster, "asleep"))
 
 
 async def at(cluster: Cluster, moment: str, before: int) -> None:
@@ -164,6 +118,7 @@ async def test_g24_requests_beyond_the_limit_wait_and_beyond_the_queue_are_refus
         "chat", replicas=2, resources={"gpus": 1}, serving={"max_in_flight": 3, "queue": {"length": 4, "wait": "10s"}}
     )
     await cluster.running("chat")
+    await asyncio.sleep(2.5)  # then the gateway knows both replicas, even without a notification
     answers = await asyncio.gather(*(ask(cluster, told="tokens=1 wait=2") for _ in range(14)))
     refused = [answer for status, answer in answers if status != 200]
     assert refused == ["queue_full"] * 4

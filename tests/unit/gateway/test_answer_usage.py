@@ -3,11 +3,13 @@
 import gzip
 import random
 import zlib
+from dataclasses import astuple, fields, replace
 from typing import Any
 
 import orjson
 import pytest
 
+from controller.live.key_use import Counts
 from gateway.usage.answer_usage import AnswerUsage, Tokens
 from gateway.usage.include_usage import asks_for_usage, with_usage_asked, without_usage_chunk
 
@@ -173,3 +175,10 @@ def test_the_additional_chunk_is_hidden_and_nothing_else() -> None:
     assert without_usage_chunk(CHAT.replace(b"\n", b"\r\n")) == (SEVEN + LAST + DONE).replace(b"\n", b"\r\n")
     with_counts = chunk("a", usage=CHAT_USAGE) + b": comment\n\n"
     assert without_usage_chunk(with_counts) == with_counts
+
+
+def test_counts_add_up_in_every_field() -> None:
+    counts = Counts(*range(1, len(fields(Counts)) + 1))
+    total = replace(counts)
+    total.add(counts)
+    assert astuple(total) == tuple(2 * value for value in astuple(counts))

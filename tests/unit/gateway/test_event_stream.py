@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from gateway.event_stream import MAX_HELD_BYTES, WholeEvents, is_event_stream
+from gateway.event_stream import MAX_HELD_BYTES, WholeEvents, is_event_stream, is_plain
 
 STREAM = b"data: one\n\n: ping\r\n\r\nevent: x\ndata: two\n\ndata: three\r\rdata: [DONE]\n\n"
 
@@ -60,4 +60,4 @@ def test_messages_have_an_error_event_of_their_own_form() -> None:
     ],
 )
 def test_which_answers_are_events(content_type: str, encoding: str, found: bool) -> None:
-    assert is_event_stream(content_type.encode(), encoding.encode()) is found
+    assert (is_event_stream(content_type.encode()) and is_plain(encoding.encode())) is found

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
 from controller.live.endpoints import Endpoint
@@ -20,6 +21,7 @@ from gateway.exchange.states import State
 from gateway.meter import Meter
 from gateway.pick_instance import RoutingTable
 from gateway.queues import Queues
+from gateway.request_metrics import RequestMetrics
 from http1 import client_connection
 from http1.bodies import Bodies
 from http1.client_connection import ClientConnection
@@ -84,7 +86,16 @@ class World:
         routes: Any = SimpleNamespace(table=self.table, current=lambda: self.table, recheck=lambda: asyncio.sleep(0))
         keys: Any = SimpleNamespace()
         self.bodies = Bodies(10**6, 10**6)
-        self.models = Models(keys, routes, self.pool, self.bodies, self.queues, Meter(DATABASE), lambda *_: None)
+        self.models = Models(
+            keys,
+            routes,
+            self.pool,
+            self.bodies,
+            self.queues,
+            Meter(DATABASE),
+            RequestMetrics(CollectorRegistry()),
+            lambda *_: None,
+        )
         door = Door(Limits(most=9, most_unknown_per_address=9, most_bodies_per_client=9), name="test")
         self.client = ServerConnection(
             Service(self.handle, lambda _: b"{}", door), opened=lambda _: None, closed=lambda _: None

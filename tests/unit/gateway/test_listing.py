@@ -5,11 +5,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from controller.live.key_ring import Principal
 from gateway.exchange.holding import Holding
 from gateway.front import Front
 from gateway.pick_instance import ServedName
+from gateway.request_metrics import RequestMetrics
 from http1.connections import Limits
 from http1.door import Door
 from http1.forwarded import TrustedProxies
@@ -28,12 +30,14 @@ async def asked(owner: Principal | None, *, late: bool = False) -> tuple[bytes, 
         return owner
 
     under_way: set[Holding] = set()
-    table = SimpleNamespace(running_models=lambda: ["m"], served_models=lambda _: {"m": ServedName("running")})
+    table = SimpleNamespace(served_models=lambda _: {"m": ServedName("running")}, knows=lambda _: False)
     models: Any = SimpleNamespace(
         keys=SimpleNamespace(known=lambda _: None, authenticate=authenticate),
-        routes=SimpleNamespace(current=lambda: table),
+        routes=SimpleNamespace(current=lambda: table, table=table),
+        metrics=RequestMetrics(CollectorRegistry()),
         under_way=under_way,
         failed=lambda *_: None,
+        queues=SimpleNamespace(note_refusal=lambda *_: None),
     )
     controller: Any = None  # nothing is passed on
     front = Front(models, controller, {}, TrustedProxies())

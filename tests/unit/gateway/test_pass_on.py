@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from gateway.pass_on import ANSWER_LIMIT_S, Controller, Passed, State
-from http1 import server_connection
+from http1 import server_states
 from http1.client_connection import ClientConnection
 from http1.connections import Limits
 from http1.door import Door
@@ -144,7 +144,7 @@ async def test_any_order_ends_each_request_once(seed: int) -> None:
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         world.check()
-        assert world.client.state is server_connection.State.CLOSED
+        assert world.client.state is server_states.State.CLOSED
 
 
 async def test_a_controller_that_never_answers_is_told_after_the_limit() -> None:

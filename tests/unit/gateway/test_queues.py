@@ -5,11 +5,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from controller.live.endpoints import Endpoint, Model, Stopped, Trouble
 from gateway.demand import Demand
 from gateway.errors import GatewayError
 from gateway.pick_instance import RoutingTable
+from gateway.queue_metrics import QueueMetrics
 from gateway.queues import Queues
 from support.builders.models import endpoint, model
 
@@ -25,7 +27,10 @@ class World:
     def __post_init__(self) -> None:
         self.table = RoutingTable(lambda: self.now)
         self.demand = Demand(self.now)
-        self.queues = Queues(self.table, self.demand, lambda: self.now, woken=self._note)
+        self.registry = CollectorRegistry()
+        self.queues = Queues(
+            self.table, self.demand, lambda: self.now, woken=self._note, metrics=QueueMetrics(self.registry)
+        )
 
     def _note(self) -> None:
         self.woken += 1
@@ -41,6 +46,9 @@ class World:
         self.queues.arrived("m")
         request.go()
         return request
+
+    def sample(self, name: str, **labels: str) -> float | None:
+        return self.registry.get_sample_value(f"gpuward_gateway_{name}", labels)
 
     def states(self) -> dict[str, str]:
         return {request.request_id: request.state for request in self.requests}
@@ -176,6 +184,39 @@ def test_g31_all_that_wait_end_when_the_model_cannot_run(world: World, trouble: 
     assert world.come("next", role=role).state == trouble.code, "not before the next attempt"
 
 
+def test_g31_requests_that_are_refused_prolong_the_wish_to_run(world: World) -> None:
+    """Once each 20 s, whatever comes: the model keeps its place in the queue of pending instances."""
+    world.route(model("m", may_sleep=True, wanted=1, trouble=Trouble("no_capacity", "")))
+    asked: list[tuple[float, dict[str, str]]] = []
+    began = world.now
+    while world.now < began + 90:
+        world.come(f"r{len(world.requests)}")
+        world.now += 0.5
+        if taken := world.queues.take_refused():
+            asked.append((world.now - began, taken))
+    assert len(asked) == 5
+    assert asked[0][1] == {SLEEPY.uid: "r0"}
+    assert world.woken == 5, "the reporter is woken for these alone"
+    assert world.queues.wakes() == {}
+
+
+@pytest.mark.parametrize("fields", [{"may_sleep": False}, {"may_sleep": True}])
+def test_a_fixed_number_of_replicas_needs_no_wish(world: World, fields: dict[str, bool]) -> None:
+    world.route(model("m", wanted=1, trouble=Trouble("start_failed", ""), **fields))
+    world.come("r")
+    assert bool(world.queues.take_refused()) is fields["may_sleep"]
+
+
+def test_without_a_queue_a_sleeping_model_wakes_for_the_clients_that_come_again(world: World) -> None:
+    world.route(model("m", may_sleep=True, wanted=0, serving={"queue": {"length": 0}}))
+    assert world.come("r").state == "model_not_running"
+    assert world.queues.take_refused() == {SLEEPY.uid: "r"}
+    world.route(model("m", may_sleep=True, wanted=1, serving={"queue": {"length": 0}}), [endpoint("a", most=1)])
+    assert world.come("next").state == "a"
+    assert world.come("one more").state == "queue_full"
+    assert world.queues.take_refused() == {}
+
+
 def test_g35_a_stopped_model_is_refused_and_wakes_nothing(world: World) -> None:
     world.route(SLEEPY)
     waiting = world.come("waiting")
@@ -190,6 +231,24 @@ def test_a_model_that_is_deleted_meanwhile_is_not_found(world: World) -> None:
     world.table.update({}, [])
     world.queues.routes_changed()
     assert waiting.state == "model_not_found"
+    assert world.queues.wakes() == {}
+    assert world.demand.report(world.now + 1) == {}, "nothing is kept of it"
+
+
+def test_what_waits_for_a_name_waits_for_the_deployment_that_takes_it(world: World) -> None:
+    """Deleted and applied again: the new one is asked to wake, and the counts follow."""
+    world.route(SLEEPY)
+    waiting = [world.come("first"), world.come("second")]
+    again = model("m", may_sleep=True, wanted=0, uid="uid-again")
+    world.route(again)
+    assert world.queues.wakes() == {"uid-again": "first"}
+    assert [world.demand.waiting(uid) for uid in (SLEEPY.uid, "uid-again")] == [0, 2]
+    world.route(again, [endpoint("a")])
+    assert {one.state for one in waiting} == {"a"}
+    assert world.queues.take_withdrawn() == {"uid-again"}
+    for one in waiting:
+        one.end()
+    assert [world.demand.waiting(uid) for uid in (SLEEPY.uid, "uid-again")] == [0, 0]
 
 
 def test_without_a_queue_a_model_that_does_not_run_is_refused_as_before(world: World) -> None:
@@ -212,6 +271,31 @@ def test_a_model_that_falls_asleep_under_waiting_requests_is_woken(world: World)
     assert world.queues.wakes() == {}
     world.route(SLEEPY)
     assert world.queues.wakes() == {SLEEPY.uid: "waiting"}
+
+
+def test_what_waits_wakes_and_is_refused_is_counted(world: World) -> None:
+    world.route(model("m", may_sleep=True, wanted=0, serving={"queue": {"length": 2}}))
+    for n in range(3):
+        world.come(f"r{n}")
+    world.queues.note_refusal("m", world.requests[2].error)
+    for name in ("made-up-1", "made-up-2"):
+        world.queues.note_refusal(name, GatewayError(404, "model_not_found", ""))
+    world.queues.note_refusal("m", GatewayError(502, "engine_died", ""))
+    assert world.sample("requests_waiting", deployment="m") == 2
+    assert world.sample("wakes_total", deployment="m") == 1
+    assert world.sample("refusals_total", deployment="m", code="queue_full") == 1
+    assert world.sample("refusals_total", deployment="", code="model_not_found") == 2, "clients make no series"
+    assert world.sample("refusals_total", deployment="m", code="engine_died") is None
+    world.now += 4
+    world.route(model("m", may_sleep=True, wanted=1), [endpoint("a")])
+    assert world.sample("requests_waiting", deployment="m") == 0
+    assert world.sample("waited_seconds_count", deployment="m") == 2
+    assert 8 <= (world.sample("waited_seconds_sum", deployment="m") or 0) < 8.2
+    world.queues.note_cancel("m", "waiting")
+    assert world.sample("cancels_total", deployment="m", state="waiting") == 1
+    world.table.update({}, [])
+    world.queues.routes_changed()
+    assert world.sample("requests_waiting", deployment="m") is None, "its series ends with it"
 
 
 def test_all_counts_are_zero_in_the_end(world: World) -> None:

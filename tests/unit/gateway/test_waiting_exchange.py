@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
 from controller.live.endpoints import Endpoint, Stopped
@@ -20,6 +21,7 @@ from gateway.exchange.states import State
 from gateway.meter import Meter
 from gateway.pick_instance import RoutingTable
 from gateway.queues import Queues
+from gateway.request_metrics import RequestMetrics
 from http1 import client_connection
 from http1.bodies import Bodies
 from http1.client_connection import ClientConnection
@@ -29,10 +31,12 @@ from http1.handler import Handler
 from http1.head import RequestHead
 from http1.pool import Pool
 from http1.server_connection import ServerConnection, Service
+from schemas.key_limits import KeyLimits, LimitKind
 from support.builders.models import model
 from support.http1.transport import MemoryTransport
 
 DATABASE: Any = None  # the meter's tasks do not run
+LIMITS = KeyLimits(parallel=99)
 END = b"0\r\n\r\n"
 ANSWERS = {
     "ok": b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -80,7 +84,18 @@ class World:
         routes: Any = SimpleNamespace(table=self.table, current=lambda: self.table, recheck=lambda: asyncio.sleep(0))
         bodies = Bodies(10**6, 10**6)
         keys: Any = SimpleNamespace()
-        self.models = Models(keys, routes, self.pool, bodies, self.queues, Meter(DATABASE), lambda *_: None)
+        self.meter = Meter(DATABASE)
+        self.meter._limits.away = True  # the key's slots are all this gateway's
+        self.models = Models(
+            keys,
+            routes,
+            self.pool,
+            bodies,
+            self.queues,
+            self.meter,
+            RequestMetrics(CollectorRegistry()),
+            lambda *_: None,
+        )
         door = Door(Limits(most=9, most_unknown_per_address=9, most_bodies_per_client=9), name="test")
         service = Service(self.handle, lambda _: b"{}", door)
         self.client = ServerConnection(service, opened=lambda _: None, closed=lambda _: None)
@@ -88,7 +103,7 @@ class World:
 
     def routes(self, *, up: bool = False, stopped: bool = False) -> None:
         endpoints = [Endpoint("m", "a", "127.0.0.1:1", "s")] if up else []
-        known = model("m", may_sleep=True, serving={"queue": {"length": 4, "wait": "60s"}})
+        known = model("m", may_sleep=True, serving={"aliases": ["alias"], "queue": {"length": 4, "wait": "60s"}})
         self.table.update({"m": known}, endpoints, {"m": Stopped("user")} if stopped else {})
         self.queues.routes_changed()
 
@@ -96,7 +111,7 @@ class World:
         connection.record.known = True
         exchange = Exchange(self.models, head, connection, "id", lambda _: None)
         self.exchanges.append(exchange)
-        exchange.begin(Principal("k", "k", "admin"), "")
+        exchange.begin(Principal("k", "k", "admin", limits=LIMITS), "")
         return exchange
 
     @property
@@ -106,7 +121,7 @@ class World:
         return next((made for made in self.pool.made if made.protocol.state not in busy), None)  # type: ignore[attr-defined]
 
     def ask(self, *, stream: bool) -> None:
-        body = b'{"model": "m", "stream": true}' if stream else b'{"model": "m"}'
+        body = b'{"model": "alias", "stream": true}' if stream else b'{"model": "m"}'
         head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % len(body)
         self.transport.receive(head + body)
 
@@ -150,6 +165,11 @@ class World:
             assert self.queues.wakes() == {}
         elif not self.table.runs("m"):
             assert self.queues.wakes()
+        slots = self.meter._limits.use_of("k", LIMITS).shares[LimitKind.PARALLEL]
+        assert slots.spent == len(self.models.under_way), "each request gives its key's slot back, however it ends"
+        used = self.meter._batches._rows
+        assert sum(counts.requests for counts in used.values()) == len(self.exchanges) - len(self.models.under_way)
+        assert {name[2] for name in used} <= {"m"}, "under the deployment's name, also where an alias was asked"
         if not self.models.under_way:
             assert self.models.bodies.held == 0
             assert self.engine is None, "no request goes on at an engine"

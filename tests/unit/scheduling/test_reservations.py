@@ -121,6 +121,8 @@ def test_two_preemptors_do_not_share_what_one_victim_frees() -> None:
     notes = {name: one.decision.explain.note for name, one in found.items() if isinstance(one.decision, Unplaced)}
     assert notes["p"] == notes["r"] == "capacity is being freed for it on a"
     assert "freed" not in notes["q"]
+    freeing = {name for name, one in found.items() if one.decision.explain.freeing}  # type: ignore[union-attr]
+    assert freeing == {"p", "r"}
 
 
 def test_a_nearest_miss_counts_reserved_capacity_as_free_or_says_that_it_is_reserved() -> None:

@@ -2,8 +2,8 @@
 
 from controller.store.migrations.sql import run_sql
 
-revision = "0011"
-down_revision = "0010"
+revision = "0013"
+down_revision = "0012"
 
 
 def upgrade() -> None:

@@ -1,0 +1,177 @@
+"""A request that is a form, such as one with audio: it goes on while it comes, once the model is known.
+
+The agent asks for the body (`100 Continue`) when it has a connection to the engine. Until then the beginning is held,
+so another replica may get the request; from then on it is bound to this one.
+"""
+
+from typing import Any, Final
+
+from controller.live.endpoints import Endpoint
+from controller.live.key_ring import Principal
+from gateway.errors import GatewayError, unavailable
+from gateway.exchange.exchange import Exchange
+from gateway.exchange.heads import forwarded
+from gateway.exchange.receiving import MAX_BODY_BYTES
+from gateway.exchange.states import OVER, UPLOAD_LIMIT_S, State
+from gateway.form_reader import FormReader
+from gateway.outcomes import Happening
+from gateway.request_body import Asked, BadRequestError
+from http1.client_connection import ClientConnection
+
+MOST_HELD_BYTES: Final = 2**20
+_CONTINUE_LIMIT_S: Final = 10.0  # the agent's own limit to connect is shorter
+
+
+class FormExchange(Exchange):
+    """One request with a form. Of its body at most `MOST_HELD_BYTES`, and one read more, are held."""
+
+    __slots__ = ("_continued", "_form")
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._form: FormReader | None = None
+        self._continued = False  # the replica's agent takes the body: from now on no other one may have it
+
+    # The client's side
+
+    def _receive(self, principal: Principal) -> None:
+        try:
+            self._form = FormReader(self._head.named.get(b"content-type", b""))
+        except BadRequestError as error:
+            self.fail(GatewayError(400, "invalid", str(error)))
+            return
+        super()._receive(principal)
+        if self._state is State.RECEIVING and not self._complete:
+            self._read(b"".join(self._pieces))
+
+    def _take(self, size: int) -> None:
+        super()._take(size if size > MAX_BODY_BYTES else min(size, MOST_HELD_BYTES))
+
+    def body(self, data: bytes) -> None:
+        """A part of the request's body."""
+        if self._state in OVER:
+            return
+        if not self._admitted:
+            super().body(data)
+            return
+        self._size += len(data)
+        if not self._continued:
+            self._pieces.append(data)
+        try:
+            self._take(self._size)
+        except GatewayError as error:
+            self.fail(error)
+            return
+        self._read(data)
+        if self.state in OVER:
+            return
+        if self._continued:
+            if self._upstream is not None:
+                self._upstream.send(data)
+        elif self._size > MOST_HELD_BYTES:
+            self._connection.pause_reading()
+
+    def end(self) -> None:
+        """The request is complete."""
+        self._complete = True
+        if self._state is State.RECEIVING and self._admitted:
+            self._model_is_missing()
+        elif self._continued and self._upstream is not None:
+            self._upstream.end()
+            self._await_answer()
+
+    def _route(self) -> None:
+        """It was complete before its key was known."""
+        self._read(b"".join(self._pieces))
+        if self._state is State.RECEIVING:
+            self._model_is_missing()
+
+    def _model_is_missing(self) -> None:
+        message = "model: is required; write the name of a deployment into a field of the form"
+        self.fail(GatewayError(400, "invalid", message, param="model"))
+
+    def _read(self, data: bytes) -> None:
+        """Looks for the model, and for a second one behind it, which an engine may take for the first."""
+        form = self._form
+        if form is None:
+            return
+        try:
+            form.feed(data)
+        except BadRequestError as error:
+            self.fail(GatewayError(400, "invalid", str(error), param=error.param or None))
+            return
+        if self._state is not State.RECEIVING:
+            return
+        if form.model is not None:
+            self._asked = Asked(form.model, b"", form.span)
+            self._ask_for(self._asked, 0)  # the size of a file says nothing of tokens
+        elif self._size > MOST_HELD_BYTES:
+            message = f"model: is not in the first {MOST_HELD_BYTES} bytes of the form; write it before the file"
+            self.fail(GatewayError(400, "model_too_late", message, param="model"))
+
+    # The replica's side
+
+    def _send(self, endpoint: Endpoint, upstream: ClientConnection) -> None:
+        self._enter(State.SENT)
+        self._upstream = upstream
+        self._sent_at = self._loop.time()
+        self.deadline = self._sent_at + _CONTINUE_LIMIT_S
+        asked, _ = self._of_asked()
+        length = self._head.length
+        if length is not None:
+            length += len(self._name_for(endpoint)) - (asked.span[1] - asked.span[0])
+        head = forwarded(self._head, endpoint, self.request_id, length, readable=False, expect=True)
+        upstream.begin(head, self, chunked=length is None, continued=self._continue)
+
+    def _name_for(self, endpoint: Endpoint) -> bytes:
+        asked, _ = self._of_asked()
+        return (self._engines_name(endpoint, asked.model) or asked.model).encode()
+
+    def _continue(self) -> None:
+        """The agent takes the body."""
+        upstream, endpoint = self._upstream, self._endpoint
+        if self._continued or self._state is not State.SENT or upstream is None or endpoint is None:
+            return
+        self._continued = True
+        self._sent_at = self._loop.time()
+        asked, _ = self._of_asked()
+        held, (start, end) = b"".join(self._pieces), asked.span
+        self._pieces.clear()
+        self._release()
+        upstream.send(b"".join((held[:start], self._name_for(endpoint), held[end:])))
+        if self._complete:
+            upstream.end()
+            self._await_answer()
+        else:
+            self.deadline = self.arrived + UPLOAD_LIMIT_S
+            self._connection.resume_reading()
+
+    def _await_answer(self) -> None:
+        if self._state is State.SENT and self._endpoint is not None:
+            self.deadline = self._loop.time() + self._endpoint.limits.first_token_timeout
+
+    def request_writable(self, *, ready: bool) -> None:
+        """Whether the agent takes more of the body."""
+        if self._continued and not self._complete:
+            (self._connection.resume_reading if ready else self._connection.pause_reading)()
+
+    def _next_replica(self) -> None:
+        """As for every request, but where its body has begun to pass on, no other replica gets it."""
+        if not self._continued:
+            super()._next_replica()
+        elif self._held is not None:
+            self._answer_held(self._held)
+        else:
+            self.fail(unavailable("the replica did not take the request, of which a part has passed on; send it again"))
+
+    def overdue(self, now: float) -> None:
+        """Ends the state whose deadline has passed at loop time `now`, if so."""
+        if now >= self.deadline and self._state is State.SENT and self._busy is None:
+            if not self._continued:
+                self._drop_upstream()
+                self._ended(Happening.NOT_CONNECTED, "the agent did not ask for the body in time")
+                return
+            if not self._complete:
+                self._body_late()
+                return
+        super().overdue(now)

@@ -1,0 +1,136 @@
+"""G11: a client that leaves ends its request wherever that is, and frees what it held. On real processes."""
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from support.processes.cluster import Cluster
+from support.processes.sleeping import CHAT, ask, body, gauge
+
+pytestmark = [pytest.mark.cases, pytest.mark.timeout(200)]
+CANCEL_S = 0.1
+LATEST_S = 2.0  # on a loaded machine; what is built in would add to each of them
+TRIES = 5
+SLOW = "tokens=400 token_seconds=0.05"
+
+
+class Noted:
+    """What the engine noted of each request, by the system's monotonic clock."""
+
+    def __init__(self, journal: Path) -> None:
+        self._journal = journal
+
+    def at(self, word: str, request_id: str) -> float | None:
+        if not self._journal.exists():
+            return None
+        lines = [line.split() for line in self._journal.read_text().splitlines()]
+        return next((float(at) for w, name, _, at in lines if (w, name) == (word, request_id)), None)
+
+
+async def begin(cluster: Cluster, journal: Path, **serving: Any) -> Noted:
+    await cluster.start_controller()
+    await cluster.start_agent("gpu-1")
+    env = {"SIMULATED_ENGINE_JOURNAL": str(journal)}
+    await cluster.apply("chat", resources={"gpus": 1}, env=env, serving=serving)
+    await cluster.running("chat")
+    return Noted(journal)
+
+
+async def nothing_open(cluster: Cluster) -> bool:
+    names = ("gpuward_gateway_requests_waiting", "gpuward_gateway_bodies_in_flight_bytes")
+    return not any([await gauge(cluster, name) for name in names])
+
+
+@pytest.mark.parametrize(
+    ("told", "stream", "reads", "state"),
+    [
+        (SLOW, True, True, "answering"),
+        ("tokens=2 wait=60", True, False, "sent"),
+        ("tokens=2 wait=60", False, False, "sent"),
+    ],
+    ids=["in mid-stream", "before the first token", "without streaming"],
+)
+async def test_g11_a_close_cancels_the_engines_request(
+    cluster: Cluster, tmp_path: Path, told: str, stream: bool, reads: bool, state: str
+) -> None:
+    noted = await begin(cluster, tmp_path / "journal", max_in_flight=1)
+    delays = []
+    for n in range(TRIES):
+        async with aiohttp.ClientSession(headers=cluster.session.headers) as session:
+            asking = asyncio.create_task(session.post(cluster.url + CHAT, json=body(f"id=r{n} {told}", stream=stream)))
+            await cluster.until(lambda n=n: noted.at("taken", f"r{n}"), "the engine has taken it")
+            if reads:
+                answer = await asking
+                await answer.content.readuntil(b"\n\n")
+                closed = time.monotonic()
+                answer.close()
+            else:
+                closed = time.monotonic()
+                asking.cancel()
+            await cluster.until(lambda n=n: noted.at("cancelled", f"r{n}"), "the engine has cancelled it", LATEST_S)
+            delays.append((noted.at("cancelled", f"r{n}") or 0.0) - closed)
+        status, _ = await ask(cluster, told="tokens=1")
+        assert status == 200, "its place at the replica is free"
+    assert sorted(delays)[TRIES // 2] <= 4 * CANCEL_S, delays
+    assert min(delays) <= CANCEL_S, delays
+    assert await gauge(cluster, "gpuward_gateway_cancels_total", deployment="chat", state=state) == TRIES
+    assert await nothing_open(cluster)
+
+
+async def test_g11_a_close_in_the_queue_frees_the_place_and_no_engine_sees_the_request(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    noted = await begin(cluster, tmp_path / "journal", max_in_flight=1, queue={"length": 1, "wait": "60s"})
+    running = asyncio.create_task(ask(cluster, told="id=first tokens=1 wait=8"))
+    await cluster.until(lambda: noted.at("taken", "first"), "the engine has taken the first")
+    key = await cluster.post("/keys", {"role": "inference", "name": "parallel", "parallel": 1})
+    headers = {"Authorization": f"Bearer {key['key']}"}
+
+    async def waiting() -> float:
+        return await gauge(cluster, "gpuward_gateway_requests_waiting", deployment="chat")
+
+    async with aiohttp.ClientSession(headers=headers) as session:
+        for n in range(3):  # with a key of one slot and a queue of one place, both are free each time
+            asking = asyncio.create_task(session.post(cluster.url + CHAT, json=body(f"id=w{n} tokens=1")))
+            await cluster.until(waiting, "it waits")
+            asking.cancel()
+
+            async def is_free() -> bool:
+                return not await waiting()
+
+            assert await cluster.until(is_free, "its place is free") < LATEST_S
+        async with session.post(cluster.url + CHAT, json=body("id=last tokens=1")) as answer:
+            assert answer.status == 200, "it waits for the first one, and then goes on"
+    assert (await running)[0] == 200
+    assert [noted.at("taken", f"w{n}") for n in range(3)] == [None] * 3
+    assert noted.at("taken", "last")
+    assert await gauge(cluster, "gpuward_gateway_cancels_total", deployment="chat", state="waiting") == 3
+    assert await nothing_open(cluster)
+
+
+async def test_g11_two_hundred_streams_closed_at_once_leave_nothing_open(cluster: Cluster, tmp_path: Path) -> None:
+    number = 200
+    noted = await begin(cluster, tmp_path / "journal", max_in_flight=2 * number)
+    connector = aiohttp.TCPConnector(limit=0)
+    async with aiohttp.ClientSession(headers=cluster.session.headers, connector=connector) as session:
+
+        async def open_one(n: int) -> None:
+            answer = await session.post(cluster.url + CHAT, json=body(f"id=s{n} {SLOW}", stream=True))
+            await answer.content.readuntil(b"\n\n")
+
+        await asyncio.gather(*(open_one(n) for n in range(number)))
+        closed = time.monotonic()
+    ids = [f"s{n}" for n in range(number)]
+
+    async def all_cancelled() -> bool:
+        return all(noted.at("cancelled", one) for one in ids)
+
+    await cluster.until(all_cancelled, "no request is open at the engine", 4 * LATEST_S)
+    last = max(noted.at("cancelled", one) or 0.0 for one in ids) - closed
+    assert last < 4.0, "1 s, and four times that on a loaded machine"
+    assert await gauge(cluster, "gpuward_gateway_cancels_total", deployment="chat", state="answering") == number
+    assert await nothing_open(cluster)

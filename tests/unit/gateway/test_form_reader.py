@@ -1,0 +1,92 @@
+"""Forms, read piece by piece: where their model stands, and what is refused."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.form_reader import FormReader, is_form
+from gateway.request_body import BadRequestError
+
+TYPE = b"multipart/form-data; boundary=XX"
+MODEL = b'Content-Disposition: form-data; name="model"\r\n\r\nchat'
+FILE = b'Content-Disposition: form-data; name="file"; filename="model"\r\nContent-Type: audio/wav\r\n\r\n'
+
+
+def form(*parts: bytes, boundary: bytes = b"XX", end: bytes = b"--") -> bytes:
+    return b"".join(b"--%b\r\n%b\r\n" % (boundary, part) for part in parts) + b"--" + boundary + end + b"\r\n"
+
+
+def read(body: bytes, sizes: list[int] | None = None, kind: bytes = TYPE) -> FormReader:
+    reader, at = FormReader(kind), 0
+    for size in sizes or []:
+        reader.feed(body[at : at + size])
+        at += size
+    reader.feed(body[at:])
+    return reader
+
+
+@given(st.lists(st.integers(1, 40), max_size=60), st.booleans(), st.binary(max_size=200))
+def test_the_model_is_found_however_the_form_is_cut(sizes: list[int], first: bool, content: bytes) -> None:
+    content = content.replace(b"--XX", b"") + b"\r\n--X\r\n-"
+    body = form(*((MODEL, FILE + content) if first else (FILE + content, MODEL)))
+    found = read(body, sizes)
+    assert (found.model, found.ended) == ("chat", True)
+    start, end = found.span
+    assert body[start:end] == b"chat"
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "model"),
+    [
+        (form(MODEL, boundary=b"a b"), b'multipart/form-data; boundary="a b"', "chat"),
+        (form(MODEL), b"Multipart/Form-Data; charset=utf-8; BOUNDARY=XX", "chat"),
+        (b"a preamble\r\n" + form(MODEL), TYPE, "chat"),
+        (
+            form(b"content-type: text/plain\r\nCONTENT-DISPOSITION:form-data;name=model\r\n\r\norg/name"),
+            TYPE,
+            "org/name",
+        ),
+        (form(FILE + b"x"), TYPE, None),
+        (form(b'Content-Disposition: form-data; name="models"\r\n\r\nx'), TYPE, None),
+        (form(b'Content-Disposition: form-data; xname="model"\r\n\r\nx'), TYPE, None),
+        (form(b'Content-Disposition: form-data; name="model"; filename="a"\r\n\r\nx'), TYPE, None),
+        (b"", TYPE, None),
+    ],
+)
+def test_names_of_fields_and_boundaries(body: bytes, kind: bytes, model: str | None) -> None:
+    assert read(body, kind=kind).model == model
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (form(MODEL, MODEL), "model: must be given once"),
+        (form(MODEL, FILE + b"x" * 5000, MODEL), "model: must be given once"),
+        (form(MODEL[:-4]), "model: is required"),
+        (form(MODEL[:-4] + b"\xff"), "model: must be UTF-8"),
+        (form(MODEL + b"x" * 2000), "model: must have at most 1024 bytes"),
+        (b"--XX\r\n" + b"a" * 20_000, "body: a part of the form has a head of more than"),
+        (form(*[b"\r\n\r\nx"] * 1001), "body: the form has more than 1000 parts"),
+    ],
+)
+def test_what_is_refused(body: bytes, words: str) -> None:
+    with pytest.raises(BadRequestError, match=words):
+        read(body, [7] * 50)
+
+
+@pytest.mark.parametrize(
+    "kind", [b"multipart/form-data", b"multipart/form-data; boundary=", b"multipart/form-data; x=y"]
+)
+def test_a_form_needs_a_boundary(kind: bytes) -> None:
+    assert is_form(kind)
+    with pytest.raises(BadRequestError, match="needs a boundary"):
+        FormReader(kind)
+
+
+def test_a_large_file_passes_in_linear_time() -> None:
+    reader = FormReader(TYPE)
+    reader.feed(form(MODEL, end=b"")[:-2] + b"\r\n" + FILE)
+    for _ in range(480):
+        reader.feed(b"\r" * 65_536)
+    reader.feed(b"\r\n--XX--\r\n")
+    assert reader.ended
