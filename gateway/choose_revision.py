@@ -1,7 +1,7 @@
 """Which revision a request goes to while a new one is rolled out: by its place among all requests, or its session's.
 
-Pure. A place is a number from 0 to 1. Places below the weight belong to the new revision, so a larger weight never moves
-a session back to the old one.
+Pure. A place is a number from 0 to 1. Places below the weight belong to the new revision, so a larger weight never
+moves a session back to the old one.
 """
 
 import hashlib
