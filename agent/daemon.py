@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import signal
 from collections.abc import Callable
 from typing import Final
@@ -42,6 +43,8 @@ EXIT_DRAIN_CAP_S: Final = 4.0
 _EXIT_STOP_LIMIT_S: Final = 5.0
 _EXIT_ACK_LIMIT_S: Final = 2.0
 
+_GC_THRESHOLDS: Final = (20_000, 20, 20)  # requests leave few cycles
+
 log = structlog.get_logger()
 
 
@@ -56,6 +59,9 @@ def main(settings: AgentSettings) -> int:
             loop.add_signal_handler(number, stop.set)
         return await run_agent(settings, stop=stop)
 
+    gc.collect()
+    gc.freeze()  # what is loaded now stays: a collection that looks at it delays every answer
+    gc.set_threshold(*_GC_THRESHOLDS)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(serve())
 

@@ -32,7 +32,8 @@ class Demand:
         counted = self._counted.get(uid)
         if counted is None:
             counted = self._counted[uid] = _Counted(at=now)
-        counted.move(now)
+        counted.area += (counted.in_flight + counted.waiting) * (now - counted.at)
+        counted.at = now
         counted.in_flight += in_flight
         counted.waiting += waiting
         counted.arrived += arrived

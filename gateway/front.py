@@ -85,7 +85,9 @@ class Front:
 
     def _ask_a_model(self, head: RequestHead, path: bytes, connection: ServerConnection, request_id: str) -> Handler:
         def admit(principal: Principal) -> None:
-            _refuse(connection.admit(principal.key_id))
+            refusal = connection.admit(principal.key_id)
+            if refusal is not None:
+                raise _not_served(refusal)
             if principal.role not in MODEL_ROLES:
                 allowed = ", ".join(sorted(MODEL_ROLES))
                 message = f"role {principal.role} is not allowed here; use a key with one of: {allowed}"
@@ -152,7 +154,9 @@ class Front:
         principal = self._keys.known(key) if key else None
         try:
             if principal is not None:
-                _refuse(connection.admit(principal.key_id))
+                refusal = connection.admit(principal.key_id)
+                if refusal is not None:
+                    raise _not_served(refusal)
         except GatewayError as error:
             self._fail(error, head.path, connection, request_id)
             return DROPPED
@@ -199,13 +203,11 @@ def _check(head: RequestHead, path: bytes) -> None:
         raise GatewayError(400, "invalid", str(error), param=error.param or None) from error
 
 
-def _refuse(refusal: Refusal | None) -> None:
-    """Raises the error for a request that is not served: 429 where its key, 503 where all keys hold too much."""
+def _not_served(refusal: Refusal) -> GatewayError:
+    """The error for a request that is not served: 429 where its key, 503 where all keys hold too much."""
     match refusal:
         case Refusal.CLIENT:
             message = "too many bodies of this key are incomplete; wait until they are sent"
-            raise GatewayError(429, "too_much_in_flight", message)
+            return GatewayError(429, "too_much_in_flight", message)
         case Refusal.ALL:
-            raise GatewayError(503, "overloaded", "too many requests are being answered; try again in a moment")
-        case None:
-            pass
+            return GatewayError(503, "overloaded", "too many requests are being answered; try again in a moment")

@@ -117,7 +117,8 @@ class Meter:
 
     def headers(self, passage: Passage) -> list[tuple[bytes, bytes]]:
         """The fields of an answer that tell what its key has left."""
-        return [(name.encode(), value.encode()) for name, value in passage.headers(self._limits.fraction).items()]
+        told = passage.headers(self._limits.fraction)
+        return [(name.encode(), value.encode()) for name, value in told.items()] if told else []
 
     def _record(self, passage: Passage, model: str, counts: Counts) -> None:
         if model:

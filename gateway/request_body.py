@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from secrets import token_hex
 from typing import Any, Final
 
 import orjson
@@ -15,6 +16,9 @@ _KEY: Final = re.compile(
     rb'"(?:m|\\u006[dD])(?:o|\\u006[fF])(?:d|\\u0064)(?:e|\\u0065)(?:l|\\u006[cC])"(?=[ \t\r\n]*:)'
 )
 _VALUE: Final = re.compile(rb'[ \t\r\n]*:[ \t\r\n]*("[^"\\]*(?:\\.[^"\\]*)*")', re.DOTALL)
+_PLACE: Final = f"model-{token_hex(16)}"
+_PLACED: Final = orjson.dumps(_PLACE)
+_ENDS: Final = 4096
 _STREAMING: Final = ("stream", "stream_options")
 _MOST_KEYS: Final = 10_000  # named `model` at any depth
 
@@ -75,6 +79,9 @@ def read_asked(body: bytes) -> Asked:
     """
     if body.startswith(_BOM):
         raise BadRequestError("body: must not begin with a byte order mark; send plain UTF-8")
+    asked = _asked_once(body)
+    if asked is not None:
+        return asked
     content = _parsed(body)
     if not isinstance(content, dict):
         raise BadRequestError("body: must be a JSON object")
@@ -84,7 +91,33 @@ def read_asked(body: bytes) -> Asked:
     spans = _model_spans(body)
     if len(spans) != 1:
         raise BadRequestError(f"model: must be given once, got it {len(spans)} times", "model")
-    return Asked(model, body, spans[0], {name: content[name] for name in _STREAMING if name in content})
+    return Asked(model, body, spans[0], _options(content))
+
+
+def _asked_once(body: bytes) -> Asked | None:
+    """What `read_asked` returns, where a look at both ends of the body finds the only key; None: look closer.
+
+    The key that was found gets a name that no client knows: what the parser then says of that name and of `model`
+    proves that it is at the top level, and alone there. A search through all of a long prompt would take longer.
+    """
+    key = _KEY.search(body, 0, _ENDS) or _KEY.search(body, max(0, len(body) - _ENDS))
+    if key is None:
+        return None
+    start, end = key.span()
+    rest = memoryview(body)
+    try:
+        content = orjson.loads(b"".join((rest[:start], _PLACED, rest[end:])))
+    except (orjson.JSONDecodeError, RecursionError):
+        return None
+    value = _VALUE.match(body, end)
+    if not isinstance(content, dict) or "model" in content or value is None:
+        return None
+    model = content.get(_PLACE)
+    return Asked(model, body, value.span(1), _options(content)) if isinstance(model, str) and model else None
+
+
+def _options(content: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: content[name] for name in _STREAMING if name in content}
 
 
 def _parsed(body: bytes) -> Any:

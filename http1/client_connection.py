@@ -148,7 +148,7 @@ class ClientConnection(asyncio.Protocol):
         upgrade: bool,
         continued: Callable[[], None] | None = None,
     ) -> None:
-        if not self.idle:
+        if self._read_paused or self._write_paused or self._transport is None:
             raise AssertionError(f"a request on a connection that is {self._state}")
         self._enter(state)
         self._receiver = receiver

@@ -160,17 +160,31 @@ class Connections:
                 refusal = None
             else:
                 yielding = None
-        if refusal is None and self._take(connection):
-            connection.known, connection.client = True, client
-            connection.state, connection.since_s = BODY if body else BUSY, now_s
-            self._add(connection)
+        if refusal is None:
+            moved = not (body or connection.state is BODY) and self._move(connection, BUSY, now_s)
+            if not moved and self._take(connection):
+                connection.known = True
+                connection.client, connection.state, connection.since_s = client, BODY if body else BUSY, now_s
+                self._add(connection)
+            connection.client = client
         return refusal, yielding
 
     def enter(self, connection: Connection, state: State, now_s: float) -> None:
         """Moves a connection to another state. A removed one stays so."""
-        if self._take(connection):
+        if not self._move(connection, state, now_s) and self._take(connection):
             connection.state, connection.since_s = state, now_s
             self._add(connection)
+
+    def _move(self, connection: Connection, state: State, now_s: float) -> bool:
+        """Moves a known connection between states in which it is in no other group; whether that was so."""
+        group = connection.group
+        if group is None or not connection.known or group is self._bodies or state is BODY:
+            return False
+        del group[connection]
+        group = connection.group = self._known[state]
+        group[connection] = None
+        connection.state, connection.since_s = state, now_s
+        return True
 
     def remove(self, connection: Connection) -> None:
         """Forgets a connection; repeating it changes nothing."""

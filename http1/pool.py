@@ -13,7 +13,7 @@ CONNECT_S: Final = 5.0
 # Servers close kept connections by themselves: uvicorn after 5 s. A request that meets such a close fails.
 IDLE_S: Final = 3.0
 MAX_IDLE: Final = 64
-_RECEIVE_BUFFER_BYTES: Final = 256 * 1024  # else a kernel holds megabytes for a client that does not read
+_RECEIVE_BUFFER_BYTES: Final = 160 * 1024  # else a kernel holds megabytes for a client that does not read
 
 
 class ConnectError(Exception):
@@ -122,9 +122,9 @@ class Pool:
             connection.abort()
 
     def _rest(self, address: Address, connection: ClientConnection) -> None:
-        if not connection.idle:
-            return
-        resting = self._resting.setdefault(address, deque())
+        resting = self._resting.get(address)
+        if resting is None:
+            resting = self._resting[address] = deque()
         if len(resting) >= self._max_idle:
             resting.popleft().abort()
         resting.append(connection)

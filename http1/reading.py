@@ -103,12 +103,13 @@ class MessageReader:
 
     def _framing(self, named: Mapping[bytes, bytes]) -> tuple[int | None, bool]:
         """Length of the body, if stated, and whether it is chunked. The parser lets no two lengths pass."""
-        coding = named.get(b"transfer-encoding")
-        if coding is not None and [value.lower() for value in values(self._fields, b"transfer-encoding")] != _CHUNKED:
+        length = named.get(b"content-length")
+        if b"transfer-encoding" not in named:
+            return None if length is None else int(length), False
+        if [value.lower() for value in values(self._fields, b"transfer-encoding")] != _CHUNKED:
             message = "the only transfer encoding that is accepted is chunked"
             self._refuse(MessageError(501, "transfer_encoding", message))
-        length = named.get(b"content-length")
-        return None if length is None else int(length), coding is not None
+        return None, True
 
 
 def _field_bytes(field: tuple[bytes, bytes]) -> int:

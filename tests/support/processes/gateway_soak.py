@@ -223,10 +223,20 @@ class Soak:
             self._naps = not self._naps
 
     async def _kill_gateway(self) -> None:
-        """That of the controller, as a crash; it is back within a second."""
-        self.doors[0].killed = asyncio.get_running_loop().time()
-        self.cluster.gateway().kill()
-        await asyncio.sleep(1)
+        """That of the controller, as a crash; it comes back by itself."""
+        door, old = self.doors[0], self.cluster.gateway()
+        door.killed = asyncio.get_running_loop().time()
+        old.kill()
+
+        async def is_back() -> bool:
+            try:
+                async with self.cluster.session.get("/readyz") as answer:
+                    return answer.status == 200 and self.cluster.gateway().pid != old.pid
+            except (aiohttp.ClientError, ValueError, psutil.Error):
+                return False
+
+        await self.cluster.until(is_back, "the gateway is back", 30)
+        door.killed = asyncio.get_running_loop().time()
 
     async def _stop_gateway(self) -> None:
         """The other one, cleanly, and starts it again."""
@@ -236,7 +246,8 @@ class Soak:
         process.send_signal(signal.SIGTERM)
         assert await asyncio.to_thread(process.wait, 30) == 0
         door.stopped = asyncio.get_running_loop().time()
-        self.doors[1] = Door(await self._another(), stopped=door.stopped)
+        self.doors.remove(door)
+        self.doors.append(Door(await self._another()))
 
     async def _kill_engine(self) -> None:
         if engines := list((await asyncio.to_thread(self.cluster.engines)).values()):

@@ -39,7 +39,7 @@ async def test_every_request_has_one_end(
     whole = sum(seen.end == "whole" for seen in soak.seen)
     assert whole >= len(soak.seen) / 4, told
     assert whole >= 4 * seconds, told
-    assert wakes >= 2, told
+    assert wakes >= max(1, seconds / 120), told
 
     await soak.all_run()
     await cluster.until(lambda: _nothing_open(soak), "no engine has an open request", 10)

@@ -125,7 +125,8 @@ async def test_g34_a_gateway_that_is_cut_off_and_serves_stops_nothing(cluster: C
 
 
 async def test_g36_what_does_not_ask_for_the_model_does_not_wake_it(cluster: Cluster) -> None:
-    await begin(cluster, scaling=QUICK, serving={"aliases": ["gpt-4o-mini"]})
+    names = {"aliases": ["gpt-4o-mini"], "adapters": {"support": "path:/lora/support"}}
+    await begin(cluster, scaling=QUICK, serving=names)
     key = await cluster.post("/keys", {"role": "inference", "name": "slow", "models": ["gpt-4o-mini"], "rpm": 1})
     foreign = await cluster.post("/keys", {"role": "inference", "name": "other", "models": ["other-*"]})
     own, other = ({"Authorization": f"Bearer {one['key']}"} for one in (key, foreign))
@@ -153,6 +154,11 @@ async def test_g36_what_does_not_ask_for_the_model_does_not_wake_it(cluster: Clu
     assert await status("POST", CHAT, allowed, "chat") == 404, "the alias alone is its own"
     assert await status("POST", CHAT, allowed, "gpt-4o-mini") == 200
     assert len(await events(cluster, "woken")) == 1
+    await asleep(cluster)
+    whole = await cluster.post("/keys", {"role": "inference", "name": "whole", "models": ["chat"]})
+    allowed = {"Authorization": f"Bearer {whole['key']}"}
+    assert await status("POST", CHAT, allowed, "support") == 200, "a deployment's names follow its own"
+    assert len(await events(cluster, "woken")) == 2
 
 
 async def test_what_keeps_being_asked_about_falls_asleep_all_the_same(cluster: Cluster) -> None:

@@ -1,7 +1,9 @@
 """The model of a request: found exactly once, replaced without touching another byte, or refused with a clear word."""
 
 import json
+import random
 import time
+from collections import Counter
 
 import pytest
 
@@ -64,13 +66,60 @@ def test_other_bodies_are_refused_with_a_word(body: bytes, param: str, said: str
     assert refused.value.param == param
 
 
+LONG = '"messages": ["' + 5_000 * "long " + '"]'
+
+
+@pytest.mark.parametrize(
+    ("body", "times"),
+    [
+        (f'{{"model": "m", {LONG}}}', 1),
+        (f'{{{LONG}, "model": "m"}}', 1),
+        (f'{{{LONG}, "model": "m", "x": {{{LONG}}}}}', 1),
+        (f'{{"x": {{"model": "n"}}, {LONG}, "model": "m"}}', 1),
+        (f'{{"x": {{"model": "n"}}, {LONG}, "model": "m", "y": {{{LONG}}}}}', 1),
+        (f'{{"model": "m", {LONG}, "model": "n", "x": {{{LONG}}}}}', 2),
+        (f'{{{LONG}, "\\u006dodel": "m", "x": {{{LONG}}}, "model": "n"}}', 2),
+    ],
+)
+def test_the_key_is_found_and_counted_anywhere_in_a_long_body(body: str, times: int) -> None:
+    if times == 1:
+        assert json.loads(read_asked(body.encode()).with_model("x")) == {**json.loads(body), "model": "x"}
+    else:
+        with pytest.raises(BadRequestError, match=f"got it {times} times"):
+            read_asked(body.encode())
+
+
+def test_random_bodies_are_read_as_by_a_parser_that_sees_all_pairs() -> None:
+    dice = random.Random(3)  # noqa: S311 - repeatable
+    words = ['"model"', '"\\u006dodel"', '"x\\"model"', '"mode"', '"x"', '"model "', '"say \\"model\\": 1"']
+
+    def value(depth: int) -> str:
+        kind = dice.random()
+        if kind < 0.3 and depth:
+            return "{" + ", ".join(f"{dice.choice(words)} : {value(depth - 1)}" for _ in range(dice.randrange(4))) + "}"
+        return "[" + value(depth - 1) + "]" if kind < 0.4 and depth else dice.choice([*words, "1", '""'])
+
+    outcomes: Counter[bool] = Counter()
+    for _ in range(3_000):
+        body = "{" + ", ".join(f"{dice.choice(words)}:{value(2)}" for _ in range(dice.randrange(1, 4))) + "}"
+        models = [one for name, one in json.loads(body, object_pairs_hook=list) if name == "model"]
+        good = len(models) == 1 and isinstance(models[0], str) and models[0] != ""
+        outcomes[good] += 1
+        if good:
+            assert read_asked(body.encode()).model == models[0], body
+        else:
+            with pytest.raises(BadRequestError):
+                read_asked(body.encode())
+    assert min(outcomes.values()) > 500
+
+
 def test_many_nested_keys_are_bounded_and_cheap() -> None:
-    body = b'{"model": "m", "x": [' + b",".join([b'{"model": 1}'] * 9_000) + b"]}"
+    body = b'{"x": [' + b",".join([b'{"model": 1}'] * 9_000) + b'], "model": "m"}'
     began = time.process_time()
     assert read_asked(body).model == "m"
     assert time.process_time() - began < 1.0
     with pytest.raises(BadRequestError, match="more than 10000 keys"):
-        read_asked(b'{"model": "m", "x": [' + b",".join([b'{"model": 1}'] * 11_000) + b"]}")
+        read_asked(b'{"x": [' + b",".join([b'{"model": 1}'] * 11_000) + b'], "model": "m"}')
 
 
 @pytest.mark.parametrize("content_type", ["", "application/json", 'x/json; charset="UTF-8"', "x/y; charset=ascii"])
